@@ -23,6 +23,7 @@ __all__ = [
     "JobGone",
     "JobNotFound",
     "NameTaken",
+    "NoOutputs",
     "NoResult",
     "ParentNotRunning",
     "Permanent",
@@ -68,6 +69,13 @@ class NoResult(Permanent):
     """The job has no result, or none that can be read here; the message says which.
 
     Callables return one; a command has one if it writes the file that FRAY_RESULT names.
+    """
+
+
+class NoOutputs(Permanent):
+    """The job has no outputs, or none of that path, or they cannot be read or written here; the message says which.
+
+    A job that succeeds keeps the files that `JobRequest(outputs=[...])` names.
     """
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -63,6 +63,7 @@ def to_spec(request: JobRequest) -> JobSpec:
         "resources": _resources(resources),
         "environment": _environment(environment),
         "replicas": _replicas(request),
+        "outputs": _texts("outputs", request.outputs),
         **{name: getattr(request, name) for name in _SAME_FIELDS},
     }
     if request.health_check is not None:
@@ -185,6 +186,12 @@ def _chips(device: TpuConfig) -> int:
         remedy = f"a job has all {info.chips_per_vm} chips of its host; leave it out"
         raise InvalidInput("resources.device.count", device.count, remedy)
     return info.chips_per_vm
+
+
+def _texts(field: str, given: Sequence[str]) -> list[str]:
+    if isinstance(given, (str, Mapping)):
+        raise InvalidInput(field, given, "give a list of texts")
+    return list(given)
 
 
 def _environment(environment: EnvironmentConfig) -> dict[str, Any]:

@@ -111,9 +111,15 @@ def describe(job: JobRecord, holding: Holding | None, waiting: list[str], now: f
         ("uses", usage_text(holding.usage) if holding and holding.usage else ""),
         *(_ending(job.exit) if job.exit else []),
         ("result", f"{job.result.encoding}, {format_bytes(job.result.size)}" if job.result else ""),
+        ("outputs", files_text(job.outputs.files, job.outputs.size) if job.outputs else ""),
         ("history", "\n".join(_past(job))),
     ]
     return [(label, text) for label, text in pairs if text]
+
+
+def files_text(count: int, size: int) -> str:
+    """How many files, of how many bytes in all, for people."""
+    return f"{count} file{'s' * (count != 1)}, {format_bytes(size)}"
 
 
 def what_runs(spec: JobSpec) -> str:

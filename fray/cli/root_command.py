@@ -16,6 +16,7 @@ _COMMANDS = {
     "status": "Tell everything about a job.",
     "logs": "Print what a job printed.",
     "result": "Print what a job returned.",
+    "pull": "Fetch the files that a job has left.",
     "stop": "Stop jobs.",
     "agent": "Make this machine run jobs.",
     "agents": "List the agents.",

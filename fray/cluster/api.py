@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from fray.types import JobGroupConfig, JobId, JobInfo, JobRequest, Namespace, ReservationConfig
@@ -195,6 +197,18 @@ class Cluster(Protocol):
             JobFailed: the job failed or was stopped.
             NoResult: it succeeded without a result, or with one that cannot be read here.
             TimeoutError: it has not ended in time. It goes on.
+        """
+
+    def pull(self, job_id: JobId, target: str | os.PathLike[str], path: str = "") -> list[Path]:
+        """Fetch the files that a job which succeeded has left, those that its `outputs` name; where they are now.
+
+        Args:
+            target: the folder for them; it is made if it is absent, and files of the same paths in it are replaced.
+            path: of one file or folder of them, or a pattern as in `outputs`; "" fetches all.
+
+        Raises:
+            NoOutputs: the job has none, or none of that path; or they cannot be read, or written here.
+            JobNotFound: there is no such job.
         """
 
     def usage(self, job_id: JobId) -> ResourceUsage | None:

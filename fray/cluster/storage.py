@@ -159,6 +159,12 @@ class StorageCluster(Cluster):
         job = self._read(job_id)
         return decode_result(*self.run(lambda core: fetch_result(core, job)))
 
+    def pull(self, job_id: JobId, target: str | os.PathLike[str], path: str = "") -> list[Path]:
+        from fray.cluster.pulling import pull_outputs  # few programs fetch any
+
+        job = self._read(job_id)
+        return self.run(lambda core: pull_outputs(core, job, Path(target), path)).files
+
     def usage(self, job_id: JobId) -> ResourceUsage | None:
         return self.run(lambda core: job_usage(core, job_id))
 

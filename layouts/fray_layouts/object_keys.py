@@ -80,7 +80,8 @@ class JobKeys:
         return name if name is not None and is_id(name) else None
 
 
-_ATTEMPT_KEY = re.compile(rf"work/([^/]+)/{ATTEMPT_PATTERN}/{NUMBER_PATTERN}/(?:log-[0-9]{{8}}|result)")
+_OF_ATTEMPT = "(?:log-[0-9]{8}|result|outputs(?:-[0-9]{8})?)"
+_ATTEMPT_KEY = re.compile(rf"work/([^/]+)/{ATTEMPT_PATTERN}/{NUMBER_PATTERN}/{_OF_ATTEMPT}")
 
 
 class WorkKeys:
@@ -100,6 +101,16 @@ class WorkKeys:
     @staticmethod
     def result(job_id: str, attempt: int, replica: int) -> str:
         return f"work/{job_id}/{attempt}/{replica}/result"
+
+    @staticmethod
+    def outputs(job_id: str, attempt: int, replica: int) -> str:
+        """The manifest of the files that an attempt leaves."""
+        return f"work/{job_id}/{attempt}/{replica}/outputs"
+
+    @staticmethod
+    def output_part(manifest: str, number: int) -> str:
+        """Part `number`, counted from 1, of the files that the manifest lists."""
+        return f"{manifest}-{number:08d}"
 
     @staticmethod
     def parse(key: str) -> tuple[str, int] | None:

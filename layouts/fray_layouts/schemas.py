@@ -28,6 +28,7 @@ SCHEMAS: dict[str, type[msgspec.Struct]] = {
     "job": records.JobRecord,
     "name": records.NameRecord,
     "reconciler": records.ReconcilerRecord,
+    "output-manifest": records.OutputManifest,
     "pending-entry": records.PendingEntry,
     "pool": pool_records.PoolRecord,
     "queue": queue_records.QueueRecord,

@@ -35,6 +35,7 @@ from fray_layouts.bounds import (
 from fray_layouts.errors import InvalidInput, Malformed
 from fray_layouts.key_encoding import ID_DIGEST_DIGITS
 from fray_layouts.parsing import parse_json
+from fray_layouts.path_patterns import check_patterns
 from fray_layouts.units import parse_bytes
 
 MAX_INLINE_BYTES = 64 * 1024
@@ -174,6 +175,7 @@ class JobSpec(SpecPart, kw_only=True):
         pool: group of agents that may run it.
         actor: it serves calls: only agents that accept connections run it; it is killed as soon as its agent's leases
             may no longer be relied on, and restarted on its host when it fails and has retries left.
+        outputs: patterns of the files that are kept when it succeeds, by their paths from where it starts.
     """
 
     name: Name
@@ -194,6 +196,7 @@ class JobSpec(SpecPart, kw_only=True):
     pool: Name = "default"
     actor: bool = False
     health_check: HealthCheckSpec | None = None
+    outputs: list[str] = []
 
 
 MAX_NAME_AND_ID = MAX_JOB_ID - len("--") - ID_DIGEST_DIGITS
@@ -233,6 +236,7 @@ def _validated(spec: JobSpec) -> JobSpec:
         raise InvalidInput("id", spec.id, f"give name and id of at most {MAX_NAME_AND_ID} characters together")
     _check_entrypoint(spec.entrypoint)
     _check_environment(spec.environment)
+    check_patterns("outputs", spec.outputs)
     if spec.replicas != 1:
         raise InvalidInput("replicas", spec.replicas, "gangs come in a later release; give 1 and submit several jobs")
     device = spec.resources.device

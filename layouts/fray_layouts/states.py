@@ -49,7 +49,7 @@ class ExitKind(StrEnum):
     LOST = "lost"
     """Its agent died."""
     TOO_LARGE = "too-large"
-    """Its result."""
+    """Its result, or its outputs."""
 
 
 class StopOrigin(StrEnum):

@@ -15,6 +15,8 @@ import msgspec
 import zstandard
 
 from fray.cli.commands.submit import read_specs
+from fray.cluster.pulling import pull_outputs
+from fray.errors import NoOutputs
 from fray_agents.environments.errors import EnvironmentFailed
 from fray_agents.environments.workspace import unpack
 from fray_agents.rpc.errors import BadMessage
@@ -178,6 +180,11 @@ def _job_named(job_id: str) -> records.JobRecord:
     return msgspec.convert({**JOB, "id": job_id}, records.JobRecord)
 
 
+def _with_outputs() -> records.JobRecord:
+    kept = records.KeptOutputs(key=WorkKeys.outputs("train-1", 2, 0))
+    return msgspec.structs.replace(_job_named("train-1"), status="succeeded", outputs=kept)
+
+
 def _messages(requests: bool, data: bytes) -> int:
     framing, count = MessageParser(requests, max_body=1000), 0
     for start in range(0, len(data), RECEIVE_BYTES):
@@ -247,6 +254,12 @@ READERS = [
         _cluster_with(WorkKeys.log("train-1", 2, 0, 1), lambda core: read_logs(core, _job_named("train-1"))),
         (BadRecord,),
         LOG,
+    ),
+    Reader(
+        "outputs",
+        _cluster_with(WorkKeys.outputs("train-1", 2, 0), lambda core: pull_outputs(core, _with_outputs(), _folder())),
+        (NoOutputs,),
+        b'{"files":[{"path":"a/b","executable":true},{"path":"c"}],"part_bytes":7,"left_out":[{"path":"d","why":"e"}]}',
     ),
     Reader(
         "checkpoint",

@@ -207,6 +207,20 @@ def test_jobs_are_submitted_from_files(shell: Shell, tmp_path: Path) -> None:
     assert "piped-" in shell("submit", "-", stdin=piped).stdout
 
 
+def test_what_a_job_leaves_is_fetched_and_nothing_of_attempts_that_lost(shell: Shell, tmp_path: Path) -> None:
+    script = 'mkdir ck; echo "$FRAY_ATTEMPT" > "ck/of-attempt-$FRAY_ATTEMPT"; echo no > other; test "$FRAY_ATTEMPT" = 2'
+    command = {"command": ["sh", "-c", script]}
+    job = {"name": "leaves", "entrypoint": command, "outputs": ["ck/**"], "max_retries_failure": 1}
+    shell("submit", "-", stdin=json.dumps(job))
+    shell("logs", "-f", "leaves")
+    got = tmp_path / "got"
+    assert "1 file, 2 B, in " in shell("pull", "leaves", "--into", str(got)).stdout
+    assert [str(path.relative_to(got)) for path in got.rglob("*")] == ["ck", "ck/of-attempt-2"]
+    assert shell.json("pull", "leaves", "ck", "--into", str(got))["files"] == ["ck/of-attempt-2"]
+    assert "has no output nix" in shell("pull", "leaves", "nix", code=1).output
+    assert "1 file, 2 B" in shell("status", "leaves").stdout
+
+
 def test_a_run_inside_a_job_is_its_child(shell: Shell) -> None:
     inner = f"{' '.join(FRAY)} run --name inner -- sh -c 'echo $FRAY_NAMESPACE'"
     done = shell("run", "--name", "outer", "--cpu", "1", "--", "sh", "-c", inner)

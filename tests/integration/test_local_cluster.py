@@ -59,6 +59,28 @@ def test_a_result_comes_back_as_it_was_returned(cluster: LocalCluster, value: ob
     assert cluster.result(cluster.launch(call(lambda: value)), timeout=200) == value
 
 
+@pytest.mark.parametrize("processes", [True, False])
+def test_files_that_a_job_leaves_can_be_fetched(
+    processes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with LocalCluster(use_processes=processes) as cluster:
+        job = cluster.launch(call(lambda: Path("model").write_text("weights"), outputs=["model"]))
+        cluster.wait(job, raise_on_failure=True)
+        assert cluster.pull(job, tmp_path / "got") == [tmp_path / "got" / "model"]
+        assert (tmp_path / "got" / "model").read_text() == "weights"
+
+
+def test_a_job_that_leaves_more_than_is_kept_fails_and_says_so(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fray_agents.tasks.outputs.MAX_OUTPUT_FILES", 0)
+    info = cluster.wait(cluster.launch(command("true", outputs=["pyproject.toml"])))
+    assert info.exit is not None
+    assert info.exit.kind == "too-large"
+    assert "name fewer, or pack them into one" in info.exit.message
+
+
 def test_a_command_leaves_a_result_in_a_file_or_none(cluster: LocalCluster) -> None:
     with_result = cluster.launch(command("sh", "-c", 'echo "[1, 2]" > "$FRAY_RESULT"'))
     without = cluster.launch(command("true"))

@@ -9,7 +9,7 @@ import msgspec
 from fray_coordinator.protocol.transitions import TERMINAL, TRANSITIONS, Status
 from fray_layouts.index_keys import ChildKey
 from fray_layouts.object_keys import AgentKeys, WorkKeys
-from fray_layouts.records import ClusterSettings, JobRecord
+from fray_layouts.records import ClusterSettings, JobRecord, KeptOutputs
 from tests.simulation.invariants import (
     Broken,
     a_deleted_name_is_never_born_again,
@@ -28,7 +28,7 @@ _ALLOWED = {(str(before), str(after)) for (before, _), after in TRANSITIONS.item
 def nothing_leaves_a_terminal_state(w: Watching, c: Change) -> None:
     if c.before is None or c.after is None or c.before.status not in TERMINAL:
         return
-    kept = ("status", "attempt", "exit", "result", "ended_at")
+    kept = ("status", "attempt", "exit", "result", "outputs", "ended_at")
     if any(getattr(c.before, name) != getattr(c.after, name) for name in kept):
         raise Broken("nothing leaves a terminal state", f"{c.name}: {told(c.before)} became {told(c.after)}", c.name)
 
@@ -70,6 +70,10 @@ def one_result_and_it_is_the_attempts_own(w: Watching, c: Change) -> None:
     value = _result_of(w, job)
     if value is None or (value["attempt"], value["agent"]) != (job.attempt, job.lease.agent):
         raise Broken(name, f"{job.id}: attempt {job.attempt} committed the result of {value}", job.id)
+    if bool(job.spec.outputs) != (job.outputs is not None):
+        raise Broken(name, f"{job.id}: {job.spec.outputs} are asked for, committed is {job.outputs}", job.id)
+    if job.outputs is not None and (said := _output_of(w, job.outputs)) != {"job": job.id, "attempt": job.attempt}:
+        raise Broken(name, f"{job.id}: attempt {job.attempt} committed the outputs of {said}", job.id)
 
 
 def outputs_come_before_the_commit(w: Watching, c: Change) -> None:
@@ -79,6 +83,9 @@ def outputs_come_before_the_commit(w: Watching, c: Change) -> None:
     objects = w.world.storage.contents.objects
     wanted = [WorkKeys.log(job.id, job.attempt, 0, n + 1) for n in range(job.exit.log_chunks or 0)]
     wanted += [job.result.key] if job.result and job.result.key else []
+    if job.outputs is not None:
+        numbers = range(1, job.outputs.parts + 1)
+        wanted += [job.outputs.key, *(WorkKeys.output_part(job.outputs.key, number) for number in numbers)]
     for key in wanted:
         if key not in objects:
             raise Broken("outputs come before the commit", f"{job.id} is committed without {key}", job.id)
@@ -219,6 +226,11 @@ def an_overwritten_drop_does_not_run(w: Watching, c: Change) -> None:
 
 def a_changed_job_is_reachable(w: Watching, c: Change) -> None:
     reachable(w, c.name, "its record was changed")
+
+
+def _output_of(w: Watching, outputs: KeptOutputs) -> object:
+    found = w.world.storage.contents.objects.get(WorkKeys.output_part(outputs.key, 1))
+    return msgspec.json.decode(found.data) if found else None
 
 
 def _result_of(w: Watching, job: JobRecord) -> dict[str, object] | None:

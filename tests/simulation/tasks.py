@@ -7,11 +7,14 @@ that it was last given (also while the agent is frozen), or when its agent asks 
 from __future__ import annotations
 
 import asyncio
+import io
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from fray_agents.tasks.environment import CHILDREN_MARKER
 from fray_agents.tasks.handle import ResultFile, TaskExit, TaskSpec
+from fray_agents.tasks.outputs import FoundFile, FoundOutputs
 from fray_layouts.records import AttemptExit, ResourceUsage
 from tests.simulation.disk import DiskPath
 from tests.simulation.effects import Run
@@ -103,6 +106,12 @@ class HostTask:
 
     def chunks(self) -> Chunks:
         return Chunks(self)
+
+    def find_outputs(self, patterns: Sequence[str]) -> FoundOutputs:
+        """One file, which says whose it is."""
+        said = json.dumps({"job": self.run.job, "attempt": self.run.attempt}).encode()
+        (self.directory / "output").write_bytes(said)
+        return FoundOutputs([FoundFile(pattern, lambda: io.BytesIO(said)) for pattern in patterns])
 
     async def wait(self) -> None:
         await asyncio.shield(self.exit)

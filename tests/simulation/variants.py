@@ -298,3 +298,10 @@ def results_are_named_after_the_job() -> list[Swap]:
     real = object_keys.WorkKeys.result
     first = staticmethod(lambda job, attempt, replica: real(job, 1, replica))
     return [(object_keys.WorkKeys, "result", first), (upload, "MAX_INLINE_BYTES", 0)]
+
+
+@variant
+def outputs_are_named_after_the_job() -> list[Swap]:
+    """All attempts put their outputs under one name, which keeps the first."""
+    real = object_keys.WorkKeys.outputs
+    return [(object_keys.WorkKeys, "outputs", staticmethod(lambda job, attempt, replica: real(job, 1, replica)))]

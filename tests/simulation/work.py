@@ -84,6 +84,8 @@ def drawn_spec(draw: random.Random, kind: str) -> dict[str, Any]:
         "grace": draw.choice([0.0, 2.0, 10.0]),
     }
     spec["resources"] = {"cpu": draw.choice([0.5, 1.0, 1.0, 2.0])}
+    if kind in ("big", "chatty"):
+        spec["outputs"] = ["model"]
     if kind in ("flaky", "failing"):
         spec["max_retries_failure"] = draw.randint(0, 3)
     if draw.random() < 0.1:

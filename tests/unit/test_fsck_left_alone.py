@@ -23,6 +23,7 @@ from fray_layouts.records import (
     Holding,
     JobRecord,
     JobResult,
+    KeptOutputs,
     PastAttempt,
     ReconcilerRecord,
     StopRequest,
@@ -92,6 +93,15 @@ async def a_job_of_another_is_listed(core: Core) -> str:
 async def a_result_is_gone(core: Core) -> str:
     key = WorkKeys.result("job-x", 1, 0)
     return JobKeys.key((await over(core, result=JobResult(encoding="pickle", key=key, size=10))).id)
+
+
+async def a_part_of_the_outputs_is_gone(core: Core) -> str:
+    job = await over(core)
+    key = WorkKeys.outputs(job.id, 1, 0)
+    await rewrite(core, job, outputs=KeptOutputs(key=key, parts=2, files=1, size=10))
+    for there in (key, WorkKeys.output_part(key, 1)):
+        await core.store.put(there, b"", ANY)
+    return JobKeys.key(job.id)
 
 
 async def a_part_of_a_log_is_gone(core: Core) -> str:
@@ -181,6 +191,7 @@ async def data_of_an_attempt_that_never_was(core: Core) -> str:
         (a_job_that_waits_is_listed, "waits to be started", "restart that agent"),
         (a_job_of_another_is_listed, "agent other runs it", "restart that agent"),
         (a_result_is_gone, "its result is gone", "run it again"),
+        (a_part_of_the_outputs_is_gone, "its outputs are gone: there is no object work/", "run it again"),
         (a_part_of_a_log_is_gone, "/1/0/log-00000002 is gone: the log ends before it", "run the job again"),
         (
             the_log_of_an_earlier_attempt_is_gone,

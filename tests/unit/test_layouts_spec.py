@@ -204,6 +204,16 @@ def bounded(text: str) -> bool:
     return True
 
 
+@pytest.mark.parametrize("pattern", ["", "/", "/etc/**", "..", "../x", "a/../b", "a//b", "./a", "a\0", "x" * 1001])
+def test_outputs_lie_below_the_working_directory(pattern: str) -> None:
+    assert complaint(with_("outputs", ["fine/**", pattern])).field == "outputs[1]"
+
+
+def test_outputs_are_a_list_and_no_long_one() -> None:
+    for wrong in ("checkpoints", ["x"] * 101):
+        assert complaint(with_("outputs", wrong)).field == "outputs"
+
+
 @pytest.mark.parametrize("entrypoint", [{}, {"command": []}, {"command": ["x"], "callable": {"pickle": "eA=="}}])
 def test_an_entrypoint_is_a_command_or_a_callable(entrypoint: dict[str, Any]) -> None:
     assert complaint(with_("entrypoint", entrypoint)).field == "entrypoint"

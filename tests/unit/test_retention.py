@@ -41,7 +41,12 @@ async def finished(cluster: Cluster, **spec: Any) -> tuple[Core, JobRecord]:
     user, agent = await cluster.core(), await join(cluster, "a")
     job = await launch(user, **spec)
     held = await agent.claim()
-    for key in (WorkKeys.log(job.id, 1, 0, 1), WorkKeys.log(job.id, 1, 0, 2), WorkKeys.result(job.id, 1, 0)):
+    for key in (
+        WorkKeys.log(job.id, 1, 0, 1),
+        WorkKeys.log(job.id, 1, 0, 2),
+        WorkKeys.result(job.id, 1, 0),
+        WorkKeys.outputs(job.id, 1, 0),
+    ):
         await user.store.put(key, b"x", ABSENT)
     await agent.end(held)
     await agent.beat(leaving=True)

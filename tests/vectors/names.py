@@ -116,6 +116,11 @@ def _keys() -> File:
         ),
         "log chunk": ({"job": "a-1", "attempt": 2, "number": 13}, WorkKeys.log("a-1", 2, 0, 13)),
         "result": ({"job": "a-1", "attempt": 2}, WorkKeys.result("a-1", 2, 0)),
+        "outputs": ({"job": "a-1", "attempt": 2}, WorkKeys.outputs("a-1", 2, 0)),
+        "part of outputs": (
+            {"job": "a-1", "attempt": 2, "number": 7},
+            WorkKeys.output_part(WorkKeys.outputs("a-1", 2, 0), 7),
+        ),
         "checkpoint": ({"job": "a-1", "actor": "store", "number": 7}, CheckpointKey("a-1", "store", 7).key()),
         "child": ({"parent": "a-1", "attempt": 2, "child": "b-1"}, ChildKey("a-1", 2, "b-1").key()),
         "endpoint": (

@@ -11,6 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from fray_agents.agent.leases import HeldLease
 from fray_agents.agent.membership import Membership
 from fray_agents.host.network import NetworkSettings
@@ -24,7 +26,8 @@ from fray_agents.tasks.environment import (
     task_environment,
 )
 from fray_agents.tasks.handle import StartFailed, StartTask, TaskExit, TaskHandle, TaskSpec
-from fray_agents.tasks.upload import upload_logs, upload_result
+from fray_agents.tasks.outputs import OutputsTooLarge
+from fray_agents.tasks.upload import upload_logs, upload_outputs, upload_result
 from fray_coordinator.actors.discovery import withdraw_all
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, StoreError, StoreRefused
@@ -168,24 +171,36 @@ class AttemptRunner:
             await task.wait()
             is_gone = True
             end.exit.log_chunks = await logs
-            return await self._finished(lease, job, end, on_failure())
+            return await self._finished(lease, job, task, end, on_failure())
         finally:
             logs.cancel()
             watch.cancel()
 
     async def _finished(
-        self, lease: HeldLease, job: JobRecord, end: TaskExit, gives_up: Callable[[StoreError], bool]
+        self,
+        lease: HeldLease,
+        job: JobRecord,
+        task: TaskHandle,
+        end: TaskExit,
+        gives_up: Callable[[StoreError], bool],
     ) -> AttemptEnd:
         if lease.unhealthy:
             end.exit.message = lease.unhealthy
         if end.exit.kind == ExitKind.LOST:
             # Something killed its runner; a frozen agent that wakes may trust itself again.
             end.exit.kind = ExitKind.SIGNALLED if self.member.trusts() else ExitKind.PREEMPTED
-        if end.exit.kind != ExitKind.SUCCESS or end.result is None:
-            return AttemptEnd(end.exit, None, end.complete_before_stop)
-        return AttemptEnd(
-            end.exit, await upload_result(self._core, job, end.result, gives_up), end.complete_before_stop
-        )
+        ending = AttemptEnd(end.exit, None, end.complete_before_stop)
+        if end.exit.kind != ExitKind.SUCCESS:
+            return ending
+        if end.result is not None:
+            ending = replace(ending, result=await upload_result(self._core, job, end.result, gives_up))
+        if job.spec.outputs:
+            try:
+                ending = replace(ending, outputs=await upload_outputs(self._core, job, task, gives_up))
+            except OutputsTooLarge as error:
+                too_large = msgspec.structs.replace(end.exit, kind=ExitKind.TOO_LARGE, message=str(error))
+                return AttemptEnd(too_large, None, end.complete_before_stop)
+        return ending
 
     async def _watch_health(self, lease: HeldLease, job: JobRecord) -> None:
         def fail(why: str) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from fray_agents.runner.untrusted_files import read_file
+from fray_agents.tasks.outputs import FoundOutputs
 from fray_layouts.errors import Temporary
 from fray_layouts.records import AttemptExit, ResourceUsage
 
@@ -55,6 +56,11 @@ class TaskSpec:
     result_limit: int = RESULT_LIMIT
     spool_limit: int = SPOOL_LIMIT
     oom_counter: Path | None = None
+
+    @property
+    def start_folder(self) -> Path:
+        """Where it starts."""
+        return Path(self.cwd) if self.cwd else self.directory / "work"
 
 
 @dataclass(frozen=True)
@@ -124,6 +130,12 @@ class TaskHandle(Protocol):
 
     def read_file(self, name: str) -> bytes | None:
         """What the task has left under this name in its directory; None if nothing. Raises OSError if it is no file."""
+
+    def find_outputs(self, patterns: Sequence[str]) -> FoundOutputs:
+        """What the task has left of what the patterns name, from where it started; it has ended. It may block.
+
+        Raises OutputsTooLarge: that is more than is kept; OSError: the host cannot read it.
+        """
 
     async def wait(self) -> None:
         """Return when nothing of the task is left."""

@@ -28,6 +28,7 @@ from fray_agents.tasks.environment import TASK_DIR_VAR
 from fray_agents.tasks.force_kill import kill_tree
 from fray_agents.tasks.handle import ResultFile, StartFailed, TaskExit, TaskFile, TaskSpec, read_task_file
 from fray_agents.tasks.leftovers import end_leftovers
+from fray_agents.tasks.outputs import FoundOutputs, find_outputs
 from fray_layouts.errors import Malformed
 from fray_layouts.parsing import MAX_RESULT_DEPTH, parse_json
 from fray_layouts.records import AttemptExit, ResourceUsage
@@ -162,6 +163,10 @@ class ProcessTask:
     async def wait(self) -> None:
         """Return when the runner, and with it every process of the task, has ended."""
         await asyncio.shield(self._listener)
+
+    def find_outputs(self, patterns: Sequence[str]) -> FoundOutputs:
+        """See `TaskHandle.find_outputs`."""
+        return find_outputs(self._spec.start_folder, patterns)
 
     def read_file(self, name: str) -> bytes | None:
         """See `TaskHandle.read_file`."""

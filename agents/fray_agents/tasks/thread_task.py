@@ -15,12 +15,13 @@ import logging
 import pickle
 import threading
 import traceback
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from fray_agents.host.directories import remove_tree
 from fray_agents.tasks import current_task, shared_environ, thread_output
 from fray_agents.tasks.callable_main import encode_result, exception_fields, failure_fields
 from fray_agents.tasks.handle import ResultFile, StartFailed, TaskExit, TaskFile, TaskHandle, TaskSpec, read_task_file
+from fray_agents.tasks.outputs import FoundOutputs, find_outputs
 from fray_agents.tasks.process_task import ProcessTask
 from fray_layouts.records import AttemptExit, ResourceUsage
 from fray_layouts.states import ExitKind
@@ -92,6 +93,10 @@ class ThreadTask:
     async def wait(self) -> None:
         """Return when the attempt has ended."""
         await asyncio.shield(self.exit)
+
+    def find_outputs(self, patterns: Sequence[str]) -> FoundOutputs:
+        """See `TaskHandle.find_outputs`."""
+        return find_outputs(self._spec.start_folder, patterns)
 
     def read_file(self, name: str) -> bytes | None:
         """See `TaskHandle.read_file`."""

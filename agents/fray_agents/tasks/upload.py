@@ -1,4 +1,4 @@
-"""Uploads a task's logs and result, retrying while the store is away."""
+"""Uploads a task's logs, result and outputs, retrying while the store is away."""
 
 from __future__ import annotations
 
@@ -6,19 +6,24 @@ import asyncio
 import base64
 import logging
 from collections.abc import Callable
+from itertools import islice
 
 import msgspec
 
 from fray_agents.tasks.handle import ResultFile, TaskHandle
+from fray_coordinator.concurrency import map_concurrently
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreError
 from fray_coordinator.persist import persist
 from fray_coordinator.store.interface import ABSENT
 from fray_layouts.object_keys import WorkKeys
-from fray_layouts.records import JobRecord, JobResult
+from fray_layouts.records import JobRecord, JobResult, KeptOutputs, OutputManifest
 from fray_layouts.spec import MAX_INLINE_BYTES
 
 log = logging.getLogger("fray")
+
+PARTS_AT_ONCE = 4
+"""Parts of outputs that are in memory and on their way at a time: 64 MiB, which fill the line to most buckets."""
 
 
 async def upload_logs(core: Core, job: JobRecord, task: TaskHandle, gives_up: Callable[[StoreError], bool]) -> int:
@@ -61,3 +66,32 @@ async def upload_result(
     if file.encoding == "json":
         return JobResult(encoding="json", value=msgspec.json.decode(data), size=file.size)
     return JobResult(encoding=file.encoding, data=base64.b64encode(data).decode(), size=file.size)
+
+
+async def upload_outputs(
+    core: Core, job: JobRecord, task: TaskHandle, gives_up: Callable[[StoreError], bool]
+) -> KeptOutputs:
+    """Upload the files that the task left and the job's `outputs` name, under this attempt; the manifest goes last.
+
+    Args:
+        gives_up: asked after each failure whether to raise it.
+
+    Raises:
+        OutputsTooLarge: there is more than is kept.
+        StoreError: the store did not take it, and it was given up.
+        OSError: the host cannot read them.
+    """
+    manifest = WorkKeys.outputs(job.id, job.attempt, 0)
+    found = await asyncio.to_thread(task.find_outputs, job.spec.outputs)
+    listed = OutputManifest(left_out=found.left_out)
+    parts = enumerate(found.parts(listed), 1)
+
+    async def put(key: str, data: bytes) -> None:
+        await persist(core, lambda: core.store.put(key, data, ABSENT), gives_up)
+
+    last = 0
+    while some := await asyncio.to_thread(lambda: list(islice(parts, PARTS_AT_ONCE))):
+        await map_concurrently(some, lambda part: put(WorkKeys.output_part(manifest, part[0]), part[1]))
+        last += len(some)
+    await put(manifest, msgspec.json.encode(listed))
+    return KeptOutputs(key=manifest, parts=last, files=len(listed.files), size=sum(each.size for each in listed.files))

@@ -10,7 +10,7 @@ from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.protocol.transitions import Status, is_terminal
 from fray_layouts.index_keys import PendingKey
 from fray_layouts.object_keys import AgentKeys, BlobKeys, JobKeys, WorkKeys
-from fray_layouts.records import AgentRecord, JobRecord
+from fray_layouts.records import AgentRecord, JobRecord, KeptOutputs
 
 
 def unentered(seen: Snapshot) -> Iterator[SuspectedProblem]:
@@ -130,10 +130,18 @@ def is_orphan(seen: Snapshot, job: JobRecord) -> bool:
 
 
 def results(seen: Snapshot) -> Iterator[SuspectedProblem]:
-    """Results that are gone; they are stored before the record says so, and deleted after it is marked."""
+    """Results and outputs that are gone; they are stored before the record says so, and deleted after it is marked."""
     data = set(seen.keys[WorkKeys.area])
     for job in seen.jobs.values():
-        if job.result is not None and job.result.key and not job.expiring and job.result.key not in data:
-            key = JobKeys.key(job.id)
-            what = f"it succeeded, but its result is gone: there is no object {job.result.key}"
-            yield SuspectedProblem(Problem(key, what, "run it again if the result is needed"), seen.versions(key))
+        result = [job.result.key] if job.result is not None and job.result.key else []
+        for what, keys in (("result is", result), ("outputs are", _objects_of(job.outputs))):
+            gone = next((key for key in keys if key not in data), None)
+            if gone is not None and not job.expiring:
+                key, told = JobKeys.key(job.id), f"it succeeded, but its {what} gone: there is no object {gone}"
+                yield SuspectedProblem(Problem(key, told, f"run it again if its {what} needed"), seen.versions(key))
+
+
+def _objects_of(outputs: KeptOutputs | None) -> Iterator[str]:
+    if outputs is not None:
+        yield outputs.key
+        yield from (WorkKeys.output_part(outputs.key, number + 1) for number in range(outputs.parts))

@@ -19,7 +19,15 @@ from fray_coordinator.backoff import exponential_wait
 from fray_coordinator.protocol.claiming import holds_attempt, names_holder
 from fray_coordinator.protocol.stopping import stop_now
 from fray_coordinator.protocol.transitions import Event, Status, transition
-from fray_layouts.records import MAX_HISTORY, AttemptExit, ClusterSettings, JobRecord, JobResult, PastAttempt
+from fray_layouts.records import (
+    MAX_HISTORY,
+    AttemptExit,
+    ClusterSettings,
+    JobRecord,
+    JobResult,
+    KeptOutputs,
+    PastAttempt,
+)
 from fray_layouts.states import ExitKind
 
 FIRST_RESTART_WAIT, MAX_RESTART_WAIT = 0.05, 1.6
@@ -40,7 +48,7 @@ class AttemptEnd:
     Attributes:
         exit: its kind "success", "preempted", "start-failed" and "host-failed" decide what follows; any other is the
             job's failure.
-        result: where the return value is, for a success.
+        result: where the return value is, for a success; `outputs`: where the files are that it left.
         complete_before_stop: the result was complete before SIGTERM was sent for a stop.
         restart: the holder can run the job again at once, after a failure of its own.
     """
@@ -49,6 +57,7 @@ class AttemptEnd:
     result: JobResult | None = None
     complete_before_stop: bool = True
     restart: bool = False
+    outputs: KeptOutputs | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +74,8 @@ def end_of_attempt(
     if job is None or not holds_attempt(job, attempt, agent):
         return AlreadySettled(ours=_already_ours(job, attempt, agent))
     if ending.exit.kind == ExitKind.SUCCESS and (job.stop is None or ending.complete_before_stop):
-        return transition(job, Event.SUCCEED, ended_at=now, exit=ending.exit, result=ending.result, agent_deaths=0)
+        left = {"result": ending.result, "outputs": ending.outputs}
+        return transition(job, Event.SUCCEED, ended_at=now, exit=ending.exit, **left, agent_deaths=0)
     if job.stop is not None:
         ended = stop_now(job, now, job.stop.reason, job.stop.by)
         return replace(ended, exit=replace(ending.exit, kind=ExitKind.STOPPED, message=job.stop.reason or "stopped"))

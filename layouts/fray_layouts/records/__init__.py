@@ -4,8 +4,8 @@ Each field's meaning stands here once. `layouts/README.md` says who writes which
 JSON Schemas beside it are generated from these structs. Times are seconds since the epoch on the *storage's* clock
 unless a field says otherwise; sizes are bytes. What a field may hold beyond its type is in `bounds`.
 
-Everything else in Fray imports the structs from here. To read: `base`, `job`, `agent`, `index`, `reconciler`, `actor`,
-`cluster`.
+Everything else in Fray imports the structs from here. To read: `base`, `job`, `outputs`, `agent`, `index`,
+`reconciler`, `actor`, `cluster`.
 """
 
 from __future__ import annotations
@@ -42,6 +42,15 @@ from fray_layouts.records.job import (
     Rejection as Rejection,
     ResourceUsage as ResourceUsage,
     StopRequest as StopRequest,
+)
+from fray_layouts.records.outputs import (
+    MAX_OUTPUT_BYTES as MAX_OUTPUT_BYTES,
+    MAX_OUTPUT_FILES as MAX_OUTPUT_FILES,
+    OUTPUT_PART_BYTES as OUTPUT_PART_BYTES,
+    KeptOutputs as KeptOutputs,
+    LeftOut as LeftOut,
+    OutputFile as OutputFile,
+    OutputManifest as OutputManifest,
 )
 from fray_layouts.records.reconciler import (
     PoolSummary as PoolSummary,

@@ -8,6 +8,7 @@ import msgspec
 
 from fray_layouts.bounds import Amount, AttemptNumber, Count, Id, Key, Number, Time
 from fray_layouts.records.base import Record
+from fray_layouts.records.outputs import KeptOutputs
 from fray_layouts.spec import JobSpec
 from fray_layouts.states import StopOrigin
 
@@ -98,7 +99,7 @@ class AttemptExit(msgspec.Struct, kw_only=True, omit_defaults=True):
     Attributes:
         kind: "success", "exited" (code), "signalled" (signal), "out-of-memory", "timeout", "exception" (traceback),
             "unhealthy", "stopped", "preempted", "start-failed", "host-failed" (while it ran), "lost" (its agent died),
-            "too-large" (the result), "environment-failed" (its packages or image cannot be had).
+            "too-large" (the result, or the outputs), "environment-failed" (its packages or image cannot be had).
         message: one line for people.
         code: exit code of the process.
         signal: number of the signal that ended it.
@@ -145,6 +146,7 @@ class JobRecord(Record, kw_only=True):
         avoid_hosts: hosts that failed to start it lately; a claimer on one of them leaves it to others for a while.
         not_before: earliest time of the next claim.
         expiring: retention has begun to delete what belongs to this job.
+        outputs: the files that the attempt which succeeded has left and the spec's `outputs` name.
         driver: it stands for a program outside of jobs, which holds it: it was created running, and has one attempt.
     """
 
@@ -167,6 +169,7 @@ class JobRecord(Record, kw_only=True):
     ended_at: Time | None = None
     exit: AttemptExit | None = None
     result: JobResult | None = None
+    outputs: KeptOutputs | None = None
     history: list[PastAttempt] = msgspec.field(default_factory=list)
     expiring: bool = False
     driver: bool = False

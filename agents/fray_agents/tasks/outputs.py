@@ -1,0 +1,143 @@
+"""Finds the files that a task leaves and its job's `outputs` name, and reads them as parts of one stream.
+
+They are a task's, so they may be anything: links are followed only to files inside, never into folders, and what is no
+file, or cannot be read, is left out with the reason.
+"""
+
+import errno
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
+
+from fray_agents.host.directories import is_shortage
+from fray_agents.runner.untrusted_files import NotReadable, file_size
+from fray_layouts.path_patterns import PathMatch
+from fray_layouts.records import MAX_OUTPUT_BYTES, MAX_OUTPUT_FILES, LeftOut, OutputFile, OutputManifest
+
+MAX_LEFT_OUT = 100
+"""Things left out that are told of: for people, who see what is wrong from the first of them."""
+
+
+class OutputsTooLarge(Exception):
+    """More files, or more bytes, than a job's outputs may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """A file to keep: its path for the manifest, and what opens it."""
+
+    path: str
+    open: Callable[[], BinaryIO]
+    executable: bool = False
+
+
+@dataclass(slots=True)
+class FoundOutputs:
+    """What a task has left of what its job's patterns name."""
+
+    files: list[FoundFile] = field(default_factory=list)
+    left_out: list[LeftOut] = field(default_factory=list)
+
+    def leave_out(self, path: str, why: object) -> None:
+        """Note that there is something at `path` that is not kept."""
+        if len(self.left_out) < MAX_LEFT_OUT:
+            shown = path.encode(errors="backslashreplace").decode()
+            self.left_out.append(LeftOut(path=shown, why=str(why).encode(errors="backslashreplace").decode()))
+
+    def parts(self, manifest: OutputManifest) -> Iterator[bytes]:
+        """The bytes of all files, one after the other, in parts; each is listed in the manifest when it was read.
+
+        Raises:
+            OutputsTooLarge: they have become more than are kept.
+            OSError: the host cannot read on.
+        """
+        part, total, part_bytes = bytearray(), 0, manifest.part_bytes
+        for found in self.files:
+            try:
+                file = found.open()
+            except OSError as error:
+                self.leave_out(found.path, _own_fault(error))
+                continue
+            with file:
+                begin = total
+                while data := file.read(part_bytes - len(part)):
+                    part += data
+                    total = _checked_size(total + len(data))
+                    if len(part) == part_bytes:
+                        yield bytes(part)
+                        part.clear()
+            manifest.files.append(OutputFile(path=found.path, size=total - begin, executable=found.executable))
+        if part:
+            yield bytes(part)
+
+
+def find_outputs(folder: Path, patterns: Sequence[str]) -> FoundOutputs:
+    """The files below `folder` that the patterns name, in the order of their paths.
+
+    Raises:
+        OutputsTooLarge: there are more than are kept.
+        OSError: the host cannot read them.
+    """
+    found, root, total = FoundOutputs(), os.path.realpath(folder), 0
+    folders = [("", PathMatch.of(patterns))]
+    while folders:
+        above, match = folders.pop()
+        try:
+            with os.scandir(os.path.join(root, above)) as entries:
+                inside = [(entry, match.entered(entry.name)) for entry in entries]
+        except OSError as error:
+            found.leave_out(above or ".", _own_fault(error))
+            continue
+        for entry, inner in inside:
+            path = os.path.join(above, entry.name)
+            if entry.is_dir(follow_symlinks=False):
+                folders += [(path, inner)] if inner.is_possible() else []
+            elif inner.is_met():
+                total = _checked_size(total + _keep(found, root, path))
+    found.files.sort(key=lambda file: file.path)
+    return found
+
+
+def _keep(found: FoundOutputs, root: str, path: str) -> int:
+    """Add the file at `path`, or leave it out; its bytes."""
+    real = os.path.realpath(os.path.join(root, path))
+    try:
+        path.encode()
+        if not real.startswith(f"{root.rstrip('/')}/"):
+            raise NotReadable("it is a link that leads out of the working directory")
+        size = file_size(real)
+    except UnicodeEncodeError:
+        found.leave_out(path, "its name is not UTF-8")
+        return 0
+    except OSError as error:
+        found.leave_out(path, _own_fault(error))
+        return 0
+    if len(found.files) == MAX_OUTPUT_FILES:
+        raise OutputsTooLarge(
+            f"more than {MAX_OUTPUT_FILES:,} files are named by the job's outputs; name fewer, or pack them into one"
+        )
+    found.files.append(FoundFile(path, partial(_opened, real), os.access(real, os.X_OK)))
+    return size
+
+
+def _checked_size(total: int) -> int:
+    if total > MAX_OUTPUT_BYTES:
+        raise OutputsTooLarge(
+            f"the job's outputs have more than {MAX_OUTPUT_BYTES / 1024**3:g} GiB; "
+            "name fewer files, or have the job write them to a bucket"
+        )
+    return total
+
+
+def _opened(path: str) -> BinaryIO:
+    return open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb")
+
+
+def _own_fault(error: OSError) -> str:
+    """Why something cannot be read that another host could not read either. Raises the error if it is this host's."""
+    if error.errno == errno.EIO or is_shortage(error):
+        raise error
+    return error.strerror or str(error)

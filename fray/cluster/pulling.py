@@ -1,0 +1,219 @@
+"""Outputs of jobs: streamed from the storage into a folder.
+
+The manifest comes from the storage, so nothing in it is believed: a path in it leads nowhere but into the folder, also
+where links lie there. A file appears under its name when all of it is there.
+"""
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from fray.errors import NoOutputs
+from fray_coordinator.clock import system_random
+from fray_coordinator.core import Core
+from fray_coordinator.protocol.transitions import Status
+from fray_layouts.object_keys import WorkKeys
+from fray_layouts.path_patterns import PathMatch
+from fray_layouts.records import JobRecord, LeftOut, OutputFile, OutputManifest
+
+PARTS_AHEAD = 4
+"""Parts that are fetched while one is written: with 16 MiB each they fill the line from most buckets."""
+
+
+@dataclass(frozen=True, slots=True)
+class PulledOutputs:
+    """What was fetched: the files where they are now, their bytes, and what the job could not keep."""
+
+    files: list[Path]
+    size: int
+    left_out: list[LeftOut]
+
+
+@dataclass(frozen=True, slots=True)
+class _Slice:
+    """A file of the manifest and where its bytes begin and end in the stream."""
+
+    file: OutputFile
+    begin: int
+    end: int
+
+
+async def pull_outputs(
+    core: Core,
+    job: JobRecord,
+    target: Path,
+    path: str = "",
+    on_bytes: Callable[[int, int], None] = lambda done, total: None,
+) -> PulledOutputs:
+    """Fetch the outputs of a job into a folder, where they replace files of the same paths.
+
+    Args:
+        target: the folder; it is made if it is absent.
+        path: of one file or folder of the outputs, or a pattern as in `JobRequest.outputs`; "" fetches all.
+        on_bytes: called with the bytes written so far, and in all.
+
+    Raises:
+        NoOutputs: the job has none, or none of that path; they are gone or damaged; or they cannot be written here.
+    """
+    manifest = await _manifest(core, job)
+    wanted = _wanted(manifest, path, job.id)
+    total, done = sum(each.end - each.begin for each in wanted), 0
+    on_bytes(0, total)
+    try:
+        await asyncio.to_thread(target.mkdir, parents=True, exist_ok=True)
+        async with aclosing(_bytes_of(core, job, manifest, wanted)) as pieces:
+            for each in wanted:
+                async with _NewFile(target, each.file) as file:
+                    left = each.end - each.begin
+                    while left:
+                        piece = await anext(pieces)
+                        await asyncio.to_thread(file.write, piece)
+                        left, done = left - len(piece), done + len(piece)
+                        on_bytes(done, total)
+    except OSError as error:
+        raise NoOutputs(f"the outputs of {job.id} cannot be written to {target}: {error}") from error
+    return PulledOutputs([target / each.file.path for each in wanted], total, manifest.left_out)
+
+
+async def _manifest(core: Core, job: JobRecord) -> OutputManifest:
+    kept = job.outputs
+    if job.status != Status.SUCCEEDED:
+        raise NoOutputs(f"job {job.id} is {job.status}: outputs are those of a job that has succeeded")
+    if kept is None:
+        remedy = "name them when it is launched: JobRequest(outputs=[...]), or outputs in a job's file"
+        raise NoOutputs(f"job {job.id} keeps no outputs; {remedy}")
+    stored = await core.store.get(kept.key)
+    if stored is None:
+        raise NoOutputs(f"the outputs of job {job.id} are gone: there is no object {kept.key}")
+    try:
+        manifest = msgspec.json.decode(stored.data, type=OutputManifest)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise NoOutputs(f"{kept.key} lists no outputs: {error}") from None
+    for file in manifest.files:
+        if "\0" in file.path or any(name in ("", ".", "..") for name in file.path.split("/")):
+            raise NoOutputs(f"{kept.key} lists {file.path!r}, which leads out of the folder; nothing is fetched")
+    if manifest.part_bytes < 1:
+        raise NoOutputs(f"{kept.key} says that parts have {manifest.part_bytes} bytes")
+    return manifest
+
+
+def _wanted(manifest: OutputManifest, path: str, job_id: str) -> list[_Slice]:
+    slices, begin = [], 0
+    for file in manifest.files:
+        slices.append(_Slice(file, begin, begin + file.size))
+        begin += file.size
+    if not path:
+        return slices
+    plain = path.rstrip("/")
+    match = PathMatch.of([path])
+    wanted = [each for each in slices if f"{each.file.path}/".startswith(f"{plain}/") or match.has(each.file.path)]
+    if not wanted:
+        there = ", ".join(file.path for file in manifest.files[:5]) or "nothing"
+        more = f" and {len(manifest.files) - 5} more" if len(manifest.files) > 5 else ""
+        raise NoOutputs(f"job {job_id} has no output {path}; there is {there}{more}")
+    return wanted
+
+
+async def _bytes_of(
+    core: Core, job: JobRecord, manifest: OutputManifest, wanted: Sequence[_Slice]
+) -> AsyncGenerator[bytes, None]:
+    """The bytes of the wanted files, in order; a piece belongs to one file."""
+    assert job.outputs is not None
+    length, number, data = manifest.part_bytes, -1, b""
+    async with aclosing(_parts(core, job.outputs.key, _numbers(wanted, length))) as parts:
+        for each in wanted:
+            begin = each.begin
+            while begin < each.end:
+                if begin // length != number:
+                    number, data = await anext(parts)
+                end = min(each.end, (number + 1) * length)
+                piece = data[begin - number * length : end - number * length]
+                if len(piece) != end - begin:
+                    raise NoOutputs(f"the outputs of job {job.id} are damaged: part {number + 1} is too short")
+                yield piece
+                begin = end
+
+
+def _numbers(wanted: Sequence[_Slice], length: int) -> Iterator[int]:
+    """The parts that the wanted files need, in order, from 0."""
+    following = 0
+    for each in wanted:
+        if each.end > each.begin:
+            last = (each.end - 1) // length
+            yield from range(max(following, each.begin // length), last + 1)
+            following = last + 1
+
+
+async def _parts(core: Core, key: str, numbers: Iterator[int]) -> AsyncGenerator[tuple[int, bytes], None]:
+    """The parts of these numbers, with the next ones on their way."""
+
+    async def fetch(number: int) -> tuple[int, bytes]:
+        name = WorkKeys.output_part(key, number + 1)
+        stored = await core.store.get(name)
+        if stored is None:
+            raise NoOutputs(f"a part of the outputs is gone: there is no object {name}")
+        return number, stored.data
+
+    ahead: deque[asyncio.Task[tuple[int, bytes]]] = deque()
+    try:
+        for number in numbers:
+            ahead.append(asyncio.create_task(fetch(number)))
+            if len(ahead) > PARTS_AHEAD:
+                yield await ahead.popleft()
+        while ahead:
+            yield await ahead.popleft()
+    finally:
+        for task in ahead:
+            task.cancel()
+        await asyncio.gather(*ahead, return_exceptions=True)
+
+
+class _NewFile:
+    """A file that appears under its name when all of it is written; until then nothing is changed there."""
+
+    def __init__(self, target: Path, file: OutputFile) -> None:
+        self._target = target
+        self._file = file
+        self._temporary = Path()
+        self._open: BinaryIO | None = None
+
+    async def __aenter__(self) -> BinaryIO:
+        self._open = await asyncio.to_thread(self._create)
+        return self._open
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        assert self._open is not None
+        await asyncio.to_thread(self._finish if kind is None else self._drop, self._open)
+
+    def _create(self) -> BinaryIO:
+        *folders, _ = self._file.path.split("/")
+        folder = self._target
+        for name in folders:
+            folder /= name
+            if folder.is_symlink():
+                raise OSError(f"{folder} is a link, which may lead anywhere; remove it or choose another folder")
+            folder.mkdir(exist_ok=True)
+        self._temporary = folder / f".fray-{system_random().token()}"
+        mode = 0o777 if self._file.executable else 0o666
+        return open(os.open(self._temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode), "wb")
+
+    def _finish(self, file: BinaryIO) -> None:
+        try:
+            file.close()
+            os.replace(self._temporary, self._target / self._file.path)
+        except OSError:
+            self._drop(file)
+            raise
+
+    def _drop(self, file: BinaryIO) -> None:
+        with suppress(OSError):
+            file.close()
+        with suppress(OSError):
+            self._temporary.unlink()
