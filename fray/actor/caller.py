@@ -6,27 +6,22 @@ have begun is asked for again, under its own id, of the same server, which joins
 gets it only if that does no harm; see `fray.rpc.calling`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import threading
 import time
-from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from fray.actor.address import ActorAddress, wait_for_endpoint
 from fray.cluster.endpoint import ActorEndpoint
+from fray.cluster.storage import StorageCluster
 from fray.errors import ActorUnavailableError, CallInterrupted
 from fray.rpc.calling import ActorCaller, ReachedActor
 from fray.rpc.resolver import ClusterResolver
 from fray_agents.rpc.errors import LOST_ERRORS
 from fray_coordinator.backoff import exponential_wait
 from fray_coordinator.protocol.naming import Rank, rank
-
-if TYPE_CHECKING:
-    from fray.cluster.storage import StorageCluster
-    from fray_layouts.records import EndpointRecord
+from fray_layouts.records import EndpointRecord
 
 _MIN_PAUSE, _MAX_PAUSE = 0.05, 2.0
 """Seconds between attempts to reach an endpoint that does not answer though its attempt runs, the first and the

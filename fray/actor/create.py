@@ -1,21 +1,17 @@
 """The creation of actors: as jobs, alone or in groups, or in this process."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from fray.actor.config import validated
 from fray.actor.group import ActorGroup
 from fray.actor.hosting import GRACE, HostedActor, host, serve_actor
+from fray.cluster.storage import StorageCluster
 from fray.types import ActorConfig, Entrypoint, EnvironmentConfig, JobRequest, ResourceConfig
 from fray_layouts.bounds import MAX_ATTEMPTS
 from fray_layouts.errors import InvalidInput
 from fray_layouts.spec import check_name
-
-if TYPE_CHECKING:
-    from fray.cluster.storage import StorageCluster
 
 T = TypeVar("T")
 

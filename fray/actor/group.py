@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from fray.actor.address import ActorAddress
 from fray.actor.handle import ActorHandle, cluster_at
 from fray.cluster.job_info import info_of, original_exception
+from fray.cluster.storage import StorageCluster
 from fray.errors import ActorUnavailableError, InvalidInput, JobFailed
 from fray.types import JobId, JobStatus
 from fray_coordinator.actors.discovery import EndpointLookup
@@ -18,7 +19,6 @@ from fray_coordinator.jobs.waiting import PollBackoff, wait_for
 
 if TYPE_CHECKING:
     from fray.cluster.job_handle import JobHandle
-    from fray.cluster.storage import StorageCluster
 
 T = TypeVar("T")
 

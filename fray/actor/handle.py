@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
 from fray.actor.address import ActorAddress
 from fray.actor.caller import HandleCaller, caller_of
 from fray.cluster.current import environment_cluster, open_cluster
 from fray.cluster.current_job import current_job
+from fray.cluster.storage import StorageCluster
 from fray.rpc.calling import ActorMethod, checked_method
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from fray.cluster.storage import StorageCluster
 
 T = TypeVar("T")
 P = ParamSpec("P")

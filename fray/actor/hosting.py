@@ -1,7 +1,5 @@
 """The process of an actor: makes the object and serves it, in a job of its own or in the program that asks for it."""
 
-from __future__ import annotations
-
 import contextvars
 import logging
 import os
@@ -9,7 +7,7 @@ import secrets
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from fray.actor.address import ActorAddress
 from fray.actor.checkpointing import CheckpointJournal, restore
@@ -18,14 +16,12 @@ from fray.actor.current import CurrentActor, set_current_actor
 from fray.actor.handle import ActorHandle
 from fray.cluster.current import current_cluster
 from fray.cluster.current_job import current_job, current_job_on
+from fray.cluster.storage import StorageCluster
 from fray.rpc.server import EXIT_TERMINATED, ActorServer
 from fray.types import ActorConfig
 from fray_agents.tasks.current_task import on_stop, task_environ
 from fray_coordinator.errors import StoreError
 from fray_coordinator.protocol.drivers import DRIVER_ATTEMPT
-
-if TYPE_CHECKING:
-    from fray.cluster.storage import StorageCluster
 
 log = logging.getLogger("fray")
 

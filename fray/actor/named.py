@@ -1,11 +1,9 @@
 """Actors that own their name: at most one of a name lives in a namespace, and others can ask for it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -13,7 +11,8 @@ from fray.actor.address import ActorAddress
 from fray.actor.create import actor_request
 from fray.actor.handle import ActorHandle
 from fray.actor.hosting import INCARNATION_VARIABLE
-from fray.cluster.current_job import current_job_on
+from fray.cluster.current_job import CurrentJob, current_job_on
+from fray.cluster.storage import StorageCluster
 from fray.cluster.submission import as_children
 from fray.errors import InvalidInput
 from fray.types import ActorConfig, JobId, JobStatus, ResourceConfig
@@ -21,11 +20,7 @@ from fray_coordinator.actors import naming
 from fray_coordinator.core import Core
 from fray_coordinator.jobs.submission import submit
 from fray_layouts import object_keys
-
-if TYPE_CHECKING:
-    from fray.cluster.current_job import CurrentJob
-    from fray.cluster.storage import StorageCluster
-    from fray_layouts.spec import JobSpec
+from fray_layouts.spec import JobSpec
 
 __all__ = ["actor_status", "create_named_actor", "delete_actor", "find_named_actor"]
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from fray.cluster.job_handle import JobHandle
-from fray.types import EnvironmentConfig, JobRequest, ResourceConfig
+from fray.cluster.storage import StorageCluster
+from fray.types import ActorConfig, EnvironmentConfig, JobRequest, ResourceConfig
 
 if TYPE_CHECKING:
     from fray.actor.group import ActorGroup
     from fray.actor.handle import ActorHandle
     from fray.actor.hosting import HostedActor
-    from fray.cluster.storage import StorageCluster
-    from fray.types import ActorConfig
 
 T = TypeVar("T")
 

@@ -1,7 +1,5 @@
 """The software of this host that jobs may ask for: versions of Python, and uv, which makes environments with them."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import re
