@@ -20,7 +20,7 @@ from harness import agents, arguments, ray, report, scratch, spread
 
 from fray import LocalCluster, ResourceConfig, StorageCluster
 from fray.actor import idempotent
-from fray.actor.create import create_actor_group
+from fray.client import StorageClient
 
 
 class Counter:
@@ -43,7 +43,7 @@ GOALS = {"local_ratio": 0.1, "storage_ratio": 0.3, "answer_after_crash_s": 2.0}
 def create_and_call(cluster: StorageCluster) -> float:
     """Seconds from the creation to the answer of the first call; the actor is gone afterwards."""
     begun = time.monotonic()
-    group = create_actor_group(cluster, Counter, name="counter", count=1, resources=NOTHING)
+    group = StorageClient(cluster).create_actor_group(Counter, name="counter", count=1, resources=NOTHING)
     if group.handles[0].add() != 1:
         raise RuntimeError("not a new actor")
     taken = time.monotonic() - begun
@@ -55,7 +55,7 @@ def create_and_call(cluster: StorageCluster) -> float:
 
 def answer_after_crash(cluster: StorageCluster) -> float:
     """Seconds from the kill of an actor's process to an answer of the next one."""
-    group = create_actor_group(cluster, Counter, name="counter", count=1, resources=NOTHING)
+    group = StorageClient(cluster).create_actor_group(Counter, name="counter", count=1, resources=NOTHING)
     (handle,) = group.handles
     pid = handle.pid()
     begun = time.monotonic()

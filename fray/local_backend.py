@@ -13,7 +13,7 @@ from fray.cluster.job_handle import JobHandle
 from fray.cluster.local_cluster import LocalCluster
 from fray.cluster.storage import StorageCluster
 from fray.errors import ActorUnavailableError
-from fray.types import ActorConfig, EnvironmentConfig, JobId, ResourceConfig
+from fray.types import JobId, JobRequest
 from fray_coordinator.core import Core
 from fray_coordinator.jobs.lookup import all_jobs
 from fray_coordinator.protocol.transitions import is_terminal
@@ -67,27 +67,8 @@ class LocalClient(StorageClient):
         with _lock:
             _clients.setdefault(self.cluster.root, self)
 
-    def create_actor_group(
-        self,
-        actor_class: type[T],
-        *args: Any,
-        name: str,
-        count: int,
-        resources: ResourceConfig | None = None,
-        actor_config: ActorConfig | None = None,
-        environment: EnvironmentConfig | None = None,
-        **kwargs: Any,
-    ) -> ActorGroup[T]:
-        group = super().create_actor_group(
-            actor_class,
-            *args,
-            name=name,
-            count=count,
-            resources=replace(resources or ResourceConfig(), cpu=0),
-            actor_config=actor_config,
-            environment=environment,
-            **kwargs,
-        )
+    def _create_actors(self, request: JobRequest, count: int) -> ActorGroup[Any]:
+        group = super()._create_actors(replace(request, resources=replace(request.resources, cpu=0)), count)
         if in_actor():  # whose calls run one at a time, and whom the new actors' `__init__` may call
             return group
         try:

@@ -1,4 +1,4 @@
-"""The creation of actors: as jobs, alone or in groups, or in this process."""
+"""The creation of actors as jobs, alone or in groups."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from fray.actor.config import validated
 from fray.actor.group import ActorGroup
-from fray.actor.hosting import GRACE, HostedActor, host, serve_actor
+from fray.actor.hosting import GRACE, serve_actor
 from fray.cluster.storage import StorageCluster
 from fray.types import ActorConfig, Entrypoint, EnvironmentConfig, JobRequest, ResourceConfig
 from fray_layouts.bounds import MAX_ATTEMPTS
@@ -16,22 +16,14 @@ from fray_layouts.spec import check_name
 T = TypeVar("T")
 
 
-def create_actor_group(
-    cluster: StorageCluster,
-    cls: type[T],
-    args: Sequence[Any] = (),
-    kwargs: Mapping[str, Any] | None = None,
-    *,
-    name: str,
-    count: int,
-    resources: ResourceConfig | None = None,
-    actor_config: ActorConfig | None = None,
-    environment: EnvironmentConfig | None = None,
-) -> ActorGroup[T]:
-    """Create actors `cls(*args, **kwargs)` as jobs "<name>-0", "<name>-1" ...; returns at once.
+def create_actors(cluster: StorageCluster, request: JobRequest, count: int) -> ActorGroup[Any]:
+    """Create actors as jobs "<name>-0", "<name>-1" ...; returns at once.
 
-    They end with the job, or the program outside of jobs, that creates them, unless `actor_config` says `detached`.
-    Each creation is one of its own, whatever had the name before.
+    They end with the job, or the program outside of jobs, that creates them, unless the request says `detached`. Each
+    creation is one of its own, whatever had the name before.
+
+    Args:
+        request: of `actor_request`.
 
     Raises:
         InvalidInput: an argument is wrong or cannot be pickled; nothing was created.
@@ -39,20 +31,19 @@ def create_actor_group(
     """
     if count < 1:
         raise InvalidInput("count", count, "give at least 1")
-    request = actor_request(cls, args, kwargs, name, actor_config, resources, environment)
     if not request.detached:
         request = replace(request, parent=cluster.owner())
-    jobs = cluster.launch_many([replace(request, name=f"{name}-{index}") for index in range(count)])
-    return ActorGroup(cluster, cluster.namespace, name, jobs)
+    jobs = cluster.launch_many([replace(request, name=f"{request.name}-{index}") for index in range(count)])
+    return ActorGroup(cluster, cluster.namespace, request.name, jobs)
 
 
 def actor_request(
     cls: type,
     args: Sequence[Any],
-    kwargs: Mapping[str, Any] | None,
+    kwargs: Mapping[str, Any],
     name: str,
-    config: ActorConfig | None,
-    resources: ResourceConfig | None,
+    config: ActorConfig | None = None,
+    resources: ResourceConfig | None = None,
     environment: EnvironmentConfig | None = None,
 ) -> JobRequest:
     """The request for the job that serves an actor; its name still lacks the actor's number."""
@@ -63,7 +54,7 @@ def actor_request(
     restarts = MAX_ATTEMPTS if config.max_restarts is None else config.max_restarts
     return JobRequest(
         name=name,
-        entrypoint=Entrypoint.from_callable(serve_actor, (cls, tuple(args), dict(kwargs or {}), name, config)),
+        entrypoint=Entrypoint.from_callable(serve_actor, (cls, tuple(args), dict(kwargs), name, config)),
         resources=ResourceConfig(cpu=0) if resources is None else resources,
         environment=environment,
         max_retries_failure=restarts,
@@ -73,27 +64,3 @@ def actor_request(
         detached=config.detached,
         actor=True,
     )
-
-
-def host_actor(
-    cluster: StorageCluster,
-    cls: type[T],
-    args: Sequence[Any] = (),
-    kwargs: Mapping[str, Any] | None = None,
-    *,
-    name: str,
-    actor_config: ActorConfig | None = None,
-) -> HostedActor[T]:
-    """Create an actor in this process and serve it, until `shutdown` or the end of the process.
-
-    Raises:
-        Exception: what its `__init__` raised.
-        InvalidInput: an argument is wrong.
-    """
-    check_name("name", name)
-    config = validated(actor_config or ActorConfig())
-    if config.checkpoint is not None:
-        raise InvalidInput(
-            "actor_config.checkpoint", config.checkpoint, "only an actor with a job of its own is durable"
-        )
-    return host(cluster, cls, args, kwargs or {}, name, config)

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from fray.actor.address import ActorAddress
 from fray.actor.checkpointing import CheckpointJournal, restore
-from fray.actor.config import retry_policy
+from fray.actor.config import retry_policy, validated
 from fray.actor.current import CurrentActor, set_current_actor
 from fray.actor.handle import ActorHandle
 from fray.cluster.current import current_cluster
@@ -22,6 +22,8 @@ from fray.types import ActorConfig
 from fray_agents.tasks.current_task import on_stop, task_environ
 from fray_coordinator.errors import StoreError
 from fray_coordinator.protocol.drivers import DRIVER_ATTEMPT
+from fray_layouts.errors import InvalidInput
+from fray_layouts.spec import check_name
 
 log = logging.getLogger("fray")
 
@@ -121,15 +123,25 @@ class HostedActor(Generic[T]):
         self._server.shutdown(_SHUTDOWN_GRACE)
 
 
-def host(
+def host_actor(
     cluster: StorageCluster,
     cls: type[T],
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     name: str,
-    config: ActorConfig,
+    config: ActorConfig | None = None,
 ) -> HostedActor[T]:
-    """See `create.host_actor`."""
+    """Create an actor in this process and serve it, until `shutdown` or the end of the process.
+
+    Raises:
+        Exception: what its `__init__` raised.
+        InvalidInput: an argument is wrong.
+    """
+    check_name("name", name)
+    config = validated(config or ActorConfig())
+    if config.checkpoint is not None:
+        remedy = "only an actor with a job of its own is durable"
+        raise InvalidInput("actor_config.checkpoint", config.checkpoint, remedy)
     mine = current_job_on(cluster.root)
     job, attempt = (mine.job_id, mine.attempt) if mine is not None else (cluster.owner() or "", DRIVER_ATTEMPT)
     address = ActorAddress(cluster.namespace, name, secrets.token_hex(8), job, attempt)

@@ -56,7 +56,7 @@ def create_named_actor(
     if lifetime not in ("non_detached", "detached"):
         raise InvalidInput("lifetime", lifetime, "say 'non_detached' or 'detached'")
     resources = ResourceConfig(cpu=num_cpus or 0, preemptible=preemptible)
-    request = actor_request(cls, args, kwargs, name, actor_config, resources)
+    request = actor_request(cls, args, kwargs or {}, name, actor_config, resources)
     detached = request.detached or lifetime == "detached"
     parent = None if detached else cluster.owner()
     request = replace(request, name=f"{name}-0", detached=detached, parent=parent)

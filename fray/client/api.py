@@ -76,17 +76,10 @@ class Client(Protocol):
             InvalidInput: an argument is wrong or cannot be pickled. Nothing was created.
             ParentNotRunning: this job, or the one that stands for this program, was stopped.
         """
-        group = self.create_actor_group(
-            actor_class,
-            *args,
-            name=name,
-            count=1,
-            resources=resources,
-            actor_config=actor_config,
-            environment=environment,
-            **kwargs,
-        )
-        return group.handles[0]
+        from fray.actor.create import actor_request
+
+        request = actor_request(actor_class, args, kwargs, name, actor_config, resources, environment)
+        return self._create_actors(request, 1).handles[0]
 
     def create_actor_group(
         self,
@@ -109,6 +102,15 @@ class Client(Protocol):
         Raises:
             InvalidInput, ParentNotRunning: as `create_actor`.
         """
+        from fray.actor.create import actor_request
+
+        request = actor_request(actor_class, args, kwargs, name, actor_config, resources, environment)
+        return self._create_actors(request, count)
+
+    def _create_actors(self, request: JobRequest, count: int) -> ActorGroup[Any]:
+        from fray.actor.create import create_actors
+
+        return create_actors(self.cluster, request, count)
 
     def host_actor(
         self, actor_class: type[T], *args: Any, name: str, actor_config: ActorConfig | None = None, **kwargs: Any
@@ -121,6 +123,9 @@ class Client(Protocol):
             InvalidInput: an argument is wrong, or the actor is to be durable, which needs a job of its own.
             Exception: what its `__init__` raises.
         """
+        from fray.actor.hosting import host_actor
+
+        return host_actor(self.cluster, actor_class, args, kwargs, name, actor_config)
 
     def shutdown(self, wait: bool = True) -> None:
         """Close the client's connections. Jobs go on; actors that this program owns end.

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from fray.client.api import Client
 from fray.cluster.job_handle import JobAlreadyExists, JobHandle
 from fray.cluster.storage import StorageCluster
-from fray.types import ActorConfig, EnvironmentConfig, JobId, JobRequest, ResourceConfig
+from fray.types import JobId, JobRequest
 from fray_coordinator.actors import naming
 from fray_coordinator.core import Core
 from fray_layouts import object_keys
 from fray_layouts.spec import check_name, check_namespace
 
 if TYPE_CHECKING:
-    from fray.actor.group import ActorGroup
-    from fray.actor.hosting import HostedActor
+    pass
 
 T = TypeVar("T")
 
@@ -45,38 +44,6 @@ class StorageClient(Client):
             raise JobAlreadyExists(request.name, JobHandle(self._cluster, job_id))
         own_id = object_keys.JobId.own(request.name, job_id)
         return JobHandle(self._cluster, self._cluster.launch(replace(request, id=own_id, namespace=namespace)))
-
-    def create_actor_group(
-        self,
-        actor_class: type[T],
-        *args: Any,
-        name: str,
-        count: int,
-        resources: ResourceConfig | None = None,
-        actor_config: ActorConfig | None = None,
-        environment: EnvironmentConfig | None = None,
-        **kwargs: Any,
-    ) -> ActorGroup[T]:
-        from fray.actor.create import create_actor_group
-
-        return create_actor_group(
-            self._cluster,
-            actor_class,
-            args,
-            kwargs,
-            name=name,
-            count=count,
-            resources=resources,
-            actor_config=actor_config,
-            environment=environment,
-        )
-
-    def host_actor(
-        self, actor_class: type[T], *args: Any, name: str, actor_config: ActorConfig | None = None, **kwargs: Any
-    ) -> HostedActor[T]:
-        from fray.actor.create import host_actor
-
-        return host_actor(self._cluster, actor_class, args, kwargs, name=name, actor_config=actor_config)
 
     def shutdown(self, wait: bool = True) -> None:
         self._cluster.close()

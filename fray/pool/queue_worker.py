@@ -23,6 +23,7 @@ from fray.queue.api import RENEWAL_SHARE
 from fray.queue.errors import UnknownLease
 from fray.queue.file_queue import FileQueue
 from fray.queue.lease import Lease
+from fray.rpc.server import EXIT_TERMINATED
 from fray.sync import persist
 from fray_agents.rpc.wire.serialization import pack_error
 from fray_agents.tasks.current_task import on_stop, task_environ
@@ -228,7 +229,7 @@ class QueueWorker:
         self._queue.close()
         if not self._free.is_set():
             self._clear_up()
-        os._exit(0 if self._free.is_set() else 128 + 15)
+        os._exit(0 if self._free.is_set() else EXIT_TERMINATED)
 
     def _clear_up(self) -> None:
         """Remove what was written to a pool after it was shut down: nobody else does."""

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from fray.actor.create import create_actor_group
+from fray.actor.create import actor_request, create_actors
 from fray.cluster.endpoint import ActorEndpoint
 from fray.cluster.job_info import exit_reason
 from fray.cluster.storage import StorageCluster
@@ -161,15 +161,9 @@ class WorkerSupervisor:
         """Start jobs. Called under the lock, so that none is started once the pool has ended."""
         if self._ended:
             return
-        group = create_actor_group(
-            self._cluster,
-            TaskRunner,
-            name=self._name,
-            count=count,
-            resources=self._resources,
-            actor_config=ActorConfig(max_restarts=MAX_RESTARTS),
-            environment=self._environment,
-        )
+        config = ActorConfig(max_restarts=MAX_RESTARTS)
+        request = actor_request(TaskRunner, (), {}, self._name, config, self._resources, self._environment)
+        group = create_actors(self._cluster, request, count)
         self._jobs.update(job.job_id for job in group.jobs)
 
     def _run(self) -> None:

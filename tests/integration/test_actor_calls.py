@@ -13,18 +13,15 @@ import cloudpickle
 import pytest
 
 from fray.actor import ActorConfig, ActorUnavailableError
-from fray.actor.create import create_actor_group, host_actor
+from fray.client import StorageClient
 from fray.cluster import LocalCluster, StorageCluster
-from fray.types import Entrypoint, JobRequest, JobStatus, ResourceConfig
+from fray.types import Entrypoint, JobRequest, JobStatus
 from fray_agents.rpc.errors import RemoteTraceback
 from fray_layouts.errors import InvalidInput
 from tests.support import actors
 from tests.support.waiting import wait_until
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
-
-SMALL = ResourceConfig(cpu=0.1, ram="16m", disk="1m")
-
 
 threads_first = pytest.mark.parametrize(
     "cluster", ["threads", pytest.param("storage", marks=pytest.mark.slow)], indirect=True
@@ -39,9 +36,7 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def create(cluster: StorageCluster, cls: type, *args: Any, name: str = "actor", **config: Any) -> Any:
-    chosen = ActorConfig(**config)
-    group = create_actor_group(cluster, cls, args, name=name, count=1, resources=SMALL, actor_config=chosen)
-    return group.handles[0]
+    return actors.create_group(cluster, cls, *args, name=name, **config).handles[0]
 
 
 def test_calls_keep_the_actors_state(cluster: StorageCluster) -> None:
@@ -122,7 +117,7 @@ def test_every_creation_is_an_actor_of_its_own(cluster: StorageCluster) -> None:
 
 
 def test_an_actor_knows_itself_in_init_in_calls_and_in_threads(cluster: StorageCluster) -> None:
-    group = create_actor_group(cluster, actors.Self, name="selves", count=2, resources=SMALL)
+    group = actors.create_group(cluster, actors.Self, name="selves", count=2)
     for index, handle in enumerate(group.handles):
         assert handle.here() == (index, "selves", True)
         wait_until(handle.was_called)
@@ -136,7 +131,7 @@ def test_an_actor_knows_itself_in_init_in_calls_and_in_threads(cluster: StorageC
 
 @threads_first
 def test_an_actor_fails_with_the_error_it_names(cluster: StorageCluster) -> None:
-    group = create_actor_group(cluster, actors.Self, name="failing", count=1, resources=SMALL)
+    group = actors.create_group(cluster, actors.Self, name="failing")
     (handle,) = group.wait_ready()
     handle.fail()
     wait_until(group.is_done)
@@ -147,7 +142,7 @@ def test_an_actor_fails_with_the_error_it_names(cluster: StorageCluster) -> None
 
 
 def test_an_init_that_raises_reaches_those_who_wait(cluster: StorageCluster) -> None:
-    group = create_actor_group(cluster, actors.Broken, name="broken", count=2, resources=SMALL)
+    group = actors.create_group(cluster, actors.Broken, name="broken", count=2)
     with pytest.raises(ActorUnavailableError, match="no such model") as caught:
         group.handles[0].anything()
     assert isinstance(caught.value.__cause__, LookupError)
@@ -158,7 +153,7 @@ def test_an_init_that_raises_reaches_those_who_wait(cluster: StorageCluster) -> 
 
 
 def test_a_group_tells_who_is_ready(cluster: StorageCluster) -> None:
-    group = create_actor_group(cluster, actors.Counter, name="counters", count=3, resources=SMALL)
+    group = actors.create_group(cluster, actors.Counter, name="counters", count=3)
     ready = group.wait_ready(count=3, timeout=200)
     assert ready == group.handles
     assert (group.ready_count, group.discover_new(), group.is_done()) == (3, [], False)
@@ -173,7 +168,7 @@ def test_a_group_tells_who_is_ready(cluster: StorageCluster) -> None:
 
 @threads_first
 def test_as_many_handles_are_given_as_were_asked_for(cluster: StorageCluster) -> None:
-    group = create_actor_group(cluster, actors.Counter, name="several", count=3, resources=SMALL)
+    group = actors.create_group(cluster, actors.Counter, name="several", count=3)
     group.wait_ready(timeout=200)
     assert group.wait_ready(count=2) == group.handles[:2]
     assert (group.wait_ready(count=0), group.wait_ready(count=3)) == ([], group.handles)
@@ -183,7 +178,7 @@ def test_as_many_handles_are_given_as_were_asked_for(cluster: StorageCluster) ->
 
 
 def test_calls_fail_at_once_when_their_group_was_shut_down(cluster: StorageCluster) -> None:
-    group = create_actor_group(cluster, actors.Counter, name="shut", count=1, resources=SMALL)
+    group = actors.create_group(cluster, actors.Counter, name="shut")
     handle = group.handles[0]
     assert handle.add() == 1
     group.shutdown()
@@ -201,7 +196,7 @@ class Late:
 
 @threads_first
 def test_waiting_for_more_than_come_in_time_is_a_timeout(cluster: StorageCluster, tmp_path: Path) -> None:
-    group = create_actor_group(cluster, Late, (tmp_path / "come",), name="many", count=1, resources=SMALL)
+    group = actors.create_group(cluster, Late, tmp_path / "come", name="many")
     with pytest.raises(InvalidInput, match="the group has 1 actors"):
         group.wait_ready(count=2)
     with pytest.raises(TimeoutError, match="0 of the 1 actors"):
@@ -217,8 +212,8 @@ def ask(handle: Any, group: Any) -> tuple[int, int, int]:
 
 
 def test_handles_and_groups_work_in_other_jobs(cluster: StorageCluster) -> None:
-    group = create_actor_group(cluster, actors.Counter, name="shared", count=2, resources=SMALL)
-    request = JobRequest("asker", Entrypoint.from_callable(ask, (group.handles[0], group)), resources=SMALL)
+    group = actors.create_group(cluster, actors.Counter, name="shared", count=2)
+    request = JobRequest("asker", Entrypoint.from_callable(ask, (group.handles[0], group)), resources=actors.SMALL)
     assert cluster.result(cluster.launch(request), timeout=200) == (1, 2, 10)
     assert group.handles[0].add() == 2
     assert pickle.loads(pickle.dumps(group)).handles == group.handles
@@ -229,9 +224,7 @@ class Nesting:
     """Creates actors of its own, and passes a group to one of them."""
 
     def __init__(self) -> None:
-        self.group = create_actor_group(
-            actors.current_cluster(), actors.Counter, name="inner", count=2, resources=SMALL
-        )
+        self.group = actors.create_group(actors.current_cluster(), actors.Counter, name="inner", count=2)
 
     def sum(self) -> int:
         return sum(handle.add() for handle in self.group.wait_ready())
@@ -244,7 +237,7 @@ class Nesting:
 
 
 def test_actors_create_actors_that_end_with_them(cluster: StorageCluster) -> None:
-    outer = create_actor_group(cluster, Nesting, name="outer", count=1, resources=SMALL)
+    outer = actors.create_group(cluster, Nesting, name="outer")
     (handle,) = outer.wait_ready()
     assert handle.sum() == 2
     inner = handle.group_itself()
@@ -260,9 +253,7 @@ def cluster_is_threads(cluster: StorageCluster) -> bool:
 
 
 def test_replies_are_sent_before_an_actor_ends(cluster: StorageCluster) -> None:
-    group = create_actor_group(
-        cluster, actors.Self, name="leaving", count=1, resources=SMALL, actor_config=ActorConfig(max_concurrency=2)
-    )
+    group = actors.create_group(cluster, actors.Self, name="leaving", max_concurrency=2)
     (handle,) = group.wait_ready()
     waiting = handle.until_shutdown.remote()
     handle.here()
@@ -273,10 +264,12 @@ def test_replies_are_sent_before_an_actor_ends(cluster: StorageCluster) -> None:
 
 
 def test_an_actor_in_this_process_is_reached_like_any_other(cluster: StorageCluster) -> None:
-    hosted = host_actor(cluster, actors.Counter, (7,), name="hosted", actor_config=ActorConfig(max_concurrency=2))
+    hosted = StorageClient(cluster).host_actor(
+        actors.Counter, 7, name="hosted", actor_config=ActorConfig(max_concurrency=2)
+    )
     assert (hosted.handle.pid(), hosted.handle.add()) == (os.getpid(), 8)
     request = JobRequest(
-        "asker", Entrypoint.from_callable(lambda handle: handle.add(2), (hosted.handle,)), resources=SMALL
+        "asker", Entrypoint.from_callable(lambda handle: handle.add(2), (hosted.handle,)), resources=actors.SMALL
     )
     assert cluster.result(cluster.launch(request), timeout=200) == 10
     hosted.shutdown()
@@ -285,7 +278,7 @@ def test_an_actor_in_this_process_is_reached_like_any_other(cluster: StorageClus
 def test_wrong_requests_are_refused_before_anything_is_created(cluster: StorageCluster) -> None:
     before = len(cluster.list_jobs())
     with pytest.raises(InvalidInput, match="count"):
-        create_actor_group(cluster, actors.Counter, name="x", count=0)
+        actors.create_group(cluster, actors.Counter, name="x", count=0)
     with pytest.raises(InvalidInput, match="max_concurrency"):
         create(cluster, actors.Counter, max_concurrency=0)
     with pytest.raises(InvalidInput, match="name"):
@@ -298,7 +291,7 @@ def test_wrong_requests_are_refused_before_anything_is_created(cluster: StorageC
 
 def test_a_private_cluster_runs_actors_in_processes_of_their_own() -> None:
     with LocalCluster() as cluster:
-        group = create_actor_group(cluster, actors.Self, name="processes", count=2, resources=SMALL)
+        group = actors.create_group(cluster, actors.Self, name="processes", count=2)
         pids = {handle.pid() for handle in group.wait_ready()}
         assert len(pids | {os.getpid()}) == 3
         assert tuple(group.handles[0].cluster_in_a_process()) == (cluster.root, cluster.namespace)

@@ -13,10 +13,8 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from fray.actor import ActorConfig, ActorUnavailableError, CallInterrupted, CheckpointConfig, idempotent
-from fray.actor.create import create_actor_group
+from fray.actor import ActorUnavailableError, CallInterrupted, CheckpointConfig, idempotent
 from fray.cluster import StorageCluster
-from fray.types import ResourceConfig
 from fray_coordinator.actors import discovery
 from fray_coordinator.errors import StoreUnavailable
 from fray_coordinator.store.metering import MeteredBackend
@@ -25,8 +23,6 @@ from tests.support.agents import AgentProcess
 from tests.support.waiting import wait_until
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
-
-SMALL = ResourceConfig(cpu=0.1, ram="16m", disk="1m")
 
 
 @pytest.fixture(scope="module")
@@ -75,9 +71,7 @@ class Worker:
 
 
 def create(cluster: StorageCluster, cls: type, *args: Any, **config: Any) -> Any:
-    chosen = ActorConfig(**config)
-    group = create_actor_group(cluster, cls, args, name="actor", count=1, resources=SMALL, actor_config=chosen)
-    return group.handles[0]
+    return actors.create_group(cluster, cls, *args, name="actor", **config).handles[0]
 
 
 def kill(pid: int) -> None:

@@ -10,17 +10,14 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from fray.actor.create import create_actor_group
 from fray.actor.named import actor_status, create_named_actor, delete_actor, find_named_actor
 from fray.cluster import LocalCluster, StorageCluster
 from fray.errors import ActorUnavailableError, InvalidInput
-from fray.types import Entrypoint, JobRequest, JobStatus, ResourceConfig
+from fray.types import Entrypoint, JobRequest, JobStatus
 from tests.support import actors
 from tests.support.waiting import wait_until
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
-
-SMALL = ResourceConfig(cpu=0.1, ram="16m", disk="1m")
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +81,7 @@ def make_two() -> tuple[Any, Any]:
 
 
 def test_a_detached_actor_outlives_its_creator_and_others_do_not(cluster: StorageCluster) -> None:
-    job = cluster.launch(JobRequest("maker", Entrypoint.from_callable(make_two), resources=SMALL))
+    job = cluster.launch(JobRequest("maker", Entrypoint.from_callable(make_two), resources=actors.SMALL))
     (first, detached), (second, bound) = cluster.result(job, timeout=200)
     assert (first, second) == (1, 1)
     wait_until(lambda: actor_status(bound).finished())
@@ -95,13 +92,15 @@ def test_a_detached_actor_outlives_its_creator_and_others_do_not(cluster: Storag
 
 
 def create_and_die() -> None:
-    group = create_actor_group(actors.current_cluster(), actors.Counter, name="orphans", count=2, resources=SMALL)
+    group = actors.create_group(actors.current_cluster(), actors.Counter, name="orphans", count=2)
     group.wait_ready()
     raise LookupError(" ".join(job.job_id for job in group.jobs))
 
 
 def test_actors_end_with_a_creator_that_fails(cluster: StorageCluster) -> None:
-    info = cluster.wait(cluster.launch(JobRequest("maker", Entrypoint.from_callable(create_and_die), resources=SMALL)))
+    info = cluster.wait(
+        cluster.launch(JobRequest("maker", Entrypoint.from_callable(create_and_die), resources=actors.SMALL))
+    )
     assert info.exit is not None
     for job in info.exit.message.removeprefix("LookupError: ").split():
         assert cluster.wait(job, timeout=200).status is JobStatus.STOPPED

@@ -16,11 +16,23 @@ from typing import Any
 
 import cloudpickle
 
-from fray.actor import current_actor
-from fray.cluster import LocalCluster, StorageCluster, current_cluster
+from fray.actor import ActorGroup, current_actor
+from fray.client import StorageClient
+from fray.cluster import LocalCluster, ResourceConfig, StorageCluster, current_cluster
+from fray.types import ActorConfig
 from tests.support.agents import AgentProcess, agents, on_cluster
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+SMALL = ResourceConfig(cpu=0.1, ram="16m", disk="1m")
+
+
+def create_group(
+    cluster: StorageCluster, cls: type, *args: Any, name: str, count: int = 1, **config: Any
+) -> ActorGroup[Any]:
+    """Small actors. config: fields of `ActorConfig`."""
+    client, chosen = StorageClient(cluster), ActorConfig(**config)
+    return client.create_actor_group(cls, *args, name=name, count=count, resources=SMALL, actor_config=chosen)
 
 
 class Counter:

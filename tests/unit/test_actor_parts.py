@@ -310,4 +310,4 @@ def test_nothing_is_written_while_a_call_runs(cluster: StorageCluster) -> None:
 
 
 def test_an_actors_job_has_the_priority_that_was_asked_for() -> None:
-    assert actor_request(dict, (), None, "urgent", ActorConfig(priority=7), None).priority == 7
+    assert actor_request(dict, (), {}, "urgent", ActorConfig(priority=7)).priority == 7
