@@ -9,6 +9,10 @@ from fray_coordinator.errors import StoreError, is_outage
 
 T = TypeVar("T")
 
+ALONE_PATIENCE = 120.0
+"""Seconds for which a job keeps its room while objects that it needs are not answered for, and others are: two calls,
+each of the store's patience. Then it is tried on another host."""
+
 
 async def persist(
     core: Core, act: Callable[[], Awaitable[T]], gives_up: Callable[[StoreError], bool] = lambda error: False
@@ -26,6 +30,12 @@ async def persist(
             if gives_up(error):
                 raise
             await core.clock.sleep(core.jittered(next(pauses)))
+
+
+def fails_alone(core: Core) -> Callable[[StoreError], bool]:
+    """What gives up an object of a job that the store has not given since now, while it answers for others."""
+    begun = core.clock.boottime()
+    return lambda error: is_no_outage(error) and core.clock.boottime() - begun >= ALONE_PATIENCE
 
 
 def is_no_outage(error: StoreError) -> bool:

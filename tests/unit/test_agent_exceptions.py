@@ -248,6 +248,51 @@ async def test_a_job_that_waits_for_its_callable_can_be_stopped(cluster: Cluster
         assert after.status == "stopped"
 
 
+@pytest.mark.parametrize("unanswered", [("get", "blobs/"), ("list", "children/")], ids=["callable", "children"])
+@pytest.mark.parametrize("how", ["unanswered", "refused"])
+async def test_a_job_whose_objects_alone_cannot_be_had_leaves_its_room_to_others(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unanswered: tuple[str, str], how: str
+) -> None:
+    """However often it is tried, nobody takes the host for one that can start nothing."""
+    async with with_an_agent(cluster, tmp_path) as stage:
+        call = {"blob": BlobKeys.key(0.0, "slow")}
+        await stage.user.store.put(call["blob"], b"pickled", ANY)
+        if unanswered[0] == "list":  # the second attempt asks for children of the first
+            raising_once(monkeypatch, attempt_runner, "upload_logs", OSError("odd"))
+        faults = getattr(stage.cluster.ways[-1], how)
+        faults.append(unanswered)
+        job = await launch(stage.user, name="quick", entrypoint={"callable": call})
+        await asyncio.sleep(10)
+        for _ in range(5):
+            other = await launch(stage.user, name="quick")
+            await asyncio.sleep(300)
+            assert (await job_now(stage.user, other.id)).status == "succeeded"
+        waits = await job_now(stage.user, job.id)
+        assert waits.history[-1].exit.kind == "start-failed"
+        assert unanswered[1] in waits.history[-1].exit.message
+        assert waits.start_failures > stage.user.settings.start_failure_limit
+        assert waits.failures == 0
+        faults.clear()
+        assert (await stage.ended(job)).status == "succeeded"
+
+
+async def test_a_start_waits_for_the_end_of_an_outage(cluster: Cluster, tmp_path: Path) -> None:
+    async with with_an_agent(cluster, tmp_path) as stage:
+        call = {"blob": BlobKeys.key(0.0, "slow")}
+        await stage.user.store.put(call["blob"], b"pickled", ANY)
+        way = stage.cluster.ways[-1]
+
+        async def cut() -> None:
+            way.cut = True
+
+        way.before["get", "blobs/"] = cut
+        job = await launch(stage.user, name="quick", entrypoint={"callable": call})
+        await asyncio.sleep(400)
+        way.cut = False
+        after = await stage.ended(job)
+        assert after.start_failures == 0
+
+
 class Unkillable:
     """No signal ends it."""
 

@@ -33,7 +33,7 @@ from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, StoreError, StoreRefused
 from fray_coordinator.jobs import cascade
 from fray_coordinator.jobs.commit import end_attempt
-from fray_coordinator.persist import is_no_outage, persist
+from fray_coordinator.persist import fails_alone, is_no_outage, persist
 from fray_coordinator.protocol.claiming import holds_attempt
 from fray_coordinator.protocol.commit import AttemptEnd
 from fray_coordinator.store.records import Stored
@@ -113,6 +113,9 @@ class AttemptRunner:
             return AttemptEnd(
                 AttemptExit(kind=ExitKind.START_FAILED, message=f"the host could not start the task: {error}")
             )
+        except StoreError as error:  # an object's own trouble: the host can start others
+            message = f"what it needs could not be read here: {error}"
+            return AttemptEnd(AttemptExit(kind=ExitKind.START_FAILED, message=message))
         except CallableUnavailable as error:
             return AttemptEnd(AttemptExit(kind=ExitKind.EXCEPTION, message=f"{error}; submit it again"))
         if lease.task is None:
@@ -138,7 +141,7 @@ class AttemptRunner:
 
     async def _start(self, lease: HeldLease, job: JobRecord) -> TaskHandle | None:
         if lease.attempt > 1:
-            await persist(self._core, lambda: cascade.stop_children(self._core, job.id))
+            await persist(self._core, lambda: cascade.stop_children(self._core, job.id), fails_alone(self._core))
         spec = await self._task_spec(lease, job)
         if not self.member.trusts():  # frozen since the claim, perhaps: the job may be someone else's
             return None
@@ -229,7 +232,7 @@ class AttemptRunner:
 
     async def _blob(self, key: str) -> bytes:
         try:
-            found = await persist(self._core, lambda: self._core.store.get(key))
+            found = await persist(self._core, lambda: self._core.store.get(key), fails_alone(self._core))
         except InvalidInput as error:
             raise CallableUnavailable(f"the job's callable cannot be read: {error}") from error
         if found is None:

@@ -21,7 +21,7 @@ from pathlib import Path, PurePosixPath
 from fray_agents.environments.cache import CacheEntry, HostCache
 from fray_agents.environments.errors import EnvironmentFailed, HostUnfit
 from fray_coordinator.core import Core
-from fray_coordinator.persist import persist
+from fray_coordinator.persist import fails_alone, persist
 from fray_layouts.bounds import MAX_WORKSPACE_BYTES, MAX_WORKSPACE_FILES
 from fray_layouts.errors import InvalidInput
 from fray_layouts.object_keys import BlobKeys
@@ -121,7 +121,7 @@ class _Unacceptable(EnvironmentFailed):
 
 async def _fetched(core: Core, key: str) -> bytes:
     try:
-        found = await persist(core, lambda: core.store.get(key))
+        found = await persist(core, lambda: core.store.get(key), fails_alone(core))
     except InvalidInput as error:
         raise EnvironmentFailed(f"the job's workspace cannot be read: {error}") from error
     if found is None:
