@@ -111,6 +111,31 @@ async def test_a_file_that_cannot_be_taken_away_delays_no_later_one(cluster: Clu
     assert "HTTP 500" in admission.problems[InboxKeys.key("a")]
 
 
+@pytest.mark.parametrize("written", [False, True], ids=["its record", "its admission"])
+async def test_a_files_job_that_cannot_be_written_delays_no_later_file(cluster: Cluster, written: bool) -> None:
+    user, core = await cluster.core(), await cluster.core()
+    await user.store.put(InboxKeys.key("odd"), SPEC.replace(b"job", b"odd"), ANY)
+    way, admission = cluster.ways[1], Admission(core)
+
+    async def silent_from_now_on() -> None:
+        silence(way, f"{JobKeys.area}odd", WRITES)
+
+    async def once_more() -> None:
+        way.before["get", InboxKeys.key("odd")] = silent_from_now_on
+
+    way.before["get", InboxKeys.key("odd")] = once_more if written else silent_from_now_on
+    begun = cluster.clock.boottime()
+    await admission.run()
+    assert cluster.clock.boottime() - begun < 15.0
+    assert "HTTP 500" in admission.problems[InboxKeys.key("odd")]
+    assert len(cluster.keys("jobs/odd")) == written
+    way.unanswered = []
+    await passes(Reconciler(core, "p"), 40.0)
+    (key,) = cluster.keys("jobs/")
+    assert (await job_now(user, JobKeys.parse(key) or "")).status == "pending"
+    assert cluster.keys("inbox/") == []
+
+
 async def test_an_endpoint_that_is_not_answered_hides_no_other_of_its_name(cluster: Cluster) -> None:
     user, core = await cluster.core(), await cluster.core()
     for member in ("a", "b"):

@@ -114,7 +114,8 @@ class Admission:
                 return None  # another record than the one that was read before the inbox: another look decides it
             return admit_or_withdraw(now, version, self.core.now())
 
-        settled = record_of((await self.core.records.update(job.key, JobRecord, decide, known=job)).stored)
+        update = await self.core.records.update(job.key, JobRecord, decide, known=job, one_of_many=True)
+        settled = record_of(update.stored)
         if settled is None or settled.status == Status.UNADMITTED:
             return
         if settled.status == Status.PENDING:
@@ -151,7 +152,7 @@ class Admission:
         if parent is not None:
             job.parent = ParentLink(job=parent.id, attempt=parent.attempt, detached=spec.detached)
             await create_child_entry(self.core, job)
-        written = await self.core.records.write(JobKeys.key(job.id), JobRecord, job, None)
+        written = await self.core.records.write(JobKeys.key(job.id), JobRecord, job, None, one_of_many=True)
         if written.stored is None:
             return
         if written.stored.record.inbox == job.inbox:

@@ -83,13 +83,14 @@ class Records:
         decide: Callable[[R | None], R | None],
         known: Stored[R] | None = None,
         patience: float | None = None,
+        one_of_many: bool = False,
     ) -> UpdateResult[R]:
         """Write what `decide` makes of the record; ask it again whenever someone else wrote first.
 
         Args:
             decide: gets the current record (None: absent) and returns what to write, or None to leave it.
             known: what the caller believes the record to be; saves the first read.
-            patience: of each write, as in `Store.put`.
+            patience, one_of_many: of each write, as in `Store.put`.
 
         Raises:
             StoreUnavailable: unresolved: the write was applied, or not, or will be. Call again with the same meaning.
@@ -100,7 +101,7 @@ class Records:
             wanted = decide(current.record if current else None)
             if wanted is None:
                 return UpdateResult(current, False, rejections)
-            written = await self.write(key, kind, wanted, current, patience)
+            written = await self.write(key, kind, wanted, current, patience, one_of_many)
             if written.wrote:
                 return UpdateResult(written.stored, True, rejections)
             current = written.stored
