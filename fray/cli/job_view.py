@@ -9,6 +9,7 @@ import msgspec
 
 from fray.cli.output import format_duration
 from fray.cluster.job_info import exit_reason
+from fray_layouts.bounds import MAX_ATTEMPTS
 from fray_layouts.records import AttemptExit, Holding, JobRecord, Record, Resources, ResourceUsage
 from fray_layouts.spec import JobSpec
 from fray_layouts.states import ExitKind
@@ -104,6 +105,7 @@ def describe(job: JobRecord, holding: Holding | None, waiting: list[str], now: f
         ("namespace", spec.namespace),
         ("priority", str(spec.priority) if spec.priority else ""),
         ("parent", f"{job.parent.job} at attempt {job.parent.attempt}" if job.parent else ""),
+        ("retry of", job.retry_of),
         ("submitted", format_time(job.submitted_at, now)),
         ("started", format_time(job.started_at, now)),
         ("ended", format_time(job.ended_at, now)),
@@ -177,11 +179,19 @@ def _attempt(job: JobRecord) -> str:
     spec = job.spec
     where = f" on {job.lease.host}, by {job.lease.agent}" if job.lease else ""
     spent = [
-        f"{job.failures} failed, {spec.max_retries_failure} may and be tried again" if job.failures else "",
-        f"{job.preemptions} preempted, {spec.max_retries_preemption} may be" if job.preemptions else "",
+        _budget(job.failures, "failed", spec.max_retries_failure),
+        _budget(job.preemptions, "preempted", spec.max_retries_preemption),
         f"{job.start_failures} not started" if job.start_failures else "",
     ]
     return "; ".join([f"{job.attempt}{where}", *(text for text in spent if text)])
+
+
+def _budget(spent: int, verb: str, limit: int) -> str:
+    """How much of a budget is spent, and how large it is."""
+    if not spent:
+        return ""
+    most = "whenever it is" if limit == MAX_ATTEMPTS else f"up to {limit} times"
+    return f"{verb} {spent} time{'s' * (spent != 1)} (tried again {most})"
 
 
 def _ending(end: AttemptExit) -> list[tuple[str, str]]:

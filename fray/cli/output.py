@@ -33,6 +33,15 @@ def print_table(columns: Row, rows: Sequence[Row]) -> None:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
+def print_ids(rows: Sequence[Row], columns: Row) -> None:
+    """Print a table whose first column is ids; where no person reads it, the ids alone, one a line."""
+    if sys.stdout.isatty():
+        print_table(columns, rows)
+        return
+    for row in rows:
+        click.echo(one_line(row[0]))
+
+
 def print_pairs(pairs: Sequence[tuple[str, str]]) -> None:
     """Print labels with their texts; further lines of a text are indented."""
     width = max((len(label) for label, _ in pairs), default=0)
@@ -48,7 +57,10 @@ def _draw(columns: Row, rows: Sequence[Row]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for number, column in enumerate(columns):  # the first one names the row: it is never cut
+        width = max(len(row[0]) for row in (columns, *rows)) if number == 0 else None
+        table.add_column(column, no_wrap=number == 0, min_width=width)
     for row in rows:
         table.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
     Console().print(table)

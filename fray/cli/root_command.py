@@ -18,6 +18,7 @@ _COMMANDS = {
     "result": "Print what a job returned.",
     "pull": "Fetch the files that a job has left.",
     "stop": "Stop jobs.",
+    "retry": "Submit jobs that have ended once more.",
     "agent": "Make this machine run jobs.",
     "agents": "List the agents.",
     "actors": "List the actors.",
@@ -30,6 +31,10 @@ _COMMANDS = {
     "doctor": "Check that a storage root can carry a cluster.",
     "cost": "Estimate what the storage requests cost.",
 }
+
+
+EXIT_INTERRUPTED = 130
+"""The exit code after Ctrl-C, as of a shell: 128 and the number of SIGINT."""
 
 
 class OneLineError(click.ClickException):
@@ -61,6 +66,8 @@ class CommandGroup(click.Group):
             return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
             raise
+        except KeyboardInterrupt:
+            raise click.exceptions.Exit(EXIT_INTERRUPTED) from None
         except Exception as error:
             if ctx.meta.get(DEBUG_KEY):
                 raise

@@ -204,7 +204,47 @@ def test_jobs_are_submitted_from_files(shell: Shell, tmp_path: Path) -> None:
     assert shell.json("submit", str(file)) == [{**each, "found": True} for each in first]
     assert shell("logs", "-f", two).stdout == "two\n"
     piped = json.dumps({"name": "piped", "entrypoint": {"command": ["true"]}})
-    assert "piped-" in shell("submit", "-", stdin=piped).stdout
+    [job] = shell("submit", "-", stdin=piped).stdout.splitlines()
+    assert shell.json("status", job)["id"] == job
+
+
+def test_jobs_are_stopped_by_whole_ids_or_by_choice(shell: Shell) -> None:
+    for name in ("sweep-1", "sweep-2", "other"):
+        shell.detached("--name", name, "--namespace", "chosen", "--cpu", "0", "--", "sleep", "1000")
+
+    def active(*options: str) -> list[str]:
+        return [job["spec"]["name"] for job in shell.json("ps", "--namespace", "chosen", *options)]
+
+    assert active() == ["sweep-1", "sweep-2", "other"]
+    assert active("--name", "sweep-*", "--limit", "1") == ["sweep-2"]
+    refused = shell("stop", "othe", code=1).stderr
+    assert "it means other-" in refused
+    assert "whole id" in refused
+    assert "choose them by options" in shell("stop", code=2).stderr
+    assert "choose them by options" in shell("stop", "x", "--all", code=2).stderr
+    stopped = shell.json("stop", "--namespace", "chosen", "--name", "sweep-*")
+    assert [job["job"][:8] for job in stopped] == ["sweep-1-", "sweep-2-"]
+    wait_until(lambda: active() == ["other"])
+    assert active("--state", "stopped") == ["sweep-1", "sweep-2"]
+    shell("stop", "--all", "--namespace", "chosen")
+    wait_until(lambda: active() == [])
+
+
+def test_failed_jobs_are_submitted_once_more(shell: Shell, tmp_path: Path) -> None:
+    script = f"test -e {tmp_path}/mended"
+    mine = ("--namespace", "again")
+    old = [shell.detached("--name", name, *mine, "--", "sh", "-c", script) for name in ("one", "two")]
+    for job in old:
+        shell.until_status(job, "failed")
+    assert "failed 1 time (tried again up to 0 times)" in shell("status", old[0]).stdout
+    (tmp_path / "mended").touch()
+    new = shell("retry", "--failed", *mine).stdout.split()
+    for job, before in zip(new, old, strict=True):
+        shell.until_status(job, "succeeded")
+        assert shell.json("status", job)["retry_of"] == before
+    waiting = shell.detached("--name", "waiting", "--cpu", "1000", "--", "true")
+    assert "it is pending" in shell("retry", waiting, code=1).stderr
+    shell("stop", waiting)
 
 
 def test_what_a_job_leaves_is_fetched_and_nothing_of_attempts_that_lost(shell: Shell, tmp_path: Path) -> None:
@@ -257,9 +297,20 @@ def test_ctrl_c_asks_at_a_terminal(shell: Shell, answer: str, status: str) -> No
     assert f"stop {name}" in following.stderr.read()
     assert following.wait(200) == 130
     shell.until_status(name, status)
-    shell("stop", name)
+    shell("stop", shell.json("status", name)["id"])
     for end in (keyboard, terminal):
         os.close(end)
+
+
+def test_ctrl_c_ends_following_a_log_in_silence(shell: Shell) -> None:
+    job = shell.detached("--name", "followed", "--", "sh", "-c", "echo begun; sleep 1000")
+    following = shell.start("logs", "-f", job, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert following.stdout is not None
+    assert following.stdout.readline() == "begun\n"
+    following.send_signal(signal.SIGINT)
+    assert following.communicate(timeout=200) == ("", "")
+    assert following.returncode == 130
+    shell("stop", job)
 
 
 def test_tables_are_drawn_on_a_terminal(shell: Shell) -> None:

@@ -19,7 +19,7 @@ from fray_coordinator.protocol import cascade
 from fray_coordinator.protocol.job_identity import identify
 from fray_coordinator.protocol.pending_index import is_created_late
 from fray_coordinator.protocol.resubmission import check_resubmission
-from fray_coordinator.protocol.transitions import Status
+from fray_coordinator.protocol.transitions import Status, is_terminal
 from fray_coordinator.store.interface import ABSENT
 from fray_coordinator.store.records import Stored
 from fray_layouts.errors import InvalidInput
@@ -65,8 +65,35 @@ async def submit(
         return await _submit_one(core, _record(core, complete, parent, attempt, ids[number] if ids else ""))
 
     done = await map_concurrently(enumerate(specs), one, MAX_CONCURRENT_FOR_PEOPLE)
-    pools = {s.job.spec.pool for s in done if s.job.status == Status.PENDING}
+    await _ring(core, [submitted.job for submitted in done])
+    return done
+
+
+async def _ring(core: Core, jobs: Sequence[JobRecord]) -> None:
+    """Ring the doorbell of each pool that one of the jobs waits in."""
+    pools = {job.spec.pool for job in jobs if job.status == Status.PENDING}
     await map_concurrently(sorted(pools), lambda pool: doorbell.ring(core, pool))
+
+
+async def retry(core: Core, jobs: Sequence[JobRecord]) -> list[JobRecord]:
+    """Submit jobs that have ended once more: each a new job that names the old one, and has neither parent nor own id.
+
+    Raises:
+        InvalidInput: one has not ended yet, or it is a driver, which nobody can start from here.
+        StoreUnavailable: some were perhaps submitted.
+    """
+    for job in jobs:
+        if job.driver or not is_terminal(job):
+            remedy = "start the program" if job.driver else f"it is {job.status}; stop it or wait for its end"
+            raise InvalidInput("job", job.id, f"only what has ended is submitted once more: {remedy}")
+
+    async def one(job: JobRecord) -> JobRecord:
+        spec = replace(job.spec, id="", parent="", detached=False)
+        new = replace(_record(core, spec, None, None, ""), retry_of=job.id)
+        return (await _submit_one(core, new)).job
+
+    done = await map_concurrently(jobs, one, MAX_CONCURRENT_FOR_PEOPLE)
+    await _ring(core, done)
     return done
 
 

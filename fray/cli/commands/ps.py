@@ -2,40 +2,49 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import time
+from typing import Any
 
 import click
 
 from fray.cli import output
 from fray.cli.app import App, as_command
-from fray_layouts.states import AgentState
+from fray.cli.job_filter import JobFilter, filter_options
 
-if TYPE_CHECKING:
-    from fray_coordinator.core import Core
-    from fray_layouts.records import Holding, JobRecord
-
-_Found = tuple["list[JobRecord]", "dict[str, Holding]", float]
+_WATCH_INTERVAL = 2.0
+"""Seconds between two looks of --watch: each reads the records of all jobs that wait or run."""
 
 
 @as_command
 @click.option("--all", "-a", "everything", is_flag=True, help="Also finished jobs, until retention removes them.")
-def command(app: App, everything: bool) -> None:
+@filter_options
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the N that were submitted last.")
+@click.option("--watch", "-w", is_flag=True, help="Show it again every two seconds, until Ctrl-C.")
+def command(app: App, everything: bool, limit: int | None, watch: bool, **filters: str | None) -> None:
     """List the jobs that wait or run."""
+    show = _lister(app, JobFilter(**filters), everything, limit)
+    show()
+    while watch:
+        time.sleep(_WATCH_INTERVAL)
+        click.clear()
+        show()
+
+
+def _lister(app: App, chosen: JobFilter, everything: bool, limit: int | None) -> Any:
     from fray.cli.job_view import JOB_COLUMNS, job_json, job_row, usage_json
+    from fray_coordinator.core import Core
 
-    problems: dict[str, str] = {}
-    jobs, holdings, now = app.run(lambda core: _find(core, everything, problems))
-    app.warn(problems)
-    data: list[dict[str, Any]] = [{**job_json(job), "usage": usage_json(holdings.get(job.id))} for job in jobs]
-    app.show(data, lambda: output.print_table(JOB_COLUMNS, [job_row(job, holdings.get(job.id), now) for job in jobs]))
+    def show() -> None:
+        problems: dict[str, str] = {}
 
+        async def find(core: Core) -> Any:
+            return *await chosen.find(core, problems, everything), core.now()
 
-async def _find(core: Core, everything: bool, problems: dict[str, str]) -> _Found:
-    from fray_coordinator.jobs.lookup import active_jobs, all_jobs, read_agents
+        jobs, holdings, now = app.run(find)
+        app.warn(problems)
+        jobs = jobs[-limit:] if limit else jobs
+        data: list[dict[str, Any]] = [{**job_json(job), "usage": usage_json(holdings.get(job.id))} for job in jobs]
+        rows = [job_row(job, holdings.get(job.id), now) for job in jobs]
+        app.show(data, lambda: output.print_table(JOB_COLUMNS, rows))
 
-    agents = [agent.record for agent in await read_agents(core, problems)]
-    jobs = await (all_jobs(core, problems) if everything else active_jobs(core, agents, problems))
-    held = {
-        job: holding for agent in agents if agent.state == AgentState.LIVE for job, holding in agent.holdings.items()
-    }
-    return jobs, {job.id: held[job.id] for job in jobs if job.id in held and job.ended_at is None}, core.now()
+    return show

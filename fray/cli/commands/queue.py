@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@click.group(name="queue")
-def command() -> None:
-    """Inspect and change queues.
+@click.group(name="queue", invoke_without_command=True)
+@click.pass_context
+def command(context: click.Context) -> None:
+    """Inspect and change queues; alone, list them.
 
     QUEUE is the name of a queue in the cluster, or, with a slash in it, the root of a queue that has a root of its own:
     gs://bucket/prefix, s3://bucket/prefix, or a path. Items are shown as JSON. A pickled item is never run: unless it

@@ -29,7 +29,7 @@ def command(app: App, file: str) -> None:
     specs = read_specs(sys.stdin.read() if file == "-" else Path(file).read_text(errors="replace"))
     done = app.run(lambda core: _submit(core, specs), create=True)
     rows = [{"job": one.job.id, "found": one.found} for one in done]
-    app.show(rows, lambda: output.print_table(("JOB", ""), [(o.job.id, "existed before" * o.found) for o in done]))
+    app.show(rows, lambda: output.print_ids([(o.job.id, "existed before" * o.found) for o in done], ("JOB", "")))
 
 
 def read_specs(text: str) -> list[JobSpec]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from fray_layouts.bounds import Amount, AttemptNumber, Count, Id, Key, Number, Time
+from fray_layouts.bounds import Amount, AttemptNumber, Count, Id, Key, MaybeId, Number, Time
 from fray_layouts.records.base import Record
 from fray_layouts.records.outputs import KeptOutputs
 from fray_layouts.spec import JobSpec
@@ -147,6 +147,7 @@ class JobRecord(Record, kw_only=True):
         not_before: earliest time of the next claim.
         expiring: retention has begun to delete what belongs to this job.
         outputs: the files that the attempt which succeeded has left and the spec's `outputs` name.
+        retry_of: the job that had ended and was submitted once more as this one; "" for none.
         driver: it stands for a program outside of jobs, which holds it: it was created running, and has one attempt.
     """
 
@@ -172,6 +173,7 @@ class JobRecord(Record, kw_only=True):
     outputs: KeptOutputs | None = None
     history: list[PastAttempt] = msgspec.field(default_factory=list)
     expiring: bool = False
+    retry_of: MaybeId = ""
     driver: bool = False
 
 

@@ -1,0 +1,120 @@
+"""The options by which `ps`, `stop` and `retry` choose jobs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fray_layouts.errors import InvalidInput
+from fray_layouts.states import AgentState
+
+if TYPE_CHECKING:
+    from fray.cli.app import App
+    from fray_coordinator.core import Core
+    from fray_layouts.records import Holding, JobRecord
+
+STATES = ("pending", "running", "succeeded", "failed", "stopped")
+_ENDED = STATES[2:]
+
+
+@dataclass(frozen=True)
+class JobFilter:
+    """Which jobs are meant; a field that is None allows any.
+
+    Attributes:
+        namespace: theirs.
+        name: a pattern of their names, as of a shell: "sweep-*".
+        state: theirs now.
+    """
+
+    namespace: str | None = None
+    name: str | None = None
+    state: str | None = None
+
+    def __bool__(self) -> bool:
+        return self != JobFilter()
+
+    def allows(self, job: JobRecord) -> bool:
+        """Whether the job is meant."""
+        return (
+            self.namespace in (None, job.spec.namespace)
+            and (self.name is None or fnmatchcase(job.spec.name, self.name))
+            and self.state in (None, job.status)
+        )
+
+    async def find(
+        self, core: Core, problems: dict[str, str], ended: bool = False
+    ) -> tuple[list[JobRecord], dict[str, Holding]]:
+        """The jobs that are meant, in order of submission, and the holdings of those that agents have.
+
+        Args:
+            problems: gets the records that cannot be read.
+            ended: also jobs that have ended, which costs a read of each; so does asking for a state of those.
+        """
+        from fray_coordinator.jobs.lookup import active_jobs, all_jobs, read_agents
+
+        agents = [agent.record for agent in await read_agents(core, problems)]
+        ended = ended or self.state in _ENDED
+        jobs = await (all_jobs(core, problems) if ended else active_jobs(core, agents, problems))
+        live = [agent for agent in agents if agent.state == AgentState.LIVE]
+        held = {job: holding for agent in live for job, holding in agent.holdings.items()}
+        found = [job for job in jobs if self.allows(job)]
+        return found, {job.id: held[job.id] for job in found if job.id in held and job.ended_at is None}
+
+
+def filter_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options of a `JobFilter`, as its arguments `namespace`, `name` and `state`."""
+    options = [
+        click.option("--namespace", metavar="TEXT", help="Only jobs of this namespace."),
+        click.option("--name", metavar="PATTERN", help="Only jobs of such a name: 'sweep-*'."),
+        click.option("--state", type=click.Choice(STATES), help="Only jobs in this state."),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def chosen_jobs(app: App, verb: str, texts: Sequence[str], everything: bool, chosen: JobFilter) -> list[JobRecord]:
+    """The jobs that a command is to change: those named, or all that `chosen` allows.
+
+    Args:
+        verb: what is done to them, for the question that is asked where a text is not a whole id.
+        everything: all jobs that wait or run, if `chosen` allows any.
+
+    Raises:
+        UsageError: none is named and nothing is chosen, or both.
+        JobNotFound: there is no job for one of the texts.
+        InvalidInput: a text is no whole id, and nobody can be asked, or has said no.
+    """
+    if bool(texts) == (everything or bool(chosen)):
+        raise click.UsageError(f"name the jobs to {verb}, or choose them by options")
+    if texts:
+        found = app.run(lambda core: _named(core, texts))
+        for text, job in zip(texts, found, strict=True):
+            _confirm(verb, text, job.id)
+        return found
+    problems: dict[str, str] = {}
+    jobs, _ = app.run(lambda core: chosen.find(core, problems))
+    app.warn(problems)
+    return jobs
+
+
+async def _named(core: Core, texts: Sequence[str]) -> list[JobRecord]:
+    from fray_coordinator.concurrency import map_concurrently
+    from fray_coordinator.jobs.lookup import find_job
+
+    return [job.record for job in await map_concurrently(texts, lambda text: find_job(core, text))]
+
+
+def _confirm(verb: str, text: str, job: str) -> None:
+    if text == job:
+        return
+    if not sys.stdin.isatty():
+        raise InvalidInput("job", text, f"it means {job}; give the whole id to {verb} it, as nobody can be asked here")
+    if not click.confirm(f"fray: {verb} {job}?", err=True):
+        raise InvalidInput("job", text, f"{job} is left as it is")
