@@ -24,6 +24,7 @@ REQUEST: dict[str, Any] = {
     "spool_limit": 4,
     "lock_fd": None,
     "oom_counter": "",
+    "in_container": False,
 }
 
 

@@ -2,6 +2,6 @@
 
 Called by `fray_agents.agent` and `fray_agents.tasks`, and by servers of calls for sockets and addresses. `agent_lock`
 shows whether an agent of this host is alive; `directories` are this user's alone; `network` knows the host's address;
-`capacity` measures what tasks may use, `software` finds what else they may ask for, `task_cgroups` where they may have
-cgroups of their own.
+`capacity` measures what tasks may use, `software` finds what else they may ask for, `container_engine` among it,
+`task_cgroups` where they may have cgroups of their own.
 """

@@ -1,4 +1,5 @@
-"""The software of this host that jobs may ask for: versions of Python, and uv, which makes environments with them."""
+"""The software of this host that jobs may ask for: versions of Python, uv, which makes environments with them, and an
+engine for containers."""
 
 import importlib.metadata
 import os
@@ -9,6 +10,7 @@ import sysconfig
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from fray_agents.host.container_engine import find_engine
 from fray_layouts.records import Software
 
 OWN_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -29,7 +31,13 @@ def discover_software(environ: Mapping[str, str] = os.environ) -> Software:
         environ: where `PATH` and uv's own settings are looked for.
     """
     pythons = find_pythons(environ) if find_uv(environ) else {}
-    return Software(python=OWN_PYTHON, pythons=sorted(pythons, key=_number), fray=fray_version())
+    engine = find_engine(environ)
+    return Software(
+        python=OWN_PYTHON,
+        pythons=sorted(pythons, key=_number),
+        containers=engine.name if engine is not None else "",
+        fray=fray_version(),
+    )
 
 
 def fray_version() -> str:

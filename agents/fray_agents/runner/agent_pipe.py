@@ -31,6 +31,7 @@ class StartRequest:
         grace: seconds between SIGTERM and SIGKILL after a time-out.
         deadline: CLOCK_BOOTTIME at which it is killed unless the agent moves this on.
         result_limit, spool_limit: bytes of a result, and of log chunks that wait for the agent.
+        in_container: the command starts a container, whose processes are the task.
         oom_counter: file with an `oom_kill` line, or "" for the one of the runner's cgroup.
     """
 
@@ -46,6 +47,7 @@ class StartRequest:
         self.result_limit: int = fields["result_limit"]
         self.spool_limit: int = fields["spool_limit"]
         self.oom_counter: str = fields["oom_counter"]
+        self.in_container: bool = fields["in_container"]
 
     @property
     def start_directory(self) -> str:

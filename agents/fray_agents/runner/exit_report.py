@@ -27,6 +27,9 @@ _LIMITS = {"message": MESSAGE_LIMIT, "exception": MESSAGE_LIMIT, "traceback": TR
 _ERROR_BYTES = 4 * 1024**2
 """Bytes of `error.json` that are read: more than what is kept of it, in any encoding."""
 
+_ENGINE_FAILED = 125
+"""What podman and docker exit with when they could not start a container."""
+
 _OUT_OF_MEMORY = (
     "killed for lack of memory (SIGKILL while the kernel's out-of-memory counter rose); ask for more memory"
 )
@@ -41,6 +44,7 @@ def exit_fields(
     result_size: int = 0,
     result_problem: str = "",
     result_limit: int = 0,
+    in_unseen_container: bool = False,
 ) -> dict[str, Any]:
     """The fields of `AttemptExit`, but for usage and log chunks, of a task whose processes are gone.
 
@@ -53,12 +57,15 @@ def exit_fields(
         result_size: bytes of the result a command left, 0 for none.
         result_problem: why what it left is no result, "" for nothing.
         result_limit: bytes that it may have.
+        in_unseen_container: it was to run in a container, of which nothing was seen.
     """
     code = os.waitstatus_to_exitcode(status)
     how: dict[str, Any] = {"code": code} if code >= 0 else {"signal": -code}
     ended = f"exit code {code}" if code >= 0 else f"killed by {signal_name(-code)}"
     if cause in _FINAL_CAUSES or (cause and code != 0):
         return {"kind": cause, "message": f"{cause_message} ({ended})", **how}
+    if in_unseen_container and code == _ENGINE_FAILED:
+        return {"kind": "start-failed", "message": "its container could not be started; the log says why"}
     if code == 0 and result_problem:
         return {"kind": "exited", "message": unreadable_result(result_problem), "code": 0}
     if code == 0 and result_size > result_limit:

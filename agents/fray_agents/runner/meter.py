@@ -10,11 +10,11 @@ import os
 import resource
 import time
 
-from fray_agents.runner.process_tree import descendants, stat_fields
+from fray_agents.runner.process_tree import stat_fields
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -28,9 +28,10 @@ _ENTRIES_AT_END = 20_000
 
 
 class UsageMeter:
-    """Usage of the tree below this process; `work` is the directory whose disk usage counts."""
+    """Usage of the task: of its processes, as `pids` lists them, and of the disk below the directory `work`."""
 
-    def __init__(self, work: str) -> None:
+    def __init__(self, work: str, pids: Callable[[], list[int]]) -> None:
+        self._pids = pids
         self._disk = _DiskMeter(work)
         self._at = time.monotonic()
         self._cpu = 0.0
@@ -38,7 +39,7 @@ class UsageMeter:
 
     def sample(self) -> dict[str, float]:
         """Usage now, with the fields of `ResourceUsage`."""
-        stats = [fields for pid in descendants() if (fields := stat_fields(pid))]
+        stats = [fields for pid in self._pids() if (fields := stat_fields(pid))]
         memory = sum(int(fields[_RSS_FIELD]) for fields in stats) * _PAGE
         self._peak = max(self._peak, memory)
         # What ended is in our own total, once its parent, or we, waited for it.
@@ -55,7 +56,8 @@ class UsageMeter:
         ended = _ended()
         self._peak = max(self._peak, ended.ru_maxrss * 1024)
         self._disk.advance(_ENTRIES_AT_END)
-        return self._usage(ended.ru_utime + ended.ru_stime, 0.0, 0)
+        cpu = max(self._cpu, ended.ru_utime + ended.ru_stime)  # what a daemon waited for is in the samples alone
+        return self._usage(cpu, 0.0, 0)
 
     def _usage(self, cpu: float, percent: float, memory: int) -> dict[str, float]:
         return {

@@ -10,6 +10,7 @@ import time
 from fray_agents.runner import process_tree
 from fray_agents.runner.agent_pipe import AgentPipe, StartRequest
 from fray_agents.runner.cgroups import oom_counter, oom_kills
+from fray_agents.runner.container import ENGINE_TIMEOUT, ContainerProcesses
 from fray_agents.runner.exit_report import bounded_exit, exit_fields, read_exception
 from fray_agents.runner.meter import UsageMeter
 from fray_agents.runner.prestarted import PrestartedProcess
@@ -25,22 +26,25 @@ if TYPE_CHECKING:
 _SAMPLE_INTERVAL = 2.0
 """Seconds between two samples of usage: one reads a few files for each process of the task."""
 
+_LOOK_INTERVAL = 0.2
+"""Seconds between two looks for a container that is not seen yet: one reads a file for each process of the host."""
+
 _SPOOL_INTERVAL = 0.2
 """Seconds between two reads of the folder while the log waits for the agent to upload it."""
 
 
-def main(lock_fd: str, cgroup_prefix: str, *prestarted_command: str) -> None:
+def main(kept_fds: str, cgroup_prefix: str, *prestarted_command: str) -> None:
     """Run the task that the agent requests on stdin.
 
     Args:
-        lock_fd: descriptor to keep open as long as the task runs; "" for none.
+        kept_fds: descriptors, with commas between them, to keep open as long as the task runs.
         cgroup_prefix: path of the task's cgroup, but for this process's id at its end; "": it has none of its own.
         prestarted_command: starts the task's process before it is requested, see `PrestartedProcess`.
     """
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)  # the agent says what is to happen, and its end is end-of-file
-    if lock_fd:
-        os.set_inheritable(int(lock_fd), False)
+    for fd in filter(None, kept_fds.split(",")):
+        os.set_inheritable(int(fd), False)
     process_tree.become_subreaper()
     agent = AgentPipe(0, 1)
     cgroup = TaskCgroup(cgroup_prefix and f"{cgroup_prefix}{os.getpid()}")
@@ -115,6 +119,7 @@ class Supervisor:
         self._oom_kills = oom_kills(self._oom_counter)
         self._status: int | None = None  # of the main process, once it ended
         self._tree_gone = False
+        self._container = ContainerProcesses(request.directory) if request.in_container else None
         self._cause = ""
         self._cause_message = ""
         self._kill_at: float | None = None
@@ -125,8 +130,9 @@ class Supervisor:
         )
         started = time.monotonic()
         self._ends_at = None if request.timeout is None else started + request.timeout
-        self._sample_at = started + _SAMPLE_INTERVAL
-        self._meter = UsageMeter(request.path("work"))
+        self._sample_at = started + (_LOOK_INTERVAL if self._container else _SAMPLE_INTERVAL)
+        pids = self._container.pids if self._container else process_tree.descendants
+        self._meter = UsageMeter(request.path("work"), pids)
         self._streams = [OutputStream("stdout", out), OutputStream("stderr", err)]
         self._chunks = LogChunks(
             request.path("log"), request.spool_limit, lambda number: agent.send("chunk", number=number)
@@ -184,7 +190,9 @@ class Supervisor:
 
     def _reap(self) -> None:
         ended, childless = process_tree.reap()
-        self._tree_gone = childless and not self._cgroup.is_populated()
+        self._tree_gone = (
+            childless and not self._cgroup.is_populated() and not (self._container and self._container.pids())
+        )
         if self._pid in ended:
             self._status = ended[self._pid]
             self._kill_at = time.monotonic()  # what it left behind goes with it
@@ -211,9 +219,17 @@ class Supervisor:
         elif self._ends_at is not None and now >= self._ends_at:
             self._ends_at = None
             self._stop("timeout", f"ran longer than its timeout of {self._request.timeout:g} s", self._request.grace)
-        if self._killing(now):
-            self._cgroup.kill()
-            process_tree.signal_all(signal.SIGKILL)
+        if self._kill_at is not None and now >= self._kill_at:
+            self._kill(now - self._kill_at)
+
+    def _kill(self, since: float) -> None:
+        """Kill what is left, `since` seconds after that was first to be done; an engine may note how it ended."""
+        if self._container is not None:
+            self._container.kill()
+            if since < ENGINE_TIMEOUT and (self._container.seen or self._status is not None):
+                return
+        self._cgroup.kill()
+        process_tree.signal_all(signal.SIGKILL)
 
     def _stop(self, cause: str, message: str, grace: float) -> None:
         """End the task; the first cause stands, the shortest grace too."""
@@ -224,7 +240,10 @@ class Supervisor:
             self._cause, self._cause_message = cause, message
         if grace > 0 and not self._terminated:
             self._terminated = True
-            process_tree.signal_all(signal.SIGTERM)
+            if self._container is None:
+                process_tree.signal_all(signal.SIGTERM)
+            elif not self._container.terminate():
+                grace = 0.0  # nothing of its program runs yet
             self._agent.send("sigterm_sent")
         kill_at = time.monotonic() + grace
         self._kill_at = kill_at if self._kill_at is None else min(kill_at, self._kill_at)
@@ -256,7 +275,8 @@ class Supervisor:
         now = time.monotonic()
         if now < self._sample_at:
             return
-        self._sample_at = now + _SAMPLE_INTERVAL
+        is_starting = self._container is not None and not self._container.seen
+        self._sample_at = now + (_LOOK_INTERVAL if is_starting else _SAMPLE_INTERVAL)
         usage = self._meter.sample()
         if not self._agent.congested:
             self._agent.send("usage", usage=usage)
@@ -272,6 +292,7 @@ class Supervisor:
             result_size=result_size,
             result_problem=result_problem,
             result_limit=self._request.result_limit,
+            in_unseen_container=self._container is not None and not self._container.seen,
         )
         end = fields | {"usage": self._meter.total(), "log_chunks": self.log_chunks}
         return {"exit": end, "complete_before_stop": end["kind"] == "success" and not self._cause}

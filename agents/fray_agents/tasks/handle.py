@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from fray_agents.runner.untrusted_files import read_file
+from fray_agents.tasks.container import ContainerSpec
 from fray_agents.tasks.outputs import FoundOutputs
 from fray_layouts.errors import Temporary
 from fray_layouts.records import AttemptExit, ResourceUsage
@@ -42,6 +43,7 @@ class TaskSpec:
         cwd: where it starts; by default a fresh `work/` in the directory.
         result_limit: bytes that its result may have.
         spool_limit: bytes of log chunks on disk beyond which the task's output waits.
+        container: where it runs; None: on the host.
         oom_counter: file whose `oom_kill` line counts out-of-memory kills; by default the one of the own cgroup.
     """
 
@@ -55,6 +57,7 @@ class TaskSpec:
     cwd: str | None = None
     result_limit: int = RESULT_LIMIT
     spool_limit: int = SPOOL_LIMIT
+    container: ContainerSpec | None = None
     oom_counter: Path | None = None
 
     @property

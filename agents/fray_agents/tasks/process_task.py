@@ -19,11 +19,13 @@ from typing import Any
 import msgspec
 
 from fray_agents import runner
+from fray_agents.host.container_engine import EngineFailed
 from fray_agents.host.directories import remove_tree
 from fray_agents.runner.exit_report import too_large, unreadable_result
 from fray_agents.runner.task_cgroup import TaskCgroup
 from fray_agents.runner.task_log import CHUNK_BYTES, PART, chunk_name
 from fray_agents.runner.untrusted_files import file_size, read_file
+from fray_agents.tasks.container import TaskContainer
 from fray_agents.tasks.environment import TASK_DIR_VAR
 from fray_agents.tasks.force_kill import kill_tree
 from fray_agents.tasks.handle import ResultFile, StartFailed, TaskExit, TaskFile, TaskSpec, read_task_file
@@ -65,7 +67,13 @@ class ProcessTask:
     The runner ends the task. Where it does not answer in time, or not as agreed, the agent does.
     """
 
-    def __init__(self, spec: TaskSpec, process: asyncio.subprocess.Process, cgroup_prefix: str = "") -> None:
+    def __init__(
+        self,
+        spec: TaskSpec,
+        process: asyncio.subprocess.Process,
+        cgroup_prefix: str = "",
+        container: TaskContainer | None = None,
+    ) -> None:
         self.pid: int | None = None
         self.runner_pid = process.pid
         self.usage: ResourceUsage | None = None
@@ -74,6 +82,7 @@ class ProcessTask:
         self._spec = spec
         self._process = process
         self._cgroup = TaskCgroup(cgroup_prefix and f"{cgroup_prefix}{process.pid}")
+        self._container = container
         self._announced = 0
         self._chunks: asyncio.Queue[int | None] = asyncio.Queue()
         self._has_begun = asyncio.Event()
@@ -105,7 +114,7 @@ class ProcessTask:
             StartFailed: this host cannot run it; that is not the job's fault.
         """
         try:
-            task = cls(spec, runner or await start_runner(lock_fd, cgroup_prefix), cgroup_prefix)
+            task = await cls._with_runner(spec, lock_fd, runner, cgroup_prefix)
         except OSError as error:
             raise StartFailed(f"the task's runner could not be started on this host: {error}") from error
         try:
@@ -114,6 +123,9 @@ class ProcessTask:
         except TimeoutError as error:
             await task._give_up()
             raise StartFailed(f"the task did not start within {START_TIMEOUT:g} s on this host") from error
+        except EngineFailed as error:
+            await task._give_up()
+            raise StartFailed(f"the task's container could not be made on this host: {error}") from error
         except OSError as error:
             await task._give_up()
             raise StartFailed(f"the task's directory could not be made on this host: {error}") from error
@@ -125,10 +137,26 @@ class ProcessTask:
             raise StartFailed(end.message)
         return task
 
+    @classmethod
+    async def _with_runner(
+        cls, spec: TaskSpec, lock_fd: int | None, runner: asyncio.subprocess.Process | None, cgroup_prefix: str
+    ) -> ProcessTask:
+        if spec.container is None:
+            return cls(spec, runner or await start_runner(lock_fd, cgroup_prefix), cgroup_prefix)
+        container = TaskContainer(spec.container)
+        async with container.guarded(lock_fd) as fd:
+            runner = await start_runner(lock_fd, cgroup_prefix, guarded_fd=fd)
+            return cls(spec, runner, cgroup_prefix, container)
+
     async def _begin(self, deadline: float) -> None:
-        await asyncio.to_thread(_prepare_directory, self._spec)
+        spec = self._spec
+        await asyncio.to_thread(_prepare_directory, spec)
         self._deadline = deadline
-        self._send(**_start_request(self._spec, deadline))
+        request = _start_request(spec, deadline)
+        if self._container is not None:
+            await self._container.create(request["command"], request["env"], spec.directory, str(spec.start_folder))
+            request |= {"command": self._container.start_command, "env": dict(os.environ), "cwd": ""}
+        self._send(**request)
         if self._spec.timeout is not None:
             self._expect_end(self._spec.timeout + self._spec.grace, ExitKind.TIMEOUT)
         await self._has_begun.wait()
@@ -199,6 +227,8 @@ class ProcessTask:
             await self._drain()
         self._stdin.close()
         code = await self._process.wait()
+        if self._container is not None:
+            await self._container.wait_removed()
         for watch in self._watches:
             watch.cancel()
         if not self.exit.done():
@@ -283,22 +313,25 @@ async def start_runner(
     cgroup_prefix: str = "",
     prestart_command: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
+    guarded_fd: int | None = None,
 ) -> asyncio.subprocess.Process:
     """Start a runner, which waits for its request.
 
     Args:
         cgroup_prefix: see `ProcessTask.start`.
         prestart_command: starts the task's process ahead, with `env`; see `fray_agents.runner.prestarted`.
+        guarded_fd: descriptor whose end tells a guard that the runner is gone.
     """
+    kept = [fd for fd in (lock_fd, guarded_fd) if fd is not None]
     return await asyncio.create_subprocess_exec(
         *_RUNNER_COMMAND,
-        "" if lock_fd is None else str(lock_fd),
+        ",".join(map(str, kept)),
         cgroup_prefix,
         *prestart_command,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         start_new_session=True,  # Ctrl-C at the agent's terminal is for the agent
-        pass_fds=() if lock_fd is None else (lock_fd,),
+        pass_fds=kept,
         limit=_EVENT_LIMIT,
         env=env,
     )
@@ -307,7 +340,8 @@ async def start_runner(
 def _start_request(spec: TaskSpec, deadline: float) -> dict[str, Any]:
     """The fields of `fray_agents.runner.agent_pipe.StartRequest`."""
     result_var = {"FRAY_RESULT": str(spec.directory / "result")} if spec.command else {}
-    call = [*CALLABLE_COMMAND, str(spec.directory), str(spec.result_limit)]
+    python = spec.container.python if spec.container is not None else CALLABLE_COMMAND
+    call = [*python, str(spec.directory), str(spec.result_limit)]
     return {
         "directory": str(spec.directory),
         "command": spec.command or call,
@@ -319,6 +353,7 @@ def _start_request(spec: TaskSpec, deadline: float) -> dict[str, Any]:
         "deadline": deadline,
         "result_limit": spec.result_limit,
         "spool_limit": spec.spool_limit,
+        "in_container": spec.container is not None,
         "oom_counter": str(spec.oom_counter or ""),
     }
 
