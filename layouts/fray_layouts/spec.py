@@ -220,6 +220,7 @@ def parse_spec(data: bytes | str | Mapping[str, Any]) -> JobSpec:
         InvalidInput: not JSON, an unknown or missing field, a wrong type or a value out of bounds; the first found.
     """
     raw = _parsed(data)
+    _refuse_other_spellings(raw)
     _refuse_unknown(raw, JobSpec, "")
     raw = _normalized(raw)
     try:
@@ -255,6 +256,24 @@ def _parsed(data: bytes | str | Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(raw, dict):
         raise InvalidInput("spec", REDACTED, "it must be one JSON object with at least name and entrypoint")
     return raw
+
+
+def _refuse_other_spellings(raw: Mapping[str, Any]) -> None:
+    """Refuse what other systems call an entrypoint, and say how it is written here."""
+    entrypoint = raw.get("entrypoint")
+    places = {
+        "command": raw.get("command"),
+        "entrypoint": None if isinstance(entrypoint, Mapping) else entrypoint,
+        "entrypoint.command": entrypoint.get("command") if isinstance(entrypoint, Mapping) else None,
+    }
+    for field, given in places.items():
+        if isinstance(given, str):
+            words = '["sh", "-c", "..."]' if len(given.split()) > 1 else '["..."]'
+        elif isinstance(given, list) and field != "entrypoint.command":
+            words = "[...]"
+        else:
+            continue
+        raise InvalidInput(field, REDACTED, f'a program and its arguments are "entrypoint": {{"command": {words}}}')
 
 
 def _refuse_unknown(raw: object, struct: type[SpecPart], path: str) -> None:

@@ -141,6 +141,21 @@ def test_a_wrong_type_is_named_with_its_field(path: str, value: Any) -> None:
     assert complaint(with_(path, value)).field == path
 
 
+@pytest.mark.parametrize(
+    ("field", "spec", "words"),
+    [
+        ("command", {"command": "echo hi"}, '{"command": ["sh", "-c", "..."]}'),
+        ("command", {"command": ["echo", "hi"]}, '{"command": [...]}'),
+        ("entrypoint", {"entrypoint": "true"}, '{"command": ["..."]}'),
+        ("entrypoint.command", {"entrypoint": {"command": "echo hi"}}, '["sh", "-c", "..."]'),
+    ],
+)
+def test_a_command_as_others_spell_it_is_answered_with_ours(field: str, spec: dict[str, Any], words: str) -> None:
+    error = complaint({"name": "a", **spec})
+    assert error.field == field
+    assert words in error.remedy
+
+
 @pytest.mark.parametrize("missing", ["name", "entrypoint"])
 def test_a_missing_field_is_named(missing: str) -> None:
     spec = {key: value for key, value in MINIMAL.items() if key != missing}
