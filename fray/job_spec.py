@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import inspect
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -49,7 +50,7 @@ _SAME_FIELDS = (
 
 
 def to_spec(request: JobRequest) -> JobSpec:
-    """Make the checked spec of a request, its callable pickled.
+    """Make the checked spec of a request, its callable pickled; its workspace is not packed yet.
 
     Raises:
         InvalidInput: a value is out of bounds, a callable cannot be pickled, or this release cannot honour a field.
@@ -74,7 +75,7 @@ def to_spec(request: JobRequest) -> JobSpec:
 def local_spec(request: JobRequest) -> JobSpec:
     """Make the checked spec of a request for a private cluster, without what only other machines have.
 
-    Places, replicas, packages and images are left out, and what `relaxed_spec` leaves out.
+    Places, replicas, workspaces, packages and images are left out, and what `relaxed_spec` leaves out.
     """
     asked, environment = _checked_parts(request)
     spec = to_spec(
@@ -112,7 +113,8 @@ def _entrypoint(given: object) -> dict[str, Any]:
     if isinstance(entrypoint, BinaryEntrypoint):
         return {"command": [entrypoint.command, *entrypoint.args]}
     if isinstance(entrypoint, CallableEntrypoint):
-        return {"callable": {"pickle": base64.b64encode(pickled(entrypoint)).decode()}}
+        python = f"{sys.version_info.major}.{sys.version_info.minor}"
+        return {"callable": {"pickle": base64.b64encode(pickled(entrypoint)).decode(), "python": python}}
     raise InvalidInput("entrypoint", given, "make it with Entrypoint.from_callable or Entrypoint.from_binary")
 
 
@@ -200,7 +202,6 @@ def _environment(environment: EnvironmentConfig) -> dict[str, Any]:
         "secret_env_vars": dict(environment.secret_env_vars),
         "extras": list(environment.extras),
         "pip_packages": list(environment.pip_packages),
-        "workspace": environment.workspace,
         "docker_image": environment.docker_image,
     }
     return {name: value for name, value in given.items() if value}

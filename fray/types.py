@@ -86,14 +86,20 @@ class JobStatus(StrEnum):
 
 @dataclass(frozen=True)
 class EnvironmentConfig:
-    """The environment of a job's processes.
+    """The environment of a job's processes. A private cluster looks at the variables only.
 
     Attributes:
+        extras: of the project in the workspace, installed with its packages.
+        pip_packages: requirements that are installed on top, such as "numpy>=2".
         env_vars: environment variables; they win over the host's own.
+        workspace: the folder of code that the job brings and starts in a copy of; "auto": the project of its callable,
+            or of the current directory; "": none. None: for a callable whose project is not installed here "auto", for
+            others none.
+        docker_image: the container image that the job runs in; None: it runs on the host.
         secret_env_vars: variables whose values no command ever shows. They are stored in the job's record.
         secrets: in the constructor, the same as `secret_env_vars`.
-        extras, pip_packages, workspace, docker_image: come in a later release; until then a job that has them is
-            refused on a cluster, and a local one leaves them out.
+
+    What a job launches has the job's workspace and packages, but for what its environment names.
 
     Raises:
         InvalidInput: a field that is a list of texts or a mapping was given something else, or both `secrets` and

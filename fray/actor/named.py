@@ -13,7 +13,6 @@ from fray.actor.handle import ActorHandle
 from fray.actor.hosting import INCARNATION_VARIABLE
 from fray.cluster.current_job import CurrentJob, current_job_on
 from fray.cluster.storage import StorageCluster
-from fray.cluster.submission import as_children
 from fray.errors import InvalidInput
 from fray.types import ActorConfig, JobId, JobStatus, ResourceConfig
 from fray_coordinator.actors import naming
@@ -61,7 +60,7 @@ def create_named_actor(
     parent = None if detached else cluster.owner()
     request = replace(request, name=f"{name}-0", detached=detached, parent=parent)
     mine = current_job_on(cluster.root)
-    (spec,) = as_children([cluster._spec(request)], mine, cluster.namespace)
+    (spec,) = cluster.specs([request], mine)
     job = cluster.run(partial(_create, spec=spec, name=name, mine=mine, exist_ok=get_if_exists))
     return _handle(cluster, name, job)
 

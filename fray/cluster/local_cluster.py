@@ -21,7 +21,6 @@ from fray.cluster.callable_references import CallableReferences
 from fray.cluster.prestart import PRESTART_MODULES
 from fray.cluster.registry import local_clusters
 from fray.cluster.storage import StorageCluster
-from fray.job_spec import local_spec
 from fray.types import JobId, JobRequest
 from fray_agents.agent.agent import Agent, AgentOptions, ExitReason
 from fray_agents.host.agent_lock import lock_folder
@@ -34,7 +33,6 @@ from fray_coordinator.jobs.lookup import jobs_by_id
 from fray_coordinator.protocol.transitions import is_terminal
 from fray_coordinator.store.file_objects import forgo_syncs
 from fray_layouts.records import Resources
-from fray_layouts.spec import JobSpec
 
 log = logging.getLogger("fray")
 
@@ -132,8 +130,9 @@ class LocalCluster(StorageCluster):
         sync.run(self._poke())
         return ids
 
-    def _spec(self, request: JobRequest) -> JobSpec:
-        return local_spec(request)
+    @property
+    def _is_private(self) -> bool:
+        return True
 
     async def _open(self) -> Core:
         core = await open_core(self.root, _SETTINGS)

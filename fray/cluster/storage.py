@@ -32,6 +32,7 @@ from fray.types import (
     ReservationConfig,
     reservations_unsupported,
 )
+from fray.workspace.choice import with_workspaces, workspace_choice
 from fray_agents.tasks.current_task import task_environ
 from fray_agents.tasks.environment import PRIVATE_VAR
 from fray_coordinator.clock import system_random
@@ -109,8 +110,20 @@ class StorageCluster(Cluster):
 
     def launch_many(self, requests: Sequence[JobRequest]) -> list[JobId]:
         mine = current_job_on(self.root)
-        specs = as_children([self._spec(request) for request in requests], mine, self.namespace)
+        specs = self.specs(requests, mine)
         return self.run(lambda core: self._submit(core, specs, mine))
+
+    def specs(self, requests: Sequence[JobRequest], mine: CurrentJob | None) -> list[JobSpec]:
+        """The specs of requests as children of `mine`, with their workspaces stored. Raises InvalidInput."""
+        make_spec = local_spec if self._is_private else to_spec
+        specs = as_children([make_spec(request) for request in requests], mine, self.namespace)
+        choices = [None if self._is_private else workspace_choice(request) for request in requests]
+        if not any(choices):
+            return specs
+        complete, stored = self.run(lambda core: with_workspaces(core, specs, choices, mine.job_id if mine else ""))
+        for workspace in stored:
+            log.info("%s", workspace)
+        return complete
 
     def launch_group(
         self, requests: Sequence[JobRequest], group: JobGroupConfig, reservation_id: str | None = None
@@ -212,9 +225,10 @@ class StorageCluster(Cluster):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.root!r})"
 
-    def _spec(self, request: JobRequest) -> JobSpec:
-        is_private = current_job_on(self.root) is not None and PRIVATE_VAR in task_environ()
-        return local_spec(request) if is_private else to_spec(request)
+    @property
+    def _is_private(self) -> bool:
+        """Whether jobs run on this machine, whatever they ask for."""
+        return current_job_on(self.root) is not None and PRIVATE_VAR in task_environ()
 
     def _leave_at_exit(self) -> None:
         if self._leaving_pid != os.getpid():

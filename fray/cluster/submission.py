@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from fray.cluster.current_job import CurrentJob, current_job_on
 from fray.types import JobGroupConfig, JobRequest, reservations_unsupported
+from fray.workspace.choice import WorkspaceChoice, with_workspaces
 from fray_agents.tasks.current_task import task_environ
-from fray_agents.tasks.environment import CHILDREN_MARKER
+from fray_agents.tasks.environment import CHILDREN_MARKER, PRIVATE_VAR
 from fray_coordinator.core import Core
 from fray_coordinator.jobs.submission import Submitted, submit
 from fray_layouts.errors import InvalidInput
 from fray_layouts.spec import JobSpec, check_name
+
+if TYPE_CHECKING:
+    from fray.workspace.upload import StoredWorkspace
 
 
 def as_children(specs: Sequence[JobSpec], mine: CurrentJob | None, namespace: str) -> list[JobSpec]:
@@ -32,12 +37,25 @@ def as_children(specs: Sequence[JobSpec], mine: CurrentJob | None, namespace: st
     return prepared
 
 
-async def submit_from_command(core: Core, specs: Sequence[JobSpec]) -> list[Submitted]:
+async def submit_from_command(
+    core: Core,
+    specs: Sequence[JobSpec],
+    choices: Sequence[WorkspaceChoice | None],
+    on_stored: Callable[[StoredWorkspace], None],
+) -> list[Submitted]:
     """Submit specs as the CLI does: as children of the job that runs the command, if one does.
 
     Specs without a namespace go to that job's, else to FRAY_NAMESPACE; without either, each to one of its own.
+
+    Args:
+        choices: which workspaces they bring; on a private cluster none does.
+        on_stored: told of each workspace that is in the storage now.
     """
     mine = current_job_on(core.root)
+    if any(choices) and not (mine is not None and PRIVATE_VAR in task_environ()):
+        specs, stored = await with_workspaces(core, specs, choices, mine.job_id if mine else "")
+        for workspace in stored:
+            on_stored(workspace)
     namespace = mine.namespace if mine else task_environ().get("FRAY_NAMESPACE", "")
     return await submit_prepared(core, as_children(specs, mine, namespace), mine)
 

@@ -136,6 +136,13 @@ def needs_environment(environment: EnvironmentSpec) -> bool:
     return stated or bool(environment.extras or environment.pip_packages)
 
 
+def blobs_of(spec: JobSpec) -> list[str]:
+    """Keys of the blobs without which the job cannot run."""
+    call, workspace = spec.entrypoint.callable, spec.environment.workspace
+    named = (call.blob if call is not None else "", workspace.blob if workspace is not None else "")
+    return [key for key in named if key]
+
+
 class HealthCheckSpec(SpecPart, kw_only=True):
     """An HTTP route on the task's host that must answer 2xx.
 

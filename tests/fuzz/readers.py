@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import zstandard
 
-from fray.cli.commands.submit import read_specs
+from fray.cli.commands.submit import read_jobs
 from fray.cluster.pulling import pull_outputs
 from fray.errors import NoOutputs
 from fray_agents.environments.errors import EnvironmentFailed
@@ -310,7 +310,7 @@ READERS = [
 OWN = [
     Reader(
         "job file",
-        lambda data: read_specs(data.decode(errors="replace")),
+        lambda data: read_jobs(data.decode(errors="replace")),
         (InvalidInput,),
         b"name: train\nentrypoint:\n  command: [python, train.py]\n",
     ),

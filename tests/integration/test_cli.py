@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -24,13 +25,14 @@ SECRET = "hunter2-is-secret"
 
 
 class Shell:
-    """Runs commands on one root."""
+    """Runs commands on one root, in a folder that is no project."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def __call__(self, *words: str, code: int = 0, stdin: str | None = None) -> Result:
-        result = CliRunner(env={"FRAY_CLUSTER_SPEC": str(self.root)}).invoke(cli, words, input=stdin)
+        with contextlib.chdir(self.root.parent):
+            result = CliRunner(env={"FRAY_CLUSTER_SPEC": str(self.root)}).invoke(cli, words, input=stdin)
         assert result.exit_code == code, result.output
         return result
 
@@ -39,7 +41,7 @@ class Shell:
 
     def start(self, *words: str, **options: Any) -> subprocess.Popen[str]:
         environ = {**os.environ, "FRAY_CLUSTER_SPEC": str(self.root)}
-        return subprocess.Popen([*FRAY, *words], env=environ, text=True, **options)
+        return subprocess.Popen([*FRAY, *words], env=environ, text=True, cwd=self.root.parent, **options)
 
     def detached(self, *words: str) -> str:
         return self("run", "--detach", *words).stdout.strip()

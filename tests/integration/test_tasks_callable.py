@@ -133,7 +133,8 @@ def test_a_module_that_the_host_lacks_is_named(tmp_path: Path) -> None:
     call = b"cno_such_module\nfunction\n."
     end = end_of(TaskSpec(tmp_path, None, call, dict(os.environ), None, 1.0)).exit
     assert (end.kind, end.exception) == ("exception", "ModuleNotFoundError")
-    assert "'no_such_module' is missing here: install it on the agents" in end.message
+    assert "'no_such_module' is missing here" in end.message
+    assert 'EnvironmentConfig(workspace="auto")' in end.message
 
 
 def test_a_callable_that_is_no_pickle_is_an_exception(tmp_path: Path) -> None:

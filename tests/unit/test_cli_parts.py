@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from fray.cli import cli
 from fray.cli.commands.agent import capacity_of
 from fray.cli.commands.run import spec_of, variables
-from fray.cli.commands.submit import read_specs
+from fray.cli.commands.submit import read_jobs
 from fray.cli.cost_model import estimates, spent
 from fray.cli.output import format_duration, print_table
 from fray.errors import InvalidInput
@@ -23,7 +23,7 @@ from fray_layouts.records import AgentRecord, ClusterSettings
 
 NOTHING_GIVEN = dict.fromkeys(
     ("name", "cpu", "memory", "gpus", "pool", "namespace", "priority", "retries", "timeout")
-) | {"env": (), "secret": ()}
+) | {"env": (), "secret": (), "extra": (), "with": (), "image": None}
 
 
 @pytest.mark.parametrize(
@@ -80,6 +80,9 @@ def test_options_of_run_become_the_spec() -> None:
         "gpus": "h100:8",
         "env": ("A=1=2",),
         "secret": ("B=x",),
+        "extra": ("tpu",),
+        "with": ("numpy>=2",),
+        "image": "team/train:7",
         "pool": "fast",
         "priority": 7,
         "retries": 3,
@@ -91,6 +94,8 @@ def test_options_of_run_become_the_spec() -> None:
     assert spec.resources.device is not None
     assert (spec.resources.device.variant, spec.resources.device.count) == ("h100", 8)
     assert (spec.environment.env_vars, spec.environment.secret_env_vars) == ({"A": "1=2"}, {"B": "x"})
+    brought = spec.environment
+    assert (brought.extras, brought.pip_packages, brought.docker_image) == (["tpu"], ["numpy>=2"], "team/train:7")
     assert (spec.pool, spec.priority, spec.max_retries_failure, spec.timeout) == ("fast", 7, 3, 9.0)
 
 
@@ -138,7 +143,7 @@ A_JOB = {"name": "a", "entrypoint": {"command": ["true"]}}
     ],
 )
 def test_jobs_are_read_from_json_and_yaml(text: str, names: list[str]) -> None:
-    assert [spec.name for spec in read_specs(text)] == names
+    assert [job.spec.name for job in read_jobs(text)] == names
 
 
 @pytest.mark.parametrize(
@@ -155,7 +160,7 @@ def test_jobs_are_read_from_json_and_yaml(text: str, names: list[str]) -> None:
 )
 def test_what_is_no_job_is_said_to_be_none(text: str, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
-        read_specs(text)
+        read_jobs(text)
 
 
 def test_costs_follow_the_settings() -> None:

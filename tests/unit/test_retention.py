@@ -140,15 +140,17 @@ async def test_a_blob_goes_once_no_job_names_it_and_its_month_is_past(cluster: C
     call = {"callable": {"pickle": base64.b64encode(bytes(100_000)).decode()}}
     user, ended = await finished(cluster, entrypoint=call)
     kept = await launch(user, entrypoint={"callable": {"pickle": base64.b64encode(bytes(100_001)).decode()}})
-    gone = blob_of(ended)
-    assert cluster.keys("blobs/") == sorted([gone, blob_of(kept)])
+    workspace = await put_blob(user, b"archive")
+    await launch(user, environment={"workspace": {"blob": workspace}})
+    gone, stay = blob_of(ended), sorted([blob_of(kept), workspace])
+    assert cluster.keys("blobs/") == sorted([gone, *stay])
     coordinator = Reconciler(user, "p")
     for _ in range(4 * 30):
         await coordinator.repair.run({})
         if JobKeys.key(ended.id) in cluster.keys("jobs/"):
             assert gone in cluster.keys("blobs/")
         await cluster.clock.sleep(DAY)
-    assert cluster.keys("blobs/") == [blob_of(kept)]
+    assert cluster.keys("blobs/") == stay
 
 
 async def test_a_blob_that_may_yet_be_named_stays(cluster: Cluster) -> None:

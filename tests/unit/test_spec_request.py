@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import pickle
+import sys
 import threading
 from typing import Any
 
@@ -37,7 +38,7 @@ def test_every_field_reaches_the_spec() -> None:
             name="train",
             entrypoint=Entrypoint.from_binary("python", ["train.py", "--fast"]),
             resources=ResourceConfig(cpu=2.5, ram="1GiB", disk="2g", device=GpuConfig("h100", 8), preemptible=False),
-            environment=EnvironmentConfig.create(env_vars={"A": "1"}, secret_env_vars={"B": "2"}),
+            environment=EnvironmentConfig(["tpu"], ["numpy"], {"A": "1"}, None, "team/train:7", {"B": "2"}),
             max_retries_failure=3,
             max_retries_preemption=4,
             timeout=5.0,
@@ -63,6 +64,8 @@ def test_every_field_reaches_the_spec() -> None:
     )
     assert not spec.resources.preemptible
     assert (spec.environment.env_vars, spec.environment.secret_env_vars) == ({"A": "1"}, {"B": "2"})
+    packages = (spec.environment.extras, spec.environment.pip_packages, spec.environment.docker_image)
+    assert packages == (["tpu"], ["numpy"], "team/train:7")
     plain = ("max_retries_failure", "max_retries_preemption", "timeout", "pending_timeout", "grace", "priority")
     assert [getattr(spec, name) for name in plain] == [3, 4, 5.0, 6.0, 7.0, 8]
     named = ("name", "namespace", "parent", "detached", "pool", "id")
@@ -86,6 +89,7 @@ def test_a_plain_callable_is_an_entrypoint() -> None:
     call = to_spec(JobRequest("job", dict)).entrypoint.callable
     assert call is not None
     assert pickle.loads(base64.b64decode(call.pickle)) == (dict, (), {})
+    assert call.python == f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def uses_a_lock() -> bool:
@@ -157,7 +161,7 @@ def test_a_function_of_a_script_may_not_use_what_cannot_be_pickled(monkeypatch: 
             "replicas: 3 .*resources.replicas says 2 .*with_tpu counts the virtual machines.*leave one",
         ),
         ({"environment": {"env_vars": {"PASSWORD": "hunter2"}}}, "environment: '...' .*EnvironmentConfig"),
-        ({"environment": EnvironmentConfig(workspace=".")}, "environment.workspace: .*fray submit"),
+        ({"environment": EnvironmentConfig(pip_packages=[1])}, "environment.pip_packages"),  # type: ignore[list-item]
         ({"priority": 1000}, "priority: 1000 "),
         ({"timeout": 0}, "timeout: 0"),
     ],

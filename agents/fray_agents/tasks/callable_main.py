@@ -46,6 +46,8 @@ def main(directory: str, result_limit: int) -> int:
         raise
     except BaseException as error:
         error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # without this function
+        if isinstance(error, ModuleNotFoundError):
+            error.add_note(_missing(error))
         traceback.print_exception(error)
         _write(os.path.join(directory, "error.json"), json.dumps(failure_fields(error)).encode())
         return 1
@@ -75,12 +77,17 @@ def _load(path: str) -> Any:
         with open(path, "rb") as file:
             return pickle.load(file)
     except ModuleNotFoundError as error:
-        remedy = (
-            f"module {error.name!r} is missing here: install it on the agents, or define the function in the script"
-        )
-        raise CallFailed("exception", f"the callable cannot be loaded on this host; {remedy}") from error
+        raise CallFailed("exception", f"the callable cannot be loaded on this host; {_missing(error)}") from error
     except Exception as error:
         raise CallFailed("exception", f"the callable cannot be loaded on this host: {_summary(error)}") from error
+
+
+def _missing(error: ModuleNotFoundError) -> str:
+    """What to do about a module that is not there."""
+    return (
+        f"module {error.name!r} is missing here: if it is of the project, take that along by "
+        'EnvironmentConfig(workspace="auto") or a folder; if it is of a package, name that in pip_packages='
+    )
 
 
 def encode_result(value: Any, limit: int) -> tuple[str, bytes]:

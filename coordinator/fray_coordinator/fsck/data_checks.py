@@ -8,6 +8,7 @@ from fray_coordinator.fsck.snapshot import Snapshot
 from fray_coordinator.protocol.naming import is_stale
 from fray_coordinator.protocol.retention import oldest_used_month, unneeded_blobs
 from fray_layouts.object_keys import BlobKeys, JobKeys, WorkKeys
+from fray_layouts.spec import blobs_of
 
 
 def work(seen: Snapshot) -> Iterator[SuspectedProblem]:
@@ -42,7 +43,7 @@ def blobs(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """Blobs that no job names; nothing is known while some record is in doubt, which may name any."""
     if any(seen.is_doubtful(key) for key in seen.keys[JobKeys.area]):
         return
-    used = {job.spec.entrypoint.callable.blob for job in seen.jobs.values() if job.spec.entrypoint.callable}
+    used = {key for job in seen.jobs.values() for key in blobs_of(job.spec)}
     for key in unneeded_blobs(seen.keys[BlobKeys.area], used, oldest_used_month(seen.now, seen.settings)):
         yield SuspectedProblem(Problem(key, "no job needs it", BY_SWEEP), fix=removal_of(key))
 

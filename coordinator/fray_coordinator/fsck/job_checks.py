@@ -11,6 +11,7 @@ from fray_coordinator.protocol.transitions import Status, is_terminal
 from fray_layouts.index_keys import PendingKey
 from fray_layouts.object_keys import AgentKeys, BlobKeys, JobKeys, WorkKeys
 from fray_layouts.records import AgentRecord, JobRecord, KeptOutputs
+from fray_layouts.spec import blobs_of
 
 
 def unentered(seen: Snapshot) -> Iterator[SuspectedProblem]:
@@ -43,10 +44,12 @@ def uncallable(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """Jobs that cannot run; what they run is stored before the record, and kept as long as that."""
     blobs = set(seen.keys[BlobKeys.area])
     for job in seen.jobs.values():
-        key, call = JobKeys.key(job.id), job.spec.entrypoint.callable
-        if not is_terminal(job) and call is not None and call.blob and call.blob not in blobs:
-            what = f"its callable is gone: there is no object {call.blob}, so no attempt of it can run"
-            yield SuspectedProblem(Problem(key, what, _again(job)), seen.versions(key))
+        gone = [blob for blob in blobs_of(job.spec) if blob not in blobs]
+        if gone and not is_terminal(job):
+            workspace = job.spec.environment.workspace
+            part = "workspace" if workspace is not None and workspace.blob == gone[0] else "callable"
+            what = f"its {part} is gone: there is no object {gone[0]}, so no attempt of it can run"
+            yield SuspectedProblem(Problem(JobKeys.key(job.id), what, _again(job)), seen.versions(JobKeys.key(job.id)))
 
 
 def _again(job: JobRecord) -> str:

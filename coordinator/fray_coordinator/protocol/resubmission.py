@@ -6,7 +6,8 @@
 has run.
 
 **Why this cannot happen.** `first_difference` names a field in which the two differ. Of two callables nothing is
-compared: the same one pickles differently from process to process.
+compared, nor are their workspaces: the same one pickles differently from process to process. The workspaces of two
+commands are compared by their content: the same one is stored under each month's key.
 """
 
 from collections.abc import Iterable
@@ -17,7 +18,7 @@ from msgspec.structs import replace
 
 from fray_layouts.errors import InvalidInput
 from fray_layouts.records import JobRecord
-from fray_layouts.spec import CallableSpec, JobSpec
+from fray_layouts.spec import CallableSpec, JobSpec, WorkspaceSpec
 
 
 def check_resubmission(earlier: JobRecord, wanted: JobRecord) -> None:
@@ -33,9 +34,14 @@ def first_difference(one: JobSpec, other: JobSpec) -> str:
 
 
 def _comparable(spec: JobSpec) -> JobSpec:
-    call = spec.entrypoint.callable
-    entrypoint = spec.entrypoint if call is None else replace(spec.entrypoint, callable=CallableSpec())
-    return replace(spec, entrypoint=entrypoint, parent="", detached=False)
+    entrypoint, environment, workspace = spec.entrypoint, spec.environment, spec.environment.workspace
+    if entrypoint.callable is not None:
+        entrypoint = replace(entrypoint, callable=CallableSpec())
+        environment = replace(environment, workspace=None)
+    elif workspace is not None:
+        content = WorkspaceSpec(blob=workspace.blob.rpartition("/")[2])
+        environment = replace(environment, workspace=content)
+    return replace(spec, entrypoint=entrypoint, environment=environment, parent="", detached=False)
 
 
 def _difference(one: object, other: object) -> list[str] | None:

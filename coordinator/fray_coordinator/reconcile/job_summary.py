@@ -8,16 +8,17 @@ from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.protocol.transitions import is_terminal
 from fray_coordinator.store.records import Stored
 from fray_layouts.records import ClusterSettings, JobRecord
+from fray_layouts.spec import blobs_of
 
 
 @dataclass(frozen=True, slots=True)
 class EndedJob:
-    """A job that has ended. `parent`: the id of the parent that may not go before it; `blob`: both "" if none."""
+    """A job that has ended. `parent`: the id of the parent that may not go before it, "" if none; `blobs`: its own."""
 
     version: str
     due_at: float
     parent: str
-    blob: str
+    blobs: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class OpenJob:
         waits_until: the storage's time after which it is overdue, while it waits.
         stops: somebody wants it to end.
         parent: id of the parent that it ends with, launched by its attempt `parent_attempt`; "" if there is none.
-        blob: key of the blob that it needs; "" if none.
+        blobs: keys of the blobs that it needs.
     """
 
     version: str
@@ -44,17 +45,16 @@ class OpenJob:
     stops: bool
     parent: str
     parent_attempt: int
-    blob: str
+    blobs: tuple[str, ...]
 
 
 def summarize(job: Stored[JobRecord], settings: ClusterSettings) -> OpenJob | EndedJob:
     """The summary of a job's record."""
     record = job.record
-    link, lease, call = record.parent, record.lease, record.spec.entrypoint.callable
+    link, lease, blobs = record.parent, record.lease, tuple(blobs_of(record.spec))
     parent = link.job if link is not None and not link.detached else ""
-    blob = call.blob if call is not None else ""
     if is_terminal(record):
-        return EndedJob(job.version, due_at(record, settings), parent, blob)
+        return EndedJob(job.version, due_at(record, settings), parent, blobs)
     return OpenJob(
         version=job.version,
         status=record.status,
@@ -66,5 +66,5 @@ def summarize(job: Stored[JobRecord], settings: ClusterSettings) -> OpenJob | En
         stops=record.stop is not None,
         parent=parent,
         parent_attempt=link.attempt if link is not None else 0,
-        blob=blob,
+        blobs=blobs,
     )

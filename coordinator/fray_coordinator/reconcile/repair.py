@@ -253,7 +253,8 @@ class Repair:
         since = oldest_used_month(self.core.now(), self.core.settings)
         if since == self._blobs_swept_until or self._problems:
             return
-        used = {job.blob for job in self._jobs.values()} | {job.blob for job in self._ended.values()}
+        used = {key for job in self._jobs.values() for key in job.blobs}
+        used |= {key for job in self._ended.values() for key in job.blobs}
         await removal.remove_blobs(self.core, used, since, self._problems)
         self._blobs_swept_until = since
 

@@ -15,9 +15,11 @@ from fray.cli import output
 from fray.cli.app import App, as_command
 from fray.cli.gpus import parse_gpus
 from fray.cli.log_lines import print_lines
+from fray.cli.workspace_options import chosen_workspace, tell_stored, workspace_options
 from fray_layouts.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from fray.workspace.choice import WorkspaceChoice
     from fray_coordinator.core import Core
     from fray_layouts.records import JobRecord
     from fray_layouts.spec import JobSpec
@@ -42,6 +44,10 @@ _EXIT_STOPPED = 130
     help="A variable; without a value, this shell's.",
 )
 @click.option("--secret", multiple=True, metavar="NAME[=VALUE]", help="The same, with a value that is never shown.")
+@workspace_options
+@click.option("--extra", multiple=True, metavar="NAME", help="An extra of the project, installed with its packages.")
+@click.option("--with", multiple=True, metavar="PACKAGE", help="A requirement that is installed on top.")
+@click.option("--image", help="Container image that the job runs in.")
 @click.option("--pool", help='Group of agents that may run it; "default" by default.')
 @click.option("--namespace", help="Scope of names; by default FRAY_NAMESPACE, else one of the job's own.")
 @click.option("--priority", type=int, help="From -500 to 499; higher goes first.")
@@ -49,18 +55,24 @@ _EXIT_STOPPED = 130
 @click.option("--timeout", type=float, help="Seconds that an attempt may run.")
 @click.option("--detach", "-d", is_flag=True, help="Print the job's id and return.")
 @click.argument("words", nargs=-1, required=True, metavar="-- COMMAND...", type=click.UNPROCESSED)
-def command(app: App, words: tuple[str, ...], detach: bool, **options: Any) -> None:
+def command(
+    app: App, words: tuple[str, ...], detach: bool, workspace: str | None, no_workspace: bool, **options: Any
+) -> None:
     """Submit COMMAND as a job and follow it: its output is printed byte for byte, its exit code becomes this command's.
+
+    In a project (the nearest folder with pyproject.toml, uv.lock or .git) the project goes along, and the job starts in
+    a copy of it, with its packages.
 
     Ctrl-C asks whether to stop the job or to leave it running; where nobody can be asked, it stops the job. Without a
     root the job runs on a private cluster that ends with this command: Ctrl-C stops the job, and a second one kills it.
     """
     spec = spec_of(words, options)
+    choice = chosen_workspace(workspace, no_workspace)
     if app.given_root in (None, "", "local"):
         if detach:
             raise click.UsageError("a private cluster ends with this command; give --root ROOT to leave a job running")
         sys.exit(_run_on_private_cluster(app, spec))
-    job = app.run(lambda core: _submit(core, spec), create=True)
+    job = app.run(lambda core: _submit(core, spec, choice), create=True)
     if detach:
         app.show({"job": job}, lambda: output.echo(job))
         return
@@ -84,7 +96,13 @@ def spec_of(words: tuple[str, ...], options: dict[str, Any]) -> JobSpec:
     if options["gpus"] is not None:
         kind, count = parse_gpus(options["gpus"])
         resources["device"] = {"kind": "gpu", "variant": kind, "count": count}
-    environment = {"env_vars": variables(options["env"]), "secret_env_vars": variables(options["secret"])}
+    environment: dict[str, Any] = {
+        "env_vars": variables(options["env"]),
+        "secret_env_vars": variables(options["secret"]),
+        "extras": list(options["extra"]),
+        "pip_packages": list(options["with"]),
+        "docker_image": options["image"] or "",
+    }
     name = options["name"] or _name_of(words[0])
     base = {"name": name, "entrypoint": {"command": list(words)}, "resources": resources, "environment": environment}
     return parse_spec({**base, **fields})
@@ -105,10 +123,10 @@ def _name_of(program: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]|\.\.+", "-", os.path.basename(program)).strip("-._")[:_DERIVED_NAME_LENGTH] or "job"
 
 
-async def _submit(core: Core, spec: JobSpec) -> str:
+async def _submit(core: Core, spec: JobSpec, choice: WorkspaceChoice | None) -> str:
     from fray.cluster.submission import submit_from_command
 
-    [submitted] = await submit_from_command(core, [spec])
+    [submitted] = await submit_from_command(core, [spec], [choice], tell_stored)
     return submitted.job.id
 
 
@@ -121,7 +139,7 @@ def _run_on_private_cluster(app: App, spec: JobSpec) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     with LocalCluster(max(4, os.cpu_count() or 1)) as cluster:
-        job = cluster.run(lambda core: _submit(core, relaxed_spec(spec)))
+        job = cluster.run(lambda core: _submit(core, relaxed_spec(spec), None))
         output.echo(f"fray: job {job}", err=True)
         following = cluster.start(lambda core: follow(core, app, job))
         try:

@@ -4,51 +4,85 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from fray.cli import output
 from fray.cli.app import App, as_command
+from fray.cli.workspace_options import chosen_workspace, tell_stored, workspace_options
 from fray_layouts.errors import InvalidInput, Malformed
 from fray_layouts.parsing import parse_json
 
 if TYPE_CHECKING:
-    from fray_coordinator.core import Core
-    from fray_coordinator.jobs.submission import Submitted
+    from fray.workspace.choice import WorkspaceChoice
     from fray_layouts.spec import JobSpec
 
 
 @as_command
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
-def command(app: App, file: str) -> None:
+@workspace_options
+def command(app: App, file: str, workspace: str | None, no_workspace: bool) -> None:
     """Submit the jobs that FILE (- for stdin) describes, in JSON or YAML. If one is wrong, none is submitted.
 
-    A job with an "id" is submitted once: another submission with that id finds the first.
+    A job with an "id" is submitted once: another submission with that id finds the first. A folder in
+    "environment.workspace", relative to FILE's, goes along with its job; null keeps any from going. Jobs that do not
+    say take the project around the current directory.
     """
-    specs = read_specs(sys.stdin.read() if file == "-" else Path(file).read_text(errors="replace"))
-    done = app.run(lambda core: _submit(core, specs), create=True)
+    from fray.cluster.submission import submit_from_command
+
+    otherwise = chosen_workspace(workspace, no_workspace)
+    jobs = read_jobs(sys.stdin.read() if file == "-" else Path(file).read_text(errors="replace"))
+    folder = Path() if file == "-" else Path(file).parent
+    specs = [job.spec for job in jobs]
+    choices = [_choice(job, folder, otherwise) for job in jobs]
+    done = app.run(lambda core: submit_from_command(core, specs, choices, tell_stored), create=True)
     rows = [{"job": one.job.id, "found": one.found} for one in done]
     app.show(rows, lambda: output.print_ids([(o.job.id, "existed before" * o.found) for o in done], ("JOB", "")))
 
 
-def read_specs(text: str) -> list[JobSpec]:
-    """Parse and check the specs in a text. Raises InvalidInput, which names the job if there are several."""
-    from fray_layouts.spec import parse_spec
+class WrittenJob(NamedTuple):
+    """A job of a file. folder: what it says of its workspace; None: nothing, "": that it has none to pack."""
 
+    spec: JobSpec
+    folder: str | None
+
+
+def read_jobs(text: str) -> list[WrittenJob]:
+    """Parse and check the jobs in a text. Raises InvalidInput, which names the job if there are several."""
     documents = _documents(text)
-    specs = []
+    jobs = []
     for number, document in enumerate(documents, 1):
         if not isinstance(document, dict):
             raise InvalidInput(f"job {number}", document, "a job is an object with at least name and entrypoint")
         try:
-            specs.append(parse_spec(document))
+            jobs.append(_read_job(document))
         except InvalidInput as error:
             where = f"job {number}: " if len(documents) > 1 else ""
             raise InvalidInput(f"{where}{error.field}", error.value, error.remedy) from None
-    if not specs:
+    if not jobs:
         raise InvalidInput("file", text[:100], "it holds no job")
-    return specs
+    return jobs
+
+
+def _read_job(document: dict[str, Any]) -> WrittenJob:
+    from fray_layouts.spec import parse_spec
+
+    environment = document.get("environment")
+    if not isinstance(environment, dict) or "workspace" not in environment:
+        return WrittenJob(parse_spec(document), None)
+    folder = environment["workspace"]
+    if not isinstance(folder, str):
+        return WrittenJob(parse_spec(document), "")
+    others = {name: value for name, value in environment.items() if name != "workspace"}
+    return WrittenJob(parse_spec({**document, "environment": others}), folder)
+
+
+def _choice(job: WrittenJob, base: Path, otherwise: WorkspaceChoice | None) -> WorkspaceChoice | None:
+    """The workspace of a job in a file of the folder `base`."""
+    from fray.workspace.choice import named_workspace
+
+    return otherwise if job.folder is None else named_workspace(job.folder, base)
 
 
 def _documents(text: str) -> list[Any]:
@@ -67,9 +101,3 @@ def _yaml(text: str, not_json: Malformed) -> list[Any]:
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # the latter from its own conversion of numbers
         why = f"neither JSON ({not_json}) nor YAML ({' '.join(str(error).split())})"
         raise InvalidInput("file", text[:100], f"it must hold jobs; it is {why}") from None
-
-
-async def _submit(core: Core, specs: list[JobSpec]) -> list[Submitted]:
-    from fray.cluster.submission import submit_from_command
-
-    return await submit_from_command(core, specs)

@@ -1,0 +1,139 @@
+"""The archive of a workspace: a tar under zstd that is the same for the same files, whoever packs them, and when.
+
+Files and links only, in the order of their names' bytes, without times and owners; the mode is 0755 for what its owner
+may run, else 0644. So its digest names its content.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import stat
+import tarfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from fray.workspace.selection import IGNORE_FILE, WorkspaceFile
+from fray_layouts.bounds import MAX_WORKSPACE_BYTES, MAX_WORKSPACE_FILES
+from fray_layouts.errors import InvalidInput
+from fray_layouts.units import format_bytes, parse_bytes
+
+LIMIT_VARIABLE = "FRAY_WORKSPACE_LIMIT"
+DEFAULT_LIMIT = 100 * 10**6
+"""Bytes of a packed workspace, unless FRAY_WORKSPACE_LIMIT says otherwise: code has a hundredth of it, and what is
+larger is data, which jobs better read from where it is."""
+
+_NAMED_IN_ERROR = 10
+"""The largest files that the error for too large a workspace names."""
+
+_LEVEL = 3
+"""zstd's own default: packs code to a fifth, at hundreds of MB a second."""
+
+_CHUNK = 2**20
+"""Bytes that are read at once: enough that calls do not count, little enough that memory does not."""
+
+
+@dataclass(frozen=True)
+class Archive:
+    """The bytes of a packed workspace, and their sha256 in hexadecimal digits."""
+
+    data: bytes
+    digest: str
+
+
+def workspace_limit() -> int:
+    """Bytes that a packed workspace may have."""
+    return parse_bytes(LIMIT_VARIABLE, os.environ.get(LIMIT_VARIABLE) or str(DEFAULT_LIMIT))
+
+
+def check_size(folder: Path, files: Sequence[WorkspaceFile], packed: int) -> None:
+    """Raise InvalidInput, which names the largest files, for a workspace that is too large. packed: bytes so far."""
+    limit = workspace_limit()
+    unpacked = sum(file.status.st_size for file in files)
+    if len(files) > MAX_WORKSPACE_FILES:
+        what = f"it has {len(files)} files, and at most {MAX_WORKSPACE_FILES} may go along"
+    elif unpacked > MAX_WORKSPACE_BYTES:
+        what = f"it has {format_bytes(unpacked)}, and at most {format_bytes(MAX_WORKSPACE_BYTES)} may go along"
+    elif packed > limit:
+        what = f"packed it has more than {format_bytes(limit)}"
+    else:
+        return
+    largest = sorted(files, key=lambda file: file.status.st_size, reverse=True)[:_NAMED_IN_ERROR]
+    named = ", ".join(f"{file.name} ({format_bytes(file.status.st_size)})" for file in largest)
+    remedy = f"name what the job does not need in {IGNORE_FILE}, or raise {LIMIT_VARIABLE}; the largest are {named}"
+    raise InvalidInput("workspace", str(folder), f"{what}; {remedy}")
+
+
+def packed(folder: Path, files: Sequence[WorkspaceFile]) -> Archive:
+    """Pack the files of a folder; never more than the limit of them is in memory.
+
+    Raises:
+        InvalidInput: it is too large, a file cannot be read, or a link leads out of the folder.
+    """
+    import zstandard
+
+    check_size(folder, files, 0)
+    limit = workspace_limit()
+    compressor = zstandard.ZstdCompressor(level=_LEVEL).compressobj()
+    out = io.BytesIO()
+    for chunk in _tar(folder, files):
+        out.write(compressor.compress(chunk))
+        if out.tell() > limit:
+            check_size(folder, files, out.tell())
+    out.write(compressor.flush())
+    check_size(folder, files, out.tell())
+    data = out.getvalue()
+    return Archive(data, hashlib.sha256(data).hexdigest())
+
+
+def _tar(folder: Path, files: Sequence[WorkspaceFile]) -> Iterator[bytes]:
+    for file in files:
+        if file.is_link:
+            yield _header(file, link=_target(folder, file.name))
+        else:
+            yield from _content(folder, file)
+    yield bytes(2 * tarfile.BLOCKSIZE)
+
+
+def _header(file: WorkspaceFile, size: int = 0, link: str = "") -> bytes:
+    info = tarfile.TarInfo(file.name)
+    info.size = size
+    info.mode = 0o755 if file.status.st_mode & stat.S_IXUSR else 0o644
+    if link:
+        info.type, info.linkname = tarfile.SYMTYPE, link
+    return info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
+
+
+def _content(folder: Path, file: WorkspaceFile) -> Iterator[bytes]:
+    """The header and the bytes of a file, as many as it has now."""
+    try:
+        handle = os.open(f"{folder}/{file.name}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise InvalidInput(
+            "workspace",
+            file.name,
+            f"it cannot be read ({error.strerror}); make it readable, or name it in {IGNORE_FILE}",
+        ) from None
+    with open(handle, "rb") as opened:
+        size = left = os.fstat(handle).st_size
+        yield _header(file, size)
+        while left and (chunk := opened.read(min(left, _CHUNK))):
+            left -= len(chunk)
+            yield chunk
+    if left:
+        raise InvalidInput("workspace", file.name, "it became shorter while it was packed; submit again")
+    yield bytes(-size % tarfile.BLOCKSIZE)
+
+
+def _target(folder: Path, name: str) -> str:
+    """Where a link points, which must be inside of the folder, by its text and really."""
+    target = os.readlink(f"{folder}/{name}")
+    below = os.path.normpath(str(PurePosixPath(name).parent / target))
+    top = os.path.realpath(folder)
+    leaves = os.path.isabs(target) or below == ".." or below.startswith("../")
+    if leaves or os.path.commonpath([top, os.path.realpath(f"{folder}/{name}")]) != top:
+        remedy = f"it is a link to {target}, which leaves the folder; copy what it names, or name it in {IGNORE_FILE}"
+        raise InvalidInput("workspace", name, remedy)
+    return target

@@ -1,0 +1,127 @@
+"""The project around a folder or a module: where it begins, which packages it names, and for which Python."""
+
+from __future__ import annotations
+
+import re
+import sys
+import sysconfig
+import tomllib
+from collections.abc import Callable, Collection
+from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fray_layouts.errors import InvalidInput
+
+_MARKERS = ("pyproject.toml", "uv.lock", ".git")
+"""What the top folder of a project has."""
+
+_STATED_IN = ("uv.lock", "requirements.txt", "pyproject.toml")
+"""The files that state a project's packages, the most exact first."""
+
+_VERSION = re.compile(r"(?:cpython[-@]?)?(\d+\.\d+)(?:\.\d+)?")
+"""A line of `.python-version` that names a version of CPython."""
+
+
+class Project(NamedTuple):
+    """What a project says of its environment.
+
+    Attributes:
+        dependencies: the file of its top folder that states its packages; "" if none does.
+        python: a specifier (PEP 440) of the versions of Python that it runs on; "" for any.
+    """
+
+    dependencies: str
+    python: str
+
+
+def find_project(place: Path) -> Path | None:
+    """The top folder of the project that `place` is in, or the nearest one around it; None if it is in none.
+
+    The home directory and the root are none, whatever is in them: they hold all of somebody's files.
+    """
+    place = place.absolute()
+    for folder in (place, *place.parents):
+        if folder in (Path.home(), Path(folder.anchor)):
+            return None
+        if any((folder / marker).exists() for marker in _MARKERS):
+            return folder
+    return None
+
+
+def read_project(folder: Path, names: Collection[str]) -> Project:
+    """What the project in a folder says of its environment, by those of its files that go along.
+
+    Raises:
+        InvalidInput: its pyproject.toml is none.
+    """
+    pyproject = _pyproject(folder / "pyproject.toml") if "pyproject.toml" in names else {}
+    states = {"pyproject.toml": _states_packages(pyproject)}
+    dependencies = next((file for file in _STATED_IN if file in names and states.get(file, True)), "")
+    pinned = _pinned_python(folder / ".python-version") if ".python-version" in names else ""
+    asked = pyproject.get("project", {}).get("requires-python", "")
+    return Project(dependencies, pinned or (asked if isinstance(asked, str) else ""))
+
+
+def project_of_call(function: Callable[..., Any]) -> Path | None:
+    """The project that a callable's module belongs to, unless it is installed: then agents have it installed too.
+
+    What Fray itself has its jobs call stands for the program that launches them.
+    """
+    module = getattr(function, "__module__", None) or type(function).__module__
+    if module.partition(".")[0] == "fray":
+        module = "__main__"
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return None if file is None else _project_of_file(file)
+
+
+@lru_cache(maxsize=1000)
+def _project_of_file(file: str) -> Path | None:
+    path = Path(file).resolve()
+    if any(path.is_relative_to(place) for place in _installed_places()):
+        return None
+    project = find_project(path.parent)
+    return None if project is None or _is_installed(project) else project
+
+
+def _installed_places() -> set[Path]:
+    return {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+
+
+def _is_installed(project: Path) -> bool:
+    """Whether the packages of this process have the project among them, perhaps in a way that it can be edited."""
+    file = project / "pyproject.toml"
+    name = _pyproject(file).get("project", {}).get("name") if file.exists() else None
+    try:
+        return isinstance(name, str) and bool(metadata.distribution(name))
+    except (metadata.PackageNotFoundError, ValueError):
+        return False
+
+
+def _pyproject(file: Path) -> dict[str, Any]:
+    try:
+        found = tomllib.loads(file.read_text())
+    except OSError as error:
+        raise InvalidInput("workspace", str(file), f"it cannot be read ({error.strerror}); make it readable") from None
+    except ValueError as error:  # no TOML, or no UTF-8
+        raise InvalidInput("workspace", str(file), f"it is no TOML ({error}); correct it") from None
+    return {name: table for name, table in found.items() if isinstance(table, dict)}
+
+
+def _states_packages(pyproject: dict[str, Any]) -> bool:
+    """Whether a project has anything to install: a file with the settings of tools alone states nothing."""
+    project, tools = pyproject.get("project", {}), pyproject.get("tool", {})
+    if "build-system" in pyproject or any(project.get(key) for key in ("dependencies", "optional-dependencies")):
+        return True
+    listings = (project.get("dynamic"), tools.get("poetry"))
+    return any(isinstance(names, list | dict) and "dependencies" in names for names in listings)
+
+
+def _pinned_python(file: Path) -> str:
+    try:
+        lines = file.read_text(errors="replace").split()
+    except OSError:
+        return ""  # the archive cannot hold it either, and says so
+    found = _VERSION.fullmatch(lines[0]) if lines else None
+    return f"=={found[1]}.*" if found else ""

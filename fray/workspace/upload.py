@@ -1,0 +1,100 @@
+"""Storing a workspace: once for each content, by one create-only write."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from weakref import WeakKeyDictionary
+
+from fray.workspace import stat_cache
+from fray.workspace.archive import Archive, check_size, packed
+from fray.workspace.projects import read_project
+from fray.workspace.selection import WorkspaceFile, workspace_files
+from fray.workspace.stat_cache import PackedFolder
+from fray_coordinator.core import Core
+from fray_coordinator.store.interface import ABSENT
+from fray_coordinator.store.store import Store
+from fray_layouts.object_keys import BlobKeys
+from fray_layouts.spec import WorkspaceSpec
+from fray_layouts.units import format_bytes
+
+_SHOWN_DIGITS = 12
+"""Digits of a digest that people are shown: enough to tell any two of their archives apart."""
+
+_stored: WeakKeyDictionary[Store, set[str]] = WeakKeyDictionary()
+"""Keys of the archives that this process has found or stored: under the month of their key they stay that long."""
+
+
+@dataclass(frozen=True)
+class StoredWorkspace:
+    """A workspace that is in the storage.
+
+    Attributes:
+        python: the specifier of the project's versions of Python; "" for any.
+        uploaded: it was not there before.
+    """
+
+    folder: Path
+    spec: WorkspaceSpec
+    python: str
+    uploaded: bool
+
+    def __str__(self) -> str:
+        digest = self.spec.blob.rpartition("/")[2][:_SHOWN_DIGITS]
+        how = "uploaded" if self.uploaded else "already there"
+        files = f"{self.spec.files} file{'s' * (self.spec.files != 1)}"
+        return f"workspace {self.folder}: {files}, {format_bytes(self.spec.size)}, sha256 {digest}, {how}"
+
+
+async def store_workspace(core: Core, folder: Path) -> StoredWorkspace:
+    """Pack a folder, unless it is known to what, and store the archive, unless it is there.
+
+    Raises:
+        InvalidInput: as `workspace_files`, `packed` and `read_project`.
+    """
+    month_of, looked_at = core.now(), time.time()
+    files = await asyncio.to_thread(workspace_files, folder)
+    known = await asyncio.to_thread(stat_cache.recall, folder, files)
+    if known is not None and await _is_stored(core, BlobKeys.key(month_of, known.digest)):
+        check_size(folder, files, known.size)
+        return _described(folder, known, month_of, uploaded=False)
+    archive, became = await asyncio.to_thread(_pack, folder, files, looked_at)
+    key = BlobKeys.key(month_of, became.digest)
+    if is_new := not await _is_stored(core, key):
+        await core.store.put(key, archive.data, ABSENT)
+        _stored.setdefault(core.store, set()).add(key)
+    return _described(folder, became, month_of, uploaded=is_new)
+
+
+def _pack(folder: Path, files: Sequence[WorkspaceFile], looked_at: float) -> tuple[Archive, PackedFolder]:
+    project = read_project(folder, {file.name for file in files})
+    archive = packed(folder, files)
+    became = PackedFolder(
+        digest=archive.digest,
+        size=len(archive.data),
+        files=len(files),
+        dependencies=project.dependencies,
+        python=project.python,
+    )
+    stat_cache.remember(folder, files, became, looked_at)
+    return archive, became
+
+
+async def _is_stored(core: Core, key: str) -> bool:
+    known = _stored.setdefault(core.store, set())
+    if key not in known and any(row.key == key for row in await core.store.list(key, limit=1)):
+        known.add(key)
+    return key in known
+
+
+def _described(folder: Path, became: PackedFolder, month_of: float, uploaded: bool) -> StoredWorkspace:
+    spec = WorkspaceSpec(
+        blob=BlobKeys.key(month_of, became.digest),
+        size=became.size,
+        files=became.files,
+        dependencies=became.dependencies,
+    )
+    return StoredWorkspace(folder, spec, became.python, uploaded)
