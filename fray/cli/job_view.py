@@ -75,8 +75,12 @@ def job_row(job: JobRecord, holding: Holding | None, now: float) -> list[str]:
         job.lease.host if job.lease else "",
         f"{usage.cpu_percent:.0f}%" if usage and holding else "",
         format_bytes(usage.memory if holding else usage.memory_peak) if usage else "",
-        "" if job.exit is None or job.exit.kind == ExitKind.SUCCESS else exit_reason(job.exit),
+        (holding.activity if holding else "") or _reason(job),
     ]
+
+
+def _reason(job: JobRecord) -> str:
+    return "" if job.exit is None or job.exit.kind == ExitKind.SUCCESS else exit_reason(job.exit)
 
 
 JOB_COLUMNS = ("JOB", "STATUS", "ATTEMPT", "AGE", "RAN", "HOST", "CPU", "MEMORY", "REASON")
@@ -110,6 +114,7 @@ def describe(job: JobRecord, holding: Holding | None, waiting: list[str], now: f
         ("started", format_time(job.started_at, now)),
         ("ended", format_time(job.ended_at, now)),
         ("attempt", _attempt(job)),
+        ("doing", holding.activity if holding else ""),
         ("uses", usage_text(holding.usage) if holding and holding.usage else ""),
         *(_ending(job.exit) if job.exit else []),
         ("result", f"{job.result.encoding}, {format_bytes(job.result.size)}" if job.result else ""),

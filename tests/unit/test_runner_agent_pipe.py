@@ -16,6 +16,8 @@ REQUEST: dict[str, Any] = {
     "command": ["true"],
     "is_call": False,
     "env": {"A": "1"},
+    "python_path": [],
+    "preamble": "",
     "cwd": "",
     "timeout": None,
     "grace": 1.0,

@@ -24,6 +24,7 @@ from fray_agents.agent.loops import run_until_first_ends
 from fray_agents.agent.membership import Membership
 from fray_agents.agent.overcommit import Overcommit
 from fray_agents.agent.reconciler_duty import ReconcilerDuty
+from fray_agents.environments.prepare import Preparer
 from fray_agents.host import agent_lock, directories
 from fray_agents.host.capacity import discover
 from fray_agents.host.network import NetworkSettings
@@ -71,6 +72,7 @@ class AgentOptions:
         network: where servers on this host listen and are reached.
         hint_endpoint: where this agent takes hints; see `fray_agents.agent.hint_listener`.
         overcommits: it is a private cluster's only one; see `fray_agents.agent.overcommit`.
+        env_cache: bytes that the host's cache of workspaces and environments may have; None: see `host_cache`.
         rejoins: this process had joined before: it waits until it may join again, also while it is refused.
     """
 
@@ -86,6 +88,7 @@ class AgentOptions:
     network: NetworkSettings = NetworkSettings()  # noqa: RUF009  it is frozen
     hint_endpoint: HintEndpoint | None = None
     overcommits: bool = False
+    env_cache: int | None = None
     rejoins: bool = False
 
 
@@ -120,7 +123,13 @@ class Agent:
         self._job_watch = JobWatch(self.member)
         self._reconciler_duty = ReconcilerDuty(self.member)
         self._attempt_runner = AttemptRunner(
-            self.member, self._work_dir, self._lock.fd, options.start_task, network, options.cwd
+            self.member,
+            self._work_dir,
+            self._lock.fd,
+            options.start_task,
+            Preparer(core, options.env_cache),
+            network,
+            options.cwd,
         )
         self._terminations = 0
         self._gives_up = asyncio.Event()

@@ -15,7 +15,11 @@ import msgspec
 
 from fray_agents.agent.leases import HeldLease
 from fray_agents.agent.membership import Membership
+from fray_agents.environments.errors import EnvironmentFailed, HostUnfit, PreparationFailed
+from fray_agents.environments.prepare import Preparer
+from fray_agents.host.directories import UntrustedDirectory
 from fray_agents.host.network import NetworkSettings
+from fray_agents.runner.exit_report import MESSAGE_LIMIT, shortened
 from fray_agents.tasks import health_check
 from fray_agents.tasks.callable_main import exception_fields
 from fray_agents.tasks.environment import (
@@ -27,7 +31,7 @@ from fray_agents.tasks.environment import (
 )
 from fray_agents.tasks.handle import StartFailed, StartTask, TaskExit, TaskHandle, TaskSpec
 from fray_agents.tasks.outputs import OutputsTooLarge
-from fray_agents.tasks.upload import upload_logs, upload_outputs, upload_result
+from fray_agents.tasks.upload import file_chunks, upload_logs, upload_outputs, upload_result
 from fray_coordinator.actors.discovery import withdraw_all
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, StoreError, StoreRefused
@@ -57,6 +61,7 @@ class AttemptRunner:
         work_dir: where tasks have their directories.
         lock_fd: descriptor of the agent's lock, which runners inherit; None if there is none.
         start_task: starts a task.
+        preparer: makes ready what a job brings.
         network: where servers on this host listen and are reached.
         cwd: where tasks start; None: a fresh directory each.
     """
@@ -65,6 +70,7 @@ class AttemptRunner:
     work_dir: Path
     lock_fd: int | None
     start_task: StartTask
+    preparer: Preparer
     network: NetworkSettings
     cwd: str | None = None
 
@@ -87,10 +93,11 @@ class AttemptRunner:
         """Run one attempt and write how it ended; the record, if the job is to be started here again."""
         assert lease.job is not None, "an attempt that runs was claimed"
         job = lease.job
-        end = await self._end_of(lease, job)
-        lease.phase = HoldingPhase.ENDING
-        after = await self._commit(lease, job, end)
-        await self._clean_up(lease, job.record)
+        async with lease.resources:
+            end = await self._end_of(lease, job)
+            lease.phase = HoldingPhase.ENDING
+            after = await self._commit(lease, job, end)
+            await self._clean_up(lease, job.record)
         return after if after is not None and holds_attempt(after.record, lease.attempt + 1, self.member.id) else None
 
     async def _end_of(self, lease: HeldLease, job: Stored[JobRecord]) -> AttemptEnd:
@@ -108,11 +115,11 @@ class AttemptRunner:
             return _not_started(lease.stop[1])
         try:
             lease.task = await self._started(lease, job)
-        except (StartFailed, OSError) as error:
+        except EnvironmentFailed as error:
+            return await self._not_prepared(lease, job, ExitKind.ENVIRONMENT_FAILED, error)
+        except (StartFailed, HostUnfit, UntrustedDirectory, OSError) as error:
             self.member.count_start(False)
-            return AttemptEnd(
-                AttemptExit(kind=ExitKind.START_FAILED, message=f"the host could not start the task: {error}")
-            )
+            return await self._not_prepared(lease, job, ExitKind.START_FAILED, error)
         except StoreError as error:  # an object's own trouble: the host can start others
             message = f"what it needs could not be read here: {error}"
             return AttemptEnd(AttemptExit(kind=ExitKind.START_FAILED, message=message))
@@ -124,6 +131,14 @@ class AttemptRunner:
         if lease.stop is not None:
             lease.task.stop(*lease.stop)
         return await self._until_ended(lease, job, lease.task)
+
+    async def _not_prepared(self, lease: HeldLease, job: JobRecord, kind: ExitKind, error: Exception) -> AttemptEnd:
+        """The end of an attempt whose task could not be started; what was said on the way becomes its log."""
+        chunks = 0
+        if isinstance(error, PreparationFailed) and error.log is not None:
+            chunks = await upload_logs(self._core, job, file_chunks(error.log), is_no_outage)
+        message = str(error) if kind == ExitKind.ENVIRONMENT_FAILED else f"the host could not start the task: {error}"
+        return AttemptEnd(AttemptExit(kind=kind, message=shortened(message, MESSAGE_LIMIT), log_chunks=chunks))
 
     async def _started(self, lease: HeldLease, job: JobRecord) -> TaskHandle | None:
         """The task; None if it is not to run, because a stop came first or this agent's leases may be others'."""
@@ -143,6 +158,7 @@ class AttemptRunner:
         if lease.attempt > 1:
             await persist(self._core, lambda: cascade.stop_children(self._core, job.id), fails_alone(self._core))
         spec = await self._task_spec(lease, job)
+        lease.activity = ""
         if not self.member.trusts():  # frozen since the claim, perhaps: the job may be someone else's
             return None
         return await self.start_task(spec, self.member.task_deadline(job), self.lock_fd)
@@ -167,7 +183,7 @@ class AttemptRunner:
 
             return gives_up
 
-        logs = asyncio.create_task(upload_logs(self._core, job, task, on_failure()))
+        logs = asyncio.create_task(upload_logs(self._core, job, task.chunks(), on_failure()))
         watch = asyncio.create_task(self._watch_health(lease, job))
         try:
             end = await _task_exit(task, logs, watch)
@@ -219,15 +235,23 @@ class AttemptRunner:
         pickle = None
         if call is not None:
             pickle = _decoded_pickle(call.pickle) if call.pickle else await self._blob(call.blob)
+
+        def tell(activity: str) -> None:
+            lease.activity = activity
+
+        prepared = await self.preparer.prepare(job, directory, lease.resources, tell)
         return TaskSpec(
             directory=directory,
             command=job.spec.entrypoint.command or None,
             callable_pickle=pickle,
-            env=task_environment(job, self._core.root, self.member.id, directory, self.network),
+            env=prepared.environment(task_environment(job, self._core.root, self.member.id, directory, self.network)),
             variables=job_variables(job),
             timeout=job.spec.timeout,
             grace=job.spec.grace,
-            cwd=self.cwd,
+            cwd=self.cwd if prepared.workspace is None else None,
+            python=prepared.python,
+            python_path=prepared.python_path,
+            preamble=prepared.log,
         )
 
     async def _blob(self, key: str) -> bytes:

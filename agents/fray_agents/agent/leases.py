@@ -1,6 +1,7 @@
 """The jobs that an agent holds, and what they leave free of its host; the heartbeat's holdings come from here."""
 
 import asyncio
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -29,6 +30,8 @@ class HeldLease:
         unhealthy: what the health check saw, once it has failed.
         idle: it uses nothing of the host: its task has ended and its end cannot be written, or its claim is in doubt.
         abandoned: its end cannot be written, and the agent leaves: others put it back once the agent is dead.
+        activity: what is done before its task starts, for people; "" for nothing worth telling.
+        resources: what the attempt holds of the host besides its task, let go when it is over.
         serves: it takes no room because it waits for calls; see `overcommit`.
     """
 
@@ -43,6 +46,8 @@ class HeldLease:
     idle: bool = False
     abandoned: bool = False
     serves: bool = False
+    activity: str = ""
+    resources: AsyncExitStack = field(default_factory=AsyncExitStack)
     attempt: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -69,7 +74,7 @@ class HeldLease:
     def restart(self, job: Stored[JobRecord]) -> None:
         """Go on with the job's next attempt; a stop asked for stands, unless its reason was the last one's health."""
         self.job, self.attempt, self.phase = job, job.record.attempt, HoldingPhase.RUNNING
-        self.starting, self.task, self.unhealthy, self.serves = None, None, "", False
+        self.starting, self.task, self.unhealthy, self.activity, self.serves = None, None, "", "", False
         if self.stop is not None and self.stop[1] == ExitKind.UNHEALTHY:
             self.stop = None
 
@@ -118,6 +123,11 @@ class Leases:
     def holdings(self) -> dict[str, Holding]:
         """What the heartbeat lists."""
         return {
-            job: Holding(attempt=lease.attempt, phase=lease.phase, usage=lease.task.usage if lease.task else None)
+            job: Holding(
+                attempt=lease.attempt,
+                phase=lease.phase,
+                usage=lease.task.usage if lease.task else None,
+                activity=lease.activity,
+            )
             for job, lease in self.held.items()
         }

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fray_agents.host.agent_lock import try_lock
-from fray_agents.host.directories import private_dir, remove_tree
+from fray_agents.host.directories import cache_dir, private_dir, remove_tree
 from fray_agents.runner.meter import disk_sizes
 from fray_coordinator.backoff import backoff
 
@@ -165,9 +165,19 @@ class HostCache:
         return True
 
 
-def default_limit(root: Path) -> int:
-    """Bytes that the cache below `root`, which exists, may have where nobody says more."""
-    return min(DEFAULT_LIMIT, shutil.disk_usage(root).total // DISK_SHARE)
+def host_cache(limit: int | None = None) -> HostCache:
+    """This user's cache.
+
+    Args:
+        limit: see `HostCache`; None: `DEFAULT_LIMIT`, on a small disk its `DISK_SHARE`.
+
+    Raises:
+        UntrustedDirectory: it is not this user's alone.
+    """
+    parent = cache_dir()
+    if limit is None:
+        limit = min(DEFAULT_LIMIT, shutil.disk_usage(parent).total // DISK_SHARE)
+    return HostCache(parent / "built", limit)
 
 
 async def _build_content(folder: Path, lock: int, build: Build) -> None:

@@ -74,6 +74,13 @@ async def unpacked(core: Core, cache: HostCache, workspace: WorkspaceSpec) -> As
         yield entry
 
 
+async def copied(core: Core, cache: HostCache, workspace: WorkspaceSpec, target: Path) -> Path:
+    """Make an attempt's own copy of the workspace, as `target`; raises as `unpacked`."""
+    async with unpacked(core, cache, workspace) as entry:
+        await asyncio.to_thread(copy_tree, entry.path, target)
+    return target
+
+
 def copy_tree(source: Path, target: Path) -> None:
     """Copy a tree of files and links: without copying bytes where the file system can share them.
 

@@ -25,7 +25,9 @@ class StartRequest:
         directory: of this attempt; holds `log/`, `work/` and what the task leaves as its result.
         command: program and arguments.
         is_call: the command runs a callable, which leaves in `error.json` what it raised.
-        env: the task's complete environment.
+        env: the task's environment, complete with `python_path` at the head of its PYTHONPATH.
+        python_path: where modules are looked for first.
+        preamble: file whose lines are the first of the log; "" for none.
         cwd: where it starts; "" for `work/`.
         timeout: seconds it may run, or None.
         grace: seconds between SIGTERM and SIGKILL after a time-out.
@@ -40,6 +42,8 @@ class StartRequest:
         self.command: list[str] = fields["command"]
         self.is_call: bool = fields["is_call"]
         self.env: dict[str, str] = fields["env"]
+        self.python_path: list[str] = fields["python_path"]
+        self.preamble: str = fields["preamble"]
         self.cwd: str = fields["cwd"]
         self.timeout: float | None = fields["timeout"]
         self.grace: float = fields["grace"]

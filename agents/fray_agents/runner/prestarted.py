@@ -31,6 +31,7 @@ class PrestartedProcess:
             "directory": request.directory,
             "result_limit": request.result_limit,
             "env": request.env,
+            "python_path": request.python_path,
             "cwd": request.start_directory,
         }
         try:

@@ -82,7 +82,7 @@ def _run(
         return _end({"kind": "preempted", "message": "not started: its agent's deadline had passed"})
     try:
         os.mkdir(request.path("log"))
-        os.mkdir(request.path("work"))
+        os.makedirs(request.path("work"), exist_ok=True)  # the workspace may be there
         task = Supervisor(request, agent, cgroup, prestarted)
     except NotExecutable as error:
         return _end({"kind": "exited", "code": error.code, "message": str(error)})
@@ -137,6 +137,8 @@ class Supervisor:
         self._chunks = LogChunks(
             request.path("log"), request.spool_limit, lambda number: agent.send("chunk", number=number)
         )
+        if request.preamble:
+            self._chunks.append_file(request.preamble)
 
     def run(self) -> dict[str, Any]:
         """Supervise until the tree is gone; the fields of the "exit" event."""

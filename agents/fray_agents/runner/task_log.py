@@ -135,6 +135,14 @@ class LogChunks:
             if start < len(lines):
                 self.seal()
 
+    def append_file(self, path: str) -> None:
+        """Append a file of text as lines of stderr."""
+        lines = LineFormatter("stderr")
+        with open(path, "rb") as file:
+            while data := file.read(READ_BYTES):
+                self.append(lines.format(data))
+        self.append(lines.flush())
+
     def seal(self) -> None:
         """Complete the current chunk, if there is one."""
         if self._fd is None:

@@ -65,8 +65,8 @@ def wait_for_call(modules: list[str]) -> tuple[str, int]:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.environ.clear()
     os.environ.update(call["env"])
-    if sys.path[0] == os.getcwd():
-        sys.path[0] = call["cwd"]  # where it would be, had it been started there
+    first = [call["cwd"]] if sys.path[0] == os.getcwd() else []
+    sys.path[: len(first)] = [*first, *call["python_path"]]  # as if it had been started there
     os.chdir(call["cwd"])
     sys.argv[1:] = [call["directory"], str(call["result_limit"])]
     return call["directory"], call["result_limit"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,6 +41,9 @@ class TaskSpec:
         variables: those of `env` that the job itself asked for.
         timeout: seconds it may run.
         grace: seconds between SIGTERM and SIGKILL when the timeout has passed.
+        python: the interpreter of a callable.
+        python_path: where modules are looked for first, before PYTHONPATH.
+        preamble: a file whose lines are the first of its log.
         cwd: where it starts; by default a fresh `work/` in the directory.
         result_limit: bytes that its result may have.
         spool_limit: bytes of log chunks on disk beyond which the task's output waits.
@@ -55,6 +59,9 @@ class TaskSpec:
     grace: float
     variables: Mapping[str, str] = field(default_factory=dict)
     cwd: str | None = None
+    python: str = sys.executable
+    python_path: Sequence[Path] = ()
+    preamble: Path | None = None
     result_limit: int = RESULT_LIMIT
     spool_limit: int = SPOOL_LIMIT
     container: ContainerSpec | None = None

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fray_agents.tasks.environment import inherited_environment
 from fray_agents.tasks.handle import TaskHandle, TaskSpec
-from fray_agents.tasks.process_task import CALLABLE_COMMAND, RUNNER_TIMEOUT, ProcessTask, start_runner
+from fray_agents.tasks.process_task import CALLABLE_OPTIONS, RUNNER_TIMEOUT, ProcessTask, start_runner
 
 log = logging.getLogger("fray")
 
@@ -47,14 +48,14 @@ class Prestarter:
 
     def __init__(self, modules: Sequence[str], cgroup_prefix: str = "") -> None:
         self._cgroup_prefix = cgroup_prefix
-        self._command = [*CALLABLE_COMMAND, "--prestarted", *modules]
+        self._command = [sys.executable, *CALLABLE_OPTIONS, "--prestarted", *modules]
         self._prestarted: _Prestarted | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._making: asyncio.Task[None] | None = None
 
     async def start(self, spec: TaskSpec, deadline: float, lock_fd: int | None) -> TaskHandle:
         """See `ProcessTask.start`."""
-        if spec.callable_pickle is None or spec.container is not None:
+        if spec.callable_pickle is None or spec.container is not None or spec.python != sys.executable:
             return await ProcessTask.start(spec, deadline, lock_fd, None, self._cgroup_prefix)
         variables = _start_variables(spec.env)
         runner = self._take(variables, lock_fd)

@@ -49,8 +49,8 @@ _JSON_LIMIT = 4 * 1024**2
 _EVENT_LIMIT = 1024**2
 """Bytes of one event of the runner; the longest is an exit, whose texts `exit_report` bounds."""
 
-CALLABLE_COMMAND = [sys.executable, "-m", "fray_agents.tasks.callable_main"]
-"""The command of a callable's process, but for its arguments."""
+CALLABLE_OPTIONS = ["-m", "fray_agents.tasks.callable_main"]
+"""The options of an interpreter that runs a callable, but for the arguments."""
 
 _NO_ANSWER = "its runner did not answer in time, and the agent has killed it and all its processes"
 
@@ -339,14 +339,21 @@ async def start_runner(
 
 def _start_request(spec: TaskSpec, deadline: float) -> dict[str, Any]:
     """The fields of `fray_agents.runner.agent_pipe.StartRequest`."""
-    result_var = {"FRAY_RESULT": str(spec.directory / "result")} if spec.command else {}
-    python = spec.container.python if spec.container is not None else CALLABLE_COMMAND
+    python_path = [str(path) for path in spec.python_path]
+    env = {**spec.env, TASK_DIR_VAR: str(spec.directory)}
+    if spec.command:
+        env["FRAY_RESULT"] = str(spec.directory / "result")
+    if python_path:
+        env["PYTHONPATH"] = os.pathsep.join([*python_path, *filter(None, [env.get("PYTHONPATH")])])
+    python = spec.container.python if spec.container is not None else [spec.python, *CALLABLE_OPTIONS]
     call = [*python, str(spec.directory), str(spec.result_limit)]
     return {
         "directory": str(spec.directory),
         "command": spec.command or call,
         "is_call": spec.command is None,
-        "env": {**spec.env, TASK_DIR_VAR: str(spec.directory), **result_var},
+        "env": env,
+        "python_path": python_path,
+        "preamble": str(spec.preamble or ""),
         "cwd": spec.cwd or "",
         "timeout": spec.timeout,
         "grace": spec.grace,

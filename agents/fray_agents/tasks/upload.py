@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
-from collections.abc import Callable
+import sys
+from collections.abc import AsyncIterator, Callable
 from itertools import islice
+from pathlib import Path
 
 import msgspec
 
-from fray_agents.tasks.handle import ResultFile, TaskHandle
+from fray_agents.runner.task_log import CHUNK_BYTES, LogChunks, chunk_name
+from fray_agents.tasks.handle import ResultFile, TaskFile, TaskHandle
 from fray_coordinator.concurrency import map_concurrently
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreError
@@ -26,14 +29,17 @@ PARTS_AT_ONCE = 4
 """Parts of outputs that are in memory and on their way at a time: 64 MiB, which fill the line to most buckets."""
 
 
-async def upload_logs(core: Core, job: JobRecord, task: TaskHandle, gives_up: Callable[[StoreError], bool]) -> int:
+async def upload_logs(
+    core: Core, job: JobRecord, chunks: AsyncIterator[tuple[int, TaskFile]], gives_up: Callable[[StoreError], bool]
+) -> int:
     """Upload each sealed chunk under its number and remove the file; returns the number of the last, 0 if none.
 
     Args:
+        chunks: as `TaskHandle.chunks` gives them.
         gives_up: asked after each failure whether the rest is lost.
     """
     last = 0
-    async for number, path in task.chunks():
+    async for number, path in chunks:
         data = path.read_bytes()  # at most a chunk: quicker than a thread
         key = WorkKeys.log(job.id, job.attempt, 0, number)
         try:
@@ -95,3 +101,14 @@ async def upload_outputs(
         last += len(some)
     await put(manifest, msgspec.json.encode(listed))
     return KeptOutputs(key=manifest, parts=last, files=len(listed.files), size=sum(each.size for each in listed.files))
+
+
+async def file_chunks(text: Path) -> AsyncIterator[tuple[int, TaskFile]]:
+    """The chunks of the log of an attempt whose task never started, from a file of text; made beside that file."""
+    folder = text.with_suffix(".chunks")
+    await asyncio.to_thread(folder.mkdir)
+    chunks = LogChunks(str(folder), sys.maxsize, lambda number: None)
+    await asyncio.to_thread(chunks.append_file, str(text))
+    chunks.seal()
+    for number in range(1, chunks.count + 1):
+        yield number, TaskFile(folder / chunk_name(number), 2 * CHUNK_BYTES)

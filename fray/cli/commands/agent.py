@@ -22,12 +22,23 @@ if TYPE_CHECKING:
 @click.option("--memory", help="Memory to offer, such as 8GB.")
 @click.option("--gpus", help="GPUs to offer: a count, or kind:count such as h100:8.")
 @click.option("--preemptible", is_flag=True, help="This host may be taken away at any time.")
+@click.option(
+    "--env-cache", help="Disk for workspaces and environments, such as 50GB; by default 20GB, or a fifth of it."
+)
 @click.option("--bind", default="", help="Address that actors listen on; by default the one that others reach.")
 @click.option("--advertise", default="", help="Host name or address under which others reach this host.")
 @click.option("--network", default="default", show_default=True, help="Name of the network this host is in.")
 @click.option("--no-inbound", is_flag=True, help="Nobody can connect to this host: it runs no actors.")
 def command(
-    app: App, pool: str, preemptible: bool, bind: str, advertise: str, network: str, no_inbound: bool, **offered: Any
+    app: App,
+    pool: str,
+    preemptible: bool,
+    env_cache: str | None,
+    bind: str,
+    advertise: str,
+    network: str,
+    no_inbound: bool,
+    **offered: Any,
 ) -> None:
     """Join the cluster under the root and run jobs until SIGTERM or Ctrl-C.
 
@@ -37,11 +48,17 @@ def command(
     from fray_agents.agent.agent import AgentOptions
     from fray_agents.agent.daemon import run_agent
     from fray_agents.host.network import NetworkSettings
+    from fray_layouts.units import parse_bytes
 
     capacity = capacity_of(**offered)
     settings = NetworkSettings(network, bind, advertise, inbound=not no_inbound)
     options = AgentOptions(
-        pool=pool, preemptible=preemptible, capacity=capacity, network=settings, preload=PRESTART_MODULES
+        pool=pool,
+        preemptible=preemptible,
+        capacity=capacity,
+        network=settings,
+        preload=PRESTART_MODULES,
+        env_cache=None if env_cache is None else parse_bytes("--env-cache", env_cache),
     )
 
     def joined(agent_id: str) -> None:

@@ -1,0 +1,101 @@
+"""Prepares attempts: everything that a job brings is made ready on this host, and held until its attempt is over."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+from fray_agents.environments import workspace
+from fray_agents.environments.cache import HostCache, host_cache
+from fray_agents.environments.errors import PreparationFailed
+from fray_agents.host.directories import remove_tree
+from fray_coordinator.core import Core
+from fray_layouts.records import JobRecord
+
+_BUILD_LOG = "environment.log"
+"""A file of this name in an attempt's directory gets what is said while its environment is made."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What an attempt was prepared with.
+
+    Attributes:
+        python: the interpreter of callables, first on PATH if it is not the agent's own.
+        workspace: the attempt's copy of the workspace, where it starts; None if it has none.
+        env: variables besides those of the task.
+        log: what becomes the first lines of the job's log; None if nothing was said.
+    """
+
+    python: str = sys.executable
+    workspace: Path | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    log: Path | None = None
+
+    @property
+    def python_path(self) -> list[Path]:
+        """Where modules are looked for first."""
+        if self.workspace is None:
+            return []
+        return [path for path in (self.workspace, self.workspace / "src") if path.is_dir()]
+
+    def environment(self, own: Mapping[str, str]) -> dict[str, str]:
+        """The environment of the task, from what it would be without all this."""
+        env = {**own, **self.env}
+        if self.python != sys.executable:
+            env["PATH"] = os.pathsep.join([os.path.dirname(self.python), env.get("PATH", os.defpath)])
+        return env
+
+
+class Preparer:
+    """Prepares the attempts of one agent.
+
+    Args:
+        cache_limit: bytes that the host's cache may have; None: see `default_limit`.
+    """
+
+    def __init__(self, core: Core, cache_limit: int | None = None) -> None:
+        self._core = core
+        self._cache_limit = cache_limit
+
+    @cached_property
+    def _cache(self) -> HostCache:
+        return host_cache(self._cache_limit)
+
+    async def prepare(
+        self, job: JobRecord, directory: Path, held: AsyncExitStack, tell: Callable[[str], None]
+    ) -> Prepared:
+        """Make ready what the job brings.
+
+        Args:
+            directory: of the attempt; made if there is anything to put there.
+            held: gets what has to be let go once the attempt is over.
+            tell: called with what is done now, for people.
+
+        Raises:
+            EnvironmentFailed: it cannot be made ready on any host.
+            HostUnfit, UntrustedDirectory, OSError: it cannot on this one.
+        """
+        spec = job.spec.environment
+        prepared = Prepared()
+        if spec.workspace is None:
+            return prepared
+        held.push_async_callback(remove_tree, directory)
+        await asyncio.to_thread(directory.mkdir, parents=True, exist_ok=True)
+        log = directory / _BUILD_LOG
+        try:
+            tell("unpacking the workspace")
+            copy = await workspace.copied(self._core, self._cache, spec.workspace, directory / "work")
+            prepared = replace(prepared, workspace=copy)
+        except PreparationFailed as error:
+            error.log = _existing(log)
+            raise
+        return replace(prepared, log=_existing(log))
+
+
+def _existing(path: Path) -> Path | None:
+    return path if path.exists() else None

@@ -1,0 +1,114 @@
+"""What an agent makes of preparations that fail, take long, or are not wanted any more; in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from fray_agents.agent.agent import Agent, AgentOptions
+from fray_agents.environments.errors import EnvironmentFailed, HostUnfit
+from fray_agents.environments.prepare import Prepared, Preparer
+from fray_coordinator.core import Core
+from fray_coordinator.jobs.logs import read_logs
+from fray_coordinator.jobs.stopping import stop
+from fray_coordinator.jobs.waiting import wait_for
+from fray_layouts.records import JobRecord, Resources
+from tests.support.fake_tasks import fake
+from tests.support.scripted_agents import agent_now, job_now, launch
+from tests.support.virtual import Cluster
+
+HOST = Resources(cpu=1000, memory=2**33, disk=2**33)
+
+
+@asynccontextmanager
+async def an_agent(cluster: Cluster, folder: Path) -> AsyncIterator[Agent]:
+    options = AgentOptions(capacity=HOST, work_dir=folder, start_task=fake(folder, {"job": 5.0}))
+    agent = Agent(await cluster.core(), options)
+    life = asyncio.create_task(agent.run())
+    try:
+        yield agent
+    finally:
+        life.cancel()
+        await asyncio.gather(life, return_exceptions=True)
+
+
+async def ended(user: Core, job: JobRecord) -> JobRecord:
+    await wait_for(user, [job.id], timeout=4000)
+    return await job_now(user, job.id)
+
+
+def prepares(monkeypatch: pytest.MonkeyPatch, act: Callable[..., object]) -> None:
+    monkeypatch.setattr(Preparer, "prepare", act)
+
+
+async def test_an_environment_that_cannot_be_made_fails_the_job_at_once_and_its_output_is_the_log(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def prepare(
+        self: Preparer, job: JobRecord, directory: Path, held: AsyncExitStack, tell: Callable[[str], None]
+    ) -> Prepared:
+        error = EnvironmentFailed("the job's packages cannot be installed")
+        error.log = tmp_path / "environment.log"
+        raise error
+
+    (tmp_path / "environment.log").write_text("error: there is no package nosuch\nin line 2")
+    prepares(monkeypatch, prepare)
+    user = await cluster.core()
+    async with an_agent(cluster, tmp_path):
+        after = await ended(user, await launch(user, max_retries_failure=5))
+    assert after.exit is not None
+    assert (after.status, after.attempt, after.exit.kind) == ("failed", 1, "environment-failed")
+    assert after.exit.message == "the job's packages cannot be installed"
+    said = [line.data for line in await read_logs(user, after)]
+    assert said == [b"error: there is no package nosuch", b"in line 2"]
+
+
+async def test_what_one_host_cannot_make_is_tried_on_another_one(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def prepare(*_: object) -> Prepared:
+        raise HostUnfit("the index does not answer")
+
+    prepares(monkeypatch, prepare)
+    user = await cluster.core()
+    job = await launch(user)
+    async with an_agent(cluster, tmp_path):
+        await asyncio.sleep(20)
+        after = await job_now(user, job.id)
+    assert (after.failures, after.avoid_hosts) == (0, [after.history[0].host])
+    assert after.history[0].exit.kind == "start-failed"
+    assert "the index does not answer" in after.history[0].exit.message
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+async def test_what_is_done_is_told_and_all_is_let_go_in_the_end(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped: bool
+) -> None:
+    let_go = []
+
+    async def prepare(
+        self: Preparer, job: JobRecord, directory: Path, held: AsyncExitStack, tell: Callable[[str], None]
+    ) -> Prepared:
+        held.callback(let_go.append, job.id)
+        tell("building the environment")
+        await asyncio.sleep(60)
+        return Prepared(env={"MADE": "yes"})
+
+    prepares(monkeypatch, prepare)
+    user = await cluster.core()
+    job = await launch(user)
+    async with an_agent(cluster, tmp_path) as agent:
+        await asyncio.sleep(20)
+        (holding,) = (await agent_now(user, agent.id)).holdings.values()
+        assert (holding.activity, let_go) == ("building the environment", [])
+        if stopped:
+            await stop(user, job.id, "not wanted")
+        after = await ended(user, job)
+        assert after.status == ("stopped" if stopped else "succeeded")
+        await asyncio.sleep(10)
+        assert (await agent_now(user, agent.id)).holdings == {}
+    assert let_go == [job.id]
