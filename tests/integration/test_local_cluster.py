@@ -286,7 +286,7 @@ def test_unknown_jobs_are_not_found(cluster: LocalCluster) -> None:
 def test_it_says_that_no_agent_can_run_a_job_instead_of_staying_silent(
     cluster: LocalCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "DIAGNOSE_AFTER", 0.0)
+    monkeypatch.setattr(waiting, "WARN_AFTER", 0.0)
     job = cluster.launch(call(print, pool="elsewhere"))
     with caplog.at_level(logging.WARNING, "fray"), pytest.raises(TimeoutError):
         cluster.wait(job, timeout=0.1)

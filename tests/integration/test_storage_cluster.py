@@ -105,7 +105,7 @@ def test_the_environment_may_name_the_namespace(monkeypatch: pytest.MonkeyPatch)
 def test_waiting_without_an_agent_says_so(
     cluster: StorageCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "DIAGNOSE_AFTER", 0.0)
+    monkeypatch.setattr(waiting, "WARN_AFTER", 0.0)
     with caplog.at_level(logging.WARNING, "fray"), pytest.raises(TimeoutError):
         cluster.wait(cluster.launch(a_request()), timeout=0.1)
     assert "no live agent in pool default" in caplog.text

@@ -145,7 +145,7 @@ async def test_a_thousand_jobs_are_watched_by_listings_not_by_a_thousand_reads(c
 
 
 async def test_it_says_so_when_nobody_can_start_the_job(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "DIAGNOSE_AFTER", 0.0)
+    monkeypatch.setattr(waiting, "WARN_AFTER", 0.0)
     monkeypatch.setattr(waiting, "_DIAGNOSE_INTERVAL", 0.0)
 
     jobs = await submitted(core, 3)
@@ -161,29 +161,17 @@ async def test_it_says_so_when_nobody_can_start_the_job(core: Core, monkeypatch:
     ]
 
 
-async def test_it_is_silent_while_an_agent_could_run_the_job(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "DIAGNOSE_AFTER", 0.0)
-
-    jobs = await submitted(core)
-    agent = AgentRecord(id="busy", host="h", pool="default", capacity=Resources(cpu=4000))
-    await core.records.write(AgentKeys.key("busy"), AgentRecord, agent, None)
-    told: list[str] = []
-    with pytest.raises(TimeoutError, match=r"job-.* waits: busy: cpu: 1 cores wanted"):
-        await wait_for(core, jobs, timeout=0.05, on_waiting=lambda job, why: told.append(why))
-    assert told == []
-
-
-async def test_a_job_that_waits_for_room_for_long_says_so_once(cluster: Cluster) -> None:
+async def test_a_job_that_waits_for_room_says_so_once(cluster: Cluster) -> None:
     core = await cluster.core()
     jobs = await submitted(core, 2)
     agent = AgentRecord(id="busy", host="h", pool="default", capacity=Resources(cpu=4000), interval=1e6)
     await core.records.write(AgentKeys.key("busy"), AgentRecord, agent, None)
     told: list[str] = []
     short = "busy: cpu: 1 cores wanted, 0 free"
-    with pytest.raises(TimeoutError, match=f"2 of 2 jobs .*; job-.* waits: {short}"):
-        await wait_for(core, jobs, timeout=waiting.WARN_AFTER, on_waiting=lambda job, why: told.append(why))
+    with pytest.raises(TimeoutError, match="2 of 2 jobs "):
+        await wait_for(core, jobs, timeout=0.9 * waiting.WARN_AFTER, on_waiting=lambda job, why: told.append(why))
     assert told == []
-    with pytest.raises(TimeoutError):
+    with pytest.raises(TimeoutError, match=f"2 of 2 jobs .*; job-.* waits: {short}"):
         await wait_for(core, jobs, timeout=3 * waiting.WARN_AFTER, on_waiting=lambda job, why: told.append(why))
     assert told == [short]
 

@@ -80,7 +80,7 @@ async def wait_for(
         timeout: seconds; None waits for ever.
         any_failure: return as soon as one has failed or was stopped.
         on_change: gets each record when it is first seen and when it changed.
-        on_waiting: gets a job that stays pending and the reason: at once if nothing that is there will ever start it.
+        on_waiting: gets a job that stays pending, and why it does not start.
 
     Returns:
         The records by id, in the given order; with `any_failure` some may not have ended.
@@ -180,11 +180,9 @@ class PollBackoff:
         return backoff(first, self.core.settings.poll_interval * intervals, _GROWTH)
 
 
-DIAGNOSE_AFTER = 3.0
-"""Seconds that a job is seen pending before its waiter asks why: where there is room, a claim takes less."""
-
-WARN_AFTER = 30.0
-"""Seconds that it is seen waiting for room, which other jobs may give back, before its waiter says so."""
+WARN_AFTER = 2.0
+"""Seconds that a job is seen pending before its waiter says why: where there is room a claim takes less, and a person
+who sees nothing for longer wonders."""
 
 _DIAGNOSE_INTERVAL = 30.0
 """Seconds between two questions: each reads every agent's record."""
@@ -219,7 +217,7 @@ class UnschedulableWarnings:
         late = {
             (job.spec.pool, shape_of(job.spec)): job
             for job in reversed(waiting)
-            if now - self._since[job.id] >= DIAGNOSE_AFTER
+            if now - self._since[job.id] >= WARN_AFTER
         }
         unwarned = {kind: job for kind, job in late.items() if kind not in self._warned}
         if unwarned and now >= self._not_before:
@@ -231,12 +229,12 @@ class UnschedulableWarnings:
         return next((f"; {job} waits: {why}" for job, why in self._reasons.items()), "")
 
     async def _diagnose(self, waiting: dict[tuple[str, Shape], JobRecord]) -> None:
-        agents, now = await refreshed_agents(self.core), self.core.clock.boottime()
+        agents = await refreshed_agents(self.core)
         for kind, job in waiting.items():
             live = live_agents(agents, job.spec.pool, self.core.now())
             never = unschedulable_reason(job, live)
             reasons = waiting_reasons(job, live, self.core.now())[:_MAX_AGENTS_NAMED]
             why = self._reasons[job.id] = never or "; ".join(reasons)
-            if self.warn is not None and (never or now - self._since[job.id] >= WARN_AFTER):
-                self._warned.add(kind)
+            self._warned.add(kind)
+            if self.warn is not None:
                 self.warn(job, why)
