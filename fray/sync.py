@@ -34,8 +34,7 @@ class WouldDeadlock(Permanent):
 def persist(act: Callable[[], T], waits: str) -> T:
     """Repeat `act` until the storage has done it, through outages and refusals; blocks the calling thread.
 
-    Args:
-        waits: what is to be stored, for the log.
+    waits: what is to be stored, for the log.
     """
     pauses = backoff(*STORE_PAUSES)
     while True:
@@ -58,9 +57,7 @@ class LoopThread:
         """Run a coroutine in the loop, and wait for its result.
 
         An exception that interrupts the wait, such as KeyboardInterrupt, cancels the coroutine and waits for its end.
-
-        Raises:
-            WouldDeadlock: called from the loop's own thread.
+        Raises WouldDeadlock: called from the loop's own thread.
         """
         if threading.current_thread() is self._thread:
             coroutine.close()

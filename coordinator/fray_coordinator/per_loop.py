@@ -12,10 +12,7 @@ class PerLoop(Generic[T]):
     """A resource that each event loop of each process opens for itself, when it is first asked for.
 
     Neither sessions nor their sockets can be shared between loops. After a fork the child opens its own and leaves the
-    parent's alone.
-
-    Args:
-        open: opens the resource; called again by whoever asks next if it raised.
+    parent's alone. open: opens the resource; called again by whoever asks next if it raised.
     """
 
     def __init__(self, open: Callable[[], Awaitable[T]]) -> None:

@@ -19,8 +19,7 @@ async def persist(
 ) -> T:
     """Repeat `act` until the store does it: an outage ends, and so does a refusal.
 
-    Args:
-        gives_up: asked after each failure whether to raise it instead.
+    gives_up: asked after each failure whether to raise it instead.
     """
     pauses = backoff(*STORE_PAUSES)
     while True:

@@ -39,8 +39,7 @@ class App:
     def run(self, work: Callable[[Core], Awaitable[T]], create: bool = False) -> T:
         """Run `work` on the open cluster and return its result.
 
-        Args:
-            create: create the cluster if there is none under the root, instead of refusing.
+        create: create the cluster if there is none under the root, instead of refusing.
         """
         return asyncio.run(self._run(work, create))
 

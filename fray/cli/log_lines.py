@@ -17,9 +17,8 @@ if TYPE_CHECKING:
 def print_lines(lines: Iterable[LogLine], as_json: bool, raw: bool) -> None:
     """Lines of a log: each stream to its own here; or a JSON object each.
 
-    Args:
-        raw: byte for byte. Otherwise what a terminal would obey is escaped, but for the carriage returns of progress
-            bars, which can hide no line but their own.
+    raw: byte for byte. Otherwise what a terminal would obey is escaped, but for the carriage returns of progress bars,
+    which can hide no line but their own.
     """
     for line in lines:
         if as_json:

@@ -28,8 +28,7 @@ def call_reference(number: int) -> Any:
 class CallableReferences:
     """Keeps the calls of one cluster's jobs until the jobs have ended.
 
-    Args:
-        ended: tells which of some jobs have ended for good.
+    ended: tells which of some jobs have ended for good.
     """
 
     def __init__(self, ended: Callable[[Sequence[JobId]], Collection[JobId]]) -> None:

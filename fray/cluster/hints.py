@@ -27,8 +27,7 @@ NO_TARGETS_TTL = 5.0
 class HintSender:
     """Sends one process's hints to the agents of one cluster.
 
-    Args:
-        keyring: the keys that authenticate hints; asked for when the first hint is sent.
+    keyring: the keys that authenticate hints; asked for when the first hint is sent.
     """
 
     def __init__(self, keyring: Callable[[], Keyring]) -> None:

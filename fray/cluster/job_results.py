@@ -15,8 +15,7 @@ from fray_layouts.records import JobRecord, JobResult
 async def fetch_result(core: Core, job: JobRecord) -> tuple[JobResult, bytes]:
     """Read the result of a job that succeeded: its record, and its bytes (none for a value that is in the record).
 
-    Raises:
-        NoResult: the job has none, or its bytes are gone or damaged.
+    Raises NoResult: the job has none, or its bytes are gone or damaged.
     """
     found = job.result
     if found is None:
@@ -40,8 +39,7 @@ def _decoded(job_id: str, text: str) -> bytes:
 def decode_result(result: JobResult, data: bytes) -> Any:
     """Decode what the job returned. Unpickling runs the user's code, so call it in the user's thread.
 
-    Raises:
-        NoResult: the bytes are not what the encoding says, or unpickling needs modules that are not here.
+    Raises NoResult: the bytes are not what the encoding says, or unpickling needs modules that are not here.
     """
     try:
         match result.encoding:

@@ -18,8 +18,7 @@ from fray_layouts.pool_records import OutcomeKind, TaskOutcome
 class FutureTable:
     """The tasks that this driver knows, and their futures; may be used by many threads.
 
-    Args:
-        own_only: leave tasks out that other drivers submitted.
+    own_only: leave tasks out that other drivers submitted.
     """
 
     def __init__(self, own_only: bool = False) -> None:

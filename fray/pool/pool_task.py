@@ -73,11 +73,7 @@ class PoolTask:
 
 
 def packed_function(call: Callable[..., Any]) -> PackedFunction:
-    """Pack a function, as it is now.
-
-    Raises:
-        InvalidInput: it cannot be pickled.
-    """
+    """Pack a function, as it is now. Raises InvalidInput: it cannot be pickled."""
     yields = inspect.isgeneratorfunction(call)
     if _is_importable(call):
         return PackedFunction(call, yields)
@@ -95,8 +91,7 @@ def packed_function(call: Callable[..., Any]) -> PackedFunction:
 def packed_task(worker: str, function: PackedFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> PoolTask:
     """Make a task for the workers of that name. Its arguments are pickled now, and may be changed afterwards.
 
-    Raises:
-        InvalidInput: the arguments cannot be pickled.
+    Raises InvalidInput: the arguments cannot be pickled.
     """
     try:
         return PoolTask(function, packed_call(worker, "run", (function.form, args, kwargs), {}))

@@ -58,8 +58,7 @@ class FunctionMissing(Permanent, RuntimeError):
 def run_worker(name: str, incarnation: int, idle: float) -> None:
     """Work for a pool of the current cluster until the pool is shut down, or the job is stopped.
 
-    Args:
-        idle: seconds without a task after which the worker ends; the driver starts others when there is work.
+    idle: seconds without a task after which the worker ends; the driver starts others when there is work.
     """
     with suppress(QueueNotFound):
         QueueWorker(current_cluster(), name, incarnation, idle).work()

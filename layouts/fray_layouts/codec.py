@@ -29,8 +29,7 @@ class Decoded(Generic[T]):
 def decode(data: bytes, kind: type[T]) -> Decoded[T]:
     """Read a record, or any other JSON object that a struct describes.
 
-    Raises:
-        Malformed: the bytes are not a JSON object of this kind (unknown fields are fine).
+    Raises Malformed: the bytes are not a JSON object of this kind (unknown fields are fine).
     """
     raw = parse_json(data)
     try:

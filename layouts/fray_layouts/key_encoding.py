@@ -50,8 +50,7 @@ def digest_text(digest: bytes) -> str:
 def encode_time(seconds: float) -> str:
     """Milliseconds since the epoch in nine base-32 digits: text order is time order.
 
-    Raises:
-        InvalidInput: the time is before the epoch, or after the year 3084.
+    Raises InvalidInput: the time is before the epoch, or after the year 3084.
     """
     if not 0 <= seconds <= MAX_TIME:
         raise InvalidInput("time", seconds, f"give seconds since the epoch, at most {MAX_TIME:.0f}")

@@ -104,8 +104,7 @@ def encode_segment(header: SegmentHeader, bodies: Sequence[bytes]) -> bytes:
 def decode_segment(data: bytes) -> tuple[SegmentHeader, list[bytes]]:
     """The header and the items of a segment; a large item's bytes are empty.
 
-    Raises:
-        Malformed: the bytes are no segment.
+    Raises Malformed: the bytes are no segment.
     """
     line, _, rest = data.partition(b"\n")
     header = codec.decode(line, SegmentHeader).record

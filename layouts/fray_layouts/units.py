@@ -13,8 +13,7 @@ _BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40, "pi": 2**50}
 def parse_bytes(field: str, value: int | str) -> int:
     """Bytes in `value`: a number, or text such as "128m", "2GB" (powers of 1000) or "512MiB" (powers of 1024).
 
-    Raises:
-        InvalidInput: naming `field`, if it is negative or not a size.
+    Raises InvalidInput: naming `field`, if it is negative or not a size.
     """
     if isinstance(value, int):
         if value < 0:

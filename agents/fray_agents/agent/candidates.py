@@ -70,8 +70,7 @@ class Candidates:
     def extend(self, keys: Sequence[str], free: Resources | None = None) -> bool:
         """Add these keys behind those that were listed before; whether any of them can ever run here.
 
-        Args:
-            free: keep no more than fits this, for others of the other shapes, which come first, were passed.
+        free: keep no more than fits this, for others of the other shapes, which come first, were passed.
         """
         fits = False
         queues: dict[str, ShapeQueue | None] = {}

@@ -120,8 +120,7 @@ class DriverLease:
 class Driver:
     """This program on one cluster; it has a lease from the first thing on that it owns. Lives in the background loop.
 
-    Args:
-        program: what runs, for people.
+    program: what runs, for people.
     """
 
     def __init__(self, core: Core, namespace: str, program: str) -> None:

@@ -21,8 +21,7 @@ log = logging.getLogger("fray")
 async def reap_predecessors(core: Core, own: AgentLock) -> list[str]:
     """Declare dead and reap this host's agents whose locks are free, and remove what they left; returns their ids.
 
-    Raises:
-        StoreUnavailable: the store answers nobody.
+    Raises StoreUnavailable: the store answers nobody.
     """
     reaped = []
     for path in sorted(own.path.parent.glob("*.lock")):

@@ -71,8 +71,7 @@ class AgentProblems:
     def tolerated(self, action: str) -> Iterator[None]:
         """Run one round of a loop: its failure is noted until a later round works, and goes no further.
 
-        Args:
-            action: what the loop does, as in "cannot <action>".
+        action: what the loop does, as in "cannot <action>".
         """
         try:
             yield

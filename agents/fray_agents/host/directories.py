@@ -46,10 +46,8 @@ def user_dir(*names: str) -> Path:
 def cache_dir() -> Path:
     """Where this user's agents keep what later ones can use: `fray` under XDG_CACHE_HOME, else under `~/.cache`.
 
-    Where neither can be made (a user without a home) it is under the temporary directory.
-
-    Raises:
-        UntrustedDirectory: it is not this user's alone.
+    Where neither can be made (a user without a home) it is under the temporary directory. Raises UntrustedDirectory: it
+    is not this user's alone.
     """
     parent = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
     try:

@@ -23,8 +23,7 @@ class NetworkSettings:
     def resolved(self, local: bool) -> NetworkSettings:
         """The settings with loopback for what is empty where the cluster is this machine, else this host's own address.
 
-        Args:
-            local: the cluster's root is on this machine's files.
+        local: the cluster's root is on this machine's files.
         """
         own = self.bind if self.bind not in _WILDCARD_ADDRESSES else LOOPBACK if local else host_address()
         return replace(self, bind=self.bind or own, advertise=self.advertise or own)

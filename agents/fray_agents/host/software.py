@@ -25,11 +25,7 @@ _ELF = b"\x7fELF"
 
 
 def discover_software(environ: Mapping[str, str] = os.environ) -> Software:
-    """What this host has; takes a millisecond.
-
-    Args:
-        environ: where `PATH` and uv's own settings are looked for.
-    """
+    """What this host has; takes a millisecond. environ: where `PATH` and uv's own settings are looked for."""
     pythons = find_pythons(environ) if find_uv(environ) else {}
     engine = find_engine(environ)
     return Software(

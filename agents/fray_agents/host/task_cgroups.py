@@ -27,10 +27,7 @@ _START_TIME_FIELD = 19
 def claim_prefix(root: Path = Path("/")) -> str:
     """Path of the cgroups that this process's tasks may have, to which each adds a name; "" if it may make none.
 
-    Ends what dead agents left beside them.
-
-    Args:
-        root: where `/proc`, `/sys` and `/run` are looked for.
+    Ends what dead agents left beside them. root: where `/proc`, `/sys` and `/run` are looked for.
     """
     try:
         parent = _claimed(root)

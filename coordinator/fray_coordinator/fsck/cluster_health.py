@@ -22,8 +22,7 @@ CLUSTER_RECORDS: tuple[tuple[str, type[Record]], ...] = (
 async def check_cluster(root: str) -> list[Finding]:
     """One finding for each record of the whole cluster that cannot be read, and for each object that the pass skipped.
 
-    Raises:
-        StoreRefused, StoreUnavailable: the root cannot be read; `probe` says why.
+    Raises StoreRefused, StoreUnavailable: the root cannot be read; `probe` says why.
     """
     clock, rng = SystemClock(), system_random()
     store = await open_store(root, clock, rng)

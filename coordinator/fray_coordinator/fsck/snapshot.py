@@ -119,8 +119,7 @@ class Snapshot:
 async def take_snapshot(core: Core, before: Snapshot | None = None) -> Snapshot:
     """Read everything, in the order of `AREAS`; of jobs, agents and endpoints only what changed since `before`.
 
-    Raises:
-        StoreUnavailable: the store answers nobody. An area that alone cannot be listed is noted.
+    Raises StoreUnavailable: the store answers nobody. An area that alone cannot be listed is noted.
     """
     seen = Snapshot(core.settings, core.now(), core.store.patience)
     known = before.stored if before is not None else {}

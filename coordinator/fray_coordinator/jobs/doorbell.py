@@ -20,9 +20,7 @@ async def ring(core: Core, pool: str) -> None:
     """Change the doorbell's version, or see that somebody else did; without a read unless the ring comes too soon.
 
     Who has no right to ring, or finds something that is no doorbell, leaves it at that: the index is listed anyway.
-
-    Raises:
-        StoreUnavailable: neither came about for as long as the store is given.
+    Raises StoreUnavailable: neither came about for as long as the store is given.
     """
     with suppress(StoreRefused, BadRecord):
         await _ring_until_seen(core, pool)

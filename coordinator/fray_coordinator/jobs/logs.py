@@ -38,8 +38,7 @@ async def follow_chunks(
 ) -> AsyncGenerator[list[LogLine], None]:
     """The job's log, a chunk at a time, through all its attempts until the job has ended and all is read.
 
-    Raises:
-        JobNotFound, JobGone: as `wait_for`.
+    Raises JobNotFound, JobGone: as `wait_for`.
     """
     watched, pace, warnings = WatchedJobs(core, [job_id]), PollBackoff(core), UnschedulableWarnings(core, on_waiting)
     attempt, number = 1, 1

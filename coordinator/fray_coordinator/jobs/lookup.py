@@ -155,8 +155,7 @@ REFRESH_TIMEOUT = 1.0
 async def job_usage(core: Core, job_id: str) -> ResourceUsage | None:
     """The resource usage of the job's current or last attempt; None where it is not known.
 
-    Raises:
-        JobNotFound: there is no such job.
+    Raises JobNotFound: there is no such job.
     """
     job = (await read_job(core, job_id)).record
     if job.lease is None or job.exit is not None:

@@ -19,8 +19,7 @@ async def post_mail(core: Core, agent_id: str) -> None:
 async def drain(core: Core, agent_id: str) -> str:
     """Ask the agent to take no more work and to leave when it has none; returns its id.
 
-    Raises:
-        AgentNotFound: there is no live agent with this id.
+    Raises AgentNotFound: there is no live agent with this id.
     """
     key = AgentKeys.key(JobId.checked(agent_id, "agent"))
     update = await core.records.change(key, AgentRecord, draining)

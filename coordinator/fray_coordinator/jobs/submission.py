@@ -162,8 +162,7 @@ async def create_child_entry(core: Core, job: JobRecord) -> None:
 async def _adopt(core: Core, earlier: Stored[JobRecord], wanted: JobRecord) -> JobRecord:
     """Make a child of an earlier attempt a child of this one: the entry first, then the attempt in the record.
 
-    Raises:
-        InvalidInput: the job that was submitted under this id runs something else.
+    Raises InvalidInput: the job that was submitted under this id runs something else.
     """
     check_resubmission(earlier.record, wanted)
     link = wanted.parent

@@ -195,8 +195,7 @@ _MAX_AGENTS_NAMED = 3
 class UnschedulableWarnings:
     """Warns once for each pool and shape why jobs of it do not start.
 
-    Args:
-        warn: gets a job and the sentence; None: nobody wants to know, and nothing is asked.
+    warn: gets a job and the sentence; None: nobody wants to know, and nothing is asked.
     """
 
     core: Core

@@ -44,8 +44,7 @@ class OutcomeReader:
     async def look(self) -> list[TaskOutcome]:
         """The outcomes that no earlier call has returned, oldest batch first; unreadable objects are logged, once.
 
-        Raises:
-            StoreUnavailable: look again later.
+        Raises StoreUnavailable: look again later.
         """
         now = self.core.clock.boottime()
         full = now >= self._full_look

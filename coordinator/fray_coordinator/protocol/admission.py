@@ -29,9 +29,7 @@ from fray_layouts.states import StopOrigin
 def record_of_drop(key: str, version: str, updated: float, spec: JobSpec, parent: JobRecord | None = None) -> JobRecord:
     """The unadmitted record of a dropped spec; the same for everybody who read that version.
 
-    Args:
-        updated: the storage's time of the drop, or when it was taken in: dropping the same bytes again later is a new
-            job.
+    updated: the storage's time of the drop, or when it was taken in: dropping the same bytes again later is a new job.
     """
     origin = InboxOrigin(key=InboxKeys.dropped_as(key), version=version)
     if key != origin.key:
@@ -44,8 +42,7 @@ def record_of_drop(key: str, version: str, updated: float, spec: JobSpec, parent
 def admit_or_withdraw(job: JobRecord, version_in_inbox: str | None, now: float) -> JobRecord | None:
     """The record admitted or withdrawn; None if that is decided already.
 
-    Args:
-        version_in_inbox: what the inbox holds under the record's key, read *after* `job` was read or created.
+    version_in_inbox: what the inbox holds under the record's key, read *after* `job` was read or created.
     """
     if job.status != Status.UNADMITTED or job.inbox is None:
         return None

@@ -18,11 +18,7 @@ from fray_layouts.spec import JobSpec
 
 
 def identify(spec: JobSpec, parent: JobRecord | None, fresh: str) -> tuple[str, JobSpec]:
-    """The job's id, and its spec with the namespace filled in.
-
-    Args:
-        fresh: the id of a job that has no `id` of its own.
-    """
+    """The job's id, and its spec with the namespace filled in. fresh: the id of a job that has no `id` of its own."""
     namespace = spec.namespace or (parent.spec.namespace if parent else "")
     job = JobId.given(namespace, spec.name, spec.id) if spec.id else fresh
     return job, replace(spec, namespace=namespace or job)

@@ -108,9 +108,5 @@ def may_replace(found: EndpointRecord | None, endpoint: EndpointRecord) -> bool:
 
 
 def is_stale(endpoint: EndpointRecord, job: JobRecord | None) -> bool:
-    """Whether the endpoint is to be removed.
-
-    Args:
-        job: its job's record, read after the endpoint; None if there is none.
-    """
+    """Whether the endpoint is to be removed. job: its job's record, read after the endpoint; None if there is none."""
     return job is None or job.attempt > endpoint.attempt or job.status != Status.RUNNING

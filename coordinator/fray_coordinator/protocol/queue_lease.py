@@ -52,8 +52,7 @@ def claimed(owner: str, holder: str, timeout: float) -> QueueLease:
 def taken_over(lease: QueueLease, owner: str, holder: str, timeout: float, with_word: bool = False) -> QueueLease:
     """The lease under a new owner; it was released, or has expired.
 
-    Args:
-        with_word: the former claim was this very process's, and nothing of it was out.
+    with_word: the former claim was this very process's, and nothing of it was out.
     """
     silent = bool(lease.owner) and not with_word
     return replace(

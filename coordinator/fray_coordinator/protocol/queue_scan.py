@@ -57,8 +57,7 @@ def parse_listing(names: QueueKeys, keys: Iterable[str], before: str = "") -> Se
 def pick_segment(free: Sequence[str], me: str, others: Set[str], spread: int) -> int:
     """Which of the first `spread` free segments to try: the oldest of those for which fewest others come first.
 
-    Args:
-        me, others: consumers, as they call themselves in leases.
+    me, others: consumers, as they call themselves in leases.
     """
     mine, theirs = _salt(me), [_salt(other) for other in others]
     best, fewest = 0, len(theirs) + 1

@@ -75,10 +75,8 @@ def unneeded_blobs(blobs: Iterable[str], used: Set[str], since: str) -> list[str
 def removable_agents(ended: Mapping[str, float], now: float, settings: ClusterSettings) -> list[str]:
     """The keys of ended and reaped agents that may be removed: old ones, and the oldest of too many.
 
-    None goes before the quarantine, in which a creation that was sent twice may still land.
-
-    Args:
-        ended: by key, when the record was last written.
+    None goes before the quarantine, in which a creation that was sent twice may still land. ended: by key, when the
+    record was last written.
     """
     newest_first = sorted(ended, key=lambda key: ended[key], reverse=True)
     kept, surplus = newest_first[:ENDED_AGENTS_KEPT], newest_first[ENDED_AGENTS_KEPT:]

@@ -75,8 +75,7 @@ def is_terminal(job: JobRecord) -> bool:
 def transition(job: JobRecord, event: Event, **changes: Any) -> JobRecord:
     """The record after `event`, with `changes` to its other fields; a requeue or a restart raises the attempt.
 
-    Raises:
-        IllegalTransition: the table has no such transition.
+    Raises IllegalTransition: the table has no such transition.
     """
     try:
         status = TRANSITIONS[Status(job.status), event]

@@ -36,8 +36,7 @@ async def take_over(
 ) -> HeldSegment | ClaimLost | None:
     """Claim a segment whose lease was released or has expired. Raises as `claim` does.
 
-    Args:
-        with_word: the expired claim was this process's own, and nothing of it was out.
+    with_word: the expired claim was this process's own, and nothing of it was out.
     """
     wanted = rules.taken_over(lease.record, _nonce(queue), queue.holder, timeout, with_word)
     return await _write(queue, segment, wanted, lease)

@@ -39,8 +39,7 @@ class QueueDoorbell:
     def ring(self, released: bool = False) -> None:
         """Ring at once, or when a second has passed since this process rang; returns before that.
 
-        Args:
-            released: something was released; otherwise something was pushed.
+        released: something was released; otherwise something was pushed.
         """
         if self._queue.core.store.local:
             return

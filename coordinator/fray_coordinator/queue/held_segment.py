@@ -96,8 +96,7 @@ class HeldSegment:
     def take(self, isolation: PoisonIsolation) -> OutItem | None:
         """Begin to hand out the next item; None if none is ready. `deliver`, `put_back` or `leave` comes next.
 
-        Args:
-            isolation: of the process that it is for.
+        isolation: of the process that it is for.
         """
         if not self.ready:
             return None
@@ -138,8 +137,7 @@ class HeldSegment:
     async def release(self, items: Sequence[OutItem], failed: bool) -> None:
         """Give these items back, and the lease too if nothing else is out. Raises as `deliver` does.
 
-        Args:
-            failed: it counts towards the maximum; a start that was counted does not, unless the item failed.
+        failed: it counts towards the maximum; a start that was counted does not, unless the item failed.
         """
         whole = len(items) == len(self.out)
         counts = {item.index: int(failed) - int(item.suspect) for item in items}

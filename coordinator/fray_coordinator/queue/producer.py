@@ -45,10 +45,8 @@ class Producer:
     ) -> bool:
         """Create a segment under this name; False if it must be created under another one.
 
-        That is so if the name is taken, or if the create took so long that the large items may have been swept.
-
-        Args:
-            origin: of a dead letter.
+        That is so if the name is taken, or if the create took so long that the large items may have been swept. origin:
+        of a dead letter.
         """
         core, keys = self._queue.core, self._queue.keys
         large = [number for number, item in enumerate(items) if len(item.body) >= LARGE_ITEM_BYTES]

@@ -19,8 +19,7 @@ async def declare_agent_dead(
 ) -> Stored[AgentRecord] | None:
     """Declare the agent dead on condition of the beat that was observed; None if it lives after all.
 
-    Args:
-        patience: as in `Store.put`.
+    patience: as in `Store.put`.
     """
     beat = agent.record.beat
     update = await core.records.change(agent.key, AgentRecord, lambda now: declare_dead(now, beat), agent, patience)
@@ -32,9 +31,7 @@ async def reap(core: Core, agent: Stored[AgentRecord]) -> None:
     """Put back the jobs that the dead agent held, and mark it reaped once job and index agree for all of them.
 
     Only what names the agent of this very key is put back: a copy of a record says nothing about whom it was made of.
-
-    Raises:
-        BadRecord: some of the jobs cannot be read; the others were put back.
+    Raises BadRecord: some of the jobs cannot be read; the others were put back.
     """
     dead = AgentKeys.parse(agent.key)
     if dead is None or not needs_reaping(agent.record):

@@ -24,8 +24,7 @@ NETWORK_TYPES = re.compile(r"nfs\d?|cifs|smb\d?|smbfs|9p|fuse.*")
 def network_file_system(folder: Path, mounts: str | None = None) -> str | None:
     """The type of the network file system that `folder` is on; None on a local one.
 
-    Args:
-        mounts: the text of /proc/mounts.
+    mounts: the text of /proc/mounts.
     """
     text = _mounts() if mounts is None else mounts
     real = Path(os.path.realpath(folder))

@@ -62,16 +62,14 @@ class Records:
     async def read(self, key: str, kind: type[R], one_of_many: bool = False) -> Stored[R] | None:
         """The record under `key`, None if absent. Raises BadRecord if it is not one of `kind`, or says another key.
 
-        Args:
-            one_of_many: as in `Store.get`.
+        one_of_many: as in `Store.get`.
         """
         return self._decoded(key, kind, await self._store.get(key, one_of_many))
 
     async def reread(self, known: Stored[R], one_of_many: bool = False) -> Stored[R] | None:
         """The record as it is now: `known` itself if it did not change (a cheap request), None if absent.
 
-        Args:
-            one_of_many: as in `Store.get`.
+        one_of_many: as in `Store.get`.
         """
         answer = await self._store.get_if_changed(known.key, known.version, one_of_many=one_of_many)
         return known if isinstance(answer, NotModified) else self._decoded(known.key, type(known.record), answer)

@@ -100,8 +100,7 @@ class Store:
     async def get(self, key: str, one_of_many: bool = False) -> Object | None:
         """The object as it is now; None when the name is absent.
 
-        Args:
-            one_of_many: others wait for it that need not: it is given up soon while the store answers other requests.
+        one_of_many: others wait for it that need not: it is given up soon while the store answers other requests.
         """
         check_key(key)
 

@@ -79,8 +79,4 @@ class Channel(ABC):
 
     @abstractmethod
     def _enter(self, kind: Callable[[ReplySource, Request], Kept], request: Request, wait: bool = False) -> Kept:
-        """Send a call.
-
-        Args:
-            wait: the caller waits for it at once.
-        """
+        """Send a call. wait: the caller waits for it at once."""

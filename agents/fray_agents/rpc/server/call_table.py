@@ -66,8 +66,7 @@ class ServerStream:
     def put(self, payload: Payload) -> None:
         """Send an item, once the caller has room for it.
 
-        Raises:
-            ConsumerGone: the caller wants no more items, or has been gone for long.
+        Raises ConsumerGone: the caller wants no more items, or has been gone for long.
         """
         item = Reply(self._id, ReplyKind.ITEM, payload)
         with self._changed:
@@ -121,8 +120,7 @@ class Journal(Protocol):
     def applied(self, call: CallId, outcome: bytes, lowest: int) -> None:
         """Note that the call has run; called before its reply leaves. If this raises, no reply is sent.
 
-        Args:
-            lowest: its client has the replies of all calls below it.
+        lowest: its client has the replies of all calls below it.
         """
 
 
@@ -160,11 +158,7 @@ class _KnownClient:
 
 
 class CallTable:
-    """All calls that a server knows.
-
-    Args:
-        max_bytes: bounds the outcomes that are kept.
-    """
+    """All calls that a server knows. max_bytes: bounds the outcomes that are kept."""
 
     def __init__(self, max_bytes: int = MAX_KEPT_BYTES) -> None:
         self._lock = threading.Lock()
@@ -183,8 +177,7 @@ class CallTable:
     def admit(self, client: str, lowest: int, requests: list[Request], receiver: ReplyReceiver) -> list[ServedCall]:
         """Enter calls of `receiver`; the caller runs those that are returned, which were not known before.
 
-        Args:
-            lowest: `client` has the replies of all its calls below it.
+        lowest: `client` has the replies of all its calls below it.
         """
         new: list[ServedCall] = []
         known: list[tuple[Request, ServedCall | None]] = []

@@ -22,11 +22,7 @@ MAX_POOLED_BYTES = 64 * 2**20
 
 
 class BufferPool:
-    """The memory of one process for received buffers.
-
-    Args:
-        max_bytes: the oldest blocks are let go beyond it.
-    """
+    """The memory of one process for received buffers. max_bytes: the oldest blocks are let go beyond it."""
 
     def __init__(self, max_bytes: int = MAX_POOLED_BYTES) -> None:
         self._lock = threading.Lock()

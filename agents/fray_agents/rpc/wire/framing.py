@@ -64,8 +64,7 @@ class MessageParser:
     def feed(self, data: bytes) -> None:
         """Parse at most `RECEIVE_BYTES` bytes.
 
-        Raises:
-            BadMessage: this is not HTTP, or a message that no participant of this protocol sends.
+        Raises BadMessage: this is not HTTP, or a message that no participant of this protocol sends.
         """
         try:
             self._parser.feed_data(data)

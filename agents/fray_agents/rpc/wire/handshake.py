@@ -49,8 +49,7 @@ class ServerHandshake:
 def speaks_json(session: Session, message: HttpMessage) -> bool:
     """Whether the second request of a handshake says that calls will come as JSON; else they come pickled.
 
-    Raises:
-        NotAuthentic: it does not show that the client holds the key.
+    Raises NotAuthentic: it does not show that the client holds the key.
     """
     proof = message.headers.get(b"fray-proof", b"")
     if message.path == b"/proof":

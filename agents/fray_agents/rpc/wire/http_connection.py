@@ -19,8 +19,7 @@ Space = TypeVar("Space", bytearray, memoryview)
 class HttpConnection:
     """A connection that carries HTTP messages.
 
-    Args:
-        requests, max_body: of the messages that come in; see `MessageParser`.
+    requests, max_body: of the messages that come in; see `MessageParser`.
     """
 
     def __init__(self, sock: socket.socket, requests: bool, max_body: int) -> None:

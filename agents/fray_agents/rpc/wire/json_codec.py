@@ -71,11 +71,7 @@ JSON = _JsonCodec()
 
 
 def error_as_json(kind: str, message: str, retry: bool = False, trace: str = "") -> Payload:
-    """An error as its caller reads it.
-
-    Args:
-        retry: the same call may succeed later, perhaps at another address.
-    """
+    """An error as its caller reads it. retry: the same call may succeed later, perhaps at another address."""
     fields = {"type": kind, "message": message, "retry": retry, **({"traceback": trace} if trace else {})}
     return Payload(json.dumps(fields).encode())
 

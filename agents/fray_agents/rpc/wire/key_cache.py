@@ -36,8 +36,7 @@ _log = logging.getLogger(__name__)
 class KeyCache:
     """A `Keyring` (without `encrypted`) that reads the keys when they are needed.
 
-    Args:
-        read: gives the (id, secret) of each accepted key, newest first.
+    read: gives the (id, secret) of each accepted key, newest first.
     """
 
     def __init__(self, read: Callable[[], Iterable[tuple[str, bytes]]]) -> None:

@@ -84,8 +84,7 @@ def packed_call(
 ) -> Request:
     """A call that is made later, by `Channel.resend`; its arguments are copied now.
 
-    Args:
-        by_reference: keep arguments that cannot be pickled as they are; whether they can travel so is found out later.
+    by_reference: keep arguments that cannot be pickled as they are; whether they can travel so is found out later.
     """
     given = (tuple(args), dict(kwargs))
     return Request(NEW_CALL, actor_id, method, (pack_or_refer(given) if by_reference else pack(given)).snapshot())

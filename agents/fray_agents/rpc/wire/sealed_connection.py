@@ -61,11 +61,7 @@ class SealedConnection(HttpConnection):
         self._start = b"HTTP/1.1 200 OK\r\n" if requests else b"POST /calls HTTP/1.1\r\nhost: actor\r\n"
 
     def send(self, parts: Sequence[Buffer]) -> None:
-        """Send one message; never from two threads at once.
-
-        Raises:
-            OSError: the connection is broken.
-        """
+        """Send one message; never from two threads at once. Raises OSError: the connection is broken."""
         sizes = [len(part) for part in parts]
         if self._segment_sender is not None and max(sizes) >= MIN_SHARED_BYTES:
             parts, sizes = self._share(self._segment_sender, parts, sizes)

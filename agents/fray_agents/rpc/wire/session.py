@@ -86,16 +86,14 @@ class SealSequence:
     def proof(self, of: bytes = b"proof") -> bytes:
         """A seal that shows that the key is held; its position is 0, so it is no message's.
 
-        Args:
-            of: what the client will speak: "proof" for batches of pickled calls, "json" for calls in JSON.
+        of: what the client will speak: "proof" for batches of pickled calls, "json" for calls in JSON.
         """
         return self._seal(of)
 
     def next(self, head: bytes) -> bytes:
         """The seal of the next message.
 
-        Args:
-            head: the length of its body as 8 bytes, followed by the body if that is small.
+        head: the length of its body as 8 bytes, followed by the body if that is small.
         """
         self._position += 1
         return self._seal(head)

@@ -99,8 +99,7 @@ class SegmentReceiver:
     def add(self, descriptors: list[int]) -> None:
         """Map the next segments, and close their descriptors.
 
-        Raises:
-            BadMessage: a segment is not what `SegmentSender` makes, or there are more than `MAX_SHARED_BYTES`.
+        Raises BadMessage: a segment is not what `SegmentSender` makes, or there are more than `MAX_SHARED_BYTES`.
         """
         try:
             for descriptor in descriptors:

@@ -61,10 +61,8 @@ class ServerCertificate:
 class TlsSocket:
     """An encrypted socket that one thread may read while another writes, which `ssl.SSLSocket` does not allow.
 
-    OpenSSL is entered under a lock and never waits there; waiting for the network is done outside.
-
-    Args:
-        timeout: seconds after which a wait ends with BlockingIOError.
+    OpenSSL is entered under a lock and never waits there; waiting for the network is done outside. timeout: seconds
+    after which a wait ends with BlockingIOError.
     """
 
     def __init__(self, sock: ssl.SSLSocket, timeout: float) -> None:
