@@ -49,8 +49,33 @@ class CpuConfig:
         return {"JAX_PLATFORMS": "cpu"}
 
 
+class _Accelerator:
+    """The part that GPUs and TPUs have in common."""
+
+    variant: str
+
+    def chip_count(self) -> int:
+        raise NotImplementedError
+
+    def device_flops(self, dtype: str = "bf16") -> float:
+        """Peak floating-point operations a second of one chip, or one GPU, for numbers of type `dtype`.
+
+        Raises:
+            InvalidInput: `fray.device_flops` has no figure for it.
+        """
+        return known_flops("device.variant", self.variant, dtype)
+
+    def total_flops(self, dtype: str = "bf16") -> float:
+        """Peak floating-point operations a second of all that one machine has of it. Raises as `device_flops`."""
+        return self.device_flops(dtype) * self.chip_count()
+
+    def default_env_vars(self) -> dict[str, str]:
+        """The environment variables that programs set for this device: JAX finds the device by itself."""
+        return {"JAX_PLATFORMS": ""}
+
+
 @dataclass(frozen=True, init=False)
-class GpuConfig:
+class GpuConfig(_Accelerator):
     """GPUs of one host.
 
     Attributes:
@@ -81,25 +106,9 @@ class GpuConfig:
         """The number of GPUs, `count`."""
         return self.count
 
-    def device_flops(self, dtype: str = "bf16") -> float:
-        """Peak floating-point operations a second of one GPU, for numbers of type `dtype`.
-
-        Raises:
-            InvalidInput: `fray.device_flops` has no figure for it.
-        """
-        return known_flops("device.variant", self.variant, dtype)
-
-    def total_flops(self, dtype: str = "bf16") -> float:
-        """Peak floating-point operations a second of all GPUs together. Raises as `device_flops`."""
-        return self.device_flops(dtype) * self.chip_count()
-
-    def default_env_vars(self) -> dict[str, str]:
-        """The environment variables that programs set for this device: JAX finds the device by itself."""
-        return {"JAX_PLATFORMS": ""}
-
 
 @dataclass(frozen=True, init=False)
-class TpuConfig:
+class TpuConfig(_Accelerator):
     """A TPU slice.
 
     Attributes:
@@ -146,22 +155,6 @@ class TpuConfig:
             InvalidInput: there is no such type.
         """
         return get_tpu_topology(self.variant).vm_count
-
-    def device_flops(self, dtype: str = "bf16") -> float:
-        """Peak floating-point operations a second of one chip, for numbers of type `dtype`.
-
-        Raises:
-            InvalidInput: `fray.device_flops` has no figure for it.
-        """
-        return known_flops("device.variant", self.variant, dtype)
-
-    def total_flops(self, dtype: str = "bf16") -> float:
-        """Peak floating-point operations a second of all chips of one virtual machine. Raises as `device_flops`."""
-        return self.device_flops(dtype) * self.chip_count()
-
-    def default_env_vars(self) -> dict[str, str]:
-        """The environment variables that programs set for this device: JAX finds the device by itself."""
-        return {"JAX_PLATFORMS": ""}
 
 
 def _only_one(field: str, value: T | None, other: str, same: T | None) -> T | None:

@@ -13,7 +13,7 @@ import time
 from weakref import WeakValueDictionary
 
 from fray.actor.address import ActorAddress, wait_for_endpoint
-from fray.cluster.endpoint import ActorEndpoint
+from fray.cluster.actors import ActorEndpoint
 from fray.cluster.storage import StorageCluster
 from fray.errors import ActorUnavailableError, CallInterrupted
 from fray.rpc.calling import ActorCaller, ReachedActor

@@ -13,7 +13,7 @@ from fray_layouts.errors import InvalidInput
 from fray_layouts.records import ResourceUsage
 
 if TYPE_CHECKING:
-    from fray.cluster.metadata import Metadata
+    from fray.cluster.actors import Metadata
 
 
 class Cluster(Protocol):

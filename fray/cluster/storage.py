@@ -17,8 +17,7 @@ from fray import sync
 from fray.cluster.api import Cluster
 from fray.cluster.current_job import CurrentJob, current_job_on
 from fray.cluster.hints import HintSender
-from fray.cluster.job_info import info_of, original_exception
-from fray.cluster.job_results import decode_result, fetch_result
+from fray.cluster.job_info import decode_result, fetch_result, info_of, original_exception
 from fray.cluster.submission import as_children, as_group, submit_prepared
 from fray.errors import JobFailed
 from fray.job_spec import local_spec, to_spec
@@ -49,8 +48,7 @@ from fray_layouts.records import JobRecord, ResourceUsage
 from fray_layouts.spec import JobSpec, check_namespace
 
 if TYPE_CHECKING:
-    from fray.cluster.keyring import ClusterKeyring
-    from fray.cluster.metadata import Metadata
+    from fray.cluster.actors import ClusterKeyring, Metadata
     from fray_agents.agent.driver import Driver, HostedService
 
 log = logging.getLogger("fray")
@@ -94,14 +92,14 @@ class StorageCluster(Cluster):
 
     @property
     def metadata(self) -> Metadata:
-        from fray.cluster.metadata import Metadata  # who calls no actors need not import what that needs
+        from fray.cluster.actors import Metadata  # who calls no actors need not import what that needs
 
         return Metadata(self.run, self.namespace)
 
     @cached_property
     def keyring(self) -> ClusterKeyring:
         """The keys that all callers and servers of this cluster object share."""
-        from fray.cluster.keyring import ClusterKeyring  # as above
+        from fray.cluster.actors import ClusterKeyring  # as above
 
         return ClusterKeyring(self.run)
 

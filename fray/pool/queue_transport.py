@@ -19,9 +19,8 @@ from fray.pool.dispatcher import PoolClosed
 from fray.pool.future_table import FutureTable
 from fray.pool.monitor import PoolMonitor
 from fray.pool.objects import ObjectRef
-from fray.pool.pool_size import SPARE_SECONDS
 from fray.pool.pool_task import PackedFunction, content_digest, pickled
-from fray.pool.transport import TaskCall
+from fray.pool.transport import SPARE_SECONDS, TaskCall
 from fray.queue.file_queue import FileQueue
 from fray.types import Entrypoint, EnvironmentConfig, JobRequest, ResourceConfig
 from fray_coordinator.pool import task_outcomes, worker_pools

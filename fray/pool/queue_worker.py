@@ -20,7 +20,7 @@ from fray.errors import Permanent
 from fray.pool.objects import fetch
 from fray.pool.pool_task import pickled
 from fray.queue.api import RENEWAL_SHARE
-from fray.queue.errors import UnknownLease
+from fray.queue.engine import UnknownLease
 from fray.queue.file_queue import FileQueue
 from fray.queue.lease import Lease
 from fray.rpc.server import EXIT_TERMINATED

@@ -3,19 +3,20 @@
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from fray.cluster.job_info import info_of
+from fray.cluster.job_info import exit_reason, info_of
 from fray.cluster.storage import StorageCluster
 from fray.errors import JobFailed
-from fray.pool import diagnosis
 from fray.types import JobId, JobInfo, JobStatus
 from fray_coordinator.core import Core
-from fray_coordinator.jobs.lookup import jobs_by_id
+from fray_coordinator.jobs.lookup import jobs_by_id, live_agents, read_jobs, refreshed_agents, waiting_reasons
 from fray_coordinator.jobs.waiting import PollBackoff
 from fray_coordinator.pool import worker_pools
 from fray_layouts.queue_keys import TaskKeys
+from fray_layouts.records import AgentRecord, JobRecord
 
 _MAX_AGE = 2.0
 """Seconds for which what is known of few workers is good enough: the size of a pool changes as slowly."""
@@ -126,7 +127,7 @@ class WorkerJobs:
     def _explain_absence(self) -> str:
         """Why workers do not run, and what to do."""
         if missing := [job for job in self._jobs if job not in self._running]:
-            return self._cluster.run(partial(diagnosis.explain_absence, jobs=missing))
+            return self._cluster.run(partial(explain_absence, jobs=missing))
         if self._failed is not None:
             return str(JobFailed.of(self._failed))
         return f"the pool wants no more than {len(self._jobs)}: resize it"
@@ -134,3 +135,27 @@ class WorkerJobs:
     def _terminate(self, jobs: Sequence[JobId]) -> None:
         for job in jobs:
             self._cluster.terminate(job)
+
+
+_MAX_REASONS = 3
+"""Reasons in one message, those of most workers first: more would hide what to do."""
+
+_REMEDY = "give the pool resources that an agent has free, or start such agents"
+
+
+async def explain_absence(core: Core, jobs: Sequence[str]) -> str:
+    """Why the workers with these jobs are missing, and what to do about it; "" if there are none."""
+    records = await read_jobs(core, jobs, problems={})
+    agents = await refreshed_agents(core)
+    live = {job.spec.pool: live_agents(agents, job.spec.pool, core.now()) for job in records}
+    states = Counter(_state(core, job, live[job.spec.pool]) for job in records)
+    reasons = [f"{count} {text}" for text, count in states.most_common(_MAX_REASONS)]
+    return "; ".join([*reasons, f"{_REMEDY}; `fray status {records[0].id}` tells more"]) if records else ""
+
+
+def _state(core: Core, job: JobRecord, live: Sequence[AgentRecord]) -> str:
+    """The state of a missing worker's job, with the reason."""
+    status = info_of(core.root, job).status
+    if status is JobStatus.PENDING:
+        return f"pending ({'; '.join(waiting_reasons(job, live, core.now()))})"
+    return f"{status} ({exit_reason(job.exit)})" if job.exit is not None else f"{status} and cannot be called yet"

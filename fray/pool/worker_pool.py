@@ -16,11 +16,9 @@ from fray.errors import InvalidInput
 from fray.pool.direct_transport import DirectTransport
 from fray.pool.dispatcher import PoolClosed
 from fray.pool.objects import ObjectRef
-from fray.pool.pool_size import SPARE_SECONDS, PoolSize
 from fray.pool.pool_task import packed_function
-from fray.pool.progress import with_progress_bar
 from fray.pool.queue_transport import QueueTransport
-from fray.pool.transport import TaskCall, Transport
+from fray.pool.transport import SPARE_SECONDS, PoolSize, TaskCall, Transport
 from fray.types import EnvironmentConfig, ResourceConfig
 from fray_coordinator.errors import StoreError
 from fray_layouts.queue_keys import QUEUE_NAME
@@ -317,3 +315,14 @@ class WorkerPool:
         if not isinstance(self._transport, QueueTransport):
             raise InvalidInput("transport", "direct", f'only a pool with transport="queue" has `{wanted}`')
         return self._transport
+
+
+def with_progress_bar(items: Iterable[T], total: int, title: str) -> Iterator[T]:
+    """Yield the items, with a bar on stderr that counts them up to `total` if that is a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        yield from progress.track(items, total=total, description=title)

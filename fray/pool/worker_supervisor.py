@@ -12,13 +12,12 @@ from collections.abc import Callable
 from functools import partial
 
 from fray.actor.create import actor_request, create_actors
-from fray.cluster.endpoint import ActorEndpoint
+from fray.cluster.actors import ActorEndpoint
 from fray.cluster.job_info import exit_reason
 from fray.cluster.storage import StorageCluster
-from fray.pool import diagnosis
 from fray.pool.dispatcher import Dispatcher, TaskDone, WorkerDied
-from fray.pool.pool_task import PoolTask
-from fray.pool.task_runner import TaskRunner
+from fray.pool.pool_task import PoolTask, TaskRunner
+from fray.pool.worker_jobs import explain_absence
 from fray.rpc.resolver import ClusterResolver
 from fray.types import ActorConfig, EnvironmentConfig, JobId, ResourceConfig
 from fray_agents.rpc import Channel, ClientCall
@@ -144,7 +143,7 @@ class WorkerSupervisor:
     def explain_absence(self) -> str:
         """Why wanted workers are missing, and what to do; "" if none is."""
         try:
-            return self._cluster.run(partial(diagnosis.explain_absence, jobs=sorted(self._missing())))
+            return self._cluster.run(partial(explain_absence, jobs=sorted(self._missing())))
         except StoreError as error:
             return str(error)
 

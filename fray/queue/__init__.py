@@ -12,8 +12,7 @@ three engines: `file_queue`, `memory_queue` and `http_queue`.
 """
 
 from fray.queue.api import AsyncQueue, DeadLetter, Queue
-from fray.queue.engine import Counts
-from fray.queue.errors import LeaseLost, UnknownLease, Unreadable
+from fray.queue.engine import Counts, LeaseLost, UnknownLease, Unreadable
 from fray.queue.file_queue import FileQueue
 from fray.queue.http_queue import HttpQueue, HttpQueueServer
 from fray.queue.lease import Lease

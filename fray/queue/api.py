@@ -18,8 +18,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from fray import sync
 from fray.queue import codec
-from fray.queue.engine import Counts, Delivery, Peeked, QueueEngine
-from fray.queue.errors import UnknownLease, Unreadable
+from fray.queue.engine import Counts, Delivery, Peeked, QueueEngine, UnknownLease, Unreadable
 from fray.queue.lease import Lease
 from fray_coordinator.errors import StoreError
 from fray_coordinator.per_loop import PerLoop

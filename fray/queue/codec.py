@@ -7,8 +7,7 @@ from typing import Any
 
 import msgspec
 
-from fray.queue.engine import EncodedItem
-from fray.queue.errors import Unreadable
+from fray.queue.engine import EncodedItem, Unreadable
 from fray_layouts.errors import InvalidInput
 
 ENCODINGS = ("pickle", "json")

@@ -9,8 +9,10 @@ from typing import Protocol
 
 from fray_coordinator.queue.admin import Counts, Peeked
 from fray_coordinator.queue.delivery import Delivery, EncodedItem
+from fray_coordinator.queue.errors import LeaseLost, UnknownLease
+from fray_layouts.errors import Permanent
 
-__all__ = ["Counts", "Delivery", "EncodedItem", "Peeked", "QueueEngine"]
+__all__ = ["Counts", "Delivery", "EncodedItem", "LeaseLost", "Peeked", "QueueEngine", "UnknownLease", "Unreadable"]
 
 
 class QueueEngine(Protocol):
@@ -59,3 +61,7 @@ class QueueEngine(Protocol):
 
     async def close(self) -> None:
         """Give back what this process has."""
+
+
+class Unreadable(Permanent, ValueError):
+    """The item cannot be decoded here: import what it needs, or let `pop` make it a dead letter."""

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from fray import sync
-from fray.queue.errors import UnknownLease
+from fray.queue.engine import UnknownLease
 
 T = TypeVar("T")
 

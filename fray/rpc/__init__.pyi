@@ -1,5 +1,4 @@
-from fray.cluster.endpoint import ActorEndpoint as ActorEndpoint, ActorId as ActorId
-from fray.cluster.metadata import Metadata as Metadata
+from fray.cluster.actors import ActorEndpoint as ActorEndpoint, ActorId as ActorId, Metadata as Metadata
 from fray.rpc.context import ActorContext as ActorContext
 from fray.rpc.future import ActorFuture as ActorFuture
 from fray.rpc.pool import ActorPool as ActorPool, BroadcastHandle as BroadcastHandle

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from fray.cluster.endpoint import ActorEndpoint
+from fray.cluster.actors import ActorEndpoint
 from fray.errors import ActorNotFoundError
 from fray_coordinator.backoff import backoff, exponential_wait
 

@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
 
-from fray.cluster.endpoint import ActorEndpoint
+from fray.cluster.actors import ActorEndpoint
 from fray.errors import CallInterrupted
 from fray.rpc.future import ActorFuture, RetryQueue, UnsentCall
 from fray_agents.rpc import CallId, Channel, ClientCall, ConnectionLost

@@ -13,14 +13,13 @@ import functools
 import inspect
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from fray.cluster.current import current_cluster
 from fray.cluster.current_job import current_job_on
 from fray.cluster.storage import StorageCluster
-from fray.rpc.context_variables import with_context_variables
 from fray.rpc.resolver import ClusterResolver, Resolver
 from fray.types import JobId, Namespace
 from fray_agents.rpc.server.server import public_methods
@@ -111,3 +110,51 @@ def _names_context(annotation: ast.expr) -> bool:
         case ast.Subscript(ast.Name("Optional" | "Union") | ast.Attribute(_, "Optional" | "Union"), inner):
             return any(map(_names_context, inner.elts if isinstance(inner, ast.Tuple) else [inner]))
     return False
+
+
+def with_context_variables(context: contextvars.Context, method: Callable[..., Any]) -> Callable[..., Any]:
+    """`method`, run with the variables of `context`: a function, a coroutine, or a generator of either kind."""
+    if inspect.isasyncgenfunction(method):
+
+        @functools.wraps(method)
+        async def yielding_async(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+            _adopt(context)
+            async for item in method(*args, **kwargs):
+                yield item
+
+        return yielding_async
+    if inspect.iscoroutinefunction(method):
+
+        @functools.wraps(method)
+        async def awaited(*args: Any, **kwargs: Any) -> Any:
+            _adopt(context)
+            return await method(*args, **kwargs)
+
+        return awaited
+    if inspect.isgeneratorfunction(method):
+
+        @functools.wraps(method)
+        def yielding(*args: Any, **kwargs: Any) -> Iterator[Any]:
+            own = context.copy()
+            items = method(*args, **kwargs)
+            try:
+                yield from iter(lambda: own.run(next, items, _END), _END)
+            finally:
+                own.run(items.close)
+
+        return yielding
+
+    @functools.wraps(method)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        return context.copy().run(method, *args, **kwargs)
+
+    return called
+
+
+_END: Any = object()
+
+
+def _adopt(context: contextvars.Context) -> None:
+    """Copy the values of `context` into the current one, which is that of a task of an event loop."""
+    for variable, value in context.items():
+        variable.set(value)

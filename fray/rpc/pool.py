@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar, cast
 
-from fray.cluster.endpoint import ActorEndpoint, ActorId
+from fray.cluster.actors import ActorEndpoint, ActorId
 from fray.errors import ActorNotFoundError, CallInterrupted
 from fray.rpc.balancer import Balancer
 from fray.rpc.calling import ActorCaller, ActorMethod, ReachedActor, RetryPolicy, checked_method

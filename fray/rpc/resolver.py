@@ -4,8 +4,8 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fray.cluster.actors import ActorEndpoint, ActorId
 from fray.cluster.current import open_cluster, opened_clusters
-from fray.cluster.endpoint import ActorEndpoint, ActorId
 from fray.cluster.storage import StorageCluster
 from fray.rpc.pool import ActorPool, EndpointSource
 from fray.rpc.running import running_servers, server_at

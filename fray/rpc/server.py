@@ -21,8 +21,8 @@ import msgspec
 from msgspec.structs import replace
 
 from fray import sync
+from fray.cluster.actors import ActorId, host_identity
 from fray.cluster.current_job import CurrentJob, current_job_on
-from fray.cluster.endpoint import ActorId, host_identity
 from fray.cluster.storage import StorageCluster
 from fray.rpc.context import ActorContext, bound_methods
 from fray.rpc.running import running_servers

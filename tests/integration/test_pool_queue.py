@@ -25,8 +25,8 @@ from fray.pool import (
     TaskKillsWorkers,
     WorkerPool,
     monitor,
-    pool_size,
     queue_worker,
+    transport,
     worker_jobs,
 )
 from fray.pool.queue_transport import QueueTransport
@@ -376,7 +376,7 @@ def test_workers_that_may_be_busy_are_not_spare(pool: WorkerPool, tmp_path: Path
 def test_an_idle_worker_of_an_elastic_pool_ends_and_others_come_for_work(
     cluster: StorageCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool_size, "SPARE_SECONDS", 0.5)
+    monkeypatch.setattr(transport, "SPARE_SECONDS", 0.5)
     with WorkerPool(cluster, (0, 1), SMALL, transport="queue") as pool:
         before = pool.submit(os.getpid).result(200)
         wait_until(lambda: pool.size == 0)

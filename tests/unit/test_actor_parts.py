@@ -19,8 +19,8 @@ from fray.actor.config import retry_policy, validated
 from fray.actor.create import actor_request
 from fray.actor.current import CurrentActor
 from fray.cluster import StorageCluster
+from fray.cluster.actors import ActorEndpoint
 from fray.cluster.current_job import CurrentJob
-from fray.cluster.endpoint import ActorEndpoint
 from fray.errors import CallInterrupted, InvalidInput
 from fray.rpc.calling import ReachedActor, RetryPolicy
 from fray.rpc.future import UnsentCall

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from fray.queue import AsyncQueue, DeadLetter, FileQueue, Lease, LeaseLost, MemoryQueue, Queue, UnknownLease, errors
+from fray.queue import AsyncQueue, DeadLetter, FileQueue, Lease, LeaseLost, MemoryQueue, Queue, UnknownLease, engine
 from fray_agents.tasks.current_task import thread_environ
 from fray_coordinator.errors import StoreUnavailable
 from fray_coordinator.per_loop import PerLoop
@@ -205,7 +205,7 @@ def test_what_cannot_be_unpickled_is_a_dead_letter_and_the_consumer_lives(queue:
 
 def test_a_look_at_what_cannot_be_unpickled_says_so_and_leaves_it_there(queue: Queue[Any]) -> None:
     queue.push(Unreadable())
-    with pytest.raises(errors.Unreadable, match=r"of no use here; .* let pop make it a dead letter"):
+    with pytest.raises(engine.Unreadable, match=r"of no use here; .* let pop make it a dead letter"):
         queue.peek()
     assert (queue.size(), queue.letters()) == (1, [])
 

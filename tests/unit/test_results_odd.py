@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fray.cluster.job_results import decode_result, fetch_result
+from fray.cluster.job_info import decode_result, fetch_result
 from fray.errors import NoResult
 from fray_coordinator.core import open_core
 from fray_layouts.records import JobRecord, JobResult

@@ -11,7 +11,6 @@ import pytest
 
 from fray_coordinator.clock import RandomSource
 from fray_coordinator.errors import StoreRefused, StoreUnavailable
-from fray_coordinator.store.failures import FAILURE_MEMORY_SECONDS
 from fray_coordinator.store.interface import (
     ABSENT,
     ANY,
@@ -28,7 +27,7 @@ from fray_coordinator.store.interface import (
     Unknown,
 )
 from fray_coordinator.store.memory import MemoryBackend, MemoryContents
-from fray_coordinator.store.metering import RequestCounts
+from fray_coordinator.store.metering import FAILURE_MEMORY_SECONDS, RequestCounts
 from fray_coordinator.store.store import FIRST_RETRY_WAIT, MAX_RETRY_WAIT, REFUSED_PATIENCE, Store
 
 LOST = Unknown("no answer")

@@ -13,6 +13,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
+from fray_coordinator.concurrency import BackgroundWork
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, StoreError, StoreUnavailable, describe_error, is_outage
 from fray_coordinator.protocol import reconciler_lease
@@ -20,7 +21,6 @@ from fray_coordinator.protocol.failure_detection import MAX_GAP_INTERVALS, merge
 from fray_coordinator.protocol.heartbeat import paced_interval, with_bounded_interval
 from fray_coordinator.reconcile import reaper
 from fray_coordinator.reconcile.admission import Admission
-from fray_coordinator.reconcile.background import BackgroundWork
 from fray_coordinator.reconcile.failure_detector import UNREAD_AGENTS, FailureDetector
 from fray_coordinator.reconcile.repair import Repair
 from fray_coordinator.store.records import Stored, record_of

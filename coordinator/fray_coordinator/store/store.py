@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 from fray_coordinator.backoff import exponential_wait
 from fray_coordinator.clock import Clock, RandomSource
 from fray_coordinator.errors import REMOVE_HINT, BadRecord, StoreError, StoreRefused, StoreUnavailable
-from fray_coordinator.store.failures import FailureTracker
 from fray_coordinator.store.interface import (
     ABSENT,
     ANY,
@@ -38,7 +37,7 @@ from fray_coordinator.store.interface import (
     Version,
 )
 from fray_coordinator.store.key_rules import check_key, check_written
-from fray_coordinator.store.metering import MeteredBackend, RequestCounts
+from fray_coordinator.store.metering import FailureTracker, MeteredBackend, RequestCounts
 from fray_layouts.errors import Malformed
 from fray_layouts.object_keys import DoctorKeys
 from fray_layouts.parsing import parse_json

@@ -29,7 +29,7 @@ def command(app: App, job: str) -> None:
 
     On a terminal, characters of bytes that it would obey are escaped.
     """
-    from fray.cluster.job_results import decode_result
+    from fray.cluster.job_info import decode_result
 
     result, data = app.run(lambda core: _fetch(core, job))
     value = decode_result(result, data)
@@ -52,8 +52,7 @@ def _as_json(value: Any) -> Any:
 
 
 async def _fetch(core: Core, text: str) -> tuple[JobResult, bytes]:
-    from fray.cluster.job_info import exit_reason
-    from fray.cluster.job_results import fetch_result
+    from fray.cluster.job_info import exit_reason, fetch_result
     from fray_coordinator.jobs.lookup import find_job
 
     job = (await find_job(core, text)).record
