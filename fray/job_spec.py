@@ -92,8 +92,11 @@ def local_spec(request: JobRequest) -> JobSpec:
 
 
 def relaxed_spec(spec: JobSpec) -> JobSpec:
-    """The spec without a device and with one core at most, so that a job's children find room beside it."""
-    resources = msgspec.structs.replace(spec.resources, cpu=min(spec.resources.cpu, 1), device=None)
+    """The spec without a device and with one core at most, so that a job's children find room beside it.
+
+    Sizes are left out too: a private cluster limits nothing.
+    """
+    resources = msgspec.structs.replace(spec.resources, cpu=min(spec.resources.cpu, 1), device=None, memory=0, disk=0)
     return msgspec.structs.replace(spec, resources=resources)
 
 
@@ -160,6 +163,7 @@ def _resources(resources: ResourceConfig) -> dict[str, Any]:
             raise InvalidInput(f"resources.{name}", value, remedy)
     return {
         "cpu": resources.cpu,
+        "hard_cpu": resources.hard_cpu,
         "memory": resources.ram,
         "disk": resources.disk,
         "preemptible": resources.preemptible,

@@ -183,6 +183,7 @@ class PlacementOptions(TypedDict, total=False):
     image: str | None
     container_profile: str | None
     memory: Size | None
+    hard_cpu: bool
 
 
 class GpuOptions(PlacementOptions, total=False):
@@ -213,10 +214,12 @@ class ResourceConfig:
 
     Args:
         cpu: cores; fractions to a thousandth.
-        ram: memory, "128m" by default; `memory` is the same.
-        disk: scratch space.
+        ram: memory, "128m" by default; it is reserved, and the job is ended when it uses more. The default is no limit,
+            nor is that of `disk`. `memory` is the same.
+        disk: scratch space, reserved and limited in the same way.
         device: accelerator; by default none.
         preemptible: False keeps the job off hosts that may be taken away at any time.
+        hard_cpu: the job never has more than `cpu` cores, also while others are idle.
         replicas: processes that run as one gang, 1 by default; `count` and `JobRequest.replicas` are the same. More
             than 1 comes in a later release.
         regions, zone, target_cluster, device_alternatives, image, container_profile: come in a later release; until
@@ -238,6 +241,7 @@ class ResourceConfig:
     device_alternatives: Sequence[str] | None
     image: str | None
     container_profile: str | None
+    hard_cpu: bool
 
     def __init__(
         self,
@@ -256,6 +260,7 @@ class ResourceConfig:
         *,
         memory: Size | None = None,
         count: int | None = None,
+        hard_cpu: bool = False,
     ) -> None:
         size = _only_one("resources.ram", ram, "memory", memory)
         processes = _only_one("resources.replicas", replicas, "count", count)
@@ -273,6 +278,7 @@ class ResourceConfig:
             device_alternatives=device_alternatives,
             image=image,
             container_profile=container_profile,
+            hard_cpu=hard_cpu,
         )
 
     @property

@@ -33,7 +33,7 @@ class FrayBackend:
     Args:
         cluster: by default the current one.
         max_parallelism: workers at once; fewer where there are fewer shards or less room.
-        memory_per_worker: size; each worker has one core.
+        memory_per_worker: size; a worker that uses more is ended. Each has one core.
     """
 
     def __init__(

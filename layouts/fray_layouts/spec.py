@@ -75,17 +75,25 @@ class DeviceSpec(SpecPart, kw_only=True):
     count: Annotated[int, Meta(ge=1, le=10**6)] = 1
 
 
+UNASKED_MEMORY, UNASKED_DISK = 128 * 10**6, 10**9
+"""Bytes that programs reserve for jobs that say nothing about it: `ResourceConfig` has had these defaults for ever, and
+who has not asked for 128 MB shall not be killed at 128 MB."""
+
+
 class ResourceSpec(SpecPart, kw_only=True):
     """The resources that one replica needs while it runs.
 
     Attributes:
-        cpu: cores; fractions to a thousandth.
-        memory: bytes; people may write text such as "2GB", "512MiB", and `ram` is the same thing.
-        disk: bytes of scratch space; people may write text.
+        cpu: cores; fractions to a thousandth. A share while others want the same ones.
+        hard_cpu: the task never has more than `cpu` cores, also while others are idle.
+        memory: bytes that are reserved, and that the task may use; people may write text such as "2GB", "512MiB", and
+            `ram` is the same thing. 0 and `UNASKED_MEMORY` are no limit.
+        disk: bytes of scratch space; people may write text. 0 and `UNASKED_DISK` are no limit.
         preemptible: false keeps the job off hosts that may be taken away.
     """
 
     cpu: Annotated[float, Meta(ge=0, le=100_000)] = 1.0
+    hard_cpu: bool = False
     memory: Count = 0
     disk: Count = 0
     device: DeviceSpec | None = None

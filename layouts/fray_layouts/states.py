@@ -35,6 +35,8 @@ class ExitKind(StrEnum):
     """With an exit code other than 0, or with a result that cannot be read."""
     SIGNALLED = "signalled"
     OUT_OF_MEMORY = "out-of-memory"
+    LIMIT_EXCEEDED = "limit-exceeded"
+    """It used more disk, or had more processes, than it may."""
     TIMEOUT = "timeout"
     EXCEPTION = "exception"
     """What a callable raised."""

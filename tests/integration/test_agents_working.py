@@ -95,6 +95,17 @@ while not pathlib.Path({str(tmp_path / "go")!r}).exists(): time.sleep(0.02)
             assert record.exit.usage.cpu_seconds > 1
 
 
+async def test_a_job_that_uses_more_memory_than_it_asked_for_fails_and_is_told_so(tmp_path: Path) -> None:
+    async with quick_core(tmp_path / "root") as core:
+        with agents(core.root, tmp_path / "work"):
+            code = "import time\nhoard = bytearray(300_000_000)\ntime.sleep(600)"
+            record = await ended(core, await launch(core, code, resources={"memory": 100 * 10**6}))
+            assert record.status == "failed"
+            assert record.exit is not None
+            assert record.exit.kind == "out-of-memory"
+            assert "its limit of 100 MB" in record.exit.message
+
+
 async def test_a_failing_job_is_tried_again_and_its_history_kept(tmp_path: Path) -> None:
     code = "import os, sys\nsys.exit(0 if os.environ['FRAY_ATTEMPT'] == '3' else 7)"
 

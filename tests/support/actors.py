@@ -24,7 +24,7 @@ from tests.support.agents import AgentProcess, agents, on_cluster
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
-SMALL = ResourceConfig(cpu=0.1, ram="16m", disk="1m")
+SMALL = ResourceConfig(cpu=0.1, disk="1m")
 
 
 def create_group(

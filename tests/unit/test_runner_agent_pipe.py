@@ -24,6 +24,7 @@ REQUEST: dict[str, Any] = {
     "deadline": 2.0,
     "result_limit": 3,
     "spool_limit": 4,
+    "limits": {"memory": 4},
     "lock_fd": None,
     "oom_counter": "",
     "in_container": False,

@@ -24,11 +24,12 @@ def exited(code: int) -> int:
         (exit_fields(signal.SIGSEGV), "signalled", "killed by SIGSEGV"),
         (exit_fields(40), "signalled", "killed by signal 40"),
         (exit_fields(signal.SIGKILL), "signalled", "killed by SIGKILL"),
-        (exit_fields(signal.SIGKILL, out_of_memory=True), "out-of-memory", "out-of-memory counter rose"),
-        (exit_fields(exited(137), out_of_memory=True), "out-of-memory", "out-of-memory counter rose"),
-        (exit_fields(signal.SIGSEGV, out_of_memory=True), "signalled", "killed by SIGSEGV"),
+        (exit_fields(signal.SIGKILL, out_of_memory="too much"), "out-of-memory", "too much"),
+        (exit_fields(exited(137), out_of_memory="too much"), "out-of-memory", "too much"),
+        (exit_fields(signal.SIGSEGV, out_of_memory="too much"), "signalled", "killed by SIGSEGV"),
+        (exit_fields(exited(1), refused="it was refused more"), "exited", "exit code 1; it was refused more"),
         (
-            exit_fields(signal.SIGKILL, cause="stopped", cause_message="stopped", out_of_memory=True),
+            exit_fields(signal.SIGKILL, cause="stopped", cause_message="stopped", out_of_memory="too much"),
             "stopped",
             "SIGKILL",
         ),
@@ -76,7 +77,7 @@ def test_the_counter_of_a_unified_cgroup(tmp_path: Path) -> None:
             "sys/fs/cgroup/pods/one/memory.events": "low 0\noom 3\noom_kill 2\n",
         },
     )
-    assert oom_kills(oom_counter(root)) == 2
+    assert oom_kills(oom_counter("", root)) == 2
 
 
 def test_the_counter_of_a_controller_of_its_own_seen_from_inside_a_container(tmp_path: Path) -> None:
@@ -87,12 +88,12 @@ def test_the_counter_of_a_controller_of_its_own_seen_from_inside_a_container(tmp
             "sys/fs/cgroup/memory/memory.oom_control": "under_oom 0\noom_kill 7\n",
         },
     )
-    assert oom_kills(oom_counter(root)) == 7
+    assert oom_kills(oom_counter("", root)) == 7
 
 
 def test_without_cgroups_the_host_counts(tmp_path: Path) -> None:
     root = write(tmp_path, {"proc/vmstat": "nr_free_pages 5\noom_kill 1\n"})
-    assert oom_kills(oom_counter(root)) == 1
+    assert oom_kills(oom_counter("", root)) == 1
 
 
 def test_limits_of_every_ancestor_apply(tmp_path: Path) -> None:

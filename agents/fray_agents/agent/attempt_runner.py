@@ -30,6 +30,7 @@ from fray_agents.tasks.environment import (
     task_environment,
 )
 from fray_agents.tasks.handle import StartFailed, StartTask, TaskExit, TaskHandle, TaskSpec
+from fray_agents.tasks.limits import limits_of
 from fray_agents.tasks.outputs import OutputsTooLarge
 from fray_agents.tasks.upload import file_chunks, upload_logs, upload_outputs, upload_result
 from fray_coordinator.actors.discovery import withdraw_all
@@ -252,6 +253,7 @@ class AttemptRunner:
             python=prepared.python,
             python_path=prepared.python_path,
             preamble=prepared.log,
+            limits=limits_of(job.spec.resources),
         )
 
     async def _blob(self, key: str) -> bytes:

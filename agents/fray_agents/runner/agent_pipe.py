@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import os
 
+from fray_agents.runner.limits import Limits
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -34,6 +36,7 @@ class StartRequest:
         deadline: CLOCK_BOOTTIME at which it is killed unless the agent moves this on.
         result_limit, spool_limit: bytes of a result, and of log chunks that wait for the agent.
         in_container: the command starts a container, whose processes are the task.
+        limits: what it may use at most.
         oom_counter: file with an `oom_kill` line, or "" for the one of the runner's cgroup.
     """
 
@@ -50,6 +53,7 @@ class StartRequest:
         self.deadline: float = fields["deadline"]
         self.result_limit: int = fields["result_limit"]
         self.spool_limit: int = fields["spool_limit"]
+        self.limits = Limits(**fields["limits"])
         self.oom_counter: str = fields["oom_counter"]
         self.in_container: bool = fields["in_container"]
 

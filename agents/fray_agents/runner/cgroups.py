@@ -46,9 +46,10 @@ def _cgroup_path(controller: str, root: str) -> str | None:
     return None
 
 
-def oom_counter(root: str = "/") -> str:
-    """The file whose `oom_kill` line counts the kills that a process of this cgroup may have met."""
+def oom_counter(own: str, root: str = "/") -> str:
+    """The file whose `oom_kill` line counts the kills in the cgroup `own`, or in that of this process."""
     candidates = [
+        f"{own}/memory.events",
         *(os.path.join(place, "memory.events") for place in cgroup_directories(UNIFIED, root)),
         *(os.path.join(place, "memory.oom_control") for place in cgroup_directories("memory", root)),
     ]

@@ -30,16 +30,13 @@ _ERROR_BYTES = 4 * 1024**2
 _ENGINE_FAILED = 125
 """What podman and docker exit with when they could not start a container."""
 
-_OUT_OF_MEMORY = (
-    "killed for lack of memory (SIGKILL while the kernel's out-of-memory counter rose); ask for more memory"
-)
-
 
 def exit_fields(
     status: int,
     cause: str = "",
     cause_message: str = "",
-    out_of_memory: bool = False,
+    out_of_memory: str = "",
+    refused: str = "",
     error: dict[str, Any] | None = None,
     result_size: int = 0,
     result_problem: str = "",
@@ -52,7 +49,8 @@ def exit_fields(
         status: wait status of the task's main process.
         cause: kind for which the runner signalled the task while it ran, "" if it did not.
         cause_message: says that for people.
-        out_of_memory: the kernel's counter of out-of-memory kills rose.
+        out_of_memory: the message if it was killed by SIGKILL; "" unless the kernel's counter of such kills rose.
+        refused: what the kernel has refused it, which may be why it failed; "" for nothing.
         error: what a callable's process left in `error.json`, if anything.
         result_size: bytes of the result a command left, 0 for none.
         result_problem: why what it left is no result, "" for nothing.
@@ -75,8 +73,8 @@ def exit_fields(
     if error:
         return {**error, **how}
     if out_of_memory and code in (-signal.SIGKILL, _SHELL_SIGKILL):
-        return {"kind": "out-of-memory", "message": _OUT_OF_MEMORY, **how}
-    return {"kind": "exited" if code > 0 else "signalled", "message": ended, **how}
+        return {"kind": "out-of-memory", "message": out_of_memory, **how}
+    return {"kind": "exited" if code > 0 else "signalled", "message": ended + (refused and f"; {refused}"), **how}
 
 
 def too_large(size: int, limit: int) -> str:

@@ -1,7 +1,8 @@
 """Measures what the task uses: CPU and memory of its tree from `/proc`, disk of its work directory.
 
-Memory is the sum of resident sets: quick, but pages shared between processes count once for each. Looking at the disk
-is spread over the samples, so that a directory of a million files costs no more at once than one of a thousand.
+Memory is the sum of resident sets: quick, but pages shared between processes count once for each, and those of mapped
+files too. Where that is not enough, `own_memory` asks the kernel for each process's share. Looking at the disk is
+spread over the samples, so that a directory of a million files costs no more at once than one of a thousand.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 import resource
 import time
 
-from fray_agents.runner.process_tree import stat_fields
+from fray_agents.runner.process_tree import THREADS_FIELD, stat_fields
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,55 +23,117 @@ _CPU_FIELDS = slice(11, 15)
 _RSS_FIELD = 21
 """In `stat_fields`: utime, stime, cutime and cstime; resident pages."""
 
-_ENTRIES_PER_SAMPLE = 1_000
+_ENTRIES_PER_SECOND = 500
 _ENTRIES_AT_END = 20_000
-"""Files whose size is looked up at once: some milliseconds while the task runs, more once it has ended."""
+"""Files whose size is looked up: some milliseconds at once while the task runs, more once it has ended."""
 
 
 class UsageMeter:
-    """Usage of the task: of its processes, as `pids` lists them, and of the disk below the directory `work`."""
+    """Usage of the task.
 
-    def __init__(self, work: str, pids: Callable[[], list[int]]) -> None:
+    Args:
+        work: the directory whose disk usage counts.
+        program: name of the task's first process.
+        pids: lists its processes.
+
+    Attributes:
+        memory, memory_peak, threads: of all processes at the last sample, and the most so far.
+    """
+
+    def __init__(self, work: str, program: str, pids: Callable[[], list[int]]) -> None:
+        self.memory = self.memory_peak = self.threads = 0
         self._pids = pids
+        self._resident: dict[int, int] = {}  # bytes by process
+        self._largest = program, 0
         self._disk = _DiskMeter(work)
         self._at = time.monotonic()
         self._cpu = 0.0
-        self._peak = 0
 
     def sample(self) -> dict[str, float]:
         """Usage now, with the fields of `ResourceUsage`."""
-        stats = [fields for pid in self._pids() if (fields := stat_fields(pid))]
-        memory = sum(int(fields[_RSS_FIELD]) for fields in stats) * _PAGE
-        self._peak = max(self._peak, memory)
+        found = {pid: fields for pid in self._pids() if (fields := stat_fields(pid))}
+        stats = found.values()
+        self.threads = sum(int(fields[THREADS_FIELD]) for fields in stats)
+        self._resident = {pid: int(fields[_RSS_FIELD]) * _PAGE for pid, fields in found.items()}
+        self.memory = sum(self._resident.values())
+        self.memory_peak = max(self.memory_peak, self.memory)
+        self._note_largest()
         # What ended is in our own total, once its parent, or we, waited for it.
         running = sum(int(value) for fields in stats for value in fields[_CPU_FIELDS]) / _TICKS
         cpu = max(self._cpu, running + _ended().ru_utime + _ended().ru_stime)
         now = time.monotonic()
-        percent = 100 * (cpu - self._cpu) / max(now - self._at, 1 / _TICKS)
+        seconds = max(now - self._at, 1 / _TICKS)
+        percent = 100 * (cpu - self._cpu) / seconds
         self._at, self._cpu = now, cpu
-        self._disk.advance(_ENTRIES_PER_SAMPLE)
-        return self._usage(cpu, round(percent, 1), memory)
+        self._disk.advance(round(_ENTRIES_PER_SECOND * seconds))
+        return self._usage(cpu, round(percent, 1))
 
     def total(self) -> dict[str, float]:
         """Totals and peaks, once nothing of the tree is left."""
         ended = _ended()
-        self._peak = max(self._peak, ended.ru_maxrss * 1024)
+        self.memory = 0
+        self.memory_peak = max(self.memory_peak, ended.ru_maxrss * 1024)
         self._disk.advance(_ENTRIES_AT_END)
         cpu = max(self._cpu, ended.ru_utime + ended.ru_stime)  # what a daemon waited for is in the samples alone
-        return self._usage(cpu, 0.0, 0)
+        return self._usage(cpu, 0.0)
 
-    def _usage(self, cpu: float, percent: float, memory: int) -> dict[str, float]:
+    @property
+    def disk(self) -> int:
+        """Bytes in the directory, as far as they were looked at."""
+        return self._disk.bytes
+
+    def own_memory(self) -> dict[int, int]:
+        """Bytes by process of the last sample, with its part of what it shares and without mapped files.
+
+        Takes some milliseconds for each GB.
+        """
+        return {pid: _own_memory(pid, resident) for pid, resident in self._resident.items()}
+
+    def largest(self) -> tuple[str, int]:
+        """Name and bytes of the process that was the largest when it was looked at."""
+        name, size = self._largest
+        return name, max(size, _ended().ru_maxrss * 1024)
+
+    def _note_largest(self) -> None:
+        pid = max(self._resident, key=self._resident.__getitem__, default=0)
+        if pid and self._resident[pid] > self._largest[1]:
+            self._largest = process_text(pid), self._resident[pid]
+
+    def _usage(self, cpu: float, percent: float) -> dict[str, float]:
         return {
             "cpu_seconds": round(cpu, 3),
             "cpu_percent": percent,
-            "memory": memory,
-            "memory_peak": self._peak,
-            "disk": self._disk.bytes,
+            "memory": self.memory,
+            "memory_peak": self.memory_peak,
+            "disk": self.disk,
         }
 
 
 def _ended() -> resource.struct_rusage:
     return resource.getrusage(resource.RUSAGE_CHILDREN)
+
+
+def process_text(pid: int) -> str:
+    """The process, for people: its name and id."""
+    try:
+        with open(f"/proc/{pid}/comm", errors="replace") as file:
+            return f"{file.read().strip()} (pid {pid})"
+    except OSError:
+        return f"pid {pid}"
+
+
+def _own_memory(pid: int, resident: int) -> int:
+    """Bytes of its memory, its share of what it shares, no mapped files; `resident` if the kernel does not tell."""
+    shares = {}
+    try:
+        with open(f"/proc/{pid}/smaps_rollup") as file:
+            for line in file:
+                name, _, size = line.partition(":")
+                if name.startswith("Pss"):
+                    shares[name] = int(size.split()[0]) * 1024
+    except OSError:
+        return resident
+    return shares.get("Pss_Anon", resident) + shares.get("Pss_Shmem", 0)
 
 
 class _DiskMeter:

@@ -22,7 +22,7 @@ PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 """From `linux/prctl.h`."""
 
-_THREADS_FIELD = 17
+THREADS_FIELD = 17
 """In `stat_fields`: how many threads the process has."""
 
 prctl: Callable[[int, int], int] = ctypes.CDLL(None).prctl
@@ -72,7 +72,7 @@ def descendants(root: int | None = None) -> list[int]:
 def is_alive(pid: int) -> bool:
     """Whether any thread of the process still runs, or may."""
     fields = stat_fields(pid)
-    return bool(fields) and (fields[0] not in "ZX" or int(fields[_THREADS_FIELD]) > 1)
+    return bool(fields) and (fields[0] not in "ZX" or int(fields[THREADS_FIELD]) > 1)
 
 
 def _children(pid: int) -> list[int]:

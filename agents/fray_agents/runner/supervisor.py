@@ -12,6 +12,7 @@ from fray_agents.runner.agent_pipe import AgentPipe, StartRequest
 from fray_agents.runner.cgroups import oom_counter, oom_kills
 from fray_agents.runner.container import ENGINE_TIMEOUT, ContainerProcesses
 from fray_agents.runner.exit_report import bounded_exit, exit_fields, read_exception
+from fray_agents.runner.limits import LimitWatch
 from fray_agents.runner.meter import UsageMeter
 from fray_agents.runner.prestarted import PrestartedProcess
 from fray_agents.runner.spawn import IGNORED, NotExecutable, spawn
@@ -23,8 +24,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-_SAMPLE_INTERVAL = 2.0
-"""Seconds between two samples of usage: one reads a few files for each process of the task."""
+_REPORT_INTERVAL = 2.0
+"""Seconds between two reports of usage, each with a sample: a few files are read for each process of the task."""
 
 _LOOK_INTERVAL = 0.2
 """Seconds between two looks for a container that is not seen yet: one reads a file for each process of the host."""
@@ -115,7 +116,7 @@ class Supervisor:
         self._cgroup = cgroup
         self._deadline = request.deadline
         self._wakeup = _wakeup_on_sigchld()
-        self._oom_counter = request.oom_counter or oom_counter()
+        self._oom_counter = request.oom_counter or oom_counter(cgroup.path)
         self._oom_kills = oom_kills(self._oom_counter)
         self._status: int | None = None  # of the main process, once it ended
         self._tree_gone = False
@@ -124,15 +125,18 @@ class Supervisor:
         self._cause_message = ""
         self._kill_at: float | None = None
         self._terminated = False
+        pids = self._container.pids if self._container else process_tree.descendants
+        self._meter = UsageMeter(request.path("work"), os.path.basename(request.command[0]), pids)
+        limited = TaskCgroup("") if self._container else cgroup  # an engine has cgroups of its own
+        self._limits = LimitWatch(request.limits, limited, self._meter)
         started_before = prestarted.take(request) if prestarted is not None else None
         self._pid, out, err = started_before or spawn(
             request.command, request.env, request.start_directory, cgroup.fork
         )
         started = time.monotonic()
         self._ends_at = None if request.timeout is None else started + request.timeout
-        self._sample_at = started + (_LOOK_INTERVAL if self._container else _SAMPLE_INTERVAL)
-        pids = self._container.pids if self._container else process_tree.descendants
-        self._meter = UsageMeter(request.path("work"), pids)
+        self._report_at = started + _REPORT_INTERVAL
+        self._sample_at = self._next_sample(started)
         self._streams = [OutputStream("stdout", out), OutputStream("stderr", err)]
         self._chunks = LogChunks(
             request.path("log"), request.spool_limit, lambda number: agent.send("chunk", number=number)
@@ -277,26 +281,35 @@ class Supervisor:
         now = time.monotonic()
         if now < self._sample_at:
             return
-        is_starting = self._container is not None and not self._container.seen
-        self._sample_at = now + (_LOOK_INTERVAL if is_starting else _SAMPLE_INTERVAL)
         usage = self._meter.sample()
-        if not self._agent.congested:
-            self._agent.send("usage", usage=usage)
+        if passed := self._limits.passed(time.monotonic() - now):
+            self._stop(*passed, 0.0)
+        if now >= self._report_at:
+            self._report_at = now + _REPORT_INTERVAL
+            if not self._agent.congested:
+                self._agent.send("usage", usage=usage)
+        self._sample_at = self._next_sample(now)
+
+    def _next_sample(self, now: float) -> float:
+        is_starting = self._container is not None and not self._container.seen
+        return min(self._report_at, now + (_LOOK_INTERVAL if is_starting else self._limits.interval))
 
     def _outcome(self) -> dict[str, Any]:
         result_size, result_problem = _result(self._request.path("result"))
+        usage = self._meter.total()
         fields = exit_fields(
             status=self._status or 0,
             cause=self._cause,
             cause_message=self._cause_message,
-            out_of_memory=oom_kills(self._oom_counter) > self._oom_kills,
+            out_of_memory=self._limits.killed_by_kernel() if oom_kills(self._oom_counter) > self._oom_kills else "",
+            refused=self._limits.refused_by_kernel(),
             error=read_exception(self._request.path("error.json")) if self._request.is_call else {},
             result_size=result_size,
             result_problem=result_problem,
             result_limit=self._request.result_limit,
             in_unseen_container=self._container is not None and not self._container.seen,
         )
-        end = fields | {"usage": self._meter.total(), "log_chunks": self.log_chunks}
+        end = fields | {"usage": usage, "log_chunks": self.log_chunks}
         return {"exit": end, "complete_before_stop": end["kind"] == "success" and not self._cause}
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from fray_agents.runner.limits import Limits
 from fray_agents.runner.untrusted_files import read_file
 from fray_agents.tasks.container import ContainerSpec
 from fray_agents.tasks.outputs import FoundOutputs
@@ -48,6 +49,7 @@ class TaskSpec:
         result_limit: bytes that its result may have.
         spool_limit: bytes of log chunks on disk beyond which the task's output waits.
         container: where it runs; None: on the host.
+        limits: what it may use at most.
         oom_counter: file whose `oom_kill` line counts out-of-memory kills; by default the one of the own cgroup.
     """
 
@@ -66,6 +68,7 @@ class TaskSpec:
     spool_limit: int = SPOOL_LIMIT
     container: ContainerSpec | None = None
     oom_counter: Path | None = None
+    limits: Limits = Limits()  # noqa: RUF009  nobody changes it
 
     @property
     def start_folder(self) -> Path:

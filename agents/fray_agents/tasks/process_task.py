@@ -361,6 +361,7 @@ def _start_request(spec: TaskSpec, deadline: float) -> dict[str, Any]:
         "result_limit": spec.result_limit,
         "spool_limit": spec.spool_limit,
         "in_container": spec.container is not None,
+        "limits": vars(spec.limits),
         "oom_counter": str(spec.oom_counter or ""),
     }
 

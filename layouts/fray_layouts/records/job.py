@@ -97,9 +97,10 @@ class AttemptExit(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The end of an attempt.
 
     Attributes:
-        kind: "success", "exited" (code), "signalled" (signal), "out-of-memory", "timeout", "exception" (traceback),
-            "unhealthy", "stopped", "preempted", "start-failed", "host-failed" (while it ran), "lost" (its agent died),
-            "too-large" (the result, or the outputs), "environment-failed" (its packages or image cannot be had).
+        kind: "success", "exited" (code), "signalled" (signal), "out-of-memory", "limit-exceeded" (disk, processes),
+            "timeout", "exception" (traceback), "unhealthy", "stopped", "preempted", "start-failed", "host-failed"
+            (while it ran), "lost" (its agent died), "too-large" (the result, or the outputs), "environment-failed" (its
+            packages or image cannot be had).
         message: one line for people.
         code: exit code of the process.
         signal: number of the signal that ended it.

@@ -1,0 +1,108 @@
+"""What a task may use at most, and the watch over what the kernel does not limit by itself."""
+
+from fray_agents.runner.meter import UsageMeter, process_text
+from fray_agents.runner.task_cgroup import TaskCgroup
+
+_LOOK_INTERVAL = 0.25
+"""Seconds between two looks at a task whose memory has a limit: in that time a process writes to some hundred MB."""
+
+_LARGEST_SHARE = 0.02
+"""Share of the time that these looks may take: a task of thousands of processes is looked at more rarely."""
+
+
+class Limits:
+    """The most that a task may use; 0: no limit.
+
+    Attributes:
+        memory: bytes of memory of all its processes.
+        disk: bytes in its work directory.
+        processes: processes and threads.
+        cpu: thousandths of a core, by which it has its share while others want the same cores.
+        hard_cpu: it never has more than `cpu`. Only the kernel can keep this, and the share.
+    """
+
+    def __init__(
+        self, *, memory: int = 0, disk: int = 0, processes: int = 0, cpu: int = 0, hard_cpu: bool = False
+    ) -> None:
+        self.memory = memory
+        self.disk = disk
+        self.processes = processes
+        self.cpu = cpu
+        self.hard_cpu = hard_cpu
+
+
+class LimitWatch:
+    """Looks whether a task uses more than its limits, and says in which words it does.
+
+    Attributes:
+        interval: seconds until the next look at it, if that is to be before its usage is reported.
+    """
+
+    def __init__(self, limits: Limits, cgroup: TaskCgroup, meter: UsageMeter) -> None:
+        self._limits = limits
+        self._cgroup = cgroup
+        self._meter = meter
+        self._kernel_limits_memory = cgroup.limit_memory(limits.memory) if limits.memory else False
+        self._kernel_limits_processes = cgroup.limit_processes(limits.processes) if limits.processes else False
+        if limits.cpu:
+            cgroup.share_cpu(limits.cpu, limits.hard_cpu)
+        self.interval = _LOOK_INTERVAL if limits.memory else float("inf")
+
+    def passed(self, seconds: float) -> tuple[str, str] | None:
+        """Kind and message of an end for which the task is to be killed now.
+
+        Args:
+            seconds: what the meter's last sample has taken.
+        """
+        if self._limits.memory:
+            self.interval = max(_LOOK_INTERVAL, seconds / _LARGEST_SHARE)
+        return self._memory_passed() or self._processes_passed() or self._disk_passed()
+
+    def _memory_passed(self) -> tuple[str, str] | None:
+        limit = self._limits.memory
+        if not limit or self._kernel_limits_memory or self._meter.memory <= limit:
+            return None
+        owned = self._meter.own_memory()
+        if (used := sum(owned.values())) <= limit:
+            return None
+        largest = max(owned, key=owned.__getitem__)
+        return "out-of-memory", self._too_much_memory(used, process_text(largest), owned[largest])
+
+    def _processes_passed(self) -> tuple[str, str] | None:
+        limit, threads = self._limits.processes, self._meter.threads
+        if not limit or self._kernel_limits_processes or threads <= limit:
+            return None
+        return "limit-exceeded", f"it had {threads:,} processes and threads, its limit is {limit:,}; start fewer"
+
+    def _disk_passed(self) -> tuple[str, str] | None:
+        limit, disk = self._limits.disk, self._meter.disk
+        if not limit or disk <= limit:
+            return None
+        used = f"it used more disk than its limit of {_text(limit)}: {_text(disk)} in its work directory"
+        return "limit-exceeded", f"{used}; ask for more disk, or remove what is not needed any more"
+
+    def killed_by_kernel(self) -> str:
+        """The message of a task that the kernel has killed for lack of memory: its own limit's, or the host's."""
+        peak = max(self._cgroup.memory_peak(), self._meter.memory_peak)
+        if self._kernel_limits_memory and self._cgroup.count("memory.events", "oom"):
+            return self._too_much_memory(peak, *self._meter.largest())
+        lack = "killed for lack of memory on its host (SIGKILL while the kernel's out-of-memory counter rose)"
+        return _memory_text(lack, peak, *self._meter.largest())
+
+    def refused_by_kernel(self) -> str:
+        """What the task was refused, if it was, which may have been why it failed; else ""."""
+        if not self._kernel_limits_processes or not self._cgroup.count("pids.events", "max"):
+            return ""
+        return f"it was refused more than the {self._limits.processes:,} processes and threads that it may have"
+
+    def _too_much_memory(self, peak: int, largest: str, size: int) -> str:
+        limit = f"it used more memory than its limit of {_text(self._limits.memory)}"
+        return _memory_text(limit, peak, largest, size)
+
+
+def _memory_text(why: str, peak: int, largest: str, size: int) -> str:
+    return f"{why}: peak {_text(peak)}, largest process {largest} with {_text(size)}; ask for more memory"
+
+
+def _text(size: int) -> str:
+    return f"{size / 10**6:,.0f} MB"
