@@ -24,6 +24,7 @@ from fray.types import (
     TpuConfig,
     entrypoint_of,
 )
+from fray_layouts.bounds import MAX_CALLABLE_NAME
 from fray_layouts.errors import InvalidInput
 from fray_layouts.spec import JobSpec, parse_spec
 
@@ -117,8 +118,17 @@ def _entrypoint(given: object) -> dict[str, Any]:
         return {"command": [entrypoint.command, *entrypoint.args]}
     if isinstance(entrypoint, CallableEntrypoint):
         python = f"{sys.version_info.major}.{sys.version_info.minor}"
-        return {"callable": {"pickle": base64.b64encode(pickled(entrypoint)).decode(), "python": python}}
+        pickle = base64.b64encode(pickled(entrypoint)).decode()
+        return {"callable": {"pickle": pickle, "name": _name_of(entrypoint.callable), "python": python}}
     raise InvalidInput("entrypoint", given, "make it with Entrypoint.from_callable or Entrypoint.from_binary")
+
+
+def _name_of(function: object) -> str:
+    """The name of a function, with its module unless that is the program itself; of another object, its type's."""
+    named = function if hasattr(function, "__qualname__") else type(function)
+    module = getattr(named, "__module__", None) or "__main__"
+    name = f"{module}.{named.__qualname__}".removeprefix("__main__.")  # type: ignore[attr-defined]
+    return name.replace("<locals>.", "")[:MAX_CALLABLE_NAME]
 
 
 def pickled(call: CallableEntrypoint) -> bytes:

@@ -134,7 +134,8 @@ def what_runs(spec: JobSpec) -> str:
     call = spec.entrypoint.callable
     if call is None:
         return shlex.join(spec.entrypoint.command)
-    return f"a callable ({call.blob or format_bytes(len(call.pickle) * 3 / 4)})"
+    size = call.blob or format_bytes(len(call.pickle) * 3 / 4)
+    return f"{call.name or 'a callable'} ({size})"
 
 
 def format_time(at: float | None, now: float) -> str:

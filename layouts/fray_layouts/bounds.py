@@ -22,6 +22,8 @@ MAX_JOB_ID = 144
 """A name, a hyphen and a suffix. With it and the longest shape an index entry's name just fits every store."""
 MAX_VARIANT = 32
 """Characters of an accelerator's variant, which stands in the keys of index entries."""
+MAX_CALLABLE_NAME = 200
+"""Characters of what a callable is called, which people read in tables; longer ones are cut."""
 MAX_IMAGE = 512
 """Characters of a container image's name with registry, path, tag and digest; registries allow 255 for the path."""
 MAX_WORKSPACE_FILES = 100_000

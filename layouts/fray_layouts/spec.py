@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from fray_layouts.bounds import (
+    MAX_CALLABLE_NAME,
     MAX_IMAGE,
     MAX_JOB_ID,
     MAX_NAME,
@@ -52,11 +53,13 @@ class CallableSpec(SpecPart, kw_only=True):
     Attributes:
         pickle: base64 of cloudpickle of (function, args, kwargs), or
         blob: the key of the object that holds the pickle.
+        name: of what is called, for people: "trainer.train".
         python: minor version of the interpreter that pickled it, as "3.11"; code objects load in no other. "": unknown.
     """
 
     pickle: str = ""
     blob: Key = ""
+    name: Annotated[str, Meta(max_length=MAX_CALLABLE_NAME)] = ""
     python: Annotated[str, Meta(pattern=MAYBE_PYTHON_PATTERN)] = ""
 
 

@@ -154,6 +154,16 @@ async def test_a_large_callable_that_is_no_base64_is_refused(cluster: Cluster) -
     assert cluster.keys("jobs/") == cluster.keys("pending/") == []
 
 
+async def test_a_large_callable_is_an_object_of_its_own_and_keeps_what_is_known_of_it(cluster: Cluster) -> None:
+    user = await cluster.core()
+    call = {"pickle": "A" * 100_000, "name": "trainer.train", "python": "3.12"}
+    (done,) = await submit(user, [parse_spec({**SPEC, "entrypoint": {"callable": call}})])
+    stored = done.job.spec.entrypoint.callable
+    assert stored is not None
+    assert (stored.pickle, stored.name, stored.python) == ("", "trainer.train", "3.12")
+    assert await user.store.get(stored.blob) is not None
+
+
 async def test_a_default_that_is_written_out_is_the_same_submission(cluster: Cluster) -> None:
     """Also once somebody has written the record again."""
 

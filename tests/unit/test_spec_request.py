@@ -6,6 +6,8 @@ import base64
 import pickle
 import sys
 import threading
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -83,6 +85,16 @@ def test_what_is_not_said_is_the_spec_s_own_default() -> None:
 def test_any_gpu_has_no_variant() -> None:
     spec = to_spec(a_request(resources=ResourceConfig.with_gpu(count=2)))
     assert spec.resources.device == DeviceSpec(kind="gpu", count=2)
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [(dict, "builtins.dict"), (base64.b64encode, "base64.b64encode"), (partial(print), "functools.partial")],
+)
+def test_a_callable_is_known_by_its_name(function: Callable[..., Any], name: str) -> None:
+    call = to_spec(JobRequest("job", Entrypoint.from_callable(function))).entrypoint.callable
+    assert call is not None
+    assert call.name == name
 
 
 def test_a_plain_callable_is_an_entrypoint() -> None:

@@ -26,7 +26,7 @@ from fray_layouts.errors import InvalidInput
 from fray_layouts.index_keys import ChildKey
 from fray_layouts.object_keys import BlobKeys, JobId, JobKeys
 from fray_layouts.records import ChildEntry, JobRecord, ParentLink
-from fray_layouts.spec import MAX_INLINE_BYTES, CallableSpec, JobSpec
+from fray_layouts.spec import MAX_INLINE_BYTES, JobSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ async def _with_blob(core: Core, spec: JobSpec) -> JobSpec:
     except ValueError as error:
         raise InvalidInput("entrypoint.callable.pickle", "...", f"give base64 of a pickle ({error})") from None
     key = await put_blob(core, data)
-    return replace(spec, entrypoint=replace(spec.entrypoint, callable=CallableSpec(blob=key)))
+    return replace(spec, entrypoint=replace(spec.entrypoint, callable=replace(call, pickle="", blob=key)))
 
 
 async def _submit_one(core: Core, job: JobRecord) -> Submitted:
