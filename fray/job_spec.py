@@ -127,7 +127,7 @@ def _name_of(function: object) -> str:
     """The name of a function, with its module unless that is the program itself; of another object, its type's."""
     named = function if hasattr(function, "__qualname__") else type(function)
     module = getattr(named, "__module__", None) or "__main__"
-    name = f"{module}.{named.__qualname__}".removeprefix("__main__.")  # type: ignore[attr-defined]
+    name = f"{module}.{named.__qualname__}".removeprefix("__main__.")
     return name.replace("<locals>.", "")[:MAX_CALLABLE_NAME]
 
 
