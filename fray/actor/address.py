@@ -32,7 +32,6 @@ class ActorAddress:
     attempt: int = 0
 
     def key(self) -> str:
-        """The key of its endpoint record."""
         return EndpointKey(self.namespace, self.name, self.actor_id).key()
 
     def __str__(self) -> str:

@@ -83,7 +83,6 @@ class CheckpointJournal:
                 self._write()
 
     def close(self) -> None:
-        """Write the state if it has changed since the last checkpoint."""
         with self._lock:
             if self._calls:
                 self._write()

@@ -53,7 +53,6 @@ def current_actor() -> CurrentActor:
 
 
 def in_actor() -> bool:
-    """Whether there is a current actor."""
     return _found() is not None
 
 

@@ -78,7 +78,6 @@ def delete_actor(handle: ActorHandle[Any]) -> None:
 
 
 def actor_status(handle: ActorHandle[Any]) -> JobStatus:
-    """The status of the actor's job."""
     return handle._cluster.poll(JobId(handle._address.job)).status
 
 

@@ -9,7 +9,6 @@ from fray.cli.root_command import cli
 
 
 def main() -> None:
-    """The entry point."""
     cli(prog_name="fray")
 
 

@@ -13,7 +13,6 @@ Row = Sequence[str]
 
 
 def echo(text: str, err: bool = False) -> None:
-    """Print a line, or several, on stdout or stderr."""
     click.echo(escaped(text), err=err)
 
 

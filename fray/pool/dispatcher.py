@@ -107,12 +107,10 @@ class Dispatcher:
 
     @property
     def workers(self) -> int:
-        """How many workers there are now."""
         return len(self._states)
 
     @property
     def unfinished(self) -> int:
-        """How many tasks are not done."""
         return self._unfinished
 
     @property
@@ -121,7 +119,6 @@ class Dispatcher:
         return self._closed
 
     def idle(self) -> list[str]:
-        """Names of the workers with nothing to do."""
         with self._lock:
             return [name for name, state in self._states.items() if not state.tasks]
 
@@ -157,7 +154,6 @@ class Dispatcher:
             return True
 
     def drain(self) -> None:
-        """Block until every task is done."""
         with self._lock:
             self._all_done.wait_for(lambda: self._unfinished == 0)
 
@@ -179,7 +175,6 @@ class Dispatcher:
             self._assign(*free, max(1, len(self._backlog) // len(self._states)))
 
     def _freest(self) -> tuple[str, _WorkerState] | None:
-        """The worker with the fewest tasks, if any has room."""
         roomy = [(name, state) for name, state in self._states.items() if state.room() > 0]
         return min(roomy, key=lambda item: len(item[1].tasks), default=None)
 

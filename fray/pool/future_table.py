@@ -39,7 +39,6 @@ class FutureTable:
 
     @property
     def unfinished(self) -> int:
-        """How many tasks are not done."""
         return len(self._open)
 
     @property
@@ -93,12 +92,10 @@ class FutureTable:
                 self._settle(self.enter(outcome.task, outcome.kind in (OutcomeKind.ITEM, OutcomeKind.END)), outcome)
 
     def await_all(self) -> None:
-        """Block until all tasks are done."""
         with self._lock:
             self._changed.wait_for(lambda: not self._open)
 
     def fail_all(self, error: Exception) -> None:
-        """End what is not done with this error."""
         for key in list(self._open):
             self._end(key, error)
 

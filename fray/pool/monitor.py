@@ -64,7 +64,6 @@ class PoolMonitor:
         self._thread.start()
 
     def wake(self) -> None:
-        """Poll soon: tasks were submitted."""
         self._pace.expect_soon()
         self._work.set()
 
@@ -79,7 +78,6 @@ class PoolMonitor:
         self.workers.await_running(count, timeout, self._check)
 
     def end(self) -> None:
-        """End all workers, and poll no more; returns at once."""
         self._ended = True
         self._work.set()
         self.workers.end()

@@ -110,7 +110,6 @@ def _is_importable(call: Callable[..., Any]) -> bool:
 
 
 def content_digest(data: bytes) -> str:
-    """The name of an object, by its content."""
     return hashlib.blake2b(data, digest_size=20).hexdigest()
 
 

@@ -119,12 +119,10 @@ class QueueTransport:
 
     @property
     def folder(self) -> str:
-        """The URL under which tasks may keep files."""
         return f"{self._cluster.root}/{self._tasks.files}"
 
     @property
     def futures(self) -> Mapping[str, Future[Any]]:
-        """The futures of the tasks, by key."""
         return self._table.futures
 
     @property

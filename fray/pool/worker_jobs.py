@@ -74,7 +74,6 @@ class WorkerJobs:
         self._terminate(chosen)
 
     def end(self) -> None:
-        """End all workers; returns at once."""
         self._terminate(self._jobs)
 
     def forget(self) -> None:

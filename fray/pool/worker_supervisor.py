@@ -112,7 +112,6 @@ class WorkerSupervisor:
 
     @property
     def wanted(self) -> int:
-        """How many workers there should be."""
         return self._wanted
 
     def grow(self, count: int) -> None:
@@ -148,7 +147,6 @@ class WorkerSupervisor:
             return str(error)
 
     def end(self) -> None:
-        """End all workers; returns at once."""
         with self._lock:
             self._ended = True
             jobs = list(self._jobs)
@@ -216,7 +214,6 @@ class WorkerSupervisor:
         return came
 
     def _missing(self) -> set[JobId]:
-        """The jobs of missing workers."""
         with self._lock:
             return self._jobs.difference([worker.endpoint.job_id for worker in list(self._workers.values())])
 

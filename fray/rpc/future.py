@@ -34,7 +34,6 @@ class RetryQueue:
 
     @property
     def idle(self) -> bool:
-        """Whether no call waits."""
         return self._thread is None
 
     def put(self, work: Callable[[], None]) -> None:

@@ -79,7 +79,6 @@ class PoolCaller(ActorCaller):
         )
 
     def broadcast(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[BroadcastFuture]:
-        """Call a method of all actors that there are now."""
         return [self._send_to(endpoint, method, args, kwargs) for endpoint in self.balancer.look()]
 
     def _send_to(

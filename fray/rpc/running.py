@@ -24,5 +24,4 @@ running_servers: set[RunningServer] = set()
 
 
 def server_at(address: str) -> RunningServer | None:
-    """The server that serves at a "host:port"."""
     return next((server for server in running_servers.copy() if server.address == address), None)

@@ -111,7 +111,6 @@ def _own_name() -> str:
 
 
 def _gathered(shards: list[ListShard]) -> list[Any]:
-    """Read the items of all shards, in order."""
     with ThreadPoolExecutor(MAX_THREADS) as threads:
         parts: list[list[Any]] = list(threads.map(list, shards))
     return [item for part in parts for item in part]

@@ -60,7 +60,6 @@ _decoder = msgspec.msgpack.Decoder(list[TaskOutcome])
 
 
 def encode_outcomes(outcomes: Iterable[TaskOutcome]) -> bytes:
-    """The bytes of one object of these outcomes."""
     return _encoder.encode(list(outcomes))
 
 

@@ -73,12 +73,10 @@ class SegmentName:
 
     @staticmethod
     def items_of(text: str) -> int:
-        """How many items the segment of this name holds."""
         return int(text.rpartition("-")[2])
 
     @staticmethod
     def time_of(text: str) -> float:
-        """The time in a segment's name."""
         return decode_time(text[:9])
 
 

@@ -97,7 +97,6 @@ class SegmentHeader(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 def encode_segment(header: SegmentHeader, bodies: Sequence[bytes]) -> bytes:
-    """The bytes of a segment."""
     return b"".join([msgspec.json.encode(header), b"\n", *bodies])
 
 

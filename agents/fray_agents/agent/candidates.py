@@ -119,7 +119,6 @@ class Candidates:
         return None
 
     def fits(self, free: Resources) -> bool:
-        """Whether any entry fits `free`."""
         return bool(self._fitting(free))
 
     def _fitting(self, free: Resources) -> list[ShapeQueue]:

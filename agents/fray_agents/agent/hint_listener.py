@@ -41,7 +41,6 @@ class HintThrottle:
         self._loop.call_soon_threadsafe(self._ask)
 
     def cancel(self) -> None:
-        """Call it no more."""
         self._closed = True
         if self._due is not None:
             self._due.cancel()
@@ -77,7 +76,6 @@ class HintListener:
             self._server.start()
 
     def close(self) -> None:
-        """Take no more hints."""
         self._server.close()
         for throttle in self._throttles.values():
             throttle.cancel()

@@ -117,7 +117,6 @@ class Leases:
         return all(lease.abandoned for lease in self.held.values())
 
     def any_at_work(self) -> bool:
-        """Whether anything held may still use the host."""
         return any(not lease.idle for lease in self.held.values())
 
     def holdings(self) -> dict[str, Holding]:

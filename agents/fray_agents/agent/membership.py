@@ -49,7 +49,6 @@ class Membership:
 
     @property
     def id(self) -> str:
-        """The agent's id."""
         return self.record.id
 
     @property
@@ -68,11 +67,9 @@ class Membership:
         return self.stored is not None and self.stored.record.drain
 
     def trusts(self) -> bool:
-        """Whether leases may be relied on now."""
         return not self.fenced.is_set() and self.core.clock.boottime() < self.trusted_until
 
     def may_claim(self) -> bool:
-        """Whether the agent may take work now."""
         return self.trusts() and not self.leaving and not self.draining and not self.problems.unfit
 
     def task_deadline(self, job: JobRecord) -> float:

@@ -48,11 +48,9 @@ class HintServer:
         )
 
     def start(self) -> None:
-        """Take hints from now on, in a thread of their own."""
         self._acceptor.start()
 
     def close(self) -> None:
-        """Take no more hints."""
         self._acceptor.close()
 
     def _on_authenticated(self, sock: socket.socket, session: Session, message: HttpMessage) -> None:

@@ -159,7 +159,6 @@ def _name(seen: Snapshot, owner: QueueOwner) -> NameRecord | None:
 
 
 def _lives(seen: Snapshot, owner: QueueOwner) -> bool:
-    """Whether this incarnation has the name."""
     record = _name(seen, owner)
     return record is not None and record.state == NameState.HELD and record.incarnation == owner[2]
 

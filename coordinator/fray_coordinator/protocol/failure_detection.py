@@ -43,7 +43,6 @@ def observe(agent: AgentRecord, own: Suspect | None, reported: Suspect | None, g
 
 
 def has_timed_out(agent: AgentRecord, suspect: Suspect) -> bool:
-    """Whether the agent has been silent for longer than it may."""
     return suspect.age >= DEATH_INTERVALS * agent.interval
 
 

@@ -86,18 +86,15 @@ def leaves_enough(remaining: float, timeout: float) -> bool:
 
 
 def is_done(lease: QueueLease, item: int) -> bool:
-    """Whether the item is done."""
     return bool(int(lease.done, 16) >> item & 1)
 
 
 def undone_items(lease: QueueLease, items: int) -> list[int]:
-    """Items that are not done, in order."""
     done = int(lease.done, 16)
     return [item for item in range(items) if not done >> item & 1]
 
 
 def is_complete(lease: QueueLease, items: int) -> bool:
-    """Whether all of so many items are done."""
     every = (1 << items) - 1
     return int(lease.done, 16) & every == every
 

@@ -53,7 +53,6 @@ class Collector:
         self._swept = ""
 
     def finished(self, held: HeldSegment) -> None:
-        """Note that all items of a held segment are done."""
         self._finished.append(
             CompletedSegment(held.name, held.content.version, held.content.header.large, held.lease.stored)
         )

@@ -68,5 +68,4 @@ class DeadLetterWriter:
         return held.lease.record.dead_lettered_at[str(item)]
 
     async def _exists(self, dead: OpenQueue, time: float, segment: str, item: int) -> bool:
-        """Whether the dead letter exists."""
         return await dead.core.store.get(dead.keys.segment(str(dead_letter_name(time, segment, item)))) is not None

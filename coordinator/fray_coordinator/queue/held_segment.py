@@ -55,7 +55,6 @@ class OutItem:
     delivery: Delivery | None = field(default=None, repr=False)
 
     def is_over(self) -> bool:
-        """Whether its lease ran out."""
         return self.segment.lease.lost or self.segment.lease.expired
 
 
@@ -80,7 +79,6 @@ class HeldSegment:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every item is done."""
         return rules.is_complete(self.lease.record, SegmentName.items_of(self.name))
 
     @property
@@ -210,7 +208,6 @@ class HeldSegments:
         self._on_release = on_release
 
     def add(self, held: HeldSegment) -> None:
-        """Hold a segment that was claimed."""
         self.by_name[held.name] = self._stocked[held.name] = held
 
     def next(self) -> HeldSegment | None:

@@ -65,7 +65,6 @@ class Reconciler:
 
     @property
     def holds_lease(self) -> bool:
-        """Whether this participant held the lease when it last read it."""
         return self.lease is not None and self.lease.record.holder == self.identity
 
     @property

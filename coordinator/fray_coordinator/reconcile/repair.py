@@ -73,7 +73,6 @@ class Repair:
 
     @property
     def size(self) -> int:
-        """The number of jobs that the last run saw."""
         return len(self._jobs) + len(self._ended)
 
     async def run(self, live: Mapping[str, Stored[AgentRecord]]) -> None:

@@ -69,7 +69,6 @@ class FileTree:
             self._make_private(folder)
 
     def is_prepared(self) -> bool:
-        """Whether the private folders are there."""
         return os.path.lexists(self.root / TEMPORARY_FOLDER)
 
     @contextmanager
@@ -125,7 +124,6 @@ class FileTree:
                 os.close(handle)
 
     def is_shared(self) -> bool:
-        """Whether the root is a group's."""
         return is_shared(os.stat(self.root).st_mode)
 
     def _open(self, folder: str, make: bool) -> int:

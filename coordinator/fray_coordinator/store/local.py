@@ -99,7 +99,6 @@ class LocalBackend:
             return found
 
     def holders(self) -> Iterator[LockHolder]:
-        """The present holders of locks."""
         return lock_holders(self._tree)
 
     def oddities(self) -> Iterator[tuple[str, str]]:

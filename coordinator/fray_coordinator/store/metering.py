@@ -45,7 +45,6 @@ class RequestCounts:
         return self.reads
 
     def cost(self, prices: Prices) -> float:
-        """Dollars at list price."""
         return (self.class_a * prices.class_a + self.class_b * prices.class_b) / 1000
 
     def snapshot(self) -> RequestCounts:

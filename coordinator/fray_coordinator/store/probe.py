@@ -149,7 +149,6 @@ async def _clock(backend: StoreBackend, folder: str, clock: Clock) -> list[Findi
 
 
 async def _settings(backend: StoreBackend, folder: str, clock: Clock) -> list[Finding]:
-    """Read the bucket's settings."""
     return judge_settings(await backend.settings()) if isinstance(backend, Inspectable) else []
 
 
@@ -232,7 +231,6 @@ async def _unreadable_files(backend: StoreBackend, folder: str, clock: Clock) ->
 
 
 async def _clean_up(backend: StoreBackend, folder: str, clock: Clock) -> list[Finding]:
-    """Delete the probe's own objects."""
     for row in await backend.list(f"{folder}/", None, None, False):
         await backend.delete(row.key, ANY)
     return []

@@ -32,7 +32,6 @@ class Stored(Generic[R]):
 
 
 def record_of(stored: Stored[R] | None) -> R | None:
-    """The record itself, None if there is none."""
     return stored.record if stored is not None else None
 
 

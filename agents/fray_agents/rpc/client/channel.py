@@ -70,7 +70,6 @@ class Channel(ABC):
         return self._enter(ClientStream, Request(NEW_CALL, actor_id, method, payload, 0, STREAM_WINDOW)).items()
 
     def _pack(self, value: object) -> Payload:
-        """The payload of arguments."""
         return pack(value)
 
     @abstractmethod

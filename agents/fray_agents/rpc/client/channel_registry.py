@@ -38,7 +38,6 @@ class _ChannelRegistry:
             return self.by_identity[server.identity]
 
     def next_client(self) -> str:
-        """A name for the next channel."""
         return f"{self.client}.{next(self.numbers)}"
 
 

@@ -53,7 +53,6 @@ class PendingCall:
 
     @property
     def id(self) -> CallId:
-        """The id by which it may be asked for again."""
         return self.request.id
 
     def take(self, reply: Reply) -> bool:
@@ -89,7 +88,6 @@ class ClientCall(PendingCall):
         self._callbacks: deque[Callable[[ClientCall], object]] = deque()
 
     def done(self) -> bool:
-        """Whether the outcome has come."""
         if not self.ready:
             self._channel.ensure_reading()
         return self.ready

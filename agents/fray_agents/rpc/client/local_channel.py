@@ -26,7 +26,6 @@ class LocalChannel(Channel):
 
     @property
     def closed(self) -> bool:  # type: ignore[override]  # the server decides
-        """Whether the server has ended."""
         return not self._server.is_serving
 
     @property

@@ -111,7 +111,6 @@ class Acceptor:
         self._thread = threading.Thread(target=self._run, name="fray-acceptor", daemon=True)
 
     def start(self) -> None:
-        """Accept from now on."""
         self._thread.start()
 
     def close(self) -> None:

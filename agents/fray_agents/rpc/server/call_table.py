@@ -82,7 +82,6 @@ class ServerStream:
 
     @property
     def count(self) -> int:
-        """How many items were sent."""
         return self._count
 
     def grant(self, limit: int) -> None:

@@ -88,7 +88,6 @@ class Watchdog:
         return number
 
     def end(self, connection: ServerConnection) -> None:
-        """Note that they have ended."""
         self._busy.pop(connection, None)
 
     def _watch(self) -> None:

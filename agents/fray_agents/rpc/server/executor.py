@@ -70,7 +70,6 @@ class ActorExecutor:
 
     @property
     def one_at_a_time(self) -> bool:
-        """Whether each call ends before the next begins."""
         return self.limit == 1
 
     def submit(self, calls: Sequence[ServedCall], first: bool = False) -> None:

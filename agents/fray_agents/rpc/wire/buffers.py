@@ -68,7 +68,6 @@ _pool = BufferPool()
 
 
 def buffer_pool() -> BufferPool:
-    """The pool of this process."""
     return _pool
 
 

@@ -53,12 +53,10 @@ class MessageParser:
 
     @property
     def waiting(self) -> bool:
-        """Whether `next` has a message."""
         return bool(self._ready)
 
     @property
     def begun(self) -> bool:
-        """Whether part of a message has come."""
         return self._message is not None
 
     def feed(self, data: bytes) -> None:

@@ -75,7 +75,6 @@ class Reply(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of the payload."""
         return self.payload.size
 
 

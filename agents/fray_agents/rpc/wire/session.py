@@ -128,7 +128,6 @@ class BodySeal:
         self._mac = Cipher(algorithms.AES(body_key), modes.GCM(position.to_bytes(12, "big"))).encryptor()
 
     def update(self, chunk: bytes | bytearray | memoryview) -> None:
-        """Add the next chunk."""
         self._mac.authenticate_additional_data(chunk)
 
     def digest(self) -> bytes:

@@ -27,7 +27,6 @@ class PlainSocket(socket.socket):
         self._poll.register(self, select.POLLIN)
 
     def readable(self, seconds: float) -> bool:
-        """Whether something to read comes within `seconds`."""
         return bool(self._poll.poll(max(seconds, 0) * 1000))
 
 

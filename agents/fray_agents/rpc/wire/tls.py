@@ -73,29 +73,23 @@ class TlsSocket:
         self.family = sock.family
 
     def recv(self, size: int) -> bytes:
-        """As of a socket."""
         return self._do(partial(self._sock.recv, size))
 
     def recv_into(self, buffer: memoryview) -> int:
-        """As of a socket."""
         return self._do(partial(self._sock.recv_into, buffer))
 
     def sendall(self, data: Buffer) -> None:
-        """As of a socket."""
         view = memoryview(data)
         while view:
             view = view[self._do(partial(self._sock.send, view)) :]
 
     def readable(self, seconds: float) -> bool:
-        """Whether something to read comes within `seconds`."""
         return bool(self._sock.pending()) or _wait(self._sock, select.POLLIN, seconds)
 
     def shutdown(self, how: int) -> None:
-        """As of a socket."""
         self._sock.shutdown(how)
 
     def close(self) -> None:
-        """As of a socket."""
         self._sock.close()
 
     def _do(self, action: Callable[[], Done]) -> Done:
