@@ -15,40 +15,20 @@ Reading order: `client.channel`, `wire.messages`, `server.server`, `client.remot
 the time goes: docs/actors-transport.md. Every byte of a connection: layouts/actors.md.
 """
 
-from fray_agents.rpc.client.channel import Channel
-from fray_agents.rpc.client.channel_registry import client_id, connect
-from fray_agents.rpc.client.client_calls import ClientCall
-from fray_agents.rpc.client.connect import Target
+from fray_agents.rpc.client.channel import Channel as Channel
+from fray_agents.rpc.client.channel_registry import client_id as client_id, connect as connect
+from fray_agents.rpc.client.client_calls import ClientCall as ClientCall
+from fray_agents.rpc.client.connect import Target as Target
 from fray_agents.rpc.errors import (
-    BadMessage,
-    ConnectionLost,
-    NoSuchActor,
-    NotAuthentic,
-    RemoteError,
-    RemoteTraceback,
-    ResultLost,
+    BadMessage as BadMessage,
+    ConnectionLost as ConnectionLost,
+    NoSuchActor as NoSuchActor,
+    NotAuthentic as NotAuthentic,
+    RemoteError as RemoteError,
+    RemoteTraceback as RemoteTraceback,
+    ResultLost as ResultLost,
 )
-from fray_agents.rpc.server.call_table import Journal
-from fray_agents.rpc.server.server import RpcServer
-from fray_agents.rpc.wire.messages import CallId
-from fray_agents.rpc.wire.session import Keyring, RpcKey
-
-__all__ = [
-    "BadMessage",
-    "CallId",
-    "Channel",
-    "ClientCall",
-    "ConnectionLost",
-    "Journal",
-    "Keyring",
-    "NoSuchActor",
-    "NotAuthentic",
-    "RemoteError",
-    "RemoteTraceback",
-    "ResultLost",
-    "RpcKey",
-    "RpcServer",
-    "Target",
-    "client_id",
-    "connect",
-]
+from fray_agents.rpc.server.call_table import Journal as Journal
+from fray_agents.rpc.server.server import RpcServer as RpcServer
+from fray_agents.rpc.wire.messages import CallId as CallId
+from fray_agents.rpc.wire.session import Keyring as Keyring, RpcKey as RpcKey

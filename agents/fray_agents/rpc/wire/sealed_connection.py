@@ -11,7 +11,6 @@ import os
 import socket
 import struct
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from fray_agents.rpc.errors import BadMessage, NotAuthentic
 from fray_agents.rpc.wire.buffers import Buffer, buffer_pool
@@ -26,9 +25,6 @@ from fray_agents.rpc.wire.shared_memory import (
     is_available,
 )
 from fray_agents.rpc.wire.sockets import PlainSocket
-
-if TYPE_CHECKING:
-    pass
 
 MAX_BODY = 4 * 2**30
 """Bytes of the largest message: a caller cannot make a server take more memory at once."""
