@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fray.rpc.unix_sockets import socket_dir
+from fray.rpc.server import socket_dir
 from fray_agents.agent.agent import Agent, AgentOptions
 from fray_agents.agent.predecessors import reap_predecessors
 from fray_agents.host import agent_lock, directories

@@ -6,6 +6,7 @@ made gets its mode under a private name and is moved into place afterwards.
 """
 
 import errno
+import grp
 import os
 import stat
 import uuid
@@ -16,6 +17,7 @@ from typing import Protocol
 
 from fray_coordinator.store.interface import BadObject, Refused
 from fray_coordinator.store.key_rules import PRIVATE_FOLDER, check_length
+from fray_layouts.errors import InvalidInput
 
 LOCK_FOLDER = f"{PRIVATE_FOLDER}/locks/"
 TEMPORARY_FOLDER = f"{PRIVATE_FOLDER}/tmp/"
@@ -245,3 +247,34 @@ def _write(handle: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(handle, view) :]
+
+
+def give_to_group(folder: Path, group: str) -> None:
+    """Make `folder`, which is absent or empty, a group's root. Raises `InvalidInput`."""
+    try:
+        gid = grp.getgrnam(group).gr_gid
+    except KeyError:
+        raise InvalidInput(
+            "group", group, "give the name of a group of this host, as `getent group` shows it"
+        ) from None
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700, parents=True)
+    if _group_of(folder) == gid:
+        return
+    if any(folder.iterdir()):
+        remedy = (
+            f"{folder} is not empty; give it to the group by hand: chgrp -R {group} {folder}; "
+            f"chmod -R u+rwX,g+rwX,o-rwx {folder}; find {folder} -type d -exec chmod g+s {{}} +"
+        )
+        raise InvalidInput("group", group, remedy)
+    with suppress(PermissionError):
+        os.chown(folder, -1, gid)
+        os.chmod(folder, 0o2770)
+    if _group_of(folder) != gid:  # the system drops the set-group-id bit without a word
+        remedy = f"{folder} can be given to it by its owner, who must be one of the group, or by root"
+        raise InvalidInput("group", group, remedy)
+
+
+def _group_of(folder: Path) -> int | None:
+    status = os.stat(folder)
+    return status.st_gid if is_shared(status.st_mode) else None

@@ -44,7 +44,7 @@ def command(app: App, at: str | None, group: str | None, **chosen: Any) -> None:
 async def _create(root: str, wanted: dict[str, Any], group: str | None) -> ClusterSettings:
     from fray_coordinator.clock import SystemClock
     from fray_coordinator.core import LOCAL_SETTINGS, open_core
-    from fray_coordinator.store.group_roots import give_to_group
+    from fray_coordinator.store.file_tree import give_to_group
     from fray_coordinator.store.local import LocalBackend
     from fray_coordinator.store.opening import open_backend
 
