@@ -34,7 +34,8 @@ class WorkspaceChoice:
     """The workspace that a request asks for.
 
     Attributes:
-        folder: its folder; None for that of the job that submits, if it has one, else of the project.
+        folder: its folder, at whose top the job starts; None for that of the job that submits, if it has one, else of
+            the project, where the job starts in the folder of it that this process is in.
         call: the callable whose project it is; None for the current directory's.
         required: no project is an error.
     """
@@ -95,7 +96,7 @@ async def with_workspaces(
         elif choice is not None and (folder := await asyncio.to_thread(choice.find)) is not None:
             if folder not in stored:
                 stored[folder] = await store_workspace(core, folder)
-            spec = _in_workspace(spec, stored[folder])
+            spec = _in_workspace(spec, stored[folder], "" if choice.folder is not None else _place_in(folder))
         complete.append(spec)
     return complete, list(stored.values())
 
@@ -109,9 +110,16 @@ async def _environment_of(core: Core, job_id: str) -> EnvironmentSpec:
     return _environments[job_id]
 
 
-def _in_workspace(spec: JobSpec, stored: StoredWorkspace) -> JobSpec:
-    environment = replace(spec.environment, workspace=stored.spec, python=spec.environment.python or stored.python)
-    return replace(spec, environment=environment)
+def _in_workspace(spec: JobSpec, stored: StoredWorkspace, folder: str) -> JobSpec:
+    workspace = replace(stored.spec, folder=folder)
+    python = spec.environment.python or stored.python
+    return replace(spec, environment=replace(spec.environment, workspace=workspace, python=python))
+
+
+def _place_in(project: Path) -> str:
+    """The path of the current directory below the project's top; "" if it is not below it."""
+    here = Path.cwd()
+    return "" if here == project or not here.is_relative_to(project) else str(here.relative_to(project))
 
 
 def is_brought(environment: EnvironmentSpec) -> bool:

@@ -54,14 +54,17 @@ def read_project(folder: Path, names: Collection[str]) -> Project:
     """What the project in a folder says of its environment, by those of its files that go along.
 
     Raises:
-        InvalidInput: its pyproject.toml is none.
+        InvalidInput: its pyproject.toml is none, or says `requires-python` wrongly.
     """
     pyproject = _pyproject(folder / "pyproject.toml") if "pyproject.toml" in names else {}
     states = {"pyproject.toml": _states_packages(pyproject)}
     dependencies = next((file for file in _STATED_IN if file in names and states.get(file, True)), "")
     pinned = _pinned_python(folder / ".python-version") if ".python-version" in names else ""
     asked = pyproject.get("project", {}).get("requires-python", "")
-    return Project(dependencies, pinned or (asked if isinstance(asked, str) else ""))
+    if not _is_specifier(asked):
+        remedy = "give versions of Python such as >=3.11"
+        raise InvalidInput(f"requires-python in {folder / 'pyproject.toml'}", asked, remedy)
+    return Project(dependencies, pinned or asked)
 
 
 def project_of_call(function: Callable[..., Any]) -> Path | None:
@@ -116,6 +119,15 @@ def _states_packages(pyproject: dict[str, Any]) -> bool:
         return True
     listings = (project.get("dynamic"), tools.get("poetry"))
     return any(isinstance(names, list | dict) and "dependencies" in names for names in listings)
+
+
+def _is_specifier(text: object) -> bool:
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+    try:
+        return isinstance(text, str) and bool(SpecifierSet(text) or True)
+    except InvalidSpecifier:
+        return False
 
 
 def _pinned_python(file: Path) -> str:

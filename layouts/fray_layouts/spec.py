@@ -111,12 +111,14 @@ class WorkspaceSpec(SpecPart, kw_only=True):
         size, files: its bytes and entries, for people.
         dependencies: name of the file at its top that states the packages: "uv.lock", "requirements.txt",
             "pyproject.toml"; "" if none does.
+        folder: where in it the job starts; "" is its top.
     """
 
     blob: Key
     size: Count = 0
     files: Count = 0
     dependencies: str = ""
+    folder: str = ""
 
 
 class EnvironmentSpec(SpecPart, kw_only=True):
@@ -434,6 +436,9 @@ def _check_environment(environment: EnvironmentSpec) -> None:
         except InvalidSpecifier:
             remedy = "give versions as in a project's requires-python, such as >=3.11 or ==3.12.*"
             raise InvalidInput("environment.python", environment.python, remedy) from None
+    folder = environment.workspace.folder if environment.workspace is not None else ""
+    if folder and ("\0" in folder or any(name in ("", ".", "..") for name in folder.split("/"))):
+        raise InvalidInput("environment.workspace.folder", folder, "give a path in the workspace, such as jobs/a")
     for requirement in environment.pip_packages:
         if requirement.lstrip().startswith("-") or not requirement.strip() or "\n" in requirement:
             remedy = "give requirements such as numpy>=2; options are settings of uv on the agents' hosts"

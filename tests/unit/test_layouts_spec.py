@@ -156,6 +156,16 @@ def test_a_command_as_others_spell_it_is_answered_with_ours(field: str, spec: di
     assert words in error.remedy
 
 
+@pytest.mark.parametrize("folder", ["/etc", "../out", "a//b", "a/./b", "a/", "a\0"])
+def test_a_job_starts_inside_of_its_workspace(folder: str) -> None:
+    workspace = {"blob": f"blobs/2026-11/{0:064x}", "folder": folder}
+    error = complaint({"name": "a", "entrypoint": {"command": ["x"]}, "environment": {"workspace": workspace}})
+    assert (error.field, error.remedy) == (
+        "environment.workspace.folder",
+        "give a path in the workspace, such as jobs/a",
+    )
+
+
 @pytest.mark.parametrize("missing", ["name", "entrypoint"])
 def test_a_missing_field_is_named(missing: str) -> None:
     spec = {key: value for key, value in MINIMAL.items() if key != missing}

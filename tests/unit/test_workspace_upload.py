@@ -152,7 +152,7 @@ async def test_a_limit_that_was_lowered_holds_for_what_is_known(
             {".python-version": "3.12\n", "pyproject.toml": '[project]\nrequires-python = ">=3.11"'},
             Project("", "==3.12.*"),
         ),
-        ({"pyproject.toml": "project = {dynamic = 1, requires-python = 3}\ntool.poetry = 1"}, Project("", "")),
+        ({"pyproject.toml": "project = {dynamic = 1}\ntool.poetry = 1"}, Project("", "")),
         ({".python-version": "cpython-3.13.2\n"}, Project("", "==3.13.*")),
         ({".python-version": "pypy3.10\n"}, Project("", "")),
         ({".python-version": ""}, Project("", "")),
@@ -165,10 +165,18 @@ def test_what_a_project_says_of_its_environment(tmp_path: Path, files: dict[str,
     assert read_project(tmp_path, []) == Project("", "")
 
 
-@pytest.mark.parametrize("content", [b"[project", b"\xff"])
-async def test_a_broken_project_file_is_named(core: Core, project: Path, content: bytes) -> None:
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"[project", r"workspace: '.*pyproject.toml'.*it is no TOML"),
+        (b"\xff", r"workspace: '.*pyproject.toml'.*it is no TOML"),
+        (b'[project]\nrequires-python = "^3.11"', r"requires-python in .*pyproject.toml: '\^3.11' .*such as >=3.11"),
+        (b"[project]\nrequires-python = 3", r"requires-python in .*pyproject.toml: 3 "),
+    ],
+)
+async def test_a_broken_project_file_is_named(core: Core, project: Path, content: bytes, why: str) -> None:
     (project / "pyproject.toml").write_bytes(content)
-    with pytest.raises(InvalidInput, match=r"workspace: '.*pyproject.toml'.*it is no TOML"):
+    with pytest.raises(InvalidInput, match=why):
         await store_workspace(core, project)
 
 
@@ -235,6 +243,24 @@ async def test_what_a_request_asks_for(core: Core, project: Path, monkeypatch: p
     monkeypatch.chdir(project)
     assert await brings(command, "auto")
     assert not await brings(dict, None)
+
+
+async def test_a_job_starts_in_the_project_where_its_submitter_is(
+    core: Core, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "jobs/a").mkdir(parents=True)
+
+    async def starts_in(choice: WorkspaceChoice) -> str:
+        workspace = (await spec_of(core, choice)).workspace
+        assert workspace is not None
+        return workspace.folder
+
+    for here, folder in ((project, ""), (project / "jobs/a", "jobs/a")):
+        monkeypatch.chdir(here)
+        assert await starts_in(WorkspaceChoice()) == folder
+        assert await starts_in(WorkspaceChoice(project)) == ""
+    monkeypatch.chdir("/")
+    assert await starts_in(WorkspaceChoice(call=loaded(project).work)) == ""
 
 
 async def test_several_jobs_of_one_folder_are_packed_once(core: Core, project: Path) -> None:

@@ -249,7 +249,7 @@ class AttemptRunner:
             variables=job_variables(job),
             timeout=job.spec.timeout,
             grace=job.spec.grace,
-            cwd=self.cwd if prepared.workspace is None else None,
+            cwd=self.cwd if prepared.start is None else str(prepared.start),
             python=prepared.python,
             python_path=prepared.python_path,
             preamble=prepared.log,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fray_agents.environments import workspace
 from fray_agents.environments.cache import HostCache, host_cache
-from fray_agents.environments.errors import PreparationFailed
+from fray_agents.environments.errors import EnvironmentFailed, PreparationFailed
 from fray_agents.host.directories import remove_tree
 from fray_coordinator.core import Core
 from fray_layouts.records import JobRecord
@@ -26,13 +26,15 @@ class Prepared:
 
     Attributes:
         python: the interpreter of callables, first on PATH if it is not the agent's own.
-        workspace: the attempt's copy of the workspace, where it starts; None if it has none.
+        workspace: the attempt's copy of the workspace; None if it has none.
+        start: the folder of it where the attempt starts.
         env: variables besides those of the task.
         log: what becomes the first lines of the job's log; None if nothing was said.
     """
 
     python: str = sys.executable
     workspace: Path | None = None
+    start: Path | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     log: Path | None = None
 
@@ -90,11 +92,21 @@ class Preparer:
         try:
             tell("unpacking the workspace")
             copy = await workspace.copied(self._core, self._cache, spec.workspace, directory / "work")
-            prepared = replace(prepared, workspace=copy)
+            prepared = replace(prepared, workspace=copy, start=_start(copy, spec.workspace.folder))
         except PreparationFailed as error:
             error.log = _existing(log)
             raise
         return replace(prepared, log=_existing(log))
+
+
+def _start(workspace: Path, folder: str) -> Path:
+    """The folder where the job starts: made where the submitter had it, but nothing of it to send."""
+    start = workspace / folder
+    try:
+        start.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise EnvironmentFailed(f"the job's workspace has a file where it is to start, in {folder}") from error
+    return start
 
 
 def _existing(path: Path) -> Path | None:

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from fray_layouts.errors import InvalidInput
 from fray_layouts.records import JobRecord
-from fray_layouts.spec import CallableSpec, JobSpec, WorkspaceSpec
+from fray_layouts.spec import CallableSpec, JobSpec
 
 
 def check_resubmission(earlier: JobRecord, wanted: JobRecord) -> None:
@@ -39,8 +39,8 @@ def _comparable(spec: JobSpec) -> JobSpec:
         entrypoint = replace(entrypoint, callable=CallableSpec())
         environment = replace(environment, workspace=None)
     elif workspace is not None:
-        content = WorkspaceSpec(blob=workspace.blob.rpartition("/")[2])
-        environment = replace(environment, workspace=content)
+        content = workspace.blob.rpartition("/")[2]
+        environment = replace(environment, workspace=replace(workspace, blob=content))
     return replace(spec, entrypoint=entrypoint, environment=environment, parent="", detached=False)
 
 
