@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -12,8 +13,9 @@ import pytest
 from fray_agents.agent.agent import Agent, AgentOptions
 from fray_agents.environments.errors import EnvironmentFailed, HostUnfit
 from fray_agents.environments.prepare import Prepared, Preparer
+from fray_agents.host.directories import UntrustedDirectory
 from fray_coordinator.core import Core
-from fray_coordinator.jobs.logs import read_logs
+from fray_coordinator.jobs.logs import follow_chunks, read_logs
 from fray_coordinator.jobs.stopping import stop
 from fray_coordinator.jobs.waiting import wait_for
 from fray_layouts.records import JobRecord, Resources
@@ -67,11 +69,20 @@ async def test_an_environment_that_cannot_be_made_fails_the_job_at_once_and_its_
     assert said == [b"error: there is no package nosuch", b"in line 2"]
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        HostUnfit("the index does not answer"),
+        OSError(errno.ENOSPC, "No space left on device"),
+        UntrustedDirectory(Path("/cache"), "can be written by other users"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
 async def test_what_one_host_cannot_make_is_tried_on_another_one(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     async def prepare(*_: object) -> Prepared:
-        raise HostUnfit("the index does not answer")
+        raise error
 
     prepares(monkeypatch, prepare)
     user = await cluster.core()
@@ -81,7 +92,7 @@ async def test_what_one_host_cannot_make_is_tried_on_another_one(
         after = await job_now(user, job.id)
     assert (after.failures, after.avoid_hosts) == (0, [after.history[0].host])
     assert after.history[0].exit.kind == "start-failed"
-    assert "the index does not answer" in after.history[0].exit.message
+    assert str(error) in after.history[0].exit.message
 
 
 @pytest.mark.parametrize("stopped", [False, True])
@@ -112,3 +123,26 @@ async def test_what_is_done_is_told_and_all_is_let_go_in_the_end(
         await asyncio.sleep(10)
         assert (await agent_now(user, agent.id)).holdings == {}
     assert let_go == [job.id]
+
+
+async def test_who_follows_a_job_is_told_what_is_done_for_it(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def prepare(
+        self: Preparer, job: JobRecord, directory: Path, held: AsyncExitStack, tell: Callable[[str], None]
+    ) -> Prepared:
+        for count in (1, 2):
+            tell(f"building the environment, {count} of 2 packages")
+            await asyncio.sleep(20)
+        tell("")
+        return Prepared()
+
+    prepares(monkeypatch, prepare)
+    user = await cluster.core()
+    told: list[str] = []
+    async with an_agent(cluster, tmp_path):
+        for environment in ({"workspace": {"blob": f"blobs/2026-01/{'0' * 64}"}}, {}):
+            job = await launch(user, environment=environment)
+            async for _ in follow_chunks(user, job.id, on_waiting=lambda job, what: told.append(what)):
+                pass
+    assert told == [f"building the environment, {count} of 2 packages" for count in (1, 2)]

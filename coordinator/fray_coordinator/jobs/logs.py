@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord
-from fray_coordinator.jobs.waiting import PollBackoff, UnschedulableWarnings, WatchedJobs
+from fray_coordinator.jobs.waiting import ActivityReports, PollBackoff, UnschedulableWarnings, WatchedJobs
 from fray_coordinator.protocol.transitions import Status, is_terminal
 from fray_layouts.object_keys import WorkKeys
 from fray_layouts.records import JobRecord
@@ -38,9 +38,14 @@ async def follow_chunks(
 ) -> AsyncGenerator[list[LogLine], None]:
     """The job's log, a chunk at a time, through all its attempts until the job has ended and all is read.
 
-    Raises JobNotFound, JobGone: as `wait_for`.
+    Args:
+        on_waiting: gets a job whose task does not start, and why, or what its agent does for it.
+
+    Raises:
+        JobNotFound, JobGone: as `wait_for`.
     """
     watched, pace, warnings = WatchedJobs(core, [job_id]), PollBackoff(core), UnschedulableWarnings(core, on_waiting)
+    activity = ActivityReports(core, on_waiting)
     attempt, number = 1, 1
     while True:
         if await watched.poll():
@@ -56,6 +61,8 @@ async def follow_chunks(
             return
         else:
             await warnings.update([job])
+            if number == 1:
+                await activity.update(job)
             await pace.sleep()
 
 

@@ -19,8 +19,9 @@ from fray_coordinator.protocol.transitions import Status, is_terminal
 from fray_coordinator.store.metering import ROWS_PER_REQUEST
 from fray_coordinator.store.records import Stored
 from fray_layouts.index_keys import Shape
-from fray_layouts.object_keys import JobId, JobKeys
-from fray_layouts.records import JobRecord
+from fray_layouts.object_keys import AgentKeys, JobId, JobKeys
+from fray_layouts.records import AgentRecord, JobRecord
+from fray_layouts.spec import needs_environment
 
 READS_PER_LIST = 12
 """One page of a listing costs as much as twelve reads, on GCS and on S3."""
@@ -237,3 +238,39 @@ class UnschedulableWarnings:
             self._warned.add(kind)
             if self.warn is not None:
                 self.warn(job, why)
+
+
+@dataclass(slots=True)
+class ActivityReports:
+    """Tells what a job's agent does before the task starts, as its heartbeats say.
+
+    tell: gets the job and the activity, in words; None: nobody wants to know, and nothing is asked.
+    """
+
+    core: Core
+    tell: Callable[[JobRecord, str], None] | None
+    _told: str = ""
+    _started_attempt: int = 0
+    _not_before: float = 0.0
+
+    async def update(self, job: JobRecord) -> None:
+        """Take note of a job that has not printed anything; its agent is asked once a beat until the task runs."""
+        now = self.core.clock.boottime()
+        asks = self.tell is not None and _brings_something(job) and job.attempt != self._started_attempt
+        if not asks or job.lease is None or now < self._not_before:
+            return
+        self._not_before = now + self.core.settings.beat_interval
+        agent = await self.core.records.read(AgentKeys.key(job.lease.agent), AgentRecord)
+        holding = agent.record.holdings.get(job.id) if agent is not None else None
+        if holding is None or holding.attempt != job.attempt:
+            return
+        if holding.usage is not None:
+            self._started_attempt = job.attempt
+        if self.tell is not None and holding.activity not in ("", self._told):
+            self._told = holding.activity
+            self.tell(job, holding.activity)
+
+
+def _brings_something(job: JobRecord) -> bool:
+    environment = job.spec.environment
+    return environment.workspace is not None or needs_environment(environment) or bool(environment.docker_image)
