@@ -62,7 +62,7 @@ def replaced(world: World) -> Iterator[None]:
         class HostStarts:
             """Tasks are the simulated host's; no process waits for the next one."""
 
-            def __init__(self, modules: object) -> None:
+            def __init__(self, *given: object) -> None:
                 self.start = world.here().start_task
 
             async def close(self) -> None:
@@ -94,6 +94,7 @@ def replaced(world: World) -> Iterator[None]:
             mock.patch.object(serve_module, "open_core", open_core),
             mock.patch.object(serve_module, "Agent", Noted),
             mock.patch.object(serve_module, "Prestarter", HostStarts),
+            mock.patch.object(serve_module.task_cgroups, "claim_prefix", return_value=""),
             mock.patch.object(serve_module, "HintListener", Deaf),
         ):
             yield
