@@ -65,6 +65,7 @@ def to_spec(request: JobRequest) -> JobSpec:
         "resources": _resources(resources),
         "environment": _environment(environment),
         "replicas": _replicas(request),
+        "ports": _texts("ports", request.ports),
         "outputs": _texts("outputs", request.outputs),
         **{name: getattr(request, name) for name in _SAME_FIELDS},
     }

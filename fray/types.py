@@ -290,6 +290,7 @@ class JobRequest:
         id: makes launching idempotent: the same name and id find the job that was launched first.
         health_check: an HTTP check of the running job.
         actor: the job serves calls: two attempts of it never overlap, and a crash restarts it on its host.
+        ports: names of ports that it has for itself on its host; "http" is in FRAY_PORT_HTTP.
         outputs: patterns of the files that are kept when the job succeeds, by their paths from where it starts, such as
             "checkpoints/**"; `Cluster.pull` fetches them.
         max_task_failures, processes_per_task: come in a later release; leave them at their defaults.
@@ -313,6 +314,7 @@ class JobRequest:
     id: str | None = None
     health_check: HealthCheck | None = None
     actor: bool = False
+    ports: Sequence[str] = ()
     outputs: Sequence[str] = ()
     max_task_failures: int = 0
     processes_per_task: int = 1

@@ -115,6 +115,7 @@ def describe(job: JobRecord, holding: Holding | None, waiting: list[str], now: f
         ("ended", format_time(job.ended_at, now)),
         ("attempt", _attempt(job)),
         ("doing", holding.activity if holding else ""),
+        ("ports", _ports(job, holding)),
         ("uses", usage_text(holding.usage) if holding and holding.usage else ""),
         *(_ending(job.exit) if job.exit else []),
         ("result", f"{job.result.encoding}, {format_bytes(job.result.size)}" if job.result else ""),
@@ -198,6 +199,12 @@ def _budget(spent: int, verb: str, limit: int) -> str:
         return ""
     most = "whenever it is" if limit == MAX_ATTEMPTS else f"up to {limit} times"
     return f"{verb} {spent} time{'s' * (spent != 1)} (tried again {most})"
+
+
+def _ports(job: JobRecord, holding: Holding | None) -> str:
+    if holding is None or job.lease is None or not holding.ports:
+        return ""
+    return f"{', '.join(f'{name} {number}' for name, number in holding.ports.items())} on {job.lease.host}"
 
 
 def _ending(end: AttemptExit) -> list[tuple[str, str]]:

@@ -195,6 +195,7 @@ class JobSpec(SpecPart, kw_only=True):
         pool: group of agents that may run it.
         actor: it serves calls: only agents that accept connections run it; it is killed as soon as its agent's leases
             may no longer be relied on, and restarted on its host when it fails and has retries left.
+        ports: names of ports that it has for itself on its host; it finds their numbers as FRAY_PORT_<NAME>.
         outputs: patterns of the files that are kept when it succeeds, by their paths from where it starts.
     """
 
@@ -216,9 +217,12 @@ class JobSpec(SpecPart, kw_only=True):
     pool: Name = "default"
     actor: bool = False
     health_check: HealthCheckSpec | None = None
+    ports: list[Name] = []
     outputs: list[str] = []
 
 
+MAX_PORTS = 16
+"""Ports of one job: a host has 10,000 for all of its jobs."""
 MAX_NAME_AND_ID = MAX_JOB_ID - len("--") - ID_DIGEST_DIGITS
 """Characters of a name and an own id together."""
 REDACTED = "..."
@@ -257,6 +261,7 @@ def _validated(spec: JobSpec) -> JobSpec:
         raise InvalidInput("id", spec.id, f"give name and id of at most {MAX_NAME_AND_ID} characters together")
     _check_entrypoint(spec.entrypoint)
     _check_environment(spec.environment)
+    _check_ports(spec.ports)
     check_patterns("outputs", spec.outputs)
     if spec.replicas != 1:
         raise InvalidInput("replicas", spec.replicas, "gangs come in a later release; give 1 and submit several jobs")
@@ -425,6 +430,18 @@ def _check_entrypoint(entrypoint: EntrypointSpec) -> None:
     call = entrypoint.callable
     if call is not None and bool(call.pickle) == bool(call.blob):
         raise InvalidInput("entrypoint.callable", msgspec.to_builtins(call), "give pickle or blob, one of them")
+
+
+def port_variable(name: str) -> str:
+    """The variable in which a task finds the number of the port of this name."""
+    return f"FRAY_PORT_{re.sub('[^A-Z0-9]', '_', name.upper())}"
+
+
+def _check_ports(names: list[str]) -> None:
+    if len(names) > MAX_PORTS:
+        raise InvalidInput("ports", f"{len(names)} names", f"give at most {MAX_PORTS}")
+    if len({port_variable(name) for name in names}) < len(names):
+        raise InvalidInput("ports", names, "two of them have the same variable, FRAY_PORT_ and the name in capitals")
 
 
 def _check_environment(environment: EnvironmentSpec) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -261,6 +262,14 @@ def test_what_a_job_leaves_is_fetched_and_nothing_of_attempts_that_lost(shell: S
     assert shell.json("pull", "leaves", "ck", "--into", str(got))["files"] == ["ck/of-attempt-2"]
     assert "has no output nix" in shell("pull", "leaves", "nix", code=1).output
     assert "1 file, 2 B" in shell("status", "leaves").stdout
+
+
+def test_the_ports_of_a_running_job_are_shown_and_it_can_listen_on_them(shell: Shell) -> None:
+    listen = "import os, socket, time; socket.create_server(('', int(os.environ['FRAY_PORT_HTTP']))); time.sleep(1000)"
+    job = {"name": "serves", "entrypoint": {"command": [sys.executable, "-c", listen]}, "ports": ["http", "grpc-web"]}
+    submitted = json.loads(shell("submit", "-", "--json", stdin=json.dumps(job)).stdout)[0]["job"]
+    wait_until(lambda: re.search(r"^ports +http 2\d{4}, grpc-web 2\d{4} on ", shell("status", submitted).stdout, re.M))
+    shell("stop", submitted)
 
 
 def test_a_run_inside_a_job_is_its_child(shell: Shell) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import signal
+import socket
 import sys
 from pathlib import Path
 
 import pytest
 
+from fray_agents.host.ports import held_ports
 from fray_agents.tasks.handle import StartFailed, TaskSpec
 from tests.support.tasks import (
     end_of,
@@ -34,6 +37,24 @@ def test_what_a_short_task_used_is_known_too(tmp_path: Path) -> None:
     assert usage.disk >= 2_000_000
     assert usage.memory_peak > 500_000
     assert usage.cpu_seconds > 0
+
+
+def test_what_a_task_holds_is_held_until_nothing_of_it_is_left_and_is_not_the_task_s(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        with held_ports(["http"], random.Random()) as ports:
+            held = ports.descriptors
+            task = await started(sh(tmp_path, "ls -l /proc/self/fd > all; mv all fds; sleep 1000", held=held))
+        taken = f"\0fray-port-{ports.numbers['http']}"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
+            with pytest.raises(OSError, match="in use"):
+                other.bind(taken)
+            await eventually(lambda: (tmp_path / "work/fds").exists())
+            assert "socket" not in (tmp_path / "work/fds").read_text()
+            task.kill()
+            await task.wait()
+            other.bind(taken)
+
+    asyncio.run(scenario())
 
 
 def test_exit_code(tmp_path: Path) -> None:

@@ -234,6 +234,11 @@ def test_outputs_lie_below_the_working_directory(pattern: str) -> None:
     assert complaint(with_("outputs", ["fine/**", pattern])).field == "outputs[1]"
 
 
+@pytest.mark.parametrize("names", [["a b"], [""], ["http", "HTTP"], ["a-b", "a.b"], ["x"] * 17, "http", [80]])
+def test_ports_have_names_with_variables_of_their_own(names: Any) -> None:
+    assert complaint(with_("ports", names)).field.partition("[")[0] == "ports"
+
+
 def test_outputs_are_a_list_and_no_long_one() -> None:
     for wrong in ("checkpoints", ["x"] * 101):
         assert complaint(with_("outputs", wrong)).field == "outputs"

@@ -51,6 +51,7 @@ EVERYTHING: dict[str, Any] = {
     "namespace": "lab",
     "pool": "big",
     "health_check": {"path": "/live", "port": 8080},
+    "ports": ["http"],
     "outputs": ["checkpoints/**"],
 }
 PLACES = {

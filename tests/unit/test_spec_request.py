@@ -53,6 +53,7 @@ def test_every_field_reaches_the_spec() -> None:
             pool="fast",
             id="mine",
             health_check=HealthCheck(port=80, path="/up"),
+            ports=("http",),
             outputs=("checkpoints/**",),
         )
     )
@@ -74,7 +75,7 @@ def test_every_field_reaches_the_spec() -> None:
     assert [getattr(spec, name) for name in named] == ["train", "space", "parent-1", True, "fast", "mine"]
     assert spec.health_check is not None
     assert (spec.health_check.port, spec.health_check.path) == (80, "/up")
-    assert spec.outputs == ["checkpoints/**"]
+    assert (spec.ports, spec.outputs) == (["http"], ["checkpoints/**"])
 
 
 def test_what_is_not_said_is_the_spec_s_own_default() -> None:

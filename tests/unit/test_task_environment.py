@@ -14,6 +14,7 @@ from fray_layouts.spec import (
     EnvironmentSpec,
     JobSpec,
     ResourceSpec,
+    parse_spec,
 )
 
 
@@ -25,7 +26,7 @@ def threads(cpu: float, **env_vars: str) -> str:
         environment=EnvironmentSpec(env_vars=env_vars),
     )
     job = JobRecord(id="train-1", spec=spec, status="running", submitted_at=0.0)
-    return task_environment(job, "/root", "agent-1", Path("/tmp"), NetworkSettings())["OMP_NUM_THREADS"]
+    return task_environment(job, "/root", "agent-1", Path("/tmp"), NetworkSettings(), {})["OMP_NUM_THREADS"]
 
 
 def test_numerical_libraries_use_the_cores_that_the_job_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,3 +38,9 @@ def test_what_the_job_or_its_agent_says_about_threads_counts(monkeypatch: pytest
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     assert threads(8) == "3"
     assert threads(8, OMP_NUM_THREADS="4") == "4"
+
+
+def test_the_variable_of_a_port_is_its_name_in_capitals() -> None:
+    job = JobRecord(id="j-1", spec=parse_spec({"name": "j", "entrypoint": {"command": ["true"]}}), status="running")
+    env = task_environment(job, "/root", "agent-1", Path("/tmp"), NetworkSettings(), {"http": 20001, "grpc-web": 20002})
+    assert (env["FRAY_PORT_HTTP"], env["FRAY_PORT_GRPC_WEB"]) == ("20001", "20002")

@@ -19,6 +19,7 @@ from fray_agents.environments.errors import EnvironmentFailed, HostUnfit, Prepar
 from fray_agents.environments.prepare import Preparer
 from fray_agents.host.directories import UntrustedDirectory
 from fray_agents.host.network import NetworkSettings
+from fray_agents.host.ports import held_ports
 from fray_agents.runner.exit_report import MESSAGE_LIMIT, shortened
 from fray_agents.tasks import health_check
 from fray_agents.tasks.callable_main import exception_fields
@@ -241,11 +242,14 @@ class AttemptRunner:
             lease.activity = activity
 
         prepared = await self.preparer.prepare(job, directory, lease.resources, tell)
+        ports = lease.resources.enter_context(held_ports(job.spec.ports, self._core.rng))
+        lease.ports = ports.numbers
+        env = task_environment(job, self._core.root, self.member.id, directory, self.network, ports.numbers)
         return TaskSpec(
             directory=directory,
             command=job.spec.entrypoint.command or None,
             callable_pickle=pickle,
-            env=prepared.environment(task_environment(job, self._core.root, self.member.id, directory, self.network)),
+            env=prepared.environment(env),
             variables=job_variables(job),
             timeout=job.spec.timeout,
             grace=job.spec.grace,
@@ -253,6 +257,7 @@ class AttemptRunner:
             python=prepared.python,
             python_path=prepared.python_path,
             preamble=prepared.log,
+            held=ports.descriptors,
             limits=limits_of(job.spec.resources),
         )
 

@@ -1,6 +1,7 @@
 """The jobs that an agent holds, and what they leave free of its host; the heartbeat's holdings come from here."""
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
@@ -31,6 +32,7 @@ class HeldLease:
         idle: it uses nothing of the host: its task has ended and its end cannot be written, or its claim is in doubt.
         abandoned: its end cannot be written, and the agent leaves: others put it back once the agent is dead.
         activity: what is done before its task starts, for people; "" for nothing worth telling.
+        ports: the ports that its task has, by their names.
         resources: what the attempt holds of the host besides its task, let go when it is over.
         serves: it takes no room because it waits for calls; see `overcommit`.
     """
@@ -47,6 +49,7 @@ class HeldLease:
     abandoned: bool = False
     serves: bool = False
     activity: str = ""
+    ports: Mapping[str, int] = field(default_factory=dict)
     resources: AsyncExitStack = field(default_factory=AsyncExitStack)
     attempt: int = field(init=False)
 
@@ -127,6 +130,7 @@ class Leases:
                 phase=lease.phase,
                 usage=lease.task.usage if lease.task else None,
                 activity=lease.activity,
+                ports=dict(lease.ports),
             )
             for job, lease in self.held.items()
         }

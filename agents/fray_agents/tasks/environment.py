@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from fray_agents.host.network import NetworkSettings
 from fray_layouts.records import JobRecord
+from fray_layouts.spec import port_variable
 
 PRIVATE_VAR = "FRAY_PRIVATE"
 """Variable of the tasks of a private cluster: what they launch runs there, whatever it asks for."""
@@ -50,7 +52,7 @@ def job_variables(job: JobRecord) -> dict[str, str]:
 
 
 def task_environment(
-    job: JobRecord, root: str, agent: str, directory: Path, network: NetworkSettings
+    job: JobRecord, root: str, agent: str, directory: Path, network: NetworkSettings, ports: Mapping[str, int]
 ) -> dict[str, str]:
     """A task's environment: threads as many as cores, the agent's own variables, the spec's, FRAY_*; later ones win.
 
@@ -75,4 +77,5 @@ def task_environment(
         "FRAY_BIND_HOST": network.bind,
         "FRAY_ADVERTISE_HOST": network.advertise,
         "FRAY_NETWORK": network.network,
+        **{port_variable(name): str(number) for name, number in ports.items()},
     }

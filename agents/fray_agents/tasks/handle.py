@@ -46,6 +46,7 @@ class TaskSpec:
         python_path: where modules are looked for first, before PYTHONPATH.
         preamble: a file whose lines are the first of its log.
         cwd: where it starts; by default a fresh `work/` in the directory.
+        held: descriptors by which it holds what it has of the host; open until nothing of it is left.
         result_limit: bytes that its result may have.
         spool_limit: bytes of log chunks on disk beyond which the task's output waits.
         container: where it runs; None: on the host.
@@ -64,11 +65,18 @@ class TaskSpec:
     python: str = sys.executable
     python_path: Sequence[Path] = ()
     preamble: Path | None = None
+    held: Sequence[int] = ()
     result_limit: int = RESULT_LIMIT
     spool_limit: int = SPOOL_LIMIT
     container: ContainerSpec | None = None
     oom_counter: Path | None = None
     limits: Limits = Limits()  # noqa: RUF009  nobody changes it
+
+    @property
+    def is_plain_call(self) -> bool:
+        """Whether any process of the agent's own interpreter can become this task."""
+        is_call = self.callable_pickle is not None
+        return is_call and self.python == sys.executable and self.container is None and not self.held
 
     @property
     def start_folder(self) -> Path:

@@ -55,7 +55,7 @@ class Prestarter:
 
     async def start(self, spec: TaskSpec, deadline: float, lock_fd: int | None) -> TaskHandle:
         """See `ProcessTask.start`."""
-        if spec.callable_pickle is None or spec.container is not None or spec.python != sys.executable:
+        if not spec.is_plain_call:
             return await ProcessTask.start(spec, deadline, lock_fd, None, self._cgroup_prefix)
         variables = _start_variables(spec.env)
         runner = self._take(variables, lock_fd)

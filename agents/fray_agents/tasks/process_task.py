@@ -142,10 +142,11 @@ class ProcessTask:
         cls, spec: TaskSpec, lock_fd: int | None, runner: asyncio.subprocess.Process | None, cgroup_prefix: str
     ) -> ProcessTask:
         if spec.container is None:
-            return cls(spec, runner or await start_runner(lock_fd, cgroup_prefix), cgroup_prefix)
+            runner = runner or await start_runner(lock_fd, cgroup_prefix, kept_fds=spec.held)
+            return cls(spec, runner, cgroup_prefix)
         container = TaskContainer(spec.container)
         async with container.guarded(lock_fd) as fd:
-            runner = await start_runner(lock_fd, cgroup_prefix, guarded_fd=fd)
+            runner = await start_runner(lock_fd, cgroup_prefix, kept_fds=[*spec.held, fd])
             return cls(spec, runner, cgroup_prefix, container)
 
     async def _begin(self, deadline: float) -> None:
@@ -313,16 +314,16 @@ async def start_runner(
     cgroup_prefix: str = "",
     prestart_command: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
-    guarded_fd: int | None = None,
+    kept_fds: Sequence[int] = (),
 ) -> asyncio.subprocess.Process:
     """Start a runner, which waits for its request.
 
     Args:
         cgroup_prefix: see `ProcessTask.start`.
         prestart_command: starts the task's process ahead, with `env`; see `fray_agents.runner.prestarted`.
-        guarded_fd: descriptor whose end tells a guard that the runner is gone.
+        kept_fds: further descriptors that stay open until it ends, by which others see that it is there.
     """
-    kept = [fd for fd in (lock_fd, guarded_fd) if fd is not None]
+    kept = [*([] if lock_fd is None else [lock_fd]), *kept_fds]
     return await asyncio.create_subprocess_exec(
         *_RUNNER_COMMAND,
         ",".join(map(str, kept)),

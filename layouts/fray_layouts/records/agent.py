@@ -17,12 +17,14 @@ class Holding(msgspec.Struct, kw_only=True, omit_defaults=True):
         attempt: the attempt that is (or is about to be) held.
         phase: "claiming" (not known to be applied), "running", "ending" (until terminal or the next entry exists).
         usage: as last measured; None if it was not yet, or cannot be.
+        ports: numbers of the ports that it has on its host, by their names.
         activity: what the agent does before the task starts, such as "building the environment", for people.
     """
 
     attempt: AttemptNumber
     phase: str = HoldingPhase.CLAIMING
     usage: ResourceUsage | None = None
+    ports: dict[str, int] = {}
     activity: str = ""
 
 

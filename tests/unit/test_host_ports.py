@@ -1,0 +1,75 @@
+"""Ports that jobs hold: no two have one, whoever their agents are, and nobody else listens on it."""
+
+import random
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest import mock
+
+import pytest
+
+from fray_agents.host import ports
+from fray_agents.host.ports import held_ports
+
+HOLD = """
+import random, sys
+from fray_agents.host import ports
+ports.FIRST_PORT, ports.LAST_PORT = int(sys.argv[1]), int(sys.argv[1])
+with ports.held_ports(["http"], random.Random()) as held:
+    print(held.numbers["http"], flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_each_name_has_a_port_of_its_own_that_can_be_listened_on() -> None:
+    with held_ports(["http", "grpc"], random.Random()) as held:
+        http, grpc = held.numbers["http"], held.numbers["grpc"]
+        assert http != grpc
+        for number in (http, grpc):
+            with socket.create_server(("", number)):
+                pass
+
+
+def test_a_range_is_handed_out_without_any_port_twice_and_then_there_is_none() -> None:
+    with few() as first:
+        with held_ports(["a", "b", "c"], random.Random(1)) as held:
+            assert sorted(held.numbers.values()) == [first, first + 1, first + 2]
+            with pytest.raises(OSError, match="no port from"), held_ports(["d"], random.Random(2)):
+                pass
+        with held_ports(["d"], random.Random(2)) as held:
+            assert held.numbers["d"] in range(first, first + 3)
+
+
+@pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM])
+def test_a_port_that_somebody_else_has_is_left_alone(kind: socket.SocketKind) -> None:
+    with few() as first, socket.socket(socket.AF_INET, kind) as other:
+        other.bind(("127.0.0.1", first))
+        with held_ports(["a", "b"], random.Random(1)) as held:
+            assert first not in held.numbers.values()
+
+
+def test_agents_of_one_host_never_hold_the_same_port_and_death_frees_it() -> None:
+    with few() as first:
+        other = subprocess.Popen(
+            [sys.executable, "-c", HOLD, str(first)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert other.stdout is not None
+        assert other.stdout.readline().strip() == str(first)
+        with held_ports(["a", "b"], random.Random(1)) as held:
+            assert first not in held.numbers.values()
+        other.kill()
+        other.communicate()
+        with held_ports(["a", "b", "c"], random.Random(1)) as held:
+            assert first in held.numbers.values()
+
+
+@contextmanager
+def few() -> Iterator[int]:
+    """Three ports in a row are all that there are, and nobody has them; the first of them."""
+    first = random.randrange(10_000, 19_000)
+    while any(map(ports._is_used, range(first, first + 3))):
+        first = random.randrange(10_000, 19_000)
+    with mock.patch.multiple(ports, FIRST_PORT=first, LAST_PORT=first + 2):
+        yield first
