@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ZEPHYR := .build/zephyr
 
-.PHONY: demo test test-long test-stress models histories chaos fuzz check schemas vectors drawing clean bench bench-jobs bench-actors bench-drain bench-startup bench-queues bench-actor-creation bench-pool bench-hints bench-zephyr zephyr simulate simulate-variants scale
+.PHONY: demo test test-long test-stress test-containers models histories chaos fuzz check schemas vectors drawing clean bench bench-jobs bench-actors bench-drain bench-startup bench-queues bench-actor-creation bench-pool bench-hints bench-zephyr zephyr simulate simulate-variants scale
 
 # virtualenv rather than venv: a Debian without python3-venv has no ensurepip.
 $(VENV)/bin/python:
@@ -56,6 +56,10 @@ models: $(VENV)/.dev
 # Three minutes of havoc on each kind of storage, with real processes; see docs/chaos.md.
 chaos: $(VENV)/.dev
 	$(BIN)/python -m pytest -m campaign -s tests/chaos
+
+# Tasks in real containers, by podman (`apt-get install podman`) or docker; the image is made of this host's files.
+test-containers: $(VENV)/.dev
+	$(BIN)/python -m pytest tests/containers
 
 # A fleet of 200 in virtual time against the limits of GCS; docs/scale.md has larger ones.
 scale: $(VENV)/.dev

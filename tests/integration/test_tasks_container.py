@@ -13,16 +13,14 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fray_agents.host.container_engine import ContainerEngine
-from fray_agents.tasks.container import ContainerSpec
-from fray_agents.tasks.handle import StartFailed, TaskSpec
+from fray_agents.tasks.handle import StartFailed
 from fray_agents.tasks.process_task import ProcessTask
 from tests.support import fake_engine
-from tests.support.tasks import FAR, STUBBORN, alive, boottime, ended, pids_in, run, sh, started
+from tests.support.tasks import FAR, STUBBORN, alive, boottime, contained, ended, pids_in, run, started
 from tests.support.waiting import eventually
 
 
@@ -40,14 +38,6 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture
 def engine(folder: Path) -> ContainerEngine:
     return ContainerEngine("podman", str(fake_engine.install(folder)))
-
-
-def contained(
-    engine: ContainerEngine, directory: Path, script: str, env: dict[str, str] | None = None, **fields: Any
-) -> TaskSpec:
-    """A shell script in a container of the image "debian"."""
-    spec = sh(directory, script, container=ContainerSpec(engine, "debian"), **fields)
-    return replace(spec, env={"PATH": os.environ["PATH"], "FRAY_TASK_DIR": str(directory), **(env or {})})
 
 
 def calls(folder: Path, verb: str) -> list[list[str]]:
@@ -151,8 +141,7 @@ import asyncio, sys
 from pathlib import Path
 from fray_agents.host.container_engine import ContainerEngine
 from fray_agents.tasks.process_task import ProcessTask
-from tests.integration.test_tasks_container import contained
-from tests.support.tasks import FAR, boottime
+from tests.support.tasks import FAR, boottime, contained
 
 async def main(program, directory, lock):
     script = "echo $$ > pids; while :; do sleep 0.05; done"

@@ -6,11 +6,13 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
 
+from fray_agents.host.container_engine import ContainerEngine, ContainerSpec
 from fray_agents.tasks.handle import TaskExit, TaskSpec
 from fray_agents.tasks.process_task import ProcessTask
 from tests.support.waiting import eventually
@@ -32,6 +34,19 @@ def spec(
 
 def sh(directory: Path, script: str, **fields: Any) -> TaskSpec:
     return spec(directory, ["sh", "-c", script], **fields)
+
+
+def contained(
+    engine: ContainerEngine,
+    directory: Path,
+    script: str,
+    env: dict[str, str] | None = None,
+    image: str = "debian",
+    **fields: Any,
+) -> TaskSpec:
+    """A shell script in a container."""
+    what = sh(directory, script, container=ContainerSpec(engine, image), **fields)
+    return replace(what, env={"PATH": "/usr/local/bin:/usr/bin:/bin", **(env or {})})
 
 
 async def run(what: TaskSpec) -> tuple[TaskExit, bytes]:

@@ -253,12 +253,13 @@ class AttemptRunner:
             variables=job_variables(job),
             timeout=job.spec.timeout,
             grace=job.spec.grace,
-            cwd=self.cwd if prepared.start is None else str(prepared.start),
+            cwd=str(prepared.start) if prepared.start else None if prepared.container else self.cwd,
             python=prepared.python,
             python_path=prepared.python_path,
             preamble=prepared.log,
             held=ports.descriptors,
             limits=limits_of(job.spec.resources),
+            container=prepared.container,
         )
 
     async def _blob(self, key: str) -> bytes:

@@ -9,9 +9,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from fray_agents.environments import workspace
+from fray_agents.environments import images, workspace
 from fray_agents.environments.cache import HostCache, host_cache
-from fray_agents.environments.errors import EnvironmentFailed, PreparationFailed
+from fray_agents.environments.errors import EnvironmentFailed, HostUnfit, PreparationFailed
+from fray_agents.environments.uv import BuildLog
+from fray_agents.host.container_engine import ContainerEngine, ContainerSpec, find_engine
 from fray_agents.host.directories import remove_tree
 from fray_coordinator.core import Core
 from fray_layouts.records import JobRecord
@@ -29,6 +31,8 @@ class Prepared:
         workspace: the attempt's copy of the workspace; None if it has none.
         start: the folder of it where the attempt starts.
         env: variables besides those of the task.
+        container: where it runs; None: on the host.
+        search_path: PATH where the task's variables have none.
         log: what becomes the first lines of the job's log; None if nothing was said.
     """
 
@@ -36,6 +40,8 @@ class Prepared:
     workspace: Path | None = None
     start: Path | None = None
     env: Mapping[str, str] = field(default_factory=dict)
+    container: ContainerSpec | None = None
+    search_path: str = os.defpath
     log: Path | None = None
 
     @property
@@ -49,7 +55,7 @@ class Prepared:
         """The environment of the task, from what it would be without all this."""
         env = {**own, **self.env}
         if self.python != sys.executable:
-            env["PATH"] = os.pathsep.join([os.path.dirname(self.python), env.get("PATH", os.defpath)])
+            env["PATH"] = os.pathsep.join([os.path.dirname(self.python), env.get("PATH", self.search_path)])
         return env
 
 
@@ -68,6 +74,10 @@ class Preparer:
     def _cache(self) -> HostCache:
         return host_cache(self._cache_limit)
 
+    @cached_property
+    def _engine(self) -> ContainerEngine | None:
+        return find_engine()
+
     async def prepare(
         self, job: JobRecord, directory: Path, held: AsyncExitStack, tell: Callable[[str], None]
     ) -> Prepared:
@@ -84,19 +94,37 @@ class Preparer:
         """
         spec = job.spec.environment
         prepared = Prepared()
-        if spec.workspace is None:
+        if spec.workspace is None and not spec.docker_image:
             return prepared
         held.push_async_callback(remove_tree, directory)
         await asyncio.to_thread(directory.mkdir, parents=True, exist_ok=True)
         log = directory / _BUILD_LOG
         try:
-            tell("unpacking the workspace")
-            copy = await workspace.copied(self._core, self._cache, spec.workspace, directory / "work")
-            prepared = replace(prepared, workspace=copy, start=_start(copy, spec.workspace.folder))
+            if spec.workspace is not None:
+                tell("unpacking the workspace")
+                copy = await workspace.copied(self._core, self._cache, spec.workspace, directory / "work")
+                prepared = replace(prepared, workspace=copy, start=_start(copy, spec.workspace.folder))
+            if spec.docker_image:
+                prepared = await self._in_container(prepared, job, BuildLog(log), tell)
         except PreparationFailed as error:
             error.log = _existing(log)
             raise
         return replace(prepared, log=_existing(log))
+
+    async def _in_container(
+        self, prepared: Prepared, job: JobRecord, log: BuildLog, tell: Callable[[str], None]
+    ) -> Prepared:
+        if self._engine is None:
+            raise HostUnfit("this host has no podman and no docker any more, which run the job's image")
+        image, device = job.spec.environment.docker_image, job.spec.resources.device
+        search_path = await images.pull_image(self._engine, image, log, tell)
+        container = ContainerSpec(
+            engine=self._engine,
+            image=image,
+            mounts=images.shared_folders(self._core),
+            device_flags=self._engine.device_flags(device.kind if device is not None else "cpu"),
+        )
+        return replace(prepared, container=container, search_path=search_path)
 
 
 def _start(workspace: Path, folder: str) -> Path:

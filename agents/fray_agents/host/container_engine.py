@@ -13,8 +13,9 @@ import resource
 import shutil
 import signal
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -143,6 +144,26 @@ class ContainerEngine:
         if process.returncode:
             raise EngineFailed(err.decode(errors="replace").strip() or f"{self.name} ended with {process.returncode}")
         return out.decode(errors="replace")
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerSpec:
+    """The container that a task runs in.
+
+    Attributes:
+        engine: runs it.
+        image: is there.
+        mounts: paths of the host that it has under the same names, besides the task's own directory.
+        device_flags: see `ContainerEngine.device_flags`.
+        layer: where callables are run by the image's own Python: the minor version that this has to be, and the folders
+            with the modules that go before and behind the image's.
+    """
+
+    engine: ContainerEngine
+    image: str
+    mounts: Sequence[Path] = ()
+    device_flags: Sequence[str] = ()
+    layer: tuple[str, Path, Path] | None = None
 
 
 def find_engine(environ: Mapping[str, str] = os.environ) -> ContainerEngine | None:

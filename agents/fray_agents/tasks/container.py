@@ -12,14 +12,19 @@ import os
 import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
-from fray_agents.host.container_engine import ContainerEngine, EngineFailed
+from fray_agents.host.container_engine import ContainerSpec, EngineFailed
 
 log = logging.getLogger("fray")
 
-_GUARD = 'trap "" TERM INT HUP; read -r _; exec "$@"'
+_GUARD = """
+trap "" TERM INT HUP
+read -r _
+for _ in 1 2 3 4 5 6 7 8 9 10; do "$@" 2>&1 && exit; sleep 0.2; done
+exit 1
+"""
+"""Waits for the end of the pipe, then removes the container. podman refuses that while the container ends by itself."""
 
 _ENGINE_VARIABLES = (
     "PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "XDG_", "LD_", "GO", "DBUS_", "SSL_", "NOTIFY_SOCKET", "LISTEN_",
@@ -27,25 +32,6 @@ _ENGINE_VARIABLES = (
     "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
 )  # fmt: skip
 """Beginnings of the variables that an engine's client obeys itself."""
-
-
-@dataclass(frozen=True)
-class ContainerSpec:
-    """The container that a task runs in.
-
-    Attributes:
-        engine: runs it.
-        image: is there.
-        python: program and arguments that run a callable's process in it, but for its directory and its limit.
-        mounts: paths of the host that it has under the same names, besides the task's own directory.
-        device_flags: see `ContainerEngine.device_flags`.
-    """
-
-    engine: ContainerEngine
-    image: str
-    python: Sequence[str] = ()
-    mounts: Sequence[Path] = ()
-    device_flags: Sequence[str] = ()
 
 
 class TaskContainer:
@@ -76,8 +62,7 @@ class TaskContainer:
             self._guard = await asyncio.create_subprocess_exec(
                 *("sh", "-c", _GUARD, "fray-container-guard", *self._spec.engine.remove_command(self._name)),
                 stdin=guard_end,
-                stdout=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
                 start_new_session=True,
                 pass_fds=() if lock_fd is None else (lock_fd,),
             )
@@ -121,9 +106,9 @@ class TaskContainer:
     async def wait_removed(self) -> None:
         """Return when nothing of it is left; its runner is gone."""
         if self._guard is not None:
-            _, complaint = await self._guard.communicate()
+            said, _ = await self._guard.communicate()
             if self._guard.returncode:
-                log.warning("a container could not be removed: %s", complaint.decode(errors="replace").strip())
+                log.warning("a container could not be removed: %s", said.decode(errors="replace").strip())
 
 
 def _write_variables(path: Path, variables: Mapping[str, str]) -> None:

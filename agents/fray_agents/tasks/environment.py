@@ -45,6 +45,19 @@ def inherited_environment() -> dict[str, str]:
     return {"PYTHONUNBUFFERED": "1", **own}
 
 
+_SHARED_WITH_CONTAINERS = (
+    "AWS_", "GOOGLE_", "CLOUDSDK_", "BOTO",
+    "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
+)  # fmt: skip
+"""Beginnings of the agent's variables that hold in an image, too: which storage it may use, and how it is reached."""
+
+
+def container_environment() -> dict[str, str]:
+    """The part of the agent's own environment that tasks in a container inherit; the rest describes the host."""
+    own = {name: value for name, value in os.environ.items() if name.startswith(_SHARED_WITH_CONTAINERS)}
+    return {"PYTHONUNBUFFERED": "1", **own}
+
+
 def job_variables(job: JobRecord) -> dict[str, str]:
     """The variables that the job itself asks for, but for FRAY_*, which it may not set."""
     asked = {**job.spec.environment.env_vars, **job.spec.environment.secret_env_vars}
@@ -56,12 +69,14 @@ def task_environment(
 ) -> dict[str, str]:
     """A task's environment: threads as many as cores, the agent's own variables, the spec's, FRAY_*; later ones win.
 
+    In a container they come on top of the image's.
+
     FRAY_CLUSTER_SPEC makes `current_cluster()` in the task open the cluster that runs it.
     """
     spec = job.spec
     return {
         THREADS_VAR: str(max(1, int(spec.resources.cpu))),
-        **inherited_environment(),
+        **(container_environment() if spec.environment.docker_image else inherited_environment()),
         **spec.environment.env_vars,
         **spec.environment.secret_env_vars,
         "FRAY_JOB_ID": job.id,

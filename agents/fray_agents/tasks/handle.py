@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from fray_agents.host.container_engine import ContainerSpec
 from fray_agents.runner.limits import Limits
 from fray_agents.runner.untrusted_files import read_file
-from fray_agents.tasks.container import ContainerSpec
 from fray_agents.tasks.outputs import FoundOutputs
 from fray_layouts.errors import Temporary
 from fray_layouts.records import AttemptExit, ResourceUsage

@@ -25,6 +25,7 @@ from fray_agents.runner.exit_report import too_large, unreadable_result
 from fray_agents.runner.task_cgroup import TaskCgroup
 from fray_agents.runner.task_log import CHUNK_BYTES, PART, chunk_name
 from fray_agents.runner.untrusted_files import file_size, read_file
+from fray_agents.tasks import container_main
 from fray_agents.tasks.container import TaskContainer
 from fray_agents.tasks.environment import TASK_DIR_VAR
 from fray_agents.tasks.force_kill import kill_tree
@@ -346,7 +347,9 @@ def _start_request(spec: TaskSpec, deadline: float) -> dict[str, Any]:
         env["FRAY_RESULT"] = str(spec.directory / "result")
     if python_path:
         env["PYTHONPATH"] = os.pathsep.join([*python_path, *filter(None, [env.get("PYTHONPATH")])])
-    python = spec.container.python if spec.container is not None else [spec.python, *CALLABLE_OPTIONS]
+    python = [spec.python, *CALLABLE_OPTIONS]
+    if spec.container is not None and spec.container.layer is not None:
+        python = ["python3", container_main.__file__, *map(str, spec.container.layer)]
     call = [*python, str(spec.directory), str(spec.result_limit)]
     return {
         "directory": str(spec.directory),
