@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+from fray_agents.runner.process_tree import descendants, signal_each, stat_fields
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreUnavailable
 from fray_coordinator.store import file_locks
@@ -123,7 +124,13 @@ class Havoc:
             victim.busy = False
 
     def _kinds(self) -> list[Blow]:
-        kinds: list[Blow] = [self._kill, self._freeze, self._freeze_the_pass_holder, self._freeze_briefly]
+        kinds: list[Blow] = [
+            self._kill,
+            self._kill_with_its_runners,
+            self._freeze,
+            self._freeze_the_pass_holder,
+            self._freeze_briefly,
+        ]
         kinds += [self._freeze_past_trust, self._terminate, self._terminate_and_kill, self._break_host]
         return kinds + ([self._freeze_with_a_lock_in_hand] if self.root.locks else [])
 
@@ -150,6 +157,16 @@ class Havoc:
         await victim.gone(10)
         await asyncio.sleep(self.rng.uniform(0, 1))
         self.fleet.start(victim.host if comes_back else None)
+
+    async def _kill_with_its_runners(self, victim: AgentProcess) -> None:
+        """As when memory is short; what its tasks have left in other sessions, the host's next agent ends."""
+        self.sightings.expect_death(victim, "killed with its runners")
+        agent = victim.process.pid
+        started = [pid for pid in descendants(agent) if stat_fields(pid)[1:2] == [str(agent)]]
+        victim.process.kill()
+        signal_each(started, signal.SIGKILL)
+        await victim.gone(10)
+        self.fleet.start(victim.host)
 
     async def _freeze(self, victim: AgentProcess, how: str = "frozen", least: float = 0.0) -> None:
         """Until it has been declared dead, and somewhat longer; it wakes as a zombie."""

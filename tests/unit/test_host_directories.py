@@ -14,11 +14,13 @@ from pathlib import Path
 import pytest
 
 from fray.rpc.server import socket_dir
+from fray_agents.agent import predecessors
 from fray_agents.agent.agent import Agent, AgentOptions
 from fray_agents.agent.predecessors import reap_predecessors
 from fray_agents.host import agent_lock, directories
 from fray_agents.host.agent_lock import AgentLock
 from fray_agents.host.directories import UntrustedDirectory, private_dir, user_dir
+from fray_agents.runner.task_cgroup import TaskCgroup
 from fray_coordinator.core import Core, open_core
 from fray_coordinator.store.interface import ABSENT, ANY
 from fray_layouts.object_keys import AgentKeys
@@ -221,6 +223,21 @@ def test_the_work_directories_of_dead_agents_are_removed_and_no_others(tmp_path:
     assert sorted(path.stem for path in new.path.parent.iterdir()) == ["alive-1", "new-1"]
     for lock in (alive, new):
         lock.release()
+
+
+async def test_an_agent_does_not_wait_for_what_no_signal_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The dead agent keeps its lock file and its directories: the next one that starts here looks again."""
+
+    async def never(directory: Path, cgroup: TaskCgroup) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(predecessors, "end_leftovers", never)
+    monkeypatch.setattr(predecessors, "LEFTOVERS_TIMEOUT", 0.01)
+    left = left_by("dead-1", None)
+    lock = await starts("new-1")
+    assert os.listdir(left) == ["job~1"]
+    assert sorted(path.stem for path in lock.path.parent.iterdir()) == ["dead-1", "new-1"]
+    lock.release()
 
 
 def test_what_the_tasks_of_a_dead_agent_left_ends_before_its_jobs_may_begin_again() -> None:

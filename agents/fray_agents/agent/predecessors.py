@@ -1,7 +1,9 @@
 """Reaps this host's dead agents, whose locks are free: nobody need wait until their silence is noticed."""
 
+import asyncio
 import logging
 import os
+from pathlib import Path
 
 from fray_agents.host.agent_lock import AgentLock, try_lock, work_dir_of
 from fray_agents.host.directories import remove_tree
@@ -16,6 +18,10 @@ from fray_layouts.object_keys import AgentKeys
 from fray_layouts.records import AgentRecord
 
 log = logging.getLogger("fray")
+
+LEFTOVERS_TIMEOUT = 5.0
+"""Seconds that an agent which starts waits for a dead one's processes: killed ones go in milliseconds, and for those
+that wait for a dead disk its own work does not wait."""
 
 
 async def reap_predecessors(core: Core, own: AgentLock) -> list[str]:
@@ -32,8 +38,9 @@ async def reap_predecessors(core: Core, own: AgentLock) -> list[str]:
             continue
         try:
             left = work_dir_of(path.stem, fd)
-            if left is not None:
-                await end_leftovers(left, TaskCgroup(""))
+            if left is not None and not await _has_ended(left):
+                log.warning("%s is not reaped yet: what its tasks left in %s does not end", path.stem, left)
+                continue
             try:
                 if await _reap(core, path.stem):
                     reaped.append(path.stem)
@@ -47,6 +54,16 @@ async def reap_predecessors(core: Core, own: AgentLock) -> list[str]:
         finally:
             os.close(fd)
     return reaped
+
+
+async def _has_ended(work_dir: Path) -> bool:
+    """Whether nothing is left of the tasks that had their directories there; kills it."""
+    try:
+        async with asyncio.timeout(LEFTOVERS_TIMEOUT):
+            await end_leftovers(work_dir, TaskCgroup(""))
+    except TimeoutError:
+        return False
+    return True
 
 
 async def _reap(core: Core, agent_id: str) -> bool:
