@@ -33,8 +33,8 @@ _LATER_RELEASE = {
     "zone": "agents do not know their zone yet; use a pool for each zone",
     "target_cluster": "open that cluster by its root and launch there",
     "device_alternatives": "launch the job for one device",
-    "image": "images come in a later release; leave it out",
-    "container_profile": "containers come in a later release; leave it out",
+    "image": "EnvironmentConfig(docker_image=...) names an image; leave this out",
+    "container_profile": "containers have no profiles yet; leave it out",
 }
 """Fields of `ResourceConfig` that this release cannot honour, and what to do instead."""
 

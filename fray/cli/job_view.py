@@ -11,7 +11,7 @@ from fray.cli.output import format_duration
 from fray.cluster.job_info import exit_reason
 from fray_layouts.bounds import MAX_ATTEMPTS
 from fray_layouts.records import AttemptExit, Holding, JobRecord, Record, Resources, ResourceUsage
-from fray_layouts.spec import JobSpec
+from fray_layouts.spec import EnvironmentSpec, JobSpec
 from fray_layouts.states import ExitKind
 from fray_layouts.units import format_bytes
 
@@ -104,6 +104,9 @@ def describe(job: JobRecord, holding: Holding | None, waiting: list[str], now: f
         ),
         ("runs", what_runs(spec)),
         ("resources", _wanted(spec)),
+        ("workspace", _workspace(spec.environment)),
+        ("packages", _packages(spec.environment)),
+        ("image", spec.environment.docker_image),
         ("environment", _environment(spec)),
         ("pool", spec.pool),
         ("namespace", spec.namespace),
@@ -174,6 +177,22 @@ def _wanted(spec: JobSpec) -> str:
     parts += [f"{device.count} x {device.kind} {device.variant}".strip()] if device and device.kind != "cpu" else []
     parts += [] if wants.preemptible else ["on a host that is not preemptible"]
     return ", ".join(parts)
+
+
+def _workspace(environment: EnvironmentSpec) -> str:
+    brought = environment.workspace
+    if brought is None:
+        return ""
+    digest = brought.blob.rpartition("/")[2][:12]
+    place = f", starts in {brought.folder}" if brought.folder else ""
+    return f"{files_text(brought.files, brought.size)}, sha256 {digest}{place}"
+
+
+def _packages(environment: EnvironmentSpec) -> str:
+    stated = environment.workspace.dependencies if environment.workspace is not None else ""
+    extras = f"extras {', '.join(environment.extras)}" if environment.extras else ""
+    python = f"Python {environment.python}" if environment.python else ""
+    return ", ".join(filter(None, [stated, extras, *environment.pip_packages, python]))
 
 
 def _environment(spec: JobSpec) -> str:

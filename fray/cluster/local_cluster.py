@@ -72,8 +72,8 @@ class LocalCluster(StorageCluster):
             cluster.monitor(job)
 
     Jobs start in the current directory, and callables import what this process can import. Devices, memory, regions,
-    replicas, extras, packages and images are accepted and not looked at. `close`, or the end of the main thread, ends
-    the jobs. Pickled, it is itself in this process, and a `StorageCluster` on the same directory elsewhere.
+    replicas, workspaces, packages and images are accepted and not looked at. `close`, or the end of the main thread,
+    ends the jobs. Pickled, it is itself in this process, and a `StorageCluster` on the same directory elsewhere.
 
     Args:
         max_workers: jobs that compute at once, the others wait; by default 4 processes, or any number of threads. A

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -93,6 +94,9 @@ def test_a_command_runs_where_it_was_submitted_in_a_copy_of_the_project(project:
         line, _ = done.stderr.splitlines()
         assert line.startswith(f"fray: workspace {project}: 4 files, ")
         assert line.endswith(f", {how}")
+    job = done.stderr.split()[-1]
+    status = run(project, "-m", "fray", "status", "--root", root, job).stdout
+    assert re.search(r"\nworkspace +4 files, .* B, sha256 [0-9a-f]{12}, starts in jobs\n", status)
     done = run(project, "-m", "fray", "run", "--root", root, "--no-workspace", "--", "ls")
     assert (done.stdout, len(done.stderr.splitlines())) == ("", 1)
 
