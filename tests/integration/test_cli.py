@@ -324,6 +324,23 @@ def test_ctrl_c_ends_following_a_log_in_silence(shell: Shell) -> None:
     shell("stop", job)
 
 
+def test_the_log_of_an_agent_tells_what_happened(empty: Shell) -> None:
+    agent = empty.start("agent", "--log-format", "json", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    empty("run", "--name", "good", "--", "true")
+    empty("run", "--name", "bad", "--", "sh", "-c", "exit 3", code=3)
+    agent.send_signal(signal.SIGTERM)
+    lines = [json.loads(line) for line in agent.communicate(timeout=200)[1].splitlines()]
+    assert {line["level"] for line in lines} == {"INFO"}
+    good, bad = (empty.json("status", name)["id"] for name in ("good", "bad"))
+    assert [line["message"] for line in lines] == [
+        f"{good}: attempt 1 is claimed",
+        f"{good}: attempt 1 has ended: success",
+        f"{bad}: attempt 1 is claimed",
+        f"{bad}: attempt 1 has ended: exited with code 3",
+        "asked to leave: the 0 jobs that it has end within 25 s",
+    ]
+
+
 def test_tables_are_drawn_on_a_terminal(shell: Shell) -> None:
     shell("run", "--name", "drawn", "--", "true")
     screen, terminal = pty.openpty()

@@ -175,6 +175,8 @@ class Agent:
         """
         self._terminations += 1
         self.member.leaving = True
+        how = "at once" if self._terminations > 1 else f"within {self._options.preemption_grace:g} s"
+        log.info("asked to leave: the %d jobs that it has end %s", len(self.member.leases.held), how)
         if self._terminations > 1:
             asyncio.get_running_loop().call_later(IMMEDIATE_EXIT_TIMEOUT, self._gives_up.set)
         elif self.member.stored is None:
@@ -231,6 +233,7 @@ class Agent:
             self._lock.release()
 
     async def _take_over(self, lease: HeldLease) -> None:
+        log.info("%s: attempt %d is claimed", lease.entry.job, lease.attempt)
         if self.member.leaving:
             lease.ask_to_stop(0.0, ExitKind.PREEMPTED)
         try:
@@ -255,7 +258,10 @@ class Agent:
 
     async def _renew_deadlines(self) -> None:
         """Renew often enough that no task of a busy agent ends: deadlines are at least one beat interval ahead."""
+        trusted = True
         while True:
+            if trusted != (trusted := self.member.trusts()):
+                log.warning("relies on its leases %s", "again" if trusted else "no longer: no heartbeat was written")
             leases = self.member.leases.held
             for lease in leases.values():
                 if lease.task is not None and lease.job is not None:
@@ -278,7 +284,8 @@ class Agent:
             ):
                 lease.entry_deleted = True
                 self._spawn(self._delete_entry(lease))
-        if self.member.draining:
+        if self.member.draining and not self.member.leaving:
+            log.info("drained: it takes no more work, and leaves once its %d jobs have ended", len(holdings))
             self.member.leaving = True
 
     async def _delete_entry(self, lease: HeldLease) -> None:

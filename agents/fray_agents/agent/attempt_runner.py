@@ -44,6 +44,7 @@ from fray_coordinator.protocol.claiming import holds_attempt
 from fray_coordinator.protocol.commit import AttemptEnd
 from fray_coordinator.store.records import Stored
 from fray_layouts.errors import InvalidInput
+from fray_layouts.escaping import one_line
 from fray_layouts.records import AttemptExit, JobRecord
 from fray_layouts.states import ExitKind, HoldingPhase
 
@@ -98,6 +99,7 @@ class AttemptRunner:
         async with lease.resources:
             end = await self._end_of(lease, job)
             lease.phase = HoldingPhase.ENDING
+            log.info("%s: attempt %d has ended: %s", job.record.id, lease.attempt, _one_line(end.exit))
             after = await self._commit(lease, job, end)
             await self._clean_up(lease, job.record)
         return after if after is not None and holds_attempt(after.record, lease.attempt + 1, self.member.id) else None
@@ -349,6 +351,12 @@ async def _task_exit(task: TaskHandle, *companions: asyncio.Task[Any]) -> TaskEx
         for future in done:
             future.result()
     return task.exit.result()
+
+
+def _one_line(end: AttemptExit) -> str:
+    """How an attempt ended, for the agent's log."""
+    code = f" with code {end.code}" if end.code else ""
+    return f"{end.kind}{code}{': ' * bool(end.message)}{one_line(end.message)}"
 
 
 def _decoded_pickle(pickle: str) -> bytes:

@@ -1,6 +1,7 @@
 """`fray agent`: an agent as a process, which handles signals and joins anew after it was declared dead."""
 
 import asyncio
+import logging
 import signal
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,6 +14,8 @@ from fray_agents.host import task_cgroups
 from fray_agents.host.directories import UntrustedDirectory, is_shortage
 from fray_agents.tasks.prestart import Prestarter
 from fray_coordinator.core import Core, open_core
+
+log = logging.getLogger("fray")
 
 RETRY_INTERVAL = 5.0
 """Seconds between two tries to find room for an agent's directory and lock: a full disk is freed by people."""
@@ -54,6 +57,7 @@ async def run_agent(root: str, options: AgentOptions, on_join: Callable[[str], N
             on_join(agent.id)
             if await agent.run() is ExitReason.LEFT:
                 return
+            log.warning("%s counts as dead for the cluster: this host joins anew", agent.id)
             options = replace(options, rejoins=True)
     finally:
         await prestarter.close()

@@ -63,6 +63,7 @@ class AgentProblems:
     unfit: str = ""
     warnings: LogThrottle = field(init=False)
     _failures: dict[str, str] = field(default_factory=dict)
+    _has_told: bool = False
 
     def __post_init__(self) -> None:
         self.warnings = LogThrottle(self.core.clock)
@@ -94,4 +95,8 @@ class AgentProblems:
         for subject, text in problems.items():
             if self.warnings.is_due(subject):
                 log.warning("%s", escaped(text))
+        if self._has_told != (told := bool(problems)):
+            self._has_told = told
+            if not told:
+                log.info("nothing is wrong any more")
         return "; ".join(problems.values())[:MAX_LENGTH]

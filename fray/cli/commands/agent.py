@@ -10,6 +10,7 @@ import click
 from fray.cli import output
 from fray.cli.app import App, as_command
 from fray.cli.gpus import parse_gpus
+from fray.cli.logging_setup import FORMATS, log_to_stderr
 from fray_layouts.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 @click.option("--advertise", default="", help="Host name or address under which others reach this host.")
 @click.option("--network", default="default", show_default=True, help="Name of the network this host is in.")
 @click.option("--no-inbound", is_flag=True, help="Nobody can connect to this host: it runs no actors.")
+@click.option("--log-format", type=click.Choice(FORMATS), default="text", help="Of the log on stderr.")
 def command(
     app: App,
     pool: str,
@@ -38,6 +40,7 @@ def command(
     advertise: str,
     network: str,
     no_inbound: bool,
+    log_format: str,
     **offered: Any,
 ) -> None:
     """Join the cluster under the root and run jobs until SIGTERM or Ctrl-C.
@@ -50,6 +53,7 @@ def command(
     from fray_agents.host.network import NetworkSettings
     from fray_layouts.units import parse_bytes
 
+    log_to_stderr(log_format)
     capacity = capacity_of(**offered)
     settings = NetworkSettings(network, bind, advertise, inbound=not no_inbound)
     options = AgentOptions(
