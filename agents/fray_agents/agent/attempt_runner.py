@@ -355,8 +355,7 @@ async def _task_exit(task: TaskHandle, *companions: asyncio.Task[Any]) -> TaskEx
 
 def _one_line(end: AttemptExit) -> str:
     """How an attempt ended, for the agent's log."""
-    code = f" with code {end.code}" if end.code else ""
-    return f"{end.kind}{code}{': ' * bool(end.message)}{one_line(end.message)}"
+    return f"{end.kind}{': ' * bool(end.message)}{one_line(end.message)}"
 
 
 def _decoded_pickle(pickle: str) -> bytes:
