@@ -337,7 +337,7 @@ def test_the_log_of_an_agent_tells_what_happened(empty: Shell) -> None:
         f"{good}: attempt 1 has ended: success",
         f"{bad}: attempt 1 is claimed",
         f"{bad}: attempt 1 has ended: exited: exit code 3",
-        "asked to leave: the 0 jobs that it has end within 25 s",
+        "asked to leave: its jobs end within 25 s",
     ]
 
 

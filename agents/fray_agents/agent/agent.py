@@ -176,7 +176,7 @@ class Agent:
         self._terminations += 1
         self.member.leaving = True
         how = "at once" if self._terminations > 1 else f"within {self._options.preemption_grace:g} s"
-        log.info("asked to leave: the %d jobs that it has end %s", len(self.member.leases.held), how)
+        log.info("asked to leave: its jobs end %s", how)
         if self._terminations > 1:
             asyncio.get_running_loop().call_later(IMMEDIATE_EXIT_TIMEOUT, self._gives_up.set)
         elif self.member.stored is None:
@@ -285,7 +285,7 @@ class Agent:
                 lease.entry_deleted = True
                 self._spawn(self._delete_entry(lease))
         if self.member.draining and not self.member.leaving:
-            log.info("drained: it takes no more work, and leaves once its %d jobs have ended", len(holdings))
+            log.info("drained: it takes no more work, and leaves once its jobs have ended")
             self.member.leaving = True
 
     async def _delete_entry(self, lease: HeldLease) -> None:
