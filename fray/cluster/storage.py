@@ -202,11 +202,15 @@ class StorageCluster(Cluster):
         Raises:
             WouldDeadlock: called from the background loop itself.
         """
-        return sync.run(self._work(work))
+        return sync.run(self.run_in_loop(work))
 
     def start(self, work: Callable[[Core], Awaitable[T]]) -> Future[T]:
         """Begin a service as `run` does, and return a future of its result at once."""
-        return sync.start(self._work(work))
+        return sync.start(self.run_in_loop(work))
+
+    async def run_in_loop(self, work: Callable[[Core], Awaitable[T]]) -> T:
+        """`run` for code that is in the background loop already."""
+        return await work(await self._core.get())
 
     def close(self) -> None:
         sync.run(self._close())
@@ -269,9 +273,6 @@ class StorageCluster(Cluster):
 
     async def _open(self) -> Core:
         return await open_core(self.root)
-
-    async def _work(self, work: Callable[[Core], Awaitable[T]]) -> T:
-        return await work(await self._core.get())
 
     async def _submit(self, core: Core, specs: list[JobSpec], mine: CurrentJob | None) -> list[JobId]:
         launched = [done.job for done in await submit_prepared(core, specs, mine)]

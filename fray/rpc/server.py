@@ -264,7 +264,7 @@ class ActorServer:
             for name in todo:
                 self._records[name] = replace(self._records[name], job=job, attempt=DRIVER_ATTEMPT)
             records = [self._records[name] for name in todo]
-        await self._cluster._work(partial(_publish, records))
+        await self._cluster.run_in_loop(partial(_publish, records))
         self._announced.update(dict.fromkeys(todo, job))
 
     async def withdraw(self) -> None:
@@ -272,7 +272,7 @@ class ActorServer:
         with self._lock:
             records = [self._records[name] for name in self._announced]
             self._announced.clear()
-        await self._cluster._work(
+        await self._cluster.run_in_loop(
             lambda core: map_concurrently(records, lambda record: discovery.withdraw(core, record))
         )
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import cloudpickle
 import pytest
 
 from fray.actor.named import actor_status, create_named_actor, delete_actor, find_named_actor
-from fray.cluster import LocalCluster, StorageCluster
+from fray.cluster import StorageCluster
 from fray.errors import ActorUnavailableError, InvalidInput
 from fray.types import Entrypoint, JobRequest, JobStatus
 from tests.support import actors
@@ -20,10 +19,7 @@ from tests.support.waiting import wait_until
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[StorageCluster]:
-    with LocalCluster(max_workers=8, use_processes=False) as opened:
-        yield opened
+CLUSTER = "threads"
 
 
 def create(cluster: StorageCluster, name: str, count: int = 0, **more: Any) -> Any:

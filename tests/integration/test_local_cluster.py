@@ -8,7 +8,7 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from pathlib import Path
@@ -31,11 +31,7 @@ from fray_coordinator.errors import JobNotFound
 from fray_coordinator.jobs import waiting
 from tests.support.waiting import wait_until
 
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(max_workers=4) as opened:
-        yield opened
+CLUSTER = "processes"
 
 
 def call(fn: Callable[..., Any], *args: Any, name: str = "job", **fields: Any) -> JobRequest:

@@ -22,11 +22,7 @@ from fray_agents.tasks.current_task import on_stop, task_environ
 from fray_agents.tasks.thread_output import OutputTee
 from tests.support.waiting import wait_until
 
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(use_processes=False) as opened:
-        yield opened
+CLUSTER = "threads"
 
 
 def call(fn: Callable[..., Any], *args: Any, **fields: Any) -> JobRequest:

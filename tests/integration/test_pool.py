@@ -34,10 +34,7 @@ SMALL = ResourceConfig(cpu=0.1)
 QUEUE = pytest.param("queue", marks=pytest.mark.slow)
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StorageCluster]:
-    with actors.cluster_of_kind("storage", tmp_path_factory.mktemp("cluster")) as opened:
-        yield opened
+CLUSTER = "storage"
 
 
 @pytest.fixture(scope="module", params=["direct", "queue"])

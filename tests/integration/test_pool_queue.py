@@ -36,7 +36,6 @@ from fray.types import JobId, ResourceConfig
 from fray_coordinator.errors import StoreUnavailable
 from fray_coordinator.pool import task_outcomes
 from fray_layouts.errors import InvalidInput
-from tests.support import actors
 from tests.support.waiting import wait_until
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -44,10 +43,7 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 SMALL = ResourceConfig(cpu=0.1)
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StorageCluster]:
-    with actors.cluster_of_kind("storage", tmp_path_factory.mktemp("cluster")) as opened:
-        yield opened
+CLUSTER = "storage"
 
 
 @pytest.fixture(scope="module")

@@ -17,11 +17,7 @@ from fray_agents.rpc.errors import ConnectionLost
 from fray_coordinator.queue.errors import QueueNotFound
 from fray_layouts.errors import InvalidInput
 
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StorageCluster]:
-    with StorageCluster(str(tmp_path_factory.mktemp("root"))) as opened:
-        yield opened
+CLUSTER = "alone"
 
 
 @pytest.fixture

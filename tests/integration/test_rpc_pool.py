@@ -6,11 +6,9 @@ import os
 import pickle
 import sys
 import threading
-import time
 import types
 import typing
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +18,15 @@ import pytest
 from fray.actor import CurrentActor
 from fray.cluster import (
     ClusterResolver,
-    FixedResolver,
     LocalResolver,
     StorageCluster,
-    open_cluster,
 )
-from fray.errors import ActorNotFoundError
-from fray.rpc import ActorContext, ActorServer, running
+from fray.rpc import ActorContext, ActorServer
 from fray_agents.rpc import RemoteTraceback
 from fray_layouts.errors import InvalidInput
+from tests.support.actors import Serve
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # agents cannot import the tests
-
-Serve = Callable[..., ActorServer]
 
 
 class Counter:
@@ -88,27 +82,9 @@ class Nosy:
 
 
 @pytest.fixture
-def cluster() -> Iterator[StorageCluster]:
-    with StorageCluster(f"memory://{uuid.uuid4()}") as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def serve(cluster: StorageCluster) -> Iterator[Serve]:
-    """Starts servers of the given actors on `cluster`, and shuts them down in the end."""
-    servers: list[ActorServer] = []
-
-    def start(**actors: Any) -> ActorServer:
-        server = ActorServer(cluster)
-        servers.append(server)
-        for name, actor in actors.items():
-            server.register(name, actor)
-        server.serve_background()
-        return server
-
-    yield start
-    for server in servers:
-        server.shutdown()
+def cluster(new_cluster: StorageCluster) -> StorageCluster:
+    """Each test has one of its own."""
+    return new_cluster
 
 
 def test_every_way_to_call(cluster: StorageCluster, serve: Serve) -> None:
@@ -286,69 +262,6 @@ def test_a_thousand_calls_ask_nothing_of_the_storage(cluster: StorageCluster, se
     assert (spent.writes, spent.lists, spent.reads, spent.deletes) == (0, 0, 0, 0)
 
 
-def test_the_cost_of_a_lookup_does_not_grow_with_the_number_of_actors(cluster: StorageCluster, serve: Serve) -> None:
-    """Five servers with a hundred actors each: every lookup of a name is one listing and one read."""
-    resolver = ClusterResolver(cluster)
-    for number in range(5):
-        serve(**{f"actor-{number}-{i}": Counter(number * 100 + i) for i in range(100)})
-        before = cluster.requests()
-        assert resolver.lookup(f"actor-{number}-99").add(0) == number * 100 + 99
-        spent = cluster.requests() - before
-        assert (spent.writes, spent.lists, spent.reads) == (0, 1, 1)
-    assert [resolver.lookup(f"actor-{n}-{i}").add(0) for n in range(5) for i in range(100)] == list(range(500))
-
-
-def test_a_lookup_reads_only_what_has_changed(cluster: StorageCluster, serve: Serve) -> None:
-    for _ in range(4):
-        serve(counter=Counter())
-    pool = ClusterResolver(cluster).lookup("counter")
-    assert pool.size == 4
-    serve(counter=Counter())
-    before = cluster.requests()
-    assert pool.size == 5
-    spent = cluster.requests() - before
-    assert (spent.lists, spent.reads) == (1, 1)
-
-
-def test_who_shuts_down_is_no_longer_found_and_calls_go_to_the_others(cluster: StorageCluster, serve: Serve) -> None:
-    first, _ = serve(counter=Counter(1)), serve(counter=Counter(2))
-    pool = ClusterResolver(cluster).lookup("counter")
-    assert sorted(pool.add(0) for _ in range(2)) == [1, 2]
-    first.shutdown()
-    assert [pool.add(0) for _ in range(4)] == [2] * 4
-    assert pool.size == 1
-    first.shutdown()
-
-
-def test_names_come_and_go_while_a_server_serves(cluster: StorageCluster, serve: Serve) -> None:
-    server = serve()
-    server.register("counter", Counter(), metadata={"model": "small"})
-    pool = ClusterResolver(cluster).lookup("counter")
-    [endpoint] = pool.endpoints
-    assert (endpoint.name, endpoint.address, endpoint.metadata) == ("counter", server.address, {"model": "small"})
-    assert endpoint.namespace == cluster.namespace
-    with pytest.raises(InvalidInput, match="has an actor of that name"):
-        server.register("counter", Counter())
-    with pytest.raises(InvalidInput, match="name"):
-        server.register("../counter", Counter())
-    with pytest.raises(InvalidInput, match="metadata"):
-        server.register("other", Counter(), metadata={"model": object()})
-    server.unregister("counter")
-    assert pool.size == 0
-    with pytest.raises(InvalidInput, match="none"):
-        server.unregister("counter")
-
-
-def test_nothing_is_announced_before_it_is_served(cluster: StorageCluster) -> None:
-    server = ActorServer(cluster)
-    server.register("counter", Counter())
-    pool = ClusterResolver(cluster).lookup("counter")
-    assert pool.size == 0
-    server.serve_background()
-    assert pool.size == 1
-    server.shutdown()
-
-
 def test_shutdown_lets_running_calls_answer(cluster: StorageCluster, serve: Serve) -> None:
     begun, may_end = threading.Event(), threading.Event()
 
@@ -387,15 +300,6 @@ def test_a_fork_does_not_end_its_parent_s_server(tmp_path: Path) -> None:
         server.shutdown()
 
 
-def test_keys_that_nobody_has_cost_the_storage_one_read_a_second(cluster: StorageCluster) -> None:
-    ring = cluster.keyring
-    ring.keys()
-    before, began = cluster.requests(), time.monotonic()
-    for _ in range(100):
-        ring.keys(fresh=True)
-    assert (cluster.requests() - before).reads <= 1 + time.monotonic() - began
-
-
 def test_several_calls_at_once_if_the_actor_allows_it(cluster: StorageCluster) -> None:
     together = threading.Barrier(8)
 
@@ -410,74 +314,3 @@ def test_several_calls_at_once_if_the_actor_allows_it(cluster: StorageCluster) -
     for future in [pool.meet.remote() for _ in range(8)]:
         future.result(200)
     server.shutdown()
-
-
-def test_resolvers_that_ask_no_storage(cluster: StorageCluster, serve: Serve) -> None:
-    first, second = serve(counter=Counter(1)), serve(counter=Counter(2))
-    both = FixedResolver({"counter": [first.address, second.address]}).lookup("counter")
-    assert sorted(both.add(0) for _ in range(2)) == [1, 2]
-    one = FixedResolver(second.address, cluster)
-    assert one.lookup("counter").add(0) == 2
-    assert FixedResolver({"counter": first.address}).lookup("other").size == 0
-    with pytest.raises(InvalidInput, match="host:port"):
-        FixedResolver("localhost")
-    here = LocalResolver().wait_for_actor("counter")
-    assert sorted(here.add(0) for _ in range(2)) == [1, 2]
-    assert LocalResolver(cluster).lookup("counter").size == 2
-
-
-def test_a_fixed_address_of_another_cluster_says_so_at_once(cluster: StorageCluster) -> None:
-    with StorageCluster(f"memory://{uuid.uuid4()}") as other:
-        server = ActorServer(other)
-        server.register("counter", Counter())
-        server.serve_background()
-        theirs = FixedResolver(server.address, cluster).lookup("counter")
-        for call in (theirs.add, theirs.add.remote(1).result, theirs.broadcast().add):
-            with pytest.raises(InvalidInput, match=rf"{server.address}.*not of {cluster.root}.*cluster="):
-                call(1)
-        server.shutdown()
-
-
-def test_a_fixed_address_is_looked_for_in_every_open_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    clusters = [open_cluster(f"memory://{uuid.uuid4()}") for _ in range(2)]
-    servers = [ActorServer(cluster) for cluster in clusters]
-    for number, server in enumerate(servers):
-        server.register("counter", Counter(number))
-        server.serve_background()
-    monkeypatch.setattr(running, "running_servers", set())  # as from another process of the clusters' owner
-    assert [FixedResolver(server.address).lookup("counter").add(10) for server in servers] == [10, 11]
-    for server in servers:
-        server.shutdown()
-
-
-def test_what_is_announced_is_listed_by_name(cluster: StorageCluster, serve: Serve) -> None:
-    serve(inference_0=Counter(), inference_1=Counter(), other=Counter())
-    serve(inference_1=Counter())
-    assert [one.name for one in cluster.metadata.list_actors("inference_")] == ["inference_0", *["inference_1"] * 2]
-    assert len(cluster.metadata.list_actors()) == 4
-    assert [one.name for one in cluster.metadata.lookup_all("inference_1")] == ["inference_1"] * 2
-    found = cluster.metadata.lookup("other")
-    assert found is not None
-    handle = ClusterResolver(cluster).wait_for_actor("other")
-    assert (handle.actor_id, handle.address) == (found.actor_id, found.address)
-    assert cluster.metadata.lookup("nobody") is None
-    with pytest.raises(ActorNotFoundError, match="nobody"):
-        _ = ClusterResolver(cluster).lookup("nobody").address
-
-
-def test_a_fixed_address_where_nobody_serves(cluster: StorageCluster, serve: Serve) -> None:
-    server = serve(counter=Counter())
-    resolver = FixedResolver(server.address, cluster)
-    resolver.patience = 0.1
-    with pytest.raises(ActorNotFoundError, match="other"):
-        resolver.lookup("other").add(1)
-    server.shutdown()
-    with pytest.raises(ActorNotFoundError, match="counter"):
-        resolver.lookup("counter").add(1)
-
-
-def test_drivers_do_not_see_each_other_s_actors(cluster: StorageCluster, serve: Serve) -> None:
-    serve(counter=Counter())
-    other = StorageCluster(cluster.root)
-    assert ClusterResolver(other).lookup("counter").size == 0
-    assert ClusterResolver(StorageCluster(cluster.root, namespace=cluster.namespace)).lookup("counter").size == 1

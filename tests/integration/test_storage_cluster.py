@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import pickle
-import uuid
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +30,9 @@ def a_request(name: str = "job", **fields: Any) -> JobRequest:
 
 
 @pytest.fixture
-def cluster() -> StorageCluster:
-    return StorageCluster(f"memory://{uuid.uuid4()}")
+def cluster(new_cluster: StorageCluster) -> StorageCluster:
+    """Each test has one of its own."""
+    return new_cluster
 
 
 def test_many_jobs_share_the_requests_of_their_submission(cluster: StorageCluster) -> None:

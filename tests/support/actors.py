@@ -10,7 +10,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,14 @@ import cloudpickle
 from fray.actor import ActorGroup, current_actor
 from fray.client import StorageClient
 from fray.cluster import LocalCluster, ResourceConfig, StorageCluster, current_cluster
+from fray.rpc import ActorServer
 from fray.types import ActorConfig
 from tests.support.agents import AgentProcess, agents, on_cluster
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+Serve = Callable[..., ActorServer]
+"""The fixture `serve` of the integration tests: starts a server of the actors that are given by name."""
 
 SMALL = ResourceConfig(cpu=0.1, disk="1m")
 
@@ -193,10 +198,22 @@ def storage(directory: Path, count: int = 2, cores: float = 4) -> Iterator[tuple
 
 @contextlib.contextmanager
 def cluster_of_kind(kind: str, directory: Path) -> Iterator[StorageCluster]:
-    """kind: "threads" or "storage"."""
-    if kind == "storage":
-        with storage(directory) as (cluster, _):
-            yield cluster
-    else:
-        with LocalCluster(max_workers=8, use_processes=False) as cluster:
-            yield cluster
+    """A cluster of one kind: "threads" or "processes" run its jobs, agents do ("storage"), or nobody does ("alone")."""
+    match kind:
+        case "threads":
+            opened: contextlib.AbstractContextManager[StorageCluster] = LocalCluster(use_processes=False)
+        case "processes":
+            opened = LocalCluster(max_workers=4)
+        case "alone":
+            opened = StorageCluster(str(directory / "root"))
+        case _:
+            with storage(directory) as (cluster, _):
+                yield cluster
+            return
+    with opened as cluster:
+        yield cluster
+
+
+def cluster_in_memory(namespace: str | None = None) -> StorageCluster:
+    """A cluster in this process's memory, without agents."""
+    return StorageCluster(f"memory://{uuid.uuid4()}", namespace)

@@ -20,7 +20,7 @@ from fray_coordinator.store.interface import ABSENT
 from fray_layouts.object_keys import EndpointKey, JobId, NameKeys
 from fray_layouts.records import EndpointRecord, JobRecord
 from tests.support.scripted_agents import join, launch, passes
-from tests.support.virtual import Cluster, run
+from tests.support.virtual import Cluster
 
 
 def endpoint(job: str = "", attempt: int = 1, incarnation: int = 1, **fields: Any) -> EndpointRecord:
@@ -125,23 +125,21 @@ async def test_a_later_attempt_replaces_the_endpoint_and_an_earlier_one_that_wak
     assert (found.attempt, found.nonce) == (2, "n2")
 
 
-def test_one_that_froze_between_its_reads_and_its_writes_does_not_publish_over_a_later_one() -> None:
-    for stops_before in (("put", "names/"), ("put", "actors/")):
+@pytest.mark.parametrize("stops_before", [("put", "names/"), ("put", "actors/")])
+async def test_one_that_froze_between_its_reads_and_its_writes_does_not_publish_over_a_later_one(
+    cluster: Cluster, stops_before: tuple[str, str]
+) -> None:
+    core, job = await named(cluster)
+    frozen = await cluster.core()
 
-        async def main(cluster: Cluster, at: tuple[str, str] = stops_before) -> None:
-            core, job = await named(cluster)
-            frozen = await cluster.core()
+    async def meanwhile() -> None:
+        await discovery.publish(core, endpoint(job.id, 2), singleton=True)
 
-            async def meanwhile() -> None:
-                await discovery.publish(core, endpoint(job.id, 2), singleton=True)
-
-            cluster.ways[-1].before[at] = meanwhile
-            with pytest.raises(StaleAttempt):
-                await discovery.publish(frozen, endpoint(job.id, 1), singleton=True)
-            (found,) = await discovery.lookup(core, "ns", "a")
-            assert found.attempt == 2
-
-        run(main)
+    cluster.ways[-1].before[stops_before] = meanwhile
+    with pytest.raises(StaleAttempt):
+        await discovery.publish(frozen, endpoint(job.id, 1), singleton=True)
+    (found,) = await discovery.lookup(core, "ns", "a")
+    assert found.attempt == 2
 
 
 async def test_the_old_incarnation_is_told_to_end_and_the_new_one_is_found_alone(cluster: Cluster) -> None:

@@ -19,7 +19,7 @@ from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_layouts.records import Resources
 from tests.support.fake_tasks import fake
 from tests.support.scripted_agents import agent_now, job_now, launch
-from tests.support.virtual import Cluster, Way, run
+from tests.support.virtual import Cluster, Way
 
 HOST = Resources(cpu=4000, memory=2**33, disk=2**33)
 REFUSED = [
@@ -131,22 +131,21 @@ async def test_rights_that_are_missing_on_one_prefix_concern_only_what_is_there(
     await scene.running[1 - holder]
 
 
-def test_what_is_refused_is_told_while_it_lasts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def main(cluster: Cluster) -> None:
-        scene = Scene(cluster, tmp_path)
-        user = await scene.begin()
-        await asyncio.sleep(60)
-        scene.refuse(("get_if_changed", "pools/"), ("get", "pools/"))
-        await asyncio.sleep(300)
-        for problem in await scene.problems(user):
-            assert "pools/default/doorbell: HTTP 403: the test says so" in problem
-        scene.refuse()
-        await asyncio.sleep(300)
-        assert await scene.problems(user) == ["", ""]
-        await scene.leave()
-
-    with caplog.at_level(logging.WARNING, "fray"):
-        run(main)
+async def test_what_is_refused_is_told_while_it_lasts(
+    cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "fray")
+    scene = Scene(cluster, tmp_path)
+    user = await scene.begin()
+    await asyncio.sleep(60)
+    scene.refuse(("get_if_changed", "pools/"), ("get", "pools/"))
+    await asyncio.sleep(300)
+    for problem in await scene.problems(user):
+        assert "pools/default/doorbell: HTTP 403: the test says so" in problem
+    scene.refuse()
+    await asyncio.sleep(300)
+    assert await scene.problems(user) == ["", ""]
+    await scene.leave()
     assert len([record for record in caplog.records if "the test says so" in record.message]) == 2
 
 

@@ -19,7 +19,7 @@ from fray_layouts.object_keys import JobId, JobKeys, NameKeys, PoolKeys
 from fray_layouts.records import JobResult
 from fray_layouts.spec import parse_spec
 from tests.support.scripted_agents import job_now, join, launch
-from tests.support.virtual import Cluster, run
+from tests.support.virtual import Cluster
 
 SPEC: dict[str, Any] = {"name": "job", "entrypoint": {"command": ["true"]}}
 
@@ -117,14 +117,11 @@ async def test_top_level_jobs_of_one_name_have_a_namespace_each_and_their_childr
         {"name": "job", "id": "2024-01-" + JobId.given("", "job", "2024-01").rpartition("-")[2]},
     ],
 )
-def test_other_words_are_another_job_even_if_they_read_the_same(other: dict[str, Any]) -> None:
-    async def main(cluster: Cluster) -> None:
-        user = await cluster.core()
-        first = await launch(user, name="job", id="2024-01")
-        second = await launch(user, **{"name": "job", "id": "2024-01", **other})
-        assert first.id != second.id
-
-    run(main)
+async def test_other_words_are_another_job_even_if_they_read_the_same(cluster: Cluster, other: dict[str, Any]) -> None:
+    user = await cluster.core()
+    first = await launch(user, name="job", id="2024-01")
+    second = await launch(user, **{"name": "job", "id": "2024-01", **other})
+    assert first.id != second.id
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from fray_layouts.queue_keys import QueueKeys, SegmentName
 from fray_layouts.queue_records import SegmentHeader, encode_segment
 from tests.support.damage import a_queue
 from tests.support.queue_processes import NAMES, Hand, hand
-from tests.support.virtual import Cluster, run
+from tests.support.virtual import Cluster
 
 TWO = encode_segment(SegmentHeader(encoding="json", sizes=[1, 1]), [b"1", b"2"])
 SEGMENTS = {
@@ -215,9 +215,11 @@ async def a_life(cluster: Cluster, number: int, error: Exception, local: bool) -
 
 @pytest.mark.parametrize("local", [True, False])
 @pytest.mark.parametrize("error", [Refused("403"), ValueError("a bug"), MemoryError()], ids=repr)
-def test_a_request_that_fails_in_any_way_leaves_all_usable(error: Exception, local: bool) -> None:
+async def test_a_request_that_fails_in_any_way_leaves_all_usable(
+    virtual_time: None, error: Exception, local: bool
+) -> None:
     number = 1
-    while run(lambda cluster: a_life(cluster, number, error, local)):  # noqa: B023
+    while await a_life(Cluster(), number, error, local):
         number += 1
     assert number > 15, "every request of a life failed once"
 

@@ -15,7 +15,7 @@ from fray_coordinator.jobs.waiting import wait_for
 from fray_layouts.records import Resources
 from fray_layouts.spec import parse_spec
 from tests.support.fake_tasks import fake
-from tests.support.virtual import Cluster, Way, run
+from tests.support.virtual import Cluster, Way
 
 HOST = Resources(cpu=4000, memory=2**33, disk=2**33)
 CALM = 300.0
@@ -30,36 +30,32 @@ async def _cloud_core(cluster: Cluster) -> tuple[Core, Way]:
     return await cluster.core(local=False), cluster.ways[-1]
 
 
-def _price(tmp_path: Path, with_parent: bool = False, **task: Any) -> tuple[int, int]:
+async def _price(cluster: Cluster, tmp_path: Path, with_parent: bool = False, **task: Any) -> tuple[int, int]:
     """(writes and lists, reads) that one job costs client, agent and pass together.
 
     Everything counts that names the job, the rings of the doorbell and the reads that hear them, and the agent's
     listings until the job has ended. Not counted: what the cluster asks without the job too.
     """
-
-    async def main(cluster: Cluster) -> tuple[int, int]:
-        client, client_way = await _cloud_core(cluster)
-        core, agent_way = await _cloud_core(cluster)
-        start = fake(tmp_path, {"parent": 1e9, "job": 0.2}, **task)
-        agent = Agent(core, AgentOptions(capacity=HOST, work_dir=tmp_path, start_task=start))
-        running = asyncio.create_task(agent.run())
-        parent = await _submit(client, name="parent") if with_parent else ""
-        await asyncio.sleep(CALM)
-        agent_way.asked.clear()
-        while ("list", OWN_LIST) not in agent_way.asked:  # noqa: ASYNC110  then the next repair is far away
-            await asyncio.sleep(0.1)
-        client_way.asked.clear()
-        agent_way.asked.clear()
-        job = await _submit(client, parent=parent)
-        await wait_for(client, [job])
-        lists = agent_way.asked.count(("list", OWN_LIST))
-        await asyncio.sleep(CALM)
-        asked = client_way.asked + agent_way.asked
-        agent.terminate()
-        await running
-        return _writes(asked, job) + lists, _reads(asked, job)
-
-    return run(main)
+    client, client_way = await _cloud_core(cluster)
+    core, agent_way = await _cloud_core(cluster)
+    start = fake(tmp_path, {"parent": 1e9, "job": 0.2}, **task)
+    agent = Agent(core, AgentOptions(capacity=HOST, work_dir=tmp_path, start_task=start))
+    running = asyncio.create_task(agent.run())
+    parent = await _submit(client, name="parent") if with_parent else ""
+    await asyncio.sleep(CALM)
+    agent_way.asked.clear()
+    while ("list", OWN_LIST) not in agent_way.asked:  # noqa: ASYNC110  then the next repair is far away
+        await asyncio.sleep(0.1)
+    client_way.asked.clear()
+    agent_way.asked.clear()
+    job = await _submit(client, parent=parent)
+    await wait_for(client, [job])
+    lists = agent_way.asked.count(("list", OWN_LIST))
+    await asyncio.sleep(CALM)
+    asked = client_way.asked + agent_way.asked
+    agent.terminate()
+    await running
+    return _writes(asked, job) + lists, _reads(asked, job)
 
 
 def _writes(asked: list[tuple[str, str]], job: str) -> int:
@@ -80,30 +76,33 @@ async def _submit(core: Core, **fields: Any) -> str:
     return submitted.job.id
 
 
-def test_a_small_job_costs_seven_writes_and_lists_and_at_most_eight_reads(tmp_path: Path) -> None:
-    writes_and_lists, reads = _price(tmp_path, output=b"hello\n")
+async def test_a_small_job_costs_seven_writes_and_lists_and_at_most_eight_reads(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    writes_and_lists, reads = await _price(cluster, tmp_path, output=b"hello\n")
     assert writes_and_lists == 7  # entry, record, bell; list, claim; log, commit
     assert reads <= 8
 
 
-def test_a_silent_job_costs_one_write_less(tmp_path: Path) -> None:
-    assert _price(tmp_path)[0] == 6
+async def test_a_silent_job_costs_one_write_less(cluster: Cluster, tmp_path: Path) -> None:
+    assert (await _price(cluster, tmp_path))[0] == 6
 
 
 @pytest.mark.parametrize(("size", "more"), [(64 * 1024, 0), (64 * 1024 + 1, 1)])
-def test_a_result_over_64_kib_costs_one_write_more(tmp_path: Path, size: int, more: int) -> None:
-    assert _price(tmp_path, result=bytes(size))[0] == 6 + more
+async def test_a_result_over_64_kib_costs_one_write_more(
+    cluster: Cluster, tmp_path: Path, size: int, more: int
+) -> None:
+    assert (await _price(cluster, tmp_path, result=bytes(size)))[0] == 6 + more
 
 
-def test_a_child_costs_one_write_more(tmp_path: Path) -> None:
-    assert _price(tmp_path, with_parent=True)[0] == 6 + 1
+async def test_a_child_costs_one_write_more(cluster: Cluster, tmp_path: Path) -> None:
+    assert (await _price(cluster, tmp_path, with_parent=True))[0] == 6 + 1
 
 
 async def test_an_idle_agent_asks_for_its_beats_its_doorbell_and_the_repairs_lists(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     hour = 3600.0
-
     first, _ = await _cloud_core(cluster)
     holder = Agent(first, AgentOptions(capacity=HOST, work_dir=tmp_path))
     second, way = await _cloud_core(cluster)
@@ -118,7 +117,6 @@ async def test_an_idle_agent_asks_for_its_beats_its_doorbell_and_the_repairs_lis
     for agent in (holder, idle):
         agent.terminate()
     await asyncio.gather(*running)
-    asked = asked
     settings_beats = hour / 60
     puts = [key for verb, key in asked if verb == "put"]
     lists = [key for verb, key in asked if verb == "list"]

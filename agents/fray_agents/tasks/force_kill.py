@@ -47,5 +47,5 @@ def _kill_round(runner: asyncio.subprocess.Process) -> list[int]:
     left = list(filter(is_alive, found))
     if not left:
         with contextlib.suppress(ProcessLookupError):
-            runner.kill()
+            os.kill(runner.pid, signal.SIGKILL)  # its own method may reap it, which asyncio is to do
     return left or [runner.pid]
