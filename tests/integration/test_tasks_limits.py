@@ -1,6 +1,7 @@
 """What a task may use is kept, by the kernel or by its runner, and the reason says what it used."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -58,7 +59,7 @@ time.sleep(600)
 
 
 def test_memory_that_processes_share_counts_once() -> None:
-    with subprocess.Popen([sys.executable, "-c", SHARING], stdout=subprocess.PIPE) as task:
+    with subprocess.Popen([sys.executable, "-c", SHARING], stdout=subprocess.PIPE, start_new_session=True) as task:
         assert task.stdout is not None
         for _ in range(4):
             task.stdout.readline()
@@ -66,7 +67,7 @@ def test_memory_that_processes_share_counts_once() -> None:
         meter.sample()
         assert meter.memory > 200 * MB
         shared_away = meter.memory - sum(meter.own_memory().values())
-        task.kill()
+        os.killpg(task.pid, signal.SIGKILL)
     assert shared_away > 100 * MB
 
 

@@ -1,13 +1,17 @@
 """What a task may use at most, and the watch over what the kernel does not limit by itself."""
 
+import time
+
 from fray_agents.runner.meter import UsageMeter, process_text
 from fray_agents.runner.task_cgroup import TaskCgroup
 
 _LOOK_INTERVAL = 0.25
-"""Seconds between two looks at a task whose memory has a limit: in that time a process writes to some hundred MB."""
+"""Seconds between two looks at a task whose memory the kernel does not limit: in that time a process writes to some
+hundred MB."""
 
 _LARGEST_SHARE = 0.02
-"""Share of the time that these looks may take: a task of thousands of processes is looked at more rarely."""
+"""Share of the time that these looks may take: thousands of processes, or many GB of mapped files, are looked at more
+rarely."""
 
 
 class Limits:
@@ -44,23 +48,24 @@ class LimitWatch:
         self._meter = meter
         self._kernel_limits_memory = cgroup.limit_memory(limits.memory) if limits.memory else False
         self._kernel_limits_processes = cgroup.limit_processes(limits.processes) if limits.processes else False
-        if limits.cpu:
-            cgroup.share_cpu(limits.cpu, limits.hard_cpu)
-        self.interval = _LOOK_INTERVAL if limits.memory else float("inf")
+        cgroup.share_cpu(limits.cpu, limits.hard_cpu)
+        self._watches_memory = limits.memory > 0 and not self._kernel_limits_memory
+        self.interval = _LOOK_INTERVAL if self._watches_memory else float("inf")
 
-    def passed(self, seconds: float) -> tuple[str, str] | None:
+    def passed(self, began: float) -> tuple[str, str] | None:
         """Kind and message of an end for which the task is to be killed now.
 
         Args:
-            seconds: what the meter's last sample has taken.
+            began: monotonic time at which the meter began with its last sample.
         """
-        if self._limits.memory:
-            self.interval = max(_LOOK_INTERVAL, seconds / _LARGEST_SHARE)
-        return self._memory_passed() or self._processes_passed() or self._disk_passed()
+        found = self._memory_passed() or self._processes_passed() or self._disk_passed()
+        if self._watches_memory:
+            self.interval = max(_LOOK_INTERVAL, (time.monotonic() - began) / _LARGEST_SHARE)
+        return found
 
     def _memory_passed(self) -> tuple[str, str] | None:
         limit = self._limits.memory
-        if not limit or self._kernel_limits_memory or self._meter.memory <= limit:
+        if not self._watches_memory or self._meter.memory <= limit:
             return None
         owned = self._meter.own_memory()
         if (used := sum(owned.values())) <= limit:

@@ -282,7 +282,7 @@ class Supervisor:
         if now < self._sample_at:
             return
         usage = self._meter.sample()
-        if passed := self._limits.passed(time.monotonic() - now):
+        if passed := self._limits.passed(now):
             self._stop(*passed, 0.0)
         if now >= self._report_at:
             self._report_at = now + _REPORT_INTERVAL
