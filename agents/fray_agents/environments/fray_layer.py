@@ -1,0 +1,139 @@
+"""The Fray layer: the agent's own Fray and what that needs, for interpreters that have packages of their own.
+
+An environment's interpreter finds the agent's Fray before its own packages, whatever these require, and what Fray needs
+behind them: where a project has another release of such a package, the project's counts. Nothing is resolved together,
+so nothing conflicts.
+
+For the agent's own version of Python the layer is links to the agent's own packages. For another one Fray's code is
+linked, which any version reads, and what it needs is installed, because most of that is compiled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from functools import cache
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from fray_agents.environments.uv import BuildLog, run_uv
+from fray_agents.host.software import OWN_PYTHON, fray_version
+
+FRAY_PACKAGES = ("fray", "fray_agents", "fray_coordinator", "fray_layouts")
+"""The packages of the distribution, which a checkout has in several folders."""
+
+_BEFORE, _BEHIND = "before", "behind"
+"""Folders of a layer: what goes before an environment's own packages, and what goes behind them."""
+
+_DISTRIBUTION = "fray-cluster"
+_STORES = ("s3", "gcs")
+"""Extras that are in a layer if the agent has them: a task may open what its agent can."""
+
+
+def layer_kind(python: str) -> str:
+    """The kind of the layer's entry in the cache, for a minor version of Python."""
+    return f"fray-{fray_version()}-{python}"
+
+
+@cache
+def layer_key() -> str:
+    """The key of the layer's entry: where the agent's Fray is, and the packages beside it; computed once."""
+    needed = {found.name: found.version for found in needed_distributions()}
+    return hashlib.sha256(json.dumps([fray_folders(), sys.prefix, needed], sort_keys=True).encode()).hexdigest()
+
+
+def path_configuration(layer: Path) -> str:
+    """The text of a `.pth` file that adds a layer to the environment that it lies in."""
+    before = str(layer / _BEFORE)
+    own = "next((n for n, path in enumerate(sys.path) if path.startswith(sys.prefix)), len(sys.path))"
+    return f"import sys; {before!r} in sys.path or sys.path.insert({own}, {before!r})\n{layer / _BEHIND}\n"
+
+
+async def build_layer(directory: Path, python: str, interpreter: str, uv: str, log: BuildLog) -> None:
+    """Make the layer for a minor version of Python.
+
+    Raises:
+        EnvironmentFailed, HostUnfit: as `run_uv`.
+    """
+    for folder in (_BEFORE, _BEHIND):
+        (directory / folder).mkdir()
+    for name, path in fray_folders().items():
+        (directory / _BEFORE / name).symlink_to(path)
+    if python == OWN_PYTHON:
+        link_distributions(needed_distributions(), directory / _BEHIND)
+    else:
+        own = {canonicalize_name(found.name) for found in needed_distributions()}
+        wanted = [
+            str(needed) for needed in _requirements(_DISTRIBUTION, _STORES) if canonicalize_name(needed.name) in own
+        ]
+        target = ["--python", interpreter, "--target", str(directory / _BEHIND)]
+        await run_uv(uv, ["pip", "install", *target, "--", *wanted], log)
+
+
+def needed_distributions() -> list[Distribution]:
+    """What is installed of all that Fray needs, itself included."""
+    found: dict[str, Distribution] = {}
+    seen: set[tuple[str, tuple[str, ...]]] = set()
+    wanted: list[tuple[str, tuple[str, ...]]] = [(_DISTRIBUTION, _STORES)]
+    while wanted:
+        name, extras = wanted.pop()
+        if (name, extras) in seen:
+            continue
+        seen.add((name, extras))
+        try:
+            found[name] = distribution(name)
+        except PackageNotFoundError:  # it belongs to an extra that the agent does not have
+            continue
+        wanted += [(canonicalize_name(needed.name), tuple(needed.extras)) for needed in _requirements(name, extras)]
+    return [found[name] for name in sorted(found)]
+
+
+def link_distributions(distributions: Iterable[Distribution], target: Path) -> None:
+    """Link what was installed below `target`: a folder that belongs to one distribution as a whole, others by file."""
+    files = [
+        (Path(str(found.locate_file(""))), file.parts, found.name)
+        for found in distributions
+        for file in found.files or []
+        if ".." not in file.parts and file.suffix != ".pth"
+    ]
+    _link(files, target)
+
+
+def _link(files: list[tuple[Path, tuple[str, ...], str]], target: Path) -> None:
+    """Link files, each given by its place so far, the rest of its path, and whose it is."""
+    by_name: dict[str, list[tuple[Path, tuple[str, ...], str]]] = defaultdict(list)
+    for place, parts, owner in files:
+        by_name[parts[0]].append((place / parts[0], parts[1:], owner))
+    for name, found in by_name.items():
+        place, rest, owner = found[0]
+        if not rest or all(other == owner for *_, other in found):
+            (target / name).symlink_to(place)
+        else:
+            (target / name).mkdir()
+            _link(found, target / name)
+
+
+def _requirements(name: str, extras: tuple[str, ...]) -> Iterator[Requirement]:
+    """What an installed distribution requires with these extras on this host, without the conditions of that."""
+    for text in distribution(name).requires or []:
+        requirement = Requirement(text)
+        marker, requirement.marker = requirement.marker, None
+        if marker is None or any(marker.evaluate({"extra": extra}) for extra in ("", *extras)):
+            yield requirement
+
+
+def fray_folders() -> dict[str, str]:
+    """The folders of the packages of the agent's own Fray, by name, in a checkout or where it is installed."""
+    specs = {name: importlib.util.find_spec(name) for name in FRAY_PACKAGES}
+    return {
+        name: spec.submodule_search_locations[0]
+        for name, spec in specs.items()
+        if spec is not None and spec.submodule_search_locations
+    }

@@ -1,0 +1,251 @@
+"""The packages that a job asks for: what its project's files state, and what uv is told.
+
+The files are read here only as far as the key of the environment needs it, and to see whether the project itself has
+to be built; what they mean is uv's affair. They are users' files: what is wrong with them is told in the job's reason.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fray_agents.environments.errors import EnvironmentFailed
+from fray_layouts.spec import EnvironmentSpec
+
+MAX_STATED_BYTES = 32 * 1024**2
+"""Bytes of a file that states packages: the locks of the largest projects have some 5 MB."""
+
+_COMPILING = re.compile(
+    r"cffi|cython|hatch-mypyc|maturin|meson-python|mypy|nanobind|pybind11|scikit-build(-core)?|setuptools-rust"
+)
+"""Build requirements of projects that have compiled parts."""
+
+_EXTENSIONS = re.compile(r"ext_modules|rust_extensions|cffi_modules|cythonize")
+_BUILD_FIELDS = ("name", "requires-python", "dependencies", "optional-dependencies", "dynamic")
+_INDEX_FIELDS = {"name", "specifier", "marker", "extras", "index"}
+"""Fields of a requirement in a lock whose package comes from an index."""
+_REQUIREMENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_INCLUDED = re.compile(r"(?:-r|-c|--requirements?|--constraints?)[ =]\s*(\S.*)")
+_LOCAL = re.compile(
+    r"-e\b|--editable\b|(-f|--find-links)[ =]+(?!\w+://)"
+    r"|(?!-)([./]|file:|[^:]*@ *file:|[^:@]+/|[^:]+\.(whl|tar\.gz|zip)$)"
+)
+"""What a line looks like that names a folder or file, not a package of an index."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packages:
+    """What is to be installed into an environment.
+
+    Attributes:
+        stated: what the environment's key is made of, besides Python and Fray.
+        commands: the arguments of each run of uv, without those that name the environment.
+        of_project: a project states them; else they come on top of the agent's own packages.
+        needs_folder: the project's own code is built too, so the key is of the whole workspace, and uv gets a copy.
+        has_project: the project itself is installed, because it has compiled parts.
+    """
+
+    stated: Mapping[str, object]
+    commands: list[list[str]]
+    of_project: bool
+    needs_folder: bool = False
+    has_project: bool = False
+
+
+def read_packages(environment: EnvironmentSpec, folder: Path | None) -> Packages:
+    """What a job with this environment has installed.
+
+    Args:
+        folder: its workspace; None if it has none.
+
+    Raises:
+        EnvironmentFailed: the files of its project cannot be read, or do not fit together.
+    """
+    stating = environment.workspace.dependencies if environment.workspace is not None else ""
+    if environment.extras and stating not in ("uv.lock", "pyproject.toml"):
+        wanted = ", ".join(environment.extras)
+        raise EnvironmentFailed(f"the extras {wanted} belong to no project: the workspace has no pyproject.toml")
+    if folder is None or not stating:
+        on_top = environment.pip_packages
+        return Packages({}, _on_top(on_top), of_project=False, needs_folder=folder is not None and _any_local(on_top))
+    if stating == "requirements.txt":
+        return _of_requirements(environment, folder)
+    project = _read_toml(folder, "pyproject.toml")
+    return (_of_lock if stating == "uv.lock" else _of_project)(environment, folder, project)
+
+
+def _on_top(requirements: list[str]) -> list[list[str]]:
+    return [["pip", "install", "--", *requirements]] if requirements else []
+
+
+def _extra_options(environment: EnvironmentSpec) -> list[str]:
+    return [f"--extra={extra}" for extra in environment.extras]
+
+
+def _of_lock(environment: EnvironmentSpec, folder: Path, project: dict[str, Any]) -> Packages:
+    lock = _read_toml(folder, "uv.lock")
+    if unknown := lock_mismatch(project, lock):
+        raise EnvironmentFailed(
+            f"uv.lock does not match pyproject.toml: it does not know {', '.join(unknown)}; "
+            "run `uv lock` and submit again"
+        )
+    compiled = is_compiled(folder, project)
+    needs_folder = compiled or any(_is_local_source(package) for package in _tables(lock, "package"))
+    sync = ["sync", "--frozen", "--no-default-groups", *_extra_options(environment)]
+    sync += ["--no-editable"] * needs_folder + ["--no-install-project"] * (not compiled)
+    stated = {"lock": _read_text(folder, "uv.lock"), "project": _stated_in(project)}
+    return Packages(stated, [sync, *_on_top(environment.pip_packages)], True, needs_folder, compiled)
+
+
+def _of_project(environment: EnvironmentSpec, folder: Path, project: dict[str, Any]) -> Packages:
+    compiled = is_compiled(folder, project)
+    settings = _table(_table(project, "tool"), "uv")
+    needs_folder = (
+        compiled
+        or "dependencies" in _texts(_table(project, "project"), "dynamic")
+        or "find-links" in settings
+        or any("path" in str(source) or "workspace" in str(source) for source in _table(settings, "sources").values())
+        or _any_local(environment.pip_packages)
+    )
+    extras = f"[{','.join(environment.extras)}]" if environment.extras else ""
+    wanted = ["--", f"./{extras}"] if compiled else ["-r", "pyproject.toml", *_extra_options(environment), "--"]
+    command = ["pip", "install", *["--no-editable"] * needs_folder, *wanted, *environment.pip_packages]
+    return Packages({"project": _stated_in(project)}, [command], True, needs_folder, compiled)
+
+
+def _of_requirements(environment: EnvironmentSpec, folder: Path) -> Packages:
+    files = requirement_files(folder)
+    lines = [*environment.pip_packages, *(line for text in files.values() for line in _requirement_lines(text))]
+    needs_folder = _any_local(lines)
+    options = ["--no-editable"] * needs_folder
+    command = ["pip", "install", *options, "-r", "requirements.txt", "--", *environment.pip_packages]
+    return Packages({"requirements": files}, [command], True, needs_folder)
+
+
+def requirement_files(folder: Path) -> dict[str, str]:
+    """The text of requirements.txt and of the files that it includes, by their paths in the folder."""
+    files: dict[str, str] = {}
+    names = ["requirements.txt"]
+    while names:
+        name = names.pop()
+        if name not in files:
+            files[name] = _read_text(folder, name)
+            included = filter(None, map(_INCLUDED.match, _requirement_lines(files[name])))
+            here = os.path.dirname(name)
+            names += [os.path.normpath(os.path.join(here, found[1])) for found in included if "://" not in found[1]]
+    return files
+
+
+def _requirement_lines(text: str) -> list[str]:
+    return [line.partition(" #")[0].strip() for line in text.replace("\\\n", " ").splitlines()]
+
+
+def _any_local(lines: Iterable[str]) -> bool:
+    return any(_LOCAL.match(line.strip()) for line in lines)
+
+
+def is_compiled(folder: Path, project: dict[str, Any]) -> bool:
+    """Whether the project has parts that have to be compiled before it runs."""
+    required = (_REQUIREMENT_NAME.match(text.strip()) for text in _texts(_table(project, "build-system"), "requires"))
+    names = (re.sub(r"[-_.]+", "-", found[0]).lower() for found in required if found)
+    if any(map(_COMPILING.fullmatch, names)) or _table(_table(project, "tool"), "setuptools").get("ext-modules"):
+        return True
+    return (folder / "setup.py").is_file() and bool(_EXTENSIONS.search(_read_text(folder, "setup.py")))
+
+
+def lock_mismatch(project: dict[str, Any], lock: dict[str, Any]) -> list[str]:
+    """Requirements of a project that its lock does not know; `uv sync --frozen` would leave them out silently."""
+    from packaging.requirements import InvalidRequirement, Requirement
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+    from packaging.utils import canonicalize_name
+
+    table = _table(project, "project")
+    own = canonicalize_name(str(table.get("name", "")))
+    known: dict[str, set[SpecifierSet | None]] = {}  # None: from elsewhere than an index, in whatever version
+    for package in _tables(lock, "package"):
+        if canonicalize_name(str(package.get("name", ""))) != own:
+            continue
+        for requirement in _tables(_table(package, "metadata"), "requires-dist"):
+            specifiers = known.setdefault(canonicalize_name(str(requirement.get("name", ""))), set())
+            try:
+                specifiers.add(SpecifierSet(str(requirement.get("specifier", ""))))
+            except InvalidSpecifier:
+                continue
+            if not requirement.keys() <= _INDEX_FIELDS:
+                specifiers.add(None)
+    extras = _table(table, "optional-dependencies")
+    stated = [*_texts(table, "dependencies"), *(text for extra in extras for text in _texts(extras, extra))]
+    unknown = []
+    for text in stated:
+        try:
+            wanted = Requirement(text)
+        except InvalidRequirement:
+            unknown.append(text)
+            continue
+        name = canonicalize_name(wanted.name)
+        if name != own and not known.get(name, set()) & {wanted.specifier, None}:
+            unknown.append(text)
+    return unknown
+
+
+def _is_local_source(package: dict[str, Any]) -> bool:
+    source = _table(package, "source")
+    return any(source.get(kind, ".") != "." for kind in ("editable", "directory", "path"))
+
+
+def _stated_in(project: dict[str, Any]) -> dict[str, object]:
+    """The part of a pyproject.toml on which its packages depend; a new version or description changes nothing."""
+    table = _table(project, "project")
+    return {
+        "project": {name: table[name] for name in _BUILD_FIELDS if name in table},
+        "build-system": project.get("build-system"),
+        "uv": _table(project, "tool").get("uv"),
+    }
+
+
+def _read_text(folder: Path, name: str) -> str:
+    try:
+        path = (folder / name).resolve()
+        if not path.is_relative_to(folder.resolve()):
+            raise EnvironmentFailed(f"the packages are stated in {name}, which is not in the workspace")
+        if path.stat().st_size > MAX_STATED_BYTES:
+            raise EnvironmentFailed(f"{name} of the workspace has more than {MAX_STATED_BYTES:,} bytes")
+        return path.read_text(encoding="utf-8-sig")
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+        raise EnvironmentFailed(f"the workspace has no file {name}, which is to state its packages") from None
+    except (ValueError, RuntimeError) as error:  # no text; no name; a circle of links
+        raise EnvironmentFailed(f"{name} of the workspace cannot be read: {error}") from None
+    except OSError as error:
+        if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+            raise EnvironmentFailed(f"{name[:100]} of the workspace cannot be read: {error.strerror}") from None
+        raise
+
+
+def _read_toml(folder: Path, name: str) -> dict[str, Any]:
+    text = _read_text(folder, name)
+    try:
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise EnvironmentFailed(f"{name} of the workspace is not TOML: {error}") from None
+
+
+def _table(parent: dict[str, Any], name: str) -> dict[str, Any]:
+    """The table of that name; an empty one if there is none."""
+    value = parent.get(name)
+    return value if isinstance(value, dict) else {}
+
+
+def _tables(parent: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    value = parent.get(name)
+    return [part for part in value if isinstance(part, dict)] if isinstance(value, list) else []
+
+
+def _texts(parent: dict[str, Any], name: str) -> list[str]:
+    value = parent.get(name)
+    return [part for part in value if isinstance(part, str)] if isinstance(value, list) else []

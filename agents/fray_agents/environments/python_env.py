@@ -1,0 +1,231 @@
+"""Python environments: built once per host for all jobs that ask for the same packages, and held while one runs.
+
+The key of an environment is everything that decides its content: the interpreter, the platform, the files that state
+the packages, extras, and requirements on top. A project runs from its workspace, so that a changed line needs no new
+environment; only what has to be built from the workspace is keyed by the workspace, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import platform
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from fray_agents.environments.cache import HostCache
+from fray_agents.environments.errors import EnvironmentFailed, HostUnfit
+from fray_agents.environments.fray_layer import build_layer, fray_folders, layer_key, layer_kind, path_configuration
+from fray_agents.environments.packages import Packages, read_packages
+from fray_agents.environments.uv import BuildLog, run_uv
+from fray_agents.environments.workspace import copy_tree
+from fray_agents.host.software import OWN_PYTHON, find_pythons, find_uv
+from fray_coordinator.protocol.pythons import chosen_python, python_shortage
+from fray_layouts.records import Software
+from fray_layouts.spec import JobSpec, needs_environment
+
+KIND = "environments"
+"""The kind of their entries in the cache."""
+
+_FORMAT = 1
+"""Raised whenever the same key would be built otherwise."""
+
+_TICK = 1.0
+"""Seconds between two words on how far a build is."""
+
+_VENV, _PROJECT = "venv", "project"
+"""Folders of an entry: the environment, and while it is built a copy of the workspace."""
+
+
+@dataclass(frozen=True, slots=True)
+class PythonEnvironment:
+    """An environment that is held.
+
+    Attributes:
+        python: path of its interpreter.
+        has_project: the project is installed in it, so its source must not come before.
+        folders: what the interpreter reads: the environment, the interpreter that it was made with, the Fray layer and
+            the agent's own packages, to which that links.
+    """
+
+    python: str
+    has_project: bool
+    folders: tuple[str, ...]
+
+
+async def hold_environment(
+    cache: HostCache,
+    spec: JobSpec,
+    workspace: Path | None,
+    held: AsyncExitStack,
+    log: Path | None,
+    tell: Callable[[str], None],
+) -> PythonEnvironment | None:
+    """The environment of a job, built if it is not there; None if the agent's own interpreter will do.
+
+    Args:
+        workspace: the job's own code, unpacked.
+        held: lets the environment go.
+        log: file that gets the output of a build.
+        tell: gets a word for people, now and then, while it is built.
+
+    Raises:
+        EnvironmentFailed: it cannot be had on any host.
+        HostUnfit, UntrustedDirectory, OSError: it cannot on this one.
+    """
+    uv, pythons = await asyncio.to_thread(lambda: (find_uv(), find_pythons()))
+    software = Software(python=OWN_PYTHON, pythons=sorted(pythons) if uv else [])
+    python = chosen_python(spec, software)
+    if not python:
+        raise EnvironmentFailed(_no_python(spec, software))
+    if python == OWN_PYTHON and not needs_environment(spec.environment):
+        return None
+    if uv is None:
+        raise HostUnfit("this host has no uv any more, which installs the job's packages")
+    packages = await asyncio.to_thread(read_packages, spec.environment, workspace)
+    build = _Build(cache, spec, workspace, packages, python, pythons[python], uv)
+    progress = _Progress(tell)
+    build_log = BuildLog(log, progress.note)
+    async with progress:
+        own = await build.own_packages(held, build_log)
+        return await build.environment(held, own, build_log)
+
+
+def _no_python(spec: JobSpec, software: Software) -> str:
+    call = spec.entrypoint.callable
+    submitted = f", or submit from Python {OWN_PYTHON}" if call is not None and call.python else ""
+    wanted = call.python if call is not None and call.python else spec.environment.python
+    return (
+        f"no agent of pool {spec.pool} can run it: {python_shortage(spec, software)}; "
+        f"install Python {wanted} and uv on the agents' hosts{submitted}"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _OwnPackages:
+    """What an environment has of the agent's. key: what of it decides; configuration: text of its `.pth` file."""
+
+    key: list[str]
+    configuration: str
+    folders: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Build:
+    """One environment, as it is asked for; `interpreter` is what it is made with."""
+
+    cache: HostCache
+    spec: JobSpec
+    workspace: Path | None
+    packages: Packages
+    python: str
+    interpreter: str
+    uv: str
+
+    async def own_packages(self, held: AsyncExitStack, log: BuildLog) -> _OwnPackages:
+        """The Fray layer; for what comes on top of the agent's own environment, all of that."""
+        if not self.packages.of_project and self.python == OWN_PYTHON:
+            sites = [path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages")]
+            lines = [f"import site; site.addsitedir({path!r})\n" for path in sites]
+            return _OwnPackages(sites, "".join(lines), tuple(sites))
+        key = await asyncio.to_thread(layer_key)
+
+        async def build(directory: Path) -> None:
+            await build_layer(directory, self.python, self.interpreter, self.uv, log)
+
+        layer = await held.enter_async_context(self.cache.hold(layer_kind(self.python), key, build))
+        configuration = path_configuration(layer.path)
+        return _OwnPackages([str(layer.path)], configuration, (str(layer.path), sys.prefix, *fray_folders().values()))
+
+    async def environment(self, held: AsyncExitStack, own: _OwnPackages, log: BuildLog) -> PythonEnvironment:
+        """The environment itself, with those packages of the agent's."""
+
+        async def build(directory: Path) -> None:
+            await self._install(directory, own, log)
+
+        entry = await held.enter_async_context(self.cache.hold(KIND, self.key(own), build))
+        base = await asyncio.to_thread(os.path.realpath, self.interpreter)
+        folders = (str(entry.path), os.path.dirname(os.path.dirname(base)), *own.folders)
+        return PythonEnvironment(str(entry.path / _VENV / "bin" / "python"), self.packages.has_project, folders)
+
+    def key(self, own: _OwnPackages) -> str:
+        """The key of the environment's entry."""
+        environment = self.spec.environment
+        decides = {
+            "format": _FORMAT,
+            "platform": [platform.machine(), *platform.libc_ver()],
+            "python": [self.python, os.path.realpath(self.interpreter)],
+            "own": own.key,
+            "stated": self.packages.stated,
+            "extras": environment.extras,
+            "pip_packages": environment.pip_packages,
+            "workspace": environment.workspace.blob.rpartition("/")[2]
+            if environment.workspace is not None and self.packages.needs_folder
+            else "",
+        }
+        return hashlib.sha256(json.dumps(decides, sort_keys=True, default=str).encode()).hexdigest()
+
+    async def _install(self, directory: Path, own: _OwnPackages, log: BuildLog) -> None:
+        venv = directory / _VENV
+        making = ["venv", "--quiet", "--no-project", "--relocatable", "--python", self.interpreter, str(venv)]
+        await run_uv(self.uv, making, log, cwd=directory)
+        project = directory
+        if self.workspace is not None:
+            project = self.workspace
+            if self.packages.needs_folder:  # builders write into the folder that they build
+                project = directory / _PROJECT
+                await asyncio.to_thread(copy_tree, self.workspace, project)
+        python = ["--python", str(venv / "bin" / "python")]
+        for command in self.packages.commands:
+            at = command.index("--") if "--" in command else len(command)
+            await run_uv(
+                self.uv,
+                [*command[:at], *python, *command[at:]],
+                log,
+                cwd=project,
+                variables={"UV_PROJECT_ENVIRONMENT": str(venv)},
+            )
+        site = venv / "lib" / f"python{self.python}" / "site-packages"
+        (site / "fray_agent.pth").write_text(own.configuration, encoding="utf-8")
+        if self.packages.needs_folder:
+            await asyncio.to_thread(shutil.rmtree, directory / _PROJECT, ignore_errors=True)
+
+
+class _Progress:
+    """Tells once a second how long a build has taken and how far it is."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._began = time.monotonic()
+        self._packages = ""
+        self._ticking: asyncio.Task[None] | None = None
+
+    def note(self, packages: str) -> None:
+        """Tell how many packages are there."""
+        self._packages = packages
+        self._say()
+
+    async def __aenter__(self) -> None:
+        self._ticking = asyncio.create_task(self._tick())
+
+    async def __aexit__(self, *error: object) -> None:
+        assert self._ticking is not None
+        self._ticking.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._ticking
+
+    async def _tick(self) -> None:
+        while True:
+            self._say()
+            await asyncio.sleep(_TICK)
+
+    def _say(self) -> None:
+        seconds = f"{time.monotonic() - self._began:.0f} s"
+        self._tell(", ".join(filter(None, ["building the environment", seconds, self._packages])))
