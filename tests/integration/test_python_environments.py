@@ -19,7 +19,7 @@ import fray
 from fray_agents.environments import python_env
 from fray_agents.environments.cache import HostCache
 from fray_agents.environments.errors import EnvironmentFailed, HostUnfit
-from fray_agents.environments.python_env import PythonEnvironment, hold_environment
+from fray_agents.environments.python_env import PythonEnvironment, hold_environment, needs_interpreter
 from fray_agents.environments.uv import BuildLog, run_uv
 from fray_agents.host.software import OWN_PYTHON, find_uv
 from fray_agents.tasks import callable_main
@@ -78,9 +78,7 @@ def job(stating: str | None = None, digest: str = "0" * 64, **environment: Any) 
 @asynccontextmanager
 async def held(cache: HostCache, spec: JobSpec, folder: Path | None = None) -> AsyncIterator[PythonEnvironment]:
     async with AsyncExitStack() as stack:
-        found = await hold_environment(cache, spec, folder, stack, None, lambda text: None)
-        assert found is not None
-        yield found
+        yield await hold_environment(cache, spec, folder, stack, None, lambda text: None)
 
 
 def run(environment: PythonEnvironment, code: str) -> Any:
@@ -102,11 +100,9 @@ PACKAGES = (
 )
 
 
-async def test_nothing_is_built_for_a_job_that_asks_for_nothing(cache: HostCache) -> None:
-    async with AsyncExitStack() as stack:
-        for spec in (job(), job(""), job(python=">=3.11")):
-            assert await hold_environment(cache, spec, None, stack, None, lambda text: None) is None
-    assert cache.entries() == []
+def test_what_asks_for_nothing_runs_with_the_agents_own_interpreter() -> None:
+    assert not any(map(needs_interpreter, (job(), job(""), job(python=">=3.11"))))
+    assert all(map(needs_interpreter, (job("uv.lock"), job(pip_packages=["alpha"]), job(python=">=3.99"))))
 
 
 async def test_a_projects_dependencies_and_extras_are_installed_not_the_project(
@@ -242,7 +238,7 @@ async def test_a_callable_of_another_version_names_both_and_what_to_do(cache: Ho
 
 
 async def test_an_index_that_does_not_answer_is_the_hosts_trouble(cache: HostCache, monkeypatch) -> None:
-    for name in ("UV_NO_INDEX", "UV_OFFLINE", "UV_FIND_LINKS"):
+    for name in ("UV_NO_INDEX", "UV_FIND_LINKS"):
         monkeypatch.delenv(name)
     monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:9/simple")
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")

@@ -35,4 +35,4 @@ def _digest(text: str) -> str:
 
 def only_wheels(folder: Path, cache: Path) -> Mapping[str, str]:
     """The variables with which uv installs nothing but wheels of a folder."""
-    return {"UV_FIND_LINKS": str(folder), "UV_NO_INDEX": "1", "UV_OFFLINE": "1", "UV_CACHE_DIR": str(cache)}
+    return {"UV_FIND_LINKS": str(folder), "UV_NO_INDEX": "1", "UV_CACHE_DIR": str(cache)}

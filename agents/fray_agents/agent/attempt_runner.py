@@ -121,7 +121,9 @@ class AttemptRunner:
             lease.task = await self._started(lease, job)
         except EnvironmentFailed as error:
             return await self._not_prepared(lease, job, ExitKind.ENVIRONMENT_FAILED, error)
-        except (StartFailed, HostUnfit, UntrustedDirectory, OSError) as error:
+        except HostUnfit as error:  # for this job; the host can start others
+            return await self._not_prepared(lease, job, ExitKind.START_FAILED, error)
+        except (StartFailed, UntrustedDirectory, OSError) as error:
             self.member.count_start(False)
             return await self._not_prepared(lease, job, ExitKind.START_FAILED, error)
         except StoreError as error:  # an object's own trouble: the host can start others

@@ -10,6 +10,7 @@ linked, which any version reads, and what it needs is installed, because most of
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import importlib.util
 import json
@@ -67,7 +68,7 @@ async def build_layer(directory: Path, python: str, interpreter: str, uv: str, l
     for name, path in fray_folders().items():
         (directory / _BEFORE / name).symlink_to(path)
     if python == OWN_PYTHON:
-        link_distributions(needed_distributions(), directory / _BEHIND)
+        await asyncio.to_thread(lambda: link_distributions(needed_distributions(), directory / _BEHIND))
     else:
         own = {canonicalize_name(found.name) for found in needed_distributions()}
         wanted = [
@@ -98,8 +99,8 @@ def needed_distributions() -> list[Distribution]:
 def link_distributions(distributions: Iterable[Distribution], target: Path) -> None:
     """Link what was installed below `target`: a folder that belongs to one distribution as a whole, others by file."""
     files = [
-        (Path(str(found.locate_file(""))), file.parts, found.name)
-        for found in distributions
+        (site, file.parts, name)
+        for name, found, site in ((found.name, found, Path(str(found.locate_file("")))) for found in distributions)
         for file in found.files or []
         if ".." not in file.parts and file.suffix != ".pth"
     ]

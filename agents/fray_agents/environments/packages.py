@@ -143,7 +143,7 @@ def requirement_files(folder: Path) -> dict[str, str]:
 
 
 def _requirement_lines(text: str) -> list[str]:
-    return [line.partition(" #")[0].strip() for line in text.replace("\\\n", " ").splitlines()]
+    return [re.split(r"(?:^|\s)#", line)[0].strip() for line in text.replace("\\\n", " ").splitlines()]
 
 
 def _any_local(lines: Iterable[str]) -> bool:

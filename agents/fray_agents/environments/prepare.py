@@ -3,7 +3,7 @@
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -12,6 +12,7 @@ from pathlib import Path
 from fray_agents.environments import images, workspace
 from fray_agents.environments.cache import HostCache, host_cache
 from fray_agents.environments.errors import EnvironmentFailed, HostUnfit, PreparationFailed
+from fray_agents.environments.python_env import hold_environment, needs_interpreter
 from fray_agents.environments.uv import BuildLog
 from fray_agents.host.container_engine import ContainerEngine, ContainerSpec, find_engine
 from fray_agents.host.directories import remove_tree
@@ -30,6 +31,7 @@ class Prepared:
         python: the interpreter of callables, first on PATH if it is not the agent's own.
         workspace: the attempt's copy of the workspace; None if it has none.
         start: the folder of it where the attempt starts.
+        has_project: the workspace's project is installed, so its source does not come first.
         env: variables besides those of the task.
         container: where it runs; None: on the host.
         search_path: PATH where the task's variables have none.
@@ -39,6 +41,7 @@ class Prepared:
     python: str = sys.executable
     workspace: Path | None = None
     start: Path | None = None
+    has_project: bool = False
     env: Mapping[str, str] = field(default_factory=dict)
     container: ContainerSpec | None = None
     search_path: str = os.defpath
@@ -47,7 +50,7 @@ class Prepared:
     @property
     def python_path(self) -> list[Path]:
         """Where modules are looked for first."""
-        if self.workspace is None:
+        if self.workspace is None or self.has_project:
             return []
         return [path for path in (self.workspace, self.workspace / "src") if path.is_dir()]
 
@@ -94,7 +97,7 @@ class Preparer:
         """
         spec = job.spec.environment
         prepared = Prepared()
-        if spec.workspace is None and not spec.docker_image:
+        if spec.workspace is None and not spec.docker_image and not needs_interpreter(job.spec):
             return prepared
         held.push_async_callback(remove_tree, directory)
         await asyncio.to_thread(directory.mkdir, parents=True, exist_ok=True)
@@ -104,15 +107,26 @@ class Preparer:
                 tell("unpacking the workspace")
                 copy = await workspace.copied(self._core, self._cache, spec.workspace, directory / "work")
                 prepared = replace(prepared, workspace=copy, start=_start(copy, spec.workspace.folder))
+            folders: tuple[str, ...] = ()
+            if needs_interpreter(job.spec):
+                found = await hold_environment(self._cache, job.spec, prepared.workspace, held, log, tell)
+                env = {"VIRTUAL_ENV": os.path.dirname(os.path.dirname(found.python))}
+                prepared = replace(prepared, python=found.python, has_project=found.has_project, env=env)
+                folders = found.folders
             if spec.docker_image:
-                prepared = await self._in_container(prepared, job, BuildLog(log), tell)
+                prepared = await self._in_container(prepared, job, folders, BuildLog(log), tell)
         except PreparationFailed as error:
             error.log = _existing(log)
             raise
         return replace(prepared, log=_existing(log))
 
     async def _in_container(
-        self, prepared: Prepared, job: JobRecord, log: BuildLog, tell: Callable[[str], None]
+        self,
+        prepared: Prepared,
+        job: JobRecord,
+        folders: Iterable[str],
+        log: BuildLog,
+        tell: Callable[[str], None],
     ) -> Prepared:
         if self._engine is None:
             raise HostUnfit("this host has no podman and no docker any more, which run the job's image")
@@ -121,7 +135,7 @@ class Preparer:
         container = ContainerSpec(
             engine=self._engine,
             image=image,
-            mounts=images.shared_folders(self._core),
+            mounts=[*images.shared_folders(self._core), *map(Path, folders)],
             device_flags=self._engine.device_flags(device.kind if device is not None else "cpu"),
         )
         return replace(prepared, container=container, search_path=search_path)

@@ -27,7 +27,7 @@ from fray_agents.environments.packages import Packages, read_packages
 from fray_agents.environments.uv import BuildLog, run_uv
 from fray_agents.environments.workspace import copy_tree
 from fray_agents.host.software import OWN_PYTHON, find_pythons, find_uv
-from fray_coordinator.protocol.pythons import chosen_python, python_shortage
+from fray_coordinator.protocol.pythons import chosen_python, python_shortage, will_do
 from fray_layouts.records import Software
 from fray_layouts.spec import JobSpec, needs_environment
 
@@ -60,6 +60,11 @@ class PythonEnvironment:
     folders: tuple[str, ...]
 
 
+def needs_interpreter(spec: JobSpec) -> bool:
+    """Whether the job needs another interpreter than the agent's own, for its packages or for its version of Python."""
+    return needs_environment(spec.environment) or not will_do(spec, OWN_PYTHON)
+
+
 async def hold_environment(
     cache: HostCache,
     spec: JobSpec,
@@ -67,8 +72,8 @@ async def hold_environment(
     held: AsyncExitStack,
     log: Path | None,
     tell: Callable[[str], None],
-) -> PythonEnvironment | None:
-    """The environment of a job, built if it is not there; None if the agent's own interpreter will do.
+) -> PythonEnvironment:
+    """The environment of a job that needs one, built if it is not there.
 
     Args:
         workspace: the job's own code, unpacked.
@@ -85,8 +90,6 @@ async def hold_environment(
     python = chosen_python(spec, software)
     if not python:
         raise EnvironmentFailed(_no_python(spec, software))
-    if python == OWN_PYTHON and not needs_environment(spec.environment):
-        return None
     if uv is None:
         raise HostUnfit("this host has no uv any more, which installs the job's packages")
     packages = await asyncio.to_thread(read_packages, spec.environment, workspace)

@@ -1,0 +1,115 @@
+"""What a project's files say about its packages, as far as Fray reads them."""
+
+from pathlib import Path
+
+import pytest
+
+from fray_agents.environments.errors import EnvironmentFailed
+from fray_agents.environments.packages import Packages, is_compiled, lock_mismatch, read_packages
+from fray_layouts.spec import EnvironmentSpec, WorkspaceSpec
+
+LOCK = {
+    "package": [
+        {
+            "name": "p",
+            "source": {"virtual": "."},
+            "metadata": {
+                "requires-dist": [
+                    {"name": "alpha", "specifier": ">=1,<2"},
+                    {"name": "beta", "marker": "extra == 'more'"},
+                    {"name": "gamma", "git": "https://host/gamma"},
+                ]
+            },
+        }
+    ]
+}
+
+
+def stated(folder: Path, stating: str, **files: str) -> Packages:
+    for name, text in files.items():
+        (folder / name.replace("__", ".")).write_text(text)
+    workspace = WorkspaceSpec(blob="blobs/202601/" + "0" * 64, dependencies=stating)
+    return read_packages(EnvironmentSpec(workspace=workspace), folder)
+
+
+@pytest.mark.parametrize(
+    ("dependencies", "unknown"),
+    [
+        (["Alpha<2,>=1"], []),
+        (["alpha>=1"], ["alpha>=1"]),
+        (["gamma>=3", "p[more]"], []),
+        (["delta"], ["delta"]),
+        (["no requirement"], ["no requirement"]),
+    ],
+)
+def test_a_lock_knows_each_requirement_in_its_version(dependencies: list[str], unknown: list[str]) -> None:
+    project = {"project": {"name": "P", "dependencies": dependencies, "optional-dependencies": {"more": ["beta"]}}}
+    assert lock_mismatch(project, LOCK) == unknown
+
+
+@pytest.mark.parametrize(
+    ("project", "compiled"),
+    [
+        ({}, False),
+        ({"build-system": {"requires": ["hatchling"]}}, False),
+        ({"build-system": {"requires": ["scikit_build_core>=0.5"]}}, True),
+        ({"build-system": {"requires": ["setuptools", "Cython"]}}, True),
+        ({"tool": {"setuptools": {"ext-modules": [{"name": "x"}]}}}, True),
+    ],
+)
+def test_a_project_with_compiled_parts_is_known_by_what_builds_it(project, compiled: bool, tmp_path: Path) -> None:
+    assert is_compiled(tmp_path, project) == compiled
+    (tmp_path / "setup.py").write_text("setup(ext_modules=[Extension('x')])")
+    assert is_compiled(tmp_path, project)
+
+
+@pytest.mark.parametrize("line", ["-e .", ".", "./libs/x", "libs/x", "x @ file:///x", "x.whl", "--find-links wheels"])
+def test_a_requirement_that_is_a_folder_or_a_file_makes_the_environment_the_workspaces_own(
+    line: str, tmp_path: Path
+) -> None:
+    assert stated(tmp_path, "requirements.txt", requirements__txt=f"alpha\n{line} # here\n").needs_folder
+
+
+@pytest.mark.parametrize(
+    "line", ["x", "x[a] >=1", "x @ https://host/x.whl", "git+https://host/x", "--find-links https://host/", "# ./x"]
+)
+def test_a_requirement_from_an_index_or_an_address_does_not(line: str, tmp_path: Path) -> None:
+    assert not stated(tmp_path, "requirements.txt", requirements__txt=line).needs_folder
+
+
+def test_a_lock_with_packages_of_its_own_is_built_from_the_workspace(tmp_path: Path) -> None:
+    lock = '[[package]]\nname = "member"\nsource = { editable = "member" }\n'
+    found = stated(tmp_path, "uv.lock", pyproject__toml="", uv__lock=lock)
+    assert found.needs_folder
+    assert not found.has_project
+
+
+@pytest.mark.parametrize(
+    ("stating", "files", "words"),
+    [
+        ("pyproject.toml", {}, "no file pyproject.toml"),
+        ("uv.lock", {"pyproject__toml": ""}, "no file uv.lock"),
+        ("pyproject.toml", {"pyproject__toml": "=["}, "pyproject.toml of the workspace is not TOML"),
+        ("pyproject.toml", {"pyproject__toml": "a=" + "[" * 5000}, "pyproject.toml of the workspace is not TOML"),
+        ("requirements.txt", {"requirements__txt": "-r ../../secret"}, "secret, which is not in the workspace"),
+        ("requirements.txt", {"requirements__txt": "-r /etc/passwd"}, "passwd, which is not in the workspace"),
+        ("requirements.txt", {"requirements__txt": "-c " + "x" * 5000}, "cannot be read: File name too long"),
+        ("requirements.txt", {"requirements__txt": "-r a\0b"}, "cannot be read: embedded null byte"),
+        ("requirements.txt", {"requirements__txt": "-r absent.txt"}, "no file absent.txt"),
+    ],
+)
+def test_files_that_cannot_be_used_are_the_jobs_fault_and_named(
+    stating: str, files: dict[str, str], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(EnvironmentFailed, match=words):
+        stated(tmp_path, stating, **files)
+
+
+@pytest.mark.parametrize("text", ["project = 1", "[project]\ndependencies = {}", "[tool]\nuv = []\n[build-system]"])
+def test_a_project_of_an_odd_form_is_left_to_uv(text: str, tmp_path: Path) -> None:
+    assert stated(tmp_path, "pyproject.toml", pyproject__toml=text).commands
+
+
+def test_requirements_that_include_one_another_end(tmp_path: Path) -> None:
+    found = stated(tmp_path, "requirements.txt", requirements__txt="-r a.txt", a__txt="-r ./requirements.txt\nx")
+    assert found.stated == {"requirements": {"requirements.txt": "-r a.txt", "a.txt": "-r ./requirements.txt\nx"}}
