@@ -4,8 +4,6 @@ Files and links only, in the order of their names' bytes, without times and owne
 may run, else 0644. So its digest names its content.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import os

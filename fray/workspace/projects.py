@@ -1,13 +1,11 @@
 """The project around a folder or a module: where it begins, which packages it names, and for which Python."""
 
-from __future__ import annotations
-
 import re
 import sys
 import sysconfig
 import tomllib
-from collections.abc import Callable, Collection
-from functools import lru_cache
+from collections.abc import Callable, Collection, Mapping
+from functools import lru_cache, partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,8 +15,8 @@ from fray_layouts.errors import InvalidInput
 _MARKERS = ("pyproject.toml", "uv.lock", ".git")
 """What the top folder of a project has."""
 
-_STATED_IN = ("uv.lock", "requirements.txt", "pyproject.toml")
-"""The files that state a project's packages, the most exact first."""
+_LISTINGS = ("uv.lock", "requirements.txt")
+"""The files that state a project's packages more exactly than its pyproject.toml, the most exact first."""
 
 _VERSION = re.compile(r"(?:cpython[-@]?)?(\d+\.\d+)(?:\.\d+)?")
 """A line of `.python-version` that names a version of CPython."""
@@ -56,15 +54,20 @@ def read_project(folder: Path, names: Collection[str]) -> Project:
     Raises:
         InvalidInput: its pyproject.toml is none, or says `requires-python` wrongly.
     """
-    pyproject = _pyproject(folder / "pyproject.toml") if "pyproject.toml" in names else {}
-    states = {"pyproject.toml": _states_packages(pyproject)}
-    dependencies = next((file for file in _STATED_IN if file in names and states.get(file, True)), "")
+    pyproject = folder / "pyproject.toml"
+    says = parse_pyproject(_content(pyproject), pyproject) if pyproject.name in names else Project("", "")
+    dependencies = next((file for file in _LISTINGS if file in names), says.dependencies)
     pinned = _pinned_python(folder / ".python-version") if ".python-version" in names else ""
-    asked = pyproject.get("project", {}).get("requires-python", "")
+    return Project(dependencies, pinned or says.python)
+
+
+def parse_pyproject(data: bytes, file: Path) -> Project:
+    """What a `pyproject.toml` says by itself. Raises InvalidInput, as `read_project`."""
+    tables = _tables(data, file)
+    asked = tables.get("project", {}).get("requires-python", "")
     if not _is_specifier(asked):
-        remedy = "give versions of Python such as >=3.11"
-        raise InvalidInput(f"requires-python in {folder / 'pyproject.toml'}", asked, remedy)
-    return Project(dependencies, pinned or asked)
+        raise InvalidInput(f"requires-python in {file}", asked, "give versions of Python such as >=3.11")
+    return Project(file.name if _states_packages(tables) else "", asked)
 
 
 def project_of_call(function: Callable[..., Any]) -> Path | None:
@@ -72,6 +75,8 @@ def project_of_call(function: Callable[..., Any]) -> Path | None:
 
     What Fray itself has its jobs call stands for the program that launches them.
     """
+    while isinstance(function, partial):
+        function = function.func
     module = getattr(function, "__module__", None) or type(function).__module__
     if module.partition(".")[0] == "fray":
         module = "__main__"
@@ -95,24 +100,30 @@ def _installed_places() -> set[Path]:
 def _is_installed(project: Path) -> bool:
     """Whether the packages of this process have the project among them, perhaps in a way that it can be edited."""
     file = project / "pyproject.toml"
-    name = _pyproject(file).get("project", {}).get("name") if file.exists() else None
+    name = _tables(_content(file), file).get("project", {}).get("name") if file.exists() else None
     try:
         return isinstance(name, str) and bool(metadata.distribution(name))
     except (metadata.PackageNotFoundError, ValueError):
         return False
 
 
-def _pyproject(file: Path) -> dict[str, Any]:
+def _content(file: Path) -> bytes:
     try:
-        found = tomllib.loads(file.read_text())
+        return file.read_bytes()
     except OSError as error:
         raise InvalidInput("workspace", str(file), f"it cannot be read ({error.strerror}); make it readable") from None
-    except ValueError as error:  # no TOML, or no UTF-8
+
+
+def _tables(data: bytes, file: Path) -> dict[str, dict[str, Any]]:
+    """The tables at the top of a TOML file."""
+    try:
+        found = tomllib.loads(data.decode())
+    except (ValueError, RecursionError) as error:  # no TOML, or no UTF-8
         raise InvalidInput("workspace", str(file), f"it is no TOML ({error}); correct it") from None
     return {name: table for name, table in found.items() if isinstance(table, dict)}
 
 
-def _states_packages(pyproject: dict[str, Any]) -> bool:
+def _states_packages(pyproject: Mapping[str, Mapping[str, Any]]) -> bool:
     """Whether a project has anything to install: a file with the settings of tools alone states nothing."""
     project, tools = pyproject.get("project", {}), pyproject.get("tool", {})
     if "build-system" in pyproject or any(project.get(key) for key in ("dependencies", "optional-dependencies")):

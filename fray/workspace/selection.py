@@ -8,6 +8,7 @@ elsewhere: virtual environments and compiled bytecode.
 from __future__ import annotations
 
 import os
+import re
 import stat
 import subprocess
 from collections.abc import Iterable, Iterator
@@ -91,7 +92,7 @@ def _kept(folder: Path, names: Iterable[str]) -> Iterator[str]:
     """The names that neither `.frayignore` names nor are of no use elsewhere."""
     listed = set(names)
     environments = {f"{os.path.dirname(name)}/" for name in listed if name.endswith(f"/{_VENV_MARKER}")}
-    ignored = _ignore_rules(folder / IGNORE_FILE)
+    ignored = _rules_in(folder / IGNORE_FILE)
     for name in listed:
         if not _NEVER.isdisjoint(name.split("/")[:-1]) or any(name.startswith(inside) for inside in environments):
             continue
@@ -99,22 +100,24 @@ def _kept(folder: Path, names: Iterable[str]) -> Iterator[str]:
             yield name
 
 
-def _ignore_rules(file: Path) -> GitIgnoreSpec | None:
+def _rules_in(file: Path) -> GitIgnoreSpec | None:
     """The rules of an ignore file; None if there is none."""
     try:
-        lines = file.read_text(errors="surrogateescape").splitlines()
+        return parse_rules(file.read_bytes(), file)
     except (FileNotFoundError, IsADirectoryError):
         return None
     except OSError as error:
         raise InvalidInput("workspace", str(file), f"it cannot be read ({error.strerror}); make it readable") from None
+
+
+def parse_rules(data: bytes, file: Path) -> GitIgnoreSpec:
+    """Parse an ignore file. Raises InvalidInput: a pattern means nothing."""
     from pathspec import GitIgnoreSpec  # most projects need none of it
 
     try:
-        return GitIgnoreSpec.from_lines(lines)
-    except ValueError as error:
-        raise InvalidInput(
-            "workspace", str(file), f"it has a pattern that means nothing ({error}); correct it"
-        ) from None
+        return GitIgnoreSpec.from_lines(os.fsdecode(data).splitlines())
+    except (ValueError, re.error) as error:
+        raise InvalidInput("workspace", str(file), f"a pattern in it means nothing ({error}); correct it") from None
 
 
 def _seen_by_git(folder: Path) -> list[str] | None:
@@ -170,7 +173,7 @@ def _walk(top: str, below: str, rules: list[tuple[str, GitIgnoreSpec]]) -> Itera
     names = {entry.name for entry in entries}
     if below and _VENV_MARKER in names:
         return
-    own = _ignore_rules(Path(top, below, ".gitignore")) if ".gitignore" in names else None
+    own = _rules_in(Path(top, below, ".gitignore")) if ".gitignore" in names else None
     rules = rules if own is None else [*rules, (below, own)]
     for entry in entries:
         is_folder = entry.is_dir(follow_symlinks=False)

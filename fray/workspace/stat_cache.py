@@ -4,8 +4,6 @@ A folder is unchanged if the same files have the same kind, size, times and inod
 (`ctime`), which programs cannot set, is among these.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """Storing a workspace: once for each content, by one create-only write."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Sequence

@@ -17,6 +17,8 @@ import zstandard
 from fray.cli.commands.submit import read_jobs
 from fray.cluster.pulling import pull_outputs
 from fray.errors import NoOutputs
+from fray.workspace.projects import parse_pyproject
+from fray.workspace.selection import parse_rules
 from fray_agents.environments.errors import EnvironmentFailed
 from fray_agents.environments.workspace import unpack
 from fray_agents.rpc.errors import BadMessage
@@ -313,6 +315,18 @@ OWN = [
         lambda data: read_jobs(data.decode(errors="replace")),
         (InvalidInput,),
         b"name: train\nentrypoint:\n  command: [python, train.py]\n",
+    ),
+    Reader(
+        "project file",
+        lambda data: parse_pyproject(data, Path("pyproject.toml")),
+        (InvalidInput,),
+        b'[project]\nname = "a"\nrequires-python = ">=3.11"\ndynamic = ["dependencies"]\n[tool.poetry]\nb = 1\n',
+    ),
+    Reader(
+        "ignore file",
+        lambda data: parse_rules(data, Path(".frayignore")).match_file("a/b.log"),
+        (InvalidInput,),
+        b"# data\n/data/\n*.log\n!keep.log\ncheckpoint-[0-9]/**\n",
     ),
 ]
 """Readers of what people give to their own commands."""

@@ -1,7 +1,5 @@
 """Which files make up a workspace, and the archive of them."""
 
-from __future__ import annotations
-
 import io
 import os
 import re
@@ -211,6 +209,12 @@ def test_a_folder_without_files_is_refused(tmp_path: Path) -> None:
 def test_git_says_why_it_cannot_list(tmp_path: Path) -> None:
     write(tmp_path, a_py="", _dot_git__HEAD="nonsense")
     with pytest.raises(InvalidInput, match=r"git cannot list its files .*not a git repository"):
+        workspace_files(tmp_path)
+
+
+def test_a_pattern_that_means_nothing_is_told_with_its_file(tmp_path: Path) -> None:
+    write(tmp_path, a_py="", _dot_frayignore="[z-a]\n")
+    with pytest.raises(InvalidInput, match=r"workspace: '.*\.frayignore'.*means nothing .*bad character range"):
         workspace_files(tmp_path)
 
 

@@ -1,7 +1,5 @@
 """Storing workspaces: once for each content, and which project a job brings."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import json
@@ -9,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from unittest import mock
@@ -204,6 +203,7 @@ def loaded(project: Path, name: str = "a_module_of_a_project") -> ModuleType:
 
 def test_a_callable_brings_the_project_of_its_module(tmp_path: Path, project: Path) -> None:
     assert project_of_call(loaded(project).work) == project
+    assert project_of_call(partial(partial(loaded(project).work, 1), 2)) == project
     assert project_of_call(json.dumps) is None  # of Python itself
     assert project_of_call(mock.patch) is None
     assert project_of_call(pytest.raises) is None  # installed, among the packages
