@@ -5,16 +5,15 @@ when, writes and deletes that land late, crashes, a frozen agent that wakes as a
 does, so that somebody is there to go on. Times, versions and ids of writes are left out: a conditional write is in
 flight only while the record is the one that it expects, and a write that would be rejected is simply no longer there.
 
-`Rules` are the rules that close a hole. Each can be switched off, by changing the decision where the world asks for it.
+`jobstate.Rules` are the rules that close a hole. Each can be switched off, by changing the decision where the world
+asks for it.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -47,91 +46,20 @@ from fray_layouts.records import (
 )
 from tests.model.essence import NOW, Beat, Job, agent_essence, agent_record, essence, record
 from tests.model.explorer import Found, Step, explore
+from tests.model.jobstate import (
+    ABSENT,
+    ENDS,
+    PUT_BACK_FROM_THE_LIVING,
+    THROWN_AWAY,
+    A,
+    Agent,
+    C,
+    Rules,
+    World,
+    last_words,
+)
 
 SETTINGS = ClusterSettings(requeue_backoff=0.0)
-A, C = "A", "C"
-ABSENT = "absent"
-"""The state of an agent whose record is not there yet."""
-
-PUT_BACK_FROM_THE_LIVING = "the job of a live agent was put back"
-THROWN_AWAY = "a complete result was thrown away while its lease stood"
-
-Flight = tuple[Any, ...]
-ENDS = {
-    "success": "success",
-    "failure": "exited",
-    "restart": "exited",
-    "preemption": "preempted",
-    "stopping": "exited",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """The rules that can be switched off, one at a time, to see what they are good for."""
-
-    entry_outlives_claim: bool = True
-    unresolved_claim_kept: bool = True
-    attempt_in_entry: bool = True
-    listed_until_next_entry: bool = True
-    reaping_repeated: bool = True
-    later_entry_first: bool = True
-    decided_again: bool = True
-    holder_heeds_stop: bool = True
-    reaper_heeds_stop: bool = True
-    entry_outlives_restart: bool = True
-    later_entry_whoever_put_back: bool = True
-    fence: bool = True
-    record_first: bool = True
-    claim_judged_by_content: bool = True
-    unresolved_claim_listed: bool = True
-    finder_puts_back: bool = True
-    complete_result_commits: bool = True
-    dropped_are_put_back: bool = True
-    two_beats_without_it: bool = True
-    put_back_on_that_version: bool = True
-    nothing_taken_up_again: bool = True
-
-
-class Agent(NamedTuple):
-    """An agent's process: its mode ("up", "frozen", "gone"), the attempt that it deals with, and how far that is.
-
-    `entry` is the attempt in the name of the entry that it claimed the job by, which a restart leaves as it is.
-    Phases: idle, claiming, running, one of ENDS (it wants to end that way), requeued (the next entry is to be made).
-    """
-
-    mode: str = "up"
-    attempt: int = 0
-    phase: str = "idle"
-    entry: int = 0
-
-
-class World(NamedTuple):
-    """A state. `flying`: writes to the job's record, deletes and creations of entries that may land at any time.
-
-    `reader` is somebody who tends the index, between two reads; `settled` says that whoever buries A has looked at the
-    job; `faults` are the ones that may still happen; `stopped` that a wish to stop was acknowledged. `composed` is what
-    a beat of A's lists that is on its way; `unlisted` is the job as an observer saw it, before it saw that A does not
-    list it, and how many of A's beats it has seen since that do not either.
-    """
-
-    job: Job = Job()
-    entries: frozenset[int] = frozenset({1})
-    beat_a: Beat = Beat()
-    beat_c: Beat = Beat()
-    a: Agent = Agent()
-    c: Agent = Agent()
-    flying: frozenset[Flight] = frozenset()
-    reader: tuple[int, Job] | None = None
-    settled: bool = False
-    faults: frozenset[str] = frozenset()
-    composed: int | None = None
-    unlisted: tuple[Job, int] | None = None
-
-
-def _last_words(w: World) -> World:
-    """Of a job that is over only what might still be written to it matters."""
-    return World(w.job, frozenset(), Beat(w.beat_a.state), Beat(), w.a, w.c)
 
 
 class JobWorld:
@@ -153,7 +81,7 @@ class JobWorld:
 
     def steps(self, w: World) -> Iterator[Step[World]]:
         for step in self._steps(w):
-            yield dataclasses.replace(step, state=_last_words(step.state)) if step.state.job.over else step
+            yield dataclasses.replace(step, state=last_words(step.state)) if step.state.job.over else step
 
     def _steps(self, w: World) -> Iterator[Step[World]]:
         yield from self._flights(w)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.model.jobworld import PUT_BACK_FROM_THE_LIVING, Rules, explored
+from tests.model.jobstate import PUT_BACK_FROM_THE_LIVING, Rules
+from tests.model.jobworld import explored
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.model.jobworld import Rules, explored
+from tests.model.jobstate import Rules
+from tests.model.jobworld import explored
 
 
 @pytest.mark.parametrize("other", ["crash", pytest.param("freeze", marks=pytest.mark.slow), "stop", "preemption"])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.model.jobworld import THROWN_AWAY, Rules, explored
+from tests.model.jobstate import THROWN_AWAY, Rules
+from tests.model.jobworld import explored
 
 
 @pytest.mark.parametrize("fault", ["crash", pytest.param("freeze", marks=pytest.mark.slow), "failure", "preemption"])
