@@ -332,7 +332,7 @@ def test_the_log_of_an_agent_tells_what_happened(empty: Shell) -> None:
     lines = [json.loads(line) for line in agent.communicate(timeout=200)[1].splitlines()]
     assert {line["level"] for line in lines} == {"INFO"}
     good, bad = (empty.json("status", name)["id"] for name in ("good", "bad"))
-    assert [line["message"] for line in lines] == [
+    assert [line["message"] for line in lines if "cgroups" not in line["message"]] == [
         f"{good}: attempt 1 is claimed",
         f"{good}: attempt 1 has ended: success",
         f"{bad}: attempt 1 is claimed",

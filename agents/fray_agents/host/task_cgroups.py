@@ -32,8 +32,11 @@ def claim_prefix(root: Path = Path("/")) -> str:
     try:
         parent = _claimed(root)
         if parent is None:
+            log.info("tasks have no cgroups of their own: what they use is looked at instead")
             return ""
         _end_orphans(parent)
+        kept = _CONTROLLERS.intersection((parent / "cgroup.subtree_control").read_text().split())
+        log.info("tasks have cgroups in %s, where the kernel limits %s", parent, ", ".join(sorted(kept)) or "nothing")
     except OSError as error:
         log.warning("tasks get no cgroups of their own: %s", error)
         return ""
@@ -108,7 +111,7 @@ def _end_orphans(parent: Path) -> None:
     """Kill what agents that are dead left in the cgroups of their tasks; empty ones are removed."""
     for path in parent.glob(f"{_PREFIX}*-*-*"):
         agent, started = path.name.removeprefix(_PREFIX).split("-")[:2]
-        if agent.isdigit() and _start_time(int(agent)) != started:
+        if agent.isdecimal() and _start_time(int(agent)) != started:
             orphan = TaskCgroup(str(path))
             orphan.kill()
             orphan.remove()
