@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ZEPHYR := .build/zephyr
 
-.PHONY: demo test test-long test-stress test-containers models histories chaos fuzz check schemas vectors drawing clean bench bench-jobs bench-actors bench-drain bench-startup bench-queues bench-actor-creation bench-pool bench-hints bench-zephyr zephyr simulate simulate-variants scale
+.PHONY: demo test test-long test-stress test-containers models histories chaos fuzz check schemas vectors drawing clean bench bench-jobs bench-actors bench-drain bench-startup bench-queues bench-actor-creation bench-pool bench-hints bench-environments bench-zephyr zephyr simulate simulate-variants scale
 
 # virtualenv rather than venv: a Debian without python3-venv has no ensurepip.
 $(VENV)/bin/python:
@@ -102,6 +102,9 @@ bench-actor-creation: $(VENV)/.demo $(BENCH)/.ready
 
 bench-pool: $(VENV)/.demo $(BENCH)/.ready
 	@$(BIN)/python benchmarks/pool.py --ray $(BENCH)/bin/python
+
+bench-environments: $(VENV)/.dev $(BENCH)/.ready
+	@$(BIN)/python benchmarks/environments.py --ray $(BENCH)/bin/python
 
 bench-hints: $(VENV)/.demo
 	@$(BIN)/python benchmarks/hints.py

@@ -70,3 +70,11 @@ def test_actors_are_created_on_every_kind_of_cluster(side: str, creation: dict[s
 @pytest.fixture(scope="module")
 def creation() -> dict[str, Any]:
     return figures("actor_creation")
+
+
+def test_a_changed_source_file_costs_one_upload_and_no_environment() -> None:
+    found = figures("environments")
+    assert found["edit_costs"] == {"uploads": 1, "environments": 0}
+    assert all(
+        found["fray"][f"{kind}_{step}"]["p50_ms"] > 0 for kind in ("workspace", "packages") for step in ("cold", "warm")
+    )

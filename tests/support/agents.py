@@ -31,7 +31,8 @@ from pathlib import Path
 from fray_agents.agent.agent import AgentOptions
 from fray_agents.agent.daemon import run_agent
 from fray_layouts.records import Resources
-options = AgentOptions(capacity=Resources(cpu=int(sys.argv[3]), memory=2**33, disk=2**33), work_dir=Path(sys.argv[2]))
+capacity = Resources(cpu=int(sys.argv[3]), memory=2**33, disk=2**33)
+options = AgentOptions(capacity=capacity, work_dir=Path(sys.argv[2]), pool=sys.argv[4])
 asyncio.run(run_agent(sys.argv[1], options, on_join=lambda name: print(name, flush=True)))
 """
 
@@ -39,8 +40,8 @@ asyncio.run(run_agent(sys.argv[1], options, on_join=lambda name: print(name, flu
 class AgentProcess:
     """An agent as a process of its own; `id` is the one it joined under first."""
 
-    def __init__(self, root: str, work_dir: Path, cores: float = 2) -> None:
-        command = [sys.executable, "-c", _AGENT, root, str(work_dir), str(int(cores * 1000))]
+    def __init__(self, root: str, work_dir: Path, cores: float = 2, pool: str = "default") -> None:
+        command = [sys.executable, "-c", _AGENT, root, str(work_dir), str(int(cores * 1000)), pool]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         self.id = self.process.stdout.readline().strip()

@@ -1,0 +1,40 @@
+"""Ray's side of the environments bench: a local head; each line read is a folder and wheels, "," between them.
+
+The answer is the seconds from the submission to the first line of the job, by the clock that the job prints.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import ray_side
+from ray.job_submission import JobStatus, JobSubmissionClient
+
+POLL = 0.005
+
+
+def submit_and_wait(client: JobSubmissionClient, line: str) -> float:
+    """Seconds from the submission to the first line."""
+    folder, _, wheels = line.partition(" ")
+    environment: dict[str, Any] = {"working_dir": folder}
+    names = [wheel.rpartition("/")[2].partition("-")[0] for wheel in wheels.split(",") if wheel]
+    if names:
+        environment["pip"] = wheels.split(",")
+    program = "".join(f"import {name}; " for name in names) + "import time; print(time.time())"
+    begun = time.time()
+    job = client.submit_job(entrypoint=f"python -c '{program}'", runtime_env=environment)
+    while not (status := client.get_job_status(job)).is_terminal():
+        time.sleep(POLL)
+    if status is not JobStatus.SUCCEEDED:
+        raise RuntimeError(f"{job} {status}: {client.get_job_info(job).message}")
+    return float(client.get_job_logs(job).splitlines()[-1]) - begun
+
+
+def submitter(head: Any) -> Callable[[str], float]:
+    client = JobSubmissionClient(f"http://{head.dashboard_url}")
+    return lambda line: submit_and_wait(client, line)
+
+
+ray_side.serve(submitter, include_dashboard=True, dashboard_port=0)

@@ -1,0 +1,17 @@
+"""Words of a text, by their stems: "handles" and "handle" are one."""
+
+import re
+from collections.abc import Iterator
+
+import snowballstemmer
+
+_WORD = re.compile(r"[a-z]{5,}")
+"""Shorter words are mostly about nothing."""
+
+_stemmer = snowballstemmer.stemmer("english")
+
+
+def stems(text: str) -> Iterator[str]:
+    """The stem of each word that is long enough."""
+    for word in _WORD.findall(text.lower()):
+        yield _stemmer.stemWord(word)
