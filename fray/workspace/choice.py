@@ -34,8 +34,8 @@ class WorkspaceChoice:
     """The workspace that a request asks for.
 
     Attributes:
-        folder: its folder, at whose top the job starts; None for that of the job that submits, if it has one, else of
-            the project, where the job starts in the folder of it that this process is in.
+        folder: its folder, at whose top the job starts; None in a job for that job's own, elsewhere for the project's,
+            where the job starts in the folder of it that this process is in.
         call: the callable whose project it is; None for the current directory's.
         required: no project is an error.
     """
@@ -82,7 +82,8 @@ async def with_workspaces(
     """The specs with the workspaces that were chosen, and those that are now stored for them.
 
     Args:
-        job_id: the job that submits them; "" if it is none. What is not chosen by name comes from its environment.
+        job_id: the job that submits them; "" if it is none. What is not chosen by name comes from its environment:
+            what lies around a job on its host is nobody's project.
     """
     from fray.workspace.upload import store_workspace  # packing, which few processes do
 
@@ -91,7 +92,7 @@ async def with_workspaces(
     stored: dict[Path, StoredWorkspace] = {}
     complete = []
     for spec, choice in zip(specs, choices, strict=True):
-        if choice is not None and choice.folder is None and is_brought(own):
+        if choice is not None and job_id and choice.folder is None and (own.workspace or not choice.required):
             spec = replace(spec, environment=inherited(spec.environment, own))
         elif choice is not None and (folder := await asyncio.to_thread(choice.find)) is not None:
             if folder not in stored:
@@ -120,13 +121,6 @@ def _place_in(project: Path) -> str:
     """The path of the current directory below the project's top; "" if it is not below it."""
     here = Path.cwd()
     return "" if here == project or not here.is_relative_to(project) else str(here.relative_to(project))
-
-
-def is_brought(environment: EnvironmentSpec) -> bool:
-    """Whether a job with this environment runs in anything but its agent's own."""
-    return environment.workspace is not None or bool(
-        environment.extras or environment.pip_packages or environment.python or environment.docker_image
-    )
 
 
 def inherited(child: EnvironmentSpec, parent: EnvironmentSpec) -> EnvironmentSpec:

@@ -289,6 +289,10 @@ async def test_a_child_has_its_parent_s_environment(core: Core, project: Path, m
     )
     assert (await spec_of(core, WorkspaceChoice(), submitted.job.id, extras=["cpu"])).extras == ["cpu"]
     assert await spec_of(core, None, submitted.job.id) == EnvironmentSpec()
+    (bare,) = await submit(core, [parse_spec(_COMMAND)])
+    monkeypatch.chdir(project)
+    assert await spec_of(core, WorkspaceChoice(), bare.job.id) == EnvironmentSpec()
+    assert (await spec_of(core, WorkspaceChoice(required=True), bare.job.id)).workspace is not None
 
 
 _COMMAND = {"name": "a", "entrypoint": {"command": ["true"]}}
