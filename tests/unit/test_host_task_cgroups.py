@@ -72,8 +72,10 @@ def test_without_cgroups_there_are_none(tmp_path: Path) -> None:
 
 def test_what_a_dead_agent_left_is_removed_and_what_a_live_one_has_is_not(root: Path) -> None:
     mine = Path(f"{claim_prefix(root)}1")
-    dead = mine.with_name(f"fray-task-{os.getpid()}-1-1")
-    for path in (mine, dead / "nested"):
+    _, _, namespace, agent, started, _ = mine.name.split("-")
+    dead = mine.with_name(f"fray-task-{namespace}-{agent}-{started}0-1")
+    elsewhere = mine.with_name(f"fray-task-{namespace}0-{agent}-{started}0-1")  # of a container's own processes
+    for path in (mine, dead / "nested", elsewhere):
         path.mkdir(parents=True)
     claim_prefix(root)
-    assert (mine.exists(), dead.exists()) == (True, False)
+    assert (mine.exists(), dead.exists(), elsewhere.exists()) == (True, False, True)

@@ -40,7 +40,12 @@ def claim_prefix(root: Path = Path("/")) -> str:
     except OSError as error:
         log.warning("tasks get no cgroups of their own: %s", error)
         return ""
-    return str(parent / f"{_PREFIX}{os.getpid()}-{_start_time(os.getpid())}-")
+    return str(parent / f"{_own_prefix()}{os.getpid()}-{_start_time(os.getpid())}-")
+
+
+def _own_prefix() -> str:
+    """How the cgroups begin whose agents have their process ids where this process has its own."""
+    return f"{_PREFIX}{os.stat('/proc/self/ns/pid').st_ino}-"
 
 
 def _claimed(root: Path) -> Path | None:
@@ -109,8 +114,9 @@ def _processes(cgroup: Path) -> list[str]:
 
 def _end_orphans(parent: Path) -> None:
     """Kill what agents that are dead left in the cgroups of their tasks; empty ones are removed."""
-    for path in parent.glob(f"{_PREFIX}*-*-*"):
-        agent, started = path.name.removeprefix(_PREFIX).split("-")[:2]
+    prefix = _own_prefix()
+    for path in parent.glob(f"{prefix}*-*-*"):
+        agent, started = path.name.removeprefix(prefix).split("-")[:2]
         if agent.isdecimal() and _start_time(int(agent)) != started:
             orphan = TaskCgroup(str(path))
             orphan.kill()

@@ -133,7 +133,7 @@ def _own_memory(pid: int, resident: int) -> int:
                     shares[name] = int(size.split()[0]) * 1024
     except OSError:
         return resident
-    return shares.get("Pss_Anon", resident) + shares.get("Pss_Shmem", 0)
+    return shares.get("Pss_Anon", shares.get("Pss", resident)) + shares.get("Pss_Shmem", 0)
 
 
 class _DiskMeter:
