@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from pathlib import Path
 from unittest import mock
 
@@ -16,6 +17,7 @@ from fray_coordinator.reconcile.failure_detector import FailureDetector
 from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_coordinator.reconcile.repair import Repair
 from fray_coordinator.store.interface import ANY, Listed, Object
+from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.object_keys import AgentKeys, CoordinatorKeys, JobKeys
 from fray_layouts.records import (
     AgentRecord,
@@ -23,6 +25,7 @@ from fray_layouts.records import (
     ReconcilerRecord,
     Resources,
 )
+from fray_layouts.spec import MAX_INLINE_BYTES
 from tests.support.scripted_agents import agent_now, job_now, join, launch, pass_now, passes
 from tests.support.virtual import Cluster
 
@@ -46,6 +49,35 @@ async def test_a_death_is_told_while_a_repair_goes_on_and_the_repair_ends(cluste
     assert cluster.keys("pending/") == [entry_of(job).key()]
 
 
+async def test_a_death_is_told_while_a_file_of_the_inbox_is_looked_at(cluster: Cluster) -> None:
+    """However many lie there, and however long each takes."""
+    user, agent = await cluster.core(), await join(cluster, "a")
+    await user.store.put(InboxKeys.key("drop"), b"{}", ANY)
+    coordinator, gate = Reconciler(await cluster.core(), "p"), asyncio.Event()
+    cluster.ways[-1].before["get", InboxKeys.area] = gate.wait
+    await passes(coordinator, DEATH + 2 * LOOK)
+    assert (await agent_now(user, agent.id)).state == "dead"
+    gate.set()
+    await passes(coordinator, 10.0)
+    assert cluster.keys("inbox/drop") == []
+
+
+async def test_little_is_kept_of_a_job_between_two_repairs(cluster: Cluster) -> None:
+    user, jobs = await cluster.core(), 50
+    call = {"callable": {"pickle": "A" * (MAX_INLINE_BYTES - 1000)}}
+    for _ in range(jobs):
+        await launch(user, entrypoint=call)
+    await Reconciler(user, "p").repair.run({})  # what is loaded once is none of theirs
+    repair = Reconciler(user, "p").repair
+    tracemalloc.start()
+    try:
+        await repair.run({})
+        assert tracemalloc.get_traced_memory()[0] < 4096 * jobs
+    finally:
+        tracemalloc.stop()
+    assert repair.size == jobs
+
+
 async def test_a_job_that_is_claimed_between_the_listings_gets_no_entry_again(cluster: Cluster) -> None:
     user, agent = await cluster.core(), await join(cluster, "a")
     job = await launch(user)
@@ -67,9 +99,9 @@ async def test_the_effort_of_a_look_for_each_agent_does_not_grow_with_the_fleet(
     for number in range(30):
         await join(cluster, f"a{number}")
     watch = FailureDetector(await cluster.core())
-    with mock.patch.object(FailureDetector, "live", autospec=True, side_effect=FailureDetector.live) as live:
+    with mock.patch.object(FailureDetector, "watched", autospec=True, side_effect=FailureDetector.watched) as watched:
         await watch.look({})
-    assert live.call_count < 10
+    assert watched.call_count < 10
 
 
 async def test_a_look_that_takes_long_adds_to_the_age_of_those_whom_it_read_at_first(cluster: Cluster) -> None:
