@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from fray.workspace.selection import IGNORE_FILE, WorkspaceFile
-from fray_layouts.bounds import MAX_WORKSPACE_BYTES, MAX_WORKSPACE_FILES
+from fray_layouts.bounds import MAX_WORKSPACE_BYTES, MAX_WORKSPACE_FILES, MAX_WORKSPACE_PATH_BYTES
 from fray_layouts.errors import InvalidInput
 from fray_layouts.units import format_bytes, parse_bytes
 
@@ -68,7 +68,7 @@ def packed(folder: Path, files: Sequence[WorkspaceFile]) -> Archive:
     """Pack the files of a folder; never more than the limit of them is in memory.
 
     Raises:
-        InvalidInput: it is too large, a file cannot be read, or a link leads out of the folder.
+        InvalidInput: it is too large, a file cannot be read, a path is too long, or a link leads out of the folder.
     """
     import zstandard
 
@@ -88,6 +88,9 @@ def packed(folder: Path, files: Sequence[WorkspaceFile]) -> Archive:
 
 def _tar(folder: Path, files: Sequence[WorkspaceFile]) -> Iterator[bytes]:
     for file in files:
+        if len(os.fsencode(file.name)) > MAX_WORKSPACE_PATH_BYTES:
+            remedy = f"its path has more than {MAX_WORKSPACE_PATH_BYTES} bytes; shorten it, or name it in {IGNORE_FILE}"
+            raise InvalidInput("workspace", file.name, remedy)
         if file.is_link:
             yield _header(file, link=_target(folder, file.name))
         else:

@@ -28,6 +28,8 @@ MAX_IMAGE = 512
 """Characters of a container image's name with registry, path, tag and digest; registries allow 255 for the path."""
 MAX_WORKSPACE_FILES = 100_000
 """Entries of a workspace's archive: the largest repositories of one team have that many files."""
+MAX_WORKSPACE_PATH_BYTES = 1024
+"""Bytes of the path of a workspace's entry: on a host a directory is before it, and Linux allows 4,096 in all."""
 MAX_WORKSPACE_BYTES = 10 * 10**9
 """Bytes of a workspace's files together, unpacked: every attempt has a copy of them."""
 MAX_KEY_BYTES = 900

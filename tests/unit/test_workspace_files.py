@@ -179,6 +179,14 @@ def test_what_cannot_go_along_is_named(
     assert "x" not in members(tmp_path)
 
 
+def test_a_path_that_is_too_long_for_hosts_is_named(tmp_path: Path) -> None:
+    deep = tmp_path.joinpath(*["deep" * 50] * 6)
+    deep.mkdir(parents=True)
+    write(deep, a_py="")
+    with pytest.raises(InvalidInput, match=r"workspace: 'deepdeep.* its path has more than 1024 bytes; .*frayignore"):
+        packed(tmp_path, workspace_files(tmp_path))
+
+
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, a_py="", secret="")
     (tmp_path / "secret").chmod(0)

@@ -22,7 +22,7 @@ from fray_agents.environments.cache import CacheEntry, HostCache
 from fray_agents.environments.errors import EnvironmentFailed, HostUnfit
 from fray_coordinator.core import Core
 from fray_coordinator.persist import fails_alone, persist
-from fray_layouts.bounds import MAX_WORKSPACE_BYTES, MAX_WORKSPACE_FILES
+from fray_layouts.bounds import MAX_WORKSPACE_BYTES, MAX_WORKSPACE_FILES, MAX_WORKSPACE_PATH_BYTES
 from fray_layouts.errors import InvalidInput
 from fray_layouts.object_keys import BlobKeys
 from fray_layouts.spec import WorkspaceSpec
@@ -166,6 +166,7 @@ def _unpack_entries(content: _ArchiveBytes, directory: Path, check: Callable[[],
         _make_link(directory, name, target)
     top = os.path.realpath(directory)
     for name in links:  # where links lead that lead to links is known only now
+        check()
         if os.path.commonpath([top, os.path.realpath(directory / name)]) != top:
             raise _Unacceptable(f"{name!r} is a link that leads outside")
 
@@ -183,6 +184,8 @@ def _entries(content: _ArchiveBytes) -> Iterator[tarfile.TarInfo]:
 def _check_path(name: str) -> None:
     if any(part in ("", ".", "..") for part in name.split("/")):
         raise _Unacceptable(f"{name!r} is no plain relative path")
+    if len(os.fsencode(name)) > MAX_WORKSPACE_PATH_BYTES:
+        raise _Unacceptable(f"{name[:100]!r}... is a path of more than {MAX_WORKSPACE_PATH_BYTES:,} bytes")
 
 
 def _write_file(content: _ArchiveBytes, path: Path, entry: tarfile.TarInfo, check: Callable[[], None]) -> None:
