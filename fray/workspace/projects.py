@@ -1,5 +1,6 @@
 """The project around a folder or a module: where it begins, which packages it names, and for which Python."""
 
+import os
 import re
 import sys
 import sysconfig
@@ -41,7 +42,7 @@ def find_project(place: Path) -> Path | None:
     """
     place = place.absolute()
     for folder in (place, *place.parents):
-        if folder in (Path.home(), Path(folder.anchor)):
+        if folder in (Path(os.path.expanduser("~")), Path(folder.anchor)):
             return None
         if any((folder / marker).exists() for marker in _MARKERS):
             return folder

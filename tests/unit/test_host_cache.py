@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import pwd
 import sys
 from pathlib import Path
 
@@ -214,4 +215,7 @@ def test_it_is_in_the_home_of_its_user(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     assert cache_dir() == tmp_path / "home/.cache/fray"
     monkeypatch.setenv("HOME", "/proc/nobody")
+    assert cache_dir().name == "cache"
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)  # nobody knows this user
     assert cache_dir().name == "cache"

@@ -4,6 +4,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import pwd
 import sys
 import time
 from collections.abc import Callable
@@ -189,6 +190,9 @@ def test_a_project_is_the_nearest_folder_that_looks_like_one(tmp_path: Path, mon
     assert find_project(inner) == tmp_path / "top/service"
     monkeypatch.setenv("HOME", str(tmp_path / "top/service"))
     assert find_project(inner) is None
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)  # nobody knows this user
+    assert find_project(inner) == tmp_path / "top/service"
 
 
 def loaded(project: Path, name: str = "a_module_of_a_project") -> ModuleType:

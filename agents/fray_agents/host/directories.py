@@ -49,7 +49,9 @@ def cache_dir() -> Path:
     Where neither can be made (a user without a home) it is under the temporary directory. Raises UntrustedDirectory: it
     is not this user's alone.
     """
-    parent = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
+    parent = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+    if not parent.is_absolute():
+        return user_dir("cache")
     try:
         parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError:
