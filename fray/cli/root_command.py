@@ -21,6 +21,7 @@ _COMMANDS = {
     "retry": "Submit jobs that have ended once more.",
     "agent": "Make this machine run jobs.",
     "agents": "List the agents.",
+    "env": "List, build and remove this host's environments.",
     "actors": "List the actors.",
     "queue": "Inspect and change queues.",
     "drain": "Let agents finish their jobs and leave.",

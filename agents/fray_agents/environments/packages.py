@@ -70,7 +70,7 @@ def read_packages(environment: EnvironmentSpec, folder: Path | None) -> Packages
     stating = environment.workspace.dependencies if environment.workspace is not None else ""
     if environment.extras and stating not in ("uv.lock", "pyproject.toml"):
         wanted = ", ".join(environment.extras)
-        raise EnvironmentFailed(f"the extras {wanted} belong to no project: the workspace has no pyproject.toml")
+        raise EnvironmentFailed(f"the extras {wanted} belong to no project: {stating or 'nothing'} states the packages")
     if folder is None or not stating:
         on_top = environment.pip_packages
         return Packages({}, _on_top(on_top), of_project=False, needs_folder=folder is not None and _any_local(on_top))

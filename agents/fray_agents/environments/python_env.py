@@ -101,6 +101,12 @@ async def hold_environment(
         return await build.environment(held, own, build_log)
 
 
+def installed_packages(content: Path) -> list[str]:
+    """The packages of an environment by its folder in the cache, as "name==version"; none for anything else."""
+    found = content.glob(f"{_VENV}/lib/python*/site-packages/*.dist-info")
+    return sorted("==".join(folder.name.removesuffix(".dist-info").split("-", 1)) for folder in found)
+
+
 def _no_python(spec: JobSpec, software: Software) -> str:
     call = spec.entrypoint.callable
     submitted = f", or submit from Python {OWN_PYTHON}" if call is not None and call.python else ""
