@@ -20,6 +20,7 @@ from fray.errors import NoOutputs
 from fray.workspace.projects import parse_pyproject
 from fray.workspace.selection import parse_rules
 from fray_agents.environments.errors import EnvironmentFailed
+from fray_agents.environments.packages import read_packages
 from fray_agents.environments.workspace import unpack
 from fray_agents.rpc.errors import BadMessage
 from fray_agents.rpc.hints import read_hint
@@ -62,7 +63,7 @@ from fray_layouts.queue_records import (
     decode_segment,
     encode_segment,
 )
-from fray_layouts.spec import parse_spec
+from fray_layouts.spec import EnvironmentSpec, WorkspaceSpec, parse_spec
 from tests.support.archives import directory, file, link, packed
 
 
@@ -196,6 +197,20 @@ def _messages(requests: bool, data: bytes) -> int:
     return count
 
 
+def _packages(name: str) -> Callable[[bytes], Any]:
+    """Reads a file that states packages, of a project whose other files are in order."""
+    others = {"pyproject.toml": b'[project]\nname = "p"\ndependencies = ["a"]\n', "limits.txt": b"a\n"}
+
+    def read(data: bytes) -> Any:
+        with tempfile.TemporaryDirectory() as folder:
+            for other, content in {**others, name: data}.items():
+                Path(folder, other).write_bytes(content)
+            workspace = WorkspaceSpec(blob=f"blobs/2026-01/{'0' * 64}", dependencies=name)
+            return read_packages(EnvironmentSpec(workspace=workspace), Path(folder))
+
+    return read
+
+
 def _file(read: Callable[[Path], object]) -> Callable[[bytes], object]:
     """A reader of a file that a task has left."""
 
@@ -292,6 +307,14 @@ READERS = [
         _file(_exit_of),
         (),
         b'{"kind":"exception","message":"ValueError: x","exception":"ValueError","traceback":"...","data":"eA=="}',
+    ),
+    *(
+        Reader(f"a project's {name}", _packages(name), (EnvironmentFailed,), example)
+        for name, example in (
+            ("uv.lock", b'[[package]]\nname = "p"\n[package.metadata]\nrequires-dist = [{ name = "a" }]\n'),
+            ("pyproject.toml", b'[project]\nname = "p"\ndependencies = ["a"]\n[build-system]\nrequires = ["b"]\n'),
+            ("requirements.txt", b"-r requirements.txt\n-c limits.txt # of all\na>=1 \\\n,<2\n./b\n"),
+        )
     ),
     Reader("result of a command", _file(lambda path: _result_file(path, "bytes")), (), b'{"loss":0.5,"steps":[1,2]}'),
     Reader(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fray_agents.agent.agent import Agent, AgentOptions
 from fray_agents.agent.daemon import run_agent
+from fray_agents.environments.errors import EnvironmentFailed
 from fray_agents.tasks.handle import StartFailed, TaskHandle, TaskSpec
 from fray_coordinator.errors import BadRecord, ParentNotRunning, StoreError, StoreRefused, StoreUnavailable
 from fray_coordinator.jobs.submission import submit
@@ -19,7 +20,7 @@ from fray_layouts.spec import parse_spec
 from tests.simulation.disk import DiskPath
 from tests.simulation.loop import Participant
 from tests.simulation.tasks import HostTask
-from tests.simulation.work import drawn_children
+from tests.simulation.work import drawn_children, is_hopeless
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -141,6 +142,8 @@ class Host:
         self.world.mishap("start of a task")
         if self.fails_starts:
             raise StartFailed("this host is broken")
+        if is_hopeless(self.world.seed, spec.env["FRAY_JOB_NAME"], spec.env["FRAY_JOB_ID"]):
+            raise EnvironmentFailed("there is no such package")
         return self.world.task(self, spec, deadline)  # type: ignore[return-value]
 
     def launch_children(self, task: HostTask) -> None:

@@ -18,6 +18,7 @@ from tests.simulation.invariants import (
     told,
     unknown_fields_survive,
 )
+from tests.simulation.work import is_hopeless
 
 if TYPE_CHECKING:
     from tests.simulation.watching import Change, Watching
@@ -122,7 +123,8 @@ def preemption_never_spends_the_failure_budget(w: Watching, c: Change) -> None:
     own_failure = run is not None and run.how == "failure"
     holders_word = w.world.acts_for(c.sender, before.lease.agent)
     a_killer = not holders_word and before.agent_deaths + 1 >= ClusterSettings().host_killer_limit
-    if after.failures > before.failures and not own_failure and not a_killer:
+    hopeless = is_hopeless(w.world.seed, after.spec.name, after.id)
+    if after.failures > before.failures and not own_failure and not a_killer and not hopeless:
         message = f"{c.name}: attempt {before.attempt} ended by {run}, and counts as the job's failure"
         raise Broken("preemption never spends the failure budget", message, c.name)
     mishap = run is not None and w.world.mishaps.since(run.begin, run.host)
@@ -145,6 +147,16 @@ def each_attempt_spends_one_budget(w: Watching, c: Change) -> None:
     spent = after.failures + after.preemptions - before.failures - before.preemptions
     if spent + (after.start_failures > before.start_failures) != 1:
         raise Broken("each attempt spends one budget", f"{c.name}: {told(before)} became {told(after)}", c.name)
+
+
+def a_hopeless_environment_fails_the_job_for_good(w: Watching, c: Change) -> None:
+    before, after = c.before, c.after
+    if before is None or after is None or not is_hopeless(w.world.seed, after.spec.name, after.id):
+        return
+    holders_word = before.lease is not None and w.world.acts_for(c.sender, before.lease.agent)
+    if holders_word and after.failures > before.failures and after.status != Status.FAILED:
+        message = f"{c.name}: nobody can make its environment, and it became {told(after)}"
+        raise Broken("a hopeless environment fails the job for good", message, c.name)
 
 
 def a_job_that_kills_its_hosts_fails(w: Watching, c: Change) -> None:
@@ -249,6 +261,7 @@ OF_JOBS = [
     only_transitions_of_the_table,
     attempts_only_grow,
     each_attempt_spends_one_budget,
+    a_hopeless_environment_fails_the_job_for_good,
     a_job_that_kills_its_hosts_fails,
     a_stopped_job_starts_no_more,
     one_result_and_it_is_the_attempts_own,

@@ -26,6 +26,7 @@ from fray_coordinator.store.interface import (
 from fray_coordinator.store.records import Records, Stored, UpdateResult
 from fray_layouts import codec, object_keys
 from fray_layouts.records import JobRecord
+from fray_layouts.states import ExitKind
 from tests.simulation.broken_code import Swap, Variants, everywhere
 
 VARIANTS = Variants()
@@ -194,6 +195,17 @@ def budgets_swapped() -> list[Swap]:
         (commit, "_preempted", commit._failed),
         (commit, "_failed", lambda job, end, now, settings, restart=False: preempted(job, end, now, settings)),
     ]
+
+
+@variant
+def hopeless_environments_are_tried_again() -> list[Swap]:
+    """An environment that cannot be made anywhere counts as any other failure."""
+    real = commit._failed
+
+    def failed(job: Any, end: Any, *given: Any) -> Any:
+        return real(job, replace(end, kind=ExitKind.EXITED), *given)
+
+    return everywhere(real, failed)
 
 
 @variant

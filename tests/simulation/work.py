@@ -69,6 +69,11 @@ def script(seed: str, name: str, job: str, attempt: int) -> Script:
     )
 
 
+def is_hopeless(seed: str, name: str, job: str) -> bool:
+    """Whether no host can make the job's environment."""
+    return name.partition("-")[0] == "failing" and random.Random(f"environment {seed} {job}").random() < 0.5
+
+
 def drawn_kind(draw: random.Random, people: People) -> str:
     """What a user has to be done."""
     harmless = sum(KINDS.values()) / (1 - people.killers - people.stubborn)

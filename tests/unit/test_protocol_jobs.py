@@ -197,6 +197,11 @@ def test_the_failure_budget_is_spent_by_failures_alone() -> None:
     assert "max_retries_preemption=1" in too_often.exit.message
 
 
+def test_an_environment_that_cannot_be_made_fails_the_job_for_good() -> None:
+    after = ended(running(spec={"max_retries_failure": 5}), "environment-failed")
+    assert (after.status, after.attempt, after.history) == ("failed", 1, [])
+
+
 def test_failing_to_start_spends_no_budget_and_avoids_the_host() -> None:
     record = running(spec={"max_retries_failure": 0, "max_retries_preemption": 0})
     for n in range(1, 13):

@@ -107,3 +107,9 @@ def test_the_reason_why_a_job_waits_has_the_versions() -> None:
     assert "a: Python: 3.12 (which pickled the callable) wanted, 3.11 here" in unschedulable_reason(record, [agent])
     able = AgentRecord(id="b", host="h", pool="default", capacity=Resources(cpu=8000), software=HERE)
     assert unschedulable_reason(record, [agent, able]) == ""
+
+
+def test_without_uv_the_reason_says_that_packages_need_it() -> None:
+    record = JobRecord(id="j-1", spec=job(pip_packages=["x"]), status="pending", submitted_at=90.0)
+    agent = AgentRecord(id="a", host="h", pool="default", capacity=Resources(cpu=8000), software=BARE)
+    assert "a: a host with uv, because it has packages of its own" in unschedulable_reason(record, [agent])

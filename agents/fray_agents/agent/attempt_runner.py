@@ -96,12 +96,14 @@ class AttemptRunner:
         """Run one attempt and write how it ended; the record, if the job is to be started here again."""
         assert lease.job is not None, "an attempt that runs was claimed"
         job = lease.job
-        async with lease.resources:
+        try:
             end = await self._end_of(lease, job)
             lease.phase = HoldingPhase.ENDING
             log.info("%s: attempt %d has ended: %s", job.record.id, lease.attempt, _one_line(end.exit))
             after = await self._commit(lease, job, end)
             await self._clean_up(lease, job.record)
+        finally:
+            await self._let_go(lease)
         return after if after is not None and holds_attempt(after.record, lease.attempt + 1, self.member.id) else None
 
     async def _end_of(self, lease: HeldLease, job: Stored[JobRecord]) -> AttemptEnd:
@@ -328,6 +330,12 @@ class AttemptRunner:
                 await step()
             except Exception:
                 log.exception("what attempt %d of %s left behind was not all removed", lease.attempt, job.id)
+
+    async def _let_go(self, lease: HeldLease) -> None:
+        try:
+            await lease.resources.aclose()
+        except Exception:
+            log.exception("what attempt %d of %s held of this host was not all let go", lease.attempt, lease.entry.job)
 
     async def _withdraw(self, task: TaskHandle, job: JobRecord) -> None:
         listed = task.read_file(ENDPOINTS_FILE)

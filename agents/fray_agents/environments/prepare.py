@@ -66,7 +66,7 @@ class Preparer:
     """Prepares the attempts of one agent.
 
     Args:
-        cache_limit: bytes that the host's cache may have; None: see `default_limit`.
+        cache_limit: bytes that the host's cache may have; None: see `host_cache`.
     """
 
     def __init__(self, core: Core, cache_limit: int | None = None) -> None:
