@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import json
 from pathlib import Path
+from typing import Any
 
 import cloudpickle
 import pytest
+from click.testing import CliRunner
 
+from fray.cli.root_command import cli
 from fray_agents.environments.python_env import KIND
 from fray_coordinator.jobs.submission import put_blob
 from fray_layouts.records import JobRecord
@@ -123,3 +128,35 @@ async def test_an_index_that_is_away_is_the_hosts_trouble_and_the_job_is_tried_a
             assert record.history[0].exit.kind == "start-failed"
             assert "127.0.0.1:9" in record.history[0].exit.message
             assert record.avoid_hosts
+
+
+async def test_an_environment_that_was_warmed_is_the_one_that_jobs_find(host: Path) -> None:
+    project = host / "project"
+    project.mkdir()
+    (project / "pyproject.toml").write_bytes(PROJECT)
+
+    def fray(*words: str) -> Any:
+        done = CliRunner().invoke(cli, ["env", *words, "--json"])
+        assert done.exit_code == 0, done.output
+        return json.loads(done.stdout)
+
+    warmed = await asyncio.to_thread(fray, "warm", "--workspace", str(project))
+    async with quick_core(host / "root") as core:
+        with agents(core.root, host / "work"):
+            workspace = {"blob": await put_blob(core, packed(file("pyproject.toml", PROJECT)))}
+            environment = {"workspace": {**workspace, "dependencies": "pyproject.toml"}}
+            code = ["python", "-c", "import sys; print(sys.executable)"]
+            record = await ended(core, await launch(core, code, environment=environment))
+            assert await log_of(core, record) == f"{warmed['python']}\n"
+    entries = {entry["kind"]: entry["packages"] for entry in await asyncio.to_thread(fray, "list")}
+    assert entries[KIND] == ["alpha==1.0"]
+    assert len(await asyncio.to_thread(fray, "clear")) == len(entries)
+    assert await asyncio.to_thread(fray, "list") == []
+
+
+def test_a_project_that_states_no_packages_has_no_environment_to_warm(host: Path) -> None:
+    (host / "empty").mkdir()
+    (host / "empty/code.py").touch()
+    done = CliRunner().invoke(cli, ["env", "warm", "--workspace", str(host / "empty")])
+    assert done.exit_code == 2
+    assert "states no packages; name some with --with" in done.output
