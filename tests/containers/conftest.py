@@ -14,6 +14,9 @@ import pytest
 
 from fray_agents.host.container_engine import ContainerEngine, find_engine
 
+LIBRARIES = ("libpthread.so.0", "libdl.so.2", "librt.so.1", "libutil.so.1", "libgcc_s.so.1")
+"""Beside libc: every image has them, and compiled packages ask for them when they are loaded."""
+
 PROGRAMS = ("sh", "sleep", "cat", "env", "id", "setsid", "touch")
 
 
@@ -44,6 +47,8 @@ def _files() -> set[str]:
     folder = sysconfig.get_path("stdlib")
     compiled = [str(path) for path in Path(folder, "lib-dynload").glob("*.so")]
     libraries = {library for path in (*programs, python, *compiled) for library in _libraries(path)}
+    libc = next(os.path.dirname(path) for path in libraries if os.path.basename(path) == "libc.so.6")
+    libraries |= {path for name in LIBRARIES if os.path.exists(path := f"{libc}/{name}")}
     return {*programs, *libraries, folder, python, f"{sys.base_prefix}/bin/python3", "/etc/passwd", "/etc/group"}
 
 

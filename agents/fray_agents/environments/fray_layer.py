@@ -30,7 +30,7 @@ from fray_agents.host.software import OWN_PYTHON, fray_version
 FRAY_PACKAGES = ("fray", "fray_agents", "fray_coordinator", "fray_layouts")
 """The packages of the distribution, which a checkout has in several folders."""
 
-_BEFORE, _BEHIND = "before", "behind"
+BEFORE, BEHIND = "before", "behind"
 """Folders of a layer: what goes before an environment's own packages, and what goes behind them."""
 
 _DISTRIBUTION = "fray-cluster"
@@ -52,9 +52,9 @@ def layer_key() -> str:
 
 def path_configuration(layer: Path) -> str:
     """The text of a `.pth` file that adds a layer to the environment that it lies in."""
-    before = str(layer / _BEFORE)
+    before = str(layer / BEFORE)
     own = "next((n for n, path in enumerate(sys.path) if path.startswith(sys.prefix)), len(sys.path))"
-    return f"import sys; {before!r} in sys.path or sys.path.insert({own}, {before!r})\n{layer / _BEHIND}\n"
+    return f"import sys; {before!r} in sys.path or sys.path.insert({own}, {before!r})\n{layer / BEHIND}\n"
 
 
 async def build_layer(directory: Path, python: str, interpreter: str, uv: str, log: BuildLog) -> None:
@@ -63,18 +63,18 @@ async def build_layer(directory: Path, python: str, interpreter: str, uv: str, l
     Raises:
         EnvironmentFailed, HostUnfit: as `run_uv`.
     """
-    for folder in (_BEFORE, _BEHIND):
+    for folder in (BEFORE, BEHIND):
         (directory / folder).mkdir()
     for name, path in fray_folders().items():
-        (directory / _BEFORE / name).symlink_to(path)
+        (directory / BEFORE / name).symlink_to(path)
     if python == OWN_PYTHON:
-        await asyncio.to_thread(lambda: link_distributions(needed_distributions(), directory / _BEHIND))
+        await asyncio.to_thread(lambda: link_distributions(needed_distributions(), directory / BEHIND))
     else:
         own = {canonicalize_name(found.name) for found in needed_distributions()}
         wanted = [
             str(needed) for needed in _requirements(_DISTRIBUTION, _STORES) if canonicalize_name(needed.name) in own
         ]
-        target = ["--python", interpreter, "--target", str(directory / _BEHIND)]
+        target = ["--python", interpreter, "--target", str(directory / BEHIND)]
         await run_uv(uv, ["pip", "install", *target, "--", *wanted], log)
 
 

@@ -1,15 +1,21 @@
 """Container images: on this host before their attempts start, and what a task that runs in one needs of the host."""
 
+import asyncio
 import json
 import re
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Collection
+from contextlib import AsyncExitStack
 from pathlib import Path
 from urllib.parse import unquote
 
+from fray_agents.environments.cache import HostCache
 from fray_agents.environments.errors import EnvironmentFailed, HostUnfit
+from fray_agents.environments.fray_layer import BEFORE, BEHIND, build_layer, fray_folders, layer_key, layer_kind
 from fray_agents.environments.uv import BuildLog
 from fray_agents.host.container_engine import ContainerEngine, EngineFailed
 from fray_agents.host.directories import user_dir
+from fray_agents.host.software import OWN_PYTHON, find_pythons, find_uv
 from fray_coordinator.core import Core
 from fray_coordinator.store.opening import local_folder
 
@@ -23,6 +29,9 @@ _NO_SUCH_IMAGE = re.compile(
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """The PATH of an image that sets none, as engines have it."""
+
+_SYSTEM = frozenset({"/", "/usr", "/usr/local"})
+"""Where operating systems, and the usual images, have their Python and all else."""
 
 _WORDS_LIMIT = 2000
 """Characters of the engine's explanation that go into the job's record; all of it is in the job's log."""
@@ -50,6 +59,50 @@ async def pull_image(engine: ContainerEngine, image: str, log: BuildLog, tell: C
         log.close()
     variables: dict[str, str] = dict(line.split("=", 1) for line in json.loads(found) or [])
     return variables.get("PATH", DEFAULT_PATH)
+
+
+async def hold_layer(
+    cache: HostCache, python: str, held: AsyncExitStack, log: BuildLog
+) -> tuple[tuple[str, Path, Path], list[Path]]:
+    """What a callable needs besides an image's own Python, see `ContainerSpec.layer`, and the folders that it lies in.
+
+    Args:
+        python: minor version that the image is to have.
+        held: lets those folders go.
+
+    Raises:
+        EnvironmentFailed, HostUnfit, OSError: it cannot be had.
+    """
+    uv, interpreters = await asyncio.to_thread(lambda: (find_uv(), find_pythons()))
+    if python != OWN_PYTHON and (uv is None or python not in interpreters):
+        raise HostUnfit(f"this host has no Python {python} with uv, to install what callables need besides the image")
+    key = await asyncio.to_thread(layer_key)
+
+    async def build(directory: Path) -> None:
+        await build_layer(directory, python, interpreters[python], uv or "", log)
+
+    layer = await held.enter_async_context(cache.hold(layer_kind(python), key, build))
+
+    async def copy(directory: Path) -> None:  # what it links to may lie where the image has packages of its own
+        await asyncio.to_thread(shutil.copytree, layer.path / BEHIND, directory / BEHIND)
+
+    copied = await held.enter_async_context(cache.hold(f"{layer_kind(python)}-copied", key, copy))
+    folders = [layer.path, copied.path, *map(Path, fray_folders().values())]
+    return (python, layer.path / BEFORE, copied.path / BEHIND), folders
+
+
+def environment_folders(folders: Collection[str]) -> list[Path]:
+    """The folders of an environment of the host that a container is to have.
+
+    Raises:
+        HostUnfit: the environment's interpreter is the operating system's, which the image has its own of.
+    """
+    if _SYSTEM.intersection(folders):
+        raise HostUnfit(
+            "the job's packages would be installed for this host's system Python, which cannot be used in an image; "
+            "run the agent with a Python of its own (uv python install), or have the packages in the image"
+        )
+    return [Path(folder) for folder in folders]
 
 
 def shared_folders(core: Core) -> list[Path]:

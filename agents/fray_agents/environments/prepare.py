@@ -3,7 +3,7 @@
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,8 +16,10 @@ from fray_agents.environments.python_env import hold_environment, needs_interpre
 from fray_agents.environments.uv import BuildLog
 from fray_agents.host.container_engine import ContainerEngine, ContainerSpec, find_engine
 from fray_agents.host.directories import remove_tree
+from fray_agents.host.software import OWN_PYTHON
 from fray_coordinator.core import Core
 from fray_layouts.records import JobRecord
+from fray_layouts.spec import needs_environment
 
 _BUILD_LOG = "environment.log"
 """A file of this name in an attempt's directory gets what is said while its environment is made."""
@@ -108,13 +110,13 @@ class Preparer:
                 copy = await workspace.copied(self._core, self._cache, spec.workspace, directory / "work")
                 prepared = replace(prepared, workspace=copy, start=_start(copy, spec.workspace.folder))
             folders: tuple[str, ...] = ()
-            if needs_interpreter(job.spec):
+            if needs_environment(spec) if spec.docker_image else needs_interpreter(job.spec):
                 found = await hold_environment(self._cache, job.spec, prepared.workspace, held, log, tell)
                 env = {"VIRTUAL_ENV": os.path.dirname(os.path.dirname(found.python))}
                 prepared = replace(prepared, python=found.python, has_project=found.has_project, env=env)
                 folders = found.folders
             if spec.docker_image:
-                prepared = await self._in_container(prepared, job, folders, BuildLog(log), tell)
+                prepared = await self._in_container(prepared, job, folders, held, BuildLog(log), tell)
         except PreparationFailed as error:
             error.log = _existing(log)
             raise
@@ -124,7 +126,8 @@ class Preparer:
         self,
         prepared: Prepared,
         job: JobRecord,
-        folders: Iterable[str],
+        folders: Collection[str],
+        held: AsyncExitStack,
         log: BuildLog,
         tell: Callable[[str], None],
     ) -> Prepared:
@@ -132,11 +135,15 @@ class Preparer:
             raise HostUnfit("this host has no podman and no docker any more, which run the job's image")
         image, device = job.spec.environment.docker_image, job.spec.resources.device
         search_path = await images.pull_image(self._engine, image, log, tell)
+        call, layer, own = job.spec.entrypoint.callable, None, images.environment_folders(folders)
+        if call is not None and not folders:
+            layer, own = await images.hold_layer(self._cache, call.python or OWN_PYTHON, held, log)
         container = ContainerSpec(
             engine=self._engine,
             image=image,
-            mounts=[*images.shared_folders(self._core), *map(Path, folders)],
+            mounts=[*images.shared_folders(self._core), *own],
             device_flags=self._engine.device_flags(device.kind if device is not None else "cpu"),
+            layer=layer,
         )
         return replace(prepared, container=container, search_path=search_path)
 

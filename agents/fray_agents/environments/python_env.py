@@ -143,7 +143,7 @@ class _Build:
         if not self.packages.of_project and self.python == OWN_PYTHON:
             sites = [path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages")]
             lines = [f"import site; site.addsitedir({path!r})\n" for path in sites]
-            return _OwnPackages(sites, "".join(lines), tuple(sites))
+            return _OwnPackages(sites, "".join(lines), (*sites, *fray_folders().values()))
         key = await asyncio.to_thread(layer_key)
 
         async def build(directory: Path) -> None:
