@@ -48,9 +48,13 @@ def fray(*words: str) -> str:
     return done.stdout
 
 
-def test_a_job_runs_through_the_command_line(root: str, tmp_path: Path) -> None:
-    with agents(root, tmp_path):
-        printed = fray("run", "--root", root, "--", sys.executable, "-c", "print('from afar')")
+def test_a_job_and_its_project_go_through_the_command_line(root: str, tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "greeting.py").write_text("TEXT = 'from afar'\n")
+    with agents(root, tmp_path / "work"):
+        say = ["run", "--root", root, "--workspace", str(project), "--", sys.executable, "-c"]
+        printed = fray(*say, "import greeting; print(greeting.TEXT)")
         assert printed == "from afar\n"
         (job,) = json.loads(fray("ps", "--all", "--json", "--root", root))
         assert (job["status"], job["attempt"]) == ("succeeded", 1)
