@@ -112,9 +112,8 @@ async def running(core: Core, job_id: str, attempt: int = 1) -> JobRecord:
 
 
 async def agent_record(core: Core, agent_id: str) -> AgentRecord:
-    found = await core.records.read(AgentKeys.key(agent_id), AgentRecord)
-    assert found is not None
-    return found.record
+    """The record of an agent, once it has joined: it says its id before."""
+    return (await eventually(lambda: core.records.read(AgentKeys.key(agent_id), AgentRecord))).record
 
 
 def lines(path: Path) -> list[str]:
