@@ -138,7 +138,7 @@ def test_what_a_driver_owns_ends_with_it_and_its_jobs_go_on(program: Program, wa
     assert program.job("owned").error_message == f"stopped: its parent {program.job('driver').job_id} no longer runs"
     assert program.job("driver").status == status
     assert not program.ended("detached")
-    assert not program.ended("job")
+    assert (program.job("job").status, program.job("job").error_message) == (JobStatus.RUNNING, None)
 
 
 def test_a_driver_that_was_stopped_too_long_is_told_and_goes_on(program: Program) -> None:
