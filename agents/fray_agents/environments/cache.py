@@ -159,6 +159,7 @@ class HostCache:
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 await self.trim(0)
+                raise OSError(error.errno, error.strerror, str(self.root)) from error  # says which disk
             raise
         finally:
             _unlock(lock)

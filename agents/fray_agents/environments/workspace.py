@@ -77,7 +77,10 @@ async def unpacked(core: Core, cache: HostCache, workspace: WorkspaceSpec) -> As
 async def copied(core: Core, cache: HostCache, workspace: WorkspaceSpec, target: Path) -> Path:
     """Make an attempt's own copy of the workspace, as `target`; raises as `unpacked`."""
     async with unpacked(core, cache, workspace) as entry:
-        await asyncio.to_thread(copy_tree, entry.path, target)
+        try:
+            await asyncio.to_thread(copy_tree, entry.path, target)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(target)) from error  # says which disk
     return target
 
 
