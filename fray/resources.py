@@ -5,6 +5,7 @@ Sizes are bytes, or text such as "512MiB", "2GB", "8g".
 
 from __future__ import annotations
 
+import math
 import string
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -80,7 +81,7 @@ class GpuConfig(_Accelerator):
 
     Attributes:
         variant: "h100", "a100-40gb" ...; "auto" takes any.
-        count: how many.
+        count: how many; a part of one, such as 0.5, is shared with jobs that ask for parts too.
         gpu_type: in the constructor, the same as `variant`.
 
     Raises:
@@ -88,13 +89,13 @@ class GpuConfig(_Accelerator):
     """
 
     variant: GpuType
-    count: int
+    count: float
     kind: DeviceKind
 
     def __init__(
         self,
         variant: GpuType | None = None,
-        count: int = 1,
+        count: float = 1,
         kind: DeviceKind = "gpu",
         *,
         gpu_type: GpuType | None = None,
@@ -103,8 +104,8 @@ class GpuConfig(_Accelerator):
         _set_fields(self, variant="auto" if chosen is None else chosen, count=count, kind=kind)
 
     def chip_count(self) -> int:
-        """The number of GPUs, `count`."""
-        return self.count
+        """The number of GPUs that the job sees: `count`, or 1 for a part of one."""
+        return math.ceil(self.count)
 
 
 @dataclass(frozen=True, init=False)
@@ -347,7 +348,7 @@ class ResourceConfig:
     def with_gpu(
         cls,
         gpu_type: str = "auto",
-        count: int = 1,
+        count: float = 1,
         cpu: float = 4,
         ram: Size | None = None,
         **others: Unpack[GpuOptions],
@@ -356,7 +357,7 @@ class ResourceConfig:
 
         Args:
             gpu_type: "h100", "a100-40gb" ...; "auto" takes any.
-            count: how many GPUs.
+            count: how many GPUs, or a part of one such as 0.5.
             cpu: cores.
             ram: memory; "16GB" by default.
             others: arguments of `ResourceConfig`.

@@ -118,6 +118,7 @@ def describe(job: JobRecord, holding: Holding | None, waiting: list[str], now: f
         ("ended", format_time(job.ended_at, now)),
         ("attempt", _attempt(job)),
         ("doing", holding.activity if holding else ""),
+        ("gpus", ", ".join(map(str, holding.gpus)) if holding else ""),
         ("ports", _ports(job, holding)),
         ("uses", usage_text(holding.usage) if holding and holding.usage else ""),
         *(_ending(job.exit) if job.exit else []),
@@ -162,6 +163,7 @@ def usage_text(usage: ResourceUsage) -> str:
 def resources_text(amount: Resources) -> str:
     """An amount of resources, for people."""
     device = f", {amount.device_count} x {amount.device}" if amount.device else ""
+    device += "".join(f" and {share / 1000:g} of one" for share in amount.device_shares)
     return f"{_cores(amount.cpu / 1000)}, {format_bytes(amount.memory)}{device}"
 
 

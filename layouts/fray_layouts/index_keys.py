@@ -32,6 +32,8 @@ class Shape:
     actor: bool = False
     packages: bool = False
     image: bool = False
+    device_share: int = 0
+    """Thousandths of one device that is shared; then there is no count of whole ones."""
 
     def resources(self) -> Resources:
         return Resources(
@@ -41,7 +43,7 @@ class Shape:
 
 _SHAPE_PART = (
     rf"c{NUMBER_PATTERN}m{NUMBER_PATTERN}d{NUMBER_PATTERN}(o?)(a?)(e?)(i?)"
-    rf"(?:g{NUMBER_PATTERN}([A-Za-z][A-Za-z0-9._-]*))?"
+    rf"(?:g(?:{NUMBER_PATTERN}|(0\.[0-9]{{0,2}}[1-9]))([A-Za-z][A-Za-z0-9._-]*))?"
 )
 _PENDING_KEY = re.compile(
     rf"pending/([^/]+)/([0-9]{{3}})([{BASE32_DIGITS}]{{9}})-([^/~]+)~{ATTEMPT_PATTERN}~{_SHAPE_PART}"
@@ -74,7 +76,7 @@ class PendingKey:
         shape = f"c{s.cpu}m{-(-s.memory // _MIB)}d{-(-s.disk // _MIB)}"
         shape += "o" * s.on_demand + "a" * s.actor + "e" * s.packages + "i" * s.image
         if s.device:
-            shape += f"g{s.device_count}{s.device}"
+            shape += f"g{s.device_count or f'{s.device_share / 1000:g}'}{s.device}"
         return f"{PendingKey.before(self.pool, self.priority, self.time)}-{self.job}~{self.attempt}~{shape}"
 
     @staticmethod
@@ -103,7 +105,7 @@ class PendingKey:
         found = _PENDING_KEY.fullmatch(key)
         if found is None:
             return None
-        pool, order, time, job, attempt, cpu, memory, disk, *flags, count, device = found.groups()
+        pool, order, time, job, attempt, cpu, memory, disk, *flags, count, part, device = found.groups()
         if not is_name(pool) or not is_id(job) or len(key) - key.rindex("/") > MAX_KEY_PART_BYTES + 1:
             return None
         return PendingKey(
@@ -118,6 +120,7 @@ class PendingKey:
                 disk=int(disk) * _MIB,
                 device=device or "",
                 device_count=int(count or 0),
+                device_share=round(float(part or 0) * 1000),
                 **dict(zip(_FLAGS, map(bool, flags), strict=True)),
             ),
         )

@@ -71,11 +71,14 @@ class EntrypointSpec(SpecPart, kw_only=True):
 
 
 class DeviceSpec(SpecPart, kw_only=True):
-    """An accelerator. kind: "cpu", "gpu" or "tpu"; variant: "h100", "v5litepod-16" ...; count: per replica."""
+    """An accelerator. kind: "cpu", "gpu" or "tpu"; variant: "h100", "v5litepod-16" ...
+
+    count: per replica; a part of one GPU, such as 0.5, is shared with other jobs.
+    """
 
     kind: Annotated[str, Meta(pattern=NAME_PATTERN, max_length=16)] = "cpu"
     variant: Annotated[str, Meta(pattern=MAYBE_NAME_PATTERN, max_length=MAX_VARIANT)] = ""
-    count: Annotated[int, Meta(ge=1, le=10**6)] = 1
+    count: Annotated[int, Meta(ge=1, le=10**6)] | Annotated[float, Meta(gt=0, lt=1)] = 1
 
 
 UNASKED_MEMORY, UNASKED_DISK = 128 * 10**6, 10**9
@@ -268,6 +271,8 @@ def _validated(spec: JobSpec) -> JobSpec:
     device = spec.resources.device
     if device is not None and device.kind not in ("cpu", "gpu", "tpu"):
         raise InvalidInput("resources.device.kind", device.kind, "the kinds are cpu, gpu and tpu")
+    if device is not None and device.count < 1 and (device.kind != "gpu" or device.count != round(device.count, 3)):
+        raise InvalidInput("resources.device.count", device.count, "give whole ones, or thousandths of one GPU")
     return spec
 
 

@@ -272,6 +272,23 @@ def test_the_ports_of_a_running_job_are_shown_and_it_can_listen_on_them(shell: S
     shell("stop", submitted)
 
 
+def test_jobs_have_gpus_of_their_own_or_share_one_and_agents_show_which(empty: Shell) -> None:
+    agent = empty.start("agent", "--cpu", "8", "--gpus", "h100:2", stdout=subprocess.PIPE)
+    assert agent.stdout is not None
+    assert "2 x gpu-h100" in agent.stdout.readline()
+    tells = ["--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES; sleep 1000"]
+    wanted = (["--gpus", "1"], ["--gpus", "0.5"], ["--gpus", "h100:0.5"], [])
+    one, half, other, none = jobs = [empty.detached("--cpu", "1", *gpus, *tells) for gpus in wanted]
+    wait_until(lambda: all(empty("logs", job).stdout for job in jobs))
+    seen = {job: empty("logs", job).stdout.strip() for job in jobs}
+    assert seen == {one: "0", half: "1", other: "1", none: "-1"}
+    wait_until(lambda: f"0: {one}; 1: {half}, {other}" in empty("agents").stdout)
+    assert "0.5 x gpu h100" in empty("status", other).stdout
+    agent.terminate()
+    agent.terminate()
+    assert agent.wait(200) == 0
+
+
 def test_a_run_inside_a_job_is_its_child(shell: Shell) -> None:
     inner = f"{' '.join(FRAY)} run --name inner -- sh -c 'echo $FRAY_NAMESPACE'"
     done = shell("run", "--name", "outer", "--cpu", "1", "--", "sh", "-c", inner)

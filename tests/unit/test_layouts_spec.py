@@ -116,6 +116,8 @@ def test_no_name_that_could_leave_its_folder_is_accepted(name: str) -> None:
         ("resources.memory", -5),
         ("resources.device.kind", "fpga"),
         ("resources.device.count", 0),
+        ("resources.device.count", 1.5),
+        ("resources.device.count", 0.0005),
         ("replicas", 2),
         ("priority", 500),
         ("timeout", 0),

@@ -191,6 +191,7 @@ def test_what_cannot_be_honoured_is_refused(fields: dict[str, Any], message: str
         (TpuConfig("v6e-8", count=1), 8),
         (TpuConfig("v9-16"), 1),
         (GpuConfig("h100", 2), 2),
+        (GpuConfig("h100", 0.5), 0.5),
     ],
 )
 def test_a_job_has_the_chips_that_its_slice_has_on_its_host(device: DeviceConfig, count: int) -> None:

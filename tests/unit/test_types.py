@@ -98,6 +98,7 @@ def test_chips_and_machines_are_those_of_all_replicas() -> None:
     assert (slices.replicas, slices.chip_count()) == (4, 16)
     assert TpuConfig("v5p-16").vm_count() == 2
     assert (TpuConfig("v5p-16").chip_count(), GpuConfig("h100", 8).chip_count(), CpuConfig().chip_count()) == (4, 8, 0)
+    assert GpuConfig("h100", 0.5).chip_count() == 1
     assert ResourceConfig.with_gpu("h100", 8, replicas=2).chip_count() == 16
 
 

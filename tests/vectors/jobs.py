@@ -285,7 +285,15 @@ def _entries() -> File:
 
 def _fits() -> File:
     free = Resources(cpu=4000, memory=2**30, disk=0, device="gpu-h100", device_count=4)
-    shapes = ["c4000m1024d0", "c4001m0d0", "c0m1025d0", "c0m0d1", "c0m0d0g4gpu", "c0m0d0g5gpu-h100", "c0m0d0g1gpu-h1"]
+    shapes = [
+        "c4000m1024d0",
+        "c4001m0d0",
+        "c0m1025d0",
+        "c0m0d1",
+        "c0m0d0g4gpu",
+        "c0m0d0g5gpu-h100",
+        "c0m0d0g1gpu-h1",
+    ]
     cases: dict[str, Any] = {}
     for shape, host in [
         *((shape, HostKind()) for shape in shapes),
@@ -303,6 +311,13 @@ def _fits() -> File:
             {"shape": shape, "free": plain(free), **told},
             not shortage(entry.shape, free, host),
         )
+    shared = replace(free, device_count=0, device_shares=[250, 500])
+    for part, here in (("0.5", free), ("0.5", shared), ("0.501", shared), ("1", shared)):
+        entry = PendingKey.parse(f"pending/default/4991kdvdna00-a-1~1~c0m0d0g{part}gpu")
+        assert entry is not None
+        case = f"{part} of a GPU where {here.device_count} are free and {here.device_shares} of others"
+        given = {"shape": f"c0m0d0g{part}gpu", "free": plain(here)}
+        cases[case] = given, not shortage(entry.shape, here, HostKind(packages=False, containers=False))
     return File(
         "the shape of an entry, and an agent's `free`, `preemptible`, `inbound`, `software`: whether it may claim it",
         cases,

@@ -75,6 +75,7 @@ def _pending() -> File:
         "sizes are rounded up": {"resources": {"cpu": 0.0015, "memory": 1, "disk": 1_048_577}},
         "priority": {"priority": -500, "pool": "big"},
         "an accelerator": {"resources": {"cpu": 4, "device": {"kind": "gpu", "variant": "H100", "count": 8}}},
+        "a part of a GPU": {"resources": {"device": {"kind": "gpu", "count": 0.125}}},
         "any variant": {"resources": {"device": {"kind": "tpu", "count": 4}}},
         "a cpu is no accelerator": {"resources": {"device": {"kind": "cpu", "variant": "amd"}}},
         "not preemptible, an actor": {"resources": {"preemptible": False}, "actor": True},
@@ -93,6 +94,8 @@ def _shapes() -> File:
     keys = [
         "pending/default/49919fbtbc00-a-1~1~c1000m0d0",
         "pending/default/49919fbtbc00-a-1~1~c1000m0d0og8gpu-h100",
+        "pending/default/49919fbtbc00-a-1~1~c1000m0d0g0.5gpu",
+        "pending/default/49919fbtbc00-a-1~1~c1000m0d0g0.50gpu",
         "pending/default/49919fbtbc00-a-1~01~c1000m0d0",
         "pending/default/49919fbtbc00-a-1~0~c1000m0d0",
         "pending/default/49919fbtbl00-a-1~1~c1000m0d0",
@@ -116,9 +119,9 @@ def _keys() -> File:
         ),
         "log chunk": ({"job": "a-1", "attempt": 2, "number": 13}, WorkKeys.log("a-1", 2, 0, 13)),
         "result": ({"job": "a-1", "attempt": 2}, WorkKeys.result("a-1", 2, 0)),
-        "outputs": ({"job": "a-1", "attempt": 2}, WorkKeys.outputs("a-1", 2, 0)),
+        "manifest of outputs": ({"job": "a-1", "attempt": 2, "part": 0}, WorkKeys.outputs("a-1", 2, 0)),
         "part of outputs": (
-            {"job": "a-1", "attempt": 2, "number": 7},
+            {"job": "a-1", "attempt": 2, "part": 7},
             WorkKeys.output_part(WorkKeys.outputs("a-1", 2, 0), 7),
         ),
         "checkpoint": ({"job": "a-1", "actor": "store", "number": 7}, CheckpointKey("a-1", "store", 7).key()),

@@ -17,6 +17,7 @@ from typing import Any
 from fray_agents.agent import predecessors
 from fray_agents.agent.attempt_runner import AttemptRunner
 from fray_agents.agent.claimer import ClaimCounts, Claimer
+from fray_agents.agent.gpu_watch import GpuWatch
 from fray_agents.agent.heartbeat import Heartbeat
 from fray_agents.agent.job_watch import JobWatch
 from fray_agents.agent.leases import HeldLease, Leases
@@ -122,11 +123,13 @@ class Agent:
         self._claimer = Claimer(self.member, self._take_over)
         self._job_watch = JobWatch(self.member)
         self._reconciler_duty = ReconcilerDuty(self.member)
+        self._gpus = GpuWatch(self.member)
         self._attempt_runner = AttemptRunner(
             self.member,
             self._work_dir,
             self._lock.fd,
             options.start_task,
+            self._gpus,
             Preparer(core, options.env_cache),
             network,
             options.cwd,
@@ -209,6 +212,8 @@ class Agent:
             self._reconciler_duty.run(),
             self._until_broken(),
         ]
+        if self._gpus.names:
+            loops.append(self._gpus.run())
         if self._options.overcommits:
             loops.append(Overcommit(self.member, self._claimer.claim).run())
         loops.append(self._heartbeat.run())

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from fray_agents.agent.gpu_watch import GpuWatch
 from fray_agents.agent.leases import HeldLease
 from fray_agents.agent.membership import Membership
 from fray_agents.environments.errors import EnvironmentFailed, HostUnfit, PreparationFailed
@@ -64,6 +65,7 @@ class AttemptRunner:
         work_dir: where tasks have their directories.
         lock_fd: descriptor of the agent's lock, which runners inherit; None if there is none.
         start_task: starts a task.
+        gpus: the GPUs that the agent offers.
         preparer: makes ready what a job brings.
         network: where servers on this host listen and are reached.
         cwd: where tasks start; None: a fresh directory each.
@@ -73,6 +75,7 @@ class AttemptRunner:
     work_dir: Path
     lock_fd: int | None
     start_task: StartTask
+    gpus: GpuWatch
     preparer: Preparer
     network: NetworkSettings
     cwd: str | None = None
@@ -166,6 +169,7 @@ class AttemptRunner:
         if lease.attempt > 1:
             await persist(self._core, lambda: cascade.stop_children(self._core, job.id), fails_alone(self._core))
         spec = await self._task_spec(lease, job)
+        await self.gpus.check(lease)
         lease.activity = ""
         if not self.member.trusts():  # frozen since the claim, perhaps: the job may be someone else's
             return None
@@ -255,7 +259,7 @@ class AttemptRunner:
             directory=directory,
             command=job.spec.entrypoint.command or None,
             callable_pickle=pickle,
-            env=prepared.environment(env),
+            env=prepared.environment(env) | self.gpus.variables(lease),
             variables=job_variables(job),
             timeout=job.spec.timeout,
             grace=job.spec.grace,

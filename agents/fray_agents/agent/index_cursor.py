@@ -62,4 +62,6 @@ class IndexCursor:
 
 
 def _exceeds(free: Resources, room: Resources) -> bool:
+    if max(free.device_shares, default=0) > max(room.device_shares, default=0):
+        return True
     return any(getattr(free, what) > getattr(room, what) for what in ("cpu", "memory", "disk", "device_count"))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from fray_agents.tasks.handle import TaskHandle
+from fray_coordinator.protocol.gpu_assignment import WHOLE, gpus_for, part_of_each
 from fray_coordinator.protocol.scheduling import HostKind, remaining_after, shortage
 from fray_coordinator.store.records import Stored
 from fray_layouts.index_keys import PendingKey
@@ -32,6 +33,7 @@ class HeldLease:
         idle: it uses nothing of the host: its task has ended and its end cannot be written, or its claim is in doubt.
         abandoned: its end cannot be written, and the agent leaves: others put it back once the agent is dead.
         activity: what is done before its task starts, for people; "" for nothing worth telling.
+        gpus: places of the GPUs that its task has among those of the host.
         ports: the ports that its task has, by their names.
         resources: what the attempt holds of the host besides its task, let go when it is over.
         serves: it takes no room because it waits for calls; see `overcommit`.
@@ -49,6 +51,7 @@ class HeldLease:
     abandoned: bool = False
     serves: bool = False
     activity: str = ""
+    gpus: tuple[int, ...] = ()
     ports: Mapping[str, int] = field(default_factory=dict)
     resources: AsyncExitStack = field(default_factory=AsyncExitStack)
     attempt: int = field(init=False)
@@ -84,15 +87,22 @@ class HeldLease:
 
 @dataclass(slots=True)
 class Leases:
-    """All jobs that the agent holds, by id; `changed` is set whenever one was added, removed or freed."""
+    """All jobs that the agent holds, by id.
+
+    Attributes:
+        changed: set whenever a lease was added, removed or freed.
+        gpus_out: places of the GPUs that are not to be used now, and why.
+    """
 
     capacity: Resources
     held: dict[str, HeldLease] = field(default_factory=dict)
+    gpus_out: dict[int, str] = field(default_factory=dict)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def add(self, entry: PendingKey) -> HeldLease:
         """Reserve what the entry's job needs, before its claim is sent."""
-        lease = self.held[entry.job] = HeldLease(entry)
+        gpus = gpus_for(entry.shape, self.gpus_left())
+        lease = self.held[entry.job] = HeldLease(entry, gpus=gpus)
         self.changed.set()
         return lease
 
@@ -107,12 +117,31 @@ class Leases:
         left = self.capacity
         for lease in self.held.values():
             left = left if lease.idle or lease.serves else remaining_after(left, lease.entry.shape)
-        return replace(left, cpu=max(left.cpu, 0))
+        left = replace(left, cpu=max(left.cpu, 0))
+        if not (gpus := self.gpus_left()):
+            return left
+        shares = sorted(rest for rest in gpus if 0 < rest < WHOLE)
+        return replace(left, device_count=gpus.count(WHOLE), device_shares=shares)
+
+    def gpus_left(self) -> list[int]:
+        """Thousandths of each GPU of the host that no held job has; empty if it offers none."""
+        count = self.capacity.device_count if self.capacity.device.startswith("gpu") else 0
+        left = [0 if place in self.gpus_out else WHOLE for place in range(count)]
+        for lease in self.held.values():
+            for place in lease.gpus if not lease.idle else ():
+                left[place] = max(left[place] - part_of_each(lease.entry.shape), 0)
+        return left
+
+    def has_alone(self, lease: HeldLease, place: int) -> bool:
+        """Whether no other job at work has a part of the GPU."""
+        return not any(place in other.gpus for other in self.held.values() if other is not lease and not other.idle)
 
     def use_again(self, lease: HeldLease) -> None:
         """Have an idle job use the host again, or be put back unstarted where others have taken its room."""
-        if lease.idle and shortage(lease.entry.shape, self.free(), HostKind()):
-            lease.ask_to_stop(0.0, ExitKind.PREEMPTED)
+        if lease.idle:
+            if shortage(lease.entry.shape, self.free(), HostKind()):
+                lease.ask_to_stop(0.0, ExitKind.PREEMPTED)
+            lease.gpus = gpus_for(lease.entry.shape, self.gpus_left())
         lease.idle = False
 
     def nothing_to_do(self) -> bool:
@@ -131,6 +160,7 @@ class Leases:
                 usage=lease.task.usage if lease.task else None,
                 activity=lease.activity,
                 ports=dict(lease.ports),
+                gpus=list(lease.gpus),
             )
             for job, lease in self.held.items()
         }

@@ -25,11 +25,12 @@ def shape_of(spec: JobSpec) -> Shape:
         memory=int(wants.memory),
         disk=int(wants.disk),
         device="" if accelerator is None else "-".join(p for p in (accelerator.kind, accelerator.variant) if p).lower(),
-        device_count=0 if accelerator is None else accelerator.count,
+        device_count=0 if accelerator is None else int(accelerator.count),
         on_demand=not wants.preemptible,
         actor=spec.actor,
         packages=needs_environment(spec.environment),
         image=bool(spec.environment.docker_image),
+        device_share=0 if accelerator is None or accelerator.count >= 1 else round(accelerator.count * 1000),
     )
 
 
@@ -80,6 +81,8 @@ def shortage(shape: Shape, free: Resources, host: HostKind) -> str:
             return f"{what}: {wanted} bytes wanted, {has} free"
     if shape.device and not _device_matches(shape.device, free.device):
         return f"device: {shape.device} wanted, {free.device or 'none'} here"
+    if shape.device_share > max([*free.device_shares, 1000 * free.device_count]):
+        return f"device: {shape.device_share / 1000:g} of a {shape.device} wanted, less is free of each"
     if shape.device_count > free.device_count:
         return f"device: {shape.device_count} x {shape.device} wanted, {free.device_count} free"
     return ""

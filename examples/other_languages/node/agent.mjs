@@ -243,8 +243,9 @@ export function fits({ amounts, actor, onDemand, software, device, count }, agen
   const { free, preemptible = false, inbound = true, software: { pythons = [], containers = "" } = {} } = agent;
   if ((actor && !inbound) || (onDemand && preemptible)) return false;
   if ((software.includes("e") && !pythons.length) || (software.includes("i") && !containers)) return false;
-  const { device: here = "", device_count = 0 } = free;
-  if (device && (count > device_count || ![here, here.split("-")[0]].includes(device))) return false;
+  const { device: here = "", device_count = 0, device_shares = [] } = free;
+  const most = count < 1 ? Math.max(device_count, ...device_shares.map((share) => share / 1000)) : device_count;
+  if (device && (count > most || ![here, here.split("-")[0]].includes(device))) return false;
   return Object.entries(amounts).every(([name, amount]) => amount <= (free[name] ?? 0));
 }
 

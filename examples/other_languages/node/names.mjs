@@ -82,7 +82,7 @@ function deviceShape(device) {
 }
 
 const ENTRY = /^(\d{3}[0-9a-hjkmnp-tv-z]{9})-([A-Za-z0-9][\w.-]*)~([1-9]\d*)~(c.+)$/;
-const SHAPE = /^c(\d+)m(\d+)d(\d+)(o?)(a?)(e?i?)(?:g([1-9]\d*)([a-z0-9._-]+))?$/;
+const SHAPE = /^c(\d+)m(\d+)d(\d+)(o?)(a?)(e?i?)(?:g([1-9]\d*|0\.\d{0,2}[1-9])([a-z][a-z0-9._-]*))?$/;
 
 /** What the name of a pending entry says: {key, job, attempt, needs}; null if it is none. */
 export function parsePending(key) {

@@ -93,6 +93,8 @@ def capacity_of(cpu: float | None, memory: str | None, gpus: str | None) -> Reso
         found = replace(found, memory=parse_bytes("--memory", memory))
     if gpus is not None:
         kind, count = parse_gpus(gpus)
+        if not isinstance(count, int):
+            raise InvalidInput("--gpus", gpus, "an agent offers whole GPUs, parts of which jobs may ask for")
         device = f"gpu-{kind.lower()}" if kind else found.device or "gpu"
         found = replace(found, device=device if count else "", device_count=count)
     return found

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fray_coordinator.store.records import Stored
     from fray_layouts.records import AgentRecord
 
-_COLUMNS = ("AGENT", "POOL", "STATE", "HEARTBEAT", "JOBS", "FREE", "CAPACITY", "PROBLEM")
+_COLUMNS = ("AGENT", "POOL", "STATE", "HEARTBEAT", "JOBS", "GPUS", "FREE", "CAPACITY", "PROBLEM")
 
 
 @as_command
@@ -64,7 +64,17 @@ def _row(agent: Stored[AgentRecord], now: float) -> tuple[str, ...]:
         _state(agent, now),
         f"{format_duration(now - agent.updated)} ago",
         str(len(record.holdings)),
+        _gpus(record),
         resources_text(record.free),
         resources_text(record.capacity) + ", preemptible" * record.preemptible + ", no actors" * (not record.inbound),
         record.problem,
     )
+
+
+def _gpus(agent: AgentRecord) -> str:
+    """The agent's GPUs that jobs have, and which."""
+    jobs: dict[int, list[str]] = {}
+    for job, holding in agent.holdings.items():
+        for place in holding.gpus:
+            jobs.setdefault(place, []).append(job)
+    return "; ".join(f"{place}: {', '.join(jobs[place])}" for place in sorted(jobs))

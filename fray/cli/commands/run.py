@@ -35,7 +35,7 @@ _EXIT_STOPPED = 130
 @click.option("--name", help="Name of the job; by default the program's.")
 @click.option("--cpu", type=float, help="Cores; 1 by default.")
 @click.option("--memory", help="Memory, such as 512MiB or 2GB.")
-@click.option("--gpus", help="GPUs: a count, or kind:count such as h100:8.")
+@click.option("--gpus", help="GPUs: a count, or kind:count such as h100:8; 0.5 shares one.")
 @click.option(
     "--env",
     "-e",

@@ -17,6 +17,7 @@ class Holding(msgspec.Struct, kw_only=True, omit_defaults=True):
         attempt: the attempt that is (or is about to be) held.
         phase: "claiming" (not known to be applied), "running", "ending" (until terminal or the next entry exists).
         usage: as last measured; None if it was not yet, or cannot be.
+        gpus: places of the GPUs that it has among those of its agent, from 0.
         ports: numbers of the ports that it has on its host, by their names.
         activity: what the agent does before the task starts, such as "building the environment", for people.
     """
@@ -24,6 +25,7 @@ class Holding(msgspec.Struct, kw_only=True, omit_defaults=True):
     attempt: AttemptNumber
     phase: str = HoldingPhase.CLAIMING
     usage: ResourceUsage | None = None
+    gpus: list[Count] = []
     ports: dict[str, int] = {}
     activity: str = ""
 
@@ -35,6 +37,7 @@ class Resources(msgspec.Struct, kw_only=True, omit_defaults=True):
         cpu: cores, in thousandths.
         device: "gpu-h100", "tpu-v5litepod-16" ...: kind and variant of the accelerator; "" for none.
         device_count: accelerators (GPU) or chips of this host (TPU).
+        device_shares: thousandths that are left of each GPU that jobs share; none of a GPU that is whole or taken.
     """
 
     cpu: Amount = 0
@@ -42,6 +45,7 @@ class Resources(msgspec.Struct, kw_only=True, omit_defaults=True):
     disk: Amount = 0
     device: str = ""
     device_count: Amount = 0
+    device_shares: list[Amount] = []
 
 
 class Software(msgspec.Struct, kw_only=True, omit_defaults=True):

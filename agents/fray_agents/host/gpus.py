@@ -1,0 +1,76 @@
+"""The GPUs of this host: how a task is told which are its own, and what nvidia-smi says of them."""
+
+import asyncio
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+
+QUERY_TIMEOUT = 20.0
+"""Seconds that nvidia-smi may take: a driver that wakes up takes some, and one that is broken hangs."""
+
+_SHARED_SERVERS = ("nvidia-cuda-mps-server",)
+"""Programs that have GPUs on behalf of others, and keep them."""
+
+_NONE = "-1"
+"""No GPU, for CUDA as for HIP, which takes an empty text for all of them."""
+
+
+def gpu_names(count: int, environ: Mapping[str, str] = os.environ) -> list[str]:
+    """What programs call the GPUs that an agent offers: indices or UUIDs, those that it may see itself."""
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    given = [part.strip() for part in visible.split(",")] if visible else []
+    return [*given, *(str(number) for number in range(len(given), count))][:count]
+
+
+def gpu_variables(names: Sequence[str]) -> dict[str, str]:
+    """The variables by which CUDA, ROCm and oneAPI see these GPUs and no others."""
+    chosen = ",".join(names) or _NONE
+    return {
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": chosen,
+        "HIP_VISIBLE_DEVICES": chosen,
+        "ONEAPI_DEVICE_SELECTOR": f"level_zero:{chosen}" if names else "*:cpu",
+    }
+
+
+async def gpus_in_trouble(names: Sequence[str], environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Why some of these GPUs cannot be used now, by their names; empty where no nvidia-smi can tell.
+
+    A GPU is in trouble if a process computes on it, if the driver does not list it, or if nvidia-smi fails. Parts of a
+    GPU (MIG) are not looked at.
+    """
+    program = shutil.which("nvidia-smi", path=environ.get("PATH"))
+    asked = [name for name in names if not name.startswith("MIG")]
+    if program is None or not asked:
+        return {}
+    try:
+        listed = await _query(program, "--query-gpu=index,uuid")
+        computing = await _query(program, "--query-compute-apps=gpu_uuid,pid,process_name")
+    except (OSError, TimeoutError) as error:
+        return dict.fromkeys(asked, f"nvidia-smi fails: {error or 'it does not answer'}")
+    uuids = {row[0]: row[-1] for row in listed} | {row[-1]: row[-1] for row in listed}
+    users = {row[0]: row for row in computing if not row[-1].endswith(_SHARED_SERVERS)}
+    trouble = {}
+    for name in asked:
+        uuid = next((uuids[known] for known in uuids if known == name or known.startswith(f"{name}-")), None)
+        if uuid is None:
+            trouble[name] = "the driver does not list it any more"
+        elif uuid in users:
+            trouble[name] = f"process {users[uuid][1]} ({users[uuid][-1]}) computes on it, which is of no job here"
+    return trouble
+
+
+async def _query(program: str, what: str) -> list[list[str]]:
+    """Rows of an answer of nvidia-smi. Raises OSError if it fails, and TimeoutError."""
+    process = await asyncio.create_subprocess_exec(
+        program, what, "--format=csv,noheader", stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    try:
+        out, _ = await asyncio.wait_for(process.communicate(), QUERY_TIMEOUT)
+    except BaseException:
+        process.kill()
+        raise
+    text = out.decode(errors="replace").strip()
+    if process.returncode:
+        raise OSError(text[-200:] or f"exit code {process.returncode}")
+    return [[part.strip() for part in line.split(",")] for line in text.splitlines()]
