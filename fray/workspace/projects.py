@@ -4,10 +4,8 @@ import os
 import re
 import sys
 import sysconfig
-import tomllib
 from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache, partial
-from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -100,6 +98,8 @@ def _installed_places() -> set[Path]:
 
 def _is_installed(project: Path) -> bool:
     """Whether the packages of this process have the project among them, perhaps in a way that it can be edited."""
+    from importlib import metadata  # costs 10 ms, which commands need not wait for
+
     file = project / "pyproject.toml"
     name = _tables(_content(file), file).get("project", {}).get("name") if file.exists() else None
     try:
@@ -117,6 +117,8 @@ def _content(file: Path) -> bytes:
 
 def _tables(data: bytes, file: Path) -> dict[str, dict[str, Any]]:
     """The tables at the top of a TOML file."""
+    import tomllib  # not for a project that is known
+
     try:
         found = tomllib.loads(data.decode())
     except (ValueError, RecursionError) as error:  # no TOML, or no UTF-8
