@@ -5,6 +5,7 @@ The answer is the seconds from the submission to the first line of the job, by t
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -29,7 +30,11 @@ def submit_and_wait(client: JobSubmissionClient, line: str) -> float:
         time.sleep(POLL)
     if status is not JobStatus.SUCCEEDED:
         raise RuntimeError(f"{job} {status}: {client.get_job_info(job).message}")
-    return float(client.get_job_logs(job).splitlines()[-1]) - begun
+    while True:
+        lines = client.get_job_logs(job).splitlines()
+        with contextlib.suppress(IndexError, ValueError):  # the log is behind the status, and begins with Ray's words
+            return float(lines[-1]) - begun
+        time.sleep(POLL)
 
 
 def submitter(head: Any) -> Callable[[str], float]:

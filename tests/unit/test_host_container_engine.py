@@ -41,7 +41,9 @@ async def flags(name: str) -> set[str]:
 
 @pytest.mark.parametrize("name", ["podman", "docker"])
 async def test_a_container_has_the_hosts_network_and_the_agents_user(name: str, info: dict[str, Any]) -> None:
-    assert {"--network=host", "--ipc=host", "--user=1000:100", "--init", "--pull=never"} < await flags(name)
+    assert {"--network=host", "--volume=/dev/shm:/dev/shm", "--user=1000:100", "--init", "--pull=never"} < await flags(
+        name
+    )
 
 
 async def test_podman_keeps_a_container_in_the_tasks_cgroup_where_it_can(info: dict[str, Any]) -> None:

@@ -31,7 +31,7 @@ _MAX_PROCESSES = 32 * 1024
 _COMMON_FLAGS = (
     "--init",  # a program that is the first of its namespace ignores SIGTERM
     "--network=host",
-    "--ipc=host",  # shared memory as large as the host's
+    "--volume=/dev/shm:/dev/shm",  # shared memory as large as the host's
     "--security-opt=label=disable",  # SELinux keeps a container from directories that are not labelled for it
     "--no-healthcheck",
     "--pull=never",

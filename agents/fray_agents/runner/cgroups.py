@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import os
 
+HOST_OOM_COUNTER = "/proc/vmstat"
+"""The file that counts the out-of-memory kills of the whole host; containers have cgroups that are gone with them."""
+
 UNIFIED = ""
 """The controller of cgroups v2, which has one tree for all."""
 
@@ -56,7 +59,7 @@ def oom_counter(own: str, root: str = "/") -> str:
     for path in candidates:
         if os.path.exists(path):
             return path
-    return os.path.join(root, "proc/vmstat")
+    return os.path.join(root, HOST_OOM_COUNTER.lstrip("/"))
 
 
 def oom_kills(counter: str) -> int:

@@ -21,6 +21,7 @@ import msgspec
 from fray_agents import runner
 from fray_agents.host.container_engine import EngineFailed
 from fray_agents.host.directories import remove_tree
+from fray_agents.runner.cgroups import HOST_OOM_COUNTER
 from fray_agents.runner.exit_report import too_large, unreadable_result
 from fray_agents.runner.task_cgroup import TaskCgroup
 from fray_agents.runner.task_log import CHUNK_BYTES, PART, chunk_name
@@ -366,7 +367,7 @@ def _start_request(spec: TaskSpec, deadline: float) -> dict[str, Any]:
         "spool_limit": spec.spool_limit,
         "in_container": spec.container is not None,
         "limits": vars(spec.limits),
-        "oom_counter": str(spec.oom_counter or ""),
+        "oom_counter": str(spec.oom_counter or (HOST_OOM_COUNTER if spec.container is not None else "")),
     }
 
 
