@@ -73,10 +73,10 @@ def steps(submit: Submit, projects: Projects, samples: int) -> dict[str, Any]:
 def fray_submit(cluster: StorageCluster, folder: Path, packages: bool) -> float:
     if not packages:
         (folder / "requirements.txt").unlink(missing_ok=True)
-    command = ["-c", CLOCK_OF_PACKAGES if packages else CLOCK]
+    program, *arguments = ["python", "-c", CLOCK_OF_PACKAGES] if packages else [PYTHON, "-c", CLOCK]
     begun = time.time()
     request = JobRequest(
-        "job", Entrypoint.from_binary("python", command), environment=EnvironmentConfig(workspace=str(folder))
+        "job", Entrypoint.from_binary(program, arguments), environment=EnvironmentConfig(workspace=str(folder))
     )
     job = cluster.launch(request)
     cluster.wait(job, raise_on_failure=True)

@@ -6,6 +6,7 @@ The answer is the seconds from the submission to the first line of the job, by t
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -24,8 +25,9 @@ def submit_and_wait(client: JobSubmissionClient, line: str) -> float:
     if names:
         environment["pip"] = wheels.split(",")
     program = "".join(f"import {name}; " for name in names) + "import time; print(time.time())"
+    python = "python" if names else sys.executable
     begun = time.time()
-    job = client.submit_job(entrypoint=f"python -c '{program}'", runtime_env=environment)
+    job = client.submit_job(entrypoint=f"{python} -c '{program}'", runtime_env=environment)
     while not (status := client.get_job_status(job)).is_terminal():
         time.sleep(POLL)
     if status is not JobStatus.SUCCEEDED:
