@@ -21,7 +21,10 @@ from fray_layouts.records import Resources
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The resources of a pending job, as far as an agent must know them to see from the key alone whether it fits."""
+    """The resources of a pending job, as far as an agent must know them to see from the key alone whether it fits.
+
+    device_share: thousandths of one device that is shared; then there is no count of whole ones.
+    """
 
     cpu: int
     memory: int
@@ -33,7 +36,6 @@ class Shape:
     packages: bool = False
     image: bool = False
     device_share: int = 0
-    """Thousandths of one device that is shared; then there is no count of whole ones."""
 
     def resources(self) -> Resources:
         return Resources(

@@ -9,8 +9,8 @@ from hypothesis import given, settings, strategies as st
 
 from fray_agents.agent.gpu_watch import GpuWatch
 from fray_agents.agent.leases import Leases
+from fray_agents.environments.errors import HostUnfit
 from fray_agents.host.gpus import gpu_names, gpu_variables, gpus_in_trouble
-from fray_agents.tasks.handle import StartFailed
 from fray_coordinator.protocol.gpu_assignment import gpus_for
 from fray_coordinator.protocol.scheduling import HostKind, shape_of, shortage
 from fray_layouts.index_keys import PendingKey, Shape
@@ -130,7 +130,7 @@ def test_a_gpu_that_stays_in_use_is_taken_out_told_and_offered_again(
         shared, second = member.leases.add(entry(0.5, 1)), member.leases.add(entry(1, 2))
         await watch.check(shared)
         before = core.clock.boottime()
-        with pytest.raises(StartFailed, match="GPU 1 is taken out: process 47 computes on it"):
+        with pytest.raises(HostUnfit, match="GPU 1 is taken out: process 47 computes on it"):
             await watch.check(second)
         assert core.clock.boottime() - before >= 10, "it may only be slow to get free"
         member.leases.remove(second)

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from fray_agents.agent.leases import HeldLease
 from fray_agents.agent.membership import Membership
+from fray_agents.environments.errors import HostUnfit
 from fray_agents.host.gpus import gpu_names, gpu_variables, gpus_in_trouble
-from fray_agents.tasks.handle import StartFailed
 
 IDLE_PATIENCE = 10.0
 """Seconds for a GPU to be free: the driver takes some to clear the memory of a process that was killed."""
@@ -41,11 +41,11 @@ class GpuWatch:
         """Return when nobody else uses the job's GPUs, those aside that it shares with other jobs.
 
         Raises:
-            StartFailed: one is in trouble, and is taken out; or there were none left for the job.
+            HostUnfit: one is in trouble, and is taken out; or there were none left for the job.
         """
         leases = self.member.leases
         if self.names and lease.entry.shape.device and not lease.gpus:
-            raise StartFailed("the GPUs of this host have been given to others, or were taken out")
+            raise HostUnfit("the GPUs of this host have been given to others, or were taken out")
         places = {self.names[place]: place for place in lease.gpus if leases.has_alone(lease, place)}
         clock = self.member.core.clock
         give_up_at = clock.boottime() + IDLE_PATIENCE
@@ -53,7 +53,7 @@ class GpuWatch:
             if clock.boottime() >= give_up_at:
                 leases.gpus_out |= {places[name]: why for name, why in trouble.items()}
                 self._tell()
-                raise StartFailed("; ".join(f"GPU {name} is taken out: {why}" for name, why in trouble.items()))
+                raise HostUnfit("; ".join(f"GPU {name} is taken out: {why}" for name, why in trouble.items()))
             await clock.sleep(0.5)
 
     async def run(self) -> None:

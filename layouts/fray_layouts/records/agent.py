@@ -26,7 +26,7 @@ class Holding(msgspec.Struct, kw_only=True, omit_defaults=True):
     phase: str = HoldingPhase.CLAIMING
     usage: ResourceUsage | None = None
     gpus: list[Count] = []
-    ports: dict[str, int] = {}
+    ports: dict[str, Count] = {}
     activity: str = ""
 
 
