@@ -34,7 +34,13 @@ def _check_checkpointing(config: ActorConfig, policy: CheckpointConfig) -> None:
 
 
 def idempotent(method: F) -> F:
-    """Mark a method that may run twice for one call: a call is made again when its actor died while it ran."""
+    """Mark a method that may run twice for one call: a call is made again when its actor died while it ran.
+
+        @idempotent
+        def get(self, key): ...
+
+    Calls of other methods raise CallInterrupted then, unless `ActorConfig.max_task_retries` allows more.
+    """
     method.__fray_idempotent__ = True  # type: ignore[attr-defined]
     return method
 

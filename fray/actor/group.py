@@ -51,7 +51,10 @@ class ActorGroup(Generic[T]):
 
     @property
     def ready_count(self) -> int:
-        """How many of the actors serve calls now; reads the storage."""
+        """How many of the actors serve calls now; each use reads the storage.
+
+        One that is restarted does not count until it is announced again.
+        """
         return len(self._cluster.run(self._ready))
 
     @property
@@ -62,11 +65,17 @@ class ActorGroup(Generic[T]):
         return [JobHandle(self._cluster, job) for job in self._job_ids]
 
     def statuses(self) -> list[JobStatus]:
-        """The status of each actor's job, in the order of their numbers; reads the storage."""
+        """The status of each actor's job, in the order of their numbers; reads a record for each.
+
+        RUNNING says that the process was started; `ready_count` counts those that serve calls.
+        """
         return [job.status() for job in self.jobs]
 
     def is_done(self) -> bool:
-        """Whether all of the actors have ended for good; reads the storage."""
+        """Whether all of the actors have ended for good; reads a record for each.
+
+        An actor that waits for its next restart has not ended.
+        """
         return all(status.finished() for status in self.statuses())
 
     def wait_ready(self, count: int | None = None, timeout: float = 300.0) -> list[ActorHandle[T]]:
@@ -98,12 +107,20 @@ class ActorGroup(Generic[T]):
                 log.warning("creating actors waits for their __init__: %s", error)
 
     def discover_new(self) -> list[ActorHandle[T]]:
-        """The handles of actors that serve calls now and that neither this nor `wait_ready` has returned before."""
+        """The handles of actors that serve calls now and that neither this nor `wait_ready` has returned before.
+
+        workers = group.wait_ready(1)
+        while work := more():
+            workers += group.discover_new()
+        """
         ready = self._cluster.run(self._ready)
         return self._tell([job for job in ready if job not in self._found])
 
     def shutdown(self) -> None:
-        """Ask that all of the actors end, and return at once. Later calls here raise ActorUnavailableError."""
+        """Ask that all of the actors end, and return at once. Later calls of this process raise ActorUnavailableError.
+
+        Each lets the calls that run end within its grace of ten seconds. `is_done` tells when all are gone.
+        """
         for job, handle in self._handles.items():
             self._cluster.terminate(job)
             handle._end("was shut down with its group")

@@ -83,7 +83,13 @@ C = TypeVar("C", bound=JobContext)
 
 @contextmanager
 def fray_default_job_ctx(ctx: C) -> Iterator[C]:
-    """Make `ctx` the default job context inside the `with` block."""
+    """Make `ctx` the default job context of this thread or coroutine inside the `with` block, which gets it.
+
+        with fray_default_job_ctx(create_job_ctx("threadpool", max_workers=8)):
+            main()  # get_default_job_ctx() there is that one
+
+    Threads that are started in the block do not inherit it. The context is not closed at the end.
+    """
     token = _job_context.set(ctx)
     try:
         yield ctx

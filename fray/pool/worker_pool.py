@@ -149,7 +149,10 @@ class WorkerPool:
 
     @property
     def size(self) -> int:
-        """How many workers the pool has now; `resize` changes how many it should have."""
+        """How many workers the pool has now, of those that run; of a pool with a queue, as of a few seconds ago.
+
+        `resize` changes how many it should have; `wait_for_workers` waits for them.
+        """
         return self._transport.workers
 
     @property
@@ -191,13 +194,27 @@ class WorkerPool:
         return known if known is not None else self._submit([TaskCall(packed_function(fn), args, kwargs, key)])[0]
 
     def map_as(self, fn: Callable[[S], T], items: Mapping[str, S]) -> list[Future[T]]:
-        """Submit `fn(item)` for each key and item as `submit_as` does, in one push; the futures in their order."""
+        """Submit `fn(item)` for each key and item as `submit_as` does, in one push; the futures in their order.
+
+            pool = WorkerPool.attach("nightly", create=True)
+            futures = pool.map_as(process, {path: path for path in paths})  # goes on where an earlier run has died
+
+        Raises:
+            InvalidInput: something cannot be pickled, or the pool has no queue.
+            PoolClosed: the pool was shut down.
+        """
         known, function = self._queued("map_as").futures, packed_function(fn)
         self._submit([TaskCall(function, (item,), {}, key) for key, item in items.items() if key not in known])
         return [known[key] for key in items]
 
     def map(self, fn: Callable[[S], T], items: Iterable[S]) -> list[Future[T]]:
-        """Submit `fn(item)` for each item; the futures in their order. Raises as `submit`."""
+        """Submit `fn(item)` for each item, and return the futures in their order, at once.
+
+        The function is packed once for all. `as_completed` gives the futures as they are done.
+
+        Raises:
+            InvalidInput, PoolClosed: as `submit`; nothing was submitted.
+        """
         function = packed_function(fn)
         return self._submit([TaskCall(function, (item,), {}) for item in items])
 
@@ -249,7 +266,13 @@ class WorkerPool:
             self._transport.end()
 
     def detach(self) -> None:
-        """End the workers of a pool with a queue; its tasks and their outcomes stay, and `attach` goes on with them."""
+        """End the workers of a pool with a queue; its tasks and their outcomes stay, and `attach` goes on with them.
+
+        Futures of this process that are not done raise PoolClosed.
+
+        Raises:
+            InvalidInput: the pool has no queue.
+        """
         queued = self._queued("detach")
         if self._end():
             queued.detach()

@@ -68,7 +68,11 @@ class Queue(Generic[T]):
 
     @property
     def aio(self) -> AsyncQueue[T]:
-        """The same queue with coroutines for methods: `await queue.aio.pop()`."""
+        """The same queue with coroutines for methods, which never block the caller's event loop.
+
+        lease = await queue.aio.pop(wait=30)
+        async with lease: ...
+        """
         return AsyncQueue(self)
 
     def push(self, item: T) -> None:
@@ -94,8 +98,10 @@ class Queue(Generic[T]):
     def peek(self) -> T | None:
         """The oldest item that nobody has, which stays where it is; None if there is none.
 
+        Another consumer may take it at any moment: to work on an item, `pop` it.
+
         Raises:
-            Unreadable: it cannot be decoded here.
+            Unreadable: it cannot be decoded here. Import what it needs, or let `pop` make it a dead letter.
         """
         return sync.run_unsuspended(self._blocking.peek())
 
@@ -110,7 +116,14 @@ class Queue(Generic[T]):
         return sync.run_unsuspended(self._blocking.pop(lease_timeout, wait))
 
     def pop_many(self, count: int, lease_timeout: float = 60.0, wait: float = 0.0) -> list[Lease[T]]:
-        """Up to `count` items, each under a lease of its own; waits for the first only."""
+        """Up to `count` items, each under a lease of its own, as `pop` gives one; [] if there is none.
+
+        Quicker than as many calls of `pop`, as `done` of many leases is.
+
+        Args:
+            count: at least 1. Fewer come if fewer are free: only the first is waited for.
+            lease_timeout, wait: as for `pop`.
+        """
         return sync.run_unsuspended(self._blocking.pop_many(count, lease_timeout, wait))
 
     def done(self, lease: Leases[T]) -> None:
@@ -136,7 +149,12 @@ class Queue(Generic[T]):
         sync.run_unsuspended(self._blocking.release(lease, failed))
 
     def extend(self, lease: Lease[T], seconds: float) -> None:
-        """Keep the item for at least `seconds` from now on; the lease's `deadline` moves. Raises as `done` does."""
+        """Keep the item for at least `seconds` from now on; the lease's `deadline` moves.
+
+        It is never shortened. For work of unknown length, `keep` does this again and again.
+
+        Raises as `done` does.
+        """
         sync.run_unsuspended(self._blocking.extend(lease, seconds))
 
     def keep(self, lease: Lease[T]) -> None:
@@ -147,19 +165,31 @@ class Queue(Generic[T]):
         sync.run_unsuspended(self._blocking.keep(lease))
 
     def pending(self) -> int:
-        """The number of items that are leased; others' items that were stored together count together."""
+        """The number of items that are leased, by whichever consumer; reads the storage.
+
+        Of items that were pushed in one batch, and that another process has, all that are not done count as leased.
+        """
         return sync.run_unsuspended(self._blocking.pending())
 
     def size(self) -> int:
-        """The number of items that nobody has leased; without dead letters."""
+        """The number of items that nobody has leased; reads the storage.
+
+        Dead letters do not count. Others push and pop meanwhile, so that the number is one of a moment ago.
+        """
         return sync.run_unsuspended(self._blocking.size())
 
     def counts(self) -> Counts:
-        """The numbers of items by state, and when the oldest was pushed; see `Counts`."""
+        """The numbers of items by state, and when the oldest was pushed (see `Counts`), read in one go.
+
+        `size` and `pending` are parts of it: who needs both asks for this.
+        """
         return sync.run_unsuspended(self._blocking.counts())
 
     def letters(self, limit: int = 100) -> list[DeadLetter]:
-        """The oldest dead letters, at most `limit`: items that were given up, and why. They stay where they are."""
+        """The oldest dead letters, at most `limit`: items that were given up, and why. They stay where they are.
+
+        An item is given up after `max_deliveries` failures, or when it cannot be decoded. `redrive` pushes it again.
+        """
         return sync.run_unsuspended(self._blocking.letters(limit))
 
     def redrive(self, limit: int | None = None) -> int:
@@ -171,7 +201,10 @@ class Queue(Generic[T]):
         return sync.run_unsuspended(self._blocking.redrive(limit))
 
     def purge(self) -> int:
-        """Complete every item, also leased ones, and return how many. Dead letters stay."""
+        """Complete every item, also leased ones, and return how many. Dead letters stay.
+
+        Whoever has leased one meanwhile gets LeaseLost from `done`. Nothing brings the items back.
+        """
         return sync.run_unsuspended(self._blocking.purge())
 
     def __iter__(self) -> Iterator[Lease[T]]:
@@ -180,7 +213,10 @@ class Queue(Generic[T]):
             yield lease
 
     def close(self) -> None:
-        """Give the items that this process has leased back to the queue. Using the queue again opens it again."""
+        """Give the items that this process has leased back to the queue, at once and without counting a failure.
+
+        The end of the main thread, and of a `with` block, does the same. Using the queue again opens it again.
+        """
         sync.run_unsuspended(self._blocking.close())
 
     def __enter__(self) -> Self:

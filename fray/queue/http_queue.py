@@ -197,11 +197,17 @@ class HttpQueueServer:
         return HttpQueue(self.get_client_host(), self.port, name, cluster=self._cluster)
 
     def start(self) -> None:
-        """Begin to serve, in threads of this process, until `close`; returns at once."""
+        """Begin to serve, in threads of this process, until `close`; returns at once. A `with` block does both.
+
+        Clients are authenticated by the cluster's key, and connections encrypted if the cluster's settings say so.
+        """
         self._server.start()
 
     def close(self) -> None:
-        """Stop serving, and give the items that clients have leased back to their queues."""
+        """Stop serving, and give the items that clients have leased back to their queues.
+
+        Calls of clients raise `ConnectionLost` from then on. What is in a `MemoryQueue` stays there.
+        """
         self._server.close()
         for queue in self._queues.values():
             queue.close()

@@ -300,12 +300,21 @@ class ActorMethod(Generic[P, R]):
         self._policy = policy
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call and wait for the result."""
+        """Call and wait for the result, for however long it takes; `remote` and `result` bound the wait.
+
+        Arguments are pickled: the actor gets copies. Calls of one thread to one actor run in the order they were made.
+        """
         result: R = self._caller().call(self._name, args, kwargs, self._policy)
         return result
 
     def remote(self, *args: P.args, **kwargs: P.kwargs) -> ActorFuture[R]:
-        """Call without waiting, neither for the result nor for an actor."""
+        """Call without waiting, neither for the result nor for an actor; raises nothing but what pickling raises.
+
+            futures = [handle.score.remote(batch) for batch in batches]
+            scores = [future.result() for future in futures]
+
+        The arguments are copied before this returns. Calls of one thread to one actor run in the order they were made.
+        """
         return self._caller().start(self._name, args, kwargs, self._policy)
 
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> ActorFuture[R]:
@@ -313,7 +322,14 @@ class ActorMethod(Generic[P, R]):
         return self._caller().start(self._name, args, kwargs, self._policy)
 
     def stream(self, *args: P.args, **kwargs: P.kwargs) -> Iterator[Any]:
-        """Call a generator and iterate over the items that it yields; it waits while the consumer is slow."""
+        """Call a generator and iterate over the items that it yields, as they come.
+
+            for token in handle.generate.stream(prompt):
+                print(token, end="")
+
+        The generator waits while the consumer is slow, and is closed when the consumer stops. If its process dies in
+        between, the iteration raises CallInterrupted: what was yielded cannot be yielded again.
+        """
         return self._caller().stream(self._name, args, kwargs, self._policy)
 
     def __repr__(self) -> str:

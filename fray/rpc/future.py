@@ -118,14 +118,20 @@ class ActorFuture(HasReadySignal, Generic[T]):
                 moved.result(_seconds_left(deadline))
 
     def done(self) -> bool:
-        """Whether `result` would return or raise at once. Never waits."""
+        """Whether `result` would return or raise at once. Never waits, and asks neither actor nor storage.
+
+        False again while a call whose actor was lost is made once more.
+        """
         call, moved = self._call, self._moved
         if moved is not None:
             return moved.done() and moved.exception() is not None
         return bool(call.done()) and not is_lost(call.exception())
 
     def exception(self) -> BaseException | None:
-        """The exception that `result` would raise; None while the call is on its way, or if it succeeded."""
+        """The exception that `result` would raise; None while the call is on its way, or if it succeeded.
+
+        Never waits: ask `done` first, to tell these two apart. The cause is the traceback in the actor's process.
+        """
         if not self.done():
             return None
         moved = self._moved

@@ -148,10 +148,13 @@ class ActorPool(Generic[T]):
         return self._first().address
 
     def wait_for_size(self, min_size: int, timeout: float = 60.0) -> None:
-        """Block until there are at least `min_size` actors.
+        """Block until there are at least `min_size` actors; looks their name up at growing intervals.
+
+        Args:
+            timeout: seconds to wait.
 
         Raises:
-            TimeoutError: there are fewer after `timeout` seconds.
+            TimeoutError: there are fewer by then; the message says how many.
         """
         self._calls.balancer.wait_for_size(min_size, time.monotonic() + timeout)
 

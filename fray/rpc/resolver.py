@@ -22,7 +22,13 @@ class Resolver(EndpointSource):
     """Gives pools of the actors that have a name; a subclass says where they are found, by `find` and `connect`."""
 
     def lookup(self, name: str) -> ActorPool[Any]:
-        """A pool of the actors of that name, even if there is none yet; they are looked up when first needed."""
+        """A pool of the actors of that name, even if there is none yet; they are looked up when first needed.
+
+            models = ClusterResolver(current_cluster()).lookup("model")
+            answers = models.call(idempotent=True).predict(prompts)
+
+        A call waits for an actor to come up for as long as the resolver is patient, a minute in a cluster.
+        """
         return ActorPool(self, name)
 
     def lookup_all(self, name: str) -> list[ActorPool[Any]]:

@@ -154,7 +154,9 @@ class ActorServer:
         return ActorId(record.actor_id)
 
     def unregister(self, name: str) -> None:
-        """Withdraw an actor: new calls do not find it, and running ones go on.
+        """Withdraw an actor: who looks its name up does not find it any more, and calls that run go on.
+
+        Calls that wait for their turn fail, and are made at another actor of the name if there is one.
 
         Raises:
             InvalidInput: no actor has that name here.
