@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import random
 import types
 from collections.abc import Generator
 from typing import Any
@@ -23,9 +25,25 @@ from fray_coordinator.store.interface import ANY
 from fray_layouts import codec, object_keys
 from fray_layouts.records import AgentRecord
 from tests.simulation.broken_code import Swap, Variants, everywhere
+from tests.simulation.scenario import Scenario
+from tests.simulation.weather import Rates
 
 VARIANTS = Variants()
 variant = VARIANTS.variant
+where = VARIANTS.where
+
+
+def short_lives() -> list[Swap]:
+    """A setting: agents come and go, and what they wrote lands late or twice."""
+    plan, rates = Scenario.drawn, Rates.drawn
+
+    def drawn(draw: random.Random) -> Scenario:
+        return dataclasses.replace(plan(draw), hosts=6, preempt_every=30.0, storm_of_sigterms_every=60.0)
+
+    def late(draw: random.Random) -> Rates:
+        return dataclasses.replace(rates(draw), applied_late=0.1, twice=0.15)
+
+    return [(Scenario, "drawn", staticmethod(drawn)), (Rates, "drawn", staticmethod(late))]
 
 
 # --- heartbeat, trust, mail
@@ -218,7 +236,7 @@ def reaping_done_once() -> list[Swap]:
     return [(reaper, "reap", reap)]
 
 
-@variant
+@where(short_lives())
 def records_of_agents_go_at_once() -> list[Swap]:
     """Who is no more is removed, though the creation of its record may be on its way once more."""
     return everywhere(retention.removable_agents, lambda ended, now, settings: list(ended))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import random
 from typing import Any
 
 from msgspec.structs import replace
@@ -21,9 +23,22 @@ from fray_coordinator.store.records import (
 from fray_layouts.object_keys import JobId
 from fray_layouts.records import JobRecord
 from tests.simulation.broken_code import Swap, Variants, everywhere
+from tests.simulation.scenario import Habits, People
 
 VARIANTS = Variants()
 variant = VARIANTS.variant
+where = VARIANTS.where
+
+
+def files_come_and_change() -> list[Swap]:
+    """A setting: people do nothing but drop files, overwrite them and take them back."""
+    real = People.drawn
+
+    def drawn(draw: random.Random) -> People:
+        habits = Habits({"drop": 3.0, "overwrite": 3.0, "take_back": 1.0})
+        return dataclasses.replace(real(draw), pause=1.0, habits=habits)
+
+    return [(People, "drawn", staticmethod(drawn))]
 
 
 # --- submission, children, inbox, retention
@@ -66,7 +81,7 @@ def no_repair() -> list[Swap]:
     return [(Repair, "run", run)]
 
 
-@variant
+@where(files_come_and_change())
 def admitted_without_a_second_look() -> list[Swap]:
     """A drop is admitted as it was read, whatever the inbox holds by then."""
     real = admission.admit_or_withdraw
