@@ -15,6 +15,7 @@ from fray_agents.environments.errors import EnvironmentFailed
 from fray_agents.tasks.handle import StartFailed, TaskHandle, TaskSpec
 from fray_coordinator.errors import BadRecord, ParentNotRunning, StoreError, StoreRefused, StoreUnavailable
 from fray_coordinator.jobs.submission import submit
+from fray_layouts.errors import InvalidInput
 from fray_layouts.records import Resources
 from fray_layouts.spec import parse_spec
 from tests.simulation.disk import DiskPath
@@ -182,6 +183,10 @@ class Host:
                         break
                 except (ParentNotRunning, BadRecord):
                     return
+                except InvalidInput:
+                    if self.world.strangers.changed(raw.get("id", "")):
+                        break
+                    raise
 
     def _in(self, delay: float, act: Any, *args: Any) -> None:
         self.world.loop.call_later(delay, act, *args, context=self.owner.context())

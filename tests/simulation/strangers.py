@@ -192,6 +192,10 @@ class Strangers:
         """Whether what lies there was written by strangers, or on top of what they wrote."""
         return key in self.odd
 
+    def changed(self, own_id: str) -> bool:
+        """Whether the job that was submitted under this id may now say another thing than its submitter does."""
+        return any(f"-{own_id}-" in job for job in self.harmed)
+
     def excuses(self, job: JobRecord) -> bool:
         """Whether nobody can end the job while odd objects lie where they do.
 
