@@ -24,9 +24,8 @@ from fray_coordinator.reconcile import failure_detector, reaper
 from fray_coordinator.store.interface import ANY
 from fray_layouts import codec, object_keys
 from fray_layouts.records import AgentRecord
-from tests.simulation.broken_code import Swap, Variants, everywhere
+from tests.simulation.broken_code import Swap, Variants, everywhere, late_writes
 from tests.simulation.scenario import Scenario
-from tests.simulation.weather import Rates
 
 VARIANTS = Variants()
 variant = VARIANTS.variant
@@ -35,15 +34,12 @@ where = VARIANTS.where
 
 def short_lives() -> list[Swap]:
     """A setting: agents come and go, and what they wrote lands late or twice."""
-    plan, rates = Scenario.drawn, Rates.drawn
+    real = Scenario.drawn
 
     def drawn(draw: random.Random) -> Scenario:
-        return dataclasses.replace(plan(draw), hosts=6, preempt_every=30.0, storm_of_sigterms_every=60.0)
+        return dataclasses.replace(real(draw), hosts=6, preempt_every=30.0, storm_of_sigterms_every=60.0)
 
-    def late(draw: random.Random) -> Rates:
-        return dataclasses.replace(rates(draw), applied_late=0.1, twice=0.15)
-
-    return [(Scenario, "drawn", staticmethod(drawn)), (Rates, "drawn", staticmethod(late))]
+    return [(Scenario, "drawn", staticmethod(drawn)), *late_writes()]
 
 
 # --- heartbeat, trust, mail

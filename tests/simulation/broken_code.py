@@ -6,12 +6,15 @@ too, so that it is known which of the two an invariant catches.
 
 from __future__ import annotations
 
+import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
+
+from tests.simulation.weather import Rates
 
 Swap = tuple[Any, str, Any]
 """(whose attribute, its name, what stands there instead)"""
@@ -57,3 +60,13 @@ def everywhere(old: Any, new: Any) -> list[Swap]:
     """Replace a function wherever a module of Fray refers to it."""
     modules = [module for name, module in sorted(sys.modules.items()) if name.startswith("fray_")]
     return [(m, attribute, new) for m in modules for attribute, value in vars(m).copy().items() if value is old]
+
+
+def late_writes() -> list[Swap]:
+    """A setting: many writes land late, or twice."""
+    real = Rates.drawn
+
+    def drawn(draw: random.Random) -> Rates:
+        return replace(real(draw), applied_late=0.1, twice=0.15)
+
+    return [(Rates, "drawn", staticmethod(drawn))]

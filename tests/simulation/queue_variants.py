@@ -21,10 +21,11 @@ from fray_coordinator.store.interface import ANY
 from fray_coordinator.store.records import Records, Stored, UpdateResult
 from fray_layouts import codec
 from fray_layouts.queue_records import QueueLease
-from tests.simulation.broken_code import Swap, Variants
+from tests.simulation.broken_code import Swap, Variants, late_writes
 
 VARIANTS = Variants()
 variant = VARIANTS.variant
+where = VARIANTS.where
 
 
 # --- trust and takeover
@@ -142,13 +143,13 @@ def what_was_finished_is_not_written_down() -> list[Swap]:
     return [(FinishedLog, "note", nothing)]
 
 
-@variant
+@where(late_writes())
 def finished_leases_go_at_once() -> list[Swap]:
     """Nothing is kept until half the quarantine has passed."""
     return [(collector, "is_collectable", lambda *given: True), (collector, "GATHER_SHARE", 0.0)]
 
 
-@variant
+@where(late_writes())
 def a_segment_that_landed_again_is_left() -> list[Swap]:
     """It does not look late, and when its lease goes it looks as if nobody had claimed it."""
 
