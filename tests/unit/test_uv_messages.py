@@ -87,6 +87,18 @@ def test_the_screen_keeps_lines_and_tells_of_bars(tmp_path: Path) -> None:
         "error: No solution",
         "  cause: none",
     ]
-    assert screen.lines == kept
+    assert list(screen.lines) == kept
     assert (tmp_path / "log").read_text().splitlines() == kept
     assert seen == ["0 of 3 packages", "2 of 3 packages", "1 of 3 packages"]
+
+
+def test_what_is_kept_of_the_output_is_bounded(tmp_path: Path) -> None:
+    screen = Screen(BuildLog(tmp_path / "log"))
+    with (tmp_path / "printed").open("wb+") as file:
+        file.write(b"x" * 1_000_000 + b"\n" + b"line\nother\n" * 3_000 + b"y" * 3_000_000)
+        file.seek(0)
+        assert not screen.receive(file.fileno())
+    screen.end()
+    assert len(screen.lines) == 5000
+    assert max(map(len, screen.lines)) == 64 * 1024
+    assert (tmp_path / "log").stat().st_size < 2**20

@@ -11,6 +11,7 @@ import re
 import signal
 import struct
 import termios
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
@@ -25,6 +26,12 @@ BUILD_TIMEOUT = 3600.0
 
 _COLUMNS = 400
 """Width of the terminal that uv writes to: its sentences stay on one line."""
+
+_LOG_LIMIT = 16 * 1024**2
+"""Bytes of output that are kept of a build: what a package prints while it is built is some kilobytes."""
+
+_KEPT_LINES, _LINE_LIMIT = 5000, 64 * 1024
+"""Lines that are remembered until uv has ended, to explain a failure, and bytes of one of them."""
 
 _WORDS_LIMIT = 2000
 """Characters of uv's explanation that go into the job's record; all of it is in the job's log."""
@@ -67,9 +74,13 @@ class BuildLog:
         self.path = path
         self.on_progress = on_progress
         self._file: IO[str] | None = None
+        self._left = _LOG_LIMIT
 
     def write(self, line: str) -> None:
-        """Add a line."""
+        """Add a line, unless there are too many."""
+        self._left -= len(line) + 1
+        if self._left < 0:
+            return
         if self.path is not None and self._file is None:
             self._file = self.path.open("a", encoding="utf-8", buffering=1)
         if self._file is not None:
@@ -115,7 +126,7 @@ async def run_uv(
         with suppress(OSError):  # it was closed once uv had it
             os.close(follower)
     if code:
-        raise failure(screen.lines, code)
+        raise failure(list(screen.lines), code)
 
 
 async def _run(
@@ -164,11 +175,11 @@ class Screen:
     """What uv writes to its terminal: lines that stay, and bars that say how far it is.
 
     Attributes:
-        lines: those that stay.
+        lines: those that stay, the last of them if there are many.
     """
 
     def __init__(self, log: BuildLog) -> None:
-        self.lines: list[str] = []
+        self.lines: deque[str] = deque(maxlen=_KEPT_LINES)
         self._log = log
         self._unread = b""
         self._progress = ""
@@ -180,6 +191,7 @@ class Screen:
                 *complete, self._unread = _MOVES.split(self._unread + data)
                 for part in complete:
                     self._note(part)
+                self._unread = self._unread[-_LINE_LIMIT:]
         except BlockingIOError:
             return True
         except OSError as error:
@@ -194,13 +206,13 @@ class Screen:
         self._log.close()
 
     def _note(self, part: bytes) -> None:
-        text = _ESCAPES.sub("", part.decode(errors="replace")).rstrip()
+        text = _ESCAPES.sub("", part[:_LINE_LIMIT].decode(errors="replace")).rstrip()
         if _MOVING.search(text):
             found = _COUNTED.search(text)
             if found and self._progress != (progress := f"{found[1]} of {found[2]} packages"):
                 self._progress = progress
                 self._log.on_progress(progress)
-        elif text and text not in self.lines[-1:]:
+        elif text and not (self.lines and self.lines[-1] == text):
             self.lines.append(text)
             self._log.write(text)
 
