@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
@@ -17,7 +18,9 @@ from fray.cli.commands.run import spec_of, variables
 from fray.cli.commands.submit import read_jobs
 from fray.cli.cost_model import estimates, spent
 from fray.cli.output import format_duration, print_table
+from fray.cli.workspace_options import chosen_workspace
 from fray.errors import InvalidInput
+from fray.workspace.choice import WorkspaceChoice
 from fray_agents.agent.claimer import REMOTE_POLL_BACKOFF
 from fray_layouts.records import AgentRecord, ClusterSettings
 
@@ -42,6 +45,7 @@ def test_a_table_is_plain_where_nobody_looks(capsys: pytest.CaptureFixture[str])
 HELP = """
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from fray.cli import cli
 cli(["--help"], standalone_mode=False)
 print([module for module in sys.modules if "commands." in module or module.startswith("fray_coordinator")])
@@ -112,6 +116,14 @@ def test_a_variable_without_a_value_is_taken_from_here(monkeypatch: pytest.Monke
     assert variables(["MINE", "OTHER=", "X=a=b"]) == {"MINE": "value", "OTHER": "", "X": "a=b"}
     with pytest.raises(InvalidInput, match="NOT_MINE"):
         variables(["NOT_MINE"])
+
+
+def test_a_workspace_is_named_or_left_out_or_the_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert chosen_workspace("code", False) == WorkspaceChoice(tmp_path / "code")
+    assert (chosen_workspace(None, False), chosen_workspace(None, True)) == (WorkspaceChoice(), None)
+    with pytest.raises(click.UsageError, match="contradict"):
+        chosen_workspace("code", True)
 
 
 @pytest.mark.parametrize("text", ["many", "h100:", "h100:x"])
