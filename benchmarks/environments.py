@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -25,30 +26,34 @@ NAMES = ("one", "two", "three")
 CLOCK = "import time; print(time.time())"
 CLOCK_OF_PACKAGES = f"import {', '.join(NAMES)}; {CLOCK}"
 
-Submit = Callable[[Path, bool], float]
-"""Submits a job in a folder, with its packages or not; seconds until its first line."""
+Submit = Callable[[Path, list[str]], float]
+"""Submits a job in a folder, with these packages; seconds until its first line."""
 
 
-class Projects:
-    """Folders of source files, each of them new to everybody, and packages that nobody has yet."""
+class Sources:
+    """Folders of source files, and packages, each of them new to everybody."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._numbers = count(1)
         self.wheels = directory / "wheels"
 
-    def fresh(self) -> Path:
-        """A folder with a requirement of three packages."""
+    def folder(self) -> Path:
+        """A folder of files."""
         number = next(self._numbers)
         folder = self._directory / f"project-{number}"
-        for name in NAMES:
-            make_wheel(self.wheels, name, f"{number}.0")
-        for file in range(FILES - 1):
+        for file in range(FILES):
             path = folder / f"part{file % 20}" / f"module{file}.py"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("".join(f"VALUE_{line} = {number * file + line}\n" for line in range(100)))
-        (folder / "requirements.txt").write_text("".join(f"{name}=={number}.0\n" for name in NAMES))
         return folder
+
+    def packages(self) -> list[str]:
+        """Requirements of three packages."""
+        version = f"{next(self._numbers)}.0"
+        for name in NAMES:
+            make_wheel(self.wheels, name, version)
+        return [f"{name}=={version}" for name in NAMES]
 
 
 def edit(folder: Path) -> None:
@@ -57,12 +62,12 @@ def edit(folder: Path) -> None:
         file.write(f"EDITED = {time.time()}\n")
 
 
-def steps(submit: Submit, projects: Projects, samples: int) -> dict[str, Any]:
-    """Each step's seconds: a folder that is new, the same again; with packages: new, again, and with a file changed."""
+def steps(submit: Submit, sources: Sources, samples: int) -> dict[str, Any]:
+    """Each step's seconds: a folder that is new, the same again, edited; then the same with packages besides."""
     taken: dict[str, list[float]] = {}
     for _ in range(samples):
-        for kind, packages in (("workspace", False), ("packages", True)):
-            folder = projects.fresh()
+        folder = sources.folder()
+        for kind, packages in (("workspace", []), ("packages", sources.packages())):
             for step in ("cold", "warm", "edited"):
                 if step == "edited":
                     edit(folder)
@@ -70,78 +75,55 @@ def steps(submit: Submit, projects: Projects, samples: int) -> dict[str, Any]:
     return {name: spread(seconds) for name, seconds in taken.items()}
 
 
-def fray_submit(cluster: StorageCluster, folder: Path, packages: bool) -> float:
-    if not packages:
-        (folder / "requirements.txt").unlink(missing_ok=True)
+def fray_submit(cluster: StorageCluster, folder: Path, packages: list[str]) -> float:
     program, *arguments = ["python", "-c", CLOCK_OF_PACKAGES] if packages else [PYTHON, "-c", CLOCK]
+    environment = EnvironmentConfig(workspace=str(folder), pip_packages=packages)
     begun = time.time()
-    request = JobRequest(
-        "job", Entrypoint.from_binary(program, arguments), environment=EnvironmentConfig(workspace=str(folder))
-    )
-    job = cluster.launch(request)
+    job = cluster.launch(JobRequest("job", Entrypoint.from_binary(program, arguments), environment=environment))
     cluster.wait(job, raise_on_failure=True)
     return float(list(cluster.logs(job))[-1].data) - begun
 
 
-def ray_submit(peer: Helper, projects: Projects, folder: Path, packages: bool) -> float:
-    wheels = []
-    if packages:
-        required = (folder / "requirements.txt").read_text().split()
-        wheels = [str(projects.wheels / f"{line.replace('==', '-')}-py3-none-any.whl") for line in required]
-    seconds: float = peer.ask(f"{folder} {','.join(wheels)}")
+def ray_submit(peer: Helper, wheels: Path, folder: Path, packages: list[str]) -> float:
+    files = [str(wheels / f"{package.replace('==', '-')}-py3-none-any.whl") for package in packages]
+    seconds: float = peer.ask(f"{folder} {','.join(files)}")
     return seconds
 
 
-def bare_uv(projects: Projects, directory: Path, samples: int) -> Iterator[float]:
+def bare_uv(sources: Sources, directory: Path, samples: int) -> Iterator[float]:
     """Seconds that uv alone takes: an environment, the three packages, and the first line."""
+    uv = str(find_uv())
     for number in range(samples):
-        folder, venv = projects.fresh(), directory / f"venv-{number}"
+        packages, venv = sources.packages(), directory / f"venv-{number}"
+        python = str(venv / "bin" / "python")
         begun = time.time()
-        for command in (
-            [find_uv(), "venv", "--quiet", "--python", PYTHON, venv],
-            [
-                find_uv(),
-                "pip",
-                "install",
-                "--quiet",
-                "--python",
-                venv / "bin/python",
-                "-r",
-                folder / "requirements.txt",
-            ],
-        ):
-            subprocess.run(command, check=True)
-        said = subprocess.run(
-            [venv / "bin/python", "-c", CLOCK_OF_PACKAGES], check=True, capture_output=True, text=True
-        )
+        subprocess.run([uv, "venv", "--quiet", "--python", PYTHON, venv], check=True)
+        subprocess.run([uv, "pip", "install", "--quiet", "--python", python, *packages], check=True)
+        said = subprocess.run([python, "-c", CLOCK_OF_PACKAGES], check=True, capture_output=True, text=True)
         yield float(said.stdout) - begun
 
 
 def run(directory: Path, quick: bool, python: str | None) -> dict[str, Any]:
     samples = 1 if quick else 7
-    projects = Projects(directory)
-    os.environ.update(only_wheels(projects.wheels, directory / "uv"), XDG_CACHE_HOME=str(directory / "cache"))
+    sources = Sources(directory)
+    os.environ.update(only_wheels(sources.wheels, directory / "uv"), XDG_CACHE_HOME=str(directory / "cache"))
     root = directory / "root"
     with agents(root), StorageCluster(str(root)) as cluster:
-        fray_submit(cluster, projects.fresh(), True)  # the agent's own packages, once per host
-        figures = {"fray": steps(lambda folder, packages: fray_submit(cluster, folder, packages), projects, samples)}
-        folder = projects.fresh()
-        fray_submit(cluster, folder, True)
+        folder, packages = sources.folder(), sources.packages()
+        fray_submit(cluster, folder, packages)
         before = made(root, directory)
         edit(folder)
-        fray_submit(cluster, folder, True)
-        figures["edit_costs"] = {name: now - before[name] for name, now in made(root, directory).items()}
-    figures["bare_uv"] = spread(list(bare_uv(projects, directory, samples)))
+        fray_submit(cluster, folder, packages)
+        edit_costs = {name: now - before[name] for name, now in made(root, directory).items()}
+        fray = steps(partial(fray_submit, cluster), sources, samples)
+    alone = spread(list(bare_uv(sources, directory, samples)))
+    figures = {"fray": fray, "edit_costs": edit_costs, "bare_uv": alone}
+    figures["cold_over_bare_uv"] = round(fray["packages_cold"]["p50_ms"] / alone["p50_ms"], 2)
     with ray("ray_environments.py", python) as peer:
         if peer is not None:
-            figures["ray"] = steps(
-                lambda folder, packages: ray_submit(peer, projects, folder, packages), projects, max(1, samples // 2)
-            )
-            figures["ratios"] = {
-                step: round(found["p50_ms"] / figures["ray"][step]["p50_ms"], 3)
-                for step, found in figures["fray"].items()
-            }
-    figures["cold_over_bare_uv"] = round(figures["fray"]["packages_cold"]["p50_ms"] / figures["bare_uv"]["p50_ms"], 2)
+            theirs = steps(partial(ray_submit, peer, sources.wheels), sources, max(1, samples // 2))
+            ratios = {step: round(found["p50_ms"] / theirs[step]["p50_ms"], 3) for step, found in fray.items()}
+            figures |= {"ray": theirs, "ratios": ratios}
     return {"files": FILES, "packages": len(NAMES), **figures, "goals": GOALS}
 
 
