@@ -117,3 +117,16 @@ async def test_a_service_in_a_container_is_reached_at_its_port(tmp_path: Path, i
             answer = await asyncio.to_thread(urllib.request.urlopen, f"http://127.0.0.1:{port}/port")
             assert answer.read().decode() == port
             assert (await ended(core, submitted)).status == "succeeded"
+
+
+async def test_a_container_that_takes_more_memory_than_its_job_asked_for_is_ended(tmp_path: Path, image: str) -> None:
+    script = "held = bytearray(400_000_000)\nimport time; time.sleep(600)"
+    async with quick_core(tmp_path / "root") as core:
+        with agents(core.root, tmp_path / "work"):
+            resources = {"memory": 100_000_000}
+            command = ["python3", "-c", script]
+            submitted = await launch(core, command, resources=resources, environment={"docker_image": image})
+            job = await ended(core, submitted)
+    assert job.exit is not None
+    assert job.exit.kind == "out-of-memory"
+    assert "python3" in job.exit.message
