@@ -88,8 +88,10 @@ def test_a_task_is_told_its_gpus_in_every_vendor_s_words_and_without_any_that_th
     assert gpu_names(2, {}) == ["0", "1"]
     told = gpu_variables(["2", "3"])
     assert (told["CUDA_VISIBLE_DEVICES"], told["HIP_VISIBLE_DEVICES"]) == ("2,3", "2,3")
-    assert told["ONEAPI_DEVICE_SELECTOR"] == "level_zero:2,3"
-    assert gpu_variables([])["CUDA_VISIBLE_DEVICES"] == "-1"
+    assert told["ONEAPI_DEVICE_SELECTOR"] == "level_zero:2,3;cuda:*;hip:*;*:cpu"
+    assert gpu_variables(["GPU-bb"])["ONEAPI_DEVICE_SELECTOR"] == "cuda:*;hip:*;*:cpu"
+    none = gpu_variables([])
+    assert (none["CUDA_VISIBLE_DEVICES"], none["ONEAPI_DEVICE_SELECTOR"]) == ("-1", "*:cpu")
 
 
 @pytest.mark.parametrize(

@@ -23,13 +23,18 @@ def gpu_names(count: int, environ: Mapping[str, str] = os.environ) -> list[str]:
 
 
 def gpu_variables(names: Sequence[str]) -> dict[str, str]:
-    """The variables by which CUDA, ROCm and oneAPI see these GPUs and no others."""
+    """The variables by which CUDA, ROCm and oneAPI see these GPUs and no others.
+
+    oneAPI counts its own by index, and sees what CUDA and ROCm see as far as these variables let it.
+    """
     chosen = ",".join(names) or _NONE
+    indices = ",".join(name for name in names if name.isdecimal())
+    selectors = [f"level_zero:{indices}"] * bool(indices) + ["cuda:*", "hip:*"] * bool(names)
     return {
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": chosen,
         "HIP_VISIBLE_DEVICES": chosen,
-        "ONEAPI_DEVICE_SELECTOR": f"level_zero:{chosen}" if names else "*:cpu",
+        "ONEAPI_DEVICE_SELECTOR": ";".join([*selectors, "*:cpu"]),
     }
 
 
