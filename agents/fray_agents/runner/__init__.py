@@ -10,11 +10,12 @@ If the runner itself does not answer (stopped, or stuck), the agent kills the tr
 seconds after the task should have ended, see `fray_agents.tasks.force_kill`.
 
 What it cannot hold: a task of another user id (a setuid program) may refuse its signals, and then the runner waits
-for it; a process started by a daemon on request (`docker run`) is not of the tree. If the runner itself is killed
-with SIGKILL, the kernel kills the task's main process (PR_SET_PDEATHSIG) and the agent whatever is in the task's cgroup
-or was started with its directory in the environment, see `fray_agents.tasks.leftovers`.
+for it; a process started by a daemon on request is not of the tree, unless it is of the job's own container. If the
+runner itself is killed with SIGKILL, the kernel kills the task's main process (PR_SET_PDEATHSIG) and the agent whatever
+is in the task's cgroup or was started with its directory in the environment, see `fray_agents.tasks.leftovers`.
 
 Read `supervisor` (the loop) first, then `agent_pipe` (requests and events), `spawn`, `prestarted` (a process started
-ahead), `process_tree`, `task_cgroup`, `task_log`, `meter`, `cgroups` (and out-of-memory kills), `untrusted_files` (what
-the task left) and `exit_report` (how it ended). `fray_agents.tasks.process_task` is the agent's side.
+ahead), `process_tree`, `container`, `task_cgroup`, `task_log`, `meter`, `cgroups` (and out-of-memory kills),
+`untrusted_files` (what the task left) and `exit_report` (how it ended). `fray_agents.tasks.process_task` is the agent's
+side.
 """

@@ -85,7 +85,7 @@ class TaskContainer:
         spec, engine = self._spec, self._spec.engine
         home = {} if os.geteuid() == 0 else {"HOME": cwd}  # an image knows no user of this host
         env = home | dict(env)
-        own = {name: value for name, value in env.items() if name.startswith(_ENGINE_VARIABLES)}
+        own = {name: value for name, value in env.items() if _is_for_file(name)}
         await asyncio.to_thread(_write_variables, directory / "container.env", own)
         await engine.run(
             "create",
@@ -109,6 +109,11 @@ class TaskContainer:
             said, _ = await self._guard.communicate()
             if self._guard.returncode:
                 log.warning("a container could not be removed: %s", said.decode(errors="replace").strip())
+
+
+def _is_for_file(name: str) -> bool:
+    """Whether a variable must not be in the client's own environment, or its name not on the client's command line."""
+    return name.startswith(_ENGINE_VARIABLES) or not name.isidentifier()  # to podman `*` stands for any
 
 
 def _write_variables(path: Path, variables: Mapping[str, str]) -> None:
