@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from fray_agents.agent.predecessors import reap_predecessors
 from fray_agents.host import agent_lock, directories
 from fray_agents.host.agent_lock import AgentLock
 from fray_agents.host.directories import UntrustedDirectory, private_dir, user_dir
+from fray_agents.host.file_threads import in_file_thread
 from fray_agents.runner.task_cgroup import TaskCgroup
 from fray_coordinator.core import Core, open_core
 from fray_coordinator.store.interface import ABSENT, ANY
@@ -324,3 +326,13 @@ def test_what_cannot_be_removed_is_told(
     )
     asyncio.run(starts("new-1")).release()
     assert f"{directory} cannot be removed: busy" in caplog.text
+
+
+async def test_long_work_with_files_keeps_no_request_waiting() -> None:
+    may_end = threading.Event()
+    copies = [asyncio.create_task(in_file_thread(may_end.wait)) for _ in range(100)]
+    try:
+        assert await asyncio.to_thread(lambda: "looked up") == "looked up"
+    finally:
+        may_end.set()
+    assert all(await asyncio.gather(*copies))

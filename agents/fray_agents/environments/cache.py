@@ -25,6 +25,7 @@ from pathlib import Path
 
 from fray_agents.host.agent_lock import try_lock
 from fray_agents.host.directories import cache_dir, private_dir, remove_tree
+from fray_agents.host.file_threads import in_file_thread
 from fray_agents.runner.meter import disk_sizes
 from fray_coordinator.backoff import backoff
 
@@ -112,9 +113,9 @@ class HostCache:
             The complete entries that were removed.
         """
         most = self.limit if limit is None else limit
-        for folder in await asyncio.to_thread(lambda: [found for found in self._folders() if not _is_complete(found)]):
+        for folder in await in_file_thread(lambda: [found for found in self._folders() if not _is_complete(found)]):
             await _remove(folder)
-        entries = await asyncio.to_thread(self.entries)
+        entries = await in_file_thread(self.entries)
         total = sum(entry.size for entry in entries)
         removed = []
         for entry in entries:
@@ -189,7 +190,7 @@ async def _build_content(folder: Path, lock: int, build: Build) -> None:
                 await remove_tree(folder / left)
         building.mkdir(mode=0o700)
         await build(building)
-        size = await asyncio.to_thread(lambda: sum(disk_sizes(str(building))))
+        size = await in_file_thread(lambda: sum(disk_sizes(str(building))))
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"{_boot()} {size}\n".encode(), 0)
         building.rename(folder / _CONTENT)

@@ -26,6 +26,7 @@ from fray_agents.environments.fray_layer import build_layer, fray_folders, layer
 from fray_agents.environments.packages import Packages, read_packages
 from fray_agents.environments.uv import BuildLog, run_uv
 from fray_agents.environments.workspace import copy_tree
+from fray_agents.host.file_threads import in_file_thread
 from fray_agents.host.software import OWN_PYTHON, find_pythons, find_uv
 from fray_coordinator.protocol.pythons import chosen_python, python_shortage, will_do
 from fray_layouts.records import Software
@@ -190,7 +191,7 @@ class _Build:
             project = self.workspace
             if self.packages.needs_folder:  # builders write into the folder that they build
                 project = directory / _PROJECT
-                await asyncio.to_thread(copy_tree, self.workspace, project)
+                await in_file_thread(copy_tree, self.workspace, project)
         python = ["--python", str(venv / "bin" / "python")]
         for command in self.packages.commands:
             at = command.index("--") if "--" in command else len(command)
@@ -204,7 +205,7 @@ class _Build:
         site = venv / "lib" / f"python{self.python}" / "site-packages"
         (site / "fray_agent.pth").write_text(own.configuration, encoding="utf-8")
         if self.packages.needs_folder:
-            await asyncio.to_thread(shutil.rmtree, directory / _PROJECT, ignore_errors=True)
+            await in_file_thread(shutil.rmtree, directory / _PROJECT, ignore_errors=True)
 
 
 class _Progress:

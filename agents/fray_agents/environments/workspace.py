@@ -7,7 +7,6 @@ that it takes are bounded; and what is not plainly inside is refused.
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import hashlib
 import io
@@ -20,6 +19,7 @@ from pathlib import Path, PurePosixPath
 
 from fray_agents.environments.cache import CacheEntry, HostCache
 from fray_agents.environments.errors import EnvironmentFailed, HostUnfit
+from fray_agents.host.file_threads import in_file_thread
 from fray_coordinator.core import Core
 from fray_coordinator.persist import fails_alone, persist
 from fray_layouts.bounds import MAX_WORKSPACE_BYTES, MAX_WORKSPACE_FILES, MAX_WORKSPACE_PATH_BYTES
@@ -58,15 +58,19 @@ async def unpacked(core: Core, cache: HostCache, workspace: WorkspaceSpec) -> As
 
     async def build(directory: Path) -> None:
         archive = await _fetched(core, workspace.blob)
-        ends_at = time.monotonic() + UNPACK_TIMEOUT
         is_over = False
 
-        def check() -> None:
-            if is_over or time.monotonic() > ends_at:
-                raise HostUnfit(f"the workspace {workspace.blob} was not unpacked within {UNPACK_TIMEOUT:g} s")
+        def work() -> None:
+            ends_at = time.monotonic() + UNPACK_TIMEOUT
+
+            def check() -> None:
+                if is_over or time.monotonic() > ends_at:
+                    raise HostUnfit(f"the workspace {workspace.blob} was not unpacked within {UNPACK_TIMEOUT:g} s")
+
+            _unpack_checked(archive, digest, directory, check)
 
         try:
-            await asyncio.to_thread(_unpack_checked, archive, digest, directory, check)
+            await in_file_thread(work)
         finally:
             is_over = True  # a thread cannot be cancelled, but it asks
 
@@ -78,7 +82,7 @@ async def copied(core: Core, cache: HostCache, workspace: WorkspaceSpec, target:
     """Make an attempt's own copy of the workspace, as `target`; raises as `unpacked`."""
     async with unpacked(core, cache, workspace) as entry:
         try:
-            await asyncio.to_thread(copy_tree, entry.path, target)
+            await in_file_thread(copy_tree, entry.path, target)
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(target)) from error  # says which disk
     return target

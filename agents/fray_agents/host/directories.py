@@ -94,9 +94,9 @@ def private_dir(path: Path) -> Path:
 async def remove_tree(directory: Path) -> None:
     """Remove a directory and all that is in it, whatever its mode and however deep; what stays is logged."""
     if not _remove_empty(directory):
-        import asyncio  # not for all: an actor's server makes directories here, and is small
+        from fray_agents.host.file_threads import in_file_thread  # not for an actor's server, which is small
 
-        await asyncio.to_thread(_remove_tree, directory)
+        await in_file_thread(_remove_tree, directory)
 
 
 def _remove_empty(directory: Path) -> bool:

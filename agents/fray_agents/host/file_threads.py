@@ -1,0 +1,30 @@
+"""Threads for long work with files: unpacking, copying and removing trees.
+
+They are apart from the event loop's own, which a store's requests need, for names to be looked up and lists to be read:
+behind a queue of large copies a heartbeat would come too late.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+THREADS = 4
+"""How many work at once: more only have the disk go to and fro between them."""
+
+
+async def in_file_thread(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    """Call a function in one of the threads, as `asyncio.to_thread` does in the loop's."""
+    return await asyncio.get_running_loop().run_in_executor(_threads(), partial(function, *args, **kwargs))
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(THREADS, thread_name_prefix="fray-files")
+
+
+os.register_at_fork(after_in_child=_threads.cache_clear)  # a child has none of its parent's threads
