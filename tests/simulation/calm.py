@@ -7,12 +7,15 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from fray_agents.agent.leases import HeldLease
+from fray_coordinator.protocol.dropped_jobs import UNLISTED_BEATS
+from fray_coordinator.protocol.heartbeat import max_interval
 from fray_coordinator.protocol.transitions import TERMINAL, Status
 from fray_coordinator.reconcile.repair import POOL_SWEEP_INTERVAL
 from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.index_keys import ChildKey
 from fray_layouts.object_keys import JobKeys
 from fray_layouts.records import ClusterSettings, JobRecord
+from fray_layouts.states import AgentState
 from tests.simulation.invariants import Broken, job_named_by, told
 
 if TYPE_CHECKING:
@@ -53,7 +56,8 @@ PASSES_GO_ON, REPAIRS_GO_ON = 300.0, 450.0
 """Virtual seconds in which a pass, and a repair, ends, also if whoever ran the last one has just gone down."""
 
 TAKEN_BACK = 400.0
-"""Virtual seconds after which a running job that its holder does not list is pending again: two repairs look at it."""
+"""Virtual seconds after which a running job that its holder does not list is pending again: two repairs look at it.
+Of a holder in a state that is not known two of the longest intervals are waited out before."""
 
 LONGEST_GRACE = 10.0
 
@@ -133,8 +137,11 @@ def check_services(world: World) -> None:
         raise Broken("the repair goes on", f"none has ended since {repaired:.1f}", *(host.name for host in world.hosts))
     world.watching.note_unlisted()
     for job, since in world.watching.unlisted.items():
-        if world.loop.now - max(since, world.calm_since) > TAKEN_BACK:
-            holder = world.watching.jobs[job].lease.agent
+        holder = world.watching.jobs[job].lease.agent
+        known = world.watching.agents.get(holder)
+        rarely = known is not None and known.state != AgentState.LIVE
+        bound = TAKEN_BACK + (UNLISTED_BEATS * max_interval(ClusterSettings()) if rarely else 0.0)
+        if world.loop.now - max(since, world.calm_since) > bound:
             message = f"{job} has not been in the hands of {holder} since {since:.1f}, and is still said to be"
             raise Broken("a running job is listed by its holder or taken back", message, job, holder)
 
