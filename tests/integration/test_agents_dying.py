@@ -157,6 +157,7 @@ while True:
             assert (await job(core, job_id)).status == "pending"
 
 
+@pytest.mark.slow
 async def test_a_job_that_kills_its_hosts_is_given_up_after_three(tmp_path: Path) -> None:
     code = """
 import os, pathlib, signal

@@ -93,7 +93,7 @@ def test_a_queue_in_storage_may_be_behind_it(server: HttpQueueServer, tmp_path: 
     assert behind.size() == 0
 
 
-@pytest.mark.parametrize("behind", ["memory", "files"])
+@pytest.mark.parametrize("behind", [pytest.param("memory", marks=pytest.mark.slow), "files"])
 def test_what_kills_its_consumers_is_a_dead_letter_and_its_neighbours_are_done(
     server: HttpQueueServer, tmp_path: Path, behind: str
 ) -> None:

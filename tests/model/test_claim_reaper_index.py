@@ -28,7 +28,7 @@ def test_no_state_is_stuck_and_no_invariant_breaks(faults: tuple[str, ...]) -> N
         ("entry_outlives_claim", ("crash",)),
         ("unresolved_claim_kept", ()),
         ("attempt_in_entry", ("crash",)),
-        ("listed_until_next_entry", ("crash", "preemption")),
+        pytest.param("listed_until_next_entry", ("crash", "preemption"), marks=pytest.mark.slow),
         ("reaping_repeated", ("crash",)),
         ("later_entry_first", ("crash",)),
         ("finder_puts_back", ("crash",)),

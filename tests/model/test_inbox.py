@@ -18,7 +18,7 @@ def explored(rules: Rules, drops: int, forgets: int, *faults: str, until: str = 
     ("drops", "forgets", "faults"),
     [
         (1, 2, ("crash", "withdraw", "stop")),
-        (2, 1, ("crash",)),
+        pytest.param(2, 1, ("crash",), marks=pytest.mark.slow),
         pytest.param(2, 0, ("stop", "withdraw"), marks=pytest.mark.slow),
     ],
 )

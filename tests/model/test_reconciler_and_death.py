@@ -23,7 +23,7 @@ def without(rule: str) -> Rules:
     return Rules(**{rule: False})
 
 
-@pytest.mark.parametrize("once", [False, True])
+@pytest.mark.parametrize("once", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_only_who_is_silent_is_declared_dead_and_everybody_who_is_gone(once: bool) -> None:
     found = explored(Rules(), "crash", "death", "outage", once=once)
     assert found.holes == {}

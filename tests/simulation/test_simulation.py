@@ -56,6 +56,7 @@ each_module = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.slow
 @each_module
 def test_a_seed_alone_does_the_same_as_in_a_process_that_ran_others_before(module: str) -> None:
     run = simulate("--first", "1", "--seeds", "2", module=module)

@@ -226,6 +226,7 @@ async def test_an_agent_whose_record_and_whose_jobs_record_were_overwritten_join
     assert cluster.clock.boottime() > SECONDS["slow"], "the task was not ended before its time"
 
 
+@pytest.mark.slow
 async def test_what_stays_wrong_is_said_once_an_hour(
     cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

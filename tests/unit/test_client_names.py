@@ -83,6 +83,7 @@ def test_an_actor_reserves_no_core_unless_it_asks_for_one(
     assert record.spec.resources.cpu == cores
 
 
+@pytest.mark.slow
 def test_a_thousand_jobs_are_watched_with_a_handful_of_requests_a_second(client: StorageClient) -> None:
     """With the settings of a bucket: where requests are free, looks are as frequent as they are quick."""
     client.cluster.run(as_in_a_bucket)
