@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+import pytest
+
 from fray_coordinator.jobs import stopping
 from fray_coordinator.store.interface import ANY
 from fray_layouts.object_keys import AgentKeys, JobKeys
