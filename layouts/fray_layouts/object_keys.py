@@ -255,9 +255,19 @@ class DoctorKeys:
 
 
 class PoolKeys:
-    """`pools/<pool>/doorbell`."""
+    """`pools/<pool>/doorbell` and `pools/<pool>/pool.json`."""
 
     area = "pools/"
+
+    @staticmethod
+    def record(pool: str) -> str:
+        return f"pools/{pool}/pool.json"
+
+    @staticmethod
+    def parse_record(key: str) -> str | None:
+        """The pool whose record the key names; None for any other key."""
+        found = re.fullmatch(r"pools/([^/]+)/pool\.json", key)
+        return found[1] if found and is_name(found[1]) else None
 
     @staticmethod
     def doorbell(pool: str) -> str:

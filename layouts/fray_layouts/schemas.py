@@ -20,6 +20,7 @@ from fray_layouts import pool_records, queue_records, records, spec
 SCHEMA_DIALECT = "https://json-schema.org/draft/2020-12/schema"
 SCHEMAS: dict[str, type[msgspec.Struct]] = {
     "agent": records.AgentRecord,
+    "agent-pool": records.AgentPoolRecord,
     "checkpoint-head": records.CheckpointHead,
     "child-entry": records.ChildEntry,
     "cluster": records.ClusterSettings,

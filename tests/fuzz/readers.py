@@ -52,6 +52,7 @@ from fray_layouts.object_keys import (
     EndpointKey,
     JobKeys,
     NameKeys,
+    PoolKeys,
     SecretKeys,
     WorkKeys,
 )
@@ -247,6 +248,12 @@ _QUEUE = QueueKeys.of("lab", "work", 1)
 READERS = [
     _record("job", JobKeys.key("train-1"), records.JobRecord, JOB),
     _record("agent", AgentKeys.key("host-1"), records.AgentRecord, AGENT),
+    _record(
+        "pool of agents",
+        PoolKeys.record("default"),
+        records.AgentPoolRecord,
+        {"environments": [{"extras": ["tpu"], "pip_packages": ["einops"], "workspace": {"blob": "blobs/2026-01/0"}}]},
+    ),
     _record("pass", CoordinatorKeys.lease, records.ReconcilerRecord, PASS),
     _record("endpoint", EndpointKey("lab", "actor", "actor-1").key(), records.EndpointRecord, ENDPOINT),
     _record("name", NameKeys.key("lab", "actor", "actor"), records.NameRecord, {"job": "train-1", "attempt": 2}),

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from fray.cli.root_command import cli
-from fray_agents.environments.python_env import KIND
+from fray_agents.environments.python_env import KIND, installed_packages
 from fray_coordinator.jobs.submission import put_blob
 from fray_layouts.records import JobRecord
 from tests.integration.test_agents_workspaces import log_of
@@ -152,6 +152,29 @@ async def test_an_environment_that_was_warmed_is_the_one_that_jobs_find(host: Pa
     assert entries[KIND] == ["alpha==1.0"]
     assert len(await asyncio.to_thread(fray, "clear")) == len(entries)
     assert await asyncio.to_thread(fray, "list") == []
+
+
+async def test_what_is_warmed_for_a_pool_is_built_by_an_agent_that_no_job_asks_for_it(host: Path) -> None:
+    project = host / "project"
+    project.mkdir()
+    (project / "pyproject.toml").write_bytes(PROJECT)
+
+    def fray(*words: str) -> Any:
+        done = CliRunner().invoke(cli, ["env", *words, "--root", str(host / "root"), "--pool", "default", "--json"])
+        assert done.exit_code == 0, done.output
+        return json.loads(done.stdout)
+
+    async with quick_core(host / "root") as core:
+        named = await asyncio.to_thread(fray, "warm", "--workspace", str(project), "--with", "beta")
+        assert [(each["pip_packages"], each["workspace"]["dependencies"]) for each in named] == [
+            (["beta"], "pyproject.toml")
+        ]
+        assert await asyncio.to_thread(fray, "list") == named
+        assert built(host) == []
+        with agents(core.root, host / "work"):
+            (environment,) = await eventually(lambda: asyncio.to_thread(built, host))
+        assert installed_packages(environment) == ["alpha==1.0", "beta==1.0"]
+        assert await asyncio.to_thread(fray, "clear") == []
 
 
 def test_a_project_that_states_no_packages_has_no_environment_to_warm(host: Path) -> None:

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 from fray_agents.agent.agent import Agent, AgentOptions
 from fray_agents.agent.daemon import run_agent
 from fray_agents.environments.errors import EnvironmentFailed
+from fray_agents.host.software import OWN_PYTHON
 from fray_agents.tasks.handle import StartFailed, TaskHandle, TaskSpec
 from fray_coordinator.errors import BadRecord, ParentNotRunning, StoreError, StoreRefused, StoreUnavailable
 from fray_coordinator.jobs.submission import submit
 from fray_layouts.errors import InvalidInput
-from fray_layouts.records import Resources
+from fray_layouts.records import Resources, Software
 from fray_layouts.spec import parse_spec
 from tests.simulation.disk import DiskPath
 from tests.simulation.loop import Participant
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
 
 AFTER_SIGTERM = 30.0
 """Seconds from a preemption's SIGTERM until the machine is gone, whatever its agent has achieved."""
+
+
+NO_UV = Software(python=OWN_PYTHON)
+"""What the machines have: what strangers ask for is not installed on this one."""
 
 
 class Host:
@@ -63,6 +68,7 @@ class Host:
         capacity = Resources(cpu=1000 * self.cores, memory=2**36, disk=2**36)
         options = AgentOptions(
             capacity=capacity,
+            software=NO_UV,
             work_dir=DiskPath(self._disk, "/work", self.world.mishap),  # type: ignore[arg-type]
         )
         self.world.note(self.name, "starts agent process", process.name)

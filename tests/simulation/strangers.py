@@ -27,6 +27,7 @@ from fray_layouts.object_keys import (
     WorkKeys,
 )
 from fray_layouts.records import (
+    AgentPoolRecord,
     AgentRecord,
     Doorbell,
     EndpointRecord,
@@ -51,6 +52,7 @@ _KINDS: list[tuple[str, Callable[[str], object | None], type[Record] | None]] = 
     (NameKeys.area, NameKeys.parse, NameRecord),
     (EndpointKey.area, EndpointKey.parse, EndpointRecord),
     (PoolKeys.area, PoolKeys.parse, Doorbell),
+    (PoolKeys.area, PoolKeys.parse_record, AgentPoolRecord),
     (CoordinatorKeys.lease, lambda key: key, ReconcilerRecord),
     (WorkKeys.prefix("")[:-1], WorkKeys.parse, None),
 ]
@@ -113,7 +115,7 @@ class Strangers:
             self._put(InboxKeys.key(f"photo-{number}"), b'{"photo": %d}' % number, "file of a flood", odd=False)
 
     def spoil_hint(self) -> None:
-        """A doorbell: nothing depends on it."""
+        """A doorbell, or what a pool is told: no job depends on it."""
         self._overwrite([key for key, _ in self._lying("pools/")])
 
     def spoil_entry(self) -> None:
@@ -275,10 +277,10 @@ def is_misfit(key: str, data: bytes) -> bool:
     if key.startswith(InboxKeys.area):
         known = (InboxKeys.rejected_prefix, InboxKeys.aside_prefix, f"{InboxKeys.area}.")
         return not InboxKeys.is_drop(key) and not key.startswith(known)
-    for prefix, parse, kind in _KINDS:
-        if key.startswith(prefix):
-            return parse(key) is None or (kind is not None and not _holds(key, data, kind))
-    return key.endswith("/")
+    kinds = [(parse, kind) for prefix, parse, kind in _KINDS if key.startswith(prefix)]
+    if not kinds:
+        return key.endswith("/")
+    return not any(parse(key) is not None and (kind is None or _holds(key, data, kind)) for parse, kind in kinds)
 
 
 def _holds(key: str, data: bytes, kind: type[Record]) -> bool:

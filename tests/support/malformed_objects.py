@@ -23,6 +23,7 @@ from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.index_keys import ChildKey
 from fray_layouts.object_keys import AgentKeys, CoordinatorKeys, EndpointKey, JobKeys, NameKeys, PoolKeys, SecretKeys
 from fray_layouts.records import (
+    AgentPoolRecord,
     AgentRecord,
     ChildEntry,
     Doorbell,
@@ -264,6 +265,7 @@ PLACES: Sequence[tuple[type[msgspec.Struct], Place]] = (
     (PendingEntry, _pending),
     (ChildEntry, lambda draw, stem: ChildKey(stem, draw.choice([1, 10**30]), draw.choice(["x", stem])).key()),
     (Doorbell, lambda draw, stem: PoolKeys.doorbell(stem)),
+    (AgentPoolRecord, lambda draw, stem: PoolKeys.record(draw.choice(["default", stem]))),
     (
         NameRecord,
         lambda draw, stem: NameKeys.key(draw.choice(["ns", stem]), draw.choice(["actor", "queue", "other"]), stem),

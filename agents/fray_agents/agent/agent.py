@@ -24,6 +24,7 @@ from fray_agents.agent.leases import HeldLease, Leases
 from fray_agents.agent.loops import run_until_first_ends
 from fray_agents.agent.membership import Membership
 from fray_agents.agent.overcommit import Overcommit
+from fray_agents.agent.pool_environments import PoolEnvironments
 from fray_agents.agent.reconciler_duty import ReconcilerDuty
 from fray_agents.environments.prepare import Preparer
 from fray_agents.host import agent_lock, directories
@@ -124,13 +125,15 @@ class Agent:
         self._job_watch = JobWatch(self.member)
         self._reconciler_duty = ReconcilerDuty(self.member)
         self._gpus = GpuWatch(self.member)
+        preparer = Preparer(core, options.env_cache)
+        self._pool_environments = PoolEnvironments(self.member, preparer, self._work_dir)
         self._attempt_runner = AttemptRunner(
             self.member,
             self._work_dir,
             self._lock.fd,
             options.start_task,
             self._gpus,
-            Preparer(core, options.env_cache),
+            preparer,
             network,
             options.cwd,
         )
@@ -205,7 +208,7 @@ class Agent:
         await persist(self._core, self._heartbeat.register, self._may_not_join)
         await persist(self._core, lambda: predecessors.reap_predecessors(self._core, self._lock))
         loops = [
-            self._claimer.run(),
+            self._claim(),
             self._heartbeat.watch_mail(),
             self._renew_deadlines(),
             self._job_watch.run(),
@@ -218,6 +221,12 @@ class Agent:
             loops.append(Overcommit(self.member, self._claimer.claim).run())
         loops.append(self._heartbeat.run())
         await run_until_first_ends(*loops)
+
+    async def _claim(self) -> None:
+        """Claim for ever, once the pool's environments are there; a private cluster's jobs run in the program's own."""
+        if not self._options.overcommits:
+            await self._pool_environments.build()
+        await self._claimer.run()
 
     def _may_not_join(self, error: StoreError) -> bool:
         return isinstance(error, StoreRefused) and not self._options.rejoins

@@ -55,6 +55,7 @@ class AgentProblems:
     Attributes:
         unkilled: processes of its tasks that SIGKILL does not end; "" if all end.
         gpus: which of its GPUs it does not offer now; "" if it offers all.
+        environments: which of its pool's environments it builds now, or could not build; "" if all is well.
         unfit: why the agent must take no more work; "" if it may.
         warnings: its log of what stays wrong.
     """
@@ -62,6 +63,7 @@ class AgentProblems:
     core: Core
     unkilled: str = ""
     gpus: str = ""
+    environments: str = ""
     unfit: str = ""
     warnings: LogThrottle = field(init=False)
     _failures: dict[str, str] = field(default_factory=dict)
@@ -92,7 +94,12 @@ class AgentProblems:
 
     def summary(self) -> str:
         """All that is wrong now, for people; "" if nothing is. What is new is logged."""
-        own = {"unfit": self.unfit, "unkilled": self.unkilled, "gpus": self.gpus}
+        own = {
+            "unfit": self.unfit,
+            "unkilled": self.unkilled,
+            "gpus": self.gpus,
+            "environments": self.environments,
+        }
         problems = {name: text for name, text in own.items() if text} | self._failures | self.core.store.failing.now()
         for subject, text in problems.items():
             if self.warnings.is_due(subject):

@@ -27,6 +27,7 @@ from fray_layouts.pool_records import PoolRecord
 from fray_layouts.queue_keys import QueueKeys, TaskKeys
 from fray_layouts.queue_records import QueueLease, QueueRecord
 from fray_layouts.records import (
+    AgentPoolRecord,
     AgentRecord,
     ClusterSettings,
     Doorbell,
@@ -87,6 +88,10 @@ def _of_queue(key: str) -> Kind | None:
     return NameOnly if key.startswith(queue.all_large) and queue.parse_large(key) else None
 
 
+def _of_pool(key: str) -> Kind | None:
+    return AgentPoolRecord if PoolKeys.parse_record(key) else Doorbell if PoolKeys.parse(key) else None
+
+
 def _of_tasks(key: str) -> Kind | None:
     tasks = TaskKeys.around(key)
     return None if tasks is None else PoolRecord if key == tasks.pool else NameOnly
@@ -99,7 +104,7 @@ AREAS = (
     Area(PendingKey.area, _named(PendingKey.parse, NameOnly)),
     Area(ChildKey.area, _named(ChildKey.parse, NameOnly)),
     Area(CoordinatorKeys.area, _only(CoordinatorKeys.lease, ReconcilerRecord)),
-    Area(PoolKeys.area, _named(PoolKeys.parse, Doorbell)),
+    Area(PoolKeys.area, _of_pool),
     Area(SecretKeys.area, _only(SecretKeys.rpc, RpcSecrets)),
     Area(NameKeys.area, _named(NameKeys.parse, NameRecord)),
     Area(QueueKeys.area, _of_queue),
@@ -134,6 +139,10 @@ CONSEQUENCES: dict[Kind, tuple[str, str]] = {
     ),
     EndpointRecord: ("nobody is called there", "remove it and stop the actor's job, or start the actor again"),
     Doorbell: ("it is a hint that costs a delay", "whoever rings next makes it anew"),
+    AgentPoolRecord: (
+        "agents that join this pool build nothing before they claim, and no unneeded blob is removed",
+        "remove it, and name the pool's environments again: fray env warm --pool POOL",
+    ),
     ClusterSettings: ("nobody can join or open this cluster", "write back what it held, see the storage contract"),
     RpcSecrets: ("no actor can be called", "remove it, a new one is made at once"),
     QueueRecord: ("nobody can open this queue", "write back what it held, see the storage contract"),

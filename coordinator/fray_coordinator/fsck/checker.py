@@ -20,7 +20,16 @@ from fray_coordinator.reconcile.failure_detector import FailureDetector
 from fray_coordinator.reconcile.repair import Repair
 from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.index_keys import ChildKey, PendingKey
-from fray_layouts.object_keys import AgentKeys, BlobKeys, CoordinatorKeys, EndpointKey, JobKeys, NameKeys, WorkKeys
+from fray_layouts.object_keys import (
+    AgentKeys,
+    BlobKeys,
+    CoordinatorKeys,
+    EndpointKey,
+    JobKeys,
+    NameKeys,
+    PoolKeys,
+    WorkKeys,
+)
 from fray_layouts.queue_keys import QueueKeys, TaskKeys
 
 MAX_PROBLEMS_NAMED = 1000
@@ -43,7 +52,7 @@ CHECKS: tuple[tuple[Callable[[Snapshot], Iterator[SuspectedProblem]], tuple[str,
     (index_checks.children, (ChildKey.area, JobKeys.area)),
     (data_checks.work, (WorkKeys.area, JobKeys.area)),
     (data_checks.logs, (WorkKeys.area, JobKeys.area)),
-    (data_checks.blobs, (BlobKeys.area, JobKeys.area)),
+    (data_checks.blobs, (BlobKeys.area, PoolKeys.area, JobKeys.area)),
     (data_checks.endpoints, (EndpointKey.area, JobKeys.area)),
     (queue_checks.remains, (NameKeys.area, QueueKeys.area, TaskKeys.area)),
     (queue_checks.unmade, (NameKeys.area, QueueKeys.area, TaskKeys.area)),

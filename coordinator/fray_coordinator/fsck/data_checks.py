@@ -6,8 +6,9 @@ from fray_coordinator.fsck.index_checks import removal_of
 from fray_coordinator.fsck.report import BY_HAND, BY_REPAIR, BY_SWEEP, Problem, SuspectedProblem
 from fray_coordinator.fsck.snapshot import Snapshot
 from fray_coordinator.protocol.naming import is_stale
+from fray_coordinator.protocol.pool_environments import blobs_named
 from fray_coordinator.protocol.retention import oldest_used_month, unneeded_blobs
-from fray_layouts.object_keys import BlobKeys, JobKeys, WorkKeys
+from fray_layouts.object_keys import BlobKeys, JobKeys, PoolKeys, WorkKeys
 from fray_layouts.spec import blobs_of
 
 
@@ -40,10 +41,12 @@ def logs(seen: Snapshot) -> Iterator[SuspectedProblem]:
 
 
 def blobs(seen: Snapshot) -> Iterator[SuspectedProblem]:
-    """Blobs that no job names; nothing is known while some record is in doubt, which may name any."""
-    if any(seen.is_doubtful(key) for key in seen.keys[JobKeys.area]):
+    """Blobs that no job and no pool names; nothing is known while some record is in doubt, which may name any."""
+    pools = [key for key in seen.keys[PoolKeys.area] if PoolKeys.parse_record(key)]
+    if any(seen.is_doubtful(key) for key in (*pools, *seen.keys[JobKeys.area])):
         return
     used = {key for job in seen.jobs.values() for key in blobs_of(job.spec)}
+    used |= {blob for key in pools if key in seen.stored for blob in blobs_named(seen.stored[key].record)}
     for key in unneeded_blobs(seen.keys[BlobKeys.area], used, oldest_used_month(seen.now, seen.settings)):
         yield SuspectedProblem(Problem(key, "no job needs it", BY_SWEEP), fix=removal_of(key))
 

@@ -1,8 +1,8 @@
 """The life of one job: submission, claims, the end of attempts, stops, its children, and waiting for it.
 
 Submitters and clients call `submission`, `waiting`, `logs`, `lookup` and `stopping`; an agent calls `claiming` and
-`commit` for the jobs that it runs; the reconciler calls `cascade` and `pending_index`. Decisions are in
-the modules of the same names in `protocol`.
+`commit` for the jobs that it runs; the reconciler calls `cascade` and `pending_index`. Before there is
+a job, agents and people call `pool_environments`. Decisions are in the modules of the same names in `protocol`.
 
 To read: `submission`, `pending_index`, `claiming`, `commit`, `stopping`, `cascade`, then the rest.
 """

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from fray_layouts.errors import InvalidInput
 from fray_layouts.records import JobRecord
-from fray_layouts.spec import CallableSpec, JobSpec
+from fray_layouts.spec import CallableSpec, EnvironmentSpec, JobSpec
 
 
 def check_resubmission(earlier: JobRecord, wanted: JobRecord) -> None:
@@ -34,14 +34,19 @@ def first_difference(one: JobSpec, other: JobSpec) -> str:
 
 
 def _comparable(spec: JobSpec) -> JobSpec:
-    entrypoint, environment, workspace = spec.entrypoint, spec.environment, spec.environment.workspace
+    entrypoint, environment = spec.entrypoint, comparable_environment(spec.environment)
     if entrypoint.callable is not None:
         entrypoint = replace(entrypoint, callable=CallableSpec())
         environment = replace(environment, workspace=None)
-    elif workspace is not None:
-        content = workspace.blob.rpartition("/")[2]
-        environment = replace(environment, workspace=replace(workspace, blob=content))
     return replace(spec, entrypoint=entrypoint, environment=environment, parent="", detached=False)
+
+
+def comparable_environment(environment: EnvironmentSpec) -> EnvironmentSpec:
+    """The environment, equal to others whose workspace has the same content, in whatever month it was stored."""
+    workspace = environment.workspace
+    if workspace is None:
+        return environment
+    return replace(environment, workspace=replace(workspace, blob=workspace.blob.rpartition("/")[2]))
 
 
 def _difference(one: object, other: object) -> list[str] | None:

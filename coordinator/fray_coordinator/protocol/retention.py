@@ -67,7 +67,7 @@ def oldest_used_month(now: float, settings: ClusterSettings) -> str:
 
 
 def unneeded_blobs(blobs: Iterable[str], used: Set[str], since: str) -> list[str]:
-    """The blobs that no job names (`used`) and that are older than the month `since`."""
+    """The blobs that nobody names (`used`) and that are older than the month `since`."""
     months = ((key, BlobKeys.parse(key)) for key in blobs)
     return [key for key, month in months if month is not None and month < since and key not in used]
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 from fray_coordinator.concurrency import map_noting_problems
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord
-from fray_coordinator.jobs import cascade, doorbell, pending_index, stopping
+from fray_coordinator.jobs import cascade, doorbell, pending_index, pool_environments, stopping
 from fray_coordinator.pool import worker_pools
 from fray_coordinator.protocol.cascade import ChildVerdict
 from fray_coordinator.protocol.claiming import expire, is_pending_too_long
@@ -252,7 +252,10 @@ class Repair:
         since = oldest_used_month(self.core.now(), self.core.settings)
         if since == self._blobs_swept_until or self._problems:
             return
-        used = {key for job in self._jobs.values() for key in job.blobs}
+        used = await pool_environments.blobs_of_pools(self.core, self._problems)
+        if self._problems:
+            return
+        used |= {key for job in self._jobs.values() for key in job.blobs}
         used |= {key for job in self._ended.values() for key in job.blobs}
         await removal.remove_blobs(self.core, used, since, self._problems)
         self._blobs_swept_until = since

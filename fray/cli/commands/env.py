@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec.structs import replace
 
 from fray.cli import output
 from fray.cli.app import App, as_command
@@ -18,9 +19,12 @@ from fray.cli.output import format_duration
 
 if TYPE_CHECKING:
     from fray_agents.environments.cache import CacheEntry
+    from fray_coordinator.core import Core
 
 _SHOWN_DIGITS = 12
 """Digits of a key that people are shown."""
+
+_STATES_NOTHING = "{} states no packages; name some with --with"
 
 
 @click.group(name="env")
@@ -28,6 +32,9 @@ def command() -> None:
     """List, build ahead and remove what the agents of this user keep on this host: environments and workspaces.
 
     No cluster is asked. What is built here is found by every agent of this user on this host.
+
+    With --pool: list, add and remove the environments that a pool names. Each of its agents that joins from then on
+    builds them before it claims.
     """
 
 
@@ -40,17 +47,31 @@ def _subcommand(name: str) -> Callable[[Callable[..., Any]], click.Command]:
     return add
 
 
+_pool_option = click.option("--pool", help="Group of agents that build it, instead of this host.")
+
+
 @_subcommand("list")
-def _list(app: App) -> None:
+@_pool_option
+def _list(app: App, pool: str | None) -> None:
     """List what is there, in the order of its last use."""
+    if pool is not None:
+        _show_named(app, pool)
+        return
     from fray_agents.environments.cache import host_cache
 
     _show(app, host_cache().entries())
 
 
 @_subcommand("clear")
-def _clear(app: App) -> None:
+@_pool_option
+def _clear(app: App, pool: str | None) -> None:
     """Remove all that no job uses now. What the next job needs is built again."""
+    if pool is not None:
+        from fray_coordinator.jobs.pool_environments import clear_environments
+
+        app.run(lambda core: clear_environments(core, pool))
+        _show_named(app, pool)
+        return
     from fray_agents.environments.cache import host_cache
 
     _show(app, asyncio.run(host_cache().trim(0)))
@@ -60,17 +81,67 @@ def _clear(app: App) -> None:
 @click.option("--workspace", metavar="DIR", help="The project; by default the one around the current directory.")
 @click.option("--extra", multiple=True, metavar="NAME", help="An extra of the project, installed with its packages.")
 @click.option("--with", multiple=True, metavar="PACKAGE", help="A requirement that is installed on top.")
-def _warm(app: App, workspace: str | None, extra: tuple[str, ...], **options: Any) -> None:
+@click.option("--image", default="", help="Container image that is pulled; with --pool.")
+@_pool_option
+def _warm(
+    app: App, workspace: str | None, extra: tuple[str, ...], image: str, pool: str | None, **options: Any
+) -> None:
     """Build the environment that jobs of a project run in, so that none of them waits for it."""
     from fray.workspace.choice import AUTO, named_workspace
 
+    if image and pool is None:
+        raise click.UsageError("--image is for a pool's agents; give --pool POOL, too")
     choice = named_workspace(workspace or AUTO, Path())
     folder = choice.find() if choice is not None else None
     assert folder is not None, "a project that is required was found"
+    if pool is not None:
+        environment = {"extras": list(extra), "pip_packages": list(options["with"]), "docker_image": image}
+        app.run(lambda core: _add_to_pool(core, pool, folder, environment), create=True)
+        _show_named(app, pool)
+        return
     began = time.monotonic()
     python = asyncio.run(_warmed(folder, extra, options["with"]))
     seconds = format_duration(time.monotonic() - began)
     app.show({"workspace": str(folder), "python": python}, lambda: output.echo(f"{python} is ready after {seconds}"))
+
+
+async def _add_to_pool(core: Core, pool: str, folder: Path, fields: dict[str, Any]) -> None:
+    """Store the workspace, and name the environment of its jobs for the pool."""
+    from fray.cli.workspace_options import tell_stored
+    from fray.workspace.upload import store_workspace
+    from fray_coordinator.jobs.pool_environments import add_environment
+    from fray_layouts.spec import needs_environment, parse_spec
+
+    job = {"name": "warm", "entrypoint": {"command": ["true"]}, "pool": pool}
+    parse_spec({**job, "environment": fields})  # nothing is uploaded for a slip of the pen
+    stored = await store_workspace(core, folder)
+    tell_stored(stored)
+    checked = parse_spec({**job, "environment": {**fields, "python": stored.python}})
+    environment = replace(checked.environment, workspace=stored.spec)
+    if not needs_environment(environment) and not environment.docker_image:
+        raise click.UsageError(_STATES_NOTHING.format(folder))
+    await add_environment(core, pool, environment)
+
+
+def _show_named(app: App, pool: str) -> None:
+    """Show the environments that the pool names."""
+    from msgspec import to_builtins
+
+    from fray_coordinator.jobs.pool_environments import pool_environments
+
+    named = app.run(lambda core: pool_environments(core, pool))
+    rows = [
+        (
+            each.workspace.blob.rpartition("/")[2][:_SHOWN_DIGITS] if each.workspace is not None else "",
+            " ".join(each.extras),
+            " ".join(each.pip_packages),
+            each.python,
+            each.docker_image,
+        )
+        for each in named
+    ]
+    titles = ("WORKSPACE", "EXTRAS", "WITH", "PYTHON", "IMAGE")
+    app.show([to_builtins(each) for each in named], lambda: output.print_table(titles, rows))
 
 
 async def _warmed(folder: Path, extras: tuple[str, ...], requirements: tuple[str, ...]) -> str:
@@ -92,7 +163,7 @@ async def _warmed(folder: Path, extras: tuple[str, ...], requirements: tuple[str
     )
     spec = JobSpec(name="warm", entrypoint=EntrypointSpec(command=["python"]), environment=environment)
     if not needs_interpreter(spec):
-        raise click.UsageError(f"{folder} states no packages; name some with --with")
+        raise click.UsageError(_STATES_NOTHING.format(folder))
     with tempfile.TemporaryDirectory() as unpacked:
         unpack(archive.data, Path(unpacked))
         async with AsyncExitStack() as held:

@@ -4,8 +4,8 @@ Each field's meaning stands here once. `layouts/README.md` says who writes which
 JSON Schemas beside it are generated from these structs. Times are seconds since the epoch on the *storage's* clock
 unless a field says otherwise; sizes are bytes. What a field may hold beyond its type is in `bounds`.
 
-Everything else in Fray imports the structs from here. To read: `base`, `job`, `outputs`, `agent`, `index`,
-`reconciler`, `actor`, `cluster`.
+Everything else in Fray imports the structs from here. To read: `base`, `job`, `outputs`, `agent`,
+`agent_pool`, `index`, `reconciler`, `actor`, `cluster`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from fray_layouts.records.agent import (
     Resources as Resources,
     Software as Software,
 )
+from fray_layouts.records.agent_pool import AgentPoolRecord as AgentPoolRecord
 from fray_layouts.records.base import MAX_RECENT_OPS as MAX_RECENT_OPS, Record as Record
 from fray_layouts.records.cluster import (
     LAYOUT_VERSION as LAYOUT_VERSION,
