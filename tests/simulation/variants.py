@@ -179,10 +179,15 @@ def commit_before_outputs() -> list[Swap]:
     """Logs are shipped while the commit is on its way."""
     real = upload.upload_logs
 
-    async def ship_logs(core: Any, job: Any, task: Any, *more: Any) -> int:
-        asyncio.get_running_loop().create_task(real(core, job, task, *more))
-        await asyncio.shield(task.exit)
-        return int(task.script.chunks)
+    async def ship_logs(core: Any, job: Any, chunks: Any, *more: Any) -> int:
+        sealed = [chunk async for chunk in chunks]
+
+        async def again() -> Any:
+            for chunk in sealed:
+                yield chunk
+
+        asyncio.get_running_loop().create_task(real(core, job, again(), *more))
+        return sealed[-1][0] if sealed else 0
 
     return everywhere(real, ship_logs)
 
