@@ -105,7 +105,7 @@ def a_complete_result_is_never_thrown_away(w: Watching, c: Change) -> None:
         return  # an attempt may end so, with a reason
     agent = w.world.agents.get(before.lease.agent)
     asked_to_stop = before.stop is not None or (agent is not None and agent.member.leaving)
-    if asked_to_stop and run is not None and w.world.storage.unwritable.get("work", 0.0) > run.begin:
+    if asked_to_stop and run is not None and w.world.storage.takes_nothing("work/", c.sender, run.begin):
         return  # who is asked to stop waits for an outage, but for no single object
     heeds_a_stop = before.stop is not None and run is not None and not run.complete_before_stop
     if run is not None and run.how == "success" and run.told and not heeds_a_stop:

@@ -105,6 +105,11 @@ class Storage:
         """Whether writes to names that begin with `area` can succeed now."""
         return self.loop.now >= max(self.unwritable.get("", 0.0), self.unwritable.get(area, 0.0))
 
+    def takes_nothing(self, area: str, sender: Participant, since: float) -> bool:
+        """Whether some write of the sender below `area` was not taken at that time, or may not have been later."""
+        refused = any(one.befalls("put", area, sender, since) for one in self.refusals)
+        return refused or self.unwritable.get(area.rstrip("/"), 0.0) > since
+
     def refusal(self, verb: str, key: str, sender: Participant) -> str:
         """Why the request is refused now; "" if it is not."""
         now = self.loop.now

@@ -97,7 +97,7 @@ class Storm(Stage):
             "storage", "refuses", f"{why}: {','.join(verbs)} {area or 'anything'} of {whom or 'all'} until {until:.1f}"
         )
         self.storage.refusals.append(Refusal(verbs, area, whom, why, until))
-        if not area and whom is None:
+        if not area and whom is None and verbs != ("delete",):  # then agents beat, and are seen to
             self._outages.append((self.loop.now, until, "all" if {"get", "list"} & set(verbs) else "writes"))
 
     def _meet(self, owner: Participant, kind: str) -> None:
