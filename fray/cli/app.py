@@ -107,6 +107,17 @@ def as_command(function: Callable[..., Any]) -> click.Command:
     return click.command(name)(run)
 
 
+def subcommand(group: click.Group, name: str) -> Callable[[Callable[..., Any]], click.Command]:
+    """Add a command to a group, under a name of its own, of a function whose first argument is an `App`."""
+
+    def add(function: Callable[..., Any]) -> click.Command:
+        part = as_command(function)
+        group.add_command(part, name)
+        return part
+
+    return add
+
+
 _OPTIONS = [
     click.option("--root", envvar="FRAY_CLUSTER_SPEC", metavar="ROOT", help="The cluster's root, see fray --help."),
     click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts."),

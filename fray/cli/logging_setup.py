@@ -11,7 +11,7 @@ from fray_layouts.escaping import escaped, escaped_json
 FORMATS = ("text", "json")
 
 
-class _LineFormatter(logging.Formatter):
+class _TextFormatter(logging.Formatter):
     """One line a record, with the time in UTC; a traceback follows on lines of its own."""
 
     converter = staticmethod(time.gmtime)
@@ -25,7 +25,7 @@ class _LineFormatter(logging.Formatter):
         return escaped(super().format(record))
 
 
-class _JsonFormatter(_LineFormatter):
+class _JsonFormatter(_TextFormatter):
     """One JSON object a record: `time`, `level`, `message`, and `traceback` where there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -38,6 +38,6 @@ class _JsonFormatter(_LineFormatter):
 def log_to_stderr(form: str) -> None:
     """Write what happens to this program to stderr, in one of `FORMATS`; of other libraries only warnings."""
     handler = logging.StreamHandler()
-    handler.setFormatter(_JsonFormatter() if form == "json" else _LineFormatter())
+    handler.setFormatter(_JsonFormatter() if form == "json" else _TextFormatter())
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
     logging.getLogger("fray").setLevel(logging.INFO)

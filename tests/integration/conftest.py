@@ -1,6 +1,7 @@
 """Real clusters, one fixture for each kind, and servers of actors on them."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from fray.cluster import StorageCluster
 from fray.rpc import ActorServer
 from tests.support import actors
+from tests.support.shell import Shell
 
 
 @pytest.fixture(scope="module")
@@ -45,3 +47,11 @@ def serve(cluster: StorageCluster) -> Iterator[actors.Serve]:
     yield start
     for server in servers:
         server.shutdown()
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Shell:
+    """A root without an agent."""
+    shell = Shell(tmp_path / "root")
+    shell("init")
+    return shell

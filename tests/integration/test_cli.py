@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import pty
@@ -12,43 +11,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
-from fray.cli import cli
 from fray_layouts.object_keys import JobId
+from tests.support.shell import FRAY, Shell
 from tests.support.waiting import wait_until
 
-FRAY = [sys.executable, "-m", "fray"]
 SECRET = "hunter2-is-secret"
-
-
-class Shell:
-    """Runs commands on one root, in a folder that is no project."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-
-    def __call__(self, *words: str, code: int = 0, stdin: str | None = None) -> Result:
-        with contextlib.chdir(self.root.parent):
-            result = CliRunner(env={"FRAY_CLUSTER_SPEC": str(self.root)}).invoke(cli, words, input=stdin)
-        assert result.exit_code == code, result.output
-        return result
-
-    def json(self, *words: str, code: int = 0) -> Any:
-        return json.loads(self(*words, "--json", code=code).stdout)
-
-    def start(self, *words: str, **options: Any) -> subprocess.Popen[str]:
-        environ = {**os.environ, "FRAY_CLUSTER_SPEC": str(self.root)}
-        return subprocess.Popen([*FRAY, *words], env=environ, text=True, cwd=self.root.parent, **options)
-
-    def detached(self, *words: str) -> str:
-        return self("run", "--detach", *words).stdout.strip()
-
-    def until_status(self, job: str, status: str) -> None:
-        wait_until(lambda: self.json("status", job)["status"] == status)
 
 
 @pytest.fixture(scope="module")
@@ -62,14 +32,6 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     yield shell
     agent.send_signal(signal.SIGTERM)
     assert agent.wait(200) == 0
-
-
-@pytest.fixture
-def empty(tmp_path: Path) -> Shell:
-    """A root without an agent."""
-    shell = Shell(tmp_path / "root")
-    shell("init")
-    return shell
 
 
 def test_run_follows_a_command_and_ends_like_it(shell: Shell) -> None:
@@ -403,142 +365,3 @@ def test_jobs_are_named_by_the_beginning_of_their_id_or_their_name(empty: Shell)
     empty.detached("--name", "train", "--", "true")
     assert "2 jobs begin so" in empty("status", "train", code=1).stderr
     assert "there is no job nothing" in empty("stop", "nothing", code=1).stderr
-
-
-def test_a_file_in_the_inbox_is_admitted_by_a_pass(empty: Shell) -> None:
-    (empty.root / "inbox" / "dropped.json").write_text('{"name": "dropped", "entrypoint": {"command": ["true"]}}')
-    assert empty.json("coordinate", "--once") == {"problems": {}}
-    assert [job["status"] for job in empty.json("ps")] == ["pending"]
-
-
-def test_fsck_tells_and_repairs(empty: Shell) -> None:
-    empty.detached("--", "true")
-    for entry in (empty.root / "pending" / "default").iterdir():
-        entry.unlink()
-    told = empty("fsck", code=1).stdout
-    assert "no agent finds it" in told
-    assert "--repair" in told
-    assert empty("fsck", "--repair").stdout == "no problems\n"
-    assert empty.json("fsck") == []
-
-
-def test_doctor_and_cost_speak_plainly(empty: Shell, tmp_path: Path) -> None:
-    assert {finding["severity"] for finding in empty.json("doctor")} <= {"ok", "warning"}
-    (tmp_path / "file").write_text("")
-    assert "error" in empty("doctor", str(tmp_path / "file"), code=1).stdout
-    assert "an idle agent, a month" in empty("cost").stdout
-    assert all(line["dollars"] >= 0 for line in empty.json("cost"))
-
-
-def test_doctor_and_fsck_say_that_the_pass_cannot_run(empty: Shell) -> None:
-    empty("coordinate", "--once")
-    assert {finding["severity"] for finding in empty.json("doctor")} <= {"ok", "warning"}
-    (empty.root / "coordinator" / "reconciler.json").write_text("garbage")
-    for command, code in (("doctor", 0), ("fsck", 1)):
-        told = empty(command, code=code).stdout
-        assert "until it is replaced, no file is admitted" in told
-        assert "coordinator/reconciler.json does not hold a ReconcilerRecord" in told
-        assert "any live agent replaces it" in told
-    (empty.root / "coordinator" / "reconciler.json").unlink()
-    assert empty("fsck").stdout == "no problems\n"
-
-
-@pytest.mark.parametrize(
-    ("key", "means"),
-    [("cluster.json", "nobody can join or open this cluster"), ("secrets/rpc.json", "no actor can be called")],
-)
-def test_doctor_says_which_record_of_the_whole_cluster_cannot_be_read(empty: Shell, key: str, means: str) -> None:
-    empty("rotate")
-    (empty.root / key).write_text("garbage")
-    told = empty("doctor", code=1).stdout
-    assert means in told
-    assert f"{key} does not hold" in told
-
-
-def test_doctor_tells_what_the_last_pass_skipped(empty: Shell) -> None:
-    (empty.root / "jobs").mkdir()
-    (empty.root / "jobs" / "odd.json").write_text("garbage")
-    lease = {"holder": "", "problems": {"jobs/odd.json": "jobs/odd.json does not hold a JobRecord"}}
-    (empty.root / "coordinator").mkdir()
-    (empty.root / "coordinator" / "reconciler.json").write_text(json.dumps(lease))
-    assert "last pass left jobs/odd.json alone" in empty("doctor").stdout
-
-
-def test_settings_are_chosen_once(tmp_path: Path) -> None:
-    shell = Shell(tmp_path / "new")
-    assert shell.json("init", "--beat-interval", "2", "--quarantine", "700")["beat_interval"] == 2.0
-    assert shell.json("init", "--beat-interval", "2")["quarantine"] == 700.0
-    assert "beat_interval: 3.0 " in shell("init", "--beat-interval", "3", code=1).stderr
-    assert "at most twice" in shell("init", "--pass-interval", "99", code=1).stderr
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "message"),
-    [
-        (["ps", "--root", "ftp://x/y"], 1, "root: 'ftp://x/y' is not accepted"),
-        (["ps", "--root", "local"], 2, "give --root ROOT"),
-        (["status", "no/slash"], 1, "job: 'no/slash' is not accepted"),
-        (["submit", "/no/such/file"], 2, "does not exist"),
-        (["run", "--cpu", "-3", "--", "x"], 1, "resources.cpu: -3.0 is not accepted"),
-        (["run", "--name", "x" * 10_000, "--", "x"], 1, "give at most 128 characters"),
-        (["run", "--memory", "lots", "--", "x"], 1, "resources.memory: 'lots' is not accepted"),
-        (["run", "--env", "NOT_SET_ANYWHERE", "--", "x"], 1, "--env: 'NOT_SET_ANYWHERE' is not accepted"),
-        (["frobnicate"], 2, "No such command"),
-    ],
-)
-def test_errors_are_one_line_with_a_remedy(empty: Shell, words: list[str], code: int, message: str) -> None:
-    result = empty(*words, code=code)
-    assert result.stdout == ""
-    assert message in result.stderr
-    assert "Traceback" not in result.stderr
-    if code == 1:
-        assert len(result.stderr.splitlines()) == 1
-    assert empty.json("ps") == []
-
-
-def test_looking_at_a_root_that_is_no_cluster_does_not_make_one(tmp_path: Path) -> None:
-    shell = Shell(tmp_path / "mistyped")
-    assert f"there is no cluster at {shell.root.as_uri()}" in shell("ps", code=1).stderr
-    assert not shell.root.exists()
-
-
-def test_without_a_root_it_says_how_to_name_one() -> None:
-    result = CliRunner(env={"FRAY_CLUSTER_SPEC": None}).invoke(cli, ["ps"])
-    assert result.exit_code == 2
-    assert "--root ROOT or set FRAY_CLUSTER_SPEC" in result.stderr
-
-
-def test_a_root_that_is_not_ours_is_refused(tmp_path: Path) -> None:
-    shell = Shell(tmp_path)
-    (tmp_path / "cluster.json").write_text('{"layout": 99, "op": "x"}')
-    assert "layout version 99" in shell("ps", code=1).stderr
-    (tmp_path / "cluster.json").write_text("<html>")
-    assert "not a Fray root" in shell("ps", code=1).stderr
-
-
-def test_one_record_that_cannot_be_read_hides_no_other(empty: Shell) -> None:
-    good, bad = empty.detached("--", "true"), empty.detached("--", "true")
-    (empty.root / "jobs" / f"{bad}.json").write_text("garbage")
-    listing = empty("ps", "--all")
-    assert good in listing.stdout
-    assert f"left out: jobs/{bad}.json" in listing.stderr
-
-
-def test_debug_shows_the_traceback(empty: Shell) -> None:
-    failing = empty.start("status", "no-such-job", "--debug", stderr=subprocess.PIPE)
-    _, text = failing.communicate(timeout=200)
-    assert failing.returncode == 1
-    assert "Traceback" in text
-    assert "JobNotFound" in text
-
-
-def test_the_key_of_calls_is_replaced(empty: Shell) -> None:
-    def ids() -> list[str]:
-        return [key["id"] for key in json.loads((empty.root / "secrets/rpc.json").read_text())["keys"]]
-
-    assert empty.json("rotate") == {"accepted": 1}
-    first = ids()
-    assert "1 before it" in empty("rotate").stdout
-    assert ids()[1:] == first
-    assert empty.json("rotate", "--at-once") == {"accepted": 1}
-    assert not set(ids()) & set(first)

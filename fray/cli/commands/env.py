@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
-from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ import click
 from msgspec.structs import replace
 
 from fray.cli import output
-from fray.cli.app import App, as_command
+from fray.cli.app import App, subcommand
 from fray.cli.output import format_duration
 
 if TYPE_CHECKING:
@@ -38,13 +38,7 @@ def command() -> None:
     """
 
 
-def _subcommand(name: str) -> Callable[[Callable[..., Any]], click.Command]:
-    def add(function: Callable[..., Any]) -> click.Command:
-        part = as_command(function)
-        command.add_command(part, name)
-        return part
-
-    return add
+_subcommand = partial(subcommand, command)
 
 
 _pool_option = click.option("--pool", help="Group of agents that build it, instead of this host.")

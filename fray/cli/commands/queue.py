@@ -7,12 +7,13 @@ import json
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from fray.cli import output
-from fray.cli.app import App, as_command
+from fray.cli.app import App, subcommand
 from fray_layouts.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -34,15 +35,7 @@ def command(context: click.Context) -> None:
     """
 
 
-def _subcommand(name: str) -> Callable[[Callable[..., Any]], click.Command]:
-    """Make a subcommand of a function whose first argument is an `App`."""
-
-    def add(function: Callable[..., Any]) -> click.Command:
-        part = as_command(function)
-        command.add_command(part, name)
-        return part
-
-    return add
+_subcommand = partial(subcommand, command)
 
 
 _POP_LEASE = 60.0

@@ -1,0 +1,44 @@
+"""The command line, run on one root by tests."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner, Result
+
+from fray.cli import cli
+from tests.support.waiting import wait_until
+
+FRAY = [sys.executable, "-m", "fray"]
+
+
+class Shell:
+    """Runs commands on one root, in a folder that is no project."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def __call__(self, *words: str, code: int = 0, stdin: str | None = None) -> Result:
+        with contextlib.chdir(self.root.parent):
+            result = CliRunner(env={"FRAY_CLUSTER_SPEC": str(self.root)}).invoke(cli, words, input=stdin)
+        assert result.exit_code == code, result.output
+        return result
+
+    def json(self, *words: str, code: int = 0) -> Any:
+        return json.loads(self(*words, "--json", code=code).stdout)
+
+    def start(self, *words: str, **options: Any) -> subprocess.Popen[str]:
+        environ = {**os.environ, "FRAY_CLUSTER_SPEC": str(self.root)}
+        return subprocess.Popen([*FRAY, *words], env=environ, text=True, cwd=self.root.parent, **options)
+
+    def detached(self, *words: str) -> str:
+        return self("run", "--detach", *words).stdout.strip()
+
+    def until_status(self, job: str, status: str) -> None:
+        wait_until(lambda: self.json("status", job)["status"] == status)
