@@ -1,4 +1,4 @@
-"""From a `JobRequest` to the spec that is stored; `fray_layouts.spec.parse_spec` checks it, as it checks every spec."""
+"""From a `JobRequest` to the spec that is stored; `parse_spec` checks it, as it checks every spec."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from fray.types import (
 )
 from fray_layouts.bounds import MAX_CALLABLE_NAME
 from fray_layouts.errors import InvalidInput
-from fray_layouts.spec import JobSpec, parse_spec
+from fray_layouts.spec import JobSpec
+from fray_layouts.spec_parsing import parse_spec
 
 _LATER_RELEASE = {
     "regions": "agents do not know their region yet; use a pool for each region",

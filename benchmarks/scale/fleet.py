@@ -29,7 +29,8 @@ from fray_layouts.records import (
     PendingEntry,
     Resources,
 )
-from fray_layouts.spec import JobSpec, parse_spec
+from fray_layouts.spec import JobSpec
+from fray_layouts.spec_parsing import parse_spec
 from tests.support.fake_tasks import FakeTask
 
 ROOM = 2**40

@@ -11,7 +11,7 @@ from fray.cluster.storage import StorageCluster
 from fray.types import ActorConfig, Entrypoint, EnvironmentConfig, JobRequest, ResourceConfig
 from fray_layouts.bounds import MAX_ATTEMPTS
 from fray_layouts.errors import InvalidInput
-from fray_layouts.spec import check_name
+from fray_layouts.spec_checks import check_name
 
 T = TypeVar("T")
 

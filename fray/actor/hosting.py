@@ -23,7 +23,7 @@ from fray_agents.tasks.current_task import on_stop, task_environ
 from fray_coordinator.errors import StoreError
 from fray_coordinator.protocol.drivers import DRIVER_ATTEMPT
 from fray_layouts.errors import InvalidInput
-from fray_layouts.spec import check_name
+from fray_layouts.spec_checks import check_name
 
 log = logging.getLogger("fray")
 

@@ -12,7 +12,7 @@ from fray.types import JobId, JobRequest
 from fray_coordinator.actors import naming
 from fray_coordinator.core import Core
 from fray_layouts import object_keys
-from fray_layouts.spec import check_name, check_namespace
+from fray_layouts.spec_checks import check_name, check_namespace
 
 if TYPE_CHECKING:
     pass

@@ -16,7 +16,7 @@ from fray_coordinator.actors import discovery
 from fray_coordinator.actors.rpc_secrets import rpc_keys
 from fray_coordinator.core import Core
 from fray_layouts.records import EndpointRecord
-from fray_layouts.spec import check_name
+from fray_layouts.spec_checks import check_name
 
 T = TypeVar("T")
 

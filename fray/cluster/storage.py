@@ -45,7 +45,8 @@ from fray_coordinator.protocol.transitions import is_terminal
 from fray_coordinator.store.metering import RequestCounts as Requests
 from fray_coordinator.store.opening import root_url
 from fray_layouts.records import JobRecord, ResourceUsage
-from fray_layouts.spec import JobSpec, check_namespace
+from fray_layouts.spec import JobSpec
+from fray_layouts.spec_checks import check_namespace
 
 if TYPE_CHECKING:
     from fray.cluster.actors import ClusterKeyring, Metadata

@@ -17,7 +17,8 @@ from fray_agents.tasks.environment import CHILDREN_MARKER, PRIVATE_VAR
 from fray_coordinator.core import Core
 from fray_coordinator.jobs.submission import Submitted, submit
 from fray_layouts.errors import InvalidInput
-from fray_layouts.spec import JobSpec, check_name
+from fray_layouts.spec import JobSpec
+from fray_layouts.spec_checks import check_name
 
 if TYPE_CHECKING:
     from fray.workspace.upload import StoredWorkspace

@@ -22,7 +22,7 @@ from fray.pool.transport import SPARE_SECONDS, PoolSize, TaskCall, Transport
 from fray.types import EnvironmentConfig, ResourceConfig
 from fray_coordinator.errors import StoreError
 from fray_layouts.queue_keys import QUEUE_NAME
-from fray_layouts.spec import check_name
+from fray_layouts.spec_checks import check_name
 
 P = ParamSpec("P")
 S = TypeVar("S")

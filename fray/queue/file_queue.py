@@ -28,7 +28,7 @@ from fray_coordinator.store.opening import root_url
 from fray_layouts.errors import InvalidInput
 from fray_layouts.queue_keys import QueueKeys
 from fray_layouts.queue_records import QueueRecord
-from fray_layouts.spec import check_namespace
+from fray_layouts.spec_checks import check_namespace
 
 T = TypeVar("T")
 REDRIVE_BATCH = 100

@@ -15,7 +15,7 @@ from fray_agents.rpc.errors import ConnectionLost, NotAuthentic
 from fray_coordinator.actors.discovery import EndpointLookup
 from fray_coordinator.core import Core
 from fray_layouts.errors import InvalidInput
-from fray_layouts.spec import check_name
+from fray_layouts.spec_checks import check_name
 
 
 class Resolver(EndpointSource):

@@ -44,7 +44,7 @@ from fray_coordinator.protocol.drivers import DRIVER_ATTEMPT
 from fray_layouts.errors import InvalidInput
 from fray_layouts.object_keys import EndpointKey
 from fray_layouts.records import EndpointRecord
-from fray_layouts.spec import check_name
+from fray_layouts.spec_checks import check_name
 
 log = logging.getLogger("fray")
 

@@ -2,7 +2,7 @@
 
 Those of index entries are in `index_keys`, of the inbox in `inbox_keys`, of queues and worker pools in `queue_keys`.
 
-One class per area. A part that came from a person was checked by `spec.check_name`, so it holds no '/', no '~' and
+One class per area. A part that came from a person was checked by `check_name`, so it holds no '/', no '~' and
 cannot be '..'. Anything may lie under a root, so every `parse` takes apart just the keys that are built here, and is
 None for all others: what it returns can be made a key again, and that is the same key.
 """

@@ -1,7 +1,7 @@
 """JSON Schemas of the records and of the spec, made from the structs: `python -m fray_layouts.schemas DIRECTORY`.
 
 A record stays open, because a newer version may have added fields. What a person writes is closed, because an unknown
-field there is a slip of the pen. A schema states shapes; which values make sense is checked by `spec.parse_spec`.
+field there is a slip of the pen. A schema states shapes; which values make sense is checked by `parse_spec`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from fray_layouts import pool_records, queue_records, records, spec
+from fray_layouts import pool_records, queue_records, records, spec, spec_parsing
 
 SCHEMA_DIALECT = "https://json-schema.org/draft/2020-12/schema"
 SCHEMAS: dict[str, type[msgspec.Struct]] = {
@@ -92,10 +92,10 @@ def _close(parts: dict[str, Any], top: str) -> None:
     """Refuse unknown fields in every part, and know the other spellings of fields and of sizes."""
     for part in parts.values():
         part["additionalProperties"] = False
-    for field, spellings in spec._ALIASES.items():
+    for field, spellings in spec_parsing.ALIASES.items():
         title = parts[top]["properties"][field]["$ref"].rpartition("/")[2]
         properties = parts[title]["properties"]
-        for size in spec.SIZE_FIELDS:
+        for size in spec_parsing.SIZE_FIELDS:
             number = properties[size]
             about = {key: number.pop(key) for key in ("description", "default")}
             properties[size] = {**about, "anyOf": [number, {"type": "string"}]}

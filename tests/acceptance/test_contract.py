@@ -20,7 +20,7 @@ from fray_coordinator.core import open_core
 from fray_coordinator.protocol.admission import record_of_drop
 from fray_layouts.object_keys import JobKeys
 from fray_layouts.records import JobRecord
-from fray_layouts.spec import parse_spec
+from fray_layouts.spec_parsing import parse_spec
 from tests.acceptance import contract_caller as caller, contract_client as client
 from tests.support.actors import Counter
 from tests.support.agents import AgentProcess

@@ -22,7 +22,7 @@ from fray_coordinator.protocol.transitions import is_terminal
 from fray_coordinator.store.interface import ANY
 from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.records import JobRecord
-from fray_layouts.spec import parse_spec
+from fray_layouts.spec_parsing import parse_spec
 from tests.chaos import roots
 from tests.chaos.effects import Effects, Window, in_trouble, read_effects
 from tests.chaos.fleet import FRAY, Fleet, marked

@@ -64,7 +64,8 @@ from fray_layouts.queue_records import (
     decode_segment,
     encode_segment,
 )
-from fray_layouts.spec import EnvironmentSpec, WorkspaceSpec, parse_spec
+from fray_layouts.spec import EnvironmentSpec, WorkspaceSpec
+from fray_layouts.spec_parsing import parse_spec
 from tests.support.archives import directory, file, link, packed
 
 

@@ -23,7 +23,8 @@ from fray_agents.environments.python_env import PythonEnvironment, hold_environm
 from fray_agents.environments.uv import BuildLog, run_uv
 from fray_agents.host.software import OWN_PYTHON, find_uv
 from fray_agents.tasks import callable_main
-from fray_layouts.spec import JobSpec, parse_spec
+from fray_layouts.spec import JobSpec
+from fray_layouts.spec_parsing import parse_spec
 from tests.support.waiting import eventually
 from tests.support.wheels import make_wheel, only_wheels
 

@@ -19,7 +19,8 @@ from typing import NamedTuple
 from fray_coordinator.protocol.admission import admit_or_withdraw, record_of_drop
 from fray_coordinator.protocol.transitions import Status
 from fray_layouts.errors import InvalidInput
-from fray_layouts.spec import JobSpec, parse_spec
+from fray_layouts.spec import JobSpec
+from fray_layouts.spec_parsing import parse_spec
 from tests.model.essence import NOW
 from tests.model.explorer import Found, Step, explore
 

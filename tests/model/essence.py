@@ -13,7 +13,7 @@ from fray_layouts.records import (
     JobRecord,
     StopRequest,
 )
-from fray_layouts.spec import parse_spec
+from fray_layouts.spec_parsing import parse_spec
 
 SPEC = parse_spec({"name": "j", "entrypoint": {"command": ["x"]}, "max_retries_failure": 1})
 NOW = 1000.0

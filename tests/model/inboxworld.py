@@ -19,7 +19,7 @@ from fray_coordinator.protocol.retention import is_removable
 from fray_coordinator.protocol.stopping import request_stop
 from fray_coordinator.protocol.transitions import Status
 from fray_layouts.records import ClusterSettings, JobRecord
-from fray_layouts.spec import parse_spec
+from fray_layouts.spec_parsing import parse_spec
 from tests.model.explorer import Step
 
 SPEC = parse_spec({"name": "j", "entrypoint": {"command": ["x"]}})

@@ -15,7 +15,7 @@ from fray_coordinator.jobs.submission import submit
 from fray_coordinator.protocol.naming import Rank, rank
 from fray_layouts.object_keys import JobId
 from fray_layouts.records import EndpointRecord, JobRecord
-from fray_layouts.spec import parse_spec
+from fray_layouts.spec_parsing import parse_spec
 from tests.simulation.actortasks import DURABLE, FORGETFUL, NAMESPACE, CallId, Request
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from fray_coordinator.errors import BadRecord, ParentNotRunning, StoreError, Sto
 from fray_coordinator.jobs.submission import submit
 from fray_layouts.errors import InvalidInput
 from fray_layouts.records import Resources, Software
-from fray_layouts.spec import parse_spec
+from fray_layouts.spec_parsing import parse_spec
 from tests.simulation.disk import DiskPath
 from tests.simulation.loop import Participant
 from tests.simulation.tasks import HostTask

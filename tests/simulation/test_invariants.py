@@ -25,7 +25,7 @@ from fray_layouts.records import (
     NameRecord,
     StopRequest,
 )
-from fray_layouts.spec import parse_spec
+from fray_layouts.spec_parsing import parse_spec
 from tests.simulation import calm
 from tests.simulation.actors import ActorWorld
 from tests.simulation.effects import Run

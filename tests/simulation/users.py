@@ -18,7 +18,7 @@ from fray_coordinator.store.interface import ANY
 from fray_layouts.errors import FrayError
 from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.records import JobRecord
-from fray_layouts.spec import parse_spec
+from fray_layouts.spec_parsing import parse_spec
 from tests.simulation.work import drawn_kind, drawn_spec
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from fray_coordinator.core import LOCAL_SETTINGS, Core, open_core
 from fray_coordinator.jobs.submission import submit
 from fray_layouts.object_keys import AgentKeys, JobKeys
 from fray_layouts.records import AgentRecord, JobRecord
-from fray_layouts.spec import parse_spec
+from fray_layouts.spec_parsing import parse_spec
 from tests.support.waiting import PATIENCE, eventually
 
 T = TypeVar("T")

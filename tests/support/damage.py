@@ -25,7 +25,7 @@ from fray_layouts.records import (
     JobRecord,
     ParentLink,
 )
-from fray_layouts.spec import parse_spec
+from fray_layouts.spec_parsing import parse_spec
 
 OLD = 1_000_000.0
 LONG = 200.0

@@ -17,7 +17,7 @@ from fray_coordinator.store.records import Stored, record_of
 from fray_layouts.index_keys import PendingKey
 from fray_layouts.object_keys import AgentKeys, CoordinatorKeys, JobKeys
 from fray_layouts.records import AgentRecord, AttemptExit, Holding, JobRecord, ReconcilerRecord, Resources
-from fray_layouts.spec import parse_spec
+from fray_layouts.spec_parsing import parse_spec
 from tests.support.virtual import Cluster
 
 CAPACITY = Resources(cpu=8000, memory=2**36, disk=2**36)

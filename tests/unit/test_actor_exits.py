@@ -11,7 +11,7 @@ from fray_layouts.records import (
     JobLease,
     JobRecord,
 )
-from fray_layouts.spec import parse_spec
+from fray_layouts.spec_parsing import parse_spec
 
 NOW = 5000.0
 

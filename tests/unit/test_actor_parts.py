@@ -35,7 +35,7 @@ from fray_layouts.records import (
     JobLease,
     JobRecord,
 )
-from fray_layouts.spec import parse_spec
+from fray_layouts.spec_parsing import parse_spec
 from tests.support.waiting import wait_until
 
 

@@ -13,7 +13,7 @@ from fray_coordinator.jobs import pending_index
 from fray_coordinator.jobs.stopping import stop
 from fray_coordinator.jobs.submission import submit
 from fray_layouts.records import JobRecord, Resources
-from fray_layouts.spec import parse_spec
+from fray_layouts.spec_parsing import parse_spec
 from tests.support.members import trusted_member
 from tests.support.virtual import Cluster
 from tests.support.waiting import eventually

@@ -28,7 +28,8 @@ from fray_layouts.records import (
     JobRecord,
     Resources,
 )
-from fray_layouts.spec import JobSpec, parse_spec
+from fray_layouts.spec import JobSpec
+from fray_layouts.spec_parsing import parse_spec
 from tests.support.virtual import Cluster
 from tests.support.waiting import eventually
 

@@ -15,7 +15,7 @@ from fray_coordinator.protocol.gpu_assignment import gpus_for
 from fray_coordinator.protocol.scheduling import HostKind, shape_of, shortage
 from fray_layouts.index_keys import PendingKey, Shape
 from fray_layouts.records import Resources
-from fray_layouts.spec import parse_spec
+from fray_layouts.spec_parsing import parse_spec
 from tests.support.members import trusted_member
 from tests.support.virtual import Cluster, run
 

@@ -17,7 +17,7 @@ from fray_coordinator.jobs.submission import submit
 from fray_coordinator.store.interface import Object
 from fray_layouts.index_keys import PendingKey, Shape
 from fray_layouts.records import Resources
-from fray_layouts.spec import parse_spec
+from fray_layouts.spec_parsing import parse_spec
 from tests.support.members import trusted_member
 from tests.support.virtual import EPOCH, Cluster
 

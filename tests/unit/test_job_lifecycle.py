@@ -17,7 +17,7 @@ from fray_layouts.errors import InvalidInput
 from fray_layouts.index_keys import PendingKey
 from fray_layouts.object_keys import JobId, JobKeys, NameKeys, PoolKeys
 from fray_layouts.records import JobResult
-from fray_layouts.spec import parse_spec
+from fray_layouts.spec_parsing import parse_spec
 from tests.support.scripted_agents import job_now, join, launch
 from tests.support.virtual import Cluster
 

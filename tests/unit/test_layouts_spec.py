@@ -18,7 +18,8 @@ from fray_layouts.bounds import MAX_ATTEMPTS
 from fray_layouts.errors import InvalidInput
 from fray_layouts.index_keys import PendingKey
 from fray_layouts.object_keys import JobId, JobKeys
-from fray_layouts.spec import JobSpec, parse_spec
+from fray_layouts.spec import JobSpec
+from fray_layouts.spec_parsing import parse_spec
 from fray_layouts.units import format_bytes, parse_bytes
 
 MINIMAL: dict[str, Any] = {"name": "hello", "entrypoint": {"command": ["echo", "hi"]}}

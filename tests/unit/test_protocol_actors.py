@@ -32,7 +32,7 @@ from fray_layouts.records import (
     RpcSecrets,
     StopRequest,
 )
-from fray_layouts.spec import parse_spec
+from fray_layouts.spec_parsing import parse_spec
 
 NOW = 5000.0
 SETTINGS = ClusterSettings()

@@ -56,7 +56,7 @@ from fray_layouts.records import (
     Resources,
     Suspect,
 )
-from fray_layouts.spec import parse_spec
+from fray_layouts.spec_parsing import parse_spec
 
 SETTINGS = ClusterSettings()
 suspects = st.dictionaries(

@@ -15,7 +15,7 @@ from fray_coordinator.protocol.transitions import TERMINAL
 from fray_layouts.index_keys import Shape
 from fray_layouts.object_keys import JobId
 from fray_layouts.records import AgentRecord, ClusterSettings, Holding, JobLease, JobRecord, Resources
-from fray_layouts.spec import parse_spec
+from fray_layouts.spec_parsing import parse_spec
 
 NOW = 10_000.0
 SETTINGS = ClusterSettings()

@@ -32,7 +32,7 @@ from fray_layouts.records import (
     ParentLink,
     StopRequest,
 )
-from fray_layouts.spec import parse_spec
+from fray_layouts.spec_parsing import parse_spec
 
 NOW = 5000.0
 SETTINGS = ClusterSettings(requeue_backoff=2.0, requeue_backoff_max=10.0, host_killer_limit=3)

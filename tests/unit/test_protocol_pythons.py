@@ -13,7 +13,8 @@ from fray_coordinator.protocol.scheduling import entry_of
 from fray_layouts.errors import InvalidInput
 from fray_layouts.object_keys import AgentKeys, JobKeys
 from fray_layouts.records import AgentRecord, JobLease, JobRecord, Resources, Software
-from fray_layouts.spec import CallableSpec, EntrypointSpec, JobSpec, parse_spec
+from fray_layouts.spec import CallableSpec, EntrypointSpec, JobSpec
+from fray_layouts.spec_parsing import parse_spec
 
 HERE = Software(python="3.11", pythons=["3.11", "3.12", "3.13"])
 BARE = Software(python="3.11")

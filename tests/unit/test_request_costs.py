@@ -13,7 +13,7 @@ from fray_coordinator.core import Core
 from fray_coordinator.jobs.submission import submit
 from fray_coordinator.jobs.waiting import wait_for
 from fray_layouts.records import Resources
-from fray_layouts.spec import parse_spec
+from fray_layouts.spec_parsing import parse_spec
 from tests.support.fake_tasks import fake
 from tests.support.virtual import Cluster, Way
 

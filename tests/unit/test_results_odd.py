@@ -11,7 +11,7 @@ from fray.cluster.job_info import decode_result, fetch_result
 from fray.errors import NoResult
 from fray_coordinator.core import open_core
 from fray_layouts.records import JobRecord, JobResult
-from fray_layouts.spec import parse_spec
+from fray_layouts.spec_parsing import parse_spec
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ from fray_layouts.records import (
     Resources,
     ResourceUsage,
 )
-from fray_layouts.spec import parse_spec
+from fray_layouts.spec_parsing import parse_spec
 
 CHECKED_IN = Path(fray_layouts.__file__).parents[1] / "schemas"
 EVERYTHING: dict[str, Any] = {

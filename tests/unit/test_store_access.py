@@ -21,7 +21,7 @@ from fray_coordinator.errors import StoreRefused
 from fray_coordinator.jobs.submission import submit
 from fray_coordinator.store.interface import ABSENT, ANY
 from fray_coordinator.store.probe import Finding, judge_permissions, probe
-from fray_layouts.spec import parse_spec
+from fray_layouts.spec_parsing import parse_spec
 from tests.support.users import STRANGER, is_root, may_stranger, place_for_all, unprivileged
 
 FRIEND = STRANGER + 1

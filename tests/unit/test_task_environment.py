@@ -9,13 +9,8 @@ import pytest
 from fray_agents.host.network import NetworkSettings
 from fray_agents.tasks.environment import task_environment
 from fray_layouts.records import JobRecord
-from fray_layouts.spec import (
-    EntrypointSpec,
-    EnvironmentSpec,
-    JobSpec,
-    ResourceSpec,
-    parse_spec,
-)
+from fray_layouts.spec import EntrypointSpec, EnvironmentSpec, JobSpec, ResourceSpec
+from fray_layouts.spec_parsing import parse_spec
 
 
 def threads(cpu: float, **env_vars: str) -> str:

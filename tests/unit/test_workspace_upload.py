@@ -27,7 +27,8 @@ from fray.workspace.upload import StoredWorkspace, store_workspace
 from fray_coordinator.core import Core, open_core
 from fray_coordinator.jobs.submission import submit
 from fray_coordinator.protocol.resubmission import first_difference
-from fray_layouts.spec import EnvironmentSpec, JobSpec, parse_spec
+from fray_layouts.spec import EnvironmentSpec, JobSpec
+from fray_layouts.spec_parsing import parse_spec
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from fray_layouts.errors import InvalidInput, Malformed
 from fray_layouts.parsing import MAX_DEPTH
 from fray_layouts.queue_records import SegmentHeader
 from fray_layouts.records import JobRecord, NameRecord
-from fray_layouts.spec import parse_spec
+from fray_layouts.spec_parsing import parse_spec
 from tests.vectors.form import NOW, File, base64_of, plain
 
 COMMAND = {"command": ["true"]}

@@ -31,7 +31,7 @@ from fray_layouts.records import (
     Software,
     StopRequest,
 )
-from fray_layouts.spec import parse_spec
+from fray_layouts.spec_parsing import parse_spec
 from tests.vectors.form import NOW, File, plain
 
 SETTINGS = ClusterSettings()

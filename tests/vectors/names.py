@@ -17,7 +17,7 @@ from fray_layouts.key_encoding import encode_time, is_id, is_name
 from fray_layouts.object_keys import AgentKeys, BlobKeys, CheckpointKey, EndpointKey, JobId, NameKeys, WorkKeys
 from fray_layouts.queue_keys import QueueKeys, SegmentName, TaskKeys
 from fray_layouts.records import JobRecord
-from fray_layouts.spec import parse_spec
+from fray_layouts.spec_parsing import parse_spec
 from tests.vectors.form import NOW, File, base64_of
 
 COMMAND = {"command": ["true"]}

@@ -11,7 +11,7 @@ from fray_coordinator.jobs import doorbell
 from fray_layouts.errors import InvalidInput
 from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.object_keys import CoordinatorKeys, PoolKeys
-from fray_layouts.spec import parse_spec
+from fray_layouts.spec_parsing import parse_spec
 
 
 def odd_objects(seen: Snapshot) -> Iterator[SuspectedProblem]:

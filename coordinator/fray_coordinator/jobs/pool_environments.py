@@ -8,7 +8,8 @@ from fray_coordinator.protocol.pool_environments import blobs_named, name_enviro
 from fray_coordinator.store.records import record_of
 from fray_layouts.object_keys import PoolKeys
 from fray_layouts.records import AgentPoolRecord
-from fray_layouts.spec import EnvironmentSpec, check_name
+from fray_layouts.spec import EnvironmentSpec
+from fray_layouts.spec_checks import check_name
 
 
 async def pool_environments(core: Core, pool: str) -> list[EnvironmentSpec]:

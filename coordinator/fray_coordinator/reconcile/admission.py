@@ -26,7 +26,8 @@ from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.object_keys import JobKeys
 from fray_layouts.parsing import parse_json
 from fray_layouts.records import JobRecord, ParentLink, Rejection
-from fray_layouts.spec import JobSpec, parse_spec
+from fray_layouts.spec import JobSpec
+from fray_layouts.spec_parsing import parse_spec
 
 MAX_CONCURRENT_FILES, MAX_CONCURRENT_LOCAL_FILES = 16, 2
 """Files that are dealt with at a time. Local files are read and written by few threads, which beats need too."""

@@ -104,7 +104,8 @@ async def _add_to_pool(core: Core, pool: str, folder: Path, fields: dict[str, An
     from fray.cli.workspace_options import tell_stored
     from fray.workspace.upload import store_workspace
     from fray_coordinator.jobs.pool_environments import add_environment
-    from fray_layouts.spec import needs_environment, parse_spec
+    from fray_layouts.spec import needs_environment
+    from fray_layouts.spec_parsing import parse_spec
 
     job = {"name": "warm", "entrypoint": {"command": ["true"]}, "pool": pool}
     parse_spec({**job, "environment": fields})  # nothing is uploaded for a slip of the pen

@@ -86,7 +86,7 @@ def command(
 
 def spec_of(words: tuple[str, ...], options: dict[str, Any]) -> JobSpec:
     """Make the checked spec of a command from the options that were given."""
-    from fray_layouts.spec import parse_spec
+    from fray_layouts.spec_parsing import parse_spec
 
     plain = ("pool", "namespace", "priority", "timeout")
     fields = {name: options[name] for name in plain if options[name] is not None}

@@ -66,7 +66,7 @@ def read_jobs(text: str) -> list[WrittenJob]:
 
 
 def _read_job(document: dict[str, Any]) -> WrittenJob:
-    from fray_layouts.spec import parse_spec
+    from fray_layouts.spec_parsing import parse_spec
 
     environment = document.get("environment")
     if not isinstance(environment, dict) or "workspace" not in environment:

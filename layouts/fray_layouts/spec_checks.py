@@ -1,0 +1,120 @@
+"""Checks of a job's spec that the types and bounds of its fields do not make."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from fray_layouts.bounds import (
+    MAX_JOB_ID,
+    MAX_NAME,
+    NAME_PATTERN,
+    REMEDIES,
+)
+from fray_layouts.errors import InvalidInput
+from fray_layouts.key_encoding import ID_DIGEST_DIGITS
+from fray_layouts.path_patterns import check_patterns
+from fray_layouts.spec import EntrypointSpec, EnvironmentSpec, JobSpec, port_variable
+
+MAX_PORTS = 16
+"""Ports of one job: a host has 10,000 for all of its jobs."""
+MAX_NAME_AND_ID = MAX_JOB_ID - len("--") - ID_DIGEST_DIGITS
+"""Characters of a name and an own id together."""
+REDACTED = "..."
+"""Shown instead of what may be a secret: text in a field of an unknown name, and anything in the environment."""
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+
+
+def checked(spec: JobSpec) -> JobSpec:
+    """The same spec; raises InvalidInput for the first fault that its types and bounds do not show."""
+    _check_storable("", msgspec.to_builtins(spec))
+    if spec.id and len(spec.name) + len(spec.id) > MAX_NAME_AND_ID:
+        raise InvalidInput("id", spec.id, f"give name and id of at most {MAX_NAME_AND_ID} characters together")
+    _check_entrypoint(spec.entrypoint)
+    _check_environment(spec.environment)
+    _check_ports(spec.ports)
+    check_patterns("outputs", spec.outputs)
+    if spec.replicas != 1:
+        raise InvalidInput("replicas", spec.replicas, "gangs come in a later release; give 1 and submit several jobs")
+    device = spec.resources.device
+    if device is not None and device.kind not in ("cpu", "gpu", "tpu"):
+        raise InvalidInput("resources.device.kind", device.kind, "the kinds are cpu, gpu and tpu")
+    if device is not None and device.count < 1 and (device.kind != "gpu" or device.count != round(device.count, 3)):
+        raise InvalidInput("resources.device.count", device.count, "give whole ones, or thousandths of one GPU")
+    return spec
+
+
+def _check_storable(field: str, value: object) -> None:
+    """Refuse what JSON cannot hold exactly: it would make a record that nobody can read."""
+    if isinstance(value, dict):
+        for key, part in value.items():
+            _check_storable(field, key)
+            _check_storable(f"{field}.{key}" if field else key, part)
+    elif isinstance(value, list):
+        for part in value:
+            _check_storable(field, part)
+    elif isinstance(value, str) and _SURROGATE.search(value):
+        raise InvalidInput(field, REDACTED, "the text holds bytes that are not UTF-8")
+
+
+def check_namespace(value: object) -> None:
+    """Raise InvalidInput unless `value` can be a namespace."""
+    check_name("namespace", value, MAX_JOB_ID)
+
+
+def check_name(field: str, value: object, longest: int = MAX_NAME) -> None:
+    """Raise InvalidInput naming `field` unless `value` can be part of a key."""
+    if not isinstance(value, str):
+        raise InvalidInput(field, value, "give a text")
+    if len(value) > longest:
+        raise InvalidInput(field, value, f"give at most {longest} characters")
+    if not re.match(NAME_PATTERN, value):
+        raise InvalidInput(field, value, REMEDIES[NAME_PATTERN])
+
+
+def _check_entrypoint(entrypoint: EntrypointSpec) -> None:
+    if bool(entrypoint.command) == (entrypoint.callable is not None):
+        raise InvalidInput("entrypoint", msgspec.to_builtins(entrypoint), "give a command or a callable, one of them")
+    if entrypoint.command and not entrypoint.command[0]:
+        raise InvalidInput("entrypoint.command", entrypoint.command, "the program's name is empty")
+    if any("\0" in part for part in entrypoint.command):
+        raise InvalidInput("entrypoint.command", entrypoint.command, "no part may hold a NUL character")
+    call = entrypoint.callable
+    if call is not None and bool(call.pickle) == bool(call.blob):
+        raise InvalidInput("entrypoint.callable", msgspec.to_builtins(call), "give pickle or blob, one of them")
+
+
+def _check_ports(names: list[str]) -> None:
+    if len(names) > MAX_PORTS:
+        raise InvalidInput("ports", f"{len(names)} names", f"give at most {MAX_PORTS}")
+    if len({port_variable(name) for name in names}) < len(names):
+        raise InvalidInput("ports", names, "two of them have the same variable, FRAY_PORT_ and the name in capitals")
+
+
+def _check_environment(environment: EnvironmentSpec) -> None:
+    if environment.python:
+        from packaging.specifiers import InvalidSpecifier, SpecifierSet  # costs 10 ms, and most jobs ask for none
+
+        try:
+            SpecifierSet(environment.python)
+        except InvalidSpecifier:
+            remedy = "give versions as in a project's requires-python, such as >=3.11 or ==3.12.*"
+            raise InvalidInput("environment.python", environment.python, remedy) from None
+    folder = environment.workspace.folder if environment.workspace is not None else ""
+    if folder and ("\0" in folder or any(name in ("", ".", "..") for name in folder.split("/"))):
+        raise InvalidInput("environment.workspace.folder", folder, "give a path in the workspace, such as jobs/a")
+    for requirement in environment.pip_packages:
+        if requirement.lstrip().startswith("-") or not requirement.strip() or "\n" in requirement:
+            remedy = "give requirements such as numpy>=2; options are settings of uv on the agents' hosts"
+            raise InvalidInput("environment.pip_packages", requirement, remedy)
+    both = set(environment.env_vars) & set(environment.secret_env_vars)
+    for name in sorted(both):
+        raise InvalidInput(f"environment.env_vars.{name}", REDACTED, "it stands in secret_env_vars too; give it once")
+    for part in ("env_vars", "secret_env_vars"):
+        for name, value in getattr(environment, part).items():
+            if not name or "=" in name or "\0" in name:
+                shown = f"{name.partition('=')[0]}=..." if "=" in name else name
+                raise InvalidInput(f"environment.{part}", shown, "a name is not empty and has no '=' and no NUL")
+            if "\0" in value:
+                raise InvalidInput(f"environment.{part}.{name}", REDACTED, "a value cannot hold a NUL character")
