@@ -5,6 +5,8 @@ once every slice that takes part has given its own. Slices join and leave at any
 longer waited for. The model is linear, in numpy. Without `--root` everything runs on a private cluster; with it, on the
 agents of that cluster. A slice whose host dies starts anew elsewhere and joins again; so does the coordinator, which
 then learns from the slices how far they had come.
+
+Needs numpy, here and on the agents' hosts: `pip install 'fray-cluster[demo]'`.
 """
 
 from __future__ import annotations

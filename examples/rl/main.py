@@ -5,6 +5,8 @@ workers play lessons with those weights and send what happened to the trainer, w
 the policy (a softmax over actions, by REINFORCE, in numpy) and publishes it. Without `--root` everything runs on a
 private cluster; with it, on the agents of that cluster. Any job may die with its host: workers and coordinator start
 anew and are given again what they need, and a trainer that starts anew goes on from the latest weights.
+
+Needs numpy, here and on the agents' hosts: `pip install 'fray-cluster[demo]'`.
 """
 
 from __future__ import annotations

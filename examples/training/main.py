@@ -5,6 +5,8 @@ and ends with the very weights that an undisturbed run ends with.
 
     python examples/training/main.py                                                # in a private cluster
     FRAY_CLUSTER_SPEC=gs://bucket/fray python examples/training/main.py --checkpoints gs://bucket/models/small
+
+Needs numpy and fsspec, here and on the agents' hosts: `pip install 'fray-cluster[demo]'`.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from numbers import Integral, Real
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from fray import sync
 from fray.queue import codec
@@ -24,8 +24,15 @@ from fray_coordinator.errors import StoreError
 from fray_coordinator.per_loop import PerLoop
 from fray_layouts.errors import InvalidInput
 
-T = TypeVar("T")
 R = TypeVar("R")
+
+if TYPE_CHECKING:  # as in Python 3.13, so that `FileQueue("work")` needs no annotation
+    import typing_extensions
+
+    T = typing_extensions.TypeVar("T", default=Any)
+else:
+    T = TypeVar("T")
+
 Leases = Lease[T] | Sequence[Lease[T]]
 RENEWAL_SHARE = 0.3
 """The part of a lease's length after which it is renewed in the background, so that two renewals may fail."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
+from typing import Any
 from weakref import WeakSet
 
 from fray import sync
-from fray.queue.api import Queue
+from fray.queue.api import Queue, T
 from fray.queue.engine import Counts, Delivery, EncodedItem, Peeked
 from fray_agents.tasks.current_task import task_environ
 from fray_coordinator.actors import naming
@@ -30,7 +30,6 @@ from fray_layouts.queue_keys import QueueKeys
 from fray_layouts.queue_records import QueueRecord
 from fray_layouts.spec_checks import check_namespace
 
-T = TypeVar("T")
 REDRIVE_BATCH = 100
 """Dead letters pushed again in one step: what a crash in between pushes twice at most."""
 

@@ -10,13 +10,13 @@ import socket
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Self, overload
 
 from fray import sync
 from fray.cluster.current import current_cluster, open_cluster
 from fray.cluster.storage import StorageCluster
 from fray.errors import InvalidInput
-from fray.queue.api import Queue
+from fray.queue.api import Queue, T
 from fray.queue.engine import Counts, Delivery, EncodedItem, Peeked, QueueEngine
 from fray.queue.memory_queue import MemoryQueue
 from fray_agents.rpc import Channel, ClientCall, NoSuchActor, RpcServer, Target, client_id, connect
@@ -24,8 +24,6 @@ from fray_coordinator.per_loop import PerLoop
 from fray_coordinator.queue.delivery import take_or_return
 from fray_coordinator.queue.errors import QueueNotFound
 from fray_layouts.queue_keys import QueueKeys
-
-T = TypeVar("T")
 
 _MAX_CONCURRENCY = 10_000
 """Calls of one queue under way at a time: nearly all of them wait for an item, so there may be as many as clients."""

@@ -5,9 +5,9 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NoReturn, TypeVar
+from typing import NoReturn
 
-from fray.queue.api import Queue
+from fray.queue.api import Queue, T
 from fray.queue.engine import Counts, Delivery, EncodedItem, Peeked
 from fray_coordinator.clock import Clock, RandomSource, SystemClock, system_random
 from fray_coordinator.per_loop import PerLoop
@@ -16,7 +16,6 @@ from fray_coordinator.queue.errors import UnknownLease
 from fray_coordinator.queue.poison_isolation import PoisonIsolation, isolation_of
 from fray_layouts.queue_records import DeadLetterOrigin, QueueRecord
 
-T = TypeVar("T")
 POLL_INTERVAL = 0.005
 """Seconds between looks at an empty queue: too few to be noticed, and cheap for hundreds of waiting threads."""
 

@@ -79,3 +79,12 @@ async def awaited(queue: Queue[Prompt]) -> None:
     assert_type(lease, Lease[Prompt] | None)
     if lease is not None:
         await waiting.done(lease)
+
+
+def without_annotation() -> None:
+    queue = FileQueue("memory://work")
+    queue.push_many(range(10))
+    for lease in queue:
+        assert_type(lease, Lease[Any])
+    assert_type(MemoryQueue().pop(), Lease[Any] | None)
+    assert_type(HttpQueue("http://10.0.0.7:8080", "work").peek(), Any | None)
