@@ -1,7 +1,10 @@
 """Printing lines, tables and JSON; characters that a terminal would obey are escaped."""
 
 import json
+import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +13,9 @@ import click
 from fray_layouts.escaping import escaped, escaped_json, one_line
 
 Row = Sequence[str]
+
+_NARROWEST, _INDENT = 24, 4
+"""Characters of a last column that are worth lines of their own beside the others; of its indent below them."""
 
 
 def echo(text: str, err: bool = False) -> None:
@@ -22,14 +28,34 @@ def print_json(data: Any, one_line: bool = False) -> None:
 
 
 def print_table(columns: Row, rows: Sequence[Row]) -> None:
-    """Print a table: by rich on a terminal, else in columns that `awk` can split. A cell never spans lines."""
-    rows = [[one_line(cell) for cell in row] for row in rows]
-    if sys.stdout.isatty():
-        _draw(columns, rows)
-        return
-    widths = [max(len(row[i]) for row in (columns, *rows)) for i in range(len(columns))]
-    for row in (columns, *rows):
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    """Print a table, in columns that `awk` can split. A cell never spans lines where nobody looks, and nothing is cut.
+
+    On a terminal there are colours, and the last column is folded: beside the others, or below its row.
+    """
+    table = [columns, *([one_line(cell) for cell in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)][:-1]
+    is_seen = sys.stdout.isatty()
+    for number, row in enumerate(table):
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+        last = _folded(row[-1], sum(widths) + 2 * len(widths)) if is_seen and number else row[-1]
+        if is_seen and "NO_COLOR" not in os.environ:
+            *cells, last = [_styled(cell, number == 0) for cell in (*cells, last)]
+        click.echo("  ".join([*cells, last]).rstrip())
+
+
+def _styled(cell: str, is_header: bool) -> str:
+    colour = _COLOURS.get(cell.rstrip())
+    return click.style(cell, fg=colour, bold=is_header or None) if colour or is_header else cell
+
+
+def _folded(text: str, before: int) -> str:
+    """A text in lines that fit the terminal, beside what takes `before` characters, or below it if that is too long."""
+    room = shutil.get_terminal_size().columns - before
+    if len(text) <= room:
+        return text
+    indent = "\n" + " " * (before if room >= _NARROWEST else _INDENT)
+    lines = textwrap.wrap(text, max(room + before + 1 - len(indent), _NARROWEST))
+    return indent.join(lines if room >= _NARROWEST else ["", *lines])
 
 
 def print_ids(rows: Sequence[Row], columns: Row) -> None:
@@ -51,21 +77,7 @@ def print_pairs(pairs: Sequence[tuple[str, str]]) -> None:
             click.echo(f"{' ' * width}  {line}".rstrip())
 
 
-def _draw(columns: Row, rows: Sequence[Row]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for number, column in enumerate(columns):  # the first one names the row: it is never cut
-        width = max(len(row[0]) for row in (columns, *rows)) if number == 0 else None
-        table.add_column(column, no_wrap=number == 0, min_width=width)
-    for row in rows:
-        table.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
-    Console().print(table)
-
-
-_STYLES = {
+_COLOURS = {
     "running": "green",
     "succeeded": "green",
     "live": "green",

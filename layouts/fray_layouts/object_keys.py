@@ -284,7 +284,7 @@ _BLOB_KEY = re.compile("blobs/([0-9]{4}-(?:0[1-9]|1[0-2]))/[0-9a-f]{64}")
 
 
 class BlobKeys:
-    """`blobs/<month>/<sha256>`: large callables and workspaces, named by content."""
+    """`blobs/<month>/<sha256>`: large callables, workspaces and what commands read, named by content."""
 
     area = "blobs/"
 

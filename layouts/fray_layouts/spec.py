@@ -54,9 +54,13 @@ class CallableSpec(SpecPart, kw_only=True):
 
 
 class EntrypointSpec(SpecPart, kw_only=True):
-    """The code to run: a command (program and arguments, no shell), or a callable. Exactly one."""
+    """The code to run: a command (program and arguments, no shell), or a callable. Exactly one.
+
+    stdin: the key of the object that each attempt of a command reads as its standard input; "" gives it none.
+    """
 
     command: list[str] = []
+    stdin: Key = ""
     callable: CallableSpec | None = None
 
 
@@ -145,7 +149,8 @@ def needs_environment(environment: EnvironmentSpec) -> bool:
 def blobs_of(spec: JobSpec) -> list[str]:
     """Keys of the blobs without which the job cannot run."""
     call, workspace = spec.entrypoint.callable, spec.environment.workspace
-    named = (call.blob if call is not None else "", workspace.blob if workspace is not None else "")
+    blobs = (call.blob if call is not None else "", workspace.blob if workspace is not None else "")
+    named = (*blobs, spec.entrypoint.stdin)
     return [key for key in named if key]
 
 

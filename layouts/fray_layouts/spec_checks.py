@@ -80,6 +80,8 @@ def _check_entrypoint(entrypoint: EntrypointSpec) -> None:
         raise InvalidInput("entrypoint.command", entrypoint.command, "the program's name is empty")
     if any("\0" in part for part in entrypoint.command):
         raise InvalidInput("entrypoint.command", entrypoint.command, "no part may hold a NUL character")
+    if entrypoint.stdin and not entrypoint.command:
+        raise InvalidInput("entrypoint.stdin", entrypoint.stdin, "only a command reads it; a callable has arguments")
     call = entrypoint.callable
     if call is not None and bool(call.pickle) == bool(call.blob):
         raise InvalidInput("entrypoint.callable", msgspec.to_builtins(call), "give pickle or blob, one of them")

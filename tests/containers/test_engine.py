@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,13 @@ async def test_a_programs_exit_code_is_the_tasks(
 ) -> None:
     end, _ = await run(contained(engine, tmp_path, script, image=image))
     assert (end.exit.kind, end.exit.code) == ("exited", code)
+
+
+async def test_a_program_reads_what_goes_along_to_its_end(tmp_path: Path, engine: ContainerEngine, image: str) -> None:
+    text = b"hello\n" * 20_000
+    _, log = await run(replace(contained(engine, tmp_path, "cat > all; echo read", image=image), stdin=text))
+    assert b"stdout F read" in log
+    assert (tmp_path / "work/all").read_bytes() == text
 
 
 async def test_a_program_may_finish_in_its_grace(tmp_path: Path, engine: ContainerEngine, image: str) -> None:

@@ -60,6 +60,14 @@ def test_output_is_passed_on_byte_for_byte(shell: Shell) -> None:
     assert shell("run", "--", "printf", r"\377\000\n\303").stdout_bytes == b"\xff\0\n\xc3"
 
 
+def test_what_is_piped_in_reaches_every_attempt(shell: Shell, tmp_path: Path) -> None:
+    (tmp_path / "piped").write_bytes(b"hello\n" * 20_000)
+    script = 'wc -l; test "$FRAY_ATTEMPT" = 2'
+    with open(tmp_path / "piped") as piped:
+        ran = shell.start("run", "--retries", "1", "--", "sh", "-c", script, stdin=piped, stdout=subprocess.PIPE)
+        assert ran.communicate(timeout=200)[0] == "20000\n20000\n"
+
+
 def test_run_for_scripts_prints_a_json_object_a_line(shell: Shell) -> None:
     lines = [json.loads(line) for line in shell("run", "--json", "--", "echo", "hi").stdout.splitlines()]
     assert [(line["type"], line.get("text"), line.get("status")) for line in lines] == [

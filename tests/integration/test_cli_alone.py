@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 
-def fray_run(place: Path, *words: str, **environ: str) -> subprocess.Popen[str]:
+def fray_run(place: Path, *words: str, stdin: int = subprocess.DEVNULL, **environ: str) -> subprocess.Popen[str]:
     """The command, whose temporary files go to `place`."""
     outside = {name: value for name, value in os.environ.items() if not name.startswith("FRAY_")}
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    pipes: dict[str, Any] = {"stdin": stdin, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     program = [sys.executable, "-m", "fray", "run", *words]
     return subprocess.Popen(program, env={**outside, "TMPDIR": str(place), **environ}, **pipes)
 
@@ -48,6 +48,11 @@ def test_a_signal_lets_the_command_come_to_its_end(tmp_path: Path, number: int) 
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
     assert left(tmp_path) == []
+
+
+def test_what_is_piped_in_reaches_the_job(tmp_path: Path) -> None:
+    ran = fray_run(tmp_path, "--", "cat", stdin=subprocess.PIPE)
+    assert ran.communicate("hello\n", timeout=200)[0] == "hello\n"
 
 
 def test_a_private_cluster_cannot_be_left_running(tmp_path: Path) -> None:

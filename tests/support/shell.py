@@ -35,6 +35,7 @@ class Shell:
 
     def start(self, *words: str, **options: Any) -> subprocess.Popen[str]:
         environ = {**os.environ, "FRAY_CLUSTER_SPEC": str(self.root)}
+        options = {"stdin": subprocess.DEVNULL} | options
         return subprocess.Popen([*FRAY, *words], env=environ, text=True, cwd=self.root.parent, **options)
 
     def detached(self, *words: str) -> str:

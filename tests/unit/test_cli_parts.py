@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from fray.cli.commands.run import spec_of, variables
 from fray.cli.commands.submit import read_jobs
 from fray.cli.cost_model import estimates, spent
 from fray.cli.output import format_duration, print_table
+from fray.cli.standard_input import piped_input
 from fray.cli.workspace_options import chosen_workspace
 from fray.errors import InvalidInput
 from fray.workspace.choice import WorkspaceChoice
@@ -40,6 +42,53 @@ def test_lengths_of_time(seconds: float, text: str) -> None:
 def test_a_table_is_plain_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(("JOB", "STATUS"), [("long-name", "ok"), ("x", "")])
     assert capsys.readouterr().out == "JOB        STATUS\nlong-name  ok\nx\n"
+
+
+def test_a_table_on_a_terminal_cuts_nothing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("NO_COLOR", "1")
+    job, reason = "job-with-a-long-name-1m82bpyja9eh90y", "waits for 4 cores: 2 are free"
+    for width, lines in (
+        ("80", [f"{job}  {reason}"]),
+        ("64", [f"{job}  waits for 4 cores: 2 are", f"{' ' * 38}free"]),
+        ("40", [job, f"    {reason}"]),
+    ):
+        monkeypatch.setenv("COLUMNS", width)
+        print_table(("JOB", "REASON"), [(job, reason)])
+        assert [line.rstrip() for line in capsys.readouterr().out.splitlines()][1:] == lines
+
+
+@pytest.mark.parametrize("words", [("-it", "--", "bash"), ("--interactive", "bash"), ("-t", "--", "top")])
+def test_a_job_has_no_terminal(words: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(cli, ["run", *words])
+    assert result.exit_code == 2
+    assert "a job has no terminal" in result.output
+
+
+@pytest.mark.parametrize("words", [("bash",), ("python3",)])
+def test_a_program_that_would_wait_for_a_terminal_is_refused_at_one(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.isatty", lambda fd: fd == 0)
+    result = CliRunner().invoke(cli, ["run", *words])
+    assert result.exit_code == 2
+    assert "waits for a terminal, and a job has none" in result.output
+
+
+def test_a_file_or_pipe_is_read_to_its_end_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_bytes(b"\0text")
+    with open(tmp_path / "file") as file, open(os.devnull) as null:
+        assert (piped_input(file.fileno()), piped_input(null.fileno())) == (b"\0text", b"")
+    read, write = os.pipe()
+    os.write(write, b"x" * 10)
+    os.close(write)
+    monkeypatch.setattr("fray.cli.standard_input.MAX_BYTES", 9)
+    with pytest.raises(InvalidInput, match="standard input"):
+        piped_input(read)
+    os.close(read)
+    assert piped_input(read) == b""
 
 
 HELP = """

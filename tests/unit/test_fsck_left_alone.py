@@ -139,6 +139,11 @@ async def a_workspace_is_gone(core: Core) -> str:
     return JobKeys.key(job.id)
 
 
+async def a_standard_input_is_gone(core: Core) -> str:
+    job = await a_job(core, entrypoint={"command": ["cat"], "stdin": f"blobs/2027-01/{0:064x}"})
+    return JobKeys.key(job.id)
+
+
 async def a_record_under_another_name(core: Core) -> str:
     job = await a_job(core)
     await core.store.put(JobKeys.key(f"{job.id}x"), codec.encode(job), ANY)
@@ -206,6 +211,7 @@ async def data_of_an_attempt_that_never_was(core: Core) -> str:
         (runs_and_does_not_say_where, "the record names no agent", "`fray stop job-"),
         (is_of_no_file_of_the_inbox, "does not say from which file", "`fray stop job-"),
         (a_callable_is_gone, "its callable is gone", "submit it again"),
+        (a_standard_input_is_gone, "its standard input is gone", "submit it again"),
         (a_workspace_is_gone, "its workspace is gone", "submit it again"),
         (a_record_under_another_name, "belongs under jobs/job-", "move it there"),
         (an_agent_under_another_name, "belongs under agents/one.json", "move it there"),

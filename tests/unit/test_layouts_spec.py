@@ -252,6 +252,11 @@ def test_an_entrypoint_is_a_command_or_a_callable(entrypoint: dict[str, Any]) ->
     assert complaint(with_("entrypoint", entrypoint)).field == "entrypoint"
 
 
+def test_only_a_command_has_a_standard_input() -> None:
+    entrypoint = {"callable": {"pickle": "eA=="}, "stdin": "blobs/x"}
+    assert complaint(with_("entrypoint", entrypoint)).field == "entrypoint.stdin"
+
+
 def test_a_child_of_a_job_with_the_longest_name_can_name_its_parent() -> None:
     longest = parse_spec(with_("name", "n" * 128))
     parent = JobId.fresh(longest.name, 1e9, "abcdef")

@@ -303,7 +303,7 @@ async def test_a_child_has_its_parent_s_environment(core: Core, project: Path, m
 _COMMAND = {"name": "a", "entrypoint": {"command": ["true"]}}
 
 
-def test_resubmission_looks_at_the_content_of_a_command_s_workspace() -> None:
+def test_resubmission_looks_at_the_content_of_what_a_command_reads_and_of_its_workspace() -> None:
     def a_job(month: str, digit: int, **entrypoint: object) -> JobSpec:
         workspace = {"blob": f"blobs/{month}/{digit:064x}"}
         return parse_spec({"name": "a", "entrypoint": entrypoint, "environment": {"workspace": workspace}})
@@ -311,6 +311,9 @@ def test_resubmission_looks_at_the_content_of_a_command_s_workspace() -> None:
     first = a_job("2026-11", 1, command=["true"])
     assert first_difference(first, a_job("2026-12", 1, command=["true"])) == ""
     assert first_difference(first, a_job("2026-11", 2, command=["true"])) == "environment.workspace.blob"
+    read, read_later = ({"command": ["cat"], "stdin": f"blobs/{month}/{3:064x}"} for month in ("2026-11", "2026-12"))
+    assert first_difference(a_job("2026-11", 1, **read), a_job("2026-11", 1, **read_later)) == ""
+    assert first_difference(first, a_job("2026-11", 1, **{**read, "command": ["true"]})) == "entrypoint.stdin"
     call = {"pickle": "eA=="}
     assert first_difference(a_job("2026-11", 1, callable=call), a_job("2026-11", 2, callable=call)) == ""
 

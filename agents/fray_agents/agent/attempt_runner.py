@@ -52,7 +52,7 @@ from fray_layouts.states import ExitKind, HoldingPhase
 log = logging.getLogger("fray")
 
 
-class CallableUnavailable(Exception):
+class EntrypointUnavailable(Exception):
     """The job's callable is not where the job says that it is."""
 
 
@@ -134,7 +134,7 @@ class AttemptRunner:
         except StoreError as error:  # an object's own trouble: the host can start others
             message = f"what it needs could not be read here: {error}"
             return AttemptEnd(AttemptExit(kind=ExitKind.START_FAILED, message=message))
-        except CallableUnavailable as error:
+        except EntrypointUnavailable as error:
             return AttemptEnd(AttemptExit(kind=ExitKind.EXCEPTION, message=f"{error}; submit it again"))
         if lease.task is None:
             return _not_started(lease.stop[1] if lease.stop else ExitKind.PREEMPTED)
@@ -243,10 +243,10 @@ class AttemptRunner:
 
     async def _task_spec(self, lease: HeldLease, job: JobRecord) -> TaskSpec:
         directory = self.work_dir / f"{job.id}~{job.attempt}"
-        call = job.spec.entrypoint.callable
+        call, stdin = job.spec.entrypoint.callable, job.spec.entrypoint.stdin
         pickle = None
         if call is not None:
-            pickle = _decoded_pickle(call.pickle) if call.pickle else await self._blob(call.blob)
+            pickle = _decoded_pickle(call.pickle) if call.pickle else await self._blob(call.blob, "callable")
 
         def tell(activity: str) -> None:
             lease.activity = activity
@@ -259,6 +259,7 @@ class AttemptRunner:
             directory=directory,
             command=job.spec.entrypoint.command or None,
             callable_pickle=pickle,
+            stdin=await self._blob(stdin, "standard input") if stdin else None,
             env=prepared.environment(env) | self.gpus.variables(lease),
             variables=job_variables(job),
             timeout=job.spec.timeout,
@@ -272,13 +273,13 @@ class AttemptRunner:
             container=prepared.container,
         )
 
-    async def _blob(self, key: str) -> bytes:
+    async def _blob(self, key: str, part: str) -> bytes:
         try:
             found = await persist(self._core, lambda: self._core.store.get(key), fails_alone(self._core))
         except InvalidInput as error:
-            raise CallableUnavailable(f"the job's callable cannot be read: {error}") from error
+            raise EntrypointUnavailable(f"the job's {part} cannot be read: {error}") from error
         if found is None:
-            raise CallableUnavailable(f"the job's callable is gone: there is no object {key}")
+            raise EntrypointUnavailable(f"the job's {part} is gone: there is no object {key}")
         return found.data
 
     async def _commit(self, lease: HeldLease, job: Stored[JobRecord], end: AttemptEnd) -> Stored[JobRecord] | None:
@@ -376,7 +377,7 @@ def _decoded_pickle(pickle: str) -> bytes:
     try:
         return base64.b64decode(pickle, validate=True)
     except ValueError as error:
-        raise CallableUnavailable(f"the job's callable is not base64: {error}") from error
+        raise EntrypointUnavailable(f"the job's callable is not base64: {error}") from error
 
 
 def _not_started(why: str) -> AttemptEnd:

@@ -90,8 +90,8 @@ class ContainerEngine:
         return [*user, "--log-driver=none", "--pids-limit=-1"]
 
     def start_command(self, container: str) -> list[str]:
-        """Runs a created container, prints what it prints, and ends as it does."""
-        attach = [self.program, "start", "--attach"]
+        """Runs a created container, which reads and prints what this command does, and ends as it does."""
+        attach = [self.program, "start", "--attach", "--interactive"]
         return [*attach, *(["--sig-proxy=false"] if self.name == "podman" else []), container]
 
     def remove_command(self, container: str) -> list[str]:

@@ -27,6 +27,7 @@ class StartRequest:
         directory: of this attempt; holds `log/`, `work/` and what the task leaves as its result.
         command: program and arguments.
         is_call: the command runs a callable, which leaves in `error.json` what it raised.
+        stdin: file that it reads as its standard input.
         env: the task's environment, complete with `python_path` at the head of its PYTHONPATH.
         python_path: where modules are looked for first.
         preamble: file whose lines are the first of the log; "" for none.
@@ -44,6 +45,7 @@ class StartRequest:
         self.directory: str = fields["directory"]
         self.command: list[str] = fields["command"]
         self.is_call: bool = fields["is_call"]
+        self.stdin: str = fields["stdin"]
         self.env: dict[str, str] = fields["env"]
         self.python_path: list[str] = fields["python_path"]
         self.preamble: str = fields["preamble"]

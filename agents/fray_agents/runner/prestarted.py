@@ -21,7 +21,7 @@ class PrestartedProcess:
     def __init__(self, command: list[str], fork: Callable[[], int]) -> None:
         read, self._write = os.pipe()
         try:
-            self._pid, self._out, self._err = spawn(command, dict(os.environ), os.getcwd(), fork, read)
+            self._pid, self._out, self._err = spawn(command, dict(os.environ), os.getcwd(), read, fork)
         finally:
             os.close(read)
 

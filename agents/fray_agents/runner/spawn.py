@@ -38,14 +38,14 @@ def spawn(
     command: list[str],
     env: dict[str, str],
     cwd: str,
+    stdin: int,
     fork: Callable[[], int] = os.fork,
-    stdin: int | None = None,
 ) -> tuple[int, int, int]:
     """Start `command` in a session of its own; it dies with this process.
 
     Args:
+        stdin: descriptor that it reads from.
         fork: makes the process, as `os.fork` does.
-        stdin: descriptor that it reads from; None: there is nothing to read.
 
     Returns:
         Its pid, and the non-blocking read ends of its stdout and stderr.
@@ -79,7 +79,7 @@ def _exec_task(
     env: dict[str, str],
     cwd: str,
     runner: int,
-    stdin: int | None,
+    stdin: int,
     out: int,
     err: int,
     failure: int,
@@ -95,7 +95,7 @@ def _exec_task(
         for number in _RESTORED:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        os.dup2(os.open(os.devnull, os.O_RDONLY) if stdin is None else stdin, 0)
+        os.dup2(stdin, 0)
         os.dup2(out, 1)
         os.dup2(err, 2)
         stage = "cwd"

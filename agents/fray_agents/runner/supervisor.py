@@ -129,10 +129,7 @@ class Supervisor:
         self._meter = UsageMeter(request.path("work"), os.path.basename(request.command[0]), pids)
         limited = TaskCgroup("") if self._container else cgroup  # an engine has cgroups of its own
         self._limits = LimitWatch(request.limits, limited, self._meter)
-        started_before = prestarted.take(request) if prestarted is not None else None
-        self._pid, out, err = started_before or spawn(
-            request.command, request.env, request.start_directory, cgroup.fork
-        )
+        self._pid, out, err = (prestarted and prestarted.take(request)) or _spawn(request, cgroup)
         started = time.monotonic()
         self._ends_at = None if request.timeout is None else started + request.timeout
         self._report_at = started + _REPORT_INTERVAL
@@ -311,6 +308,14 @@ class Supervisor:
         )
         end = fields | {"usage": usage, "log_chunks": self.log_chunks}
         return {"exit": end, "complete_before_stop": end["kind"] == "success" and not self._cause}
+
+
+def _spawn(request: StartRequest, cgroup: TaskCgroup) -> tuple[int, int, int]:
+    stdin = os.open(request.stdin, os.O_RDONLY)
+    try:
+        return spawn(request.command, request.env, request.start_directory, stdin, cgroup.fork)
+    finally:
+        os.close(stdin)
 
 
 def _result(path: str) -> tuple[int, str]:

@@ -89,6 +89,7 @@ class TaskContainer:
         await asyncio.to_thread(_write_variables, directory / "container.env", own)
         await engine.run(
             "create",
+            "--interactive",
             *await engine.flags(),
             *spec.device_flags,
             f"--name={self._name}",

@@ -38,6 +38,7 @@ class TaskSpec:
         directory: created by the start, removed by `discard`; its own for each attempt.
         command: program and arguments, or
         callable_pickle: cloudpickle of (function, args, kwargs).
+        stdin: what a command reads as its standard input; None: there is nothing to read.
         env: the task's complete environment; a command gets `FRAY_RESULT`, where it may leave a result, besides.
         variables: those of `env` that the job itself asked for.
         timeout: seconds it may run.
@@ -61,6 +62,7 @@ class TaskSpec:
     timeout: float | None
     grace: float
     variables: Mapping[str, str] = field(default_factory=dict)
+    stdin: bytes | None = None
     cwd: str | None = None
     python: str = sys.executable
     python_path: Sequence[Path] = ()

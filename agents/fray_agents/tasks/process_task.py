@@ -356,6 +356,7 @@ def _start_request(spec: TaskSpec, deadline: float) -> dict[str, Any]:
         "directory": str(spec.directory),
         "command": spec.command or call,
         "is_call": spec.command is None,
+        "stdin": str(spec.directory / "stdin") if spec.stdin is not None else os.devnull,
         "env": env,
         "python_path": python_path,
         "preamble": str(spec.preamble or ""),
@@ -375,6 +376,8 @@ def _prepare_directory(spec: TaskSpec) -> None:
     spec.directory.mkdir(parents=True, exist_ok=True)
     if spec.callable_pickle is not None:
         (spec.directory / "call.pickle").write_bytes(spec.callable_pickle)
+    if spec.stdin is not None:
+        (spec.directory / "stdin").write_bytes(spec.stdin)
 
 
 def _find_result(spec: TaskSpec) -> ResultFile | None:

@@ -48,6 +48,7 @@ def uncallable(seen: Snapshot) -> Iterator[SuspectedProblem]:
         if gone and not is_terminal(job):
             workspace = job.spec.environment.workspace
             part = "workspace" if workspace is not None and workspace.blob == gone[0] else "callable"
+            part = "standard input" if gone[0] == job.spec.entrypoint.stdin else part
             what = f"its {part} is gone: there is no object {gone[0]}, so no attempt of it can run"
             yield SuspectedProblem(Problem(JobKeys.key(job.id), what, _again(job)), seen.versions(JobKeys.key(job.id)))
 

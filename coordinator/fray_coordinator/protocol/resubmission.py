@@ -6,8 +6,8 @@
 has run.
 
 **Why this cannot happen.** `first_difference` names a field in which the two differ. Of two callables nothing is
-compared, nor are their workspaces: the same one pickles differently from process to process. The workspaces of two
-commands are compared by their content: the same one is stored under each month's key.
+compared, nor are their workspaces: the same one pickles differently from process to process. What two commands read,
+and their workspaces, are compared by their content: the same one is stored under each month's key.
 """
 
 from collections.abc import Iterable
@@ -38,6 +38,7 @@ def _comparable(spec: JobSpec) -> JobSpec:
     if entrypoint.callable is not None:
         entrypoint = replace(entrypoint, callable=CallableSpec())
         environment = replace(environment, workspace=None)
+    entrypoint = replace(entrypoint, stdin=entrypoint.stdin.rpartition("/")[2])
     return replace(spec, entrypoint=entrypoint, environment=environment, parent="", detached=False)
 
 

@@ -22,15 +22,14 @@ _WATCH_INTERVAL = 2.0
 @click.option("--watch", "-w", is_flag=True, help="Show it again every two seconds, until Ctrl-C.")
 def command(app: App, everything: bool, limit: int | None, watch: bool, **filters: str | None) -> None:
     """List the jobs that wait or run."""
-    show = _lister(app, JobFilter(**filters), everything, limit)
+    show = _lister(app, JobFilter(**filters), everything, limit, watch)
     show()
     while watch:
         time.sleep(_WATCH_INTERVAL)
-        click.clear()
         show()
 
 
-def _lister(app: App, chosen: JobFilter, everything: bool, limit: int | None) -> Any:
+def _lister(app: App, chosen: JobFilter, everything: bool, limit: int | None, clear: bool) -> Any:
     from fray.cli.job_view import JOB_COLUMNS, job_json, job_row, usage_json
     from fray_coordinator.core import Core
 
@@ -41,6 +40,8 @@ def _lister(app: App, chosen: JobFilter, everything: bool, limit: int | None) ->
             return *await chosen.find(core, problems, everything), core.now()
 
         jobs, holdings, now = app.run(find)
+        if clear and not app.json:
+            click.clear()  # not before the jobs are there: the screen is never empty
         app.warn(problems)
         jobs = jobs[-limit:] if limit else jobs
         data: list[dict[str, Any]] = [{**job_json(job), "usage": usage_json(holdings.get(job.id))} for job in jobs]

@@ -15,6 +15,7 @@ from fray.cli import output
 from fray.cli.app import App, as_command
 from fray.cli.gpus import parse_gpus
 from fray.cli.log_lines import print_lines
+from fray.cli.standard_input import piped_input
 from fray.cli.workspace_options import chosen_workspace, tell_stored, workspace_options
 from fray_layouts.errors import InvalidInput
 
@@ -27,11 +28,25 @@ if TYPE_CHECKING:
 _DERIVED_NAME_LENGTH = 64
 """Characters of a program's name that become the job's: half of what a name may have, so that tables stay readable."""
 
+_INTERACTIVE = {"bash", "sh", "zsh", "fish", "python", "python3", "ipython"}
+"""Programs that without arguments talk with who sits at the terminal."""
+
 _EXIT_STOPPED = 130
 """The shells' exit code of what Ctrl-C ended."""
 
 
+def _refuse_terminal(ctx: click.Context, param: click.Parameter, given: bool) -> None:
+    if given:
+        raise click.UsageError(
+            "a job has no terminal: it runs on another host, perhaps later, perhaps again. What is piped goes along "
+            "(`fray run -- cat < FILE`), and what the job prints is shown here; to look around on a host, log in there"
+        )
+
+
 @as_command
+@click.option(
+    "-i", "-t", "--interactive", "--tty", is_flag=True, hidden=True, expose_value=False, callback=_refuse_terminal
+)
 @click.option("--name", help="Name of the job; by default the program's.")
 @click.option("--cpu", type=float, help="Cores; 1 by default.")
 @click.option("--memory", help="Memory, such as 512MiB or 2GB.")
@@ -60,19 +75,26 @@ def command(
 ) -> None:
     """Submit COMMAND as a job and follow it: its output is printed byte for byte, its exit code becomes this command's.
 
+    What is piped into this command is read to its end, and then goes along: each attempt reads it from its start.
+
     In a project (the nearest folder with pyproject.toml, uv.lock or .git) the project goes along, and the job starts in
     a copy of it, with its packages.
 
     Ctrl-C asks whether to stop the job or to leave it running; where nobody can be asked, it stops the job. Without a
     root the job runs on a private cluster that ends with this command: Ctrl-C stops the job, and a second one kills it.
     """
+    if os.isatty(0) and words[0] in _INTERACTIVE and len(words) == 1:
+        raise click.UsageError(
+            f"{words[0]} without arguments waits for a terminal, and a job has none; give it a script"
+        )
     spec = spec_of(words, options)
     choice = chosen_workspace(workspace, no_workspace)
     if app.given_root in (None, "", "local"):
         if detach:
             raise click.UsageError("a private cluster ends with this command; give --root ROOT to leave a job running")
-        sys.exit(_run_on_private_cluster(app, spec))
-    job = app.run(lambda core: _submit(core, spec, choice), create=True)
+        sys.exit(_run_on_private_cluster(app, spec, piped_input()))
+    stdin = piped_input()
+    job = app.run(lambda core: _submit(core, spec, choice, stdin), create=True)
     if detach:
         app.show({"job": job}, lambda: output.echo(job))
         return
@@ -123,14 +145,19 @@ def _name_of(program: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]|\.\.+", "-", os.path.basename(program)).strip("-._")[:_DERIVED_NAME_LENGTH] or "job"
 
 
-async def _submit(core: Core, spec: JobSpec, choice: WorkspaceChoice | None) -> str:
-    from fray.cluster.submission import submit_from_command
+async def _submit(core: Core, spec: JobSpec, choice: WorkspaceChoice | None, stdin: bytes) -> str:
+    from msgspec.structs import replace
 
+    from fray.cluster.submission import submit_from_command
+    from fray_coordinator.jobs.submission import put_blob
+
+    if stdin:
+        spec = replace(spec, entrypoint=replace(spec.entrypoint, stdin=await put_blob(core, stdin)))
     [submitted] = await submit_from_command(core, [spec], [choice], tell_stored)
     return submitted.job.id
 
 
-def _run_on_private_cluster(app: App, spec: JobSpec) -> int:
+def _run_on_private_cluster(app: App, spec: JobSpec, stdin: bytes) -> int:
     """Run the job on a private cluster of this process, leave nothing behind, and return the exit code."""
     from fray.cluster.local_cluster import LocalCluster
     from fray.job_spec import relaxed_spec
@@ -139,7 +166,7 @@ def _run_on_private_cluster(app: App, spec: JobSpec) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     with LocalCluster(max(4, os.cpu_count() or 1)) as cluster:
-        job = cluster.run(lambda core: _submit(core, relaxed_spec(spec), None))
+        job = cluster.run(lambda core: _submit(core, relaxed_spec(spec), None, stdin))
         output.echo(f"fray: job {job}", err=True)
         following = cluster.start(lambda core: follow(core, app, job))
         try:

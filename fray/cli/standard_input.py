@@ -1,0 +1,50 @@
+"""What is piped into a command that submits: it goes along with the job, whose attempts each read it from its start."""
+
+from __future__ import annotations
+
+import os
+import select
+import stat
+import time
+
+from fray.cli import output
+from fray_layouts.errors import InvalidInput
+
+MAX_BYTES = 64 * 1024**2
+"""Bytes that go along: they pass through the memory of this command, and of the agent at each attempt."""
+
+_WARN_AFTER = 2.0
+"""Seconds after which it is told what this waits for: longer than anybody wonders who has piped something."""
+
+_READ = 1 << 20
+"""Bytes of one read."""
+
+
+def piped_input(fd: int = 0) -> bytes:
+    """Everything that a file, a pipe or a socket on standard input holds; b"" where it is a terminal, or nothing.
+
+    Raises:
+        InvalidInput: it is more than `MAX_BYTES`.
+    """
+    try:
+        mode = os.fstat(fd).st_mode
+    except OSError:  # it is closed
+        return b""
+    if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
+        return b""
+    data, began, is_told = bytearray(), time.monotonic(), False
+    while True:
+        patience = None if is_told else max(0.0, began + _WARN_AFTER - time.monotonic())
+        if not select.select([fd], [], [], patience)[0]:
+            is_told = True
+            output.echo(
+                "fray: reads standard input to its end, which goes along; with < /dev/null nothing does", err=True
+            )
+            continue
+        part = os.read(fd, _READ)
+        if not part:
+            return bytes(data)
+        data += part
+        if len(data) > MAX_BYTES:
+            remedy = "put it into the bucket, or into a file of the workspace, and let the job read it there"
+            raise InvalidInput("standard input", f"more than {MAX_BYTES >> 20} MiB", remedy)
