@@ -105,6 +105,8 @@ def test_failures_are_told_like_those_of_processes(cluster: LocalCluster) -> Non
     with pytest.raises(JobFailed, match="in fail") as caught:
         cluster.result(cluster.launch(call(fail)))
     assert isinstance(caught.value.__cause__, LookupError)
+    said = cluster.wait(cluster.launch(call(lambda: sys.exit("bad config"))))
+    assert said.error_message == "exited: exit code 1: bad config"
     info = cluster.wait(cluster.launch(call(lambda: exit(4))))
     assert info.exit is not None
     assert (info.status, info.exit.kind, info.exit.code) == (JobStatus.FAILED, "exited", 4)

@@ -67,6 +67,13 @@ def test_signal(tmp_path: Path) -> None:
     assert (end.kind, end.signal, end.message) == ("signalled", signal.SIGSEGV, "killed by SIGSEGV")
 
 
+def test_a_sigkill_of_others_says_so_with_the_peak(tmp_path: Path) -> None:
+    end = end_of(sh(tmp_path, "echo loading >&2; kill -KILL $$")).exit
+    assert (end.kind, end.signal) == ("signalled", signal.SIGKILL)
+    assert "sent by others than Fray, and not for lack of memory as far as is seen (peak " in end.message
+    assert end.message.endswith("its last words: loading")
+
+
 def test_timeout(tmp_path: Path) -> None:
     end = end_of(sh(tmp_path, "sleep 60", timeout=0.2)).exit
     assert (end.kind, end.message) == ("timeout", "ran longer than its timeout of 0.2 s (killed by SIGTERM)")

@@ -6,8 +6,10 @@ import base64
 import math
 import os
 import pickle
+import signal
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import cloudpickle
 import msgspec
 import pytest
 
+from fray_agents.tasks.environment import inherited_environment
 from fray_agents.tasks.handle import ResultFile, TaskSpec
 from tests.support.tasks import end_of, spec
 
@@ -123,10 +126,25 @@ def test_memory_error_is_an_exception(tmp_path: Path) -> None:
     assert end_of(spec(tmp_path, call=out_of_memory)).exit.message == "MemoryError"
 
 
-@pytest.mark.parametrize(("argument", "kind", "code"), [(3, "exited", 3), (None, "success", 0), ("why", "exited", 1)])
-def test_system_exit_is_as_in_python(tmp_path: Path, argument: Any, kind: str, code: int) -> None:
+@pytest.mark.parametrize(
+    ("argument", "kind", "code", "message"),
+    [
+        (3, "exited", 3, "exit code 3"),
+        (None, "success", 0, ""),
+        ("bad config", "exited", 1, "exit code 1: bad config"),
+    ],
+)
+def test_system_exit_is_as_in_python(tmp_path: Path, argument: Any, kind: str, code: int, message: str) -> None:
     end = end_of(spec(tmp_path, call=lambda: sys.exit(argument)))
-    assert (end.exit.kind, end.exit.code, end.result) == (kind, code, None)
+    assert (end.exit.kind, end.exit.code, end.exit.message, end.result) == (kind, code, message, None)
+
+
+def test_a_fault_in_native_code_leaves_its_stack(tmp_path: Path) -> None:
+    call = spec(tmp_path, call=lambda: os.kill(os.getpid(), signal.SIGSEGV))
+    end = end_of(replace(call, env={**call.env, **inherited_environment()})).exit
+    assert (end.kind, end.signal) == ("signalled", signal.SIGSEGV)
+    assert end.message.startswith(f"killed by SIGSEGV: Segmentation fault in native code, at {__file__}, line ")
+    assert f'File "{__file__}", line ' in end.traceback
 
 
 def test_a_module_that_the_host_lacks_is_named(tmp_path: Path) -> None:

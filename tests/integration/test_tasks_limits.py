@@ -126,6 +126,13 @@ async def test_a_kill_for_the_hosts_lack_of_memory_does_not_blame_the_limit(tmp_
     assert "lack of memory on its host" in end.message
 
 
+async def test_a_kill_that_nobody_counted_names_memory_where_the_peak_was_high(tmp_path: Path) -> None:
+    task = await in_fake_cgroup(tmp_path, "kill -KILL $$", Limits(memory=150 * MB))
+    end = (await task.exit).exit
+    reason = "probably for lack of memory: peak 123 MB of the 150 MB that it asked for; ask for more memory"
+    assert (end.kind, end.message) == ("signalled", f"killed by SIGKILL: {reason}")
+
+
 async def test_a_failure_after_a_refused_fork_says_so(tmp_path: Path) -> None:
     task = await in_fake_cgroup(tmp_path, "echo max 3 > pids.events; exit 1", Limits(processes=20))
     end = (await task.exit).exit

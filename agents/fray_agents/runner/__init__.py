@@ -16,6 +16,6 @@ is in the task's cgroup or was started with its directory in the environment, se
 
 Read `supervisor` (the loop) first, then `agent_pipe` (requests and events), `spawn`, `prestarted` (a process started
 ahead), `process_tree`, `container`, `task_cgroup`, `task_log`, `meter`, `cgroups` (and out-of-memory kills),
-`untrusted_files` (what the task left) and `exit_report` (how it ended). `fray_agents.tasks.process_task` is the agent's
-side.
+`untrusted_files` (what the task left), `last_words` (what it said on stderr) and `exit_report` (how it ended).
+`fray_agents.tasks.process_task` is the agent's side.
 """

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 
+from fray_agents.runner.last_words import reason_and_stack
 from fray_agents.runner.untrusted_files import read_file
 
 TYPE_CHECKING = False
@@ -15,8 +16,11 @@ if TYPE_CHECKING:
 _FINAL_CAUSES = ("timeout", "unhealthy", "lost")
 """Causes that stand whatever the task made of its SIGTERM."""
 
-_SHELL_SIGKILL = 128 + signal.SIGKILL
-"""What a shell exits with when its child was killed."""
+_SHELL_SIGNALLED = 128
+"""What a shell adds to the number of the signal that ended its command."""
+
+_FATAL_SIGNALS = (signal.SIGILL, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGKILL, signal.SIGSEGV)
+"""What ends a program that did not expect it; exit codes that stand for others are a program's own more often."""
 
 MESSAGE_LIMIT = 1_000
 TRACEBACK_LIMIT = 16_000
@@ -36,7 +40,9 @@ def exit_fields(
     cause: str = "",
     cause_message: str = "",
     out_of_memory: str = "",
+    killed_unasked: str = "",
     refused: str = "",
+    stderr: bytes = b"",
     error: dict[str, Any] | None = None,
     result_size: int = 0,
     result_problem: str = "",
@@ -50,7 +56,9 @@ def exit_fields(
         cause: kind for which the runner signalled the task while it ran, "" if it did not.
         cause_message: says that for people.
         out_of_memory: the message if it was killed by SIGKILL; "" unless the kernel's counter of such kills rose.
+        killed_unasked: who may have killed it by SIGKILL, if nobody is known to have.
         refused: what the kernel has refused it, which may be why it failed; "" for nothing.
+        stderr: the last that it wrote there.
         error: what a callable's process left in `error.json`, if anything.
         result_size: bytes of the result a command left, 0 for none.
         result_problem: why what it left is no result, "" for nothing.
@@ -59,11 +67,13 @@ def exit_fields(
     """
     code = os.waitstatus_to_exitcode(status)
     how: dict[str, Any] = {"code": code} if code >= 0 else {"signal": -code}
-    ended = f"exit code {code}" if code >= 0 else f"killed by {signal_name(-code)}"
+    ended = f"exit code {code}{_of_shell(code)}" if code >= 0 else f"killed by {signal_name(-code)}"
     if cause in _FINAL_CAUSES or (cause and code != 0):
         return {"kind": cause, "message": f"{cause_message} ({ended})", **how}
+    reason, stack = reason_and_stack(stderr) if code else ("", "")
     if in_unseen_container and code == _ENGINE_FAILED:
-        return {"kind": "start-failed", "message": "its container could not be started; the log says why"}
+        why = f": {reason}" if reason else "; the log says why"
+        return {"kind": "start-failed", "message": f"its container could not be started{why}"}
     if code == 0 and result_problem:
         return {"kind": "exited", "message": unreadable_result(result_problem), "code": 0}
     if code == 0 and result_size > result_limit:
@@ -72,9 +82,13 @@ def exit_fields(
         return {"kind": "success", "code": 0}
     if error:
         return {**error, **how}
-    if out_of_memory and code in (-signal.SIGKILL, _SHELL_SIGKILL):
+    is_killed = code in (-signal.SIGKILL, _SHELL_SIGNALLED + signal.SIGKILL)
+    if out_of_memory and is_killed:
         return {"kind": "out-of-memory", "message": out_of_memory, **how}
-    return {"kind": "exited" if code > 0 else "signalled", "message": ended + (refused and f"; {refused}"), **how}
+    if is_killed:
+        reason = ", ".join(filter(None, [killed_unasked, reason and f"its last words: {reason}"]))
+    message = ended + (reason and f": {reason}") + (refused and f"; {refused}")
+    return {"kind": "exited" if code > 0 else "signalled", "message": message, "traceback": stack, **how}
 
 
 def too_large(size: int, limit: int) -> str:
@@ -86,6 +100,12 @@ def too_large(size: int, limit: int) -> str:
 def unreadable_result(why: object) -> str:
     """The message about a result that cannot be had, although the task has succeeded."""
     return f"its result cannot be read: {why}"
+
+
+def _of_shell(code: int) -> str:
+    """The signal that ended a shell's command, if `code` is the shell's and tells one."""
+    number = code - _SHELL_SIGNALLED
+    return f" ({signal_name(number)})" if number in _FATAL_SIGNALS else ""
 
 
 def signal_name(number: int) -> str:

@@ -1,5 +1,6 @@
 """What a task may use at most, and the watch over what the kernel does not limit by itself."""
 
+import os
 import time
 
 from fray_agents.runner.meter import UsageMeter, process_text
@@ -12,6 +13,12 @@ hundred MB."""
 _LARGEST_SHARE = 0.02
 """Share of the time that these looks may take: thousands of processes, or many GB of mapped files, are looked at more
 rarely."""
+
+_SUSPICIOUS_SHARE = 0.5
+"""Share of its memory, or of its host's, from which on a task was probably killed for that: the last sample may be two
+seconds old, in which a process writes to some GB, and others of its host have the rest."""
+
+_HOST_MEMORY = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 class Limits:
@@ -93,6 +100,15 @@ class LimitWatch:
             return self._too_much_memory(peak, *self._meter.largest())
         lack = "killed for lack of memory on its host (SIGKILL while the kernel's out-of-memory counter rose)"
         return _memory_text(lack, peak, *self._meter.largest())
+
+    def killed_by_others(self) -> str:
+        """What may have sent a SIGKILL that neither this runner nor, as its counter says, the kernel has sent."""
+        peak = max(self._cgroup.memory_peak(), self._meter.memory_peak)
+        most = self._limits.memory or _HOST_MEMORY
+        if peak < _SUSPICIOUS_SHARE * most:
+            return f"sent by others than Fray, and not for lack of memory as far as is seen (peak {_text(peak)})"
+        whose = "it asked for" if self._limits.memory else "its host has"
+        return f"probably for lack of memory: peak {_text(peak)} of the {_text(most)} that {whose}; ask for more memory"
 
     def refused_by_kernel(self) -> str:
         """What the task was refused, if it was, which may have been why it failed; else ""."""

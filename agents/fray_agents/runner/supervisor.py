@@ -12,6 +12,7 @@ from fray_agents.runner.agent_pipe import AgentPipe, StartRequest
 from fray_agents.runner.cgroups import oom_counter, oom_kills
 from fray_agents.runner.container import ENGINE_TIMEOUT, ContainerProcesses
 from fray_agents.runner.exit_report import bounded_exit, exit_fields, read_exception
+from fray_agents.runner.last_words import KEPT_BYTES
 from fray_agents.runner.limits import LimitWatch
 from fray_agents.runner.meter import UsageMeter
 from fray_agents.runner.prestarted import PrestartedProcess
@@ -134,7 +135,8 @@ class Supervisor:
         self._ends_at = None if request.timeout is None else started + request.timeout
         self._report_at = started + _REPORT_INTERVAL
         self._sample_at = self._next_sample(started)
-        self._streams = [OutputStream("stdout", out), OutputStream("stderr", err)]
+        self._stderr = OutputStream("stderr", err, kept=KEPT_BYTES)
+        self._streams = [OutputStream("stdout", out), self._stderr]
         self._chunks = LogChunks(
             request.path("log"), request.spool_limit, lambda number: agent.send("chunk", number=number)
         )
@@ -299,7 +301,9 @@ class Supervisor:
             cause=self._cause,
             cause_message=self._cause_message,
             out_of_memory=self._limits.killed_by_kernel() if oom_kills(self._oom_counter) > self._oom_kills else "",
+            killed_unasked=self._limits.killed_by_others(),
             refused=self._limits.refused_by_kernel(),
+            stderr=self._stderr.last,
             error=read_exception(self._request.path("error.json")) if self._request.is_call else {},
             result_size=result_size,
             result_problem=result_problem,

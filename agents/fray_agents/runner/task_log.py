@@ -61,12 +61,18 @@ class LineFormatter:
 
 
 class OutputStream(LineFormatter):
-    """One of the task's output pipes, as lines of the log."""
+    """One of the task's output pipes, as lines of the log.
 
-    def __init__(self, name: str, fd: int) -> None:
+    Args:
+        kept: bytes of its end to keep in `last`.
+    """
+
+    def __init__(self, name: str, fd: int, kept: int = 0) -> None:
         super().__init__(name)
         self.fd = fd
         self.open = True
+        self.last = b""
+        self._kept = kept
 
     def read(self) -> bytes | None:
         """Formatted lines of what the pipe holds now, b"" if that finishes none; None if it holds nothing."""
@@ -75,6 +81,7 @@ class OutputStream(LineFormatter):
         except BlockingIOError:
             return None
         if data:
+            self.last = (self.last + data)[-self._kept :] if self._kept else b""
             return self.format(data)
         self.open = False
         os.close(self.fd)

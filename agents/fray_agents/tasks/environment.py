@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -39,10 +40,15 @@ THREADS_VAR = "OMP_NUM_THREADS"
 thread for every core of the host, and tasks that share one slow each other down."""
 
 
+_PYTHON_VARIABLES = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
+"""Variables by which a Python program's output is seen at once, and a fault in native code leaves a stack."""
+
+
 def inherited_environment() -> dict[str, str]:
-    """The part of the agent's own environment that every task inherits."""
+    """The part of the agent's own environment that every task inherits; `python` is the one that runs the agent."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("FRAY_")}
-    return {"PYTHONUNBUFFERED": "1", **own}
+    path = os.pathsep.join([os.path.dirname(sys.executable), own.get("PATH", os.defpath)])
+    return {**_PYTHON_VARIABLES, **own, "PATH": path}
 
 
 _SHARED_WITH_CONTAINERS = (
@@ -55,7 +61,7 @@ _SHARED_WITH_CONTAINERS = (
 def container_environment() -> dict[str, str]:
     """The part of the agent's own environment that tasks in a container inherit; the rest describes the host."""
     own = {name: value for name, value in os.environ.items() if name.startswith(_SHARED_WITH_CONTAINERS)}
-    return {"PYTHONUNBUFFERED": "1", **own}
+    return {**_PYTHON_VARIABLES, **own}
 
 
 def job_variables(job: JobRecord) -> dict[str, str]:

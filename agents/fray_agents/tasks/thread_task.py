@@ -18,6 +18,7 @@ import traceback
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from fray_agents.host.directories import remove_tree
+from fray_agents.runner.exit_report import MESSAGE_LIMIT, shortened
 from fray_agents.tasks import current_task, shared_environ, thread_output
 from fray_agents.tasks.callable_main import encode_result, exception_fields, failure_fields
 from fray_agents.tasks.handle import ResultFile, StartFailed, TaskExit, TaskFile, TaskHandle, TaskSpec, read_task_file
@@ -156,7 +157,10 @@ class ThreadTask:
             return TaskExit(AttemptExit(kind=self._why, message="its thread was asked to end, and did"), None, False)
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
         if code:
-            return TaskExit(AttemptExit(kind=ExitKind.EXITED, code=code, message=f"exit code {code}"), None, True)
+            said = "" if isinstance(error.code, int) else str(error.code)
+            self._log.write("stderr", said and f"{said}\n")
+            message = shortened(f"exit code {code}{said and f': {said}'}", MESSAGE_LIMIT)
+            return TaskExit(AttemptExit(kind=ExitKind.EXITED, code=code, message=message), None, True)
         return TaskExit(AttemptExit(kind=ExitKind.SUCCESS, code=code), None, True)
 
     def _end(self, end: TaskExit) -> None:

@@ -105,7 +105,7 @@ class AttemptExit(msgspec.Struct, kw_only=True, omit_defaults=True):
         code: exit code of the process.
         signal: number of the signal that ended it.
         exception: type name of the exception that a callable raised.
-        traceback: text of it.
+        traceback: text of it; of a command, the stack that Python left on stderr.
         data: base64 of the pickled exception, if it could be pickled.
         usage: totals and peaks over the attempt.
         log_chunks: number of log chunks that were uploaded; followers stop after the last.

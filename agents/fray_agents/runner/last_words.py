@@ -1,0 +1,50 @@
+"""The reason that a task gave on stderr before it ended: its last lines, and the stack of Python if it left one."""
+
+import re
+
+KEPT_BYTES = 16 * 1024
+"""Bytes of the end of stderr that are looked at: the stacks of some dozen threads."""
+
+REASON_CHARACTERS = 400
+"""Characters of the reason: a few lines of a screen."""
+
+_LAST_LINES = 3
+"""Lines that are the reason where no stack is: a usage message and its error are two."""
+
+_LINES_BEHIND = 4
+"""Lines that may follow the stack of what ended a process, as of `resource_tracker`; with more of them it went on."""
+
+_EXCEPTION, _FATAL = "Traceback (most recent call last):", "Fatal Python error: "
+_OF_STACK = (" ", "Thread ", "Current thread ", "Extension modules: ")
+"""How the lines begin that `faulthandler` writes behind its first."""
+
+_PLACE = re.compile(r'\s*File "(.+)", line (\d+) in (.+)')
+_COMMANDS = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[@-Z\\-_])")
+"""What terminals obey: colours, movements, titles."""
+
+
+def reason_and_stack(stderr: bytes) -> tuple[str, str]:
+    """One line that says why the task ended, and the stack it left; "" for what is not there.
+
+    stderr: the last that the task wrote there.
+    """
+    text = _COMMANDS.sub("", stderr[-KEPT_BYTES:].decode(errors="replace"))
+    lines = [shown for line in text.split("\n") if (shown := line.rstrip("\r").rpartition("\r")[2].rstrip())]
+    begin = next((at for at in reversed(range(len(lines))) if lines[at].startswith((_EXCEPTION, _FATAL))), None)
+    if begin is not None:
+        stack = lines[begin:]
+        is_fatal = stack[0].startswith(_FATAL)
+        others = [at for at, line in enumerate(stack) if at and not line.startswith(_OF_STACK if is_fatal else " ")]
+        if is_fatal and len(others) <= _LINES_BEHIND:
+            return _fault(stack)[:REASON_CHARACTERS], "\n".join(stack)
+        if not is_fatal and 0 < len(others) <= 1 + _LINES_BEHIND:
+            return stack[others[0]][:REASON_CHARACTERS], "\n".join(stack)
+    return " | ".join(line.strip() for line in lines[-_LAST_LINES:])[-REASON_CHARACTERS:], ""
+
+
+def _fault(stack: list[str]) -> str:
+    """What `faulthandler` says has happened, and where Python was."""
+    what = stack[0].removeprefix(_FATAL)
+    current = next((at for at, line in enumerate(stack) if line.startswith("Current thread ")), len(stack))
+    place = _PLACE.match(stack[current + 1]) if current + 1 < len(stack) else None
+    return f"{what} in native code, at {place[1]}, line {place[2]}, in {place[3]}" if place else what
