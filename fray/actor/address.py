@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fray.cluster.job_info import info_of, original_exception
 from fray.errors import ActorUnavailableError, JobFailed
 from fray_coordinator.core import Core
-from fray_coordinator.jobs.waiting import PollBackoff, UnschedulableWarnings
+from fray_coordinator.jobs.waiting import PollBackoff, WaitingReasons
 from fray_coordinator.protocol.naming import Rank, rank
 from fray_coordinator.protocol.transitions import Status, is_terminal
 from fray_coordinator.store.records import Stored, record_of
@@ -48,7 +48,7 @@ async def wait_for_endpoint(core: Core, address: ActorAddress, failed: str = "",
     Raises:
         ActorUnavailableError: the actor has ended for good.
     """
-    pace, warnings = PollBackoff(core), UnschedulableWarnings(core, _warn)
+    pace, reasons = PollBackoff(core), WaitingReasons(core)
     job: Stored[JobRecord] | None = None
     while True:
         endpoint = record_of(await core.records.read(address.key(), EndpointRecord))
@@ -59,7 +59,8 @@ async def wait_for_endpoint(core: Core, address: ActorAddress, failed: str = "",
         before, job = job, await _look(core, address, job)
         if endpoint is not None and _serves(job.record, endpoint):
             return endpoint
-        await warnings.update([job.record])
+        if why := await reasons.update([job.record]):
+            log.warning("%s waits: %s", address, why)
         if before is None or job.version != before.version:
             pace.reset()
         await pace.sleep()
@@ -84,7 +85,3 @@ async def _look(core: Core, address: ActorAddress, known: Stored[JobRecord] | No
 
 def _serves(job: JobRecord, endpoint: EndpointRecord) -> bool:
     return job.status == Status.RUNNING and job.attempt == endpoint.attempt
-
-
-def _warn(job: JobRecord, why: str) -> None:
-    log.warning("actor %s waits: %s", job.id, why)

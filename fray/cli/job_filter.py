@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -16,10 +16,19 @@ from fray_layouts.states import AgentState
 if TYPE_CHECKING:
     from fray.cli.app import App
     from fray_coordinator.core import Core
-    from fray_layouts.records import Holding, JobRecord
+    from fray_layouts.records import AgentRecord, Holding, JobRecord
 
 STATES = ("pending", "running", "succeeded", "failed", "stopped")
 _ENDED = STATES[2:]
+
+
+class FoundJobs(NamedTuple):
+    """Jobs, the holdings of those that agents have, and the agents that live, at a time of the storage."""
+
+    jobs: list[JobRecord]
+    holdings: dict[str, Holding]
+    live: list[AgentRecord]
+    now: float
 
 
 @dataclass(frozen=True)
@@ -47,24 +56,24 @@ class JobFilter:
             and self.state in (None, job.status)
         )
 
-    async def find(
-        self, core: Core, problems: dict[str, str], ended: bool = False
-    ) -> tuple[list[JobRecord], dict[str, Holding]]:
-        """The jobs that are meant, in order of submission, and the holdings of those that agents have.
+    async def find(self, core: Core, problems: dict[str, str], ended: bool = False) -> FoundJobs:
+        """The jobs that are meant, in order of submission, and what the agents' records say of them.
 
         Args:
             problems: gets the records that cannot be read.
             ended: also jobs that have ended, which costs a read of each; so does asking for a state of those.
         """
-        from fray_coordinator.jobs.lookup import active_jobs, all_jobs, read_agents
+        from fray_coordinator.jobs.lookup import active_jobs, all_jobs, live_agents, read_agents
 
-        agents = [agent.record for agent in await read_agents(core, problems)]
+        stored = await read_agents(core, problems)
+        agents = [agent.record for agent in stored]
         ended = ended or self.state in _ENDED
         jobs = await (all_jobs(core, problems) if ended else active_jobs(core, agents, problems))
         live = [agent for agent in agents if agent.state == AgentState.LIVE]
         held = {job: holding for agent in live for job, holding in agent.holdings.items()}
         found = [job for job in jobs if self.allows(job)]
-        return found, {job.id: held[job.id] for job in found if job.id in held and job.ended_at is None}
+        holdings = {job.id: held[job.id] for job in found if job.id in held and job.ended_at is None}
+        return FoundJobs(found, holdings, live_agents(stored, core.now()), core.now())
 
 
 def filter_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -99,9 +108,9 @@ def chosen_jobs(app: App, verb: str, texts: Sequence[str], everything: bool, cho
             _confirm(verb, text, job.id)
         return found
     problems: dict[str, str] = {}
-    jobs, _ = app.run(lambda core: chosen.find(core, problems))
+    meant = app.run(lambda core: chosen.find(core, problems))
     app.warn(problems)
-    return jobs
+    return meant.jobs
 
 
 async def _named(core: Core, texts: Sequence[str]) -> list[JobRecord]:

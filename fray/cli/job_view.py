@@ -62,8 +62,8 @@ def _without_pickle(end: AttemptExit) -> AttemptExit:
     return msgspec.structs.replace(end, data="")
 
 
-def job_row(job: JobRecord, holding: Holding | None, now: float) -> list[str]:
-    """A row of `fray ps`, in the order of `JOB_COLUMNS`."""
+def job_row(job: JobRecord, holding: Holding | None, waiting: str, now: float) -> list[str]:
+    """A row of `fray ps`, in the order of `JOB_COLUMNS`. waiting: why it has not started; "" if it has."""
     usage = (holding.usage if holding else None) or (job.exit.usage if job.exit else None)
     began, ended = job.started_at, job.ended_at
     return [
@@ -75,7 +75,7 @@ def job_row(job: JobRecord, holding: Holding | None, now: float) -> list[str]:
         job.lease.host if job.lease else "",
         f"{usage.cpu_percent:.0f}%" if usage and holding else "",
         format_bytes(usage.memory if holding else usage.memory_peak) if usage else "",
-        (holding.activity if holding else "") or _reason(job),
+        waiting or (holding.activity if holding else "") or _reason(job),
     ]
 
 

@@ -31,6 +31,7 @@ from fray.types import (
     ReservationConfig,
     reservations_unsupported,
 )
+from fray.wait_line import WaitLine
 from fray.workspace.choice import with_workspaces, workspace_choice
 from fray_agents.tasks.current_task import task_environ
 from fray_agents.tasks.environment import PRIVATE_VAR
@@ -246,7 +247,12 @@ class StorageCluster(Cluster):
         return self.run(lambda core: read_job(core, job_id)).record
 
     def _wait(self, ids: list[JobId], raise_on_failure: bool, timeout: float | None) -> list[JobInfo]:
-        records = self.run(lambda core: wait_for(core, ids, timeout, raise_on_failure, on_waiting=_warn))
+        with WaitLine() as line:
+            records = self.run(
+                lambda core: wait_for(
+                    core, ids, timeout, raise_on_failure, on_progress=lambda now: line.show(now.text, now.why)
+                )
+            )
         infos = [info_of(self.root, records[job]) for job in ids]
         if raise_on_failure:
             _raise_first_failure(infos)

@@ -12,8 +12,9 @@ from fray.cluster.storage import StorageCluster
 from fray.errors import JobFailed
 from fray.types import JobId, JobInfo, JobStatus
 from fray_coordinator.core import Core
-from fray_coordinator.jobs.lookup import jobs_by_id, live_agents, read_jobs, refreshed_agents, waiting_reasons
+from fray_coordinator.jobs.lookup import jobs_by_id, live_agents, read_jobs, refreshed_agents
 from fray_coordinator.jobs.waiting import PollBackoff
+from fray_coordinator.jobs.why_waiting import why_waiting
 from fray_coordinator.pool import worker_pools
 from fray_layouts.queue_keys import TaskKeys
 from fray_layouts.records import AgentRecord, JobRecord
@@ -145,9 +146,8 @@ _REMEDY = "give the pool resources that an agent has free, or start such agents"
 async def explain_absence(core: Core, jobs: Sequence[str]) -> str:
     """Why the workers with these jobs are missing, and what to do about it; "" if there are none."""
     records = await read_jobs(core, jobs, problems={})
-    agents = await refreshed_agents(core)
-    live = {job.spec.pool: live_agents(agents, job.spec.pool, core.now()) for job in records}
-    states = Counter(_state(core, job, live[job.spec.pool]) for job in records)
+    live = live_agents(await refreshed_agents(core), core.now())
+    states = Counter(_state(core, job, live) for job in records)
     reasons = [f"{count} {text}" for text, count in states.most_common(_MAX_REASONS)]
     return "; ".join([*reasons, f"{_REMEDY}; `fray status {records[0].id}` tells more"]) if records else ""
 
@@ -156,5 +156,5 @@ def _state(core: Core, job: JobRecord, live: Sequence[AgentRecord]) -> str:
     """The state of a missing worker's job, with the reason."""
     status = info_of(core.root, job).status
     if status is JobStatus.PENDING:
-        return f"pending ({'; '.join(waiting_reasons(job, live, core.now()))})"
+        return f"pending ({why_waiting(job, live, core.now())})"
     return f"{status} ({exit_reason(job.exit)})" if job.exit is not None else f"{status} and cannot be called yet"

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from fray_coordinator.core import Core
-from fray_coordinator.jobs.lookup import unschedulable_reason
 from fray_coordinator.jobs.submission import put_blob
+from fray_coordinator.jobs.why_waiting import why_waiting
 from fray_layouts.records import JobRecord
 from tests.support import fake_engine
 from tests.support.agents import agent_record, agents, ended, job, launch, quick_core
@@ -110,5 +110,5 @@ async def test_a_host_without_an_engine_leaves_such_jobs_alone_and_says_so(
             assert (await ended(core, await launch(core, "print(1)"))).status == "succeeded"
             waiting = await job(core, submitted)
             assert waiting.status == "pending"
-            why = unschedulable_reason(waiting, [await agent_record(core, agent.id)])
+            why = why_waiting(waiting, [await agent_record(core, agent.id)], core.now())
     assert "podman or docker" in why

@@ -359,9 +359,13 @@ def test_jobs_that_wait_say_for_what(empty: Shell) -> None:
 
 def test_status_says_which_resource_is_short(shell: Shell) -> None:
     big = shell.detached("--name", "big", "--memory", "1TB", "--", "true")
-    assert "memory: 1000000000000 bytes wanted" in shell("status", big).stdout
-    gpu = shell.detached("--name", "gpu", "--gpus", "h100:8", "--", "true")
-    assert "device: gpu-h100 wanted, none here" in shell("status", gpu).stdout
+    assert "memory: 1000 GB wanted" in shell("status", big).stdout
+    gpu = shell.detached("--name", "gpu", "--gpus", "h100:8", "--cpu", "1000", "--", "true")
+    short = "gpu-h100: 8 wanted, none here; cpu: 1000 cores wanted"
+    assert short in shell("status", gpu).stdout
+    assert short in next(line for line in shell("ps").stdout.splitlines() if line.startswith(gpu))
+    (shown,) = shell.json("ps", "--name", "gpu")
+    assert short in shown["waiting"][0]
     shell("stop", big, gpu)
 
 

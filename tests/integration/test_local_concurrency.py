@@ -20,7 +20,8 @@ from fray.cluster import (
 from fray.pool import WorkerPool
 from fray.rpc import ActorServer
 from fray_coordinator.core import Core
-from fray_coordinator.jobs.lookup import read_job, refreshed_agents, waiting_reasons
+from fray_coordinator.jobs.lookup import read_job, refreshed_agents
+from fray_coordinator.jobs.why_waiting import why_waiting
 
 
 @pytest.fixture(
@@ -67,12 +68,12 @@ def test_a_child_that_ended_or_waits_to_be_tried_again_does_not_keep_the_next_fr
     assert [cluster.result(step, timeout=200) for step in steps] == [ends, ends]
 
 
-async def why_it_waits(core: Core, job: str) -> list[str]:
+async def why_it_waits(core: Core, job: str) -> str:
     """What is told of the job, once its agent has both slots taken."""
     while True:
         (agent,) = [agent.record for agent in await refreshed_agents(core) if not agent.record.driver]
         if agent.free.cpu == 0:
-            return waiting_reasons((await read_job(core, job)).record, [agent], core.now())
+            return why_waiting((await read_job(core, job)).record, [agent], core.now())
         await core.clock.sleep(0.05)
 
 
@@ -107,8 +108,8 @@ def test_a_pool_has_the_workers_that_it_asks_for(cluster: LocalCluster) -> None:
 def test_what_computes_keeps_to_the_slots(cluster: LocalCluster) -> None:
     first = cluster.launch_many([JobRequest("sleep", Entrypoint.from_binary("sleep", ["600"])) for _ in range(2)])
     late = cluster.launch(call(lambda: None))
-    (why,) = cluster.run(lambda core: why_it_waits(core, late))
-    assert "cpu: 1 cores wanted, 0 free" in why
+    why = cluster.run(lambda core: why_it_waits(core, late))
+    assert " jobs there; cpu: 1 core wanted, 0 free)" in why
     for job in first:
         cluster.terminate(job)
     assert cluster.wait(late, timeout=200).status is JobStatus.SUCCEEDED

@@ -18,8 +18,9 @@ from fray_agents.tasks.handle import TaskHandle, TaskSpec
 from fray_coordinator.actors import discovery
 from fray_coordinator.core import Core
 from fray_coordinator.jobs import mailbox
-from fray_coordinator.jobs.lookup import live_agents, read_agents, waiting_reasons
+from fray_coordinator.jobs.lookup import live_agents, read_agents
 from fray_coordinator.jobs.stopping import stop
+from fray_coordinator.jobs.why_waiting import why_waiting
 from fray_layouts.object_keys import AgentKeys, EndpointKey, JobKeys
 from fray_layouts.records import EndpointRecord, JobRecord, Resources
 from tests.support.fake_tasks import FakeTask
@@ -257,9 +258,8 @@ async def test_actors_are_not_placed_where_nobody_can_call_them_and_status_says_
         assert (await job_now(stage.core, working.id)).status == "running"
         waiting = await job_now(stage.core, serving.id)
         assert waiting.status == "pending"
-        live = live_agents(await read_agents(stage.core, {}), "default", stage.core.now())
-        (why,) = waiting_reasons(waiting, live, stage.core.now())
-        assert "accepts connections" in why
+        live = live_agents(await read_agents(stage.core, {}), stage.core.now())
+        assert "accepts connections" in why_waiting(waiting, live, stage.core.now())
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from fray_coordinator.jobs.commit import end_attempt
 from fray_coordinator.jobs.logs import LogLine, follow_chunks, read_logs
 from fray_coordinator.jobs.lookup import read_job
 from fray_coordinator.jobs.submission import submit
-from fray_coordinator.jobs.waiting import PollBackoff, wait_for
+from fray_coordinator.jobs.waiting import PollBackoff, WaitProgress, wait_for
 from fray_coordinator.protocol.commit import AttemptEnd
 from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.store.interface import ABSENT
@@ -147,34 +147,39 @@ async def test_a_thousand_jobs_are_watched_by_listings_not_by_a_thousand_reads(c
 
 async def test_it_says_so_when_nobody_can_start_the_job(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "WARN_AFTER", 0.0)
-    monkeypatch.setattr(waiting, "_DIAGNOSE_INTERVAL", 0.0)
 
     jobs = await submitted(core, 3)
     jobs += await submitted(core, resources={"cpu": 64}, pool="big")
     agent = AgentRecord(id="small", host="h", pool="big", capacity=Resources(cpu=4000))
     await core.records.write(AgentKeys.key("small"), AgentRecord, agent, None)
-    told: list[str] = []
-    with pytest.raises(TimeoutError):
-        await wait_for(core, jobs, timeout=0.05, on_waiting=lambda job, why: told.append(why))
-    assert sorted(told) == [
-        "no live agent in pool big could ever run it (small: cpu: 64 cores wanted, 4 free)",
-        "no live agent in pool default; start one with `fray agent --pool default`",
-    ]
+    told: list[WaitProgress] = []
+    with pytest.raises(TimeoutError) as raised:
+        await wait_for(core, jobs, timeout=0.05, on_progress=told.append)
+    nobody = (
+        "3 x no live agent in pool default; start one with `fray agent --pool default`; there are agents in pool big"
+    )
+    short = "1 x no live agent of pool big could ever run it: small (cpu: 64 cores wanted, 4 here); ask for less, or"
+    assert told[0].text == "0 of 4 jobs done, 4 waiting"
+    assert told[0].why.startswith(f"{nobody}; {short}")
+    left = f"{jobs[0]}, {jobs[1]}, {jobs[2]} and 1 more"
+    assert str(raised.value) == f"{told[0].text} after 0.05 s ({left}): {told[0].why}"
 
 
-async def test_a_job_that_waits_for_room_says_so_once(cluster: Cluster) -> None:
+async def test_jobs_that_wait_for_room_say_so_and_agents_are_asked_rarely(cluster: Cluster) -> None:
     core = await cluster.core()
     jobs = await submitted(core, 2)
     agent = AgentRecord(id="busy", host="h", pool="default", capacity=Resources(cpu=4000), interval=1e6)
     await core.records.write(AgentKeys.key("busy"), AgentRecord, agent, None)
-    told: list[str] = []
-    short = "busy: cpu: 1 cores wanted, 0 free"
-    with pytest.raises(TimeoutError, match="2 of 2 jobs "):
-        await wait_for(core, jobs, timeout=0.9 * waiting.WARN_AFTER, on_waiting=lambda job, why: told.append(why))
+    told: list[WaitProgress] = []
+    with pytest.raises(TimeoutError, match=r"0 of 2 jobs done, 2 waiting after .* tells more"):
+        await wait_for(core, jobs, timeout=0.9 * waiting.WARN_AFTER, on_progress=told.append)
     assert told == []
-    with pytest.raises(TimeoutError, match=f"2 of 2 jobs .*; job-.* waits: {short}"):
-        await wait_for(core, jobs, timeout=3 * waiting.WARN_AFTER, on_waiting=lambda job, why: told.append(why))
-    assert told == [short]
+    before = core.store.usage.lists
+    short = r"no agent can take it now: busy \(cpu: 1 core wanted, 0 free\)"
+    with pytest.raises(TimeoutError, match=f"0 of 2 jobs done, 2 waiting after .*: {short}"):
+        await wait_for(core, jobs, timeout=100, on_progress=told.append)
+    assert {progress.text for progress in told} == {"0 of 2 jobs done, 2 waiting"}
+    assert core.store.usage.lists - before == 3, "after 2, 32 and 92 s"
 
 
 def stamp(stream: str, tag: str, data: bytes) -> bytes:

@@ -130,33 +130,41 @@ SMALL = Shape(cpu=1000, memory=GIB, disk=0, device="", device_count=0, on_demand
         ({}, ""),
         ({"cpu": 4000, "memory": 8 * GIB, "disk": GIB}, ""),
         ({"cpu": 4001}, "cpu: 4.001 cores wanted, 4 free"),
-        ({"memory": 8 * GIB + 1}, "memory"),
-        ({"disk": GIB + 1}, "disk"),
+        ({"memory": 8 * GIB + 1}, "memory: 8.59 GB wanted, 8.58 free"),
+        ({"disk": 2 * GIB}, "disk: 2.15 GB wanted, 1.07 free"),
         ({"device": "gpu", "device_count": 2}, ""),
         ({"device": "gpu-h100", "device_count": 1}, ""),
-        ({"device": "gpu", "device_count": 3}, "3 x gpu wanted, 2 free"),
-        ({"device": "gpu-h10", "device_count": 1}, "gpu-h10 wanted"),
-        ({"device": "tpu", "device_count": 1}, "tpu wanted"),
+        ({"device": "gpu", "device_count": 3}, "gpu: 3 wanted, 2 free"),
+        ({"device": "gpu-h10", "device_count": 1}, "gpu-h10: 1 wanted, gpu-h100 here"),
+        ({"device": "tpu", "device_count": 1}, "tpu: 1 wanted, gpu-h100 here"),
     ],
 )
 def test_a_shortage_names_what_is_short(wanted: dict[str, Any], what: str) -> None:
-    found = shortage(dataclasses.replace(SMALL, **wanted), HOST, HostKind())
-    assert what in found
-    assert bool(found) is bool(what)
+    assert shortage(dataclasses.replace(SMALL, **wanted), HOST, HostKind()) == ([what] if what else [])
+
+
+def test_a_shortage_names_all_that_is_short_devices_first() -> None:
+    much = Shape(8000, 64 * 10**9, 0, "gpu-a100", 8, on_demand=True)
+    assert shortage(much, HOST, HostKind(preemptible=True), "here") == [
+        "gpu-a100: 8 wanted, gpu-h100 here",
+        "a host that is not preemptible",
+        "cpu: 8 cores wanted, 4 here",
+        "memory: 64 GB wanted, 8.58 here",
+    ]
 
 
 def test_a_job_that_must_not_be_preempted_shuns_preemptible_hosts() -> None:
     stay = dataclasses.replace(SMALL, on_demand=True)
-    assert shortage(stay, HOST, HostKind(preemptible=True)) == "a host that is not preemptible"
-    assert shortage(stay, HOST, HostKind()) == ""
-    assert shortage(SMALL, HOST, HostKind(preemptible=True)) == ""
+    assert shortage(stay, HOST, HostKind(preemptible=True)) == ["a host that is not preemptible"]
+    assert shortage(stay, HOST, HostKind()) == []
+    assert shortage(SMALL, HOST, HostKind(preemptible=True)) == []
 
 
 def test_an_actor_goes_where_it_can_be_called() -> None:
     actor = dataclasses.replace(SMALL, actor=True)
-    assert shortage(actor, HOST, HostKind(inbound=False)).startswith("a host that accepts connections")
-    assert shortage(actor, HOST, HostKind()) == ""
-    assert shortage(SMALL, HOST, HostKind(inbound=False)) == ""
+    assert shortage(actor, HOST, HostKind(inbound=False)) == ["a host that accepts connections, because it is an actor"]
+    assert shortage(actor, HOST, HostKind()) == []
+    assert shortage(SMALL, HOST, HostKind(inbound=False)) == []
 
 
 def test_what_runs_is_taken_from_what_is_free() -> None:
@@ -168,10 +176,10 @@ def test_what_runs_is_taken_from_what_is_free() -> None:
 def test_the_chips_of_a_tpu_host_go_to_one_job() -> None:
     host = replace(HOST, device="tpu-v5litepod-8", device_count=8)
     small = Shape(0, 0, 0, "tpu-v5litepod-8", 1, on_demand=False)
-    assert shortage(small, host, HostKind()) == ""
-    assert "1 x tpu-v5litepod-8 wanted, 0 free" in shortage(small, remaining_after(host, small), HostKind())
+    assert shortage(small, host, HostKind()) == []
+    assert shortage(small, remaining_after(host, small), HostKind()) == ["tpu-v5litepod-8: 1 wanted, 0 free"]
     assert (
-        shortage(dataclasses.replace(small, device="", device_count=0), remaining_after(host, small), HostKind()) == ""
+        shortage(dataclasses.replace(small, device="", device_count=0), remaining_after(host, small), HostKind()) == []
     )
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from fray_coordinator.jobs.claiming import Claimed, NotClaimed, try_claim
-from fray_coordinator.jobs.lookup import unschedulable_reason
+from fray_coordinator.jobs.why_waiting import why_waiting
 from fray_coordinator.protocol.cascade import ChildVerdict
 from fray_coordinator.protocol.claiming import AVOIDED_HOST_SECONDS, Skip, claim
 from fray_coordinator.protocol.pythons import chosen_python, python_shortage, some_other_has_python
@@ -105,12 +105,14 @@ async def test_where_nobody_has_its_python_the_job_is_claimed_so_that_it_fails_a
 def test_the_reason_why_a_job_waits_has_the_versions() -> None:
     record = JobRecord(id="j-1", spec=job("3.12"), status="pending", submitted_at=90.0)
     agent = AgentRecord(id="a", host="h", pool="default", capacity=Resources(cpu=8000), software=BARE)
-    assert "a: Python: 3.12 (which pickled the callable) wanted, 3.11 here" in unschedulable_reason(record, [agent])
+    assert "could ever run it: a (Python: 3.12 (which pickled the callable) wanted, 3.11 here" in (
+        why_waiting(record, [agent], 100.0)
+    )
     able = AgentRecord(id="b", host="h", pool="default", capacity=Resources(cpu=8000), software=HERE)
-    assert unschedulable_reason(record, [agent, able]) == ""
+    assert "b (cpu: 1 core wanted, 0 free)" in why_waiting(record, [agent, able], 100.0)
 
 
 def test_without_uv_the_reason_says_that_packages_need_it() -> None:
     record = JobRecord(id="j-1", spec=job(pip_packages=["x"]), status="pending", submitted_at=90.0)
     agent = AgentRecord(id="a", host="h", pool="default", capacity=Resources(cpu=8000), software=BARE)
-    assert "a: a host with uv, because it has packages of its own" in unschedulable_reason(record, [agent])
+    assert "a (a host with uv, because it has packages of its own)" in why_waiting(record, [agent], 100.0)

@@ -89,8 +89,8 @@ async def _is_for_others(core: Core, spec: JobSpec, software: Software | None) -
     """Whether the claimer has no Python for the job, but another live agent of its pool has."""
     if software is None or not python_shortage(spec, software):
         return False
-    live = live_agents(await read_agents(core, {}), spec.pool, core.now())
-    return some_other_has_python(spec, (other.software for other in live))
+    live = live_agents(await read_agents(core, {}), core.now())
+    return some_other_has_python(spec, (other.software for other in live if other.pool == spec.pool))
 
 
 async def _verdict(core: Core, child: Stored[JobRecord], in_doubt: bool) -> ChildVerdict:

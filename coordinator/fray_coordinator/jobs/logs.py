@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord
-from fray_coordinator.jobs.waiting import ActivityReports, PollBackoff, UnschedulableWarnings, WatchedJobs
+from fray_coordinator.jobs.waiting import ActivityReports, PollBackoff, WaitingReasons, WatchedJobs
 from fray_coordinator.protocol.transitions import Status, is_terminal
 from fray_layouts.object_keys import WorkKeys
 from fray_layouts.records import JobRecord
@@ -44,7 +44,7 @@ async def follow_chunks(
     Raises:
         JobNotFound, JobGone: as `wait_for`.
     """
-    watched, pace, warnings = WatchedJobs(core, [job_id]), PollBackoff(core), UnschedulableWarnings(core, on_waiting)
+    watched, pace, reasons = WatchedJobs(core, [job_id]), PollBackoff(core), WaitingReasons(core)
     activity = ActivityReports(core, on_waiting)
     attempt, number = 1, 1
     while True:
@@ -60,7 +60,8 @@ async def follow_chunks(
         elif is_terminal(job):
             return
         else:
-            await warnings.update([job])
+            if on_waiting is not None and (why := await reasons.update([job])):
+                on_waiting(job, why)
             if number == 1:
                 await activity.update(job)
             await pace.sleep()

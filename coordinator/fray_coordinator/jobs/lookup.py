@@ -1,10 +1,10 @@
-"""Finding jobs and agents for people: by id, by a part of one, by what is active; why a job waits, and what it uses.
+"""Finding jobs and agents for people: by id, by a part of one, by what is active; and what a job uses.
 
 An agent writes what its jobs use and what it has free into its record with every beat. One of a private cluster beats
 only when it is asked to.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 
 from fray_coordinator.concurrency import map_concurrently, map_noting_problems
@@ -12,11 +12,9 @@ from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, JobNotFound
 from fray_coordinator.jobs.mailbox import post_mail
 from fray_coordinator.protocol.heartbeat import DEATH_INTERVALS, with_bounded_interval
-from fray_coordinator.protocol.pythons import python_shortage
-from fray_coordinator.protocol.scheduling import kind_of_host, shape_of, shortage
 from fray_coordinator.store.records import Stored, record_of
 from fray_layouts.errors import InvalidInput
-from fray_layouts.index_keys import PendingKey, Shape
+from fray_layouts.index_keys import PendingKey
 from fray_layouts.object_keys import AgentKeys, JobId, JobKeys
 from fray_layouts.records import AgentRecord, JobRecord, ResourceUsage
 from fray_layouts.states import AgentState
@@ -100,45 +98,10 @@ def is_silent(agent: Stored[AgentRecord], now: float) -> bool:
     return now - agent.updated > DEATH_INTERVALS * agent.record.interval
 
 
-def live_agents(agents: Iterable[Stored[AgentRecord]], pool: str, now: float) -> list[AgentRecord]:
-    """The live agents of a pool, as far as their records say."""
-    found = [agent for agent in agents if agent.record.pool == pool and not agent.record.driver]
-    return [agent.record for agent in found if agent.record.state == AgentState.LIVE and not is_silent(agent, now)]
-
-
-def unschedulable_reason(job: JobRecord, live: Sequence[AgentRecord]) -> str:
-    """Why none of `live`, the live agents of its pool, will ever start the pending job; "" if one could."""
-    pool = job.spec.pool
-    if not live:
-        return f"no live agent in pool {pool}; start one with `fray agent --pool {pool}`"
-    shape = shape_of(job.spec)
-    short = {agent.id: _lacks(job, shape, agent) for agent in live}
-    if not all(short.values()):
-        return ""
-    lacks = "; ".join(f"{agent}: {what}" for agent, what in short.items())
-    return f"no live agent in pool {pool} could ever run it ({lacks})"
-
-
-def waiting_reasons(job: JobRecord, live: Sequence[AgentRecord], now: float) -> list[str]:
-    """Why a pending job has not started, in sentences; `live`: the live agents of its pool."""
-    if hopeless := unschedulable_reason(job, live):
-        return [hopeless]
-    if now < job.not_before:
-        return [f"it is tried again in {job.not_before - now:.0f} s, after attempt {job.attempt - 1} ended"]
-    shape = shape_of(job.spec)
-    able = [agent for agent in live if not _lacks(job, shape, agent)]
-    return [f"{agent.id}: {_waiting_reason(shape, agent)}" for agent in able]
-
-
-def _lacks(job: JobRecord, shape: Shape, agent: AgentRecord) -> str:
-    """Why the agent could never run the job well; "" if it could."""
-    return shortage(shape, agent.capacity, kind_of_host(agent)) or python_shortage(job.spec, agent.software)
-
-
-def _waiting_reason(shape: Shape, agent: AgentRecord) -> str:
-    """The reason why an agent does not run a job that it could run, as far as its record says."""
-    lacks = shortage(shape, agent.free, kind_of_host(agent))
-    return "; ".join(filter(None, [lacks, agent.problem])) or "has room and should claim it soon"
+def live_agents(agents: Iterable[Stored[AgentRecord]], now: float) -> list[AgentRecord]:
+    """The agents that live, as far as their records say; drivers, which run no jobs, are left out."""
+    live = [agent for agent in agents if agent.record.state == AgentState.LIVE and not agent.record.driver]
+    return [agent.record for agent in live if not is_silent(agent, now)]
 
 
 def _job_not_found(core: Core, text: str) -> JobNotFound:

@@ -1,11 +1,14 @@
 """Waiting for jobs to end, by polling that is cheap.
 
 A look at few jobs is one conditional read each; at many it is one LIST with versions, whatever their number.
-Records are polled soon after a change, and ever more rarely while nothing happens. Who waits for a job that no agent
-could start is warned.
+Records are polled soon after a change, and ever more rarely while nothing happens. Who waits for more than two seconds
+is told how far the jobs are, and why those wait that have not started.
 """
 
+from __future__ import annotations
+
 import os.path
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -13,12 +16,11 @@ from fray_coordinator.backoff import backoff
 from fray_coordinator.concurrency import MAX_CONCURRENT_FOR_PEOPLE, map_concurrently
 from fray_coordinator.core import Core
 from fray_coordinator.errors import JobGone, JobNotFound
-from fray_coordinator.jobs.lookup import live_agents, refreshed_agents, unschedulable_reason, waiting_reasons
-from fray_coordinator.protocol.scheduling import shape_of
+from fray_coordinator.jobs.lookup import live_agents, refreshed_agents
+from fray_coordinator.jobs.why_waiting import reasons_by_job
 from fray_coordinator.protocol.transitions import Status, is_terminal
 from fray_coordinator.store.metering import ROWS_PER_REQUEST
 from fray_coordinator.store.records import Stored
-from fray_layouts.index_keys import Shape
 from fray_layouts.object_keys import AgentKeys, JobId, JobKeys
 from fray_layouts.records import AgentRecord, JobRecord
 from fray_layouts.spec import needs_environment
@@ -73,7 +75,7 @@ async def wait_for(
     timeout: float | None = None,
     any_failure: bool = False,
     on_change: Callable[[JobRecord], None] | None = None,
-    on_waiting: Callable[[JobRecord, str], None] | None = None,
+    on_progress: Callable[[WaitProgress], None] | None = None,
 ) -> dict[str, JobRecord]:
     """Wait until all jobs have ended.
 
@@ -81,21 +83,18 @@ async def wait_for(
         timeout: seconds; None waits for ever.
         any_failure: return as soon as one has failed or was stopped.
         on_change: gets each record when it is first seen and when it changed.
-        on_waiting: gets a job that stays pending, and why it does not start.
+        on_progress: after two seconds gets how far the jobs are, at every look; None: nobody wants to know, and nothing
+            is asked.
 
     Returns:
         The records by id, in the given order; with `any_failure` some may not have ended.
 
     Raises:
-        TimeoutError: some have not ended in time.
+        TimeoutError: some have not ended in time; it says how far they are, and why they wait.
         JobNotFound: there is no such job.
         JobGone: a record vanished while it was waited for.
     """
-    watched, pace, warnings = (
-        WatchedJobs(core, list(dict.fromkeys(job_ids))),
-        PollBackoff(core),
-        UnschedulableWarnings(core, on_waiting),
-    )
+    watched, pace, reasons = WatchedJobs(core, list(dict.fromkeys(job_ids))), PollBackoff(core), WaitingReasons(core)
     begin = core.clock.boottime()
     while True:
         polled_at = core.clock.boottime()
@@ -109,15 +108,35 @@ async def wait_for(
             return records
         if changed:
             pace.reset()
-        await warnings.update(records[job] for job in left)
+        if on_progress is not None:
+            await reasons.update(records[job] for job in left)
         now = core.clock.boottime()
         remaining = None if timeout is None else begin + timeout - now
         if remaining is not None and remaining <= 0:
-            raise TimeoutError(
-                f"{len(left)} of {len(watched.ids)} jobs have not ended within {timeout:g} s: {_some(left)}"
-                f"{warnings.summary()}"
-            )
+            progress = WaitProgress.of(records.values(), reasons.text)
+            why = progress.why or f"`fray status {left[0]}` tells more"
+            raise TimeoutError(f"{progress.text} after {timeout:g} s ({_some(left)}): {why}")
+        if on_progress is not None and now - begin >= WARN_AFTER:
+            on_progress(WaitProgress.of(records.values(), reasons.text))
         await pace.sleep(now - polled_at, remaining)
+
+
+@dataclass(frozen=True, slots=True)
+class WaitProgress:
+    """How far jobs are for which someone waits: in a few words, and why those that wait do ("" if none is known to)."""
+
+    text: str
+    why: str
+
+    @classmethod
+    def of(cls, jobs: Iterable[JobRecord], why: str) -> WaitProgress:
+        """From their records. why: of those that have not started."""
+        jobs = list(jobs)
+        ended, failed = sum(map(is_terminal, jobs)), sum(map(_failed, jobs))
+        waiting = sum(job.status in (Status.PENDING, Status.UNADMITTED) for job in jobs)
+        counts = {"failed": failed, "running": len(jobs) - ended - waiting, "waiting": waiting}
+        parts = [f"{ended} of {len(jobs)} jobs done", *(f"{count} {what}" for what, count in counts.items() if count)]
+        return cls(", ".join(parts), why)
 
 
 def _failed(job: JobRecord) -> bool:
@@ -182,62 +201,49 @@ class PollBackoff:
 
 
 WARN_AFTER = 2.0
-"""Seconds that a job is seen pending before its waiter says why: where there is room a claim takes less, and a person
-who sees nothing for longer wonders."""
+"""Seconds that something waits before its waiter is told why: where there is room a claim takes less, and a person who
+sees nothing for longer wonders."""
 
-_DIAGNOSE_INTERVAL = 30.0
-"""Seconds between two questions: each reads every agent's record."""
+_ASK_PAUSES = 30.0, 600.0
+"""Seconds between two questions of one waiter, the first and the longest: each reads every agent's record."""
 
-_MAX_AGENTS_NAMED = 3
-"""Agents whose reasons one warning gives; those of the others are mostly the same."""
+_MAX_REASONS = 3
+"""Reasons in one line, those of most jobs first: more would hide what to do."""
 
 
 @dataclass(slots=True)
-class UnschedulableWarnings:
-    """Warns once for each pool and shape why jobs of it do not start.
-
-    warn: gets a job and the sentence; None: nobody wants to know, and nothing is asked.
-    """
+class WaitingReasons:
+    """Why the jobs of one waiter have not started. The agents are asked after two seconds, then ever more rarely."""
 
     core: Core
-    warn: Callable[[JobRecord, str], None] | None
     _since: dict[str, float] = field(default_factory=dict)
-    _warned: set[tuple[str, Shape]] = field(default_factory=set)
-    _reasons: dict[str, str] = field(default_factory=dict)
-    _not_before: float = 0.0
+    _why: dict[str, str] = field(default_factory=dict)
+    _live: list[AgentRecord] = field(default_factory=list)
+    _pauses: Iterator[float] = field(default_factory=lambda: backoff(*_ASK_PAUSES))
+    _ask_at: float = 0.0
+    _told: str = ""
 
-    async def update(self, jobs: Iterable[JobRecord]) -> None:
-        """Take note of jobs as they are now, and warn if it is time to."""
-        if self.warn is None:
-            return
+    @property
+    def text(self) -> str:
+        """The reasons in one line, as of the last update; "" if none is known."""
+        reasons = Counter(self._why.values()).most_common(_MAX_REASONS)
+        return "; ".join(f"{count} x {why}" for why, count in reasons) if len(reasons) > 1 else "".join(dict(reasons))
+
+    async def update(self, jobs: Iterable[JobRecord]) -> str:
+        """Take note of jobs as they are now; the reasons if others are known than at the last time, else ""."""
         now = self.core.clock.boottime()
         waiting = [job for job in jobs if job.status == Status.PENDING]
         self._since = {job.id: self._since.get(job.id, now) for job in waiting}
-        self._reasons = {job: why for job, why in self._reasons.items() if job in self._since}
-        late = {
-            (job.spec.pool, shape_of(job.spec)): job
-            for job in reversed(waiting)
-            if now - self._since[job.id] >= WARN_AFTER
-        }
-        unwarned = {kind: job for kind, job in late.items() if kind not in self._warned}
-        if unwarned and now >= self._not_before:
-            self._not_before = now + _DIAGNOSE_INTERVAL
-            await self._diagnose(unwarned)
-
-    def summary(self) -> str:
-        """The reason of one job that waits, as the end of a sentence; "" if none is known."""
-        return next((f"; {job} waits: {why}" for job, why in self._reasons.items()), "")
-
-    async def _diagnose(self, waiting: dict[tuple[str, Shape], JobRecord]) -> None:
-        agents = await refreshed_agents(self.core)
-        for kind, job in waiting.items():
-            live = live_agents(agents, job.spec.pool, self.core.now())
-            never = unschedulable_reason(job, live)
-            reasons = waiting_reasons(job, live, self.core.now())[:_MAX_AGENTS_NAMED]
-            why = self._reasons[job.id] = never or "; ".join(reasons)
-            self._warned.add(kind)
-            if self.warn is not None:
-                self.warn(job, why)
+        late = [job for job in waiting if now - self._since[job.id] >= WARN_AFTER]
+        if late and now >= self._ask_at:
+            self._live = live_agents(await refreshed_agents(self.core), self.core.now())
+            self._ask_at = self.core.clock.boottime() + next(self._pauses)
+            self._why = {}
+        unknown = [job for job in late if job.id not in self._why]
+        found = self._why | reasons_by_job(unknown, self._live, self.core.now())
+        self._why = {job.id: found[job.id] for job in late}
+        before, self._told = self._told, self.text
+        return self._told if self._told != before else ""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Scheduling: the shape of a job, whether it fits a host, and where in the queue a claimer begins.
+"""Scheduling: the shape of a job, what a host lacks for it, and where in the queue a claimer begins.
 
 **Invariant.** A job's index entry is a function of its record, so that whoever finds it missing writes the same name.
 
@@ -63,29 +63,49 @@ def kind_of_host(agent: AgentRecord) -> HostKind:
     return HostKind(agent.preemptible, agent.inbound, bool(software.pythons), bool(software.containers))
 
 
-def shortage(shape: Shape, free: Resources, host: HostKind) -> str:
-    """Why `shape` does not fit `free` on such a host; "" if it fits."""
+def shortage(shape: Shape, free: Resources, host: HostKind, there: str = "free") -> list[str]:
+    """All that `shape` wants and such a host lacks, devices first; [] if it fits.
+
+    Args:
+        free: what can be had there.
+        there: says what `free` is, for people: what is "free" now, or what a host has at all ("here").
+    """
+    lacks = _device_shortage(shape, free, there) if shape.device else []
     if shape.on_demand and host.preemptible:
-        return "a host that is not preemptible"
+        lacks.append("a host that is not preemptible")
     if shape.actor and not host.inbound:
-        return "a host that accepts connections, because it is an actor"
+        lacks.append("a host that accepts connections, because it is an actor")
     if shape.packages and not host.packages:
-        return "a host with uv, because it has packages of its own"
+        lacks.append("a host with uv, because it has packages of its own")
     if shape.image and not host.containers:
-        return "a host with podman or docker, because it has an image"
+        lacks.append("a host with podman or docker, because it has an image")
     if shape.cpu > free.cpu:
-        return f"cpu: {shape.cpu / 1000:g} cores wanted, {free.cpu / 1000:g} free"
-    for what in ("memory", "disk"):
-        wanted, has = getattr(shape, what), getattr(free, what)
-        if wanted > has:
-            return f"{what}: {wanted} bytes wanted, {has} free"
-    if shape.device and not _device_matches(shape.device, free.device):
-        return f"device: {shape.device} wanted, {free.device or 'none'} here"
+        lacks.append(f"cpu: {_cores(shape.cpu)} wanted, {max(free.cpu, 0) / 1000:g} {there}")
+    if shape.memory > free.memory:
+        lacks.append(f"memory: {_gigabytes(shape.memory, free.memory, there)}")
+    if shape.disk > free.disk:
+        lacks.append(f"disk: {_gigabytes(shape.disk, free.disk, there)}")
+    return lacks
+
+
+def _device_shortage(shape: Shape, free: Resources, there: str) -> list[str]:
+    wanted = f"{shape.device}: {shape.device_share / 1000 or shape.device_count:g} wanted"
+    if not _device_matches(shape.device, free.device):
+        return [f"{wanted}, {free.device or 'none'} here"]
     if shape.device_share > max([*free.device_shares, 1000 * free.device_count]):
-        return f"device: {shape.device_share / 1000:g} of a {shape.device} wanted, less is free of each"
+        return [f"{wanted}, less is free of each"]
     if shape.device_count > free.device_count:
-        return f"device: {shape.device_count} x {shape.device} wanted, {free.device_count} free"
-    return ""
+        return [f"{wanted}, {free.device_count} {there}"]
+    return []
+
+
+def _cores(thousandths: int) -> str:
+    return f"{thousandths / 1000:g} core" + "s" * (thousandths != 1000)
+
+
+def _gigabytes(wanted: int, has: int, there: str) -> str:
+    """Two amounts in GB, as people order them; rounded so that what is too little looks so."""
+    return f"{math.ceil(wanted / 1e7) / 100:.12g} GB wanted, {math.floor(max(has, 0) / 1e7) / 100:.12g} {there}"
 
 
 def _device_matches(wanted: str, has: str) -> bool:

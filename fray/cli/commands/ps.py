@@ -31,21 +31,25 @@ def command(app: App, everything: bool, limit: int | None, watch: bool, **filter
 
 def _lister(app: App, chosen: JobFilter, everything: bool, limit: int | None, clear: bool) -> Any:
     from fray.cli.job_view import JOB_COLUMNS, job_json, job_row, usage_json
-    from fray_coordinator.core import Core
+    from fray_coordinator.jobs.why_waiting import reasons_by_job
 
     def show() -> None:
         problems: dict[str, str] = {}
-
-        async def find(core: Core) -> Any:
-            return *await chosen.find(core, problems, everything), core.now()
-
-        jobs, holdings, now = app.run(find)
+        jobs, holdings, live, now = app.run(lambda core: chosen.find(core, problems, everything))
         if clear and not app.json:
             click.clear()  # not before the jobs are there: the screen is never empty
         app.warn(problems)
         jobs = jobs[-limit:] if limit else jobs
-        data: list[dict[str, Any]] = [{**job_json(job), "usage": usage_json(holdings.get(job.id))} for job in jobs]
-        rows = [job_row(job, holdings.get(job.id), now) for job in jobs]
+        waiting = reasons_by_job((job for job in jobs if job.status == "pending"), live, now)
+        data: list[dict[str, Any]] = [
+            {
+                **job_json(job),
+                "usage": usage_json(holdings.get(job.id)),
+                "waiting": [waiting[job.id]] if job.id in waiting else [],
+            }
+            for job in jobs
+        ]
+        rows = [job_row(job, holdings.get(job.id), waiting.get(job.id, ""), now) for job in jobs]
         app.show(data, lambda: output.print_table(JOB_COLUMNS, rows))
 
     return show

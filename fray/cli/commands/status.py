@@ -28,7 +28,8 @@ def command(app: App, job: str) -> None:
 
 
 async def _find(core: Core, text: str) -> _Found:
-    from fray_coordinator.jobs.lookup import find_job, live_agents, refreshed_agents, waiting_reasons
+    from fray_coordinator.jobs.lookup import find_job, live_agents, refreshed_agents
+    from fray_coordinator.jobs.why_waiting import why_waiting
     from fray_layouts.object_keys import AgentKeys
     from fray_layouts.records import AgentRecord
 
@@ -38,6 +39,6 @@ async def _find(core: Core, text: str) -> _Found:
         agent = await core.records.read(AgentKeys.key(job.lease.agent), AgentRecord)
         holding = agent.record.holdings.get(job.id) if agent else None
     elif job.ended_at is None:
-        live = live_agents(await refreshed_agents(core), job.spec.pool, core.now())
-        waiting = waiting_reasons(job, live, core.now())
+        live = live_agents(await refreshed_agents(core), core.now())
+        waiting = [why_waiting(job, live, core.now())]
     return job, holding, waiting, core.now()

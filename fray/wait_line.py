@@ -1,0 +1,144 @@
+"""The line that tells a person what a program waits for: renewed on a terminal, and logged now and then elsewhere.
+
+What hinders is logged as a warning wherever the program runs, once for each new reason. The level of the logger "fray"
+switches all of it off.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Self
+
+from fray_coordinator.backoff import backoff
+from fray_coordinator.jobs.waiting import WARN_AFTER
+from fray_layouts.escaping import one_line
+
+log = logging.getLogger("fray")
+
+_LOG_PAUSES = 30.0, 600.0
+"""Seconds between two lines of one wait where they are not renewed, the first and the longest: a log stays readable."""
+
+_RENEWAL = 1.0
+"""Seconds between two looks at what `wait_telling` waits for."""
+
+
+class WaitLine:
+    """The line of one wait, a context manager; of several at once the terminal shows the latest."""
+
+    def __init__(self) -> None:
+        self._text = ""
+        self._why = ""
+        self._pauses = backoff(*_LOG_PAUSES)
+        self._log_at = time.monotonic() + next(self._pauses)
+
+    def show(self, progress: str, why: str = "") -> None:
+        """Tell how far it is, and why it does not go on ("" if nothing hinders it)."""
+        progress, now = one_line(progress), time.monotonic()
+        is_news, self._why = why not in ("", self._why), why
+        if is_news:
+            self._log(logging.WARNING, f"{progress}: {one_line(why)}")
+        elif not _is_terminal() and now >= self._log_at:
+            # a program that has not configured logging shows warnings only
+            self._log(logging.INFO if log.hasHandlers() else logging.WARNING, progress)
+        if _is_terminal():
+            with _terminal.lock:
+                self._text = progress
+                _terminal.draw()
+
+    def _log(self, level: int, text: str) -> None:
+        self._log_at = time.monotonic() + next(self._pauses)
+        with above_line():
+            log.log(level, "%s", text)
+
+    def __enter__(self) -> Self:
+        with _terminal.lock:
+            _terminal.lines.append(self)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        with _terminal.lock:
+            _terminal.lines.remove(self)
+            _terminal.draw()
+
+
+@contextlib.contextmanager
+def above_line() -> Iterator[None]:
+    """Print whole lines on the terminal within: the line of a wait is taken away, and is below them afterwards."""
+    with _terminal.lock:
+        _terminal.clear()
+        yield
+        _terminal.draw()
+
+
+def wait_telling(step: Callable[[float], bool], timeout: float | None, tell: Callable[[], tuple[str, str]]) -> bool:
+    """Wait for something, and tell what is waited for after two seconds; whether it has come in time.
+
+    Args:
+        step: waits for so many seconds; whether it has come.
+        timeout: seconds; None waits for ever.
+        tell: how far it is, and why it does not go on; see `WaitLine.show`.
+    """
+    deadline = math.inf if timeout is None else time.monotonic() + timeout
+    if step(min(deadline - time.monotonic(), WARN_AFTER)):
+        return True
+    with WaitLine() as line:
+        while (left := deadline - time.monotonic()) > 0:
+            line.show(*tell())
+            if step(min(left, _RENEWAL)):
+                return True
+    return False
+
+
+class _Terminal:
+    """The lines that are open, of which the last one is drawn."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.lines: list[WaitLine] = []
+        self._drawn = False
+
+    def draw(self) -> None:
+        text = next((line._text for line in reversed(self.lines) if line._text), "")
+        if not text:
+            self.clear()
+            return
+        self._write(f"\r{f'fray: {text}'[: shutil.get_terminal_size().columns - 1]}\x1b[K")
+        self._drawn = True
+
+    def clear(self) -> None:
+        if self._drawn:
+            self._write("\r\x1b[K")
+            self._drawn = False
+
+    def _write(self, text: str) -> None:
+        with contextlib.suppress(OSError, ValueError):  # a terminal that is gone hinders no wait
+            sys.stderr.write(text)
+            sys.stderr.flush()
+
+
+def _is_terminal() -> bool:
+    try:
+        drawn = sys.stderr.isatty()
+    except (AttributeError, ValueError):  # a program without stderr, or with a closed one
+        return False
+    return drawn and os.environ.get("TERM") != "dumb" and log.isEnabledFor(logging.WARNING)
+
+
+_terminal = _Terminal()
+
+
+def _forget() -> None:
+    global _terminal
+    _terminal = _Terminal()
+
+
+os.register_at_fork(after_in_child=_forget)

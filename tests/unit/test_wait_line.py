@@ -1,0 +1,84 @@
+"""The line of a wait: renewed on a terminal, out of the way of what is printed, logged now and then elsewhere."""
+
+import io
+import logging
+import sys
+
+import pytest
+
+from fray import wait_line
+from fray.wait_line import WaitLine, above_line, wait_telling
+
+
+class Screen(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def made_screen(monkeypatch: pytest.MonkeyPatch) -> Screen:
+    """A terminal in the place of stderr, which pytest replaces before each phase of a test."""
+    shown = Screen()
+    monkeypatch.setattr(sys, "stderr", shown)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "40")
+    return shown
+
+
+def test_on_a_terminal_the_line_is_renewed_cut_and_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = made_screen(monkeypatch)
+    with WaitLine() as line:
+        line.show("1 of 2 done")
+        line.show("2 of 2 done, " + "and " * 20)
+        with above_line():
+            screen.write("printed\n")
+    renewed, cut = "\rfray: 1 of 2 done\x1b[K", f"\rfray: 2 of 2 done, {'and ' * 5}\x1b[K"
+    assert screen.getvalue() == f"{renewed}{cut}\r\x1b[Kprinted\n{cut}\r\x1b[K"
+
+
+def test_of_two_waits_the_latest_is_shown_and_then_the_other_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = made_screen(monkeypatch)
+    with WaitLine() as outer:
+        outer.show("outer")
+        with WaitLine() as inner:
+            inner.show("inner")
+        assert screen.getvalue().endswith("inner\x1b[K\rfray: outer\x1b[K")
+
+
+def test_what_hinders_is_a_warning_whenever_it_changes(caplog: pytest.LogCaptureFixture) -> None:
+    with WaitLine() as line:
+        for why in ("", "no room", "no room", "no agent"):
+            line.show("0 of 2 jobs done", why)
+    assert caplog.messages == ["0 of 2 jobs done: no room", "0 of 2 jobs done: no agent"]
+
+
+def test_elsewhere_progress_is_logged_ever_more_rarely(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, "fray")
+    now = 0.0
+    monkeypatch.setattr(wait_line.time, "monotonic", lambda: now)
+    with WaitLine() as line:
+        for second in range(1800):
+            now = float(second)
+            line.show(f"at {second} s")
+    assert caplog.messages == [f"at {second} s" for second in (30, 60 + 30, 120 + 90, 240 + 210, 480 + 450, 1530)]
+
+
+def test_waiting_tells_from_its_second_step_on_and_keeps_its_deadline(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, steps = 0.0, []
+
+    def step(seconds: float) -> bool:
+        nonlocal now
+        now += seconds
+        steps.append(seconds)
+        return now >= 4.0
+
+    monkeypatch.setattr(wait_line.time, "monotonic", lambda: now)
+    assert wait_telling(step, None, lambda: ("waiting", "nobody comes"))
+    assert steps == [2.0, 1.0, 1.0]
+    assert caplog.messages == ["waiting: nobody comes"]
+    now, steps = 0.0, []
+    assert not wait_telling(step, 2.5, lambda: ("waiting", ""))
+    assert steps == [2.0, 0.5]

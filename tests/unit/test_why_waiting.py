@@ -1,0 +1,75 @@
+"""Why a job waits: the sentence names what is short, which agent comes closest, and what to do."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pytest
+
+from fray_coordinator.jobs.why_waiting import reasons_by_job, why_waiting
+from fray_layouts.records import AgentRecord, Holding, JobRecord, Resources
+from fray_layouts.spec_parsing import parse_spec
+
+NOW = 1000.0
+
+
+def job(name: str = "j", **fields: Any) -> JobRecord:
+    spec = parse_spec({"name": name, "entrypoint": {"command": ["x"]}, **fields})
+    return JobRecord(id=f"{name}-1", spec=spec, status="pending", submitted_at=NOW)
+
+
+def agent(name: str, free: int = 0, **fields: Any) -> AgentRecord:
+    """An agent of four cores, of which so many thousandths are free."""
+    capacity = Resources(cpu=4000, memory=16 * 10**9)
+    left = Resources(cpu=free, memory=16 * 10**9)
+    return AgentRecord(**({"id": name, "host": "h", "pool": "default", "capacity": capacity, "free": left} | fields))
+
+
+H100 = {"kind": "gpu", "variant": "H100", "count": 8}
+
+
+@dataclass
+class Case:
+    live: list[AgentRecord]
+    says: str
+    wants: dict[str, Any] = field(default_factory=dict)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case([], "no live agent in pool default; start one with `fray agent --pool default`"),
+        Case(
+            [agent("a", pool="gpu"), agent("b", pool="tpu")],
+            "no live agent in pool default; start one with `fray agent --pool default`; "
+            "there are agents in pool gpu, tpu",
+        ),
+        Case(
+            [agent("a"), agent("b", capacity=Resources(cpu=8000, memory=128 * 10**9)), agent("c")],
+            "no live agent of pool default could ever run it: b comes closest of 3 (gpu-h100: 8 wanted, none here); "
+            "ask for less, or start an agent that has it",
+            {"resources": {"device": H100, "cpu": 8, "memory": "64GB"}},
+        ),
+        Case(
+            [agent("a", 500), agent("b", 900, holdings={"x-1": Holding(attempt=1)}), agent("c", 800)],
+            "no agent can take it now: b comes closest of 3 (1 job there; cpu: 1 core wanted, 0.9 free)",
+        ),
+        Case([agent("a", 4000, problem="its disk is full")], "no agent can take it now: a (its disk is full)"),
+        Case([agent("a", 4000, drain=True)], "each agent of pool default that could run it is drained: a"),
+        Case([agent("a", 4000), agent("b", 500)], "a has room and should claim it soon"),
+    ],
+)
+def test_the_reason_names_the_agent_that_comes_closest_and_what_it_lacks(case: Case) -> None:
+    assert why_waiting(job(**case.wants), case.live, NOW) == case.says
+
+
+def test_many_jobs_are_judged_by_kind_and_one_that_failed_has_its_own_time() -> None:
+    later = msgspec.structs.replace(job("later"), not_before=NOW + 7.0, attempt=3)
+    reasons = reasons_by_job([job("one"), job("two"), later], [agent("a", 500)], NOW)
+    assert reasons["one-1"] == reasons["two-1"] == "no agent can take it now: a (cpu: 1 core wanted, 0.5 free)"
+    assert reasons["later-1"] == "it is tried again in 7 s, after attempt 2 ended"
+
+
+def test_what_agents_say_of_themselves_commands_no_terminal() -> None:
+    told = why_waiting(job(), [agent("a", 4000, problem="\x1b[2J")], NOW)
+    assert "\x1b" not in told
