@@ -16,6 +16,7 @@ import pytest
 
 from fray_agents.rpc import RpcKey, RpcServer
 from fray_agents.rpc.server import accepted_keys
+from fray_agents.rpc.server.connection import ServerConnection, Watchdog
 from fray_agents.rpc.wire.session import Session
 from tests.acceptance.contract_caller import ActorError, Connection, NotAuthentic, joined, seal
 from tests.support.rpc import (
@@ -320,6 +321,20 @@ def test_calls_that_come_before_the_reply_end_the_connection(plain: Served) -> N
     assert rest_of(sock_of(connection)) == b""
     waiting.open()
     assert plain.subject.log == []
+
+
+def test_a_call_that_the_watchdog_finds_before_it_runs_keeps_no_connection(
+    monkeypatch: pytest.MonkeyPatch, plain: Served
+) -> None:
+    real = Watchdog.begin
+
+    def begin_late(watchdog: Watchdog, connection: ServerConnection) -> int:
+        number = real(watchdog, connection)
+        wait_until(lambda: connection not in watchdog._busy)
+        return number
+
+    monkeypatch.setattr(Watchdog, "begin", begin_late)
+    test_calls_that_come_before_the_reply_end_the_connection(plain)
 
 
 def test_callers_that_hang_up_leave_nothing_behind(served: Served) -> None:

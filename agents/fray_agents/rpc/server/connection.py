@@ -80,15 +80,22 @@ class Watchdog:
         """Note that calls begin in the reading thread of `connection`; their number for `end`."""
         number = next(self._numbers)
         self._busy[connection] = number, time.monotonic()
+        if not self._started:
+            self._start()
         if not self._awake.is_set():
             self._awake.set()
-            if not self._started:
-                self._started = True
-                threading.Thread(target=self._watch, name="fray-watchdog", daemon=True).start()
         return number
 
     def end(self, connection: ServerConnection) -> None:
         self._busy.pop(connection, None)
+
+    def _start(self) -> None:
+        self._started = True
+        try:
+            threading.Thread(target=self._watch, name="fray-watchdog", daemon=True).start()
+        except RuntimeError:
+            self._started = False
+            raise
 
     def _watch(self) -> None:
         idle_since = time.monotonic()
@@ -237,9 +244,8 @@ class ServerConnection:
         return actor if actor.reserve(len(calls)) else None
 
     def _run_inline(self, actor: ActorExecutor, calls: list[ServedCall]) -> None:
-        number = self._watchdog.begin(self)
-        with self._state:
-            self._inline = number
+        with self._state:  # in one step: the watchdog that finds the number finds that we run it
+            self._inline = number = self._watchdog.begin(self)
         try:
             actor.run_reserved(calls)
         finally:
