@@ -1,7 +1,8 @@
 """The Python blocks of README.md and docs/: each page's are one program, which a test runs.
 
 The blocks run in their order, in an empty directory. Those that need Zephyr say so after "python", and are run by
-`make zephyr`.
+`make zephyr`. Tables of equivalents have a column "Fray", whose code is part of the program too, but for commands and
+job files.
 """
 
 from __future__ import annotations
@@ -25,12 +26,33 @@ def program(page: Path, needs: str = "") -> str:
     """The blocks with that word, every line where it is on the page, so that a traceback tells its place."""
     lines: list[str] = []
     fence = None
-    for line in page.read_text().splitlines():
+    for line, equivalents in zip(page.read_text().splitlines(), _equivalents(page), strict=True):
         mark = _FENCE.fullmatch(line)
         if mark:
             fence = mark[1] if fence is None else None
-        lines.append(line if not mark and fence == f"python {needs}".strip() else "")
+        statements = "; ".join(code for code in equivalents if not code.startswith(NO_PYTHON)) if not needs else ""
+        lines.append(line if not mark and fence == f"python {needs}".strip() else statements)
     return "\n".join(lines).rstrip()
+
+
+NO_PYTHON = ("fray ", "{")
+"""How commands and job files begin."""
+
+
+def equivalents(page: Path) -> list[str]:
+    """The code in the columns "Fray" of a page's tables, in their order."""
+    return [code for codes in _equivalents(page) for code in codes]
+
+
+def _equivalents(page: Path) -> list[list[str]]:
+    """The code in the column "Fray" of each line."""
+    found: list[list[str]] = []
+    is_table = False
+    for line in page.read_text().splitlines():
+        cells = [cell.strip() for cell in line.split("|")]
+        is_table = len(cells) > 3 and (is_table or cells[2] == "Fray")
+        found.append(re.findall(r"`([^`]+)`", cells[2]) if is_table else [])
+    return found
 
 
 def described(page: Path) -> set[str]:

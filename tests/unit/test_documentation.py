@@ -33,8 +33,9 @@ def files() -> list[str]:
 
 
 def prose(page: Path) -> str:
-    """A page without its blocks of code."""
-    return re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    """A page without its blocks of code, and without what others' code is called."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    return re.sub(r"^\| [^|]+", "", text, flags=re.MULTILINE) if page.name == "coming-from.md" else text
 
 
 def modules() -> Iterator[Path]:
