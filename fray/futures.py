@@ -4,10 +4,11 @@
 """
 
 import concurrent.futures
+import reprlib
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future
 from typing import Any, Generic, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -17,6 +18,24 @@ _END: Any = object()
 
 _READY: Future[None] = Future()
 _READY.set_result(None)
+
+
+class ShowsOutcome:
+    """A future whose repr says whether it is done, and with what."""
+
+    __slots__ = ()
+
+    def __repr__(self: Any) -> str:
+        return f"<{type(self).__name__} {self._outcome()}>"
+
+    def _outcome(self: Any) -> str:
+        if not self.done():
+            return "pending"
+        try:
+            error = self.exception()
+        except CancelledError:
+            return "cancelled"
+        return f"raised {reprlib.repr(error)}" if error is not None else f"returned {reprlib.repr(self.result())}"
 
 
 class SupportsResult(Protocol[T_co]):
@@ -40,7 +59,7 @@ class HasReadySignal(ABC):
         """Wait for the value, and return it."""
 
 
-class TaskFuture(Future[T]):
+class TaskFuture(ShowsOutcome, Future[T]):
     """The outcome of a task: a standard future, except that `exception` without a timeout does not wait."""
 
     def exception(self, timeout: float | None = None) -> BaseException | None:

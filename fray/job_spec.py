@@ -68,7 +68,7 @@ def to_spec(request: JobRequest) -> JobSpec:
         "replicas": _replicas(request),
         "ports": _texts("ports", request.ports),
         "outputs": _texts("outputs", request.outputs),
-        **{name: getattr(request, name) for name in _SAME_FIELDS},
+        **{name: _plain(getattr(request, name)) for name in _SAME_FIELDS},
     }
     if request.health_check is not None:
         fields["health_check"] = asdict(request.health_check)
@@ -204,6 +204,11 @@ def _chips(device: TpuConfig) -> int:
         remedy = f"a job has all {info.chips_per_vm} chips of its host; leave it out"
         raise InvalidInput("resources.device.count", device.count, remedy)
     return info.chips_per_vm
+
+
+def _plain(value: object) -> object:
+    """A `JobId`, or text of another subclass, as text itself, which is what records hold."""
+    return str(value) if isinstance(value, str) else value
 
 
 def _texts(field: str, given: Sequence[str]) -> list[str]:

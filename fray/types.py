@@ -10,9 +10,11 @@ import builtins
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NewType
 
+from fray.display import Shown, ShownTable
 from fray.resources import (
     ANY_REGION,
     CpuConfig,
@@ -60,8 +62,32 @@ __all__ = [
     "tpu_family",
 ]
 
-JobId = NewType("JobId", str)
-"""A job's id: its name, a dash and a unique suffix."""
+
+class JobId(Shown, str):
+    """A job's id: its name, a dash and a unique suffix.
+
+    It is text in every way; besides, notebooks show the state that the job has when the id is shown.
+
+    Args:
+        text: the id.
+        look: reads the job, for notebooks. The ids that `Cluster.launch` returns have it; pickled, they leave it.
+    """
+
+    __slots__ = ("_look",)
+
+    _look: Callable[[JobId], JobInfo] | None
+
+    def __new__(cls, text: str, look: Callable[[JobId], JobInfo] | None = None) -> JobId:
+        made = super().__new__(cls, text)
+        made._look = look
+        return made
+
+    def __reduce__(self) -> tuple[type[JobId], tuple[str]]:
+        return JobId, (str(self),)
+
+    def _shown(self) -> ShownTable | None:
+        return self._look(self)._shown() if self._look is not None else None
+
 
 Namespace = NewType("Namespace", str)
 """A scope of the names of jobs, actors and queues."""
@@ -396,8 +422,8 @@ def reservations_unsupported(field: str) -> InvalidInput:
     return InvalidInput(field, "...", "reservations come in a later release, with gangs; launch without one")
 
 
-@dataclass(frozen=True)
-class JobInfo:
+@dataclass(frozen=True, repr=False)
+class JobInfo(Shown):
     """A job as it was when its record was read. Times are seconds since the epoch, on the storage's clock.
 
     Attributes:
@@ -429,3 +455,35 @@ class JobInfo:
     preemptions: int = 0
     submit_time: float | None = None
     log_url: str = ""
+
+    def __repr__(self) -> str:
+        """What tells most: a traceback, and what is None or as it always is, is left out."""
+        told = {
+            "attempt": self.attempt if self.attempt > 1 else None,
+            "host": self.host,
+            "error_message": self.error_message,
+        }
+        rest = "".join(f", {name}={value!r}" for name, value in told.items() if value is not None)
+        return f"JobInfo({str(self.job_id)!r}, {self.status.name}{rest})"
+
+    def _shown(self) -> ShownTable:
+        return ShownTable.of(
+            f"job {self.job_id}",
+            {
+                "status": self.status.value,
+                "attempt": self.attempt if self.start_time is not None else None,
+                "host": self.host,
+                "submitted": _utc(self.submit_time),
+                "waited": _seconds_between(self.submit_time, self.start_time),
+                "ran": _seconds_between(self.start_time, self.end_time),
+                "reason": self.error_message,
+            },
+        )
+
+
+def _utc(seconds: float | None) -> str | None:
+    return None if seconds is None else f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _seconds_between(begin: float | None, end: float | None) -> str | None:
+    return None if begin is None or end is None else f"{max(end - begin, 0.0):.1f} s"

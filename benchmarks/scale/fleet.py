@@ -102,7 +102,7 @@ class Fleet:
 
     def _put_job(self, spec: JobSpec, submitted_at: float, rng: RandomSource) -> None:
         op, token = rng.unique_id(), rng.token()
-        job_id = object_keys.JobId.fresh(spec.name, submitted_at, token)
+        job_id = object_keys.JobIds.fresh(spec.name, submitted_at, token)
         job = JobRecord(id=job_id, spec=spec, status="pending", submitted_at=submitted_at, op=op, created_op=op)
         entry = PendingEntry(op=op, created_op=op, job=job_id, attempt=1)
         for key, record in ((object_keys.JobKeys.key(job_id), job), (entry_of(job).key(), entry)):

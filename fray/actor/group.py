@@ -11,6 +11,7 @@ from fray.actor.address import ActorAddress
 from fray.actor.handle import ActorHandle, cluster_at
 from fray.cluster.job_info import info_of, original_exception
 from fray.cluster.storage import StorageCluster
+from fray.display import MAX_ROWS, Shown, ShownTable
 from fray.errors import ActorUnavailableError, InvalidInput, JobFailed
 from fray.types import JobId, JobStatus
 from fray_coordinator.actors.discovery import EndpointLookup
@@ -28,7 +29,7 @@ WARN_AFTER = 30.0
 """Seconds after which a creation that waits for its actors logs that: much longer than an `__init__` usually takes."""
 
 
-class ActorGroup(Generic[T]):
+class ActorGroup(Shown, Generic[T]):
     """The actors "<name>-0", "<name>-1" ..., each a job of its own. Pickles as names.
 
     Which of them gets which work is the caller's business; `fray.rpc` has pools that share calls out.
@@ -179,6 +180,12 @@ class ActorGroup(Generic[T]):
 
     def __repr__(self) -> str:
         return f"ActorGroup({self._name!r}, {len(self._job_ids)} actors)"
+
+    def _shown(self) -> ShownTable:
+        infos = [self._cluster.poll(job) for job in self._job_ids[:MAX_ROWS]]
+        rows = [(info.name, info.status.value, info.host or "", info.error_message or "") for info in infos]
+        title = f"{len(self._job_ids)} actors of {self._name}"
+        return ShownTable(title, rows, ("actor", "status", "host", "reason"), len(self._job_ids) - len(rows))
 
 
 def _loaded(root: str, namespace: str, name: str, job_ids: list[JobId]) -> ActorGroup[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
 from fray.actor.address import ActorAddress
@@ -11,14 +12,16 @@ from fray.actor.caller import HandleCaller, caller_of
 from fray.cluster.current import environment_cluster, open_cluster
 from fray.cluster.current_job import current_job
 from fray.cluster.storage import StorageCluster
+from fray.display import Shown, ShownTable
 from fray.rpc.calling import ActorMethod, checked_method
+from fray.types import JobId
 
 T = TypeVar("T")
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class ActorHandle(Generic[T]):
+class ActorHandle(Shown, Generic[T]):
     """A handle of one actor: `handle.f(x)` calls and waits, `handle.f.remote(x)` gives a future.
 
     Usable before the actor is up, by any number of threads. Pickles as names, and works in every job of the namespace.
@@ -54,6 +57,10 @@ class ActorHandle(Generic[T]):
 
     def __repr__(self) -> str:
         return f"ActorHandle({self._address.name!r}, {self._address.actor_id!r})"
+
+    def _shown(self) -> ShownTable:
+        job = self._cluster.poll(JobId(self._address.job))._shown()
+        return replace(job, title=f"actor {self._address.name} ({self._address.job})")
 
 
 def typed(handle: ActorHandle[T]) -> T:

@@ -116,6 +116,9 @@ class HostedActor(Generic[T]):
         self._current = current
         self._server = server
 
+    def __repr__(self) -> str:
+        return f"HostedActor({self._current.group_name!r})"
+
     def shutdown(self) -> None:
         """Stop serving; calls that run are answered first. Calls of this process fail from now on."""
         self.handle._end("was shut down by the program that hosted it")

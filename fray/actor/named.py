@@ -87,7 +87,7 @@ def _handle(cluster: StorageCluster, name: str, job: str) -> ActorHandle[Any]:
 
 async def _create(core: Core, spec: JobSpec, name: str, mine: CurrentJob | None, exist_ok: bool) -> str:
     """The id of the job that has the name, which was created or found."""
-    job = object_keys.JobId.fresh(spec.name, core.now(), core.rng.token())
+    job = object_keys.JobIds.fresh(spec.name, core.now(), core.rng.token())
     record = await naming.take_name(core, spec.namespace, "actor", name, job, exist_ok)
     if record.job == job:
         variables = {**spec.environment.env_vars, INCARNATION_VARIABLE: str(record.incarnation)}

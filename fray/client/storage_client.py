@@ -42,7 +42,7 @@ class StorageClient(Client):
         job_id, taken = self._cluster.run(lambda core: _take_name(core, namespace, request.name))
         if taken and not adopt_existing:
             raise JobAlreadyExists(request.name, JobHandle(self._cluster, job_id))
-        own_id = object_keys.JobId.own(request.name, job_id)
+        own_id = object_keys.JobIds.own(request.name, job_id)
         return JobHandle(self._cluster, self._cluster.launch(replace(request, id=own_id, namespace=namespace)))
 
     def shutdown(self, wait: bool = True) -> None:
@@ -73,8 +73,8 @@ async def _take_name(core: Core, namespace: str, name: str) -> tuple[JobId, bool
     """
     check_namespace(namespace)
     check_name("name", name)
-    unique = object_keys.JobId.fresh(name, core.now(), core.rng.token()).removeprefix(f"{name}-")
-    fresh = object_keys.JobId.given(namespace, name, unique)
+    unique = object_keys.JobIds.fresh(name, core.now(), core.rng.token()).removeprefix(f"{name}-")
+    fresh = object_keys.JobIds.given(namespace, name, unique)
     holder = await naming.read_held(core, namespace, "job", name)
     if holder is None:
         holder = await naming.take_name(core, namespace, "job", name, fresh, exist_ok=True)

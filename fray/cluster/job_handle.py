@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from fray.cluster.storage import StorageCluster
+from fray.display import Shown, ShownTable
 from fray.types import JobId, JobStatus
 from fray_coordinator.core import Core
 from fray_coordinator.jobs.logs import LogLine, read_logs
@@ -11,7 +12,7 @@ from fray_layouts.errors import InvalidInput, Permanent
 from fray_layouts.records import ResourceUsage
 
 
-class JobHandle:
+class JobHandle(Shown):
     """A submitted job.
 
     Pickles as its cluster and id, and works in every process that can open that cluster. Two handles of one job are
@@ -103,6 +104,9 @@ class JobHandle:
 
     def __repr__(self) -> str:
         return f"JobHandle({self._job_id!r})"
+
+    def _shown(self) -> ShownTable:
+        return self._cluster.poll(self._job_id)._shown()
 
 
 class JobAlreadyExists(Permanent, RuntimeError):

@@ -284,7 +284,7 @@ class StorageCluster(Cluster):
     async def _submit(self, core: Core, specs: list[JobSpec], mine: CurrentJob | None) -> list[JobId]:
         launched = [done.job for done in await submit_prepared(core, specs, mine)]
         self._hints.submitted(core, {job.spec.pool for job in launched})
-        return [JobId(job.id) for job in launched]
+        return [JobId(job.id, self.poll) for job in launched]
 
     async def _follow(self, job_id: JobId) -> AsyncIterator[list[LogLine]]:
         async with aclosing(follow_chunks(await self._core.get(), job_id, on_waiting=_warn)) as chunks:

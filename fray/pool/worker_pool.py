@@ -12,6 +12,7 @@ from typing import Any, Literal, ParamSpec, Self, TypeVar
 
 from fray.cluster.current import current_cluster
 from fray.cluster.storage import StorageCluster
+from fray.display import Shown, ShownTable
 from fray.errors import InvalidInput
 from fray.pool.direct_transport import DirectTransport
 from fray.pool.dispatcher import PoolClosed
@@ -37,7 +38,7 @@ _RESIZE_PAUSE = 0.02
 """Seconds between two looks while tasks are submitted: many submissions lead to one look."""
 
 
-class WorkerPool:
+class WorkerPool(Shown):
     """Workers, each a job of its own, that run the functions they are given.
 
         with WorkerPool(current_cluster(), num_workers=10, resources=ResourceConfig.with_cpu(2, memory="4GB")) as pool:
@@ -282,6 +283,17 @@ class WorkerPool:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.shutdown(wait=kind is None)
+
+    def __repr__(self) -> str:
+        state = "shut down" if self._ended.is_set() else f"{self.size} of {self._transport.wanted} workers"
+        return f"<WorkerPool {self._name!r}: {state}, {self._transport.unfinished} unfinished tasks>"
+
+    def _shown(self) -> ShownTable:
+        facts = {
+            "workers": "shut down" if self._ended.is_set() else f"{self.size} of {self._transport.wanted}",
+            "unfinished tasks": self._transport.unfinished,
+        }
+        return ShownTable.of(f"pool {self._name}", facts)
 
     def _submit(self, calls: list[TaskCall]) -> list[Future[Any]]:
         if self._ended.is_set():

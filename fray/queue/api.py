@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from fray import sync
+from fray.display import Shown, ShownTable
 from fray.queue import codec
 from fray.queue.engine import Counts, Delivery, Peeked, QueueEngine, UnknownLease, Unreadable
 from fray.queue.lease import Lease
@@ -53,7 +54,7 @@ class DeadLetter:
     deliveries: int
 
 
-class Queue(Generic[T]):
+class Queue(Shown, Generic[T]):
     """A queue with methods that block; `aio` has the same ones as coroutines, for any event loop.
 
     Args:
@@ -225,6 +226,11 @@ class Queue(Generic[T]):
         The end of the main thread, and of a `with` block, does the same. Using the queue again opens it again.
         """
         sync.run_unsuspended(self._blocking.close())
+
+    def _shown(self) -> ShownTable:
+        counts = self.counts()
+        facts = {"available": counts.available, "leased": counts.pending, "set aside": counts.problems or None}
+        return ShownTable.of(repr(self), facts)
 
     def __enter__(self) -> Self:
         return self

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from fray.queue.engine import EncodedItem, Unreadable
+from fray_layouts.codec import plain_text
 from fray_layouts.errors import InvalidInput
 
 ENCODINGS = ("pickle", "json")
@@ -32,7 +33,7 @@ def decode_plain(item: EncodedItem) -> tuple[Any] | None:
     """(content,) of an item of plain data that JSON can show, else None. Runs no code of the item."""
     try:
         content = decode(item) if item.encoding == "json" else _PlainUnpickler(io.BytesIO(item.body)).load()
-        msgspec.json.encode(content)
+        msgspec.json.encode(content, enc_hook=plain_text)
     except Exception:  # anything may lie in a queue, and here it is only looked at
         return None
     return (content,)
@@ -66,7 +67,7 @@ def _as_json(items: Iterable[Any]) -> list[EncodedItem]:
     encoded = []
     for number, item in enumerate(items):
         try:
-            encoded.append(EncodedItem(msgspec.json.encode(item), "json"))
+            encoded.append(EncodedItem(msgspec.json.encode(item, enc_hook=plain_text), "json"))
         except (TypeError, ValueError) as error:
             raise InvalidInput(f"items[{number}]", item, f"it cannot be written as JSON: {error}") from error
     return encoded

@@ -38,6 +38,9 @@ class MemoryQueue(Queue[T]):
 
         super().__init__(PerLoop(opened))
 
+    def __repr__(self) -> str:
+        return f"<MemoryQueue at {id(self):#x}>"
+
     def __reduce__(self) -> NoReturn:
         raise TypeError("a MemoryQueue cannot leave its process; use a FileQueue")
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Generic, TypeVar, cast
 
-from fray.futures import HasReadySignal
+from fray.futures import HasReadySignal, ShowsOutcome
 from fray_agents.rpc import ClientCall
 from fray_agents.rpc.errors import LOST_ERRORS, is_lost
 
@@ -73,7 +73,7 @@ class UnsentCall:
         function(self)
 
 
-class ActorFuture(HasReadySignal, Generic[T]):
+class ActorFuture(ShowsOutcome, HasReadySignal, Generic[T]):
     """The future of a call; asking for its result cancels nothing, and may be repeated.
 
     Args:

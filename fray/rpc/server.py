@@ -41,6 +41,7 @@ from fray_coordinator.concurrency import map_concurrently
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, StoreError
 from fray_coordinator.protocol.drivers import DRIVER_ATTEMPT
+from fray_layouts.codec import plain_text
 from fray_layouts.errors import InvalidInput
 from fray_layouts.object_keys import EndpointKey
 from fray_layouts.records import EndpointRecord
@@ -315,7 +316,7 @@ def _network_settings(local: bool, host: str | None) -> NetworkSettings:
 
 def _check_metadata(metadata: Mapping[str, Any] | None) -> None:
     try:
-        msgspec.json.encode(metadata)
+        msgspec.json.encode(metadata, enc_hook=plain_text)
     except TypeError as error:
         raise InvalidInput("metadata", metadata, f"give JSON values ({error})") from None
 

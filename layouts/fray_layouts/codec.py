@@ -40,9 +40,14 @@ def decode(data: bytes, kind: type[T]) -> Decoded[T]:
 
 def encode(record: msgspec.Struct, raw: dict[str, Any] | None = None) -> bytes:
     """JSON of `record`, with the unknown fields of `raw` kept."""
-    if not raw:
-        return msgspec.json.encode(record)
-    return msgspec.json.encode(_laid_over(record, raw))
+    return msgspec.json.encode(_laid_over(record, raw) if raw else record, enc_hook=plain_text)
+
+
+def plain_text(value: object) -> str:
+    """Text of a subclass of `str`, such as a `JobId`, as JSON has it: the `enc_hook` of what programs give."""
+    if isinstance(value, str):
+        return str(value)
+    raise TypeError(f"objects of type {type(value).__name__} have no form in JSON")
 
 
 def successor(record: R, op: str, previous: R | None) -> R:

@@ -34,8 +34,8 @@ from fray_layouts.records import AgentRecord, EndpointRecord, JobRecord, Record
 CLUSTER_KEY = "cluster.json"
 
 
-class JobId:
-    """`<name>-<time><random>`: sortable within a name, never reused."""
+class JobIds:
+    """Ids of jobs, `<name>-<time><random>`: sortable within a name, never reused."""
 
     @staticmethod
     def fresh(name: str, now: float, token: str) -> str:
@@ -53,7 +53,7 @@ class JobId:
 
     @staticmethod
     def own(name: str, given: str) -> str:
-        """The id of one's own from which `JobId.given` made this one for a job of that name."""
+        """The id of one's own from which `JobIds.given` made this one for a job of that name."""
         return given.removeprefix(f"{name}-").rpartition("-")[0]
 
     @staticmethod

@@ -5,6 +5,7 @@ from enum import StrEnum
 
 import msgspec
 
+from fray_layouts.codec import plain_text
 from fray_layouts.errors import Malformed
 from fray_layouts.records import Record
 
@@ -55,7 +56,7 @@ class TaskOutcome(msgspec.Struct, omit_defaults=True, array_like=True):
     data: bytes = b""
 
 
-_encoder = msgspec.msgpack.Encoder()
+_encoder = msgspec.msgpack.Encoder(enc_hook=plain_text)
 _decoder = msgspec.msgpack.Decoder(list[TaskOutcome])
 
 

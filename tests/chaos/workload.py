@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fray_layouts.object_keys import JobId
+from fray_layouts.object_keys import JobIds
 from fray_layouts.records import JobRecord
 
 PROGRAM = Path(__file__).with_name("job.py")
@@ -78,7 +78,7 @@ class Planned:
     @property
     def job_id(self) -> str:
         """Only of what is submitted: a drop gets an id when it is admitted."""
-        return JobId.given(self.kind.fields.get("namespace", ""), self.name, "x")
+        return JobIds.given(self.kind.fields.get("namespace", ""), self.name, "x")
 
     def _id(self) -> dict[str, str]:
         """With an id of its own a submission can be repeated."""

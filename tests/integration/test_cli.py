@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from fray_layouts.object_keys import JobId
+from fray_layouts.object_keys import JobIds
 from tests.support.shell import FRAY, Shell
 from tests.support.waiting import wait_until
 
@@ -172,7 +172,7 @@ def test_jobs_are_submitted_from_files(shell: Shell, tmp_path: Path) -> None:
         "name: from-yaml\nid: two\nentrypoint: {command: [echo, two]}\n"
     )
     first = shell.json("submit", str(file))
-    one, two = (JobId.given("", "from-yaml", own) for own in ("one", "two"))
+    one, two = (JobIds.given("", "from-yaml", own) for own in ("one", "two"))
     assert first == [{"job": one, "found": False}, {"job": two, "found": False}]
     assert shell.json("submit", str(file)) == [{**each, "found": True} for each in first]
     assert shell("logs", "-f", two).stdout == "two\n"

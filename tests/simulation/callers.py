@@ -13,7 +13,7 @@ from fray_coordinator.errors import NameTaken, StoreError
 from fray_coordinator.jobs.stopping import stop
 from fray_coordinator.jobs.submission import submit
 from fray_coordinator.protocol.naming import Rank, rank
-from fray_layouts.object_keys import JobId
+from fray_layouts.object_keys import JobIds
 from fray_layouts.records import EndpointRecord, JobRecord
 from fray_layouts.spec_parsing import parse_spec
 from tests.simulation.actortasks import DURABLE, FORGETFUL, NAMESPACE, CallId, Request
@@ -100,7 +100,7 @@ class Caller:
 
     async def _create(self, name: str, exist_ok: bool) -> None:
         """As `create_actor` does: the name first, for a job that is submitted next."""
-        job_id = JobId.fresh("endless", self.core.now(), self.core.rng.token())
+        job_id = JobIds.fresh("endless", self.core.now(), self.core.rng.token())
         taken = await naming.take_name(self.core, NAMESPACE, "actor", name, job_id, exist_ok)
         if taken.job != job_id:
             self.world.found(name, taken)

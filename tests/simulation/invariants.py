@@ -14,7 +14,7 @@ from fray_coordinator.protocol.heartbeat import TRUST_INTERVALS
 from fray_coordinator.protocol.transitions import TERMINAL, Status
 from fray_coordinator.store.interface import Object
 from fray_layouts.inbox_keys import InboxKeys
-from fray_layouts.object_keys import AgentKeys, JobId, JobKeys
+from fray_layouts.object_keys import AgentKeys, JobIds, JobKeys
 from fray_layouts.records import AgentRecord, ClusterSettings, JobRecord
 from tests.simulation.effects import Run
 from tests.simulation.loop import Participant
@@ -203,7 +203,7 @@ def job_named_by(drop: Object) -> str:
     except (ValueError, RecursionError):
         return ""
     named = isinstance(spec, dict) and "id" in spec and "name" in spec
-    return JobId.given(spec.get("namespace") or "", spec["name"], spec["id"]) if named else ""
+    return JobIds.given(spec.get("namespace") or "", spec["name"], spec["id"]) if named else ""
 
 
 def _is_findable(w: Watching, job: JobRecord) -> bool:

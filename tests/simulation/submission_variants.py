@@ -20,7 +20,7 @@ from fray_coordinator.store.records import (
     UpdateResult,
     record_of,
 )
-from fray_layouts.object_keys import JobId
+from fray_layouts.object_keys import JobIds
 from fray_layouts.records import JobRecord
 from tests.simulation.broken_code import Swap, Variants, everywhere
 from tests.simulation.scenario import Habits, People
@@ -47,7 +47,7 @@ def files_come_and_change() -> list[Swap]:
 @variant
 def a_reused_name() -> list[Swap]:
     """A job's id is its name and the minute."""
-    return [(JobId, "fresh", staticmethod(lambda name, now, token: f"{name}-{int(now // 60)}"))]
+    return [(JobIds, "fresh", staticmethod(lambda name, now, token: f"{name}-{int(now // 60)}"))]
 
 
 @variant

@@ -17,7 +17,7 @@ from fray_coordinator.jobs.submission import submit
 from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_coordinator.store.interface import ABSENT
-from fray_layouts.object_keys import EndpointKey, JobId, NameKeys
+from fray_layouts.object_keys import EndpointKey, JobIds, NameKeys
 from fray_layouts.records import EndpointRecord, JobRecord
 from tests.support.scripted_agents import join, launch, passes
 from tests.support.virtual import Cluster
@@ -71,7 +71,7 @@ async def test_a_name_whose_creator_died_is_free_after_a_minute_and_nobody_is_se
     cluster: Cluster,
 ) -> None:
     core = await cluster.core()
-    await naming.take_name(core, "ns", "actor", "a", JobId.fresh("actor", core.now(), "zzzzzz"))
+    await naming.take_name(core, "ns", "actor", "a", JobIds.fresh("actor", core.now(), "zzzzzz"))
     mine, began = await actor(core), core.now()
     taken = await naming.take_name(core, "ns", "actor", "a", mine.id, exist_ok=True)
     assert (taken.job, taken.incarnation) == (mine.id, 2)
@@ -80,7 +80,7 @@ async def test_a_name_whose_creator_died_is_free_after_a_minute_and_nobody_is_se
 
 async def test_a_name_is_found_as_soon_as_its_job_has_come(cluster: Cluster) -> None:
     core, other = await cluster.core(), await cluster.core()
-    job_id = JobId.fresh("actor", core.now(), core.rng.token())
+    job_id = JobIds.fresh("actor", core.now(), core.rng.token())
     await naming.take_name(core, "ns", "actor", "a", job_id)
     search = asyncio.create_task(naming.take_name(other, "ns", "actor", "a", "actor-mine", exist_ok=True))
     await asyncio.sleep(5)

@@ -16,7 +16,7 @@ from fray.types import ANY_REGION, Entrypoint, JobRequest, JobStatus, ResourceCo
 from fray_coordinator.actors import naming
 from fray_coordinator.core import Core
 from fray_coordinator.store.records import record_of
-from fray_layouts.object_keys import JobId, JobKeys
+from fray_layouts.object_keys import JobIds, JobKeys
 from fray_layouts.records import ClusterSettings, JobRecord
 
 
@@ -55,7 +55,7 @@ def test_names_of_other_namespaces_do_not_matter(client: StorageClient) -> None:
 
 
 def test_who_finds_a_name_whose_submitter_died_submits_that_very_job(client: StorageClient) -> None:
-    promised = JobId.given("team", "job", "1" * 15)
+    promised = JobIds.given("team", "job", "1" * 15)
     client.cluster.run(lambda core: naming.take_name(core, "team", "job", "job", promised))
     with pytest.raises(JobAlreadyExists):
         client.submit(a_request(), adopt_existing=False)

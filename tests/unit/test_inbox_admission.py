@@ -14,7 +14,7 @@ from fray_coordinator.reconcile.admission import Admission
 from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_coordinator.store.interface import ANY
 from fray_layouts.inbox_keys import InboxKeys
-from fray_layouts.object_keys import JobId, JobKeys
+from fray_layouts.object_keys import JobIds, JobKeys
 from fray_layouts.records import JobRecord, Rejection
 from tests.support.scripted_agents import job_now, join, launch
 from tests.support.virtual import Cluster
@@ -280,7 +280,7 @@ async def test_a_drop_with_the_id_of_a_job_that_runs_something_else_is_rejected(
 
 async def test_odd_files_do_not_keep_others_from_their_admission(cluster: Cluster) -> None:
     user = await cluster.core()
-    await user.store.put(JobKeys.key(JobId.given("", "job", "broken")), b"not a record", ANY)
+    await user.store.put(JobKeys.key(JobIds.given("", "job", "broken")), b"not a record", ANY)
     await drop(user, {**SPEC, "id": "broken"}, "inbox/0.json")
     await drop(user, key="inbox/1.json")
     coordinator = Reconciler(user, "p")

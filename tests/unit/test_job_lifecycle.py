@@ -15,7 +15,7 @@ from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.store.interface import Applied, Expectation, Unknown
 from fray_layouts.errors import InvalidInput
 from fray_layouts.index_keys import PendingKey
-from fray_layouts.object_keys import JobId, JobKeys, NameKeys, PoolKeys
+from fray_layouts.object_keys import JobIds, JobKeys, NameKeys, PoolKeys
 from fray_layouts.records import JobResult
 from fray_layouts.spec_parsing import parse_spec
 from tests.support.scripted_agents import job_now, join, launch
@@ -84,9 +84,9 @@ async def test_the_same_id_finds_the_first_job_however_often_and_at_once(cluster
     cores = [await cluster.core() for _ in range(4)]
     spec = parse_spec({**SPEC, "id": "monday"})
     sent = await asyncio.gather(*(submit(core, [spec]) for core in cores))
-    assert {s[0].job.id for s in sent} == {JobId.given("", "job", "monday")}
+    assert {s[0].job.id for s in sent} == {JobIds.given("", "job", "monday")}
     assert sorted(s[0].found for s in sent) == [False, True, True, True]
-    assert cluster.keys("jobs/") == [JobKeys.key(JobId.given("", "job", "monday"))]
+    assert cluster.keys("jobs/") == [JobKeys.key(JobIds.given("", "job", "monday"))]
     again = await submit(cores[0], [spec])
     assert again[0].found
 
@@ -114,7 +114,7 @@ async def test_top_level_jobs_of_one_name_have_a_namespace_each_and_their_childr
     [
         {"name": "job-2024", "id": "01"},
         {"namespace": "lab"},
-        {"name": "job", "id": "2024-01-" + JobId.given("", "job", "2024-01").rpartition("-")[2]},
+        {"name": "job", "id": "2024-01-" + JobIds.given("", "job", "2024-01").rpartition("-")[2]},
     ],
 )
 async def test_other_words_are_another_job_even_if_they_read_the_same(cluster: Cluster, other: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ from fray_layouts.object_keys import (
     BlobKeys,
     CheckpointKey,
     EndpointKey,
-    JobId,
+    JobIds,
     JobKeys,
     NameKeys,
     PoolKeys,
@@ -213,13 +213,13 @@ def test_job_and_agent_keys_give_their_ids(name: str) -> None:
 def test_job_ids_of_one_name_sort_by_time(name: str, one: float, other: float) -> None:
     early, late = sorted((one, other))
     if encode_time(early) != encode_time(late):
-        assert JobId.fresh(name, early, "zzzzzz") < JobId.fresh(name, late, "000000")
+        assert JobIds.fresh(name, early, "zzzzzz") < JobIds.fresh(name, late, "000000")
 
 
 @pytest.mark.parametrize("text", ["", "../x", "a/b", "a~b", "a..b", "-a", "a b", "a\n", "x" * 145])
 def test_what_cannot_be_a_job_id_is_refused_by_name(text: str) -> None:
     with pytest.raises(InvalidInput) as error:
-        JobId.checked(text, "parent")
+        JobIds.checked(text, "parent")
     assert error.value.field == "parent"
 
 

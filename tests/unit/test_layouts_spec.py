@@ -17,7 +17,7 @@ from fray_coordinator.protocol.scheduling import shape_of
 from fray_layouts.bounds import MAX_ATTEMPTS
 from fray_layouts.errors import InvalidInput
 from fray_layouts.index_keys import PendingKey
-from fray_layouts.object_keys import JobId, JobKeys
+from fray_layouts.object_keys import JobIds, JobKeys
 from fray_layouts.spec import JobSpec
 from fray_layouts.spec_parsing import parse_spec
 from fray_layouts.units import format_bytes, parse_bytes
@@ -56,8 +56,8 @@ def accepted_is_sound(spec: JobSpec) -> None:
     for name in filter(None, (spec.name, spec.id, spec.namespace, spec.pool, spec.parent)):
         assert re.fullmatch(r"[A-Za-z0-9._-]+", name)
         assert ".." not in name
-    given_id = JobId.given(spec.namespace, spec.name, spec.id) if spec.id else JobId.fresh(spec.name, 1e9, "abcdef")
-    assert JobId.checked(given_id) == given_id
+    given_id = JobIds.given(spec.namespace, spec.name, spec.id) if spec.id else JobIds.fresh(spec.name, 1e9, "abcdef")
+    assert JobIds.checked(given_id) == given_id
     entry = PendingKey(spec.pool, spec.priority, 1e9, given_id, MAX_ATTEMPTS, shape_of(spec)).key()
     for part in (*entry.split("/"), *JobKeys.key(given_id).split("/")):
         assert len(part) <= 255, "a key that no store can hold"
@@ -259,7 +259,7 @@ def test_only_a_command_has_a_standard_input() -> None:
 
 def test_a_child_of_a_job_with_the_longest_name_can_name_its_parent() -> None:
     longest = parse_spec(with_("name", "n" * 128))
-    parent = JobId.fresh(longest.name, 1e9, "abcdef")
+    parent = JobIds.fresh(longest.name, 1e9, "abcdef")
     assert parse_spec(with_("parent", parent)).parent == parent
 
 

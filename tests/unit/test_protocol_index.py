@@ -13,7 +13,7 @@ from fray_coordinator.protocol.pending_index import IndexAction, action_for, is_
 from fray_coordinator.protocol.scheduling import HostKind, entry_of, free_slots, remaining_after, shape_of, shortage
 from fray_coordinator.protocol.transitions import TERMINAL
 from fray_layouts.index_keys import Shape
-from fray_layouts.object_keys import JobId
+from fray_layouts.object_keys import JobIds
 from fray_layouts.records import AgentRecord, ClusterSettings, Holding, JobLease, JobRecord, Resources
 from fray_layouts.spec_parsing import parse_spec
 
@@ -192,7 +192,7 @@ def test_whoever_reads_a_drop_makes_the_same_record() -> None:
     one = record_of_drop("inbox/a.json", "v1", NOW, SPEC)
     assert one == record_of_drop("inbox/a.json", "v1", NOW, SPEC)
     assert (one.status, one.submitted_at) == ("unadmitted", NOW)
-    assert JobId.checked(one.id) == one.id
+    assert JobIds.checked(one.id) == one.id
     others = [
         record_of_drop("inbox/b.json", "v1", NOW, SPEC),
         record_of_drop("inbox/a.json", "v2", NOW, SPEC),
@@ -203,7 +203,7 @@ def test_whoever_reads_a_drop_makes_the_same_record() -> None:
 
 def test_a_drop_with_an_id_of_its_own_has_the_id_of_a_submission() -> None:
     mine = replace(SPEC, id="monday")
-    assert record_of_drop("inbox/a.json", "v1", NOW, mine).id == JobId.given(mine.namespace, "j", "monday")
+    assert record_of_drop("inbox/a.json", "v1", NOW, mine).id == JobIds.given(mine.namespace, "j", "monday")
 
 
 def test_a_drop_is_admitted_if_the_inbox_still_holds_it_and_withdrawn_otherwise() -> None:

@@ -14,7 +14,7 @@ from fray_coordinator.store.memory import digest
 from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.index_keys import ChildKey, PendingKey
 from fray_layouts.key_encoding import encode_time, is_id, is_name
-from fray_layouts.object_keys import AgentKeys, BlobKeys, CheckpointKey, EndpointKey, JobId, NameKeys, WorkKeys
+from fray_layouts.object_keys import AgentKeys, BlobKeys, CheckpointKey, EndpointKey, JobIds, NameKeys, WorkKeys
 from fray_layouts.queue_keys import QueueKeys, SegmentName, TaskKeys
 from fray_layouts.records import JobRecord
 from fray_layouts.spec_parsing import parse_spec
@@ -51,7 +51,7 @@ def _job_ids() -> File:
         "hyphens elsewhere": {"namespace": "a", "name": "b-c", "id": "d-e"},
     }
     cases: dict[str, Any] = {
-        f"an id of one's own: {case}": (words, JobId.given(words["namespace"], words["name"], words["id"]))
+        f"an id of one's own: {case}": (words, JobIds.given(words["namespace"], words["name"], words["id"]))
         for case, words in own.items()
     }
     drops = {
@@ -83,7 +83,7 @@ def _pending() -> File:
     cases = {}
     for number, (case, fields) in enumerate(specs.items(), 1):
         spec = {"name": "train", "entrypoint": COMMAND, "namespace": "train", **fields}
-        job_id = JobId.fresh("train", NOW, "0123zz")
+        job_id = JobIds.fresh("train", NOW, "0123zz")
         record = JobRecord(id=job_id, spec=parse_spec(spec), status="pending", submitted_at=NOW, attempt=number)
         given = {"id": job_id, "attempt": number, "submitted_at": NOW, "spec": spec}
         cases[case] = given, entry_of(record).key()

@@ -22,7 +22,7 @@ from fray_coordinator.protocol.drivers import DRIVER_ATTEMPT, DRIVER_NAME, drive
 from fray_coordinator.protocol.heartbeat import is_fenced
 from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.store.records import Stored, record_of
-from fray_layouts.object_keys import AgentKeys, JobId, JobKeys
+from fray_layouts.object_keys import AgentKeys, JobIds, JobKeys
 from fray_layouts.records import AgentRecord, AttemptExit, JobRecord, Resources
 from fray_layouts.states import ExitKind, HoldingPhase
 
@@ -54,7 +54,7 @@ class DriverLease:
 
     def __init__(self, core: Core, namespace: str, program: str) -> None:
         host, now = socket.gethostname(), core.now()
-        ids = AgentKeys.fresh(host, now, core.rng.token()), JobId.fresh(DRIVER_NAME, now, core.rng.token())
+        ids = AgentKeys.fresh(host, now, core.rng.token()), JobIds.fresh(DRIVER_NAME, now, core.rng.token())
         agent, record = driver_records(*ids, host, namespace, program, now, core.settings.beat_interval)
         self._core = core
         self._record = record

@@ -15,7 +15,7 @@ from fray_coordinator.protocol.heartbeat import DEATH_INTERVALS, with_bounded_in
 from fray_coordinator.store.records import Stored, record_of
 from fray_layouts.errors import InvalidInput
 from fray_layouts.index_keys import PendingKey
-from fray_layouts.object_keys import AgentKeys, JobId, JobKeys
+from fray_layouts.object_keys import AgentKeys, JobIds, JobKeys
 from fray_layouts.records import AgentRecord, JobRecord, ResourceUsage
 from fray_layouts.states import AgentState
 
@@ -25,7 +25,7 @@ _MAX_SHOWN = 5
 
 async def read_job(core: Core, job_id: str) -> Stored[JobRecord]:
     """The record of a job; raises JobNotFound."""
-    found = await core.records.read(JobKeys.key(JobId.checked(job_id)), JobRecord)
+    found = await core.records.read(JobKeys.key(JobIds.checked(job_id)), JobRecord)
     if found is None:
         raise _job_not_found(core, job_id)
     return found
@@ -38,7 +38,7 @@ async def find_job(core: Core, text: str) -> Stored[JobRecord]:
         JobNotFound: nothing fits.
         InvalidInput: several fit.
     """
-    exact = await core.records.read(JobKeys.key(JobId.checked(text)), JobRecord)
+    exact = await core.records.read(JobKeys.key(JobIds.checked(text)), JobRecord)
     if exact is not None:
         return exact
     rows = await core.store.list(JobKeys.area + text)

@@ -5,7 +5,7 @@ from contextlib import suppress
 from fray_coordinator.core import Core
 from fray_coordinator.errors import AgentNotFound, BadRecord
 from fray_coordinator.protocol.heartbeat import draining, with_mail
-from fray_layouts.object_keys import AgentKeys, JobId
+from fray_layouts.object_keys import AgentKeys, JobIds
 from fray_layouts.records import AgentRecord
 from fray_layouts.states import AgentState
 
@@ -21,7 +21,7 @@ async def drain(core: Core, agent_id: str) -> str:
 
     Raises AgentNotFound: there is no live agent with this id.
     """
-    key = AgentKeys.key(JobId.checked(agent_id, "agent"))
+    key = AgentKeys.key(JobIds.checked(agent_id, "agent"))
     update = await core.records.change(key, AgentRecord, draining)
     if update.stored is None or update.stored.record.state != AgentState.LIVE:
         raise AgentNotFound(f"there is no live agent {agent_id} under {core.root}; `fray agents` lists those there are")

@@ -9,7 +9,7 @@ from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.protocol.stopping import request_stop
 from fray_coordinator.protocol.transitions import Status, is_terminal
 from fray_coordinator.store.records import Stored
-from fray_layouts.object_keys import JobId, JobKeys
+from fray_layouts.object_keys import JobIds, JobKeys
 from fray_layouts.records import JobRecord
 from fray_layouts.states import StopOrigin
 
@@ -23,7 +23,7 @@ async def stop(core: Core, job_id: str, reason: str, by: str = StopOrigin.USER) 
     Raises:
         JobNotFound: there is no such job.
     """
-    key = JobKeys.key(JobId.checked(job_id))
+    key = JobKeys.key(JobIds.checked(job_id))
     job = await stop_if(core, key, lambda job: request_stop(job, core.now(), reason, by))
     if job is None:
         raise JobNotFound(f"there is no job {job_id} under {core.root}; `fray ps --all` lists those that exist")

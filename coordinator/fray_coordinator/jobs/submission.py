@@ -24,7 +24,7 @@ from fray_coordinator.store.interface import ABSENT
 from fray_coordinator.store.records import Stored
 from fray_layouts.errors import InvalidInput
 from fray_layouts.index_keys import ChildKey
-from fray_layouts.object_keys import BlobKeys, JobId, JobKeys
+from fray_layouts.object_keys import BlobKeys, JobIds, JobKeys
 from fray_layouts.records import ChildEntry, JobRecord, ParentLink
 from fray_layouts.spec import MAX_INLINE_BYTES, JobSpec
 
@@ -46,7 +46,7 @@ async def submit(
         specs: checked specs. One with an `id` finds the job that was submitted with that id before, under the same
             name in the same namespace.
         attempt_of_parent: the parent's attempt that submits, as FRAY_ATTEMPT says; None: its current one.
-        ids: job ids that `JobId.fresh` made a moment ago for these specs, where they must be known before; none has
+        ids: job ids that `JobIds.fresh` made a moment ago for these specs, where they must be known before; none has
             an `id` then.
 
     Raises:
@@ -99,7 +99,7 @@ async def retry(core: Core, jobs: Sequence[JobRecord]) -> list[JobRecord]:
 
 async def running_parent(core: Core, parent: str) -> JobRecord:
     """The record of the running job `parent`. Raises ParentNotRunning."""
-    found = await core.records.read(JobKeys.key(JobId.checked(parent, "parent")), JobRecord)
+    found = await core.records.read(JobKeys.key(JobIds.checked(parent, "parent")), JobRecord)
     if found is None or found.record.status != Status.RUNNING:
         state = "unknown" if found is None else found.record.status
         raise ParentNotRunning(f"the parent {parent} is {state}; a child needs a running parent, or leave parent out")
@@ -142,7 +142,7 @@ async def _submit_one(core: Core, job: JobRecord) -> Submitted:
 
 def _record(core: Core, spec: JobSpec, parent: JobRecord | None, parent_attempt: int | None, fresh: str) -> JobRecord:
     now = core.now()
-    job_id, spec = identify(spec, parent, fresh or JobId.fresh(spec.name, now, core.rng.token()))
+    job_id, spec = identify(spec, parent, fresh or JobIds.fresh(spec.name, now, core.rng.token()))
     return JobRecord(
         id=job_id,
         spec=spec,

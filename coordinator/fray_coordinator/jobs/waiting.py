@@ -21,7 +21,7 @@ from fray_coordinator.jobs.why_waiting import reasons_by_job
 from fray_coordinator.protocol.transitions import Status, is_terminal
 from fray_coordinator.store.metering import ROWS_PER_REQUEST
 from fray_coordinator.store.records import Stored
-from fray_layouts.object_keys import AgentKeys, JobId, JobKeys
+from fray_layouts.object_keys import AgentKeys, JobIds, JobKeys
 from fray_layouts.records import AgentRecord, JobRecord
 from fray_layouts.spec import needs_environment
 
@@ -60,7 +60,7 @@ class WatchedJobs:
         """The record if it changed."""
         before = self.known.get(job)
         if before is None:
-            now = await self.core.records.read(JobKeys.key(JobId.checked(job)), JobRecord)
+            now = await self.core.records.read(JobKeys.key(JobIds.checked(job)), JobRecord)
         else:
             now = await self.core.records.reread(before)
         if now is None:

@@ -20,7 +20,7 @@ from fray_coordinator.protocol.stopping import stop_now
 from fray_coordinator.protocol.transitions import Event, Status, transition
 from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.key_encoding import digest_text
-from fray_layouts.object_keys import JobId
+from fray_layouts.object_keys import JobIds
 from fray_layouts.records import InboxOrigin, JobRecord
 from fray_layouts.spec import JobSpec
 from fray_layouts.states import StopOrigin
@@ -35,7 +35,7 @@ def record_of_drop(key: str, version: str, updated: float, spec: JobSpec, parent
     if key != origin.key:
         origin.staged_key = key
     token = digest_text(hashlib.sha256(f"{key}\n{version}\n{updated}".encode()).digest())
-    job_id, spec = identify(spec, parent, JobId.fresh(spec.name, updated, token))
+    job_id, spec = identify(spec, parent, JobIds.fresh(spec.name, updated, token))
     return JobRecord(id=job_id, spec=spec, status=str(Status.UNADMITTED), submitted_at=updated, inbox=origin)
 
 

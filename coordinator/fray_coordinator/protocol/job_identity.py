@@ -12,7 +12,7 @@ named, if any, so that it is the same at every submission.
 
 from msgspec.structs import replace
 
-from fray_layouts.object_keys import JobId
+from fray_layouts.object_keys import JobIds
 from fray_layouts.records import JobRecord
 from fray_layouts.spec import JobSpec
 
@@ -20,5 +20,5 @@ from fray_layouts.spec import JobSpec
 def identify(spec: JobSpec, parent: JobRecord | None, fresh: str) -> tuple[str, JobSpec]:
     """The job's id, and its spec with the namespace filled in. fresh: the id of a job that has no `id` of its own."""
     namespace = spec.namespace or (parent.spec.namespace if parent else "")
-    job = JobId.given(namespace, spec.name, spec.id) if spec.id else fresh
+    job = JobIds.given(namespace, spec.name, spec.id) if spec.id else fresh
     return job, replace(spec, namespace=namespace or job)
