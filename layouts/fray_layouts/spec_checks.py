@@ -23,6 +23,8 @@ MAX_NAME_AND_ID = MAX_JOB_ID - len("--") - ID_DIGEST_DIGITS
 """Characters of a name and an own id together."""
 REDACTED = "..."
 """Shown instead of what may be a secret: text in a field of an unknown name, and anything in the environment."""
+_SHELL_LINE = re.compile(r"[^/]*[\s|;&<>$`*]")
+"""What a program's name does not begin with, unless it is a path: blanks, and what only a shell understands."""
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
@@ -78,6 +80,9 @@ def _check_entrypoint(entrypoint: EntrypointSpec) -> None:
         raise InvalidInput("entrypoint", msgspec.to_builtins(entrypoint), "give a command or a callable, one of them")
     if entrypoint.command and not entrypoint.command[0]:
         raise InvalidInput("entrypoint.command", entrypoint.command, "the program's name is empty")
+    if entrypoint.command and _SHELL_LINE.match(entrypoint.command[0]):
+        remedy = 'its first part is the program alone; a line for a shell is ["sh", "-c", "..."]'
+        raise InvalidInput("entrypoint.command", entrypoint.command, remedy)
     if any("\0" in part for part in entrypoint.command):
         raise InvalidInput("entrypoint.command", entrypoint.command, "no part may hold a NUL character")
     if entrypoint.stdin and not entrypoint.command:

@@ -92,7 +92,12 @@ def test_out_of_memory_is_told_from_other_kills_by_the_kernel_counter(tmp_path: 
 def test_a_program_that_does_not_exist_is_the_jobs_failure(tmp_path: Path) -> None:
     end = end_of(spec(tmp_path, ["no-such-program"])).exit
     assert (end.kind, end.code, end.log_chunks) == ("exited", 127, 0)
-    assert "'no-such-program' not found on this host" in end.message
+    assert "'no-such-program' not found on this host; install it" in end.message
+
+
+@pytest.mark.parametrize("program", ["cd", "./run.sh --fast"])
+def test_what_only_a_shell_understands_is_told(tmp_path: Path, program: str) -> None:
+    assert 'run ["sh", "-c", "..."]' in end_of(spec(tmp_path, [program])).exit.message
 
 
 def test_a_program_that_is_not_executable_is_the_jobs_failure(tmp_path: Path) -> None:

@@ -151,6 +151,8 @@ def test_a_wrong_type_is_named_with_its_field(path: str, value: Any) -> None:
         ("command", {"command": ["echo", "hi"]}, '{"command": [...]}'),
         ("entrypoint", {"entrypoint": "true"}, '{"command": ["..."]}'),
         ("entrypoint.command", {"entrypoint": {"command": "echo hi"}}, '["sh", "-c", "..."]'),
+        ("entrypoint.command", {"entrypoint": {"command": ["python a/b.py"]}}, '["sh", "-c", "..."]'),
+        ("entrypoint.command", {"entrypoint": {"command": ["$HOME/run", "x"]}}, '["sh", "-c", "..."]'),
     ],
 )
 def test_a_command_as_others_spell_it_is_answered_with_ours(field: str, spec: dict[str, Any], words: str) -> None:

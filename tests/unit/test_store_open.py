@@ -80,8 +80,16 @@ def test_what_is_no_root_is_named(root: str) -> None:
         asyncio.run(open_store(root))
 
 
+async def test_a_root_that_cannot_be_made_is_refused_at_once() -> None:
+    store = await open_store("/proc/no-root")
+    with pytest.raises(StoreRefused, match="cannot be made there: No such file or directory; give a folder of a disk"):
+        await store.put("cluster.json", b"{}", ABSENT)
+
+
 def test_a_file_is_no_root(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
+    with pytest.raises(StoreRefused, match="file is a file"):
+        asyncio.run(open_store(f"{tmp_path}/file/below/it"))
     with pytest.raises(StoreRefused, match="is a file"):
         asyncio.run(open_store(str(tmp_path / "file")))
 

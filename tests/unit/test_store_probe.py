@@ -135,7 +135,12 @@ def test_a_wrong_clock(emulated: tuple[Emulator, str]) -> None:
 
 def test_a_missing_bucket(emulated: tuple[Emulator, str]) -> None:
     errors = [finding for finding in problems("gs://nowhere/root") if finding.severity == "error"]
-    assert only(errors).what == "the bucket nowhere does not exist"
+    assert "the bucket nowhere does not exist; correct its name, or make it: `gcloud " in only(errors).what
+    assert only(errors).what.endswith("need the right storage.buckets.create")
+
+
+def test_a_folder_that_cannot_be_made_is_told_once() -> None:
+    assert [finding.severity for finding in problems("/proc/no-root")] == ["error"]
 
 
 def test_a_root_that_cannot_be_opened() -> None:

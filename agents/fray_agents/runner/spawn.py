@@ -19,6 +19,10 @@ _HOST_ERRORS = (errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.EI
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
 """Exit codes, as of a shell."""
 
+_SHELL_BUILTINS = ("cd", "export", "source", ".", "ulimit", "set", "exec", "eval")
+_SHELL_CHARACTERS = " \t\n|;&<>$`*"
+"""What people who write for a shell may give as a program."""
+
 IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals that the runner ignores: they are sent to whole groups."""
 
@@ -119,6 +123,7 @@ def _raise_failure(stage: str, number: int, command: list[str], env: dict[str, s
     places = [cwd] if "/" in program else env.get("PATH", os.defpath).split(":")
     if any(os.path.exists(os.path.join(cwd, place, program)) for place in places):
         raise NotExecutable(NOT_FOUND, f"program {program!r} names an interpreter that is not on this host")
-    raise NotExecutable(
-        NOT_FOUND, f"program {program!r} not found on this host; install it there or give its full path"
-    )
+    remedy = "install it there or give its full path"
+    if program in _SHELL_BUILTINS or any(character in _SHELL_CHARACTERS for character in program):
+        remedy = 'only a shell understands it: run ["sh", "-c", "..."]'
+    raise NotExecutable(NOT_FOUND, f"program {program!r} not found on this host; {remedy}")

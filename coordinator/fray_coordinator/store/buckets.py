@@ -184,10 +184,17 @@ def classify_status(status: int, message: str, missing_right: str, after: str | 
     if status == 408 or codes & TRANSFER_ERROR_CODES:
         return Unknown(text)
     if codes & STALE_CREDENTIAL_CODES or status == 401:
-        return Refused(f"{text}; the credentials or this host's clock are out of date", may_pass=True)
+        stale = "the credentials or this host's clock are out of date, or none were sent"
+        return Refused(f"{text}; {stale}; they need the right {missing_right}", may_pass=True)
     if status == 403:
         return Refused(f"{text}; the credentials need the right {missing_right}")
     return Refused(text)
+
+
+def no_such_bucket(bucket: str, command: str, right: str) -> Refused:
+    """The outcome of an attempt in a bucket that is not there; `command` and the bucket make it, given the `right`."""
+    remedy = f"correct its name, or make it: `{command}{bucket}`, for which the credentials need the right {right}"
+    return Refused(f"the bucket {bucket} does not exist; {remedy}")
 
 
 @contextmanager

@@ -59,8 +59,10 @@ class FileTree:
 
     def prepare(self) -> None:
         """Make the root and the private folders. Raises `Refused` if what this user writes its owner could not read."""
-        with suppress(FileExistsError):
-            self.root.mkdir(mode=0o700, parents=True)
+        try:
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except FileNotFoundError as error:  # so says /proc; it is not a file that has just gone
+            raise Refused(f"{self.root} cannot be made there: {error.strerror}; give a folder of a disk") from error
         status = os.stat(self.root)
         if status.st_uid != os.geteuid() and not is_shared(status.st_mode):
             raise Refused(

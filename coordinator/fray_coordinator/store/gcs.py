@@ -31,6 +31,7 @@ from fray_coordinator.store.buckets import (
     ServerClock,
     checked_version,
     classify_status,
+    no_such_bucket,
     parsing_answer,
     read_body,
     request_timeout,
@@ -212,7 +213,7 @@ class GcsBackend:
         if answer.status == 401 and (token := await self._token.get()) is not None:
             token.refused()
         if answer.status == 404 and b"bucket does not exist" in answer.body:
-            raise Refused(f"the bucket {self._location.bucket} does not exist")
+            raise no_such_bucket(self._location.bucket, "gcloud storage buckets create gs://", "storage.buckets.create")
         if answer.status >= 300 and answer.status != 304 and not (answer.status == 404 and may_be_absent):
             text = answer.body.decode(errors="replace")
             raise classify_status(answer.status, text, RIGHTS[right or method], answer.headers.get("Retry-After"))

@@ -5,6 +5,7 @@ The promises are tested on the backend itself: the layer above would repeat and 
 
 import asyncio
 import os
+import re
 import stat
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -65,7 +66,7 @@ async def probe(root: str, clock: Clock | None = None) -> list[Finding]:
     folder = DoctorKeys.folder(system_random().token())
     try:
         findings = [finding for check in CHECKS for finding in await _findings(check, backend, folder, clock)]
-        return list(dict.fromkeys(findings))  # one cause may fail every check
+        return list(dict.fromkeys(findings))
     finally:
         await backend.close()
 
@@ -74,7 +75,8 @@ async def _findings(check: Check, backend: StoreBackend, folder: str, clock: Clo
     try:
         return await check(backend, folder, clock)
     except AttemptFailed as error:
-        return [Finding("error", str(error), "put this right, or give another root")]
+        what = re.sub(rf"^{folder}/\S+: ", "", str(error))  # one cause may fail every check
+        return [Finding("error", what, "put this right, or give another root")]
 
 
 async def _create(backend: StoreBackend, folder: str, clock: Clock) -> list[Finding]:
@@ -201,8 +203,10 @@ async def _file_system(backend: StoreBackend, folder: str, clock: Clock) -> list
 
 
 async def _permissions(backend: StoreBackend, folder: str, clock: Clock) -> list[Finding]:
-    """Check owner and mode of the folder."""
-    return judge_permissions(os.stat(backend.folder)) if isinstance(backend, LocalBackend) else []
+    """Check owner and mode of the folder; where there is none, another check says why."""
+    if not isinstance(backend, LocalBackend) or not backend.folder.exists():
+        return []
+    return judge_permissions(os.stat(backend.folder))
 
 
 def judge_permissions(root: os.stat_result) -> list[Finding]:

@@ -32,6 +32,7 @@ from fray_coordinator.store.buckets import (
     ServerClock,
     checked_version,
     classify_status,
+    no_such_bucket,
     parsing_answer,
     read_body,
     request_timeout,
@@ -166,7 +167,7 @@ class S3Backend:
             code, message = (str(answer.get("Error", {}).get(name, "")) for name in ("Code", "Message"))
         self._server_clock.learn(headers.get("date"), sent)
         if code == "NoSuchBucket":
-            raise Refused(f"the bucket {self._location.bucket} does not exist")
+            raise no_such_bucket(self._location.bucket, "aws s3 mb s3://", "s3:CreateBucket")
         if status >= 300 and status not in (304, 404):
             raise classify_status(
                 status, f"{code} {message}", RIGHTS.get(verb, f"to {verb}"), headers.get("retry-after")
