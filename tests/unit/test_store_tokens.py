@@ -13,7 +13,6 @@ import google.auth.compute_engine
 import google.oauth2.credentials
 import pytest
 from aiohttp import web
-from gcsfs.core import GCSFileSystem
 from google.auth import _exponential_backoff
 from google.auth.compute_engine import _metadata
 
@@ -161,13 +160,6 @@ def test_a_token_that_the_storage_does_not_accept_is_renewed(
 ) -> None:
     emulator = Emulator(token="token-1")
 
-    async def connect() -> GCSFileSystem:
-        file_system = GCSFileSystem(
-            token=credentials(3600), asynchronous=True, skip_instance_cache=True, use_listings_cache=False
-        )
-        await file_system._set_session()
-        return file_system
-
     async def main() -> None:
         backend = gcs.GcsBackend("bucket", "root", SystemClock())
         with pytest.raises(Refused, match="HTTP 401") as refused:
@@ -177,14 +169,14 @@ def test_a_token_that_the_storage_does_not_accept_is_renewed(
         assert isinstance(await backend.get("key"), Object)
         await backend.close()
 
-    monkeypatch.setattr(gcs, "_connect", connect)
+    monkeypatch.setattr(gcs, "find_credentials", lambda: credentials(3600))
     with gcs_emulator(emulator) as server:
-        monkeypatch.setenv(server.address, server.url)
+        monkeypatch.setattr(gcs, "_endpoint", lambda: server.url)
         asyncio.run(main())
 
 
 async def test_who_has_no_credentials_is_told_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    """They are not sent to the storage without any, as gcsfs would do."""
+    """Nothing is sent to the storage without any."""
     monkeypatch.setenv("NO_GCE_CHECK", "true")
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
     monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)

@@ -1,7 +1,7 @@
-"""Google Cloud Storage: gcsfs finds the credentials, the endpoint and the session; the requests are made here.
+"""Google Cloud Storage: its JSON API, with the credentials that google-auth finds.
 
-gcsfs's own request function repeats what fails, for longer than a lease lasts, and hides the status behind exception
-classes, so conditional writes speak the JSON API directly. The version is the object's generation.
+The libraries that speak it repeat what fails, for longer than a lease lasts, and hide the status behind exception
+classes; and they take half a second to import. The version is the object's generation.
 """
 
 import asyncio
@@ -11,21 +11,11 @@ import uuid
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
-from urllib.parse import quote, unquote
-
-from fray_coordinator.store.metering import ROWS_PER_REQUEST
-
-# gcsfs reads this when it is imported; its zonal support asks for the bucket's layout before every operation.
-os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
-
-import aiohttp
-from gcsfs.core import GCSFileSystem
-from yarl import URL
+from urllib.parse import quote, unquote, urlencode
 
 from fray_coordinator.clock import Clock
 from fray_coordinator.per_loop import PerLoop
 from fray_coordinator.store.buckets import (
-    CONNECT_TIMEOUT,
     BucketSettings,
     Location,
     ServerClock,
@@ -33,16 +23,16 @@ from fray_coordinator.store.buckets import (
     classify_status,
     no_such_bucket,
     parsing_answer,
-    read_body,
-    request_timeout,
 )
-from fray_coordinator.store.gcs_token import AccessToken, token_failure
+from fray_coordinator.store.gcs_credentials import find_credentials
+from fray_coordinator.store.gcs_token import AccessToken
+from fray_coordinator.store.http_client import ANSWER_TIMEOUT, HttpClient
+from fray_coordinator.store.http_connection import HttpAnswer
 from fray_coordinator.store.interface import (
     ABSENT,
     ANY,
     NOT_MODIFIED,
     Applied,
-    AttemptFailed,
     BadObject,
     Expectation,
     Listed,
@@ -54,6 +44,7 @@ from fray_coordinator.store.interface import (
     Version,
 )
 from fray_coordinator.store.key_rules import MAX_RECORD_BYTES, max_bytes
+from fray_coordinator.store.metering import ROWS_PER_REQUEST
 from fray_layouts.parsing import parse_json
 
 RIGHTS = {
@@ -63,19 +54,6 @@ RIGHTS = {
     "LIST": "storage.objects.list",
     "SETTINGS": "storage.buckets.get",
 }
-
-
-MAX_ERROR_BODY = 1024**2
-"""Bytes that the answer to a request that failed may have."""
-
-
-class HttpAnswer:
-    """An answer as it came, whatever its status."""
-
-    def __init__(self, status: int, headers: Any, body: bytes) -> None:
-        self.status = status
-        self.headers = headers
-        self.body = body
 
 
 class GcsBackend:
@@ -89,7 +67,7 @@ class GcsBackend:
         self.root = self._location.root
         self._server_clock = ServerClock(clock)
         self._clock = clock
-        self._file_system = PerLoop(_connect)
+        self._client = PerLoop(_open_client)
         self._token = PerLoop(self._access_token)
 
     async def get(self, key: str) -> Object | None:
@@ -159,8 +137,8 @@ class GcsBackend:
         return self._server_clock.offset()
 
     async def close(self) -> None:
-        if (file_system := await self._file_system.take()) is not None:
-            await file_system.session.close()
+        if (client := await self._client.take()) is not None:
+            client.close()
 
     async def _page(self, prefix: str, after: str | None, wanted: int, versions: bool, token: str) -> dict[str, Any]:
         query = {
@@ -199,48 +177,26 @@ class GcsBackend:
     ) -> HttpAnswer:
         """Send a request. Returns success, 304 and the 404 of an object; raises `AttemptFailed` for everything else."""
         sent = self._server_clock.wall()
+        url = f"{_endpoint()}/{path}?{urlencode(query)}"
         try:
-            answer = await self._send(method, path, query, data, await self._authorized(headers or {}), most)
+            authorized = await self._authorized(headers or {})
+            answer = await (await self._client.get()).request(method, url, authorized, data, most)
         except BadObject as error:
             raise (BadObject if may_be_absent else Unknown)(f"{unquote(path)}: {error}") from error
-        except AttemptFailed:
-            raise
-        except aiohttp.ClientConnectorError as error:
-            raise NotApplied(f"no connection: {error}") from error
-        except Exception as error:  # whatever the libraries raise
-            raise Unknown(f"the connection broke: {error or type(error).__name__}") from error
-        self._server_clock.learn(answer.headers.get("Date"), sent)
+        self._server_clock.learn(answer.headers.get("date"), sent)
         if answer.status == 401 and (token := await self._token.get()) is not None:
             token.refused()
         if answer.status == 404 and b"bucket does not exist" in answer.body:
             raise no_such_bucket(self._location.bucket, "gcloud storage buckets create gs://", "storage.buckets.create")
         if answer.status >= 300 and answer.status != 304 and not (answer.status == 404 and may_be_absent):
             text = answer.body.decode(errors="replace")
-            raise classify_status(answer.status, text, RIGHTS[right or method], answer.headers.get("Retry-After"))
+            raise classify_status(answer.status, text, RIGHTS[right or method], answer.headers.get("retry-after"))
         return answer
-
-    async def _send(
-        self, method: str, path: str, query: dict[str, str], data: bytes, headers: dict[str, str], most: int
-    ) -> HttpAnswer:
-        async with request_timeout(len(data)):
-            file_system = await self._file_system.get()
-            url = URL(f"{file_system.base.removesuffix('storage/v1/')}{path}", encoded=True)
-            request = file_system.session.request(method, url, params=query, headers=headers, data=data or None)
-            response = await request
-        most = most if response.status < 300 else MAX_ERROR_BODY
-        async with response, request_timeout(min(response.content_length or 0, most)):
-            try:
-                body = await read_body(response.content.read, response.content_length, most)
-            except BadObject:
-                if response.status < 300:
-                    raise
-                body = b"a long page"
-            return HttpAnswer(response.status, response.headers, body)
 
     async def _authorized(self, headers: dict[str, str]) -> dict[str, str]:
         authorized = dict(headers)
         try:
-            async with request_timeout():
+            async with asyncio.timeout(ANSWER_TIMEOUT):
                 if (token := await self._token.get()) is not None:
                     await token.apply(authorized)
         except TimeoutError as error:
@@ -249,30 +205,23 @@ class GcsBackend:
 
     async def _access_token(self) -> AccessToken | None:
         """The loop's access token; None for an emulator, which asks for none."""
-        credentials = (await self._file_system.get()).credentials.credentials
-        return None if credentials is None else AccessToken(credentials, self._clock)
+        if _emulator():
+            return None
+        return AccessToken(await asyncio.to_thread(find_credentials), self._clock)
 
 
-async def _connect() -> GCSFileSystem:
-    token = "anon" if os.environ.get("STORAGE_EMULATOR_HOST") else None
+async def _open_client() -> HttpClient:
+    return HttpClient()
 
-    def find_credentials() -> GCSFileSystem:
-        return GCSFileSystem(
-            token=token,
-            asynchronous=True,
-            use_listings_cache=False,
-            skip_instance_cache=True,
-            session_kwargs={"timeout": aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT)},
-        )
 
-    try:
-        file_system = await asyncio.to_thread(find_credentials)
-    except Exception as error:
-        raise token_failure(error) from error
-    if token is None and file_system.credentials.credentials is None:
-        raise token_failure(LookupError("none were found"))
-    await file_system._set_session()
-    return file_system
+def _emulator() -> str:
+    """The address of an emulator; "" for the real service."""
+    named = os.environ.get("STORAGE_EMULATOR_HOST", "")
+    return named if not named or "://" in named else f"http://{named}"
+
+
+def _endpoint() -> str:
+    return _emulator().rstrip("/") or "https://storage.googleapis.com"
 
 
 def _precondition(expect: Expectation) -> dict[str, str]:
@@ -283,7 +232,7 @@ def _precondition(expect: Expectation) -> dict[str, str]:
 
 def _object(answer: HttpAnswer) -> Object:
     with parsing_answer("GET"):
-        updated = parsedate_to_datetime(answer.headers["Last-Modified"]).timestamp()
+        updated = parsedate_to_datetime(answer.headers["last-modified"]).timestamp()
         return Object(answer.body, checked_version(answer.headers["x-goog-generation"]), updated)
 
 

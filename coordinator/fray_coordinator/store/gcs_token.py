@@ -1,20 +1,16 @@
 """The access token for GCS: renewed in a thread, ahead of time, and used for as long as it is good.
 
-google-auth and gcsfs renew it within the request that finds it old: the event loop would stand still while a token
-server is slow, and a request would fail for a server that is away although its token is good for minutes.
+google-auth renews it within the request that finds it old: the event loop would stand still while a token server is
+slow, and a request would fail for a server that is away although its token is good for minutes.
 """
 
 import asyncio
-from collections.abc import Iterator
 from datetime import UTC
 
-import google.auth.exceptions
-import google.auth.transport.requests
-import requests
 from google.auth.credentials import Credentials
 
 from fray_coordinator.clock import Clock
-from fray_coordinator.store.interface import AttemptFailed, NotApplied, Refused
+from fray_coordinator.store.gcs_credentials import TokenTransport, token_failure
 
 RENEW_AHEAD_SECONDS = 240.0
 """Seconds of its life left at which a token is renewed: Compute Engine has no new one before five minutes."""
@@ -24,15 +20,6 @@ RENEWAL_SPACING = 15.0
 
 MIN_SECONDS_LEFT = 5.0
 """Seconds of its life left at which a token is no longer sent: it might be old when it arrives."""
-
-UNREACHABLE_ERRORS = (
-    google.auth.exceptions.TransportError,
-    google.auth.exceptions.TimeoutError,
-    google.auth.exceptions.ResponseError,
-    requests.RequestException,
-    OSError,
-)
-"""Errors of a token server that did not answer; google-auth wraps them into those of one that said no."""
 
 
 class AccessToken:
@@ -76,9 +63,7 @@ class AccessToken:
 
     def _fetch(self) -> None:
         try:
-            with requests.Session() as session:
-                request = google.auth.transport.requests.Request(session)
-                self._credentials.refresh(request)  # type: ignore[no-untyped-call]
+            self._credentials.refresh(TokenTransport())  # type: ignore[no-untyped-call]
         except Exception as error:
             raise token_failure(error) from error
 
@@ -89,17 +74,3 @@ class AccessToken:
         if expiry is None:
             return float("inf")
         return float(expiry.replace(tzinfo=UTC).timestamp() - self._clock.wall())
-
-
-def token_failure(error: Exception) -> AttemptFailed:
-    """The outcome of a request for which no token could be had."""
-    if getattr(error, "retryable", False) or any(isinstance(cause, UNREACHABLE_ERRORS) for cause in _causes(error)):
-        return NotApplied(f"the server that gives access tokens does not answer: {error}")
-    text = f"no valid credentials ({error}); run `gcloud auth application-default login`"
-    return Refused(text, may_pass=True)
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__

@@ -1,0 +1,116 @@
+"""Finds the credentials for GCS, and asks token servers.
+
+google-auth does both; its own transport is left out, because importing that takes as long as all else on the way to a
+token.
+"""
+
+import asyncio
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import google.auth
+import google.auth.exceptions
+import google.auth.transport
+from google.auth.credentials import Credentials
+
+from fray_coordinator.store.http_client import ANSWER_TIMEOUT, HttpClient
+from fray_coordinator.store.http_connection import HttpAnswer
+from fray_coordinator.store.interface import AttemptFailed, NotApplied, Refused
+
+SCOPE = "https://www.googleapis.com/auth/devstorage.full_control"
+"""What tokens are good for: objects, and the settings of buckets, which `fray doctor` reads."""
+
+UNREACHABLE_ERRORS = (
+    google.auth.exceptions.TransportError,
+    google.auth.exceptions.TimeoutError,
+    google.auth.exceptions.ResponseError,
+    OSError,
+)
+"""Errors of a token server that did not answer; google-auth wraps them into those of one that said no."""
+
+
+class TokenTransport(google.auth.transport.Request):
+    """What google-auth asks token servers with; for threads that run no event loop."""
+
+    def __call__(
+        self,
+        url: str,
+        method: str = "GET",
+        body: bytes | str | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        **_: Any,
+    ) -> "TokenAnswer":
+        data = body.encode() if isinstance(body, str) else body or b""
+        try:
+            return TokenAnswer(asyncio.run(_ask(method, url, headers or {}, data, timeout or ANSWER_TIMEOUT)))
+        except (AttemptFailed, OSError, ValueError) as error:
+            raise google.auth.exceptions.TransportError(str(error) or "no answer in time") from error  # type: ignore[no-untyped-call]
+
+
+class TokenAnswer(google.auth.transport.Response):
+    """A token server's answer, as google-auth reads it."""
+
+    def __init__(self, answer: HttpAnswer) -> None:
+        self._answer = answer
+
+    status = property(lambda self: self._answer.status)
+    headers = property(lambda self: self._answer.headers)
+    data = property(lambda self: self._answer.body)
+
+
+async def _ask(method: str, url: str, headers: Mapping[str, str], data: bytes, seconds: float) -> HttpAnswer:
+    client = HttpClient()
+    try:
+        async with asyncio.timeout(seconds):
+            return await client.request(method, url, headers, data)
+    finally:
+        client.close()
+
+
+def find_credentials() -> Credentials:
+    """The application default credentials, as Google's own tools find them. Raises `AttemptFailed`."""
+    try:
+        if (found := _of_this_user()) is not None:
+            return found
+        found, _ = google.auth.default(scopes=[SCOPE], request=TokenTransport())
+        return found
+    except Exception as error:
+        raise token_failure(error) from error
+
+
+def _of_this_user() -> Credentials | None:
+    """Those of `gcloud auth application-default login`; None if there are others.
+
+    google-auth finds them as well, and then starts `gcloud` to learn of a project that storage has no use for.
+    """
+    if os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
+        return None
+    folder = os.environ.get("CLOUDSDK_CONFIG") or Path.home() / ".config" / "gcloud"
+    try:
+        about = json.loads(Path(folder, "application_default_credentials.json").read_text())
+        if about["type"] != "authorized_user":
+            return None
+    except (OSError, ValueError, LookupError, TypeError, RuntimeError):
+        return None
+    from google.oauth2.credentials import Credentials as UserCredentials
+
+    found: Credentials = UserCredentials.from_authorized_user_info(about)  # type: ignore[no-untyped-call]
+    return found
+
+
+def token_failure(error: Exception) -> AttemptFailed:
+    """The outcome of a request for which no token could be had."""
+    if getattr(error, "retryable", False) or any(isinstance(cause, UNREACHABLE_ERRORS) for cause in _causes(error)):
+        return NotApplied(f"the server that gives access tokens does not answer: {error}")
+    text = f"no valid credentials ({error}); run `gcloud auth application-default login`"
+    return Refused(text, may_pass=True)
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
