@@ -12,7 +12,7 @@ from typing import Any
 from fray.futures import GeneratorFuture, TaskFuture
 from fray.pool.dispatcher import PoolClosed, TaskKillsWorkers
 from fray_agents.rpc.wire.serialization import Payload, unpack_error
-from fray_layouts.pool_records import OutcomeKind, TaskOutcome
+from fray_layouts.pool_records import OutcomeKind, TaskOutcome, key_and_run, task_id
 
 
 class FutureTable:
@@ -26,6 +26,8 @@ class FutureTable:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._futures: dict[str, Future[Any]] = {}
+        self._by_key: dict[str, Future[Any]] = {}
+        self._runs: dict[str, int] = {}  # of the keys that were run again
         self._items: dict[str, int] = {}
         self._open: set[str] = set()
         self._anonymous: set[str] = set()
@@ -34,8 +36,8 @@ class FutureTable:
 
     @property
     def futures(self) -> Mapping[str, Future[Any]]:
-        """The futures by key, in the order in which the tasks became known."""
-        return MappingProxyType(self._futures)
+        """The futures by key, each of its latest run, in the order in which the keys became known."""
+        return MappingProxyType(self._by_key)
 
     @property
     def unfinished(self) -> int:
@@ -51,7 +53,11 @@ class FutureTable:
         """For how long all tasks have been done; 0 while one is not."""
         return 0.0 if self._open else time.monotonic() - self._ended_at
 
-    def enter(self, key: str, yields: bool = False, anonymous: bool = False) -> Future[Any]:
+    def next_run(self, key: str) -> str:
+        """The id of the task that runs a key once more."""
+        return task_id(key, self._runs.get(key, 1) + 1)
+
+    def enter(self, task: str, yields: bool = False, anonymous: bool = False) -> Future[Any]:
         """The future of a task, a new one if the task was not known. Raises PoolClosed.
 
         Args:
@@ -61,20 +67,37 @@ class FutureTable:
         with self._lock:
             if self._closed:
                 raise PoolClosed(self._closed)
-            known = self._futures.get(key)
+            known = self._futures.get(task)
             if known is None:
-                known = self._futures[key] = GeneratorFuture() if yields else TaskFuture()
+                known = self._futures[task] = GeneratorFuture() if yields else TaskFuture()
                 known.set_running_or_notify_cancel()
-                self._open.add(key)
+                self._open.add(task)
                 if anonymous:
-                    self._anonymous.add(key)
+                    self._anonymous.add(task)
+                key, run = key_and_run(task)
+                if run >= self._runs.get(key, 1):
+                    self._by_key[key] = known
+                    if run > 1:
+                        self._runs[key] = run
             return known
 
-    def withdraw(self, keys: Iterable[str], error: BaseException) -> None:
-        """Forget tasks that could not be submitted; their futures get the error."""
-        for key in keys:
-            self._end(key, error)
-            self._futures.pop(key, None)
+    def withdraw(self, tasks: Iterable[str], error: BaseException) -> None:
+        """Forget tasks that could not be submitted; their futures get the error. A key has its run before again."""
+        for task in tasks:
+            self._end(task, error)
+            self._drop(task)
+
+    def _drop(self, task: str) -> None:
+        dropped = self._futures.pop(task, None)
+        key, run = key_and_run(task)
+        if dropped is None or self._by_key.get(key) is not dropped:
+            return
+        before = self._futures.get(task_id(key, run - 1)) if run > 1 else None
+        if before is None:
+            del self._by_key[key]
+        else:
+            self._by_key[key] = before
+            self._runs[key] = run - 1
 
     def apply(self, outcomes: Iterable[TaskOutcome]) -> None:
         """Apply outcomes to the futures; the first outcome of a task counts."""
@@ -96,8 +119,8 @@ class FutureTable:
             self._changed.wait_for(lambda: not self._open)
 
     def fail_all(self, error: Exception) -> None:
-        for key in list(self._open):
-            self._end(key, error)
+        for task in list(self._open):
+            self._end(task, error)
 
     def close(self, why: str) -> None:
         """End what is not done with PoolClosed, and take nothing more."""
@@ -134,8 +157,8 @@ class FutureTable:
             self._items[outcome.task] = expected + 1
             future.produce(value)
 
-    def _end(self, key: str, error: BaseException | None, value: object = None) -> None:
-        future = self._futures.get(key)
+    def _end(self, task: str, error: BaseException | None, value: object = None) -> None:
+        future = self._futures.get(task)
         if future is None:
             return
         with suppress(InvalidStateError):  # two threads ended it at once, and the first one decides
@@ -146,9 +169,9 @@ class FutureTable:
             else:
                 future.set_result(value)
         with self._lock:
-            self._open.discard(key)
-            self._items.pop(key, None)
-            if key in self._anonymous:
-                self._futures.pop(key, None)
+            self._open.discard(task)
+            self._items.pop(task, None)
+            if task in self._anonymous:
+                self._drop(task)
             self._ended_at = time.monotonic()
             self._changed.notify_all()

@@ -139,7 +139,7 @@ class QueueTransport:
 
     def submit(self, calls: Sequence[TaskCall], workers: int) -> list[Future[Any]]:
         self._check_open()
-        keyed = [(call.key or secrets.token_hex(8), call) for call in calls]
+        keyed = [(self._task(call), call) for call in calls]
         items = [self._item(key, call) for key, call in keyed]
         futures = [self._table.enter(key, call.function.yields, not call.key) for key, call in keyed]
         try:
@@ -212,6 +212,11 @@ class QueueTransport:
         for count, batch in plan_batches(len(items), workers):
             self._queue.push_many(items[begin : begin + count], batch)
             begin += count
+
+    def _task(self, call: TaskCall) -> str:
+        if call.again:
+            return self._table.next_run(call.key)
+        return call.key or secrets.token_hex(8)
 
     def _item(self, key: str, call: TaskCall) -> queue_worker.QueuedTask:
         self._upload(call.function)

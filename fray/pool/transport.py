@@ -44,12 +44,18 @@ class PoolSize:
 
 
 class TaskCall(NamedTuple):
-    """A call to be made. key: of its task, never used again; "" if nobody will ask for the task."""
+    """A call to be made.
+
+    Attributes:
+        key: by which its task is known; "" if nobody will ask for it.
+        again: there is a task of that key, which has failed.
+    """
 
     function: PackedFunction
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     key: str = ""
+    again: bool = False
 
 
 class Transport(Protocol):

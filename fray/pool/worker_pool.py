@@ -194,18 +194,23 @@ class WorkerPool(Shown):
         known = self._queued("submit_as").futures.get(key)
         return known if known is not None else self._submit([TaskCall(packed_function(fn), args, kwargs, key)])[0]
 
-    def map_as(self, fn: Callable[[S], T], items: Mapping[str, S]) -> list[Future[T]]:
+    def map_as(self, fn: Callable[[S], T], items: Mapping[str, S], *, retry_failed: bool = False) -> list[Future[T]]:
         """Submit `fn(item)` for each key and item as `submit_as` does, in one push; the futures in their order.
 
             pool = WorkerPool.attach("nightly", create=True)
             futures = pool.map_as(process, {path: path for path in paths})  # goes on where an earlier run has died
+
+        Args:
+            retry_failed: keys whose task has failed run again, with `fn` as it is now; what has succeeded or is under
+                way stays. From then on `futures` has the new run, for later drivers too.
 
         Raises:
             InvalidInput: something cannot be pickled, or the pool has no queue.
             PoolClosed: the pool was shut down.
         """
         known, function = self._queued("map_as").futures, packed_function(fn)
-        self._submit([TaskCall(function, (item,), {}, key) for key, item in items.items() if key not in known])
+        missing = [key for key in items if key not in known or (retry_failed and _has_failed(known[key]))]
+        self._submit([TaskCall(function, (items[key],), {}, key, again=key in known) for key in missing])
         return [known[key] for key in items]
 
     def map(self, fn: Callable[[S], T], items: Iterable[S]) -> list[Future[T]]:
@@ -350,6 +355,10 @@ class WorkerPool(Shown):
         if not isinstance(self._transport, QueueTransport):
             raise InvalidInput("transport", "direct", f'only a pool with transport="queue" has `{wanted}`')
         return self._transport
+
+
+def _has_failed(future: Future[Any]) -> bool:
+    return future.done() and future.exception() is not None
 
 
 def with_progress_bar(items: Iterable[T], total: int, title: str) -> Iterator[T]:

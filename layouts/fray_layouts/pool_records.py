@@ -44,7 +44,7 @@ class TaskOutcome(msgspec.Struct, omit_defaults=True, array_like=True):
     """One step of a task, in an object of many; the object is MessagePack, an array of these.
 
     Attributes:
-        task: the key that the driver gave it.
+        task: its id: the key that the driver gave it, which `task_id` has numbered if the key was run again.
         kind: an `OutcomeKind`; one that this version does not know is ignored.
         number: of an item, from 0; of a submission, 1 if the task is a generator.
         data: the pickled value or exception; of a dead letter and of an exception that cannot be pickled, its text.
@@ -54,6 +54,21 @@ class TaskOutcome(msgspec.Struct, omit_defaults=True, array_like=True):
     kind: str
     number: int = 0
     data: bytes = b""
+
+
+_TRY_MARK = "\x1f"
+"""Between a key and the number of the run: the unit separator, which nobody puts into a key."""
+
+
+def task_id(key: str, run: int) -> str:
+    """The id of the task that runs `key` for the `run`-th time, from 1, because the one before has failed."""
+    return key if run == 1 else f"{key}{_TRY_MARK}{run}"
+
+
+def key_and_run(task: str) -> tuple[str, int]:
+    """The inverse of `task_id`; what it did not make is a key that ran once."""
+    key, _, run = task.rpartition(_TRY_MARK)
+    return (key, int(run)) if key and run.isascii() and run.isdigit() and len(run) < 10 else (task, 1)
 
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=plain_text)

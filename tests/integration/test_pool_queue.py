@@ -122,6 +122,19 @@ def test_what_a_driver_left_is_there_for_the_next(cluster: StorageCluster, tmp_p
         WorkerPool.attach("nightly", cluster, namespace="shared")
 
 
+def test_keys_that_failed_run_again_when_asked_for_and_later_drivers_see_it(cluster: StorageCluster) -> None:
+    with WorkerPool(cluster, 1, SMALL, transport="queue", name="mended") as pool:
+        items = {str(number): number for number in range(4)}
+        results = [future.exception(60) for future in pool.map_as(lambda number: 6 // number, items)]
+        assert [type(error) for error in results] == [ZeroDivisionError, *[type(None)] * 3]
+        assert [future.exception(60) for future in pool.map_as(double, items)] == results  # nothing runs by itself
+        again = pool.map_as(double, items, retry_failed=True)
+        assert [future.result(60) for future in again] == [0, 6, 3, 2]
+        later = WorkerPool.attach("mended", cluster, 1, SMALL, shared=False)
+        assert {key: future.result(60) for key, future in later.futures.items()} == {"0": 0, "1": 6, "2": 3, "3": 2}
+        later.detach()
+
+
 def test_a_task_whose_outcome_is_being_written_when_its_worker_is_stopped_runs_once(
     cluster: StorageCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

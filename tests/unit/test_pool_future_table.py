@@ -15,7 +15,7 @@ from fray.futures import GeneratorFuture
 from fray.pool import PoolClosed
 from fray.pool.future_table import FutureTable
 from fray_agents.rpc.wire.serialization import pack_error
-from fray_layouts.pool_records import TaskOutcome
+from fray_layouts.pool_records import TaskOutcome, key_and_run, task_id
 
 
 class Unreadable:
@@ -52,6 +52,34 @@ def test_an_error_that_cannot_be_read_here_is_its_own_tasks_error() -> None:
     future = table.enter("bad")
     table.apply([TaskOutcome("bad", "error", data=b"no pickle")])
     assert future.exception(0) is not None
+
+
+def test_a_key_that_failed_has_the_future_of_its_latest_run_in_whatever_order_runs_become_known() -> None:
+    table = FutureTable()
+    first = table.enter("key")
+    table.apply([TaskOutcome("key", "error", data=pack_error(ValueError("first")).data)])
+    again = table.enter(table.next_run("key"))
+    assert table.futures == {"key": again}
+    assert table.unfinished == 1
+    table.apply([value("key", 1), value(task_id("key", 2), 2)])
+    assert isinstance(first.exception(), ValueError)
+    assert again.result() == 2
+    later = FutureTable()
+    later.apply([value(task_id("key", 2), 2), TaskOutcome("key", "error", data=pack_error(ValueError("first")).data)])
+    assert later.futures["key"].result() == 2
+    unsent = later.next_run("key")
+    later.enter(unsent)
+    later.withdraw([unsent], OSError("not sent"))
+    assert later.futures["key"].result() == 2
+    assert later.next_run("key") == unsent
+
+
+@pytest.mark.parametrize("key", ["a", "", "a\x1f", "\x1f2", "a\x1fb", "a\x1f²"])
+@pytest.mark.parametrize("run", [1, 2, 12])
+def test_a_tasks_id_tells_key_and_run(key: str, run: int) -> None:
+    if run > 1 and not key:
+        return
+    assert key_and_run(task_id(key, run)) == (key, run)
 
 
 @pytest.mark.parametrize("yields", [False, True])
