@@ -17,7 +17,7 @@ class PerLoop(Generic[T]):
 
     def __init__(self, open: Callable[[], Awaitable[T]]) -> None:
         self._open = open
-        self._owner: object = None
+        self._owner: tuple[int, object] = (0, None)
         self._opening: asyncio.Future[T] | None = None
 
     async def get(self) -> T:
@@ -29,6 +29,13 @@ class PerLoop(Generic[T]):
         # Shielded: a caller that is cancelled must not take the resource from those who wait with it.
         return self._opening.result() if self._opening.done() else await asyncio.shield(self._opening)
 
+    def opened(self) -> T | None:
+        """What is open in this process, for those of its methods that any thread may call; None if nothing is."""
+        opening, owner = self._opening, self._owner
+        if opening is None or not opening.done() or _failed(opening) or owner[0] != os.getpid():
+            return None
+        return opening.result()
+
     async def take(self) -> T | None:
         """What the running loop has open, for the caller to close; None if nothing is. The next `get` opens anew."""
         opening, self._opening = self._opening, None
@@ -37,7 +44,7 @@ class PerLoop(Generic[T]):
         return await opening
 
 
-def _owner() -> object:
+def _owner() -> tuple[int, object]:
     return os.getpid(), asyncio.get_running_loop()
 
 

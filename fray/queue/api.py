@@ -89,7 +89,11 @@ class Queue(Shown, Generic[T]):
         Raises:
             InvalidInput: the item cannot be encoded.
         """
-        sync.run_unsuspended(self._blocking.push(item))
+        engine = self._engine.opened()
+        if engine is None:
+            sync.run_unsuspended(self._blocking.push(item))
+        elif (rest := engine.push_now(codec.encode([item], self._encoding)[0])) is not None:
+            sync.run(rest)
 
     def push_many(self, items: Iterable[T], batch: int | None = None) -> None:
         """Put items at the end, in this order. If it raises, some of them may be in the queue.

@@ -4,8 +4,8 @@ An engine's coroutines run in the process's background loop; `Queue` is their fr
 so a server that passes items on unpickles nothing.
 """
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Coroutine, Sequence
+from typing import Any, Protocol
 
 from fray_coordinator.queue.admin import Counts, Peeked
 from fray_coordinator.queue.delivery import Delivery, EncodedItem
@@ -24,6 +24,9 @@ class QueueEngine(Protocol):
 
     async def push(self, items: Sequence[EncodedItem], batch: int | None) -> None:
         """Put items at the end; returns when they are there to stay. batch: items that are stored together."""
+
+    def push_now(self, item: EncodedItem) -> Coroutine[Any, Any, None] | None:
+        """`push` of one item, called in any thread. None: it is done; else what is left to be awaited."""
 
     async def take(self, count: int, timeout: float, wait: float, process: str = "") -> list[Delivery]:
         """Hand out up to `count` items, each for `timeout` seconds; wait up to `wait` seconds for the first.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 from weakref import WeakSet
@@ -154,6 +154,11 @@ class FileEngine:
     async def push(self, items: Sequence[EncodedItem], batch: int | None) -> None:
         await self._producer.push(items, batch)
         self._consumer.pushed()
+
+    def push_now(self, item: EncodedItem) -> Coroutine[Any, Any, None] | None:
+        rest = self._producer.push_now(item)
+        self._consumer.pushed()
+        return rest
 
     async def take(self, count: int, timeout: float, wait: float, process: str = "") -> list[Delivery]:
         return await self._consumer.take(count, timeout, isolation_of(process), wait)

@@ -78,6 +78,9 @@ class HttpEngine:
     async def push(self, items: Sequence[EncodedItem], batch: int | None) -> None:
         await self._call("push", items, batch)
 
+    def push_now(self, item: EncodedItem) -> Coroutine[Any, Any, None]:
+        return self.push([item], 1)
+
     async def take(self, count: int, timeout: float, wait: float, process: str = "") -> list[Delivery]:
         taking = self._call("take", count, timeout, wait, process or client_id())
         return await take_or_return(taking, self._return)
@@ -225,7 +228,7 @@ class _ServedEngine:
         self._engine = engine
 
     def __getattr__(self, method: str) -> Callable[..., Coroutine[Any, Any, Any]]:
-        if method.startswith("_") or not hasattr(QueueEngine, method) or method == "close":
+        if method.startswith("_") or not hasattr(QueueEngine, method) or method in ("close", "push_now"):
             raise AttributeError(method)
 
         async def call(*args: Any) -> Any:

@@ -2,10 +2,10 @@
 
 import heapq
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from fray.queue.api import Queue, T
 from fray.queue.engine import Counts, Delivery, EncodedItem, Peeked
@@ -91,6 +91,9 @@ class MemoryEngine:
             entry = _MemoryItem(self._clock, next(self._numbers), item, self._clock.wall())
             self._entries[entry.number] = entry
             heapq.heappush(self._free, entry.number)
+
+    def push_now(self, item: EncodedItem) -> Coroutine[Any, Any, None]:
+        return self.push([item], None)
 
     async def take(self, count: int, timeout: float, wait: float, process: str = "") -> list[Delivery]:
         rules.checked_timeout("lease_timeout", timeout)

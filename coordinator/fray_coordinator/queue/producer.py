@@ -1,6 +1,8 @@
 """The producer of a queue: packs items into segments and creates them."""
 
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Coroutine, Iterator, Sequence
+from typing import Any
 
 from fray_coordinator.concurrency import map_concurrently
 from fray_coordinator.protocol.queue_segments import LARGE_ITEM_BYTES, batch_size, is_create_too_slow
@@ -22,6 +24,7 @@ class Producer:
         self._queue = queue
         self._doorbell = doorbell
         self._token = queue.core.rng.token(6)
+        self._naming = threading.Lock()
         self._last = (0.0, 0)
 
     async def push(self, items: Sequence[EncodedItem], batch: int | None = None) -> None:
@@ -34,6 +37,24 @@ class Producer:
             StoreUnavailable: some may be in the queue, some not, and some may still come.
         """
         await map_concurrently(_segments(items, batch_size(len(items), batch)), self._push_segment)
+        self._doorbell.ring()
+
+    def push_now(self, item: EncodedItem) -> Coroutine[Any, Any, None] | None:
+        """Put one item at the end, in the caller's thread if storage can do that.
+
+        Returns None when it is there to stay; else the rest of the work, which raises as `push` does. That begins with
+        the same name, so an item that has got there unnoticed is not pushed twice.
+        """
+        name = self._name(1)
+        if len(item.body) < LARGE_ITEM_BYTES:
+            key, data = self._queue.keys.segment(str(name)), _encoded([item], [], None)
+            if self._queue.core.store.create_batch([key], data):
+                return None
+        return self._push_as(name, item)
+
+    async def _push_as(self, name: SegmentName, item: EncodedItem) -> None:
+        if not await self.create(name, [item]):
+            await self._push_segment([item])
         self._doorbell.ring()
 
     async def _push_segment(self, items: Sequence[EncodedItem]) -> None:
@@ -52,22 +73,27 @@ class Producer:
         large = [number for number, item in enumerate(items) if len(item.body) >= LARGE_ITEM_BYTES]
         for number in large:
             await core.store.put(keys.large(str(segment), number), items[number].body, ABSENT)
-        inline = [b"" if number in large else item.body for number, item in enumerate(items)]
-        header = SegmentHeader(
-            encoding=items[0].encoding, sizes=[len(body) for body in inline], large=large, dead_letter=origin
-        )
-        outcome = await core.store.put(keys.segment(str(segment)), encode_segment(header, inline), ABSENT)
+        outcome = await core.store.put(keys.segment(str(segment)), _encoded(items, large, origin), ABSENT)
         swept = bool(large) and is_create_too_slow(segment.time, core.now(), self._queue.settings.quarantine)
         return isinstance(outcome, Applied) and not swept
 
     def _name(self, items: int) -> SegmentName:
-        """A name that sorts behind all that this producer gave before."""
-        time, order = self._last
-        now = round(self._queue.core.now(), 3)
-        self._last = (now, 0) if now > time else (time, order + 1)
-        if self._last[1] == MAX_ORDERS:
-            self._last = (time + 0.001, 0)
-        return SegmentName(self._last[0], self._last[1], self._token, items)
+        """A name that sorts behind all that this producer gave before; in any thread."""
+        with self._naming:
+            time, order = self._last
+            now = round(self._queue.core.now(), 3)
+            self._last = (now, 0) if now > time else (time, order + 1)
+            if self._last[1] == MAX_ORDERS:
+                self._last = (time + 0.001, 0)
+            return SegmentName(self._last[0], self._last[1], self._token, items)
+
+
+def _encoded(items: Sequence[EncodedItem], large: list[int], origin: DeadLetterOrigin | None) -> bytes:
+    """The bytes of a segment. large: numbers of the items that are objects of their own."""
+    inline = [b"" if number in large else item.body for number, item in enumerate(items)]
+    sizes = [len(body) for body in inline]
+    header = SegmentHeader(encoding=items[0].encoding, sizes=sizes, large=large, dead_letter=origin)
+    return encode_segment(header, inline)
 
 
 def _segments(items: Sequence[EncodedItem], batch: int) -> Iterator[Sequence[EncodedItem]]:

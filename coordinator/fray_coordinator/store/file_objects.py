@@ -37,12 +37,12 @@ def forgo_syncs(folder: Path) -> None:
 
 
 class FileObjects:
-    """Objects as files of `tree`."""
+    """Objects as files of `tree`. synced: what is written survives a crash of the host."""
 
     def __init__(self, tree: FileTree) -> None:
         self._tree = tree
         marker = tree.root / PRIVATE_FOLDER / _UNSYNCED_MARKER
-        self._synced = not os.path.exists(marker)  # True without the right to see it
+        self.synced = not os.path.exists(marker)  # True without the right to see it
 
     def prepare(self) -> None:
         """Make the private folders; where they are, sweep what killed processes left."""
@@ -100,7 +100,7 @@ class FileObjects:
 
     def _place(self, key: str, data: bytes, place: FilePlacement) -> Applied:
         with self._tree.place_of(key, make=True) as (folder, name):
-            written = self._tree.write(folder, name, data, place, self._synced)
+            written = self._tree.write(folder, name, data, place, self.synced)
         return Applied(digest(data), written.st_ctime)
 
     def _check(self, key: str, expect: Expectation) -> None:
@@ -111,7 +111,7 @@ class FileObjects:
             raise PreconditionFailed(key)
 
     def _sync(self, folder: int) -> None:
-        if self._synced:
+        if self.synced:
             os.fsync(folder)
 
 

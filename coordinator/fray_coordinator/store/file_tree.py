@@ -24,8 +24,8 @@ TEMPORARY_FOLDER = f"{PRIVATE_FOLDER}/tmp/"
 
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _INNER_FOLDER_FLAGS = _FOLDER_FLAGS | os.O_NOFOLLOW
-_FILE_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+FILE_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _FILE_ERRORS = (errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENXIO, errno.ENODEV)
 _EXISTS_ERRORS = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
 """Of a folder that is given its name: somebody else has made it, perhaps filled it already, or made something else."""
@@ -114,7 +114,7 @@ class FileTree:
         """Write a file of its own and give it its name with `place`; what it is then."""
         mode = 0o660 if self.is_shared() else 0o600
         with self._temporary() as (private, temporary):
-            handle = os.open(temporary, _CREATE_FLAGS, mode, dir_fd=private)
+            handle = os.open(temporary, CREATE_FLAGS, mode, dir_fd=private)
             try:
                 os.fchmod(handle, mode)
                 _write(handle, data)
@@ -200,7 +200,7 @@ def open_file(folder: int, name: str, how: int = os.O_RDONLY) -> int:
     """A descriptor of a regular file. Raises `BadObject` for anything else, and for what this user may not open."""
     _check_kind(os.stat(name, dir_fd=folder, follow_symlinks=False), name)  # opening a device may do something to it
     try:
-        handle = os.open(name, how | _FILE_FLAGS, dir_fd=folder)
+        handle = os.open(name, how | FILE_FLAGS, dir_fd=folder)
     except OSError as error:
         if error.errno not in _FILE_ERRORS:
             raise

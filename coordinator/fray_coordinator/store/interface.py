@@ -6,6 +6,7 @@ ambiguity by reading back, meters, and learns the storage's clock.
 """
 
 import enum
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -130,10 +131,23 @@ class BadObject(AttemptFailed):
     """
 
 
+class Batches(Protocol):
+    """Verbs on many small objects, one attempt each in the caller's thread (see `file_batches`).
+
+    None raises: each returns what it is sure of, and leaves the other names to the backend's own verbs.
+    """
+
+    def create(self, keys: Sequence[str], data: bytes) -> dict[str, Applied]: ...
+
+    def read(self, keys: Iterable[str]) -> dict[str, Object]: ...
+
+    def delete(self, keys: Iterable[str]) -> set[str]: ...
+
+
 class StoreBackend(Protocol):
     """A kind of storage: one attempt per call, no retries inside, outcomes by exception.
 
-    Every method may raise any `AttemptFailed`.
+    Every method may raise any `AttemptFailed`. A backend whose calls block anyway may also have `batches`.
     """
 
     root: str

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from fray_coordinator.clock import Clock
+from fray_coordinator.store.file_batches import FileBatches
 from fray_coordinator.store.file_listing import list_rows, unreadable_files
 from fray_coordinator.store.file_locks import FileLocks, LockHolder, lock_holders
 from fray_coordinator.store.file_objects import FileObjects
@@ -58,7 +59,13 @@ class LocalBackend:
         self._tree = FileTree(folder)
         self._files = FileObjects(self._tree)
         self._locks = FileLocks(self._tree, clock)
+        self._batches = FileBatches(self._tree, self._files.synced)
         self._prepared = False
+
+    @property
+    def batches(self) -> FileBatches | None:
+        """None before the first write, which sees whether this user may write here."""
+        return self._batches if self._prepared else None
 
     async def get(self, key: str) -> Object | None:
         with _translated_errors(key):
@@ -110,7 +117,7 @@ class LocalBackend:
         return 0.0
 
     async def close(self) -> None:
-        """Nothing stays open between calls."""
+        self._batches.close()
 
     def _prepare(self) -> None:
         if not self._prepared:

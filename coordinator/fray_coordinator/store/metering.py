@@ -8,7 +8,16 @@ from __future__ import annotations
 from dataclasses import astuple, dataclass, field, replace
 
 from fray_coordinator.clock import Clock
-from fray_coordinator.store.interface import Applied, Expectation, Listed, NotModified, Object, StoreBackend, Version
+from fray_coordinator.store.interface import (
+    Applied,
+    Batches,
+    Expectation,
+    Listed,
+    NotModified,
+    Object,
+    StoreBackend,
+    Version,
+)
 
 ROWS_PER_REQUEST = 1000
 """Rows in one answer to a list request, on GCS and on S3; each answer is one request that is paid for."""
@@ -65,6 +74,11 @@ class MeteredBackend:
         self.server_offset, self.close = backend.server_offset, backend.close
         self._backend = backend
         self._usage = usage
+
+    @property
+    def batches(self) -> Batches | None:
+        """What works on many objects at once; None where nothing does."""
+        return getattr(self._backend, "batches", None)
 
     async def get(self, key: str) -> Object | None:
         self._usage.reads += 1

@@ -7,7 +7,7 @@ and if the expectation still holds, the same bytes are sent again on the same pr
 lands late then changes nothing.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -213,6 +213,29 @@ class Store:
             return await self._backend.list(prefix, after, limit, versions)
 
         return await self._persist("list", prefix, read)
+
+    # --- many small objects at once, in the caller's thread; what is not certain is left to the verbs above
+
+    def create_batch(self, keys: Sequence[str], data: bytes) -> dict[str, Applied]:
+        """Create objects that all hold `data`; those that certainly were, by key: none where requests take time."""
+        for key in keys:
+            check_key(key)
+            check_written(key, len(data))
+        created = batches.create(keys, data) if (batches := self._backend.batches) is not None else {}
+        self.usage.writes += len(created)
+        return created
+
+    def read_batch(self, keys: Sequence[str]) -> dict[str, Object]:
+        """The objects that are certainly there, by key: none where requests take time."""
+        found = batches.read(keys) if (batches := self._backend.batches) is not None else {}
+        self.usage.reads += len(found)
+        return found
+
+    def delete_batch(self, keys: Sequence[str]) -> set[str]:
+        """Delete objects that are void whatever they hold; the keys that certainly are absent now."""
+        absent = batches.delete(keys) if (batches := self._backend.batches) is not None else set()
+        self.usage.deletes += len(absent)
+        return absent
 
     def now(self) -> float:
         """The storage's clock, seconds since the epoch. Raises `RuntimeError` before `learn_clock()`."""
