@@ -18,6 +18,7 @@ import msgspec
 
 from fray import sync
 from fray.cluster.callable_references import CallableReferences
+from fray.cluster.log_printer import LineEcho
 from fray.cluster.prestart import PRESTART_MODULES
 from fray.cluster.registry import local_clusters
 from fray.cluster.storage import StorageCluster
@@ -150,7 +151,8 @@ class LocalCluster(StorageCluster):
         """
         env = {**spec.env, PRIVATE_VAR: "1"}
         if not self.use_processes:
-            return await ThreadTask.start(replace(spec, env=env), deadline, lock_fd)
+            echo = LineEcho(env["FRAY_JOB_ID"], int(env["FRAY_ATTEMPT"])) if self.log_to_driver else None
+            return await ThreadTask.start(replace(spec, env=env), deadline, lock_fd, echo)
         if spec.callable_pickle is not None:  # a command may be a Python of another version
             env["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
         return await self._spares.start(replace(spec, env=env), deadline, lock_fd)
@@ -182,6 +184,7 @@ class LocalCluster(StorageCluster):
             await asyncio.wait([running], timeout=_SHUTDOWN_TIMEOUT)
             running.cancel()
             await asyncio.wait([running])
+        await self._show_last_lines()
         self._references.close()
         await self._spares.close()
         await super()._close()

@@ -14,10 +14,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from fray import sync
+from fray.cluster import log_printer
 from fray.cluster.api import Cluster
 from fray.cluster.current_job import CurrentJob, current_job_on
 from fray.cluster.hints import HintSender
 from fray.cluster.job_info import decode_result, fetch_result, info_of, original_exception
+from fray.cluster.log_printer import shows_output
 from fray.cluster.submission import as_children, as_group, submit_prepared
 from fray.errors import JobFailed
 from fray.job_spec import local_spec, to_spec
@@ -40,7 +42,7 @@ from fray_coordinator.core import Core, open_core
 from fray_coordinator.jobs import stopping
 from fray_coordinator.jobs.logs import LogLine, follow_chunks, read_logs
 from fray_coordinator.jobs.lookup import all_jobs, job_usage, read_job
-from fray_coordinator.jobs.waiting import wait_for
+from fray_coordinator.jobs.waiting import WaitProgress, wait_for
 from fray_coordinator.per_loop import PerLoop
 from fray_coordinator.protocol.transitions import is_terminal
 from fray_coordinator.store.metering import RequestCounts as Requests
@@ -51,9 +53,17 @@ from fray_layouts.spec_checks import check_namespace
 
 if TYPE_CHECKING:
     from fray.cluster.actors import ClusterKeyring, Metadata
+    from fray.cluster.driver_log import DriverLog
     from fray_agents.agent.driver import Driver, HostedService
 
 log = logging.getLogger("fray")
+
+PRINT_TIMEOUT = 1.0
+"""Seconds that who waits for a job, or ends, gives the terminal to show what the job has printed."""
+
+ENDING_TIMEOUT = 3.0
+"""Seconds that a program which ends waits for the last lines of what ends with it: an agent hears of a stop within a
+second or two, and most actors end at once."""
 
 T = TypeVar("T")
 
@@ -79,6 +89,8 @@ class StorageCluster(Cluster):
         check_namespace(namespace or self._driver_namespace)
         self._core = PerLoop(self._open)
         self._driver = PerLoop(self._open_driver)
+        self._driver_log = PerLoop(self._open_driver_log)
+        self._log_to_driver: bool | None = None
         self._leaving_pid = 0
         self._hints = HintSender(lambda: self.keyring)
 
@@ -91,6 +103,20 @@ class StorageCluster(Cluster):
     def in_threads(self) -> bool:
         """Whether the cluster's jobs are threads of this process: a `LocalCluster` without processes."""
         return False
+
+    @property
+    def log_to_driver(self) -> bool:
+        """Whether this program shows what the jobs print that it launches here, its actors and workers among them.
+
+        By default as FRAY_LOG_TO_DRIVER says (1 or 0), else in terminals and notebooks. Each line goes to the stream
+        that it was printed to, behind the job's id; of one job at most 100 a second for long. Assign to it before jobs
+        are launched.
+        """
+        return shows_output() if self._log_to_driver is None else self._log_to_driver
+
+    @log_to_driver.setter
+    def log_to_driver(self, shown: bool) -> None:
+        self._log_to_driver = shown
 
     @property
     def metadata(self) -> Metadata:
@@ -111,6 +137,9 @@ class StorageCluster(Cluster):
     def launch_many(self, requests: Sequence[JobRequest]) -> list[JobId]:
         mine = current_job_on(self.root)
         specs = self.specs(requests, mine)
+        if self.log_to_driver:
+            log_printer.printer.belong_here()
+            self._leave_at_exit()
         return self.run(lambda core: self._submit(core, specs, mine))
 
     def specs(self, requests: Sequence[JobRequest], mine: CurrentJob | None) -> list[JobSpec]:
@@ -164,6 +193,7 @@ class StorageCluster(Cluster):
             job = self._read(job_id)
             yield from self.run(lambda core: read_logs(core, job))
             return
+        self.run(lambda core: self._show_no_more(job_id))  # who reads it shows it
         for chunk in sync.iterate(self._follow(job_id)):
             yield from chunk
 
@@ -216,6 +246,7 @@ class StorageCluster(Cluster):
 
     def close(self) -> None:
         sync.run(self._close())
+        log_printer.printer.flush(PRINT_TIMEOUT)
 
     def __enter__(self) -> Self:
         return self
@@ -242,17 +273,16 @@ class StorageCluster(Cluster):
     def _leave_in(self, process: int) -> None:
         if os.getpid() == process:  # a fork has this hook too
             sync.run(self._leave())
+            log_printer.printer.flush(PRINT_TIMEOUT)
 
     def _read(self, job_id: JobId) -> JobRecord:
         return self.run(lambda core: read_job(core, job_id)).record
 
     def _wait(self, ids: list[JobId], raise_on_failure: bool, timeout: float | None) -> list[JobInfo]:
+        log_printer.printer.belong_here()
         with WaitLine() as line:
-            records = self.run(
-                lambda core: wait_for(
-                    core, ids, timeout, raise_on_failure, on_progress=lambda now: line.show(now.text, now.why)
-                )
-            )
+            records = self.run(lambda core: self._wait_in_loop(core, ids, raise_on_failure, timeout, line))
+        log_printer.printer.flush(PRINT_TIMEOUT)
         infos = [info_of(self.root, records[job]) for job in ids]
         if raise_on_failure:
             _raise_first_failure(infos)
@@ -277,14 +307,47 @@ class StorageCluster(Cluster):
         driver = await self._driver.take()
         if driver is not None:
             await driver.leave()
+        await self._show_last_lines()
+
+    async def _show_last_lines(self) -> None:
+        driver_log = await self._driver_log.take()
+        if driver_log is not None:
+            await driver_log.leave(ENDING_TIMEOUT)
+
+    async def _show_no_more(self, job_id: JobId) -> None:
+        if self.log_to_driver:
+            (await self._driver_log.get()).forget(job_id)
 
     async def _open(self) -> Core:
         return await open_core(self.root)
 
+    async def _open_driver_log(self) -> DriverLog:
+        from fray.cluster.driver_log import DriverLog  # most programs show nothing
+
+        return DriverLog(await self._core.get(), self._has_log_only, log_printer.printer.put)
+
+    def _has_log_only(self, job: JobRecord) -> bool:
+        """Whether a job's output is nowhere but in its log; that of threads of this process is on its own streams."""
+        return not self.in_threads or job.spec.entrypoint.callable is None
+
     async def _submit(self, core: Core, specs: list[JobSpec], mine: CurrentJob | None) -> list[JobId]:
-        launched = [done.job for done in await submit_prepared(core, specs, mine)]
-        self._hints.submitted(core, {job.spec.pool for job in launched})
-        return [JobId(job.id, self.poll) for job in launched]
+        submitted = await submit_prepared(core, specs, mine)
+        self._hints.submitted(core, {done.job.spec.pool for done in submitted})
+        if self.log_to_driver:
+            (await self._driver_log.get()).follow(submitted)
+        return [JobId(done.job.id, self.poll) for done in submitted]
+
+    async def _wait_in_loop(
+        self, core: Core, ids: list[JobId], raise_on_failure: bool, timeout: float | None, line: WaitLine
+    ) -> dict[str, JobRecord]:
+        def tell(now: WaitProgress) -> None:
+            line.show(now.text, now.why)
+
+        if not self.log_to_driver:
+            return await wait_for(core, ids, timeout, raise_on_failure, on_progress=tell)
+        driver_log = await self._driver_log.get()
+        async with driver_log.waiting(ids):
+            return await wait_for(core, ids, timeout, raise_on_failure, driver_log.note, tell)
 
     async def _follow(self, job_id: JobId) -> AsyncIterator[list[LogLine]]:
         async with aclosing(follow_chunks(await self._core.get(), job_id, on_waiting=_warn)) as chunks:
@@ -293,6 +356,8 @@ class StorageCluster(Cluster):
 
     async def _stop(self, core: Core, job_id: JobId) -> None:
         job = await stopping.stop(core, job_id, "terminated by a program")
+        if self.log_to_driver:
+            (await self._driver_log.get()).note(job)
         if job.lease is not None and not is_terminal(job):
             self._hints.stopped(core, job.lease.agent)
 

@@ -96,7 +96,18 @@ class WorkKeys:
     @staticmethod
     def log(job_id: str, attempt: int, replica: int, number: int) -> str:
         """Log chunk `number`, counted from 1."""
-        return f"work/{job_id}/{attempt}/{replica}/log-{number:08d}"
+        return f"{WorkKeys.log_prefix(job_id, attempt, replica)}{number:08d}"
+
+    @staticmethod
+    def log_prefix(job_id: str, attempt: int, replica: int) -> str:
+        return f"work/{job_id}/{attempt}/{replica}/log-"
+
+    @staticmethod
+    def parse_log(key: str) -> int | None:
+        """The number of a log chunk by its key; None for any other key."""
+        head, dash, number = key.rpartition("-")
+        is_log = WorkKeys.parse(key) is not None and head.endswith("/log") and dash
+        return int(number) if is_log else None
 
     @staticmethod
     def result(job_id: str, attempt: int, replica: int) -> str:

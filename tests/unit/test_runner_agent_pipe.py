@@ -14,6 +14,7 @@ from fray_agents.runner.agent_pipe import AgentPipe
 REQUEST: dict[str, Any] = {
     "directory": "/d",
     "command": ["true"],
+    "stdin": "",
     "is_call": False,
     "env": {"A": "1"},
     "python_path": [],
@@ -24,6 +25,7 @@ REQUEST: dict[str, Any] = {
     "deadline": 2.0,
     "result_limit": 3,
     "spool_limit": 4,
+    "seal_interval": 5.0,
     "limits": {"memory": 4},
     "lock_fd": None,
     "oom_counter": "",

@@ -22,6 +22,7 @@ from fray_agents.host.directories import UntrustedDirectory
 from fray_agents.host.network import NetworkSettings
 from fray_agents.host.ports import held_ports
 from fray_agents.runner.exit_report import MESSAGE_LIMIT, shortened
+from fray_agents.runner.task_log import LOCAL_SEAL_INTERVAL, SEAL_INTERVAL
 from fray_agents.tasks import health_check
 from fray_agents.tasks.callable_main import exception_fields
 from fray_agents.tasks.environment import (
@@ -270,6 +271,7 @@ class AttemptRunner:
             preamble=prepared.log,
             held=ports.descriptors,
             limits=limits_of(job.spec.resources),
+            seal_interval=LOCAL_SEAL_INTERVAL if self._core.store.local else SEAL_INTERVAL,
             container=prepared.container,
         )
 

@@ -36,6 +36,7 @@ class StartRequest:
         grace: seconds between SIGTERM and SIGKILL after a time-out.
         deadline: CLOCK_BOOTTIME at which it is killed unless the agent moves this on.
         result_limit, spool_limit: bytes of a result, and of log chunks that wait for the agent.
+        seal_interval: seconds between two seals of log chunks that are not full.
         in_container: the command starts a container, whose processes are the task.
         limits: what it may use at most.
         oom_counter: file with an `oom_kill` line, or "" for the one of the runner's cgroup.
@@ -55,6 +56,7 @@ class StartRequest:
         self.deadline: float = fields["deadline"]
         self.result_limit: int = fields["result_limit"]
         self.spool_limit: int = fields["spool_limit"]
+        self.seal_interval: float = fields["seal_interval"]
         self.limits = Limits(**fields["limits"])
         self.oom_counter: str = fields["oom_counter"]
         self.in_container: bool = fields["in_container"]

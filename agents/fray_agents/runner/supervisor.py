@@ -138,7 +138,10 @@ class Supervisor:
         self._stderr = OutputStream("stderr", err, kept=KEPT_BYTES)
         self._streams = [OutputStream("stdout", out), self._stderr]
         self._chunks = LogChunks(
-            request.path("log"), request.spool_limit, lambda number: agent.send("chunk", number=number)
+            request.path("log"),
+            request.spool_limit,
+            lambda number: agent.send("chunk", number=number),
+            request.seal_interval,
         )
         if request.preamble:
             self._chunks.append_file(request.preamble)

@@ -25,8 +25,14 @@ LINE_BYTES = 16 * 1024
 READ_BYTES = 64 * 1024
 """Bytes of one read: what a pipe holds."""
 
-FIRST_SEAL_DELAY, SEAL_INTERVAL = 1.0, 5.0
-"""Seconds until a chunk is sealed that is not full, and between two seals at least: each is a write to the store."""
+SEAL_INTERVAL, LOCAL_SEAL_INTERVAL = 5.0, 1.0
+"""Seconds between two seals of chunks that are not full, at least: each is a write to the store, or to local files."""
+
+FIRST_SEAL_PART = 0.2
+"""Of the interval: until the first seal after a silence, so that followers see soon what a task prints now and then."""
+
+STREAMS = ("stdout", "stderr")
+"""The streams of a log, by their names in it."""
 
 PART = ".part"
 """Suffix of the chunk that is being written."""
@@ -109,9 +115,16 @@ class LogChunks:
         directory: where they are; exists.
         spool_limit: bytes of sealed chunks beyond which `full` says so until the agent has removed some.
         sealed: called with the number of each chunk once it is complete.
+        seal_interval: seconds between two seals of chunks that are not full.
     """
 
-    def __init__(self, directory: str, spool_limit: int, sealed: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        directory: str,
+        spool_limit: int,
+        sealed: Callable[[int], None],
+        seal_interval: float = SEAL_INTERVAL,
+    ) -> None:
         self.count = 0
         self._directory = directory
         self._spool_limit = spool_limit
@@ -120,7 +133,8 @@ class LogChunks:
         self._fd: int | None = None
         self._size = 0
         self._since = 0.0
-        self._sealed_at = -SEAL_INTERVAL
+        self._seal_interval = seal_interval
+        self._sealed_at = -seal_interval
 
     def begin(self) -> None:
         """Begin a chunk if there is none: something was printed, and must be sealed in time."""
@@ -167,11 +181,11 @@ class LogChunks:
     def due(self) -> float | None:
         """Monotonic time at which the current chunk is to be sealed, however small; None if there is none.
 
-        A second after its first line, so that followers see it soon, but not more often than the interval.
+        Soon after its first line, so that followers see it, but not more often than the interval.
         """
         if self._fd is None:
             return None
-        return max(self._since + FIRST_SEAL_DELAY, self._sealed_at + SEAL_INTERVAL)
+        return max(self._since + self._seal_interval * FIRST_SEAL_PART, self._sealed_at + self._seal_interval)
 
     def full(self) -> bool:
         """Whether too many chunks wait for the agent. Reads the folder only when that may be so."""

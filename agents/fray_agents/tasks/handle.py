@@ -11,6 +11,7 @@ from typing import Protocol
 
 from fray_agents.host.container_engine import ContainerSpec
 from fray_agents.runner.limits import Limits
+from fray_agents.runner.task_log import SEAL_INTERVAL
 from fray_agents.runner.untrusted_files import read_file
 from fray_agents.tasks.outputs import FoundOutputs
 from fray_layouts.errors import Temporary
@@ -50,6 +51,7 @@ class TaskSpec:
         held: descriptors by which it holds what it has of the host; open until nothing of it is left.
         result_limit: bytes that its result may have.
         spool_limit: bytes of log chunks on disk beyond which the task's output waits.
+        seal_interval: seconds between two chunks of its log that are not full.
         container: where it runs; None: on the host.
         limits: what it may use at most.
         oom_counter: file whose `oom_kill` line counts out-of-memory kills; by default the one of the own cgroup.
@@ -70,6 +72,7 @@ class TaskSpec:
     held: Sequence[int] = ()
     result_limit: int = RESULT_LIMIT
     spool_limit: int = SPOOL_LIMIT
+    seal_interval: float = SEAL_INTERVAL
     container: ContainerSpec | None = None
     oom_counter: Path | None = None
     limits: Limits = Limits()  # noqa: RUF009  nobody changes it

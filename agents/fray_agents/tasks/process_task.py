@@ -366,6 +366,7 @@ def _start_request(spec: TaskSpec, deadline: float) -> dict[str, Any]:
         "deadline": deadline,
         "result_limit": spec.result_limit,
         "spool_limit": spec.spool_limit,
+        "seal_interval": spec.seal_interval,
         "in_container": spec.container is not None,
         "limits": vars(spec.limits),
         "oom_counter": str(spec.oom_counter or (HOST_OOM_COUNTER if spec.container is not None else "")),

@@ -17,22 +17,34 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
-from fray_agents.runner.task_log import CHUNK_BYTES, LineFormatter, LogChunks, chunk_name
+from fray_agents.runner.task_log import CHUNK_BYTES, STREAMS, LineFormatter, LogChunks, chunk_name
 from fray_agents.tasks.handle import TaskFile
-
-STREAMS = ("stdout", "stderr")
 
 current_log: ContextVar[ThreadLog | None] = ContextVar("fray_task_log", default=None)
 os.register_at_fork(after_in_child=lambda: current_log.set(None))  # its files and its lock are the parent's
 
 
-class ThreadLog:
-    """One task's log: written by any thread, uploaded by the agent's loop, in which it is made."""
+class Echo(Protocol):
+    """How the process's own streams show what one task prints."""
 
-    def __init__(self, directory: Path) -> None:
+    def write(self, name: str, stream: TextIO, text: str) -> None:
+        """Show a text that was printed to the stream of this name."""
+
+    def end(self) -> None:
+        """Show the lines that the task has not finished."""
+
+
+class ThreadLog:
+    """One task's log: written by any thread, uploaded by the agent's loop, in which it is made.
+
+    echo: how the process's own streams show what it prints; None: as it is.
+    """
+
+    def __init__(self, directory: Path, echo: Echo | None = None) -> None:
         directory.mkdir(parents=True, exist_ok=True)
+        self.echo = echo
         self._directory = directory
         self._loop = asyncio.get_running_loop()
         self._lines = {name: LineFormatter(name) for name in STREAMS}
@@ -89,11 +101,14 @@ class OutputTee:
 
     def write(self, text: str) -> int:
         """As `TextIO.write`."""
-        count = self.stream.write(text)
         log = current_log.get()
+        if log is None or log.echo is None:
+            self.stream.write(text)
+        else:
+            log.echo.write(self._name, self.stream, text)
         if log is not None:
             log.write(self._name, text)
-        return count
+        return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
         """As `TextIO.writelines`."""

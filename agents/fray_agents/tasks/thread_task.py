@@ -31,9 +31,12 @@ log = logging.getLogger("fray")
 
 
 class ThreadTask:
-    """A callable in a thread; see `TaskHandle` for what is not described here. A command still is a process."""
+    """A callable in a thread; see `TaskHandle` for what is not described here. A command still is a process.
 
-    def __init__(self, spec: TaskSpec) -> None:
+    echo: as for `ThreadLog`.
+    """
+
+    def __init__(self, spec: TaskSpec, echo: thread_output.Echo | None = None) -> None:
         self.usage: ResourceUsage | None = None  # nobody knows a thread's share of its process
         self.unkilled: list[int] = []
         self.exit: asyncio.Future[TaskExit] = asyncio.get_running_loop().create_future()
@@ -42,17 +45,19 @@ class ThreadTask:
         self._why = ""
         self._on_stop: Callable[[], None] = self._interrupt
         self._stopping = threading.Lock()
-        self._log = thread_output.ThreadLog(spec.directory / "log")
+        self._log = thread_output.ThreadLog(spec.directory / "log", echo)
         self._thread = threading.Thread(target=self._work, name=spec.env["FRAY_JOB_ID"], daemon=True)
         if spec.timeout is not None:
             self._loop.call_later(spec.timeout, self.stop, spec.grace, ExitKind.TIMEOUT)
 
     @classmethod
-    async def start(cls, spec: TaskSpec, deadline: float, lock_fd: int | None) -> TaskHandle:
+    async def start(
+        cls, spec: TaskSpec, deadline: float, lock_fd: int | None, echo: thread_output.Echo | None = None
+    ) -> TaskHandle:
         """As `ProcessTask.start`; the deadline means nothing here: no thread outlives its agent's process."""
         if spec.callable_pickle is None:
             return await ProcessTask.start(spec, deadline, lock_fd)
-        started = cls(spec)
+        started = cls(spec, echo)
         started._begin()
         return started
 
@@ -131,6 +136,8 @@ class ThreadTask:
             end = self._exit_of(error)
         except BaseException as error:
             end = _host_failed(error)
+        if self._log.echo is not None:
+            self._log.echo.end()
         self._loop.call_soon_threadsafe(self._end, end)
 
     def _call(self) -> TaskExit:

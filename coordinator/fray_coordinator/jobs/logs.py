@@ -33,6 +33,39 @@ class LogLine:
     complete: bool
 
 
+@dataclass(slots=True)
+class LogCursor:
+    """A reader's place in a job's log, which goes through all attempts from `attempt` on.
+
+    Attributes:
+        attempt, number: of the chunk to read next.
+    """
+
+    core: Core
+    attempt: int = 1
+    number: int = 1
+
+    async def next_chunk(self, job: JobRecord) -> list[LogLine] | None:
+        """Read the next chunk; None if none is there by what `job`, its record as last read, says.
+
+        Raises BadRecord: it is not in the log format.
+        """
+        while (chunk := await _chunk(self.core, job, self.attempt, self.number)) is None:
+            if self.attempt >= job.attempt:
+                return None
+            self.attempt, self.number = self.attempt + 1, 1
+        self.number += 1
+        return chunk
+
+    async def skip_to_last(self, job: JobRecord) -> bool:
+        """Go to the last chunk of this attempt that is stored by now; whether any was passed over. Costs one list."""
+        prefix = WorkKeys.log_prefix(job.id, self.attempt, 0)
+        rows = await self.core.store.list(prefix, after=WorkKeys.log(job.id, self.attempt, 0, self.number))
+        numbers = [number for row in rows if (number := WorkKeys.parse_log(row.key)) is not None]
+        self.number = max([self.number, *numbers])
+        return bool(numbers)
+
+
 async def follow_chunks(
     core: Core, job_id: str, on_waiting: Callable[[JobRecord, str], None] | None = None
 ) -> AsyncGenerator[list[LogLine], None]:
@@ -45,26 +78,21 @@ async def follow_chunks(
         JobNotFound, JobGone: as `wait_for`.
     """
     watched, pace, reasons = WatchedJobs(core, [job_id]), PollBackoff(core), WaitingReasons(core)
-    activity = ActivityReports(core, on_waiting)
-    attempt, number = 1, 1
+    activity, cursor = ActivityReports(core, on_waiting), LogCursor(core)
     while True:
         if await watched.poll():
             pace.reset()
         job = watched.known[job_id].record
-        while (chunk := await _chunk(core, job, attempt, number)) is not None:
+        while (chunk := await cursor.next_chunk(job)) is not None:
             yield chunk
-            number += 1
             pace.reset()
-        if attempt < job.attempt:
-            attempt, number = attempt + 1, 1
-        elif is_terminal(job):
+        if is_terminal(job):
             return
-        else:
-            if on_waiting is not None and (why := await reasons.update([job])):
-                on_waiting(job, why)
-            if number == 1:
-                await activity.update(job)
-            await pace.sleep()
+        if on_waiting is not None and (why := await reasons.update([job])):
+            on_waiting(job, why)
+        if cursor.number == 1:
+            await activity.update(job)
+        await pace.sleep()
 
 
 async def read_logs(core: Core, job: JobRecord, max_lines: int | None = None) -> list[LogLine]:

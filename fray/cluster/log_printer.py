@@ -1,0 +1,158 @@
+"""What jobs print, on this program's own streams: each line behind the id of its job, in the job's colour.
+
+A thread of its own prints, so that nobody waits for a terminal that is stopped or slow: of what it cannot keep up with,
+lines are left out, and that is said.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterable, Mapping
+from contextvars import copy_context
+from itertools import cycle, groupby
+from typing import TextIO
+
+from fray.wait_line import above_line
+from fray_agents.runner.task_log import STREAMS
+
+SWITCH_VARIABLE = "FRAY_LOG_TO_DRIVER"
+"""1 shows the output of jobs wherever this program prints, 0 shows it nowhere."""
+
+MAX_QUEUED_LINES = 10_000
+"""Lines that wait for the terminal, some megabytes: more than a person reads, and a second of most screens."""
+
+_colors = cycle((36, 33, 35, 32, 34))
+"""SGR codes of the jobs' prefixes, in turn: cyan, yellow, magenta, green, blue. Red is for errors."""
+
+
+def shows_output() -> bool:
+    """Whether this program shows what its jobs print: as FRAY_LOG_TO_DRIVER says, else in terminals and notebooks."""
+    said = os.environ.get(SWITCH_VARIABLE, "")
+    return said != "0" if said else _is_seen(sys.stdout)
+
+
+def _is_seen(stream: object) -> bool:
+    """Whether a person looks at what is written there: a terminal, or a notebook, whose streams are none."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return hasattr(shell, "kernel") or bool(stream is not None and getattr(stream, "isatty", bool)())
+
+
+class JobPrefix:
+    """What stands before each line of a job; the next job's has another colour."""
+
+    def __init__(self, job_id: str) -> None:
+        self._job_id = job_id
+        self._color = next(_colors)
+
+    def by_stream(self, attempt: int) -> Mapping[str, str]:
+        """The prefix on either stream: in colour where a person looks, unless NO_COLOR says no."""
+        plain = f"({self._job_id})" if attempt == 1 else f"({self._job_id} #{attempt})"
+        colored = f"\x1b[{self._color}m{plain}\x1b[0m"
+        return {
+            name: f"{colored if _is_seen(getattr(sys, name)) and 'NO_COLOR' not in os.environ else plain} "
+            for name in STREAMS
+        }
+
+
+class LineEcho:
+    """What a task prints that is a thread here, shown at once: whole lines, each behind the job's id.
+
+    A progress bar, which goes back to the beginning of its line again and again, is shown as it is.
+    """
+
+    def __init__(self, job_id: str, attempt: int) -> None:
+        self._prefix = JobPrefix(job_id).by_stream(attempt)
+        self._unfinished: dict[str, tuple[TextIO, str]] = {}
+        self._lock = threading.RLock()  # writing may run a finalizer that prints
+
+    def write(self, name: str, stream: TextIO, text: str) -> None:
+        """Show the lines that `text` finishes on the stream of this name."""
+        if "\r" in text:
+            stream.write(text)
+            return
+        with self._lock:
+            _, before = self._unfinished.get(name, (stream, ""))
+            *lines, rest = (before + text).split("\n")
+            self._unfinished[name] = stream, rest
+        if lines:
+            with above_line():
+                stream.write("".join(f"{self._prefix[name]}{line}\n" for line in lines))
+
+    def end(self) -> None:
+        """Show the lines that the task has not finished."""
+        for name, (stream, rest) in list(self._unfinished.items()):
+            if rest:
+                self.write(name, stream, "\n")
+
+
+class LogPrinter:
+    """The thread that prints, started by the first line; one for all clusters of a process."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._queued: list[tuple[str, str]] = []
+        self._left_out = 0
+        self._printing = False
+        self._context = copy_context()
+        self._thread: threading.Thread | None = None
+
+    def belong_here(self) -> None:
+        """From now on print in the caller's context: notebooks show what is printed under the cell that waits."""
+        self._context = copy_context()
+
+    def put(self, lines: Iterable[tuple[str, str]]) -> None:
+        """Have lines printed, each for a stream, "stdout" or "stderr"; returns at once."""
+        with self._changed:
+            for line in lines:
+                if len(self._queued) < MAX_QUEUED_LINES:
+                    self._queued.append(line)
+                else:
+                    self._left_out += 1
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="fray-output", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def flush(self, timeout: float) -> None:
+        """Wait until all is printed, at most `timeout` seconds."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._queued and not self._printing, timeout)
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._queued)
+                lines, self._queued = self._queued, []
+                left_out, self._left_out = self._left_out, 0
+                self._printing = True
+            if left_out:
+                lines.append(("stderr", f"fray: {left_out:,} lines of jobs are left out: this terminal is too slow"))
+            self._context.copy().run(_print, lines)
+            with self._changed:
+                self._printing = False
+                self._changed.notify_all()
+
+
+def _print(lines: Iterable[tuple[str, str]]) -> None:
+    for name, group in groupby(lines, lambda line: line[0]):
+        stream = getattr(sys, name)
+        try:
+            with above_line():
+                stream.write("".join(f"{text}\n" for _, text in group))
+                stream.flush()
+        except (AttributeError, OSError, ValueError):
+            pass  # it is closed, or there is none: nobody reads what jobs print
+
+
+printer = LogPrinter()
+
+
+def _forget() -> None:
+    global printer
+    printer = LogPrinter()
+
+
+os.register_at_fork(after_in_child=_forget)  # the thread, and perhaps the lock, are the parent's
