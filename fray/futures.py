@@ -1,15 +1,18 @@
 """Futures of tasks; that of a generator function also yields values while the function runs.
 
-`result_of` and `wait` take every kind of future that Fray has, and any other value as one that is ready.
+All are standard futures that coroutines may await. `result_of` and `wait` take every kind of future that Fray has, and
+any other value as one that is ready.
 """
 
+import asyncio
 import concurrent.futures
 import reprlib
 import threading
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future
 from typing import Any, Generic, Protocol, TypeVar
+
+from fray.sync import running_future
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -20,47 +23,20 @@ _READY: Future[None] = Future()
 _READY.set_result(None)
 
 
-class ShowsOutcome:
-    """A future whose repr says whether it is done, and with what."""
-
-    __slots__ = ()
-
-    def __repr__(self: Any) -> str:
-        return f"<{type(self).__name__} {self._outcome()}>"
-
-    def _outcome(self: Any) -> str:
-        if not self.done():
-            return "pending"
-        try:
-            error = self.exception()
-        except CancelledError:
-            return "cancelled"
-        return f"raised {reprlib.repr(error)}" if error is not None else f"returned {reprlib.repr(self.result())}"
-
-
 class SupportsResult(Protocol[T_co]):
     """A future of a value, whether a task's or an actor's, for type checkers."""
 
     def result(self, timeout: float | None = None) -> T_co: ...
 
 
-class HasReadySignal(ABC):
-    """A future whose readiness another future signals."""
+class TaskFuture(Future[T]):
+    """The outcome of a task: a standard future, except that `exception` without a timeout does not wait.
 
-    __slots__ = ()
+        score = await pool.submit(evaluate, model)
+        scores = await asyncio.gather(*pool.map(evaluate, models))
 
-    @property
-    @abstractmethod
-    def ready_signal(self) -> Future[Any]:
-        """Done as soon as asking for the next value would not wait."""
-
-    @abstractmethod
-    def result(self, timeout: float | None = None) -> Any:
-        """Wait for the value, and return it."""
-
-
-class TaskFuture(ShowsOutcome, Future[T]):
-    """The outcome of a task: a standard future, except that `exception` without a timeout does not wait."""
+    To cancel who awaits it is to `cancel` it, as with the futures of any executor: what has begun goes on.
+    """
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """What the task raised; None if it returned, or has not ended.
@@ -75,18 +51,33 @@ class TaskFuture(ShowsOutcome, Future[T]):
             return None
         return super().exception(timeout)
 
+    def __await__(self) -> Generator[Any, None, T]:
+        return asyncio.wrap_future(self).__await__()
 
-class GeneratorFuture(TaskFuture[list[T]], HasReadySignal, Generic[T]):
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._outcome()}>"
+
+    def _outcome(self) -> str:
+        if not self.done():
+            return "pending"
+        try:
+            error = self.exception()
+        except CancelledError:
+            return "cancelled"
+        return f"raised {reprlib.repr(error)}" if error is not None else f"returned {reprlib.repr(self.result())}"
+
+
+class GeneratorFuture(TaskFuture[list[T]], Generic[T]):
     """The values of a generator function that runs in another thread or process.
 
-    `next` waits for the next value, and raises what the generator raised; `result` waits for the end and returns all
-    values. The producer calls `produce` for each value, then `finish`.
+    `next` waits for the next value, and raises what the generator raised, as `async for` does; `result` waits for the
+    end and returns all values. The producer calls `produce` for each value, then `finish`.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._values: list[T] = []
-        self._next_ready: Future[T] = Future()
+        self._next_ready = running_future()
         self._yielded = 0
         self._lock = threading.Lock()
 
@@ -106,7 +97,7 @@ class GeneratorFuture(TaskFuture[list[T]], HasReadySignal, Generic[T]):
             self._announce()
 
     @property
-    def ready_signal(self) -> Future[T]:
+    def ready_signal(self) -> Future[None]:
         """Done as soon as `next` would not wait."""
         return self._next_ready
 
@@ -115,19 +106,29 @@ class GeneratorFuture(TaskFuture[list[T]], HasReadySignal, Generic[T]):
 
     def __next__(self) -> T:
         self._next_ready.result()
+        return self._next_value(StopIteration)
+
+    def __aiter__(self) -> AsyncIterator[T]:
+        return self
+
+    async def __anext__(self) -> T:
+        await asyncio.wrap_future(self._next_ready)
+        return self._next_value(StopAsyncIteration)
+
+    def _next_value(self, at_the_end: type[Exception]) -> T:
         with self._lock:
             value = self._values[self._yielded] if self._yielded < len(self._values) else _END
             self._yielded += value is not _END
             if self._yielded == len(self._values) and not self.done():
-                self._next_ready = Future()
+                self._next_ready = running_future()
         if value is not _END:
             return value
         self.result()
-        raise StopIteration
+        raise at_the_end
 
     def _announce(self) -> None:
         if not self._next_ready.done():
-            self._next_ready.set_result(_END)
+            self._next_ready.set_result(None)
 
 
 def run_into(function: Callable[..., Any], args: Iterable[Any], future: Future[Any]) -> None:
@@ -153,7 +154,7 @@ def _fail(future: Future[Any], error: BaseException) -> None:
 
 def result_of(ref: Any) -> Any:
     """Wait for a future and return its result, or raise its exception; any other value is returned as it is."""
-    return ref.result() if isinstance(ref, (Future, HasReadySignal)) else ref
+    return ref.result() if isinstance(ref, Future) else ref
 
 
 def wait(refs: Sequence[T], num_returns: int = 1) -> tuple[list[T], list[T]]:
@@ -173,7 +174,7 @@ def wait(refs: Sequence[T], num_returns: int = 1) -> tuple[list[T], list[T]]:
 
 def _signal(ref: object) -> Future[Any]:
     match ref:
-        case HasReadySignal():
+        case GeneratorFuture():
             return ref.ready_signal
         case Future():
             return ref

@@ -8,6 +8,7 @@ loop is opened anew (`fray_coordinator.per_loop`).
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import os
 import threading
@@ -43,6 +44,13 @@ def persist(act: Callable[[], T], waits: str) -> T:
         except StoreError as error:
             log.warning("%s waits for the storage: %s", waits, error)
             time.sleep(next(pauses))
+
+
+def running_future() -> Future[Any]:
+    """A future that nobody who waits for it can cancel."""
+    future = Future[Any]()
+    future.set_running_or_notify_cancel()
+    return future
 
 
 class LoopThread:
@@ -100,8 +108,7 @@ class _LoopCall(Generic[T]):
     """A coroutine in the loop; `outcome` is set when it has ended, however it was cancelled."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
-        self.outcome: Future[T] = Future()
-        self.outcome.set_running_or_notify_cancel()  # so that cancelling a wait for it does not cancel the future
+        self.outcome: Future[T] = running_future()
         self._coroutine = coroutine
         self._task: asyncio.Task[T] | None = None
 
@@ -143,6 +150,29 @@ def start(coroutine: Coroutine[Any, Any, T]) -> Future[T]:
 async def awaited(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine in the background loop, and await its result in the caller's; see `LoopThread.awaited`."""
     return await _loop_thread.awaited(coroutine)
+
+
+async def in_thread(wait: Callable[[], T]) -> T:
+    """Await a function that blocks for long, in a daemon thread: neither the caller's loop nor the program's end waits.
+
+    A cancelled caller leaves the function to its end.
+    """
+    return await asyncio.wrap_future(start_in_thread(wait))
+
+
+def start_in_thread(wait: Callable[[], T]) -> Future[T]:
+    """Begin `wait` in a daemon thread, within the caller's context, and return a future of its result."""
+    outcome: Future[T] = running_future()
+    context = contextvars.copy_context()
+
+    def call() -> None:
+        try:
+            outcome.set_result(context.run(wait))
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    threading.Thread(target=call, name="fray-wait", daemon=True).start()
+    return outcome
 
 
 class LoopWaiter(Protocol):

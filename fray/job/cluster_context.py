@@ -5,7 +5,6 @@ import os
 import secrets
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar, overload
 
@@ -15,7 +14,7 @@ from fray.actor.handle import ActorHandle, cluster_at
 from fray.cluster.current import current_cluster
 from fray.cluster.storage import StorageCluster
 from fray.errors import FrayError
-from fray.futures import GeneratorFuture, result_of
+from fray.futures import GeneratorFuture, TaskFuture, result_of
 from fray.job.job_context import JobContext, Lifetime, checked_workers, map_refs
 from fray.pool.objects import ObjectRef, fetch
 from fray.pool.worker_pool import WorkerPool
@@ -82,8 +81,8 @@ class ClusterContext(JobContext):
     @overload
     def run(self, fn: Callable[..., Iterator[T]], *args: Any, name: str | None = None) -> GeneratorFuture[T]: ...
     @overload
-    def run(self, fn: Callable[..., T], *args: Any, name: str | None = None) -> Future[T]: ...
-    def run(self, fn: Callable[..., Any], *args: Any, name: str | None = None) -> Future[Any]:
+    def run(self, fn: Callable[..., T], *args: Any, name: str | None = None) -> TaskFuture[T]: ...
+    def run(self, fn: Callable[..., Any], *args: Any, name: str | None = None) -> TaskFuture[Any]:
         return self._pool.submit(fn, *args)
 
     def create_actor(

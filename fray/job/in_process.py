@@ -6,7 +6,7 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar, overload
 
 from fray import futures
@@ -17,7 +17,7 @@ from fray.types import JobStatus
 
 T = TypeVar("T")
 
-CallRunner = Callable[[Callable[[], Any]], "Future[Any]"]
+CallRunner = Callable[[Callable[[], Any]], "TaskFuture[Any]"]
 
 
 class _LocalContext(JobContext):
@@ -64,14 +64,14 @@ class _LocalContext(JobContext):
         raise NotImplementedError
 
 
-def _deleted(call: Callable[[], Any]) -> Future[Any]:
+def _deleted(call: Callable[[], Any]) -> TaskFuture[Any]:
     """The runner of a deleted actor: every call fails."""
     future = TaskFuture[Any]()
     future.set_exception(ActorUnavailableError("the actor was deleted; create another one"))
     return future
 
 
-def _future_of(fn: Callable[..., Any]) -> Future[Any]:
+def _future_of(fn: Callable[..., Any]) -> TaskFuture[Any]:
     return GeneratorFuture() if inspect.isgeneratorfunction(fn) else TaskFuture()
 
 
@@ -85,8 +85,8 @@ class SyncContext(_LocalContext):
     @overload
     def run(self, fn: Callable[..., Iterator[T]], *args: Any, name: str | None = None) -> GeneratorFuture[T]: ...
     @overload
-    def run(self, fn: Callable[..., T], *args: Any, name: str | None = None) -> Future[T]: ...
-    def run(self, fn: Callable[..., Any], *args: Any, name: str | None = None) -> Future[Any]:
+    def run(self, fn: Callable[..., T], *args: Any, name: str | None = None) -> TaskFuture[T]: ...
+    def run(self, fn: Callable[..., Any], *args: Any, name: str | None = None) -> TaskFuture[Any]:
         future = _future_of(fn)
         futures.run_into(fn, args, future)
         return future
@@ -97,9 +97,9 @@ class SyncContext(_LocalContext):
     def _one_at_a_time(self) -> CallRunner:
         turn = threading.RLock()
 
-        def run(call: Callable[[], Any]) -> Future[Any]:
+        def run(call: Callable[[], Any]) -> TaskFuture[Any]:
             with turn:
-                future: Future[Any] = self.run(call)
+                future: TaskFuture[Any] = self.run(call)
                 return future
 
         return run
@@ -123,8 +123,8 @@ class ThreadContext(_LocalContext):
     @overload
     def run(self, fn: Callable[..., Iterator[T]], *args: Any, name: str | None = None) -> GeneratorFuture[T]: ...
     @overload
-    def run(self, fn: Callable[..., T], *args: Any, name: str | None = None) -> Future[T]: ...
-    def run(self, fn: Callable[..., Any], *args: Any, name: str | None = None) -> Future[Any]:
+    def run(self, fn: Callable[..., T], *args: Any, name: str | None = None) -> TaskFuture[T]: ...
+    def run(self, fn: Callable[..., Any], *args: Any, name: str | None = None) -> TaskFuture[Any]:
         future = _future_of(fn)
         with self._lock:
             if self._made is None:
@@ -141,7 +141,7 @@ class ThreadContext(_LocalContext):
     def _one_at_a_time(self) -> CallRunner:
         thread = ThreadPoolExecutor(1, thread_name_prefix="fray-actor")
 
-        def run(call: Callable[[], Any]) -> Future[Any]:
+        def run(call: Callable[[], Any]) -> TaskFuture[Any]:
             future = _future_of(call)
             thread.submit(futures.run_into, call, (), future)
             return future
@@ -172,6 +172,6 @@ class LocalActorMethod:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.remote(*args, **kwargs).result()
 
-    def remote(self, *args: Any, **kwargs: Any) -> Future[Any]:
+    def remote(self, *args: Any, **kwargs: Any) -> TaskFuture[Any]:
         """Start the call; `get` of the context gives what it returned."""
         return self._actor._run(functools.partial(self._method, *args, **kwargs))

@@ -1,12 +1,11 @@
 """The interface of job contexts: tasks, shared objects and actors, wherever they run."""
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self, TypeVar, overload
 
 from fray.errors import InvalidInput
-from fray.futures import GeneratorFuture, SupportsResult, result_of, wait
+from fray.futures import GeneratorFuture, SupportsResult, TaskFuture, result_of, wait
 from fray.types import JobStatus
 
 T = TypeVar("T")
@@ -43,8 +42,8 @@ class JobContext(Protocol):
     @overload
     def run(self, fn: Callable[..., Iterator[T]], *args: Any, name: str | None = None) -> GeneratorFuture[T]: ...
     @overload
-    def run(self, fn: Callable[..., T], *args: Any, name: str | None = None) -> Future[T]: ...
-    def run(self, fn: Callable[..., Any], *args: Any, name: str | None = None) -> Future[Any]:
+    def run(self, fn: Callable[..., T], *args: Any, name: str | None = None) -> TaskFuture[T]: ...
+    def run(self, fn: Callable[..., Any], *args: Any, name: str | None = None) -> TaskFuture[Any]:
         """Start the task `fn(*args)`. The future of a generator function also yields its values, while they come.
 
         Args:

@@ -2,10 +2,10 @@
 
 import threading
 from collections.abc import Sequence
-from concurrent.futures import Future
 from typing import Any
 
 from fray.cluster.storage import StorageCluster
+from fray.futures import TaskFuture
 from fray.pool.dispatcher import Dispatcher, PoolClosed
 from fray.pool.pool_task import packed_task
 from fray.pool.transport import TaskCall
@@ -39,7 +39,7 @@ class DirectTransport:
     def unfinished(self) -> int:
         return self._dispatcher.unfinished
 
-    def submit(self, calls: Sequence[TaskCall], workers: int) -> list[Future[Any]]:
+    def submit(self, calls: Sequence[TaskCall], workers: int) -> list[TaskFuture[Any]]:
         tasks = [packed_task(self._name, call.function, call.args, call.kwargs) for call in calls]
         self._dispatcher.submit(tasks)
         return [each.future for each in tasks]

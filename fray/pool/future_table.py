@@ -4,7 +4,7 @@ import pickle
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import InvalidStateError
 from contextlib import suppress
 from types import MappingProxyType
 from typing import Any
@@ -25,8 +25,8 @@ class FutureTable:
         self._own_only = own_only
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._futures: dict[str, Future[Any]] = {}
-        self._by_key: dict[str, Future[Any]] = {}
+        self._futures: dict[str, TaskFuture[Any]] = {}
+        self._by_key: dict[str, TaskFuture[Any]] = {}
         self._runs: dict[str, int] = {}  # of the keys that were run again
         self._items: dict[str, int] = {}
         self._open: set[str] = set()
@@ -35,7 +35,7 @@ class FutureTable:
         self._ended_at = time.monotonic()
 
     @property
-    def futures(self) -> Mapping[str, Future[Any]]:
+    def futures(self) -> Mapping[str, TaskFuture[Any]]:
         """The futures by key, each of its latest run, in the order in which the keys became known."""
         return MappingProxyType(self._by_key)
 
@@ -57,7 +57,7 @@ class FutureTable:
         """The id of the task that runs a key once more."""
         return task_id(key, self._runs.get(key, 1) + 1)
 
-    def enter(self, task: str, yields: bool = False, anonymous: bool = False) -> Future[Any]:
+    def enter(self, task: str, yields: bool = False, anonymous: bool = False) -> TaskFuture[Any]:
         """The future of a task, a new one if the task was not known. Raises PoolClosed.
 
         Args:
@@ -128,7 +128,7 @@ class FutureTable:
             self._closed = self._closed or why
         self.fail_all(PoolClosed(self._closed))
 
-    def _settle(self, future: Future[Any], outcome: TaskOutcome) -> None:
+    def _settle(self, future: TaskFuture[Any], outcome: TaskOutcome) -> None:
         if future.done():
             return
         try:
@@ -136,7 +136,7 @@ class FutureTable:
         except (Exception, SystemExit) as error:  # the classes may live in modules that only the worker has
             self._end(outcome.task, error)
 
-    def _apply(self, future: Future[Any], outcome: TaskOutcome) -> None:
+    def _apply(self, future: TaskFuture[Any], outcome: TaskOutcome) -> None:
         match outcome.kind:
             case OutcomeKind.ITEM if isinstance(future, GeneratorFuture):
                 self._produce(future, outcome)

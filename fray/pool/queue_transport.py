@@ -9,11 +9,11 @@ from __future__ import annotations
 import functools
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from typing import Any
 
 from fray.cluster.storage import StorageCluster
 from fray.errors import InvalidInput, Permanent
+from fray.futures import TaskFuture
 from fray.pool import queue_worker
 from fray.pool.dispatcher import PoolClosed
 from fray.pool.future_table import FutureTable
@@ -122,7 +122,7 @@ class QueueTransport:
         return f"{self._cluster.root}/{self._tasks.files}"
 
     @property
-    def futures(self) -> Mapping[str, Future[Any]]:
+    def futures(self) -> Mapping[str, TaskFuture[Any]]:
         return self._table.futures
 
     @property
@@ -137,7 +137,7 @@ class QueueTransport:
     def unfinished(self) -> int:
         return self._table.unfinished
 
-    def submit(self, calls: Sequence[TaskCall], workers: int) -> list[Future[Any]]:
+    def submit(self, calls: Sequence[TaskCall], workers: int) -> list[TaskFuture[Any]]:
         self._check_open()
         keyed = [(self._task(call), call) for call in calls]
         items = [self._item(key, call) for key, call in keyed]

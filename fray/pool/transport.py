@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from fray.errors import InvalidInput
+from fray.futures import TaskFuture
 from fray.pool.pool_task import PackedFunction
 
 SPARE_SECONDS = 30.0
@@ -73,7 +73,7 @@ class Transport(Protocol):
     def unfinished(self) -> int:
         """How many tasks are not done."""
 
-    def submit(self, calls: Sequence[TaskCall], workers: int) -> list[Future[Any]]:
+    def submit(self, calls: Sequence[TaskCall], workers: int) -> list[TaskFuture[Any]]:
         """Submit calls, in this order. workers: how many there may be.
 
         Raises:

@@ -1,19 +1,21 @@
 """A pool of workers for tasks that keep nothing between them."""
 
-import concurrent.futures
 import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Literal, ParamSpec, Self, TypeVar
 
+from fray import sync
 from fray.cluster.current import current_cluster
 from fray.cluster.storage import StorageCluster
 from fray.display import Shown, ShownTable
 from fray.errors import InvalidInput
+from fray.futures import TaskFuture
+from fray.pool.completed import CompletedFutures
 from fray.pool.direct_transport import DirectTransport
 from fray.pool.dispatcher import PoolClosed
 from fray.pool.objects import ObjectRef
@@ -25,6 +27,7 @@ from fray_coordinator.errors import StoreError
 from fray_layouts.queue_keys import QUEUE_NAME
 from fray_layouts.spec_checks import check_name
 
+F = TypeVar("F", bound=Future[Any])
 P = ParamSpec("P")
 S = TypeVar("S")
 T = TypeVar("T")
@@ -157,7 +160,7 @@ class WorkerPool(Shown):
         return self._transport.workers
 
     @property
-    def futures(self) -> Mapping[str, Future[Any]]:
+    def futures(self) -> Mapping[str, TaskFuture[Any]]:
         """The futures of a pool with a queue, by the keys of their tasks, in the order of submission.
 
         All that had a key or were there when this driver attached; of those that it submits without one, what is not
@@ -175,7 +178,11 @@ class WorkerPool(Shown):
         """
         self._transport.await_workers(self._transport.wanted if min_workers is None else min_workers, timeout)
 
-    def submit(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+    async def wait_for_workers_async(self, min_workers: int | None = None, timeout: float = 60.0) -> None:
+        """`wait_for_workers`, for coroutines."""
+        await sync.in_thread(lambda: self.wait_for_workers(min_workers, timeout))
+
+    def submit(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> TaskFuture[T]:
         """Run `fn(*args, **kwargs)` on a worker, and return a future of its result at once.
 
         Function and arguments are pickled before this returns, so later changes to them have no effect.
@@ -186,7 +193,7 @@ class WorkerPool(Shown):
         """
         return self._submit([TaskCall(packed_function(fn), args, kwargs)])[0]
 
-    def submit_as(self, key: str, fn: Callable[..., T], *args: Any, **kwargs: Any) -> Future[T]:
+    def submit_as(self, key: str, fn: Callable[..., T], *args: Any, **kwargs: Any) -> TaskFuture[T]:
         """`submit` a task under a key that is run once: where the key has a task or a result, that is its future.
 
         Only of a pool with a queue, where a driver that died and attaches again submits the same keys.
@@ -194,7 +201,9 @@ class WorkerPool(Shown):
         known = self._queued("submit_as").futures.get(key)
         return known if known is not None else self._submit([TaskCall(packed_function(fn), args, kwargs, key)])[0]
 
-    def map_as(self, fn: Callable[[S], T], items: Mapping[str, S], *, retry_failed: bool = False) -> list[Future[T]]:
+    def map_as(
+        self, fn: Callable[[S], T], items: Mapping[str, S], *, retry_failed: bool = False
+    ) -> list[TaskFuture[T]]:
         """Submit `fn(item)` for each key and item as `submit_as` does, in one push; the futures in their order.
 
             pool = WorkerPool.attach("nightly", create=True)
@@ -213,7 +222,7 @@ class WorkerPool(Shown):
         self._submit([TaskCall(function, (items[key],), {}, key, again=key in known) for key in missing])
         return [known[key] for key in items]
 
-    def map(self, fn: Callable[[S], T], items: Iterable[S]) -> list[Future[T]]:
+    def map(self, fn: Callable[[S], T], items: Iterable[S]) -> list[TaskFuture[T]]:
         """Submit `fn(item)` for each item, and return the futures in their order, at once.
 
         The function is packed once for all. `as_completed` gives the futures as they are done.
@@ -237,17 +246,15 @@ class WorkerPool(Shown):
         return self._queued("folder").folder
 
     def as_completed(
-        self, futures: Iterable[Future[T]], timeout: float | None = None, progress: str = ""
-    ) -> Iterator[Future[T]]:
-        """The futures as they are done.
+        self, futures: Iterable[F], timeout: float | None = None, progress: str = ""
+    ) -> CompletedFutures[F]:
+        """The futures as they are done, for `for` and, in coroutines, for `async for`.
 
         Args:
             timeout: seconds for all of them; then the builtin TimeoutError.
             progress: title of a bar that shows how many are; none is shown without.
         """
-        wanted = list(futures)
-        done = concurrent.futures.as_completed(wanted, timeout)
-        return with_progress_bar(done, len(wanted), progress) if progress else done
+        return CompletedFutures(futures, timeout, progress)
 
     def resize(self, num_workers: int | Sequence[int]) -> None:
         """Change the number of workers; returns at once. Workers that are too many end when they have nothing to do.
@@ -289,6 +296,14 @@ class WorkerPool(Shown):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.shutdown(wait=kind is None)
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await sync.in_thread(lambda: self.shutdown(wait=kind is None))
+
     def __repr__(self) -> str:
         state = "shut down" if self._ended.is_set() else f"{self.size} of {self._transport.wanted} workers"
         return f"<WorkerPool {self._name!r}: {state}, {self._transport.unfinished} unfinished tasks>"
@@ -300,7 +315,7 @@ class WorkerPool(Shown):
         }
         return ShownTable.of(f"pool {self._name}", facts)
 
-    def _submit(self, calls: list[TaskCall]) -> list[Future[Any]]:
+    def _submit(self, calls: list[TaskCall]) -> list[TaskFuture[Any]]:
         if self._ended.is_set():
             raise PoolClosed("the pool was shut down")
         futures = self._transport.submit(calls, self._limits.most) if calls else []
@@ -359,14 +374,3 @@ class WorkerPool(Shown):
 
 def _has_failed(future: Future[Any]) -> bool:
     return future.done() and future.exception() is not None
-
-
-def with_progress_bar(items: Iterable[T], total: int, title: str) -> Iterator[T]:
-    """Yield the items, with a bar on stderr that counts them up to `total` if that is a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        yield from progress.track(items, total=total, description=title)

@@ -1,5 +1,8 @@
 """The future of a call to an actor.
 
+It is a standard future, but what makes one (a condition, lists of who waits) is made when somebody asks for it: most
+calls are asked for their `result` only.
+
 A call whose connection was lost is sent again as soon as that is known, whether anyone waits for its result or not.
 Whether it may be sent again at all is decided in `calling`.
 """
@@ -8,10 +11,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
-from typing import Any, Generic, TypeVar, cast
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from typing import Any, TypeVar, cast
 
-from fray.futures import HasReadySignal, ShowsOutcome
+from fray.futures import TaskFuture
 from fray_agents.rpc import ClientCall
 from fray_agents.rpc.errors import LOST_ERRORS, is_lost
 
@@ -73,8 +77,16 @@ class UnsentCall:
         function(self)
 
 
-class ActorFuture(ShowsOutcome, HasReadySignal, Generic[T]):
+_STANDARD_STATE = frozenset(vars(Future()))
+
+
+class ActorFuture(TaskFuture[T]):
     """The future of a call; asking for its result cancels nothing, and may be repeated.
+
+        score = future.result(timeout=10)  # in a thread
+        score = await future  # in a coroutine; whoever cancels that does not cancel the call
+
+    `concurrent.futures.wait` and `as_completed`, `asyncio.wrap_future` and `asyncio.gather` take it.
 
     Args:
         call: the call, which was sent or is lost.
@@ -83,14 +95,14 @@ class ActorFuture(ShowsOutcome, HasReadySignal, Generic[T]):
         queue: of the pool or handle that the call was made with.
     """
 
-    __slots__ = ("_again", "_call", "_coming", "_moved", "_queue")
+    __slots__ = ("_again", "_call", "_moved", "_queue", "_stands")
 
     def __init__(self, call: ClientCall | UnsentCall, again: Again, queue: RetryQueue) -> None:
-        self._call: ClientCall | UnsentCall = call
+        self._call: ClientCall | UnsentCall = call  # without super().__init__, see the module
         self._again: Again | None = again
         self._queue = queue
         self._moved: Future[None] | None = None
-        self._coming: Future[None] | None = None
+        self._stands = False
         call.add_done_callback(self._settled)
 
     def result(self, timeout: float | None = None) -> T:
@@ -127,24 +139,40 @@ class ActorFuture(ShowsOutcome, HasReadySignal, Generic[T]):
             return moved.done() and moved.exception() is not None
         return bool(call.done()) and not is_lost(call.exception())
 
-    def exception(self) -> BaseException | None:
-        """The exception that `result` would raise; None while the call is on its way, or if it succeeded.
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """The exception that `result` would raise; None if it succeeded, or without a timeout while it is on its way.
 
-        Never waits: ask `done` first, to tell these two apart. The cause is the traceback in the actor's process.
+        The cause is the traceback in the actor's process.
+
+        Args:
+            timeout: seconds to wait for the end. None does not wait: ask `done` first.
+
+        Raises:
+            TimeoutError: there is no result yet.
         """
+        if timeout is not None:
+            return super().exception(timeout)
         if not self.done():
             return None
         moved = self._moved
         return moved.exception() if moved is not None else self._call.exception()
 
-    @property
-    def ready_signal(self) -> Future[None]:
-        """A future that is done as soon as `result` would not wait."""
+    def cancel(self) -> bool:
+        """False: a call that was made is not taken back."""
+        return False
+
+    def __getattr__(self, name: str) -> Any:
+        """Become a standard future, when the first part of its state is asked for."""
+        if name not in _STANDARD_STATE:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         with _lock:
-            coming = self._coming = self._coming or Future()
+            if not self._stands:
+                super().__init__()
+                self.set_running_or_notify_cancel()
+                self._stands = True
         if self.done():
             self._announce()
-        return coming
+        return self.__dict__[name]
 
     def _settled(self, call: Any) -> None:
         error = call.exception()
@@ -155,12 +183,12 @@ class ActorFuture(ShowsOutcome, HasReadySignal, Generic[T]):
             self._announce()
 
     def _announce(self) -> None:
-        """Set `coming`; called once the call is done, and by whoever makes `coming`: one of the two sees the other."""
-        if self._coming is None:
+        """Tell who waits; called once the call is done, and by who makes the standard state: one sees the other."""
+        if not self._stands:
             return
-        with _lock:
-            if not self._coming.done():
-                self._coming.set_result(None)
+        error = self.exception()
+        with suppress(InvalidStateError):  # the other has told them
+            self.set_exception(error) if error is not None else self.set_result(self.result())
 
     def _lost(self, call: ClientCall | UnsentCall, error: ConnectionError) -> Future[None] | None:
         """Send `call` again, which was lost; done when it was sent. None: it has been sent again already."""

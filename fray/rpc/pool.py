@@ -6,15 +6,17 @@ caller said that this does no harm; see `calling`.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, Generic, TypeVar, cast
 
 from fray.cluster.actors import ActorEndpoint, ActorId
 from fray.errors import ActorNotFoundError, CallInterrupted
 from fray.rpc.balancer import Balancer
 from fray.rpc.calling import ActorCaller, ActorMethod, ReachedActor, RetryPolicy, checked_method
+from fray.sync import running_future
 from fray_agents.rpc import Channel, ClientCall
 from fray_agents.rpc.errors import LOST_ERRORS, is_lost
 
@@ -217,7 +219,7 @@ class BroadcastHandle(Generic[T]):
 
 
 class BroadcastFuture:
-    """The future of one actor's answer to a broadcast; what it raised is a result too.
+    """The future of one actor's answer to a broadcast, which coroutines may await; what it raised is a result too.
 
     Attributes:
         endpoint: the actor.
@@ -251,3 +253,10 @@ class BroadcastFuture:
         if isinstance(self._call, ConnectionError):
             return self._call
         return self._call.exception() if self._call.done() else None
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        if not isinstance(self._call, ConnectionError):
+            ended = running_future()
+            self._call.add_done_callback(lambda _: ended.set_result(None))
+            yield from asyncio.wrap_future(ended)
+        return self.result()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
 from typing import Any, assert_type
 
 from fray.actor import ActorFuture, ActorGroup, ActorHandle, method, typed
 from fray.client import Client, JobHandle
-from fray.pool import WorkerPool
+from fray.pool import TaskFuture, WorkerPool
 from fray.queue import FileQueue, Lease
 from fray.types import Entrypoint, JobRequest
 
@@ -39,8 +38,12 @@ def calls(client: Client) -> None:
     assert_type(client.submit(JobRequest("job", Entrypoint.from_callable(square, args=[2]))), JobHandle)
 
 
+async def calls_in_a_loop(counter: ActorHandle[Counter]) -> None:
+    assert_type(await typed(counter).add.remote(1), int)
+
+
 def work(pool: WorkerPool, queue: FileQueue[str]) -> None:
-    assert_type(pool.submit(square, 2), Future[int])
+    assert_type(pool.submit(square, 2), TaskFuture[int])
     assert_type(queue.pop(), Lease[str] | None)
     for lease in queue:
         assert_type(lease.item, str)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import Future
 from typing import assert_type
 
 from fray.job import (
@@ -16,6 +15,7 @@ from fray.job import (
     fray_default_job_ctx,
     get_default_job_ctx,
 )
+from fray.pool import TaskFuture
 from fray.types import JobStatus
 
 
@@ -29,10 +29,10 @@ def numbers(count: int) -> Iterator[int]:
 
 def run(ctx: JobContext) -> None:
     futures = [ctx.run(square, x) for x in range(4)]
-    assert_type(futures, list[Future[int]])
+    assert_type(futures, list[TaskFuture[int]])
     ready, pending = ctx.wait(futures, num_returns=2)
-    assert_type(ready, list[Future[int]])
-    assert_type(pending, list[Future[int]])
+    assert_type(ready, list[TaskFuture[int]])
+    assert_type(pending, list[TaskFuture[int]])
     assert_type(ctx.get(futures[0]), int)
     assert_type(ctx.get(futures), list[int])
     table = ctx.put({"a": 1})

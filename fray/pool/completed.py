@@ -1,0 +1,76 @@
+"""Futures as they are done, for threads and for event loops, with a bar that counts them."""
+
+import asyncio
+import concurrent.futures
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+F = TypeVar("F", bound=Future[Any])
+
+
+class CompletedFutures(Iterator[F], AsyncIterator[F]):
+    """Each future once it is done; `for` waits for them in a thread, and `async for` in an event loop.
+
+    Args:
+        timeout: seconds for all of them, from the first step on; then the builtin TimeoutError.
+        title: of a bar on stderr that counts them, if that is a terminal; "" shows none.
+    """
+
+    def __init__(self, futures: Iterable[F], timeout: float | None = None, title: str = "") -> None:
+        self._futures = list(dict.fromkeys(futures))
+        self._timeout = timeout
+        self._title = title
+        self._in_thread = self._awaited_in_thread()
+        self._in_loop = self._awaited_in_loop()
+
+    def __next__(self) -> F:
+        return next(self._in_thread)
+
+    async def __anext__(self) -> F:
+        return await anext(self._in_loop)
+
+    def _awaited_in_thread(self) -> Generator[F, None, None]:
+        with _progress_bar(self._title, len(self._futures)) as advance:
+            done: Iterator[Any] = concurrent.futures.as_completed(self._futures, self._timeout)
+            for future in done:
+                yield future
+                advance()
+
+    async def _awaited_in_loop(self) -> AsyncGenerator[F, None]:
+        loop, done = asyncio.get_running_loop(), asyncio.Queue[Any]()
+
+        def tell(future: Future[Any]) -> None:
+            with suppress(RuntimeError):  # the loop has ended, and nobody waits there any more
+                loop.call_soon_threadsafe(done.put_nowait, future)
+
+        for future in self._futures:
+            future.add_done_callback(tell)
+        deadline = None if self._timeout is None else loop.time() + self._timeout
+        with _progress_bar(self._title, len(self._futures)) as advance:
+            for number in range(len(self._futures)):
+                try:
+                    async with asyncio.timeout_at(deadline):
+                        future = await done.get()
+                except TimeoutError:
+                    left = len(self._futures) - number
+                    raise TimeoutError(f"{left} (of {len(self._futures)}) futures unfinished") from None
+                yield future
+                advance()
+
+
+@contextmanager
+def _progress_bar(title: str, total: int) -> Iterator[Callable[[], None]]:
+    """A bar on stderr that counts up to `total` as the function that it gives is called."""
+    if not title:
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        bar = progress.add_task(title, total=total)
+        yield lambda: progress.advance(bar)
