@@ -40,7 +40,7 @@ def test_run_follows_a_command_and_ends_like_it(shell: Shell) -> None:
     lines = done.stderr.splitlines()
     assert lines[0].startswith("fray: job sh-")
     assert lines[1] == "err"
-    assert lines[2].endswith("failed: exited: exit code 7")
+    assert lines[2].endswith("failed: exited: exit code 7: err")
 
 
 @pytest.mark.parametrize(

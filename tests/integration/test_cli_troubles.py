@@ -38,6 +38,18 @@ def test_doctor_and_cost_speak_plainly(empty: Shell, tmp_path: Path) -> None:
     assert all(line["dollars"] >= 0 for line in empty.json("cost"))
 
 
+def test_an_agent_refuses_a_root_that_doctor_calls_unable_unless_told_to(empty: Shell) -> None:
+    empty.root.chmod(0o777)
+    says = "every user of this host may write into the root, and so run code as its agents' user"
+    assert says in empty("doctor", code=1).stdout
+    assert f"can carry no cluster, as `fray doctor` says: {says}; chmod o-rwx ROOT" in empty("agent", code=1).stderr
+    agent = empty.start("agent", "--unfit-root", stdout=subprocess.PIPE)
+    assert agent.stdout is not None
+    assert "fray: agent " in agent.stdout.readline()
+    agent.terminate()
+    assert agent.wait(60) == 0
+
+
 def test_doctor_and_fsck_say_that_the_pass_cannot_run(empty: Shell) -> None:
     empty("coordinate", "--once")
     assert {finding["severity"] for finding in empty.json("doctor")} <= {"ok", "warning"}

@@ -36,6 +36,7 @@ class Emulator:
         ignore_preconditions: behave like an emulator that knows none.
         denied: kinds of requests that answer 403 (`GET`, `POST`, `DELETE`, `LIST`, `SETTINGS`).
         token: what requests must carry; "": nothing.
+        folders_first: list a folder by its own name, as file systems do, before what shares that with it.
         clock_ahead: seconds by which the `Date` of every answer is wrong.
         asked: how many requests of each kind came.
     """
@@ -45,6 +46,7 @@ class Emulator:
     denied: frozenset[str] = frozenset()
     token: str = ""
     clock_ahead: float = 0
+    folders_first: bool = False
     objects: dict[str, Stored] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)
     generation: int = 1_000_000
@@ -72,6 +74,8 @@ class Emulator:
         limit = min(int(query.get("maxResults", 1000)), 1000)
         position = bisect.bisect_left(self.names, start)
         names = [name for name in self.names[position : position + limit + 1] if name.startswith(prefix)]
+        if self.folders_first:
+            names.sort(key=lambda name: name.split("/"))
         answer: dict[str, Any] = {"items": [self._resource(name) for name in names[:limit]]}
         if len(names) > limit:
             answer["nextPageToken"] = names[limit]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fray_coordinator.store.opening import OVERRIDE_VARIABLE, network_file_system
-from fray_coordinator.store.probe import Finding, probe
+from fray_coordinator.store.probe import Finding, probe, unfitness
 from tests.support.gcs_emulator import Emulator
 from tests.support.servers import Server, fake_gcs, gcs_emulator, moto
 
@@ -81,6 +81,33 @@ def test_a_store_with_some_conditions_is_an_error(at: Any) -> None:
         ("error", "an object was deleted "),
         ("warning", "an unchanged object is"),
     ]
+    assert "to try things out it will do" in found[0].remedy
+    assert "two consumers may get one item of a queue" in found[0].remedy
+
+
+def test_folders_in_another_order_are_no_error_and_what_follows_is_told(emulated: tuple[Emulator, str]) -> None:
+    emulator, root = emulated
+    emulator.folders_first = True
+    found = only(problems(root))
+    assert found.severity == "warning"
+    assert "jobs, actors and queues do not depend on that" in found.remedy
+
+
+def test_who_joins_is_told_the_errors_alone_and_nothing_while_the_store_is_away(
+    emulated: tuple[Emulator, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    emulator, root = emulated
+    assert asyncio.run(unfitness(root)) == []
+    emulator.denied = frozenset(["DELETE"])
+    assert "storage.objects.delete" in only(asyncio.run(unfitness(root))).what
+    emulator.denied, emulator.ignore_preconditions = frozenset(), True
+    assert [finding.what[:18] for finding in asyncio.run(unfitness(root))] == [
+        "an object that exi",
+        "an object was chan",
+        "an object was dele",
+    ]
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:9")
+    assert asyncio.run(unfitness(root)) == []
 
 
 def test_nothing_is_wrong_with_s3(at: Any) -> None:

@@ -8,6 +8,7 @@ import os
 import re
 import stat
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
@@ -22,6 +23,7 @@ from fray_coordinator.store.interface import (
     AttemptFailed,
     Expectation,
     PreconditionFailed,
+    Refused,
     StoreBackend,
 )
 from fray_coordinator.store.local import LocalBackend
@@ -37,6 +39,18 @@ MAX_UNREADABLE_NAMED = 20
 """Objects that cannot be read that are named."""
 SHARE_REMEDY = "to share a root with a group, give it to the group: docs/operating.md says how"
 UNUSABLE_REMEDY = "do not use this root: two agents would run the same job; use GCS, S3 or a local disk"
+UNSAFE_DELETES_REMEDY = (
+    "to try things out it will do. What somebody takes in the moment in which it is removed is lost to him: two "
+    "consumers may get one item of a queue, an actor may not be found, a job may wait for the next repair; for work "
+    "use GCS, S3 or a local disk"
+)
+UNORDERED_REMEDY = (
+    "do not use this root: jobs and items of queues would be found late, or never; use GCS, S3 or a local disk"
+)
+UNORDERED_FOLDERS_REMEDY = (
+    "jobs, actors and queues do not depend on that. A spec that is dropped as inbox/rejected... waits while a thousand "
+    "rejections lie beside it, and `fray fsck` may overlook strangers' files at the top of the root"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +85,37 @@ async def probe(root: str, clock: Clock | None = None) -> list[Finding]:
         await backend.close()
 
 
+async def unfitness(root: str) -> list[Finding]:
+    """The errors that `probe` finds about what `root` is: promises, rights and settings; none while it is away."""
+    clock = SystemClock()
+    backend = open_backend(root, clock)
+    folder = DoctorKeys.folder(system_random().token())
+    found: list[Finding] = []
+    try:
+        for check in (_create, _change, _delete, _order, _settings, _permissions):
+            found += await check(backend, folder, clock)
+    except Refused as error:
+        found += [] if error.may_pass else [_failure(folder, error)]
+    except AttemptFailed:
+        return []  # who joins waits for it
+    finally:
+        with suppress(AttemptFailed):
+            await _clean_up(backend, folder, clock)
+        await backend.close()
+    return [finding for finding in found if finding.severity == "error"]
+
+
 async def _findings(check: Check, backend: StoreBackend, folder: str, clock: Clock) -> list[Finding]:
     try:
         return await check(backend, folder, clock)
     except AttemptFailed as error:
-        what = re.sub(rf"^{folder}/\S+: ", "", str(error))  # one cause may fail every check
-        return [Finding("error", what, "put this right, or give another root")]
+        return [_failure(folder, error)]
+
+
+def _failure(folder: str, error: AttemptFailed) -> Finding:
+    """The finding about a check that failed; the same words for one cause that fails several."""
+    what = re.sub(rf"^{folder}/\S+: ", "", str(error))
+    return Finding("error", what, "put this right, or give another root")
 
 
 async def _create(backend: StoreBackend, folder: str, clock: Clock) -> list[Finding]:
@@ -108,7 +147,7 @@ async def _delete(backend: StoreBackend, folder: str, clock: Clock) -> list[Find
     except PreconditionFailed:
         await backend.delete(key, new)
     else:
-        return [Finding("error", "an object was deleted although its version was another", UNUSABLE_REMEDY)]
+        return [Finding("error", "an object was deleted although its version was another", UNSAFE_DELETES_REMEDY)]
     if await backend.get(key) is not None:
         return [Finding("error", "an object is still there after it was deleted", UNUSABLE_REMEDY)]
     return [Finding("ok", "an object is deleted only if it has the version that was read")]
@@ -123,17 +162,21 @@ async def _poll(backend: StoreBackend, folder: str, clock: Clock) -> list[Findin
 
 
 async def _order(backend: StoreBackend, folder: str, clock: Clock) -> list[Finding]:
-    """List objects in order."""
-    keys = [f"{folder}/order/{name}" for name in ("a-b", "a/b", "a0")]
-    for key in reversed(keys):
+    """List objects in order, in one folder and across folders; only the former is what jobs and queues rely on."""
+    flat = [f"{folder}/flat/{name}" for name in ("a-b", "a.b", "a0")]
+    nested = [f"{folder}/nested/{name}" for name in ("a-b", "a/b")]
+    for key in (*reversed(flat), *nested):
         await backend.put(key, b"", ANY)
-    listed = [row.key for row in await backend.list(f"{folder}/order/", None, None, False)]
-    behind = [row.key for row in await backend.list(f"{folder}/order/", keys[0], 1, False)]
-    if set(listed) != set(keys):
+    listed = [row.key for row in await backend.list(f"{folder}/flat/", None, None, False)]
+    behind = [row.key for row in await backend.list(f"{folder}/flat/", flat[0], 1, False)]
+    across = [row.key for row in await backend.list(f"{folder}/nested/", None, None, False)]
+    if {*listed, *across} != {*flat, *nested}:
         return [Finding("error", "a listing lacks objects that were just written", UNUSABLE_REMEDY)]
-    if listed != keys or behind != keys[1:2]:
-        remedy = "jobs would start in another order than they should; use GCS, S3 or a local disk"
-        return [Finding("error", "listings are not in the order of the names' bytes", remedy)]
+    if listed != flat or behind != flat[1:2]:
+        return [Finding("error", "listings are not in the order of the names' bytes", UNORDERED_REMEDY)]
+    if across != nested:
+        what = "folders are listed by their own names, not in the order of the bytes of whole names (as SeaweedFS does)"
+        return [Finding("warning", what, UNORDERED_FOLDERS_REMEDY)]
     return [Finding("ok", "listings are complete and in order")]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 @click.option("--advertise", default="", help="Host name or address under which others reach this host.")
 @click.option("--network", default="default", show_default=True, help="Name of the network this host is in.")
 @click.option("--no-inbound", is_flag=True, help="Nobody can connect to this host: it runs no actors.")
+@click.option("--unfit-root", is_flag=True, help="Join even if `fray doctor` says that the root can carry no cluster.")
 @click.option("--log-format", type=click.Choice(FORMATS), default="text", help="Of the log on stderr.")
 def command(
     app: App,
@@ -40,6 +42,7 @@ def command(
     advertise: str,
     network: str,
     no_inbound: bool,
+    unfit_root: bool,
     log_format: str,
     **offered: Any,
 ) -> None:
@@ -74,7 +77,19 @@ def command(
         else:
             output.echo(text)
 
-    asyncio.run(run_agent(app.root, options, joined))
+    asyncio.run(_join(app.root, unfit_root, lambda: run_agent(app.root, options, joined)))
+
+
+async def _join(root: str, unfit_root: bool, run: Callable[[], Awaitable[None]]) -> None:
+    """Run an agent of the root. Raises StoreRefused: the root can carry no cluster, and nobody insists."""
+    from fray_coordinator.errors import StoreRefused
+    from fray_coordinator.store.probe import unfitness
+
+    found = [] if unfit_root else await unfitness(root)
+    if found:
+        why = ". Also: ".join(f"{finding.what}; {finding.remedy}" for finding in found)
+        raise StoreRefused(f"{root} can carry no cluster, as `fray doctor` says: {why}. --unfit-root joins it anyway")
+    await run()
 
 
 def capacity_of(cpu: float | None, memory: str | None, gpus: str | None) -> Resources:
