@@ -10,9 +10,11 @@ import reprlib
 import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future
+from contextlib import suppress
 from typing import Any, Generic, Protocol, TypeVar
 
 from fray.sync import running_future
+from fray.wait_line import wait_telling
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -36,7 +38,26 @@ class TaskFuture(Future[T]):
         scores = await asyncio.gather(*pool.map(evaluate, models))
 
     To cancel who awaits it is to `cancel` it, as with the futures of any executor: what has begun goes on.
+
+    Who waits for longer than two seconds sees how far the pool is, and a TimeoutError says it.
+
+    Attributes:
+        tell: how far the pool of the task is, and why it lacks workers; None if the task has no pool.
     """
+
+    tell: Callable[[], str] | None = None
+
+    def result(self, timeout: float | None = None) -> T:
+        """What the task returned; waits for it, and raises what it raised.
+
+        Args:
+            timeout: seconds to wait; None waits for ever.
+
+        Raises:
+            TimeoutError: the task has not ended in time. It goes on.
+        """
+        self._wait(timeout)
+        return super().result(0)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """What the task raised; None if it returned, or has not ended.
@@ -49,7 +70,22 @@ class TaskFuture(Future[T]):
         """
         if timeout is None and not self.done():
             return None
-        return super().exception(timeout)
+        self._wait(timeout)
+        return super().exception(0)
+
+    def _wait(self, timeout: float | None) -> None:
+        """Wait for the end. Raises TimeoutError."""
+        if not self.done() and not wait_telling(self._has_ended, timeout, self._told):
+            raise TimeoutError(f"the task has not ended after {timeout:g} s: {self._told()}")
+
+    def _told(self) -> str:
+        return self.tell() if self.tell is not None else "it runs in this process"
+
+    def _has_ended(self, within: float) -> bool:
+        """Whether the task ends within so many seconds."""
+        with suppress(TimeoutError, CancelledError):
+            super().exception(within)
+        return self.done()
 
     def __await__(self) -> Generator[Any, None, T]:
         return asyncio.wrap_future(self).__await__()
@@ -105,7 +141,7 @@ class GeneratorFuture(TaskFuture[list[T]], Generic[T]):
         return self
 
     def __next__(self) -> T:
-        self._next_ready.result()
+        wait_telling(self._next_comes, None, self._told)
         return self._next_value(StopIteration)
 
     def __aiter__(self) -> AsyncIterator[T]:
@@ -125,6 +161,12 @@ class GeneratorFuture(TaskFuture[list[T]], Generic[T]):
             return value
         self.result()
         raise at_the_end
+
+    def _next_comes(self, within: float) -> bool:
+        """Whether a value comes, or the end, within so many seconds."""
+        ready = self._next_ready
+        concurrent.futures.wait([ready], within)
+        return ready.done()
 
     def _announce(self) -> None:
         if not self._next_ready.done():

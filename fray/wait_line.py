@@ -79,20 +79,21 @@ def above_line() -> Iterator[None]:
         _terminal.draw()
 
 
-def wait_telling(step: Callable[[float], bool], timeout: float | None, tell: Callable[[], tuple[str, str]]) -> bool:
+def wait_telling(step: Callable[[float], bool], timeout: float | None, tell: Callable[[], str] | None) -> bool:
     """Wait for something, and tell what is waited for after two seconds; whether it has come in time.
 
     Args:
         step: waits for so many seconds; whether it has come.
         timeout: seconds; None waits for ever.
-        tell: how far it is, and why it does not go on; see `WaitLine.show`.
+        tell: how far it is; None: something else shows that.
     """
     deadline = math.inf if timeout is None else time.monotonic() + timeout
     if step(min(deadline - time.monotonic(), WARN_AFTER)):
         return True
     with WaitLine() as line:
         while (left := deadline - time.monotonic()) > 0:
-            line.show(*tell())
+            if tell is not None:
+                line.show(tell())
             if step(min(left, _RENEWAL)):
                 return True
     return False

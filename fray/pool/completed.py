@@ -1,11 +1,14 @@
 """Futures as they are done, for threads and for event loops, with a bar that counts them."""
 
 import asyncio
-import concurrent.futures
+import queue
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
+
+from fray.wait_line import wait_telling
 
 F = TypeVar("F", bound=Future[Any])
 
@@ -14,12 +17,16 @@ class CompletedFutures(Iterator[F], AsyncIterator[F]):
     """Each future once it is done; `for` waits for them in a thread, and `async for` in an event loop.
 
     Args:
+        tell: how far the pool is, for people.
         timeout: seconds for all of them, from the first step on; then the builtin TimeoutError.
         title: of a bar on stderr that counts them, if that is a terminal; "" shows none.
     """
 
-    def __init__(self, futures: Iterable[F], timeout: float | None = None, title: str = "") -> None:
+    def __init__(
+        self, futures: Iterable[F], tell: Callable[[], str], timeout: float | None = None, title: str = ""
+    ) -> None:
         self._futures = list(dict.fromkeys(futures))
+        self._tell = tell
         self._timeout = timeout
         self._title = title
         self._in_thread = self._awaited_in_thread()
@@ -32,10 +39,23 @@ class CompletedFutures(Iterator[F], AsyncIterator[F]):
         return await anext(self._in_loop)
 
     def _awaited_in_thread(self) -> Generator[F, None, None]:
+        done: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        for future in self._futures:
+            future.add_done_callback(done.put)
+        deadline = None if self._timeout is None else time.monotonic() + self._timeout
+        taken: list[F] = []
+
+        def take(within: float) -> bool:
+            with suppress(queue.Empty):
+                taken.append(done.get(timeout=max(within, 0.0)))
+            return bool(taken)
+
         with _progress_bar(self._title, len(self._futures)) as advance:
-            done: Iterator[Any] = concurrent.futures.as_completed(self._futures, self._timeout)
-            for future in done:
-                yield future
+            for number in range(len(self._futures)):
+                left = None if deadline is None else deadline - time.monotonic()
+                if not wait_telling(take, left, None if self._title else self._tell):
+                    raise self._too_late(number)
+                yield taken.pop()
                 advance()
 
     async def _awaited_in_loop(self) -> AsyncGenerator[F, None]:
@@ -54,10 +74,13 @@ class CompletedFutures(Iterator[F], AsyncIterator[F]):
                     async with asyncio.timeout_at(deadline):
                         future = await done.get()
                 except TimeoutError:
-                    left = len(self._futures) - number
-                    raise TimeoutError(f"{left} (of {len(self._futures)}) futures unfinished") from None
+                    raise self._too_late(number) from None
                 yield future
                 advance()
+
+    def _too_late(self, done: int) -> TimeoutError:
+        left, count = len(self._futures) - done, len(self._futures)
+        return TimeoutError(f"{left} of {count} tasks have not ended after {self._timeout:g} s: {self._tell()}")
 
 
 @contextmanager

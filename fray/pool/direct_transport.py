@@ -8,9 +8,10 @@ from fray.cluster.storage import StorageCluster
 from fray.futures import TaskFuture
 from fray.pool.dispatcher import Dispatcher, PoolClosed
 from fray.pool.pool_task import packed_task
-from fray.pool.transport import TaskCall
+from fray.pool.transport import TaskCall, pool_progress
 from fray.pool.worker_supervisor import WorkerSupervisor
 from fray.types import EnvironmentConfig, ResourceConfig
+from fray.wait_line import wait_telling
 
 MAX_DEATHS = 3
 """Workers that may die of one task before it is given up: one may die of something else at that moment, not three."""
@@ -41,6 +42,8 @@ class DirectTransport:
 
     def submit(self, calls: Sequence[TaskCall], workers: int) -> list[TaskFuture[Any]]:
         tasks = [packed_task(self._name, call.function, call.args, call.kwargs) for call in calls]
+        for task in tasks:
+            task.future.tell = self.tell
         self._dispatcher.submit(tasks)
         return [each.future for each in tasks]
 
@@ -51,16 +54,19 @@ class DirectTransport:
         self._supervisor.shrink(count)
 
     def await_workers(self, count: int, timeout: float) -> None:
-        with self._changed:
-            there = self._changed.wait_for(lambda: self.workers >= count or self._dispatcher.closed, timeout)
+        there = wait_telling(lambda within: self._have_come(count, within), timeout, self.tell)
         if self._dispatcher.closed:
             raise PoolClosed(self._dispatcher.closed)
         if not there:
             why = self._supervisor.explain_absence() or f"the pool wants no more than {self.wanted}: resize it"
             raise TimeoutError(f"{self.workers} of {count} workers of {self._name} are up after {timeout:g} s; {why}")
 
-    def drain(self) -> None:
-        self._dispatcher.drain()
+    def drain(self, within: float) -> bool:
+        return self._dispatcher.drain(within)
+
+    def tell(self) -> str:
+        tasks, why = self._dispatcher, self._supervisor.absence.why
+        return pool_progress(tasks.submitted, tasks.unfinished, tasks.workers, self.wanted, why)
 
     def end(self) -> None:
         self._supervisor.end()
@@ -72,6 +78,11 @@ class DirectTransport:
     def close(self, why: str) -> None:
         self._dispatcher.close(why)
         self._joined()
+
+    def _have_come(self, count: int, within: float) -> bool:
+        """Whether there are so many workers within so many seconds, or will be none."""
+        with self._changed:
+            return bool(self._changed.wait_for(lambda: self.workers >= count or self._dispatcher.closed, within))
 
     def _joined(self) -> None:
         with self._changed:

@@ -99,6 +99,7 @@ class Dispatcher:
         self._lock = threading.Lock()
         self._all_done = threading.Condition(self._lock)
         self._unfinished = 0
+        self._submitted = 0
         self._closed = ""
         self._backlog: deque[PoolTask] = deque()
         self._states: dict[str, _WorkerState] = {}
@@ -112,6 +113,10 @@ class Dispatcher:
     @property
     def unfinished(self) -> int:
         return self._unfinished
+
+    @property
+    def submitted(self) -> int:
+        return self._submitted
 
     @property
     def closed(self) -> str:
@@ -130,6 +135,7 @@ class Dispatcher:
                 raise PoolClosed(self._closed)
             self._backlog.extend(added)
             self._unfinished += len(added)
+            self._submitted += len(added)
             self._assign_all()
         for task in added:
             task.future.add_done_callback(self._count_done)
@@ -153,9 +159,10 @@ class Dispatcher:
             del self._states[name]
             return True
 
-    def drain(self) -> None:
+    def drain(self, within: float) -> bool:
+        """Whether all tasks are done within so many seconds."""
         with self._lock:
-            self._all_done.wait_for(lambda: self._unfinished == 0)
+            return self._all_done.wait_for(lambda: self._unfinished == 0, within)
 
     def close(self, why: str) -> None:
         """End every unfinished task with PoolClosed, and take no more."""

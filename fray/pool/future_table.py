@@ -3,7 +3,7 @@
 import pickle
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import InvalidStateError
 from contextlib import suppress
 from types import MappingProxyType
@@ -18,11 +18,15 @@ from fray_layouts.pool_records import OutcomeKind, TaskOutcome, key_and_run, tas
 class FutureTable:
     """The tasks that this driver knows, and their futures; may be used by many threads.
 
-    own_only: leave tasks out that other drivers submitted.
+    Args:
+        own_only: leave tasks out that other drivers submitted.
+        tell: see `TaskFuture`.
     """
 
-    def __init__(self, own_only: bool = False) -> None:
+    def __init__(self, own_only: bool = False, tell: Callable[[], str] | None = None) -> None:
         self._own_only = own_only
+        self._tell = tell
+        self._submitted = 0
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._futures: dict[str, TaskFuture[Any]] = {}
@@ -42,6 +46,11 @@ class FutureTable:
     @property
     def unfinished(self) -> int:
         return len(self._open)
+
+    @property
+    def submitted(self) -> int:
+        """How many tasks became known."""
+        return self._submitted
 
     @property
     def closed(self) -> str:
@@ -69,7 +78,10 @@ class FutureTable:
                 raise PoolClosed(self._closed)
             known = self._futures.get(task)
             if known is None:
-                known = self._futures[task] = GeneratorFuture() if yields else TaskFuture()
+                future: TaskFuture[Any] = GeneratorFuture() if yields else TaskFuture()
+                future.tell = self._tell
+                known = self._futures[task] = future
+                self._submitted += 1
                 known.set_running_or_notify_cancel()
                 self._open.add(task)
                 if anonymous:
@@ -114,9 +126,10 @@ class FutureTable:
             else:
                 self._settle(self.enter(outcome.task, outcome.kind in (OutcomeKind.ITEM, OutcomeKind.END)), outcome)
 
-    def await_all(self) -> None:
+    def await_all(self, within: float) -> bool:
+        """Whether all tasks are done within so many seconds."""
         with self._lock:
-            self._changed.wait_for(lambda: not self._open)
+            return self._changed.wait_for(lambda: not self._open, within)
 
     def fail_all(self, error: Exception) -> None:
         for task in list(self._open):

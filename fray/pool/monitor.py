@@ -35,6 +35,7 @@ class PoolMonitor:
         workers: the pool's worker jobs.
 
     Args:
+        name: the pool's, for people.
         jobs: ids of worker jobs that may run already.
         on_gone: called when another driver has shut the pool down.
     """
@@ -42,6 +43,7 @@ class PoolMonitor:
     def __init__(
         self,
         cluster: StorageCluster,
+        name: str,
         tasks: TaskKeys,
         queue: FileQueue[tuple[str, bytes, bytes]],
         table: FutureTable,
@@ -49,7 +51,7 @@ class PoolMonitor:
         on_gone: Callable[[], None],
     ) -> None:
         core = cluster.run(_core_itself)
-        self.workers = WorkerJobs(cluster, core, tasks, jobs, self._give_up)
+        self.workers = WorkerJobs(cluster, core, name, tasks, jobs, self._give_up)
         self._cluster = cluster
         self._tasks = tasks
         self._queue = queue

@@ -47,21 +47,12 @@ class DirectFuture(TaskFuture[Any]):
 
     call: ClientCall | None = None
 
-    def result(self, timeout: float | None = None) -> Any:
-        """What the function returned; raises what it raised, and the builtin TimeoutError."""
-        return super().result(self._read(timeout))
-
-    def exception(self, timeout: float | None = None) -> BaseException | None:
-        """See `TaskFuture.exception`."""
-        return super().exception(None if timeout is None else self._read(timeout))
-
-    def _read(self, timeout: float | None) -> float | None:
-        """Read replies until the worker has answered; returns what is left of `timeout`."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        if (call := self.call) is not None and not self.done():
+    def _has_ended(self, within: float) -> bool:
+        deadline = time.monotonic() + within
+        if (call := self.call) is not None:
             with suppress(TimeoutError):
-                call.exception(timeout)
-        return None if deadline is None else max(deadline - time.monotonic(), 0.0)
+                call.exception(within)
+        return super()._has_ended(deadline - time.monotonic())
 
 
 @dataclass(slots=True, eq=False)

@@ -20,7 +20,7 @@ from fray.pool.future_table import FutureTable
 from fray.pool.monitor import PoolMonitor
 from fray.pool.objects import ObjectRef
 from fray.pool.pool_task import PackedFunction, content_digest, pickled
-from fray.pool.transport import SPARE_SECONDS, TaskCall
+from fray.pool.transport import SPARE_SECONDS, TaskCall, pool_progress
 from fray.queue.file_queue import FileQueue
 from fray.types import Entrypoint, EnvironmentConfig, JobRequest, ResourceConfig
 from fray_coordinator.pool import task_outcomes, worker_pools
@@ -73,9 +73,11 @@ class QueueTransport:
             grace=queue_worker.GRACE,
         )
         self._uploaded: set[str] = set()
-        self._table = FutureTable(own_only=shared)
+        self._table = FutureTable(shared, self.tell)
         jobs = [] if shared else record.jobs
-        self._monitor = PoolMonitor(cluster, self._tasks, self._queue, self._table, jobs, self._shut_down_elsewhere)
+        self._monitor = PoolMonitor(
+            cluster, name, self._tasks, self._queue, self._table, jobs, self._shut_down_elsewhere
+        )
 
     @classmethod
     def open(
@@ -174,8 +176,12 @@ class QueueTransport:
     def await_workers(self, count: int, timeout: float) -> None:
         self._monitor.await_workers(count, timeout)
 
-    def drain(self) -> None:
-        self._table.await_all()
+    def drain(self, within: float) -> bool:
+        return self._table.await_all(within)
+
+    def tell(self) -> str:
+        workers = self._monitor.workers
+        return pool_progress(self._table.submitted, self._table.unfinished, *workers.last_count(), workers.absence.why)
 
     def detach(self) -> None:
         """End all workers; tasks and outcomes stay in storage."""

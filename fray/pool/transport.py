@@ -58,6 +58,12 @@ class TaskCall(NamedTuple):
     again: bool = False
 
 
+def pool_progress(submitted: int, unfinished: int, workers: int, wanted: int, why: str) -> str:
+    """How far a pool is, for people. why: workers are missing, or ""."""
+    tasks = f"{submitted - unfinished} of {submitted} tasks done, " if submitted else ""
+    return f"{tasks}{workers} of {wanted} workers up{f' ({why})' * bool(why)}"
+
+
 class Transport(Protocol):
     """A pool's way to its workers; may be used by many threads."""
 
@@ -90,8 +96,11 @@ class Transport(Protocol):
     def await_workers(self, count: int, timeout: float) -> None:
         """Block until there are so many workers; raises builtin TimeoutError, PoolClosed, JobFailed."""
 
-    def drain(self) -> None:
-        """Block until all tasks are done."""
+    def drain(self, within: float) -> bool:
+        """Whether all tasks are done within so many seconds."""
+
+    def tell(self) -> str:
+        """How far the tasks are, and why workers are missing as far as that is known, for people; asks nothing."""
 
     def close(self, why: str) -> None:
         """End every unfinished task with PoolClosed, and take no more."""

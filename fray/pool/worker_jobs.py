@@ -1,5 +1,6 @@
-"""The worker jobs of a pool with a queue: which run, which have ended, and whether others would fare better."""
+"""The worker jobs of a pool: which run, why others do not, and whether still others would fare better."""
 
+import logging
 import math
 import threading
 import time
@@ -11,13 +12,17 @@ from fray.cluster.job_info import exit_reason, info_of
 from fray.cluster.storage import StorageCluster
 from fray.errors import JobFailed
 from fray.types import JobId, JobInfo, JobStatus
+from fray.wait_line import above_line, wait_telling
+from fray_coordinator.backoff import backoff
 from fray_coordinator.core import Core
 from fray_coordinator.jobs.lookup import jobs_by_id, live_agents, read_jobs, refreshed_agents
-from fray_coordinator.jobs.waiting import PollBackoff
+from fray_coordinator.jobs.waiting import WARN_AFTER, PollBackoff
 from fray_coordinator.jobs.why_waiting import why_waiting
 from fray_coordinator.pool import worker_pools
 from fray_layouts.queue_keys import TaskKeys
 from fray_layouts.records import AgentRecord, JobRecord
+
+log = logging.getLogger("fray")
 
 _MAX_AGE = 2.0
 """Seconds for which what is known of few workers is good enough: the size of a pool changes as slowly."""
@@ -36,8 +41,12 @@ _UP_SECONDS = 60.0
 class WorkerJobs:
     """The driver's view of its workers' jobs; may be used by many threads.
 
+    Attributes:
+        absence: why workers are missing.
+
     Args:
         core: the cluster's.
+        name: the pool's, for people.
         jobs: ids of worker jobs that may run already.
         on_hopeless: called with the last failure once workers have failed so often that others would fail, too.
     """
@@ -46,10 +55,12 @@ class WorkerJobs:
         self,
         cluster: StorageCluster,
         core: Core,
+        name: str,
         tasks: TaskKeys,
         jobs: Sequence[str],
         on_hopeless: Callable[[JobFailed], None],
     ) -> None:
+        self.absence = AbsenceWatch(cluster, name)
         self._cluster = cluster
         self._core = core
         self._tasks = tasks
@@ -87,7 +98,12 @@ class WorkerJobs:
             if time.monotonic() - self._read_at > max(_MAX_AGE, len(self._jobs) / READS_PER_SECOND):
                 self._read()
                 self._read_at = time.monotonic()
-            return len(self._running), len(self._jobs)
+                self.absence.look(len(self._running), self._missing())
+            return self.last_count()
+
+    def last_count(self) -> tuple[int, int]:
+        """`count` as last read, without a request."""
+        return len(self._running), len(self._jobs)
 
     def note_progress(self) -> None:
         """Note that a task is done: earlier failures of workers count no more."""
@@ -95,12 +111,20 @@ class WorkerJobs:
 
     def await_running(self, count: int, timeout: float, check: Callable[[], None]) -> None:
         """Block until so many workers run. Raises the builtin TimeoutError, and what `check` raises between looks."""
-        deadline, pace = time.monotonic() + timeout, PollBackoff(self._core)
-        while (running := self._count_now()) < count:
-            check()
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"{running} of {count} workers run after {timeout:g} s; {self._explain_absence()}")
-            self._cluster.run(lambda core: pace.sleep())
+        pace = PollBackoff(self._core)
+
+        def have_come(within: float) -> bool:
+            until = time.monotonic() + within
+            while self._count_now() < count:
+                check()
+                if (left := until - time.monotonic()) <= 0:
+                    return False
+                self._cluster.run(lambda core: pace.sleep(at_most=left))
+            return True
+
+        if not wait_telling(have_come, timeout, lambda: f"{self.last_count()[0]} of {count} workers run"):
+            running = self.last_count()[0]
+            raise TimeoutError(f"{running} of {count} workers run after {timeout:g} s; {self._explain_absence()}")
 
     def _count_now(self) -> int:
         with self._lock:
@@ -126,21 +150,50 @@ class WorkerJobs:
 
     def _explain_absence(self) -> str:
         """Why workers do not run, and what to do."""
-        if missing := [job for job in self._jobs if job not in self._running]:
+        if missing := self._missing():
             return self._cluster.run(partial(explain_absence, jobs=missing))
         if self._failed is not None:
             return str(JobFailed.of(self._failed))
         return f"the pool wants no more than {len(self._jobs)}: resize it"
+
+    def _missing(self) -> list[JobId]:
+        return [job for job in self._jobs if job not in self._running]
 
     def _terminate(self, jobs: Sequence[JobId]) -> None:
         for job in jobs:
             self._cluster.terminate(job)
 
 
+_EXPLAIN_PAUSES = 30.0, 600.0
+"""Seconds between two explanations of why workers are missing, the first and the longest: each reads every agent's
+record."""
+
+
+class AbsenceWatch:
+    """Says why a pool lacks workers: after two seconds, then ever more rarely, in the log and in `why`."""
+
+    def __init__(self, cluster: StorageCluster, name: str) -> None:
+        self._cluster = cluster
+        self._name = name
+        self.why = ""
+        self._pauses = backoff(*_EXPLAIN_PAUSES)
+        self._due = time.monotonic() + WARN_AFTER
+
+    def look(self, up: int, missing: Sequence[str]) -> None:
+        """Take note of how many workers are up, and of the jobs of those that are not."""
+        if not missing:
+            self.why = ""
+            self._pauses = backoff(*_EXPLAIN_PAUSES)
+            self._due = time.monotonic() + WARN_AFTER
+        elif time.monotonic() >= self._due:
+            self._due = time.monotonic() + next(self._pauses)
+            self.why = self._cluster.run(partial(explain_absence, jobs=missing))
+            with above_line():
+                log.warning("pool %s: %d of %d workers are up: %s", self._name, up, up + len(missing), self.why)
+
+
 _MAX_REASONS = 3
 """Reasons in one message, those of most workers first: more would hide what to do."""
-
-_REMEDY = "give the pool resources that an agent has free, or start such agents"
 
 
 async def explain_absence(core: Core, jobs: Sequence[str]) -> str:
@@ -149,7 +202,7 @@ async def explain_absence(core: Core, jobs: Sequence[str]) -> str:
     live = live_agents(await refreshed_agents(core), core.now())
     states = Counter(_state(core, job, live) for job in records)
     reasons = [f"{count} {text}" for text, count in states.most_common(_MAX_REASONS)]
-    return "; ".join([*reasons, f"{_REMEDY}; `fray status {records[0].id}` tells more"]) if records else ""
+    return "; ".join([*reasons, f"`fray status {records[0].id}` tells more"]) if records else ""
 
 
 def _state(core: Core, job: JobRecord, live: Sequence[AgentRecord]) -> str:

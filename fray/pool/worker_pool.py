@@ -23,6 +23,7 @@ from fray.pool.pool_task import packed_function
 from fray.pool.queue_transport import QueueTransport
 from fray.pool.transport import SPARE_SECONDS, PoolSize, TaskCall, Transport
 from fray.types import EnvironmentConfig, ResourceConfig
+from fray.wait_line import wait_telling
 from fray_coordinator.errors import StoreError
 from fray_layouts.queue_keys import QUEUE_NAME
 from fray_layouts.spec_checks import check_name
@@ -251,10 +252,10 @@ class WorkerPool(Shown):
         """The futures as they are done, for `for` and, in coroutines, for `async for`.
 
         Args:
-            timeout: seconds for all of them; then the builtin TimeoutError.
+            timeout: seconds for all of them; then the builtin TimeoutError, which says how far the pool is.
             progress: title of a bar that shows how many are; none is shown without.
         """
-        return CompletedFutures(futures, timeout, progress)
+        return CompletedFutures(futures, self._transport.tell, timeout, progress)
 
     def resize(self, num_workers: int | Sequence[int]) -> None:
         """Change the number of workers; returns at once. Workers that are too many end when they have nothing to do.
@@ -274,7 +275,7 @@ class WorkerPool(Shown):
         if self._ended.is_set():
             return
         if wait:
-            self._transport.drain()
+            wait_telling(self._transport.drain, None, self._transport.tell)
         if self._end():
             self._transport.end()
 

@@ -17,7 +17,7 @@ from fray.cluster.job_info import exit_reason
 from fray.cluster.storage import StorageCluster
 from fray.pool.dispatcher import Dispatcher, TaskDone, WorkerDied
 from fray.pool.pool_task import PoolTask, TaskRunner
-from fray.pool.worker_jobs import explain_absence
+from fray.pool.worker_jobs import AbsenceWatch, explain_absence
 from fray.rpc.resolver import ClusterResolver
 from fray.types import ActorConfig, EnvironmentConfig, JobId, ResourceConfig
 from fray_agents.rpc import Channel, ClientCall
@@ -80,6 +80,9 @@ def _outcome_of(call: ClientCall) -> TaskDone | WorkerDied:
 class WorkerSupervisor:
     """Starts workers, hands those that are up to the dispatcher, and ends them.
 
+    Attributes:
+        absence: why workers are missing.
+
     Args:
         name: of the workers' actors, and of no others.
         on_hopeless: called with the reason once every worker has ended for good and others would, too.
@@ -107,6 +110,7 @@ class WorkerSupervisor:
         self._wanted = 0
         self._stillborn = 0
         self._ended = False
+        self.absence = AbsenceWatch(cluster, name)
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="fray-pool", daemon=True)
 
@@ -142,7 +146,7 @@ class WorkerSupervisor:
     def explain_absence(self) -> str:
         """Why wanted workers are missing, and what to do; "" if none is."""
         try:
-            return self._cluster.run(partial(explain_absence, jobs=sorted(self._missing())))
+            return self._cluster.run(partial(explain_absence, jobs=self._missing()))
         except StoreError as error:
             return str(error)
 
@@ -194,6 +198,7 @@ class WorkerSupervisor:
                 if self._replace():
                     intervals = backoff(*_CHECK_INTERVALS)
                 until_check, checked = next(intervals), time.monotonic()
+            self.absence.look(len(self._workers), self._missing())
 
     def _find_missing(self) -> bool:
         """Hand workers that have come up to the dispatcher; whether there were any."""
@@ -213,9 +218,9 @@ class WorkerSupervisor:
             came = True
         return came
 
-    def _missing(self) -> set[JobId]:
+    def _missing(self) -> list[JobId]:
         with self._lock:
-            return self._jobs.difference([worker.endpoint.job_id for worker in list(self._workers.values())])
+            return sorted(self._jobs.difference([worker.endpoint.job_id for worker in list(self._workers.values())]))
 
     def _replace(self) -> bool:
         """Replace workers that have ended for good, unless that is hopeless; whether there were any."""

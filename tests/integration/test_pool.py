@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ import pytest
 
 from fray.cluster import StorageCluster
 from fray.job import ClusterContext
-from fray.pool import PoolClosed, PoolNotFound, TaskKillsWorkers, WorkerPool
+from fray.pool import PoolClosed, PoolNotFound, TaskKillsWorkers, WorkerPool, worker_jobs
 from fray.rpc import ActorEndpoint, ClusterResolver
 from fray.types import EnvironmentConfig, JobStatus, ResourceConfig
 from fray_agents.rpc.errors import RemoteTraceback
@@ -276,14 +277,26 @@ def test_a_generator_on_a_cluster_yields_while_it_runs(cluster: StorageCluster, 
 
 
 @pytest.mark.parametrize("transport", ["direct", "queue"])
-def test_who_waits_for_workers_in_vain_learns_why(
-    cluster: StorageCluster, transport: Literal["direct", "queue"]
+def test_who_waits_in_vain_learns_why(
+    cluster: StorageCluster,
+    transport: Literal["direct", "queue"],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with WorkerPool(cluster, 2, ResourceConfig(cpu=5000), transport=transport) as pool:
-        with pytest.raises(
-            TimeoutError, match=r"0 of 2 .*2 pending \(no live agent .* could ever run it .*`fray status"
-        ):
-            pool.wait_for_workers(timeout=0.1)
+    monkeypatch.setattr(worker_jobs, "WARN_AFTER", 0.0)
+    why = r"2 pending \(no live agent .* could ever run it: .*cpu: 5000 cores wanted.*`fray status"
+    pool = WorkerPool(cluster, 2, ResourceConfig(cpu=5000), transport=transport)
+    with pytest.raises(TimeoutError, match=f"0 of 2 .*{why}"):
+        pool.wait_for_workers(timeout=0.1)
+    future = pool.submit(double, 1)
+    wait_until(lambda: re.search(f"0 of 2 workers are up: {why}", caplog.text))
+    with pytest.raises(TimeoutError, match=f"not ended after 0 s: 0 of 1 tasks done, 0 of 2 workers up .{why}"):
+        future.result(timeout=0)
+    with pytest.raises(TimeoutError, match=f"1 of 1 tasks have not ended after 0.1 s: 0 of 1 tasks done.*{why}"):
+        list(pool.as_completed([future], timeout=0.1))
+    pool.shutdown(wait=False)
+    with pytest.raises(PoolClosed):
+        future.result()
 
 
 @pytest.mark.parametrize("transport", ["direct", QUEUE])

@@ -168,7 +168,7 @@ def test_a_task_cancelled_while_it_waits_holds_up_nobody(dispatcher: Dispatcher)
 def test_what_was_cancelled_is_not_waited_for(dispatcher: Dispatcher) -> None:
     dispatcher.submit([only := task()])
     assert only.future.cancel()
-    dispatcher.drain()
+    assert dispatcher.drain(200)
 
 
 def test_closing_leaves_what_was_cancelled_as_it_is(dispatcher: Dispatcher) -> None:

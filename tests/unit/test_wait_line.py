@@ -64,9 +64,8 @@ def test_elsewhere_progress_is_logged_ever_more_rarely(
     assert caplog.messages == [f"at {second} s" for second in (30, 60 + 30, 120 + 90, 240 + 210, 480 + 450, 1530)]
 
 
-def test_waiting_tells_from_its_second_step_on_and_keeps_its_deadline(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_waiting_tells_from_its_second_step_on_and_keeps_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = made_screen(monkeypatch)
     now, steps = 0.0, []
 
     def step(seconds: float) -> bool:
@@ -76,9 +75,9 @@ def test_waiting_tells_from_its_second_step_on_and_keeps_its_deadline(
         return now >= 4.0
 
     monkeypatch.setattr(wait_line.time, "monotonic", lambda: now)
-    assert wait_telling(step, None, lambda: ("waiting", "nobody comes"))
+    assert wait_telling(step, None, lambda: f"{steps}")
     assert steps == [2.0, 1.0, 1.0]
-    assert caplog.messages == ["waiting: nobody comes"]
+    assert screen.getvalue() == "\rfray: [2.0]\x1b[K\rfray: [2.0, 1.0]\x1b[K\r\x1b[K"
     now, steps = 0.0, []
-    assert not wait_telling(step, 2.5, lambda: ("waiting", ""))
+    assert not wait_telling(step, 2.5, lambda: "waiting")
     assert steps == [2.0, 0.5]
