@@ -41,7 +41,8 @@ from fray_coordinator.clock import system_random
 from fray_coordinator.core import Core, open_core
 from fray_coordinator.jobs import stopping
 from fray_coordinator.jobs.logs import LogLine, follow_chunks, read_logs
-from fray_coordinator.jobs.lookup import all_jobs, job_usage, read_job
+from fray_coordinator.jobs.lookup import all_jobs, job_usage, read_job, read_jobs
+from fray_coordinator.jobs.submission import Submitted
 from fray_coordinator.jobs.waiting import WaitProgress, wait_for
 from fray_coordinator.per_loop import PerLoop
 from fray_coordinator.protocol.transitions import is_terminal
@@ -221,6 +222,11 @@ class StorageCluster(Cluster):
             log.warning("left out: %s", problem)
         return [info_of(self.root, job) for job in jobs]
 
+    def show_output(self, jobs: Sequence[str]) -> None:
+        """Show what these jobs print as if they were launched here, from their last chunk on; see `log_to_driver`."""
+        if jobs and self.log_to_driver:
+            self.run(lambda core: self._show_output(core, jobs))
+
     def requests(self) -> Requests:
         """Count the requests that this process has sent to the storage through this cluster since it was opened."""
         return self.run(_request_counts)
@@ -313,6 +319,10 @@ class StorageCluster(Cluster):
         driver_log = await self._driver_log.take()
         if driver_log is not None:
             await driver_log.leave(ENDING_TIMEOUT)
+
+    async def _show_output(self, core: Core, jobs: Sequence[str]) -> None:
+        driver_log, known = await self._driver_log.get(), await read_jobs(core, jobs, problems={})
+        driver_log.follow([Submitted(job, found=True) for job in known])
 
     async def _show_no_more(self, job_id: JobId) -> None:
         if self.log_to_driver:

@@ -78,6 +78,7 @@ class QueueTransport:
         self._monitor = PoolMonitor(
             cluster, name, self._tasks, self._queue, self._table, jobs, self._shut_down_elsewhere
         )
+        cluster.show_output(jobs)
 
     @classmethod
     def open(
