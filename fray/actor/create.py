@@ -8,9 +8,22 @@ from fray.actor.config import validated
 from fray.actor.group import ActorGroup
 from fray.actor.hosting import GRACE, serve_actor
 from fray.cluster.storage import StorageCluster
-from fray.types import ActorConfig, Entrypoint, EnvironmentConfig, JobRequest, ResourceConfig
+from fray.types import (
+    ActorConfig,
+    CallableEntrypoint,
+    Entrypoint,
+    EnvironmentConfig,
+    JobId,
+    JobRequest,
+    Namespace,
+    ResourceConfig,
+)
+from fray_coordinator.actors import naming
+from fray_coordinator.core import Core
 from fray_layouts.bounds import MAX_ATTEMPTS
-from fray_layouts.errors import InvalidInput
+from fray_layouts.errors import InvalidInput, Permanent
+from fray_layouts.object_keys import JobIds
+from fray_layouts.records import NameRecord
 from fray_layouts.spec_checks import check_name
 
 T = TypeVar("T")
@@ -27,14 +40,51 @@ def create_actors(cluster: StorageCluster, request: JobRequest, count: int) -> A
 
     Raises:
         InvalidInput: an argument is wrong or cannot be pickled; nothing was created.
+        NameTaken: a detached actor alone is the only one of its name, and another lives.
         ParentNotRunning: somebody has stopped this job, or this program's (see `StorageCluster.owner`).
     """
     if count < 1:
         raise InvalidInput("count", count, "give at least 1")
-    if not request.detached:
-        request = replace(request, parent=cluster.owner())
-    jobs = cluster.launch_many([replace(request, name=f"{request.name}-{index}") for index in range(count)])
-    return ActorGroup(cluster, cluster.namespace, request.name, jobs)
+    namespace = cluster.lasting_namespace if request.detached else cluster.namespace
+    if request.detached and count == 1:
+        return ActorGroup(cluster, namespace, request.name, [launch_named(cluster, request, namespace)])
+    parent = None if request.detached else cluster.owner()
+    requests = [
+        replace(request, name=f"{request.name}-{index}", namespace=namespace, parent=parent) for index in range(count)
+    ]
+    return ActorGroup(cluster, namespace, request.name, cluster.launch_many(requests))
+
+
+def launch_named(cluster: StorageCluster, request: JobRequest, namespace: Namespace, exist_ok: bool = False) -> JobId:
+    """The job of the actor that has the request's name, which was launched or, if that is fine, found.
+
+    Raises:
+        NameTaken: somebody has the name.
+        InvalidInput, ParentNotRunning: as `create_actors`.
+    """
+    parent = None if request.detached else cluster.owner()
+    name = f"{request.name}-0"
+    found, job = cluster.run(lambda core: _take_name(core, namespace, request.name, name, exist_ok))
+    if found.job != job:
+        return JobId(found.job)
+    serve = request.entrypoint
+    assert isinstance(serve, CallableEntrypoint), "as `actor_request` makes it"
+    entrypoint = replace(serve, args=(*serve.args, found.incarnation))
+    own_id = JobIds.own(name, job)
+    try:
+        return cluster.launch(
+            replace(request, name=name, id=own_id, namespace=namespace, parent=parent, entrypoint=entrypoint)
+        )
+    except (InvalidInput, Permanent):
+        cluster.run(lambda core: naming.free_name(core, namespace, "actor", request.name, found.incarnation))
+        raise
+
+
+async def _take_name(core: Core, namespace: str, name: str, job_name: str, exist_ok: bool) -> tuple[NameRecord, str]:
+    """The record of the name, which is held from now on if it was free, and the id of the job that it was taken for."""
+    own_id = JobIds.fresh(name, core.now(), core.rng.token()).removeprefix(f"{name}-")
+    job = JobIds.given(namespace, job_name, own_id)
+    return await naming.take_name(core, namespace, "actor", name, job, exist_ok), job
 
 
 def actor_request(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from fray.actor.address import ActorAddress
 from fray.actor.handle import ActorHandle, cluster_at
@@ -116,6 +117,12 @@ class ActorGroup(Shown, Generic[T]):
         """
         ready = self._cluster.run(self._ready)
         return self._tell([job for job in ready if job not in self._found])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.shutdown()
 
     def shutdown(self) -> None:
         """Ask that all of the actors end, and return at once. Later calls of this process raise ActorUnavailableError.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
 
 from fray.actor.address import ActorAddress
 from fray.actor.caller import HandleCaller, caller_of
@@ -13,6 +14,7 @@ from fray.cluster.current import environment_cluster, open_cluster
 from fray.cluster.current_job import current_job
 from fray.cluster.storage import StorageCluster
 from fray.display import Shown, ShownTable
+from fray.errors import InvalidInput
 from fray.rpc.calling import ActorMethod, checked_method
 from fray.types import JobId
 
@@ -41,6 +43,24 @@ class ActorHandle(Shown, Generic[T]):
         if self._own_caller is None or self._own_caller.pid != os.getpid():
             self._own_caller = caller_of(self._cluster, self._address)
         return self._own_caller
+
+    def __enter__(self) -> Self:
+        """The handle: the actor is asked to end at the end of the block."""
+        self._check_own_job()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._shut_down("was shut down at the end of its block")
+
+    def _shut_down(self, why: str) -> None:
+        """Ask that the actor end, and return at once."""
+        self._check_own_job()
+        self._cluster.terminate(JobId(self._address.job))
+        self._end(why)
+
+    def _check_own_job(self) -> None:
+        if self._address.attempt:
+            raise InvalidInput("actor", self, "the program that hosts it ends it, by HostedActor.shutdown()")
 
     def _end(self, why: str) -> None:
         """Calls of this process fail from now on."""

@@ -7,7 +7,8 @@ import secrets
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Generic, TypeVar
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
 
 from fray.actor.address import ActorAddress
 from fray.actor.checkpointing import CheckpointJournal, restore
@@ -32,9 +33,6 @@ T = TypeVar("T")
 GRACE = 10.0
 """Seconds that an actor which is asked to end has until it is killed: calls that run may end in that time."""
 
-INCARNATION_VARIABLE = "FRAY_ACTOR_INCARNATION"
-"""Environment variable of an actor's job: the incarnation of the name that was taken for it."""
-
 _SHUTDOWN_GRACE = GRACE - 1.0
 """Seconds of these for calls and replies; in the rest the process ends."""
 
@@ -42,8 +40,13 @@ _EXIT_TEMPFAIL = 75
 """Exit code of a process that may do better the next time (sysexits.h, EX_TEMPFAIL)."""
 
 
-def serve_actor(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any], name: str, config: ActorConfig) -> None:
+def serve_actor(
+    cls: type, args: Sequence[Any], kwargs: Mapping[str, Any], name: str, config: ActorConfig, incarnation: int = 0
+) -> None:
     """Serve one actor until its job is asked to end, or the actor ends itself.
+
+    Args:
+        incarnation: of its name, if that was taken for it.
 
     Raises:
         SystemExit: the job was asked to end, or the storage did not answer.
@@ -68,7 +71,7 @@ def serve_actor(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any], name:
     else:
         instance, journal = restore(cluster, mine, config.checkpoint, actor, lambda: cls(*args, **kwargs), cls)
     try:
-        server = _serve(cluster, instance, asdict(retry_policy(cls, config)), address, config, journal)
+        server = _serve(cluster, instance, asdict(retry_policy(cls, config)), address, config, journal, incarnation)
     except StoreError as error:  # no fault of the actor's: an exception would be its end
         log.warning("the actor cannot be announced now, and starts again: %s", error)
         raise SystemExit(_EXIT_TEMPFAIL) from error
@@ -89,6 +92,7 @@ def _serve(
     address: ActorAddress,
     config: ActorConfig,
     journal: CheckpointJournal | None = None,
+    incarnation: int = 0,
 ) -> ActorServer:
     server = ActorServer(cluster)
     server.register(
@@ -97,7 +101,7 @@ def _serve(
         metadata,
         max_concurrency=config.max_concurrency,
         actor_id=address.actor_id,
-        incarnation=int(task_environ().get(INCARNATION_VARIABLE, 0)),
+        incarnation=incarnation,
         journal=journal,
     )
     server.serve_background()
@@ -118,6 +122,12 @@ class HostedActor(Generic[T]):
 
     def __repr__(self) -> str:
         return f"HostedActor({self._current.group_name!r})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.shutdown()
 
     def shutdown(self) -> None:
         """Stop serving; calls that run are answered first. Calls of this process fail from now on."""

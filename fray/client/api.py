@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from fray.cluster.job_handle import JobHandle
 from fray.cluster.storage import StorageCluster
+from fray.errors import ActorNotFoundError
 from fray.types import ActorConfig, EnvironmentConfig, JobRequest, ResourceConfig
 
 if TYPE_CHECKING:
@@ -62,7 +64,9 @@ class Client(Protocol):
     ) -> ActorHandle[T]:
         """Create an actor, an object in a job of its own, and return its handle at once; the first call waits for it.
 
-        It ends with the job or the program that creates it, unless `actor_config` says `detached`. A `LocalClient`
+        It ends with the job or the program that creates it, or with the block of `with client.create_actor(...) as
+        actor`, unless `actor_config` says `detached`: then it is the only one of its name that lasts, and the next
+        program finds it by `get_actor`. A `LocalClient`
         returns when the actor is up and raises what its `__init__` raises, except when called within an actor.
 
         Args:
@@ -74,6 +78,7 @@ class Client(Protocol):
 
         Raises:
             InvalidInput: an argument is wrong or cannot be pickled. Nothing was created.
+            NameTaken: it is to be detached, and such an actor of that name lives: `get_actor` finds it.
             ParentNotRunning: this job, or the one that stands for this program, was stopped.
         """
         from fray.actor.create import actor_request
@@ -126,6 +131,29 @@ class Client(Protocol):
         from fray.actor.hosting import host_actor
 
         return host_actor(self.cluster, actor_class, args, kwargs, name, actor_config)
+
+    def get_actor(self, name: str) -> ActorHandle[Any]:
+        """A handle of the actor that has the name: a detached one that any program has created, or a named one.
+
+        It is looked for in the cluster's namespace, then among what lasts (`StorageCluster.lasting_namespace`).
+
+        Raises:
+            ActorNotFoundError: nobody has the name now.
+            InvalidInput: no actor can have it.
+        """
+        from fray.actor.named import find_named_actor
+
+        found = find_named_actor(self.cluster, name)
+        if found is None:
+            remedy = "create it with ActorConfig(detached=True); `fray actors` lists those that can be called"
+            raise ActorNotFoundError(f"no actor has the name {name!r} that outlives its creator; {remedy}")
+        return found
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.shutdown(wait=kind is None)
 
     def shutdown(self, wait: bool = True) -> None:
         """Close the client's connections. Jobs go on; actors that this program owns end.

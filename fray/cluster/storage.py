@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing
@@ -48,6 +49,7 @@ from fray_coordinator.per_loop import PerLoop
 from fray_coordinator.protocol.transitions import is_terminal
 from fray_coordinator.store.metering import RequestCounts as Requests
 from fray_coordinator.store.opening import root_url
+from fray_layouts.object_keys import JobIds
 from fray_layouts.records import JobRecord, ResourceUsage
 from fray_layouts.spec import JobSpec
 from fray_layouts.spec_checks import check_namespace
@@ -86,7 +88,7 @@ class StorageCluster(Cluster):
     def __init__(self, root: str, namespace: str | None = None) -> None:
         self.root = root_url(root)
         self._namespace = namespace
-        self._driver_namespace = task_environ().get("FRAY_NAMESPACE") or f"driver-{system_random().token()}"
+        self._driver_namespace = task_environ().get("FRAY_NAMESPACE") or _made_up_namespace()
         check_namespace(namespace or self._driver_namespace)
         self._core = PerLoop(self._open)
         self._driver = PerLoop(self._open_driver)
@@ -99,6 +101,16 @@ class StorageCluster(Cluster):
     def namespace(self) -> Namespace:
         mine = current_job_on(self.root)
         return Namespace(self._namespace or (mine.namespace if mine else self._driver_namespace))
+
+    @property
+    def lasting_namespace(self) -> Namespace:
+        """The scope of the names of what outlives programs, so that the next one finds it: detached actors.
+
+        It is `namespace` if somebody chose that, and "default" if it was made up for this program or job.
+        """
+        mine, namespace = current_job_on(self.root), self.namespace
+        is_made_up = JobIds.is_fresh(namespace) or (mine is not None and namespace == mine.job_id)
+        return Namespace("default") if is_made_up else namespace
 
     @property
     def in_threads(self) -> bool:
@@ -376,6 +388,10 @@ class StorageCluster(Cluster):
         core = await self._core.take()
         if core is not None:
             await core.store.close()
+
+
+def _made_up_namespace() -> str:
+    return JobIds.fresh("driver", time.time(), system_random().token())
 
 
 async def _request_counts(core: Core) -> Requests:

@@ -18,10 +18,12 @@ from typing import ClassVar
 from fray_layouts.errors import InvalidInput
 from fray_layouts.key_encoding import (
     ATTEMPT_PATTERN,
+    BASE32_DIGITS,
     ID_DIGEST_DIGITS,
     MAX_KEY_PART_BYTES,
     NUMBER_PATTERN,
     RANDOM_DIGITS,
+    TIME_DIGITS,
     digest_text,
     encode_time,
     is_id,
@@ -34,6 +36,9 @@ from fray_layouts.records import AgentRecord, EndpointRecord, JobRecord, Record
 CLUSTER_KEY = "cluster.json"
 
 
+_FRESH_ID = re.compile(rf".+-[{BASE32_DIGITS}]{{{TIME_DIGITS + RANDOM_DIGITS}}}")
+
+
 class JobIds:
     """Ids of jobs, `<name>-<time><random>`: sortable within a name, never reused."""
 
@@ -41,6 +46,11 @@ class JobIds:
     def fresh(name: str, now: float, token: str) -> str:
         """An id for a job submitted at `now` (storage's clock); `token`: at least six random base-32 digits."""
         return f"{name}-{encode_time(now)}{token[:RANDOM_DIGITS]}"
+
+    @staticmethod
+    def is_fresh(text: str) -> bool:
+        """Whether it has the form of what `fresh` makes, so that no person chose it."""
+        return _FRESH_ID.fullmatch(text) is not None
 
     @staticmethod
     def given(namespace: str, name: str, own_id: str) -> str:

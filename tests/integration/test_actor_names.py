@@ -8,11 +8,16 @@ from typing import Any
 
 import cloudpickle
 import pytest
+from msgspec.structs import replace
 
 from fray.actor.named import actor_status, create_named_actor, delete_actor, find_named_actor
+from fray.client import StorageClient
 from fray.cluster import StorageCluster
-from fray.errors import ActorUnavailableError, InvalidInput
-from fray.types import Entrypoint, JobRequest, JobStatus
+from fray.errors import ActorNotFoundError, ActorUnavailableError, InvalidInput, NameTaken
+from fray.job_spec import to_spec
+from fray.types import ActorConfig, Entrypoint, JobId, JobRequest, JobStatus
+from fray_coordinator.jobs.submission import submit
+from fray_layouts.spec import ResourceSpec
 from tests.support import actors
 from tests.support.waiting import wait_until
 
@@ -100,3 +105,69 @@ def test_actors_end_with_a_creator_that_fails(cluster: StorageCluster) -> None:
     assert info.exit is not None
     for job in info.exit.message.removeprefix("LookupError: ").split():
         assert cluster.wait(job, timeout=200).status is JobStatus.STOPPED
+
+
+DETACHED = ActorConfig(detached=True)
+
+
+def test_a_detached_actor_is_found_by_the_next_script(cluster: StorageCluster) -> None:
+    first, second = (StorageClient(StorageCluster(cluster.root)) for _ in range(2))  # each as a script of its own
+    assert first.cluster.namespace != second.cluster.namespace
+    kept = first.create_actor(actors.Counter, 10, name="kept", actor_config=DETACHED)
+    found = second.get_actor("kept")
+    assert found == kept
+    first.shutdown()
+    assert found.add() == 11
+    with pytest.raises(NameTaken, match="get_actor"):
+        second.create_actor(actors.Counter, name="kept", actor_config=DETACHED)
+    with second.get_actor("kept") as again:
+        assert again.add() == 12
+    with pytest.raises(ActorNotFoundError, match=r"'kept'.*fray actors"):
+        second.get_actor("kept")
+    assert first.create_actor(actors.Counter, 20, name="kept", actor_config=DETACHED).add() == 21
+    delete_actor(second.get_actor("kept"))
+
+
+def test_names_in_a_namespace_that_somebody_chose_stay_there(cluster: StorageCluster) -> None:
+    team, other = (StorageClient(StorageCluster(cluster.root, namespace)) for namespace in ("team", "other"))
+    with team.create_actor(actors.Counter, 1, name="ours", actor_config=DETACHED) as ours:
+        assert team.get_actor("ours") == ours
+        with pytest.raises(ActorNotFoundError):
+            other.get_actor("ours")
+
+
+def find_and_add(name: str) -> tuple[int, str]:
+    client = StorageClient(actors.current_cluster())
+    return client.get_actor(name).add(), client.cluster.namespace
+
+
+@pytest.mark.parametrize("more", [{}, {"id": "monday"}])
+def test_a_job_whose_namespace_is_its_own_finds_it_too(cluster: StorageCluster, more: dict[str, str]) -> None:
+    with StorageClient(cluster).create_actor(actors.Counter, name="shared", actor_config=DETACHED) as shared:
+        spec = to_spec(JobRequest("finder", Entrypoint.from_callable(find_and_add, args=("shared",)), **more))
+        (submitted,) = cluster.run(lambda core: submit(core, [replace(spec, resources=ResourceSpec(cpu=0))]))
+        assert cluster.result(JobId(submitted.job.id)) == (1, submitted.job.id)
+        assert shared.add() == 2
+
+
+def test_a_name_is_free_again_if_nothing_was_created(cluster: StorageCluster) -> None:
+    with pytest.raises(InvalidInput, match="priority"):
+        create(cluster, "unmade", actor_config=ActorConfig(priority=5000))
+    with create(cluster, "unmade") as made:  # at once: the name is not held for a job that never comes
+        assert made.add() == 1
+
+
+def test_what_a_block_has_made_ends_with_it(cluster: StorageCluster) -> None:
+    with StorageClient(StorageCluster(cluster.root)) as client:
+        with client.create_actor_group(actors.Counter, name="in-block", count=2) as group:
+            assert [handle.add() for handle in group.handles] == [1, 1]
+        wait_until(group.is_done)
+        with client.host_actor(actors.Counter, name="hosted") as hosted:
+            assert hosted.handle.add() == 1
+            with pytest.raises(InvalidInput, match=r"HostedActor\.shutdown"):
+                hosted.handle.__enter__()
+        with pytest.raises(ActorUnavailableError):
+            hosted.handle.add()
+        owned = client.create_actor(actors.Counter, name="owned")
+        assert owned.add() == 1
+    assert cluster.wait(JobId(owned._address.job), timeout=200).status is JobStatus.STOPPED

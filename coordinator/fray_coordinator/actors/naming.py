@@ -73,6 +73,8 @@ def _remedy(kind: str) -> str:
         return (
             "choose another name, or remove what has it: `fray queue rm`, or `shutdown` of the pool that it belongs to"
         )
+    if kind == "actor":
+        return "find it with client.get_actor(name), choose another name, or end it first"
     return "choose another name, ask for the one that has it, or end that first"
 
 
