@@ -17,6 +17,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
 
+from msgspec import structs
+
 from fray.cluster.actors import ActorEndpoint
 from fray.errors import CallInterrupted
 from fray.rpc.future import ActorFuture, RetryQueue, UnsentCall
@@ -249,7 +251,7 @@ class RetryableCall:
             reached = self._reached = caller.reach(since)
             call_id = NEW_CALL if begun_at is None else self._id_at(reached, begun_at, error)
             try:
-                call = reached.channel.resend(self._request._replace(id=call_id))
+                call = reached.channel.resend(structs.replace(self._request, id=call_id))
             except LOST_ERRORS as failure:  # since it was reached
                 caller.lose(reached, failure)
                 continue

@@ -9,6 +9,7 @@ import sys
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from fray_agents.rpc.server.call_table import CallTable, ServedCall, ServerStream
 from fray_agents.rpc.wire.buffers import MIN_POOLED_BYTES, BufferPool
@@ -60,7 +61,7 @@ def test_an_original_that_comes_later_than_its_repetition_does_not_take_the_stre
     record.stream = stream = ServerStream(record.request.id, [new], limit=4)
     stream.put(Payload(b"one"))
     stream.put(Payload(b"two"))
-    table.admit("c", 1, [request(1)._replace(have=0, limit=4)], broken)
+    table.admit("c", 1, [structs.replace(request(1), have=0, limit=4)], broken)
     stream.put(Payload(b"three"))
     broken.open = False
     stream.put(Payload(b"four"))
@@ -147,8 +148,8 @@ def test_a_call_of_another_channel_runs_though_this_one_is_further() -> None:
 def test_memory_is_given_out_again_only_once_no_array_lives_in_it() -> None:
     pool = BufferPool()
     size = 2 * MIN_POOLED_BYTES
-    data, buffers = pack(np.arange(size // 8))
-    array = unpack(Payload(data, [pool.copy(buffers[0])]))
+    packed = pack(np.arange(size // 8))
+    array = unpack(Payload(packed.data, [pool.copy(packed.buffers[0])]))
     view = memoryview(array)[10:20]
     address = array.ctypes.data
 

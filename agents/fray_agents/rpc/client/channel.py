@@ -4,6 +4,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
+from msgspec import structs
+
 from fray_agents.rpc.client.client_calls import STREAM_WINDOW, ClientCall, ClientStream, PendingCall, ReplySource
 from fray_agents.rpc.wire.messages import NEW_CALL, Request
 from fray_agents.rpc.wire.serialization import Payload, ReferencePayload, pack
@@ -41,7 +43,7 @@ class Channel(ABC):
             return pending.result(timeout)
         finally:
             if not pending.ready:  # the caller goes on, and may change what the call still needs
-                pending.request = pending.request._replace(payload=payload.snapshot())
+                pending.request.payload = payload.snapshot()
 
     def start(self, actor_id: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ClientCall:
         """Make a call and do not wait. The arguments are copied, so they may change afterwards.
@@ -61,7 +63,7 @@ class Channel(ABC):
             Exception: the arguments cannot be pickled, and the server is not in this process.
         """
         if isinstance(request.payload, ReferencePayload):
-            request = request._replace(payload=self._pack(request.payload.value))
+            request = structs.replace(request, payload=self._pack(request.payload.value))
         return self._enter(ClientCall, request)
 
     def stream(self, actor_id: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Any]:

@@ -72,8 +72,8 @@ class LocalChannel(Channel):
         with self._lock:
             if self.closed:
                 raise ConnectionLost("the server of this process has ended", started=False)
-            if request.id == NEW_CALL:
-                request = request._replace(id=CallId(self.client, self._next), codec=self._coding)
+            if request.id is NEW_CALL:
+                request.id, request.codec = CallId(self.client, self._next), self._coding
                 self._next += 1
             pending = kind(self, request)
             lowest = next((call.sequence for call in self._calls if call.client == self.client), request.id.sequence)

@@ -106,14 +106,16 @@ class RemoteChannel(Channel):
         with self._lock:
             if self.closed:
                 raise ConnectionLost(f"the connection to {self.target.tcp} is closed", started=False)
-            if request.id == NEW_CALL:
-                request = Request(CallId(self.client, self._next), *request[1:])
+            if request.id is NEW_CALL:
+                request.id = CallId(self.client, self._next)
                 self._next += 1
             pending = kind(self, request)
             alone = wait and not self._calls and not self._sending
             self._calls[request.id] = pending
             self._queue.append(pending)
-        self._send(alone)
+            sends = not self._sending and self._unanswered < MAX_UNANSWERED
+        if sends:  # else whoever makes room for a request sends this one too
+            self._send(alone)
         if not wait:
             self._unwatched += 1
             if self._unwatched % POLL_EVERY == 0:
@@ -329,7 +331,8 @@ class RemoteChannel(Channel):
             failed, self._calls = list(self._calls.values()), {}
             self._queue.clear()
             for pending in failed:
-                pending.fail(ConnectionLost(reason, None if pending.sent else False, pending.id))
+                call = pending.id.client, pending.id.sequence
+                pending.fail(ConnectionLost(reason, None if pending.sent else False, call))
         if connection is not None:
             connection.close()
         if self._pump is not None:

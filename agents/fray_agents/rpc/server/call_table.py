@@ -264,10 +264,12 @@ class CallTable:
 
     def _forget(self, client: _KnownClient, lowest: int) -> None:
         client.lowest = max(client.lowest, lowest)
-        while client.calls:
-            sequence = next(iter(client.calls))
+        known: list[int] = []
+        for sequence in client.calls:  # once for all: each look for the first passes by all that have left
             if sequence >= lowest:
-                return
+                break
+            known.append(sequence)
+        for sequence in known:
             served = client.calls.pop(sequence)
             served.kept = False
             if served.reply is not None:

@@ -141,7 +141,8 @@ class ServerConnection:
         self._server = server
         self._watchdog = watchdog
         self._on_end = on_end
-        self._state = threading.Condition()
+        self._state = threading.Lock()  # a bare one: each reply takes it
+        self._all_sent = threading.Condition(self._state)
         self._ready: deque[Reply] = deque()
         self._unanswered = 0  # requests without response
         self._unreplied = 0  # calls without reply
@@ -190,7 +191,7 @@ class ServerConnection:
     def flushed(self, timeout: float) -> bool:
         """Whether all replies that are ready have left within `timeout` seconds."""
         with self._state:
-            return self._state.wait_for(lambda: not self.open or not (self._ready or self._sending), timeout)
+            return self._all_sent.wait_for(lambda: not self.open or not (self._ready or self._sending), timeout)
 
     def _read(self) -> None:
         try:
@@ -281,7 +282,7 @@ class ServerConnection:
             answer = self._unanswered and (self._ready or self._unanswered > 1 or not self._unreplied)
             if self._sending or not self.open or not answer:
                 if not self._ready:
-                    self._state.notify_all()  # for `flushed`
+                    self._all_sent.notify_all()  # for `flushed`
                 return None
             self._sending = True
             self._unanswered -= 1
@@ -306,7 +307,7 @@ class ServerConnection:
     def _end(self) -> None:
         with self._state:
             self.open = False
-            self._state.notify_all()
+            self._all_sent.notify_all()
         self._protocol.close()
         self._server.table.client_left(self._client, for_good=not self._protocol.may_reconnect)
         self._on_end(self)

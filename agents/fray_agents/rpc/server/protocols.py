@@ -55,7 +55,7 @@ class JsonProtocol(HttpConnection):
         self._path = message.path
         try:
             call = self._call(message.path, body)
-            return CallBatch(*call.id, True, [call], [])
+            return CallBatch(call.id.client, call.id.sequence, True, [call], [])
         except Malformed as error:
             self._problem = str(error)
             return CallBatch(self._client, 0, False, [], [])

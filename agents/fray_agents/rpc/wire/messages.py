@@ -8,6 +8,8 @@ import pickle
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
+
 from fray_agents.rpc.errors import BadMessage
 from fray_agents.rpc.wire.buffers import Buffer
 from fray_agents.rpc.wire.serialization import PICKLE, Codec, Payload, pack, pack_or_refer
@@ -21,7 +23,7 @@ MAX_BATCH_BYTES = 2**20
 """Bytes of payloads beyond which nothing is added to a message, for the same reason."""
 
 
-class CallId(NamedTuple):
+class CallId(msgspec.Struct, frozen=True, gc=False):
     """The id of one call, by which it may be asked for again.
 
     Attributes:
@@ -48,8 +50,8 @@ class ReplyKind:
     RESULT_LOST = 5
 
 
-class Request(NamedTuple):
-    """One call as it travels.
+class Request(msgspec.Struct):
+    """One call as it travels. A struct, as its parts are: these are most of the objects that a call makes.
 
     Attributes:
         payload: its arguments.
@@ -66,7 +68,7 @@ class Request(NamedTuple):
     codec: Codec = PICKLE
 
 
-class Reply(NamedTuple):
+class Reply(msgspec.Struct, frozen=True, gc=False):
     """The outcome of a call, or an item of its stream, as it travels."""
 
     id: CallId
@@ -110,18 +112,19 @@ def encode_calls(calls: CallBatch) -> Parts:
     """The parts that `decode_calls` reads."""
     entries = [
         (
-            sequence,
-            None if client == calls.client else client,
-            actor_id,
-            method,
-            payload.data,
-            len(payload.buffers),
-            have,
-            limit,
+            request.id.sequence,
+            None if request.id.client == calls.client else request.id.client,
+            request.actor_id,
+            request.method,
+            request.payload.data,
+            len(request.payload.buffers),
+            request.have,
+            request.limit,
         )
-        for (client, sequence), actor_id, method, payload, have, limit, _ in calls.requests
+        for request in calls.requests
     ]
-    head = (calls.client, calls.lowest, calls.alone, entries, [(*call, limit) for call, limit in calls.grants])
+    grants = [(call.client, call.sequence, limit) for call, limit in calls.grants]
+    head = (calls.client, calls.lowest, calls.alone, entries, grants)
     return [pickle.dumps(head, 5), *_buffers(request.payload for request in calls.requests)]
 
 
@@ -139,8 +142,14 @@ def decode_calls(parts: Sequence[Buffer]) -> CallBatch:
 def encode_replies(client: str, replies: list[Reply]) -> Parts:
     """The parts that `decode_replies` reads."""
     entries = [
-        (sequence, None if owner == client else owner, kind, payload.data, len(payload.buffers))
-        for (owner, sequence), kind, payload in replies
+        (
+            reply.id.sequence,
+            None if reply.id.client == client else reply.id.client,
+            reply.kind,
+            reply.payload.data,
+            len(reply.payload.buffers),
+        )
+        for reply in replies
     ]
     return [pickle.dumps(entries, 5), *_buffers(reply.payload for reply in replies)]
 

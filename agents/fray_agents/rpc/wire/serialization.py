@@ -10,7 +10,9 @@ import pickle
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
+
+import msgspec
 
 from fray_agents.rpc.errors import RemoteError, RemoteTraceback
 from fray_agents.rpc.wire.buffers import Buffer, buffer_pool
@@ -19,7 +21,7 @@ MIN_OUT_OF_BAND_BYTES = 8 * 1024
 """Bytes from which a buffer travels beside the pickle: below that, copying it into the pickle costs less."""
 
 
-class Payload(NamedTuple):
+class Payload(msgspec.Struct, frozen=True, gc=False):
     """A pickled value and its large buffers."""
 
     data: bytes
@@ -28,7 +30,7 @@ class Payload(NamedTuple):
     @property
     def size(self) -> int:
         """Bytes of the pickle and the buffers."""
-        return len(self.data) + sum(map(len, self.buffers))
+        return len(self.data) + sum(map(len, self.buffers)) if self.buffers else len(self.data)
 
     def snapshot(self) -> Payload:
         """A copy that does not share memory with the value, which its owner may change."""
@@ -65,17 +67,10 @@ def pack(value: object, foreign: bool = True) -> Payload:
     return Payload(cloudpickle.dumps(value, 5, buffer_callback=beside), buffers)
 
 
-class ReferencePayload(Payload):
+class ReferencePayload(Payload, frozen=True, gc=True, kw_only=True):
     """A value that cannot be pickled and does not leave this process: the value itself, whoever changes it."""
 
     value: Any
-
-    @classmethod
-    def to(cls, value: object) -> ReferencePayload:
-        """The payload that stands for `value` in place of its pickle."""
-        reference = cls(b"")
-        reference.value = value
-        return reference
 
 
 def pack_or_refer(value: object) -> Payload:
@@ -83,7 +78,7 @@ def pack_or_refer(value: object) -> Payload:
     try:
         return pack(value)
     except Exception:  # any code of the user may run in pickling it
-        return ReferencePayload.to(value)
+        return ReferencePayload(b"", value=value)
 
 
 def modules_pickled_by_value() -> set[str]:
