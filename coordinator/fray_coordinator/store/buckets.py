@@ -1,30 +1,18 @@
-"""Common parts of the GCS and S3 backends: names below a prefix, the server's clock, time limits, what an answer means.
+"""Common parts of the GCS and S3 backends: names below a prefix, the server's clock, what an answer means.
 
 Servers of others leave fields out, and proxies answer in a server's place with pages of their own. What cannot be
 understood says nothing about the attempt: it may have been applied.
 """
 
-import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from email.utils import mktime_tz, parsedate_tz
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from fray_coordinator.clock import Clock
-from fray_coordinator.store.interface import AttemptFailed, BadObject, NotApplied, PreconditionFailed, Refused, Unknown
-
-T = TypeVar("T")
-
-CONNECT_TIMEOUT = 10.0
-"""Seconds for a connection: Linux repeats a lost SYN after 1, 3 and 7 s."""
-ANSWER_TIMEOUT = 20.0
-"""Seconds for an answer, beside the time for its body: a third of a store's patience, so that it is asked again."""
-CHUNK_BYTES = 256 * 1024
-"""Bytes of a body that are read at a time."""
-MIN_BYTES_PER_SECOND = 1_000_000
-"""A connection that carries less is given up, so that a larger body gets a longer time."""
+from fray_coordinator.store.interface import AttemptFailed, NotApplied, PreconditionFailed, Refused, Unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,28 +93,6 @@ def _parse_date(date: str | None) -> float | None:
         return None if parsed is None else mktime_tz(parsed)
     except (ValueError, OverflowError):
         return None
-
-
-async def read_body(read: Callable[[int], Awaitable[bytes]], length: int | None, most: int) -> bytes:
-    """A body, read piece by piece.
-
-    Args:
-        length: as the server gives it; None if it does not.
-        most: bytes. Raises `BadObject` for a longer body, of which no more is read.
-    """
-    parts: list[bytes] = []
-    left = most if (length or 0) <= most else -1
-    while left >= 0 and (part := await read(CHUNK_BYTES)):
-        parts.append(part)
-        left -= len(part)
-    if left < 0:
-        raise BadObject(f"it has more than the {most} bytes that may lie under this name")
-    return b"".join(parts)
-
-
-def request_timeout(size: int = 0) -> asyncio.Timeout:
-    """The time limit for one request and answer that carry `size` bytes; raises `TimeoutError`."""
-    return asyncio.timeout(ANSWER_TIMEOUT + size / MIN_BYTES_PER_SECOND)
 
 
 MAX_MESSAGE_CHARACTERS = 300

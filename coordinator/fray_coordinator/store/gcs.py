@@ -26,7 +26,7 @@ from fray_coordinator.store.buckets import (
 )
 from fray_coordinator.store.gcs_credentials import find_credentials
 from fray_coordinator.store.gcs_token import AccessToken
-from fray_coordinator.store.http_client import ANSWER_TIMEOUT, HttpClient
+from fray_coordinator.store.http_client import ANSWER_TIMEOUT, open_client
 from fray_coordinator.store.http_connection import HttpAnswer
 from fray_coordinator.store.interface import (
     ABSENT,
@@ -67,7 +67,7 @@ class GcsBackend:
         self.root = self._location.root
         self._server_clock = ServerClock(clock)
         self._clock = clock
-        self._client = PerLoop(_open_client)
+        self._client = PerLoop(open_client)
         self._token = PerLoop(self._access_token)
 
     async def get(self, key: str) -> Object | None:
@@ -208,10 +208,6 @@ class GcsBackend:
         if _emulator():
             return None
         return AccessToken(await asyncio.to_thread(find_credentials), self._clock)
-
-
-async def _open_client() -> HttpClient:
-    return HttpClient()
 
 
 def _emulator() -> str:

@@ -94,6 +94,11 @@ class HttpClient:
         return None
 
 
+async def open_client() -> HttpClient:
+    """A client of the running loop."""
+    return HttpClient()
+
+
 def _seconds_for(size: int) -> float:
     """The time limit for a request, or for the rest of an answer, with `size` bytes."""
     return ANSWER_TIMEOUT + size / MIN_BYTES_PER_SECOND

@@ -1,32 +1,21 @@
-"""Amazon S3 and what speaks its protocol: s3fs finds the credentials and makes the client; the calls are made here.
+"""Amazon S3 and what speaks its protocol.
 
-s3fs's own call repeats what fails and translates the status away, so its client is called directly. The version is the
-ETag, which a later write of the same content brings back: every record's body is unique for that reason.
+The libraries that speak it repeat what fails and translate the status away, and take half a second to import. The
+version is the ETag, which a later write of the same content brings back: every record's body is unique for that reason.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
-
-import aiohttp
-from botocore.exceptions import (
-    BotoCoreError,
-    ClientError,
-    ConnectTimeoutError,
-    EndpointConnectionError,
-    HTTPClientError,
-    IncompleteReadError,
-    ProxyConnectionError,
-    ResponseStreamingError,
-    SSLError,
-)
-from botocore.parsers import ResponseParserError
-from s3fs import S3FileSystem
+import asyncio
+import hashlib
+from collections.abc import Mapping
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from urllib.parse import quote, unquote_plus, urlsplit
+from xml.etree.ElementTree import Element, ParseError, fromstring
 
 from fray_coordinator.clock import Clock
 from fray_coordinator.per_loop import PerLoop
 from fray_coordinator.store.buckets import (
-    CONNECT_TIMEOUT,
+    STALE_CREDENTIAL_CODES,
     BucketSettings,
     Location,
     ServerClock,
@@ -34,9 +23,9 @@ from fray_coordinator.store.buckets import (
     classify_status,
     no_such_bucket,
     parsing_answer,
-    read_body,
-    request_timeout,
 )
+from fray_coordinator.store.http_client import ANSWER_TIMEOUT, open_client
+from fray_coordinator.store.http_connection import HttpAnswer
 from fray_coordinator.store.interface import (
     ABSENT,
     ANY,
@@ -50,25 +39,26 @@ from fray_coordinator.store.interface import (
     NotModified,
     Object,
     PreconditionFailed,
-    Refused,
-    Unknown,
     Version,
 )
-from fray_coordinator.store.key_rules import max_bytes
+from fray_coordinator.store.key_rules import MAX_RECORD_BYTES, max_bytes
 from fray_coordinator.store.metering import ROWS_PER_REQUEST
+from fray_coordinator.store.s3_access import S3Access, find_access
+from fray_coordinator.store.s3_signing import query_text, signed_headers
 
 RIGHTS = {
-    "get_object": "s3:GetObject (and s3:ListBucket, without which an absent object looks forbidden)",
-    "put_object": "s3:PutObject",
-    "delete_object": "s3:DeleteObject",
-    "list_objects_v2": "s3:ListBucket",
+    "GET": "s3:GetObject (and s3:ListBucket, without which an absent object looks forbidden)",
+    "PUT": "s3:PutObject",
+    "DELETE": "s3:DeleteObject",
+    "LIST": "s3:ListBucket",
+    "versioning": "s3:GetBucketVersioning",
+    "lifecycle": "s3:GetLifecycleConfiguration",
+    "object-lock": "s3:GetBucketObjectLockConfiguration",
 }
-MAX_CONNECTIONS = 64
-"""As many as a pass makes requests at a time; botocore would queue them behind ten."""
-BROKEN_CONNECTION_ERRORS = (HTTPClientError, IncompleteReadError, ResponseStreamingError, ResponseParserError)
-"""What botocore says of connections that broke, and of answers that are none."""
-NO_TIMEOUT = 3600.0
-"""Seconds: `request_timeout` limits every call according to its size, the client's one limit for all must not."""
+WRONG_REGION_STATUSES = (301, 302, 307, 400)
+"""What S3 answers in one region about a bucket of another; the answer names the bucket's."""
+THREAD_BYTES = 1024**2
+"""Bytes from which a body's digest is made in a thread: it takes milliseconds, in which the loop would stand still."""
 
 
 class S3Backend:
@@ -81,171 +71,208 @@ class S3Backend:
         self._location = Location("s3", bucket, prefix)
         self.root = self._location.root
         self._server_clock = ServerClock(clock)
-        self._client = PerLoop(_connect)
+        self._region: str | None = None
+        self._client = PerLoop(open_client)
+        self._access = PerLoop(self._find_access)
 
     async def get(self, key: str) -> Object | None:
-        return await self._read(key, await self._call("get_object", Key=self._location.name(key)))
+        answer = await self._object("GET", key)
+        return None if answer.status == 404 else _object(answer)
 
     async def get_if_changed(self, key: str, version: Version | None) -> Object | NotModified | None:
-        condition = {"IfNoneMatch": version} if version else {}
-        answer = await self._call("get_object", Key=self._location.name(key), **condition)
-        return NOT_MODIFIED if _status(answer) == 304 else await self._read(key, answer)
+        answer = await self._object("GET", key, headers={"If-None-Match": version} if version else {})
+        match answer.status:
+            case 304:
+                return NOT_MODIFIED
+            case 404:
+                return None
+        return _object(answer)
 
     async def put(self, key: str, data: bytes, expect: Expectation) -> Applied:
-        answer = await self._call("put_object", Key=self._location.name(key), Body=data, **_precondition(expect))
-        if _status(answer) == 404:
+        answer = await self._object("PUT", key, data, _precondition(expect))
+        if answer.status == 404:
             raise PreconditionFailed(f"{key} is absent")
         with parsing_answer("PutObject"):
-            return Applied(checked_version(answer["ETag"]))
+            return Applied(checked_version(answer.headers.get("etag")))
 
     async def delete(self, key: str, expect: Expectation) -> None:
-        await self._call("delete_object", Key=self._location.name(key), **_precondition(expect))
+        await self._object("DELETE", key, headers=_precondition(expect))
 
     async def withdraw(self, key: str, expect: Version, aside: str) -> None:
         await self.delete(key, expect)
 
     async def list(self, prefix: str, after: str | None, limit: int | None, versions: bool) -> list[Listed]:
         rows: list[Listed] = []
-        query: dict[str, Any] = {"Prefix": self._location.name(prefix)}
+        query = {"list-type": "2", "encoding-type": "url", "prefix": self._location.name(prefix)}
         if after is not None:
-            query["StartAfter"] = self._location.name(after)
+            query["start-after"] = self._location.name(after)
         more = True
         while more and (limit is None or len(rows) < limit):
             wanted = ROWS_PER_REQUEST if limit is None else min(ROWS_PER_REQUEST, limit - len(rows))
-            page = await self._call("list_objects_v2", MaxKeys=wanted, **query)
+            answer = await self._request("GET", "", {**query, "max-keys": str(wanted)}, right="LIST")
             with parsing_answer("ListObjectsV2"):
-                found = [item for item in page.get("Contents", []) if self._location.holds(item["Key"], prefix)]
-                rows += [row for item in found if (row := self._row(item, versions)) and row.key > (after or "")]
-                token = page.get("NextContinuationToken")
-                more = page.get("IsTruncated", token is not None)
-                if more and token in (None, query.get("ContinuationToken")):
+                page = _parse_xml(answer.body, "ListBucketResult")
+                encoded = page.findtext("EncodingType") == "url"
+                found = [self._row(item, encoded, versions) for item in page.iter("Contents")]
+                rows += [row for row in found if row and row.key.startswith(prefix) and row.key > (after or "")]
+                token = page.findtext("NextContinuationToken") or ""
+                more = page.findtext("IsTruncated", str(bool(token))).lower() == "true"
+                if more and token in ("", query.get("continuation-token")):
                     raise ValueError("the next page is not named")
-            query["ContinuationToken"] = token
+            query["continuation-token"] = token
         return rows[:limit]
 
     async def settings(self) -> BucketSettings:
         """The bucket's own settings. Raises `AttemptFailed`."""
         unreadable: list[str] = []
 
-        async def ask(what: str) -> dict[str, Any]:
+        async def ask(what: str) -> Element:
             try:
-                return await self._call(f"get_{what}")
+                answer = await self._request("GET", "", {what: ""}, right=what, may_be_absent=True)
+                with parsing_answer(f"the question about {what}"):
+                    return Element("Nothing") if answer.status == 404 else _parse_xml(answer.body)
             except AttemptFailed:
-                unreadable.append(what.replace("_", " "))
-                return {}
+                unreadable.append(what)
+                return Element("Nothing")
 
-        versioning = await ask("bucket_versioning")
-        lifecycle = await ask("bucket_lifecycle_configuration")
-        lock = await ask("object_lock_configuration")
-        with parsing_answer("questions about the bucket"):
-            return BucketSettings(
-                lifecycle_rules=len(lifecycle.get("Rules", [])),
-                retention=_retention(lock.get("ObjectLockConfiguration", {})),
-                versioning=versioning.get("Status") == "Enabled",
-                unreadable=tuple(unreadable),
-            )
+        versioning = await ask("versioning")
+        lifecycle = await ask("lifecycle")
+        lock = await ask("object-lock")
+        return BucketSettings(
+            lifecycle_rules=len(lifecycle.findall("Rule")),
+            retention=("an object lock with a default retention",) if lock.find("Rule") is not None else (),
+            versioning=versioning.findtext("Status") == "Enabled",
+            unreadable=tuple(unreadable),
+        )
 
     def server_offset(self) -> float | None:
         return self._server_clock.offset()
 
     async def close(self) -> None:
         if (client := await self._client.take()) is not None:
-            await client.close()
+            client.close()
 
-    async def _call(self, verb: str, **arguments: Any) -> dict[str, Any]:
-        """Send a request. Returns success, 304 and 404; raises `AttemptFailed` for everything else."""
-        sent = self._server_clock.wall()
-        with _translated_errors():
-            client = await self._client.get()
-            try:
-                async with request_timeout(len(arguments.get("Body", b""))):
-                    answer: dict[str, Any] = await getattr(client, verb)(Bucket=self._location.bucket, **arguments)
-            except ClientError as error:
-                answer = error.response
-        with parsing_answer(verb):
-            status, headers = _status(answer), answer["ResponseMetadata"].get("HTTPHeaders", {})
-            code, message = (str(answer.get("Error", {}).get(name, "")) for name in ("Code", "Message"))
-        self._server_clock.learn(headers.get("date"), sent)
+    async def _object(
+        self, method: str, key: str, data: bytes = b"", headers: Mapping[str, str] | None = None
+    ) -> HttpAnswer:
+        path = f"/{quote(self._location.name(key), safe='/-_.~')}"
+        try:
+            return await self._request(method, path, {}, data, headers or {}, may_be_absent=True, most=max_bytes(key))
+        except BadObject as error:
+            raise BadObject(f"{key}: {error}") from error
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        data: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+        right: str = "",
+        may_be_absent: bool = False,
+        most: int = MAX_RECORD_BYTES,
+    ) -> HttpAnswer:
+        """Send a request. Returns success, 304 and the 404 of an object; raises `AttemptFailed` for everything else."""
+        digest = hashlib.sha256(data) if len(data) < THREAD_BYTES else await asyncio.to_thread(hashlib.sha256, data)
+        answer = await self._send(method, path, query, data, headers or {}, digest.hexdigest(), most)
+        code, message, region = _error(answer)
+        if answer.status in WRONG_REGION_STATUSES and region not in ("", (await self._access.get()).region):
+            self._region = region
+            await self._access.take()
+            answer = await self._send(method, path, query, data, headers or {}, digest.hexdigest(), most)
+            code, message, _ = _error(answer)
         if code == "NoSuchBucket":
             raise no_such_bucket(self._location.bucket, "aws s3 mb s3://", "s3:CreateBucket")
-        if status >= 300 and status not in (304, 404):
-            raise classify_status(
-                status, f"{code} {message}", RIGHTS.get(verb, f"to {verb}"), headers.get("retry-after")
-            )
+        if code in STALE_CREDENTIAL_CODES:
+            await self._access.take()  # others may be there by now
+        if answer.status >= 300 and answer.status != 304 and not (answer.status == 404 and may_be_absent):
+            after = answer.headers.get("retry-after")
+            raise classify_status(answer.status, f"{code} {message}", RIGHTS[right or method], after)
         return answer
 
-    async def _read(self, key: str, answer: dict[str, Any]) -> Object | None:
-        if _status(answer) == 404:
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        data: bytes,
+        headers: Mapping[str, str],
+        digest: str,
+        most: int,
+    ) -> HttpAnswer:
+        """Sign a request and send it."""
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT):
+                access = await self._access.get()
+                keys = await access.keys()
+        except TimeoutError as error:
+            raise NotApplied("the server that gives credentials does not answer") from error
+        client = await self._client.get()
+        bucket, text = urlsplit(access.url), query_text(query)
+        target = f"{bucket.path}{path}" or "/"
+        sent = self._server_clock.wall()
+        now = sent + (self._server_clock.offset() or 0)
+        signed = signed_headers(method, bucket.netloc, target, text, headers, digest, keys, access.region, now)
+        answer = await client.request(method, f"{bucket.scheme}://{bucket.netloc}{target}?{text}", signed, data, most)
+        self._server_clock.learn(answer.headers.get("date"), sent)
+        return answer
+
+    async def _find_access(self) -> S3Access:
+        return await asyncio.to_thread(find_access, self._location.bucket, self._region)
+
+    def _row(self, item: Element, encoded: bool, versions: bool) -> Listed | None:
+        """A row of a listing; None for a name that is not below the root."""
+        name = _text(item, "Key")
+        name = unquote_plus(name) if encoded else name
+        if not self._location.holds(name, ""):
             return None
-        with parsing_answer("GetObject"):
-            stream, size = answer["Body"], int(answer.get("ContentLength") or 0)
-            version, updated = checked_version(answer["ETag"]), answer["LastModified"].timestamp()
-        with _translated_errors():
-            async with request_timeout(min(size, most := max_bytes(key))), stream:
-                try:
-                    return Object(await read_body(stream.read, size, most), version, updated)
-                except BadObject as error:
-                    raise BadObject(f"{key}: {error}") from error
-
-    def _row(self, item: dict[str, Any], versions: bool) -> Listed:
-        key = self._location.key(item["Key"])
-        return Listed(key, checked_version(item["ETag"]), item["LastModified"].timestamp()) if versions else Listed(key)
-
-
-async def _connect() -> Any:
-    file_system = S3FileSystem(
-        asynchronous=True,
-        use_listings_cache=False,
-        skip_instance_cache=True,
-        config_kwargs={
-            "retries": {"total_max_attempts": 1},
-            "max_pool_connections": MAX_CONNECTIONS,
-            "connect_timeout": CONNECT_TIMEOUT,
-            "read_timeout": NO_TIMEOUT,
-        },
-    )
-    client = await file_system.set_session()
-    client.meta.events.register("before-call.s3.HeadBucket", _redirect_no_further)
-    return client
-
-
-def _redirect_no_further(params: dict[str, Any], **_: Any) -> None:
-    """botocore follows a redirect by asking the bucket for its region: an answer to that is not followed once more."""
-    params["context"].setdefault("s3_redirect", {})["redirected"] = True
+        key = self._location.key(name)
+        if not versions:
+            return Listed(key)
+        return Listed(
+            key, checked_version(_text(item, "ETag")), datetime.fromisoformat(_text(item, "LastModified")).timestamp()
+        )
 
 
 def _precondition(expect: Expectation) -> dict[str, str]:
     if expect is ANY:
         return {}
-    return {"IfNoneMatch": "*"} if expect is ABSENT else {"IfMatch": str(expect)}
+    return {"If-None-Match": "*"} if expect is ABSENT else {"If-Match": str(expect)}
 
 
-def _retention(lock: dict[str, Any]) -> tuple[str, ...]:
-    return ("an object lock with a default retention",) if "Rule" in lock else ()
+def _object(answer: HttpAnswer) -> Object:
+    with parsing_answer("GetObject"):
+        updated = parsedate_to_datetime(answer.headers["last-modified"]).timestamp()
+        return Object(answer.body, checked_version(answer.headers.get("etag")), updated)
 
 
-def _status(answer: dict[str, Any]) -> int:
-    status: int = answer["ResponseMetadata"]["HTTPStatusCode"]
-    return status
-
-
-@contextmanager
-def _translated_errors() -> Iterator[None]:
-    """Turn the errors of calls that got no answer into outcomes of the attempt."""
+def _parse_xml(body: bytes, kind: str | None = None) -> Element:
+    """An answer's body, its tags without their namespace. Raises `ValueError` for what is no XML, or no `kind`."""
     try:
-        yield
-    except AttemptFailed:
-        raise
-    except (ConnectTimeoutError, ProxyConnectionError, SSLError) as error:
-        raise NotApplied(f"no connection: {error}") from error
-    except EndpointConnectionError as error:
-        # aiobotocore says this both when it could not connect and when the connection broke under a request.
-        never_sent = isinstance(error.kwargs["error"], aiohttp.ClientConnectorError)
-        raise (NotApplied if never_sent else Unknown)(str(error)) from error
-    except (*BROKEN_CONNECTION_ERRORS, aiohttp.ClientError, OSError) as error:
-        raise Unknown(f"the connection broke: {error or type(error).__name__}") from error
-    except BotoCoreError as error:
-        text = f"{error}; `aws configure` and the AWS_* variables say where credentials come from"
-        raise Refused(text, may_pass=True) from error
-    except Exception as error:  # whatever the libraries raise
-        raise Unknown(f"no answer that can be understood: {type(error).__name__}: {error}") from error
+        root = fromstring(body)
+    except ParseError as error:
+        raise ValueError(f"it is no XML: {error}") from error
+    for element in root.iter():
+        element.tag = element.tag.rpartition("}")[2]
+    if kind not in (None, root.tag):
+        raise ValueError(f"it is no {kind}, but a {root.tag[:100]}")
+    return root
+
+
+def _text(item: Element, name: str) -> str:
+    text = item.findtext(name)
+    if not text:
+        raise ValueError(f"{name} is missing")
+    return text
+
+
+def _error(answer: HttpAnswer) -> tuple[str, str, str]:
+    """The code, the message and the bucket's region that an answer of failure tells; its text, if it is another's."""
+    if answer.status < 300:
+        return "", "", ""
+    region = answer.headers.get("x-amz-bucket-region", "")
+    try:
+        told = _parse_xml(answer.body, "Error")
+    except ValueError:
+        return "", answer.body.decode(errors="replace"), region
+    return told.findtext("Code", ""), told.findtext("Message", ""), region or told.findtext("Region", "")

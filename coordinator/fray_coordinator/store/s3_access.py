@@ -1,0 +1,176 @@
+"""How a bucket of S3 is reached: its URL, its region, and the keys that requests are signed with.
+
+Keys, region and endpoint that stand in the environment or in a plain profile are read here. Roles, single sign-on,
+servers that give credentials to hosts and containers, and settings that change endpoints are botocore's business. It is
+imported only where one of these is used: that, and its description of S3, take longer than all else of a command.
+"""
+
+import asyncio
+import configparser
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from fray_coordinator.store.interface import AttemptFailed, NotApplied, Refused
+from fray_coordinator.store.s3_signing import S3Keys
+
+PLAIN_SETTINGS = frozenset(
+    {
+        "aws_access_key_id",
+        "aws_secret_access_key",
+        "aws_session_token",
+        "region",
+        "endpoint_url",
+        "output",
+        "cli_pager",
+        "cli_auto_prompt",
+    }
+)
+"""Settings of a profile that are understood here; with any other botocore is asked."""
+BOTOCORE_VARIABLES = (
+    "AWS_CREDENTIAL_EXPIRATION",
+    "AWS_SECURITY_TOKEN",
+    "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS",
+    "AWS_USE_FIPS_ENDPOINT",
+    "AWS_USE_DUALSTACK_ENDPOINT",
+)
+"""Variables that botocore is asked about."""
+PLAIN_REGION = re.compile(r"(af|ap|ca|cn|eu|il|me|mx|sa|us|us-gov)-[a-z]+-\d")
+"""Regions whose endpoints are named after them; others have domains of their own."""
+HOST_BUCKET = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
+"""Names of buckets that can be a part of a host's name: a certificate does not cover one with dots."""
+KEY_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+DEFAULT_REGION = "us-east-1"
+"""Where a bucket is looked for if nothing says where it is; who keeps it elsewhere answers with its region."""
+
+
+@dataclass(frozen=True, slots=True)
+class S3Access:
+    """How one bucket is reached.
+
+    Attributes:
+        url: of the bucket, without a slash at its end.
+        region: that requests are signed for.
+        credentials: `S3Keys`, or credentials of botocore, which renew themselves.
+    """
+
+    url: str
+    region: str
+    credentials: Any
+
+    async def keys(self) -> S3Keys:
+        """The keys for the next request. Raises `AttemptFailed`."""
+        if isinstance(self.credentials, S3Keys):
+            return self.credentials
+        if getattr(self.credentials, "refresh_needed", bool)():  # asks a server, in this thread
+            return await asyncio.to_thread(_frozen, self.credentials)
+        return _frozen(self.credentials)
+
+
+def find_access(bucket: str, region: str | None) -> S3Access:
+    """How the bucket is reached from here. Raises `AttemptFailed`.
+
+    region: as the service has told; None if it has not.
+    """
+    if bucket.endswith("--x-s3"):
+        raise Refused(f"{bucket} is a directory bucket, which lists no keys in order; use a general purpose bucket")
+    return plain_access(bucket, region, os.environ) or botocore_access(bucket, region)
+
+
+def plain_access(bucket: str, region: str | None, variables: Mapping[str, str]) -> S3Access | None:
+    """What the environment and a plain profile say; None if botocore has to be asked."""
+    profile = _profile(variables)
+    if profile is None or profile.keys() - PLAIN_SETTINGS or any(variables.get(name) for name in BOTOCORE_VARIABLES):
+        return None
+    source = variables if any(variables.get(name) for name in KEY_VARIABLES[:2]) else profile
+    access, secret, token = (source.get(name) or source.get(name.lower(), "") for name in KEY_VARIABLES)
+    region = region or variables.get("AWS_REGION") or variables.get("AWS_DEFAULT_REGION") or profile.get("region")
+    region = region or DEFAULT_REGION
+    endpoint = variables.get("AWS_ENDPOINT_URL_S3") or variables.get("AWS_ENDPOINT_URL") or profile.get("endpoint_url")
+    url = _bucket_url(bucket, region, endpoint)
+    return S3Access(url, region, S3Keys(access, secret, token)) if access and secret and url else None
+
+
+def _bucket_url(bucket: str, region: str, endpoint: str | None) -> str | None:
+    if endpoint:
+        return f"{endpoint.rstrip('/')}/{quote(bucket)}" if "://" in endpoint else None
+    if not PLAIN_REGION.fullmatch(region):
+        return None
+    host = f"s3.{region}.amazonaws.com{'.cn' if region.startswith('cn-') else ''}"
+    return f"https://{bucket}.{host}" if HOST_BUCKET.fullmatch(bucket) else f"https://{host}/{quote(bucket)}"
+
+
+def _profile(variables: Mapping[str, str]) -> dict[str, str] | None:
+    """The settings of the profile in use; None if there is no such profile, or its files cannot be read."""
+    named = variables.get("AWS_DEFAULT_PROFILE") or variables.get("AWS_PROFILE")
+    name = named or "default"
+    places = [
+        (variables.get("AWS_CONFIG_FILE") or "~/.aws/config", name if name == "default" else f"profile {name}"),
+        (variables.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials", name),
+    ]
+    settings: dict[str, str] = {}
+    found = False
+    for path, section in places:
+        parser = configparser.RawConfigParser()
+        try:
+            parser.read(os.path.expanduser(path), encoding="utf-8")
+        except (OSError, ValueError, configparser.Error):
+            return None
+        if parser.has_section(section):
+            found = True
+            settings |= parser.items(section)
+    return settings if found or not named else None
+
+
+class _AboutToSend(Exception):
+    """Carries the request that botocore was about to send."""
+
+
+def botocore_access(bucket: str, region: str | None) -> S3Access:
+    """How botocore would reach the bucket: as it is about to ask for a list of it. Raises `AttemptFailed`."""
+
+    def stop(request: Any, **_: Any) -> None:
+        raise _AboutToSend(request)
+
+    try:
+        import botocore.session
+
+        session = botocore.session.get_session()
+        client = session.create_client("s3", region_name=region or os.environ.get("AWS_REGION"))
+        client.meta.events.register("before-send.s3", stop)
+        client.list_objects_v2(Bucket=bucket)
+    except _AboutToSend as found:
+        (request,) = found.args
+        url = urlsplit(request.url)
+        scope = re.search(rb"Credential=[^,]*/([^/,]+)/s3/", request.headers.get("Authorization", b""))
+        if scope is None:
+            raise Refused(f"requests to {bucket} are signed in a way that Fray does not know") from None
+        place = f"{url.scheme}://{url.netloc}{url.path}".rstrip("/")
+        return S3Access(place, scope[1].decode(), session.get_credentials())
+    except Exception as error:  # whatever its many ways to credentials raise
+        raise _failure(error) from error
+    raise AssertionError("nothing is sent")
+
+
+def _frozen(credentials: Any) -> S3Keys:
+    try:
+        access, secret, token, *_ = credentials.get_frozen_credentials()
+    except Exception as error:
+        raise _failure(error) from error
+    return S3Keys(access, secret, token or "")
+
+
+def _failure(error: Exception) -> AttemptFailed:
+    """The outcome of a request for which there are no keys."""
+    if isinstance(error, ImportError):
+        keys = "keys that are neither in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY nor in a plain profile"
+        return Refused(f"{keys} need {error.name}, which is not installed; pip install 'fray-cluster[s3]'")
+    from botocore.exceptions import HTTPClientError
+
+    if isinstance(error, HTTPClientError | OSError):
+        return NotApplied(f"the server that gives credentials does not answer: {error}")
+    text = f"{error}; `aws configure` and the AWS_* variables say where credentials come from"
+    return Refused(text, may_pass=True)
