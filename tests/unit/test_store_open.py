@@ -108,8 +108,12 @@ def test_a_folder_without_the_right_to_write(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("scheme", ["gs", "s3"])
 def test_a_missing_library_names_the_extra(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("google.auth", "s3fs", "fray_coordinator.store.gcs", "fray_coordinator.store.s3"):
+    for module in ("google.auth", "fray_coordinator.store.gcs", "botocore.session"):
         monkeypatch.setitem(sys.modules, module, None)
+    for variable in AWS:
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
     extra = {"gs": "gcs", "s3": "s3"}[scheme]
     with pytest.raises(StoreRefused, match=rf"pip install 'fray-cluster\[{extra}\]'"):
         asyncio.run(open_store(f"{scheme}://bucket/root"))

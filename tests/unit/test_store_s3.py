@@ -181,12 +181,6 @@ def test_a_server_of_credentials_that_is_away_is_an_outage(home: Path, monkeypat
         find_access("bucket", None)
 
 
-def test_a_missing_library_names_the_extra(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "botocore.session", None)
-    with pytest.raises(Refused, match=r"pip install 'fray-cluster\[s3\]'"):
-        find_access("bucket", None)
-
-
 def signed_for(request: web.Request) -> str:
     """The access key and the region of a request."""
     key, _, region, *_ = request.headers["Authorization"].partition("Credential=")[2].split("/")

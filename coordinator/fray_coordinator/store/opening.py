@@ -1,4 +1,4 @@
-"""Opens the store that a root URL names; only the library of that store is imported.
+"""Opens the store that a root URL names; only the modules of that store are imported.
 
 A local root is refused on file systems that pass files on to another machine: they do not keep what is promised of
 local files.
@@ -117,19 +117,17 @@ def _split(root: str, rest: str) -> tuple[str, str]:
 
 
 def _bucket(scheme: str, bucket: str, prefix: str, clock: Clock) -> StoreBackend:
-    extra = {"gs": "gcs", "s3": "s3"}[scheme]
-    try:
-        if scheme == "gs":
-            from fray_coordinator.store.gcs import GcsBackend
-
-            return GcsBackend(bucket, prefix, clock)
+    if scheme == "s3":
         from fray_coordinator.store.s3 import S3Backend
 
         return S3Backend(bucket, prefix, clock)
+    try:
+        from fray_coordinator.store.gcs import GcsBackend
     except ImportError as error:
         raise StoreRefused(
-            f"{scheme}:// roots need {error.name}, which is not installed; pip install 'fray-cluster[{extra}]'"
+            f"gs:// roots need {error.name}, which is not installed; pip install 'fray-cluster[gcs]'"
         ) from error
+    return GcsBackend(bucket, prefix, clock)
 
 
 def root_url(root: str) -> str:
