@@ -11,6 +11,7 @@ from fray.client import (
     JobHandle as JobHandle,
     StorageClient as StorageClient,
     wait_all as wait_all,
+    wait_all_async as wait_all_async,
 )
 from fray.cluster import (
     Cluster as Cluster,

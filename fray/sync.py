@@ -13,7 +13,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import CancelledError, Future, wait
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -24,8 +24,6 @@ from fray_layouts.errors import Permanent
 T = TypeVar("T")
 
 log = logging.getLogger("fray")
-
-_END: Any = object()
 
 
 class WouldDeadlock(Permanent):
@@ -96,11 +94,14 @@ class LoopThread:
             raise
 
     def _started(self) -> asyncio.AbstractEventLoop:
+        if self._loop is not None:  # without the lock: finalizers call this, wherever the thread is interrupted
+            return self._loop
         with self._lock:
             if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._loop.run_forever, name="fray", daemon=True)
+                loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=loop.run_forever, name="fray", daemon=True)
                 self._thread.start()
+                self._loop = loop
             return self._loop
 
 
@@ -195,22 +196,6 @@ def run_unsuspended(coroutine: Coroutine[Any, Any, T]) -> T:
         return result
     coroutine.close()
     raise RuntimeError(f"{coroutine!r} waits for something other than the background loop")
-
-
-def iterate(items: AsyncIterator[T]) -> Iterator[T]:
-    """Iterate over an async iterator that runs in the background loop; it is closed when the consumer stops."""
-
-    async def following() -> T:
-        return await anext(items, _END)
-
-    async def close() -> None:
-        await items.aclose()  # type: ignore[attr-defined]  # every async generator has it
-
-    try:
-        while (item := run(following())) is not _END:
-            yield item
-    finally:
-        run(close())
 
 
 def at_exit(close: Callable[[], None]) -> None:

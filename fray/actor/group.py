@@ -94,10 +94,19 @@ class ActorGroup(Shown, Generic[T]):
             ActorUnavailableError: so many have ended that there never will be enough.
             InvalidInput: the group is smaller, or `count` is below 0.
         """
+        wanted = self._checked_count(count)
+        return self._tell(self._cluster.run(lambda core: self._wait(core, wanted, timeout)))
+
+    async def wait_ready_async(self, count: int | None = None, timeout: float = 300.0) -> list[ActorHandle[T]]:
+        """`wait_ready`, for coroutines."""
+        wanted = self._checked_count(count)
+        return self._tell(await self._cluster.run_async(lambda core: self._wait(core, wanted, timeout)))
+
+    def _checked_count(self, count: int | None) -> int:
         wanted = len(self._job_ids) if count is None else count
         if not 0 <= wanted <= len(self._job_ids):
             raise InvalidInput("count", count, f"the group has {len(self._job_ids)} actors")
-        return self._tell(self._cluster.run(lambda core: self._wait(core, wanted, timeout)))
+        return wanted
 
     def _await_all(self) -> None:
         """Wait until all serve calls, however long that takes. Raises ActorUnavailableError: one has ended."""

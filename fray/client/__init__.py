@@ -10,8 +10,17 @@ then `fray.local_backend` and `fray.current_client`.
 
 from fray.client.api import Client
 from fray.client.storage_client import StorageClient
-from fray.cluster.job_handle import JobAlreadyExists, JobHandle, wait_all
+from fray.cluster.job_handle import JobAlreadyExists, JobHandle, wait_all, wait_all_async
 from fray.errors import JobFailed
 from fray.types import JobStatus
 
-__all__ = ["Client", "JobAlreadyExists", "JobFailed", "JobHandle", "JobStatus", "StorageClient", "wait_all"]
+__all__ = [
+    "Client",
+    "JobAlreadyExists",
+    "JobFailed",
+    "JobHandle",
+    "JobStatus",
+    "StorageClient",
+    "wait_all",
+    "wait_all_async",
+]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
+from fray.items import Items
 from fray.types import JobGroupConfig, JobId, JobInfo, JobRequest, Namespace, ReservationConfig
 from fray_coordinator.jobs.logs import LogLine
 from fray_layouts.errors import InvalidInput
@@ -164,6 +165,24 @@ class Cluster(Protocol):
 
     def _wait(self, ids: list[JobId], raise_on_failure: bool, timeout: float | None) -> list[JobInfo]: ...
 
+    @overload
+    async def wait_async(  # type: ignore[overload-overlap]
+        self, job_id: JobId, raise_on_failure: bool = False, timeout: float | None = None
+    ) -> JobInfo: ...
+    @overload
+    async def wait_async(
+        self, job_id: Sequence[JobId], raise_on_failure: bool = False, timeout: float | None = None
+    ) -> list[JobInfo]: ...
+    async def wait_async(
+        self, job_id: JobId | Sequence[JobId], raise_on_failure: bool = False, timeout: float | None = None
+    ) -> JobInfo | list[JobInfo]:
+        """`wait`, for coroutines: who is cancelled only stops waiting, and the jobs go on."""
+        if isinstance(job_id, str):
+            return (await self._wait_async([job_id], raise_on_failure, timeout))[0]
+        return await self._wait_async(list(job_id), raise_on_failure, timeout)
+
+    async def _wait_async(self, ids: list[JobId], raise_on_failure: bool, timeout: float | None) -> list[JobInfo]: ...
+
     def monitor(self, job_id: JobId) -> JobInfo:
         """Print everything the job prints to this program's stdout, until the job has ended; its final state.
 
@@ -173,8 +192,11 @@ class Cluster(Protocol):
             JobNotFound: there is no such job.
         """
 
-    def logs(self, job_id: JobId, follow: bool = False) -> Iterator[LogLine]:
+    def logs(self, job_id: JobId, follow: bool = False) -> Items[LogLine]:
         """Iterate over the lines that the job has written to stdout and stderr.
+
+            async for line in cluster.logs(job, follow=True):  # in coroutines; elsewhere without async
+                print(line.data.decode())
 
         Args:
             follow: False gives the lines of the current or last attempt that are stored so far. True gives those of
@@ -198,6 +220,9 @@ class Cluster(Protocol):
             NoResult: it succeeded without a result, or with one that cannot be read here.
             TimeoutError: it has not ended in time. It goes on.
         """
+
+    async def result_async(self, job_id: JobId, timeout: float | None = None) -> Any:
+        """`result`, for coroutines: who is cancelled only stops waiting."""
 
     def pull(self, job_id: JobId, target: str | os.PathLike[str], path: str = "") -> list[Path]:
         """Fetch the files that a job which succeeded has left, those that its `outputs` name; where they are now.

@@ -48,6 +48,10 @@ class JobHandle(Shown):
         """
         return self._cluster.wait(self._job_id, raise_on_failure, timeout).status
 
+    async def wait_async(self, timeout: float | None = None, *, raise_on_failure: bool = True) -> JobStatus:
+        """`wait`, for coroutines: who is cancelled only stops waiting, and the job goes on."""
+        return (await self._cluster.wait_async(self._job_id, raise_on_failure, timeout)).status
+
     def status(self) -> JobStatus:
         """Read whether the job waits, runs, or how it has ended: one request to the storage.
 
@@ -147,10 +151,23 @@ def wait_all(
         TimeoutError: not all jobs have ended in time. They go on.
         InvalidInput: the jobs are not all on one cluster.
     """
+    cluster = _their_cluster(jobs)
+    infos = cluster.wait([job.job_id for job in jobs], raise_on_failure, timeout) if cluster is not None else []
+    return [info.status for info in infos]
+
+
+async def wait_all_async(
+    jobs: Sequence[JobHandle], *, timeout: float | None = None, raise_on_failure: bool = True
+) -> list[JobStatus]:
+    """`wait_all`, for coroutines: who is cancelled only stops waiting, and the jobs go on."""
+    cluster, ids = _their_cluster(jobs), [job.job_id for job in jobs]
+    infos = await cluster.wait_async(ids, raise_on_failure, timeout) if cluster is not None else []
+    return [info.status for info in infos]
+
+
+def _their_cluster(jobs: Sequence[JobHandle]) -> StorageCluster | None:
+    """The cluster that all of the jobs are on; None of no jobs. Raises InvalidInput."""
     clusters = {job.cluster.root: job.cluster for job in jobs}
     if len(clusters) > 1:
         raise InvalidInput("jobs", sorted(clusters), "wait for the jobs of one cluster in a call")
-    for cluster in clusters.values():
-        infos = cluster.wait([job.job_id for job in jobs], raise_on_failure, timeout)
-        return [info.status for info in infos]
-    return []
+    return next(iter(clusters.values()), None)

@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing
 from functools import cached_property, partial
@@ -23,6 +23,7 @@ from fray.cluster.job_info import decode_result, fetch_result, info_of, original
 from fray.cluster.log_printer import shows_output
 from fray.cluster.submission import as_children, as_group, submit_prepared
 from fray.errors import JobFailed
+from fray.items import Items, LoopItems
 from fray.job_spec import local_spec, to_spec
 from fray.types import (
     JobGroupConfig,
@@ -50,7 +51,7 @@ from fray_coordinator.protocol.transitions import is_terminal
 from fray_coordinator.store.metering import RequestCounts as Requests
 from fray_coordinator.store.opening import root_url
 from fray_layouts.object_keys import JobIds
-from fray_layouts.records import JobRecord, ResourceUsage
+from fray_layouts.records import JobRecord, JobResult, ResourceUsage
 from fray_layouts.spec import JobSpec
 from fray_layouts.spec_checks import check_namespace
 
@@ -201,19 +202,16 @@ class StorageCluster(Cluster):
             print(line.data.decode(errors="replace"), end="\n" if line.complete else "", file=sys.stdout)
         return self.poll(job_id)
 
-    def logs(self, job_id: JobId, follow: bool = False) -> Iterator[LogLine]:
-        if not follow:
-            job = self._read(job_id)
-            yield from self.run(lambda core: read_logs(core, job))
-            return
-        self.run(lambda core: self._show_no_more(job_id))  # who reads it shows it
-        for chunk in sync.iterate(self._follow(job_id)):
-            yield from chunk
+    def logs(self, job_id: JobId, follow: bool = False) -> Items[LogLine]:
+        return LoopItems(self._follow(job_id) if follow else self._lines_so_far(job_id))
 
     def result(self, job_id: JobId, timeout: float | None = None) -> Any:
         self.wait(job_id, raise_on_failure=True, timeout=timeout)
-        job = self._read(job_id)
-        return decode_result(*self.run(lambda core: fetch_result(core, job)))
+        return decode_result(*self.run(lambda core: _read_result(core, job_id)))
+
+    async def result_async(self, job_id: JobId, timeout: float | None = None) -> Any:
+        await self.wait_async(job_id, raise_on_failure=True, timeout=timeout)
+        return decode_result(*await self.run_async(lambda core: _read_result(core, job_id)))
 
     def pull(self, job_id: JobId, target: str | os.PathLike[str], path: str = "") -> list[Path]:
         from fray.cluster.pulling import pull_outputs  # few programs fetch any
@@ -253,6 +251,10 @@ class StorageCluster(Cluster):
             WouldDeadlock: called from the background loop itself.
         """
         return sync.run(self.run_in_loop(work))
+
+    async def run_async(self, work: Callable[[Core], Awaitable[T]]) -> T:
+        """`run` for coroutines in any event loop; who is cancelled cancels the service."""
+        return await sync.awaited(self.run_in_loop(work))
 
     def start(self, work: Callable[[Core], Awaitable[T]]) -> Future[T]:
         """Begin a service as `run` does, and return a future of its result at once."""
@@ -301,6 +303,16 @@ class StorageCluster(Cluster):
         with WaitLine() as line:
             records = self.run(lambda core: self._wait_in_loop(core, ids, raise_on_failure, timeout, line))
         log_printer.printer.flush(PRINT_TIMEOUT)
+        return self._infos(ids, records, raise_on_failure)
+
+    async def _wait_async(self, ids: list[JobId], raise_on_failure: bool, timeout: float | None) -> list[JobInfo]:
+        log_printer.printer.belong_here()
+        with WaitLine() as line:
+            records = await self.run_async(lambda core: self._wait_in_loop(core, ids, raise_on_failure, timeout, line))
+        await sync.in_thread(lambda: log_printer.printer.flush(PRINT_TIMEOUT))
+        return self._infos(ids, records, raise_on_failure)
+
+    def _infos(self, ids: list[JobId], records: dict[str, JobRecord], raise_on_failure: bool) -> list[JobInfo]:
         infos = [info_of(self.root, records[job]) for job in ids]
         if raise_on_failure:
             _raise_first_failure(infos)
@@ -371,10 +383,15 @@ class StorageCluster(Cluster):
         async with driver_log.waiting(ids):
             return await wait_for(core, ids, timeout, raise_on_failure, driver_log.note, tell)
 
-    async def _follow(self, job_id: JobId) -> AsyncIterator[list[LogLine]]:
+    async def _follow(self, job_id: JobId) -> AsyncGenerator[Sequence[LogLine], None]:
+        await self._show_no_more(job_id)  # who reads it shows it
         async with aclosing(follow_chunks(await self._core.get(), job_id, on_waiting=_warn)) as chunks:
             async for chunk in chunks:
                 yield chunk
+
+    async def _lines_so_far(self, job_id: JobId) -> AsyncGenerator[Sequence[LogLine], None]:
+        core = await self._core.get()
+        yield await read_logs(core, (await read_job(core, job_id)).record)
 
     async def _stop(self, core: Core, job_id: JobId) -> None:
         job = await stopping.stop(core, job_id, "terminated by a program")
@@ -392,6 +409,10 @@ class StorageCluster(Cluster):
 
 def _made_up_namespace() -> str:
     return JobIds.fresh("driver", time.time(), system_random().token())
+
+
+async def _read_result(core: Core, job_id: JobId) -> tuple[JobResult, bytes]:
+    return await fetch_result(core, (await read_job(core, job_id)).record)
 
 
 async def _request_counts(core: Core) -> Requests:

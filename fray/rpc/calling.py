@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
@@ -21,6 +21,7 @@ from msgspec import structs
 
 from fray.cluster.actors import ActorEndpoint
 from fray.errors import CallInterrupted
+from fray.items import Items, ThreadItems
 from fray.rpc.future import ActorFuture, RetryQueue, UnsentCall
 from fray_agents.rpc import CallId, Channel, ClientCall, ConnectionLost
 from fray_agents.rpc.errors import LOST_ERRORS, is_lost, may_have_started
@@ -142,7 +143,7 @@ class ActorCaller(ABC):
 
     def stream(
         self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], policy: RetryPolicy | None = None
-    ) -> Iterator[Any]:
+    ) -> Generator[Any, None, None]:
         """The items that a generator yields; see `ActorMethod.stream`. The call is made at the first step."""
 
         def begin(to: ReachedActor) -> tuple[ReachedActor, Iterator[Any], Any]:
@@ -323,16 +324,16 @@ class ActorMethod(Generic[P, R]):
         """The same as `remote`: every call goes on without its connection, and its result is asked for again."""
         return self._caller().start(self._name, args, kwargs, self._policy)
 
-    def stream(self, *args: P.args, **kwargs: P.kwargs) -> Iterator[Any]:
+    def stream(self, *args: P.args, **kwargs: P.kwargs) -> Items[Any]:
         """Call a generator and iterate over the items that it yields, as they come.
 
-            for token in handle.generate.stream(prompt):
+            for token in handle.generate.stream(prompt):  # in coroutines: async for
                 print(token, end="")
 
         The generator waits while the consumer is slow, and is closed when the consumer stops. If its process dies in
         between, the iteration raises CallInterrupted: what was yielded cannot be yielded again.
         """
-        return self._caller().stream(self._name, args, kwargs, self._policy)
+        return ThreadItems(self._caller().stream(self._name, args, kwargs, self._policy))
 
     def __repr__(self) -> str:
         return f"<method {self._name} of {self._caller().name!r}>"

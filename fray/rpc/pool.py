@@ -16,7 +16,7 @@ from fray.cluster.actors import ActorEndpoint, ActorId
 from fray.errors import ActorNotFoundError, CallInterrupted
 from fray.rpc.balancer import Balancer
 from fray.rpc.calling import ActorCaller, ActorMethod, ReachedActor, RetryPolicy, checked_method
-from fray.sync import running_future
+from fray.sync import in_thread, running_future
 from fray_agents.rpc import Channel, ClientCall
 from fray_agents.rpc.errors import LOST_ERRORS, is_lost
 
@@ -159,6 +159,10 @@ class ActorPool(Generic[T]):
             TimeoutError: there are fewer by then; the message says how many.
         """
         self._calls.balancer.wait_for_size(min_size, time.monotonic() + timeout)
+
+    async def wait_for_size_async(self, min_size: int, timeout: float = 60.0) -> None:
+        """`wait_for_size`, for coroutines."""
+        await in_thread(lambda: self.wait_for_size(min_size, timeout))
 
     def call(self, idempotent: bool = False) -> T:
         """A handle whose calls go to one actor each, in turn.

@@ -45,6 +45,12 @@ class Resolver(EndpointSource):
         pool.wait_for_size(1, timeout)
         return pool
 
+    async def wait_for_actor_async(self, name: str, timeout: float = 60.0) -> ActorPool[Any]:
+        """`wait_for_actor`, for coroutines."""
+        pool = self.lookup(name)
+        await pool.wait_for_size_async(1, timeout)
+        return pool
+
 
 class ClusterResolver(Resolver):
     """Finds the actors that are announced in a cluster. Pickles as the cluster's root and the namespace.

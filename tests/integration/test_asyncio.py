@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION
 
 import pytest
 
+from fray import sync
 from fray.actor import ActorHandle
-from fray.client import StorageClient
-from fray.cluster import StorageCluster
+from fray.client import JobFailed, JobHandle, StorageClient, wait_all_async
+from fray.cluster import ClusterResolver, StorageCluster
 from fray.job import ThreadContext
 from fray.pool import WorkerPool
-from fray.types import ActorConfig
+from fray.types import ActorConfig, Entrypoint, JobId, JobRequest, JobStatus
+from fray_coordinator.errors import JobNotFound
 from tests.support.waiting import eventually
 
 CLUSTER = "threads"
@@ -34,6 +36,11 @@ class Doorman:
 
     def refuse(self) -> None:
         raise LookupError("not on the list")
+
+    def queue(self, length: int) -> Iterator[int]:
+        for number in range(length):
+            yield number
+            gate.wait(200)
 
     def count(self) -> int:
         return self.let_in
@@ -145,3 +152,98 @@ async def test_the_values_of_a_generator_are_iterated_over() -> None:
         assert await anext(future) == 2
         with pytest.raises(LookupError, match="no third one"):
             await anext(future)
+
+
+def begun(entrypoint: Callable[..., object], *args: object) -> JobRequest:
+    return JobRequest("begun", Entrypoint.from_callable(entrypoint, args))
+
+
+def refuse(who: str) -> None:
+    raise LookupError(f"{who} is not on the list")
+
+
+def announce(name: str) -> None:
+    print("enter", name)
+    gate.wait(200)
+    print("goodbye", name)
+
+
+async def tasks_of(name: str) -> list[asyncio.Task[object]]:
+    return [task for task in asyncio.all_tasks() if name in str(task.get_coro())]
+
+
+async def test_jobs_are_waited_for_and_their_results_read(cluster: StorageCluster) -> None:
+    first, second, refused = cluster.launch_many([begun(wait_at_gate, 1), begun(wait_at_gate, 2), begun(refuse, "Ann")])
+    with pytest.raises(JobFailed, match="Ann is not on the list"):
+        await cluster.wait_async([first, refused], raise_on_failure=True)
+    with pytest.raises(TimeoutError, match="0 of 1 jobs done"):
+        await cluster.result_async(first, timeout=0.01)
+    gate.set()
+    assert await asyncio.gather(cluster.result_async(first), cluster.result_async(second)) == [1, 2]
+    assert (await cluster.wait_async(refused)).status is JobStatus.FAILED
+    handles = [JobHandle(cluster, job) for job in (first, second)]
+    assert await wait_all_async(handles) == [await handle.wait_async() for handle in handles]
+    assert await wait_all_async([]) == []
+
+
+async def test_who_stops_waiting_for_a_job_asks_for_it_no_more(cluster: StorageCluster) -> None:
+    job = cluster.launch(begun(wait_at_gate, 1))
+    waiting = asyncio.ensure_future(cluster.wait_async(job))
+    await eventually(lambda: sync.awaited(tasks_of("run_in_loop")))
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+    async def left() -> bool:
+        return not await sync.awaited(tasks_of("run_in_loop"))
+
+    await eventually(left)
+    assert cluster.poll(job).status is not JobStatus.STOPPED
+
+
+async def test_a_log_is_followed(cluster: StorageCluster) -> None:
+    job = cluster.launch(begun(announce, "Ann"))
+    lines = cluster.logs(job, follow=True)
+    assert (await anext(lines)).data == b"enter Ann"
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(anext(lines), 0.01)
+    gate.set()
+    assert [line.data async for line in lines] == [b"goodbye Ann"]
+    assert [line.data async for line in cluster.logs(job)] == [line.data for line in cluster.logs(job)]
+    with pytest.raises(JobNotFound):
+        await anext(cluster.logs(JobId("begun-absent")))
+
+
+async def test_the_items_of_a_stream_are_iterated_over(doorman: ActorHandle[Doorman]) -> None:
+    gate.set()
+    assert [number async for number in doorman.queue.stream(40)] == list(range(40))
+    gate.clear()
+    numbers = doorman.queue.stream(40)
+    assert await anext(numbers) == 0
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(anext(numbers), 0.01)
+    gate.set()
+    assert await anext(numbers) == 1
+    assert next(numbers) == 2
+    numbers.close()
+    assert [number async for number in numbers] == []
+
+
+async def test_actors_are_waited_for(client: StorageClient) -> None:
+    group = client.create_actor_group(Doorman, name="doormen", count=2)
+    handles = await group.wait_ready_async()
+    assert [await handle.count.remote() for handle in handles] == [0, 0]
+    resolver = ClusterResolver(client.cluster)
+    assert await (await resolver.wait_for_actor_async("doormen")).count.remote() == 0
+    with pytest.raises(TimeoutError, match="2 of 3 actors"):
+        await resolver.lookup("doormen").wait_for_size_async(3, timeout=0.01)
+
+
+async def test_what_blocks_works_in_a_running_loop_too(cluster: StorageCluster, doorman: ActorHandle[Doorman]) -> None:
+    """As in the cells of a notebook."""
+    gate.set()
+    job = cluster.launch(begun(wait_at_gate, 1))
+    assert cluster.result(job) == doorman.enter(1) == doorman.enter.remote(1).result()
+    assert list(doorman.queue.stream(2)) == [0, 1]
+    with WorkerPool(cluster, 1) as pool:
+        assert [future.result() for future in pool.as_completed(pool.map(len, ["a"]))] == [1]

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
@@ -175,23 +175,6 @@ def test_what_is_written_once_runs_in_both_fronts() -> None:
 def test_what_suspends_cannot_be_run_at_once() -> None:
     with pytest.raises(RuntimeError, match="other than the background loop"):
         sync.run_unsuspended(double(1))
-
-
-def test_iterating_closes_the_source_when_the_consumer_stops() -> None:
-    closed: list[bool] = []
-
-    async def numbers() -> AsyncIterator[int]:
-        try:
-            for number in range(10):
-                yield number
-        finally:
-            closed.append(True)
-
-    taken = sync.iterate(numbers())
-    assert [next(taken), next(taken)] == [0, 1]
-    taken.close()  # type: ignore[attr-defined]
-    assert closed == [True]
-    assert list(sync.iterate(numbers())) == list(range(10))
 
 
 def test_what_the_storage_refuses_or_does_not_answer_is_done_again(

@@ -75,6 +75,14 @@ def launch(cluster: StorageCluster) -> Any:
     return cluster.result(first, timeout=60)
 
 
+async def on_an_event_loop(cluster: Cluster, first: JobId, others: list[JobId]) -> Any:
+    assert_type(await cluster.wait_async(first), JobInfo)
+    assert_type(await cluster.wait_async(others, timeout=60), list[JobInfo])
+    async for line in cluster.logs(first, follow=True):
+        assert_type(line.complete, bool)
+    return await cluster.result_async(first, timeout=60)
+
+
 def in_a_job() -> None:
     cluster = current_cluster()
     info = cluster.poll(cluster.launch(JobRequest("child", lambda: None)))
