@@ -1,7 +1,7 @@
 """What jobs print, on this program's own streams: each line behind the id of its job, in the job's colour.
 
-A thread of its own prints, so that nobody waits for a terminal that is stopped or slow: of what it cannot keep up with,
-lines are left out, and that is said.
+A thread of its own prints, so that nobody waits for a terminal that is stopped or slow, least of all the background
+loop, by whose heartbeats a driver lives: of what it cannot keep up with, lines are left out, and that is said.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import copy_context
 from itertools import cycle, groupby
 from typing import TextIO
@@ -89,12 +89,13 @@ class LineEcho:
 
 
 class LogPrinter:
-    """The thread that prints, started by the first line; one for all clusters of a process."""
+    """The thread that writes to the terminal, started by the first line; one for all clusters of a process."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._queued: list[tuple[str, str]] = []
         self._left_out = 0
+        self._states: dict[object, Callable[[], None]] = {}
         self._printing = False
         self._context = copy_context()
         self._thread: threading.Thread | None = None
@@ -111,26 +112,38 @@ class LogPrinter:
                     self._queued.append(line)
                 else:
                     self._left_out += 1
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="fray-output", daemon=True)
-                self._thread.start()
-            self._changed.notify_all()
+            self._wake()
+
+    def tell(self, of: object, show: Callable[[], None]) -> None:
+        """Have the state of something shown by `show`, unless there is a newer one by then; returns at once."""
+        with self._changed:
+            self._states[of] = show
+            self._wake()
 
     def flush(self, timeout: float) -> None:
         """Wait until all is printed, at most `timeout` seconds."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._queued and not self._printing, timeout)
+            self._changed.wait_for(lambda: not (self._queued or self._states or self._printing), timeout)
+
+    def _wake(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="fray-output", daemon=True)
+            self._thread.start()
+        self._changed.notify_all()
 
     def _work(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._queued)
+                self._changed.wait_for(lambda: self._queued or self._states)
                 lines, self._queued = self._queued, []
+                states, self._states = self._states, {}
                 left_out, self._left_out = self._left_out, 0
                 self._printing = True
             if left_out:
                 lines.append(("stderr", f"fray: {left_out:,} lines of jobs are left out: this terminal is too slow"))
             self._context.copy().run(_print, lines)
+            for show in states.values():
+                show()
             with self._changed:
                 self._printing = False
                 self._changed.notify_all()

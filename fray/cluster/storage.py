@@ -301,15 +301,20 @@ class StorageCluster(Cluster):
     def _wait(self, ids: list[JobId], raise_on_failure: bool, timeout: float | None) -> list[JobInfo]:
         log_printer.printer.belong_here()
         with WaitLine() as line:
-            records = self.run(lambda core: self._wait_in_loop(core, ids, raise_on_failure, timeout, line))
-        log_printer.printer.flush(PRINT_TIMEOUT)
+            try:
+                records = self.run(lambda core: self._wait_in_loop(core, ids, raise_on_failure, timeout, line))
+            finally:
+                log_printer.printer.flush(PRINT_TIMEOUT)
         return self._infos(ids, records, raise_on_failure)
 
     async def _wait_async(self, ids: list[JobId], raise_on_failure: bool, timeout: float | None) -> list[JobInfo]:
         log_printer.printer.belong_here()
         with WaitLine() as line:
-            records = await self.run_async(lambda core: self._wait_in_loop(core, ids, raise_on_failure, timeout, line))
-        await sync.in_thread(lambda: log_printer.printer.flush(PRINT_TIMEOUT))
+            try:
+                waiting = self.run_async(lambda core: self._wait_in_loop(core, ids, raise_on_failure, timeout, line))
+                records = await waiting
+            finally:
+                await sync.in_thread(lambda: log_printer.printer.flush(PRINT_TIMEOUT))
         return self._infos(ids, records, raise_on_failure)
 
     def _infos(self, ids: list[JobId], records: dict[str, JobRecord], raise_on_failure: bool) -> list[JobInfo]:
@@ -375,7 +380,7 @@ class StorageCluster(Cluster):
         self, core: Core, ids: list[JobId], raise_on_failure: bool, timeout: float | None, line: WaitLine
     ) -> dict[str, JobRecord]:
         def tell(now: WaitProgress) -> None:
-            line.show(now.text, now.why)
+            log_printer.printer.tell(line, partial(line.show, now.text, now.why))
 
         if not self.log_to_driver:
             return await wait_for(core, ids, timeout, raise_on_failure, on_progress=tell)

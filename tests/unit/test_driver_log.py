@@ -6,6 +6,7 @@ import asyncio
 import io
 import threading
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -284,6 +285,9 @@ def test_a_terminal_that_is_stopped_holds_up_nobody(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("sys.stderr", terminal)
     for number in range(log_printer.MAX_QUEUED_LINES * 2):
         printer.put([("stderr", str(number))])
+    shown_states: list[int] = []
+    for number in range(100):
+        printer.tell("a wait", partial(shown_states.append, number))
     printer.flush(0.01)
     terminal.goes_on.set()
     printer.flush(200)
@@ -294,6 +298,7 @@ def test_a_terminal_that_is_stopped_holds_up_nobody(monkeypatch: pytest.MonkeyPa
     assert len(shown) < log_printer.MAX_QUEUED_LINES * 2
     assert "lines of jobs are left out" in terminal.getvalue()
     assert "end" in shown
+    assert shown_states == [99]
 
 
 @pytest.mark.parametrize(
