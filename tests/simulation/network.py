@@ -10,7 +10,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from email.utils import formatdate
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -96,10 +96,11 @@ class Storage:
         return answer
 
     def heal(self) -> None:
-        """All outages are over."""
-        self.down_until = 0.0
-        self.unwritable.clear()
-        self.refusals.clear()
+        """All outages are over; that they were stays known, as what they led to may come later."""
+        now = self.loop.now
+        self.down_until = min(self.down_until, now)
+        self.unwritable = {area: min(until, now) for area, until in self.unwritable.items()}
+        self.refusals = [replace(one, until=min(one.until, now)) for one in self.refusals]
 
     def is_writable(self, area: str) -> bool:
         """Whether writes to names that begin with `area` can succeed now."""
