@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -59,6 +60,35 @@ def test_a_job_and_its_project_go_through_the_command_line(root: str, tmp_path: 
         (job,) = json.loads(fray("ps", "--all", "--json", "--root", root))
         assert (job["status"], job["attempt"]) == ("succeeded", 1)
         assert "no problems" in fray("fsck", "--root", root)
+
+
+INTERRUPTED = """
+import os, sys
+from fray.cluster import Entrypoint, JobRequest, StorageCluster
+from fray.queue import FileQueue
+
+cluster = StorageCluster(sys.argv[1])
+FileQueue(sys.argv[1], name="items").push(1)
+job = cluster.launch(JobRequest("nobody-runs-it", Entrypoint.from_binary("true")))
+if os.fork() == 0:
+    sys.exit(cluster.poll(job).job_id != job)
+assert os.wait()[1] == 0, "the child failed"
+cluster.poll(job)
+print("waits", flush=True)
+cluster.wait(job)
+"""
+
+
+def test_an_interrupted_program_and_its_child_end_without_a_word_of_connections(root: str) -> None:
+    command = [sys.executable, "-W", "always::ResourceWarning", "-c", INTERRUPTED, root]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "waits\n"
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=PATIENCE)
+    lines = said.splitlines()
+    assert (lines[0], lines[-1]) == ("Traceback (most recent call last):", "KeyboardInterrupt")
+    assert "nclosed" not in said
 
 
 @pytest.mark.parametrize("root", [S3], indirect=True)
