@@ -184,7 +184,7 @@ class LocalCluster(StorageCluster):
             await asyncio.wait([running], timeout=_SHUTDOWN_TIMEOUT)
             running.cancel()
             await asyncio.wait([running])
-        await self._show_last_lines()
+        await self._output.leave()
         self._references.close()
         await self._spares.close()
         await super()._close()

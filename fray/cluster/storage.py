@@ -18,9 +18,9 @@ from fray import sync
 from fray.cluster import log_printer
 from fray.cluster.api import Cluster
 from fray.cluster.current_job import CurrentJob, current_job_on
+from fray.cluster.driver_output import DriverOutput
 from fray.cluster.hints import HintSender
 from fray.cluster.job_info import decode_result, fetch_result, info_of, original_exception
-from fray.cluster.log_printer import shows_output
 from fray.cluster.submission import as_children, as_group, submit_prepared
 from fray.errors import JobFailed
 from fray.items import Items, LoopItems
@@ -43,8 +43,7 @@ from fray_coordinator.clock import system_random
 from fray_coordinator.core import Core, open_core
 from fray_coordinator.jobs import stopping
 from fray_coordinator.jobs.logs import LogLine, follow_chunks, read_logs
-from fray_coordinator.jobs.lookup import all_jobs, job_usage, read_job, read_jobs
-from fray_coordinator.jobs.submission import Submitted
+from fray_coordinator.jobs.lookup import all_jobs, job_usage, read_job
 from fray_coordinator.jobs.waiting import WaitProgress, wait_for
 from fray_coordinator.per_loop import PerLoop
 from fray_coordinator.protocol.transitions import is_terminal
@@ -57,17 +56,9 @@ from fray_layouts.spec_checks import check_namespace
 
 if TYPE_CHECKING:
     from fray.cluster.actors import ClusterKeyring, Metadata
-    from fray.cluster.driver_log import DriverLog
     from fray_agents.agent.driver import Driver, HostedService
 
 log = logging.getLogger("fray")
-
-PRINT_TIMEOUT = 1.0
-"""Seconds that who waits for a job, or ends, gives the terminal to show what the job has printed."""
-
-ENDING_TIMEOUT = 3.0
-"""Seconds that a program which ends waits for the last lines of what ends with it: an agent hears of a stop within a
-second or two, and most actors end at once."""
 
 T = TypeVar("T")
 
@@ -93,8 +84,7 @@ class StorageCluster(Cluster):
         check_namespace(namespace or self._driver_namespace)
         self._core = PerLoop(self._open)
         self._driver = PerLoop(self._open_driver)
-        self._driver_log = PerLoop(self._open_driver_log)
-        self._log_to_driver: bool | None = None
+        self._output = DriverOutput(self._core.get, self._has_log_only)
         self._leaving_pid = 0
         self._hints = HintSender(lambda: self.keyring)
 
@@ -126,11 +116,11 @@ class StorageCluster(Cluster):
         that it was printed to, behind the job's id; of one job at most 100 a second for long. Assign to it before jobs
         are launched.
         """
-        return shows_output() if self._log_to_driver is None else self._log_to_driver
+        return self._output.is_on
 
     @log_to_driver.setter
     def log_to_driver(self, shown: bool) -> None:
-        self._log_to_driver = shown
+        self._output.chosen = shown
 
     @property
     def metadata(self) -> Metadata:
@@ -152,7 +142,7 @@ class StorageCluster(Cluster):
         mine = current_job_on(self.root)
         specs = self.specs(requests, mine)
         if self.log_to_driver:
-            log_printer.printer.belong_here()
+            self._output.belong_here()
             self._leave_at_exit()
         return self.run(lambda core: self._submit(core, specs, mine))
 
@@ -234,8 +224,7 @@ class StorageCluster(Cluster):
 
     def show_output(self, jobs: Sequence[str]) -> None:
         """Show what these jobs print as if they were launched here, from their last chunk on; see `log_to_driver`."""
-        if jobs and self.log_to_driver:
-            self.run(lambda core: self._show_output(core, jobs))
+        sync.run(self._output.follow_known(jobs))
 
     def requests(self) -> Requests:
         """Count the requests that this process has sent to the storage through this cluster since it was opened."""
@@ -266,7 +255,7 @@ class StorageCluster(Cluster):
 
     def close(self) -> None:
         sync.run(self._close())
-        log_printer.printer.flush(PRINT_TIMEOUT)
+        self._output.flush()
 
     def __enter__(self) -> Self:
         return self
@@ -293,28 +282,28 @@ class StorageCluster(Cluster):
     def _leave_in(self, process: int) -> None:
         if os.getpid() == process:  # a fork has this hook too
             sync.run(self._leave())
-            log_printer.printer.flush(PRINT_TIMEOUT)
+            self._output.flush()
 
     def _read(self, job_id: JobId) -> JobRecord:
         return self.run(lambda core: read_job(core, job_id)).record
 
     def _wait(self, ids: list[JobId], raise_on_failure: bool, timeout: float | None) -> list[JobInfo]:
-        log_printer.printer.belong_here()
+        self._output.belong_here()
         with WaitLine() as line:
             try:
                 records = self.run(lambda core: self._wait_in_loop(core, ids, raise_on_failure, timeout, line))
             finally:
-                log_printer.printer.flush(PRINT_TIMEOUT)
+                self._output.flush()
         return self._infos(ids, records, raise_on_failure)
 
     async def _wait_async(self, ids: list[JobId], raise_on_failure: bool, timeout: float | None) -> list[JobInfo]:
-        log_printer.printer.belong_here()
+        self._output.belong_here()
         with WaitLine() as line:
             try:
                 waiting = self.run_async(lambda core: self._wait_in_loop(core, ids, raise_on_failure, timeout, line))
                 records = await waiting
             finally:
-                await sync.in_thread(lambda: log_printer.printer.flush(PRINT_TIMEOUT))
+                await sync.in_thread(self._output.flush)
         return self._infos(ids, records, raise_on_failure)
 
     def _infos(self, ids: list[JobId], records: dict[str, JobRecord], raise_on_failure: bool) -> list[JobInfo]:
@@ -342,28 +331,10 @@ class StorageCluster(Cluster):
         driver = await self._driver.take()
         if driver is not None:
             await driver.leave()
-        await self._show_last_lines()
-
-    async def _show_last_lines(self) -> None:
-        driver_log = await self._driver_log.take()
-        if driver_log is not None:
-            await driver_log.leave(ENDING_TIMEOUT)
-
-    async def _show_output(self, core: Core, jobs: Sequence[str]) -> None:
-        driver_log, known = await self._driver_log.get(), await read_jobs(core, jobs, problems={})
-        driver_log.follow([Submitted(job, found=True) for job in known])
-
-    async def _show_no_more(self, job_id: JobId) -> None:
-        if self.log_to_driver:
-            (await self._driver_log.get()).forget(job_id)
+        await self._output.leave()
 
     async def _open(self) -> Core:
         return await open_core(self.root)
-
-    async def _open_driver_log(self) -> DriverLog:
-        from fray.cluster.driver_log import DriverLog  # most programs show nothing
-
-        return DriverLog(await self._core.get(), self._has_log_only, log_printer.printer.put)
 
     def _has_log_only(self, job: JobRecord) -> bool:
         """Whether a job's output is nowhere but in its log; that of threads of this process is on its own streams."""
@@ -372,8 +343,7 @@ class StorageCluster(Cluster):
     async def _submit(self, core: Core, specs: list[JobSpec], mine: CurrentJob | None) -> list[JobId]:
         submitted = await submit_prepared(core, specs, mine)
         self._hints.submitted(core, {done.job.spec.pool for done in submitted})
-        if self.log_to_driver:
-            (await self._driver_log.get()).follow(submitted)
+        await self._output.follow(submitted)
         return [JobId(done.job.id, self.poll) for done in submitted]
 
     async def _wait_in_loop(
@@ -382,14 +352,11 @@ class StorageCluster(Cluster):
         def tell(now: WaitProgress) -> None:
             log_printer.printer.tell(line, partial(line.show, now.text, now.why))
 
-        if not self.log_to_driver:
-            return await wait_for(core, ids, timeout, raise_on_failure, on_progress=tell)
-        driver_log = await self._driver_log.get()
-        async with driver_log.waiting(ids):
-            return await wait_for(core, ids, timeout, raise_on_failure, driver_log.note, tell)
+        async with self._output.waiting(ids) as note:
+            return await wait_for(core, ids, timeout, raise_on_failure, note, tell)
 
     async def _follow(self, job_id: JobId) -> AsyncGenerator[Sequence[LogLine], None]:
-        await self._show_no_more(job_id)  # who reads it shows it
+        await self._output.forget(job_id)
         async with aclosing(follow_chunks(await self._core.get(), job_id, on_waiting=_warn)) as chunks:
             async for chunk in chunks:
                 yield chunk
@@ -400,8 +367,7 @@ class StorageCluster(Cluster):
 
     async def _stop(self, core: Core, job_id: JobId) -> None:
         job = await stopping.stop(core, job_id, "terminated by a program")
-        if self.log_to_driver:
-            (await self._driver_log.get()).note(job)
+        await self._output.note(job)
         if job.lease is not None and not is_terminal(job):
             self._hints.stopped(core, job.lease.agent)
 
