@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from fray_coordinator.clock import Clock, RandomSource, SystemClock, system_random
 from fray_coordinator.errors import BadRecord, RootMismatch
-from fray_coordinator.store.opening import open_store
+from fray_coordinator.store.opening import open_backend
 from fray_coordinator.store.records import Records
 from fray_coordinator.store.store import Store
 from fray_layouts.object_keys import CLUSTER_KEY
@@ -40,49 +40,57 @@ class Core:
 
 
 async def open_core(
-    root: str, wanted: ClusterSettings | None = None, clock: Clock | None = None, rng: RandomSource | None = None
+    root: str,
+    wanted: ClusterSettings | None = None,
+    clock: Clock | None = None,
+    rng: RandomSource | None = None,
+    create: bool = True,
 ) -> Core:
-    """Open a cluster by its root URL; a root without `cluster.json` becomes a cluster.
+    """Open a cluster by its root URL: one read, of `cluster.json`.
 
     Args:
         wanted: settings for a root that has none yet.
+        create: a root without `cluster.json` becomes a cluster, instead of being refused.
 
     Raises:
-        RootMismatch: the root has another layout version, or a `cluster.json` that is not ours.
+        RootMismatch: the root has another layout version, a `cluster.json` that is not ours, or none.
         StoreRefused, StoreUnavailable: as the store says.
     """
     clock = clock or SystemClock()
     rng = rng or system_random()
-    store = await open_store(root, clock=clock, rng=rng)
+    store = Store(open_backend(root, clock), clock, rng)
     try:
-        return await core_on(store, wanted, clock, rng)
+        return await core_on(store, wanted, clock, rng, create)
     except BaseException:
         await store.close()
         raise
 
 
-async def core_on(store: Store, wanted: ClusterSettings | None, clock: Clock, rng: RandomSource) -> Core:
-    """A core on a store that is open already."""
-    await store.learn_clock()
+async def core_on(
+    store: Store, wanted: ClusterSettings | None, clock: Clock, rng: RandomSource, create: bool = True
+) -> Core:
+    """A core on a store that is open already; its first answer tells the storage's clock."""
     records = Records(store, clock, rng)
-    settings = await _settings(store, records, wanted, rng)
-    return Core(store, records, clock, rng, settings)
+    cluster_id = rng.token()
 
+    def fresh(found: ClusterSettings | None) -> ClusterSettings | None:
+        if found is not None or not create:
+            return None
+        template = wanted or (LOCAL_SETTINGS if store.local else ClusterSettings())
+        return replace(template, cluster_id=cluster_id, created_at=store.now())
 
-async def _settings(
-    store: Store, records: Records, wanted: ClusterSettings | None, rng: RandomSource
-) -> ClusterSettings:
-    template = wanted or (LOCAL_SETTINGS if store.local else ClusterSettings())
-    fresh = replace(template, cluster_id=rng.token(), created_at=store.now())
     try:
-        update = await records.update(CLUSTER_KEY, ClusterSettings, lambda found: fresh if found is None else None)
+        settings = (await records.update(CLUSTER_KEY, ClusterSettings, fresh)).stored
     except BadRecord as error:
         raise RootMismatch(f"{store.root} is not a Fray root: {error}") from None
-    assert update.stored is not None, "it was found or created"
-    found = update.stored.record
-    if found.layout != LAYOUT_VERSION:
+    if settings is None:
         raise RootMismatch(
-            f"{store.root} has layout version {found.layout}, this Fray writes {LAYOUT_VERSION}; "
+            f"there is no cluster at {store.root}; give the right root, or create it: fray init {store.root}"
+        )
+    if (layout := settings.record.layout) != LAYOUT_VERSION:
+        raise RootMismatch(
+            f"{store.root} has layout version {layout}, this Fray writes {LAYOUT_VERSION}; "
             "use a Fray of that version, or another root"
         )
-    return found
+    await store.learn_clock()
+    return Core(store, records, clock, rng, settings.record)

@@ -44,7 +44,9 @@ class App:
         return asyncio.run(self._run(work, create))
 
     async def _run(self, work: Callable[[Core], Awaitable[T]], create: bool) -> T:
-        core = await (_create(self.root) if create else _open(self.root))
+        from fray_coordinator.core import open_core
+
+        core = await open_core(self.root, create=create)
         try:
             return await work(core)
         finally:
@@ -61,32 +63,6 @@ class App:
             output.print_json(data)
         else:
             text()
-
-
-async def _create(root: str) -> Core:
-    from fray_coordinator.core import open_core
-
-    return await open_core(root)
-
-
-async def _open(root: str) -> Core:
-    from fray_coordinator.clock import SystemClock, system_random
-    from fray_coordinator.core import core_on
-    from fray_coordinator.errors import RootMismatch
-    from fray_coordinator.store.opening import open_store
-    from fray_layouts.object_keys import CLUSTER_KEY
-
-    clock, rng = SystemClock(), system_random()
-    store = await open_store(root, clock, rng)
-    try:
-        if await store.get(CLUSTER_KEY) is None:
-            raise RootMismatch(
-                f"there is no cluster at {store.root}; give the right root, or create it: fray init {root}"
-            )
-        return await core_on(store, None, clock, rng)
-    except BaseException:
-        await store.close()
-        raise
 
 
 def as_command(function: Callable[..., Any]) -> click.Command:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fray_agents.agent.agent import Agent, AgentOptions
-from fray_coordinator.core import Core
+from fray_coordinator.core import Core, open_core
 from fray_coordinator.jobs.submission import submit
 from fray_coordinator.jobs.waiting import wait_for
 from fray_layouts.records import Resources
 from fray_layouts.spec_parsing import parse_spec
 from tests.support.fake_tasks import fake
+from tests.support.gcs_emulator import Emulator
+from tests.support.servers import gcs_emulator
 from tests.support.virtual import Cluster, Way
 
 HOST = Resources(cpu=4000, memory=2**33, disk=2**33)
@@ -126,3 +129,15 @@ async def test_an_idle_agent_asks_for_its_beats_its_doorbell_and_the_repairs_lis
     assert len(puts) == pytest.approx(settings_beats, abs=2)
     reads = {key for verb, key in asked if verb in ("get", "get_if_changed")}
     assert reads <= {"pools/default/doorbell", "coordinator/reconciler.json"}
+
+
+async def test_opening_a_cluster_costs_one_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    emulator = Emulator()
+    with gcs_emulator(emulator) as server:
+        monkeypatch.setenv(server.address, server.url)
+        await (await open_core(server.root)).store.close()
+        emulator.asked.clear()
+        core = await open_core(server.root, create=False)
+        assert abs(core.now() - time.time()) < 60
+        await core.store.close()
+    assert emulator.asked == {"GET": 1}
