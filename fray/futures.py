@@ -76,7 +76,10 @@ class TaskFuture(Future[T]):
     def _wait(self, timeout: float | None) -> None:
         """Wait for the end. Raises TimeoutError."""
         if not self.done() and not wait_telling(self._has_ended, timeout, self._told):
-            raise TimeoutError(f"the task has not ended after {timeout:g} s: {self._told()}")
+            raise TimeoutError(self._late(timeout))
+
+    def _late(self, timeout: float | None) -> str:
+        return f"no result after {timeout:g} s: {self._told()}"
 
     def _told(self) -> str:
         return self.tell() if self.tell is not None else "it runs in this process"

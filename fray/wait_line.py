@@ -28,7 +28,7 @@ _LOG_PAUSES = 30.0, 600.0
 """Seconds between two lines of one wait where they are not renewed, the first and the longest: a log stays readable."""
 
 _RENEWAL = 1.0
-"""Seconds between two looks at what `wait_telling` waits for."""
+"""Seconds between two looks at how far a wait is."""
 
 
 class WaitLine:

@@ -1,19 +1,17 @@
 """The address of an actor with a job of its own, and the wait until the storage says where it serves."""
 
-import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from fray.cluster.job_info import info_of, original_exception
 from fray.errors import ActorUnavailableError, JobFailed
 from fray_coordinator.core import Core
-from fray_coordinator.jobs.waiting import PollBackoff, WaitingReasons
+from fray_coordinator.jobs.waiting import WARN_AFTER, ActivityReports, PollBackoff, WaitingReasons
 from fray_coordinator.protocol.naming import Rank, rank
 from fray_coordinator.protocol.transitions import Status, is_terminal
 from fray_coordinator.store.records import Stored, record_of
 from fray_layouts.object_keys import EndpointKey, JobKeys
 from fray_layouts.records import EndpointRecord, JobRecord
-
-log = logging.getLogger("fray")
 
 
 @dataclass(frozen=True)
@@ -38,17 +36,25 @@ class ActorAddress:
         return f"actor {self.name!r} ({self.job})"
 
 
-async def wait_for_endpoint(core: Core, address: ActorAddress, failed: str = "", seen: Rank = (0, 0)) -> EndpointRecord:
+async def wait_for_endpoint(
+    core: Core,
+    address: ActorAddress,
+    tell: Callable[[str, str], None] = lambda progress, why: None,
+    failed: str = "",
+    seen: Rank = (0, 0),
+) -> EndpointRecord:
     """The endpoint of an actor, once it can be called.
 
     Args:
+        tell: gets how far the actor is, and why it has not started, after two seconds.
         failed: nonce of an endpoint that did not answer; it is returned only if the storage says that its attempt runs.
         seen: the highest (incarnation, attempt) that was met; a lower one was written late by a dead process.
 
     Raises:
         ActorUnavailableError: the actor has ended for good.
     """
-    pace, reasons = PollBackoff(core), WaitingReasons(core)
+    pace, reasons, activity = PollBackoff(core), WaitingReasons(core), ActivityReports(core)
+    begin = core.clock.boottime()
     job: Stored[JobRecord] | None = None
     while True:
         endpoint = record_of(await core.records.read(address.key(), EndpointRecord))
@@ -59,8 +65,10 @@ async def wait_for_endpoint(core: Core, address: ActorAddress, failed: str = "",
         before, job = job, await _look(core, address, job)
         if endpoint is not None and _serves(job.record, endpoint):
             return endpoint
-        if why := await reasons.update([job.record]):
-            log.warning("%s waits: %s", address, why)
+        await reasons.update([job.record])
+        await activity.update(job.record)
+        if core.clock.boottime() - begin >= WARN_AFTER:
+            tell(f"{address} {_state(job.record, activity.told)}", reasons.text)
         if before is None or job.version != before.version:
             pace.reset()
         await pace.sleep()
@@ -81,6 +89,13 @@ async def _look(core: Core, address: ActorAddress, known: Stored[JobRecord] | No
     if address.attempt and job.attempt > address.attempt:
         raise ActorUnavailableError(f"{address} ended with attempt {address.attempt} of the job that hosted it")
     return known
+
+
+def _state(job: JobRecord, activity: str) -> str:
+    """What the job of an actor does that cannot be called yet, for people. activity: its agent's."""
+    if job.lease is None:
+        return "has not started"
+    return f"starts on host {job.lease.host}: {activity or 'its __init__ has not returned'}"
 
 
 def _serves(job: JobRecord, endpoint: EndpointRecord) -> bool:

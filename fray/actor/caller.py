@@ -14,10 +14,12 @@ from weakref import WeakValueDictionary
 
 from fray.actor.address import ActorAddress, wait_for_endpoint
 from fray.cluster.actors import ActorEndpoint
+from fray.cluster.log_printer import post
 from fray.cluster.storage import StorageCluster
 from fray.errors import ActorUnavailableError, CallInterrupted
 from fray.rpc.calling import ActorCaller, ReachedActor
 from fray.rpc.resolver import ClusterResolver
+from fray.wait_line import WaitLine
 from fray_agents.rpc.errors import LOST_ERRORS
 from fray_coordinator.backoff import exponential_wait
 from fray_coordinator.protocol.naming import Rank, rank
@@ -42,6 +44,7 @@ class HandleCaller(ActorCaller):
         self._seen: Rank = (0, 0)
         self._failed = ""  # identity of the server that was reached last, until another is
         self._failures = 0
+        self._told = ""
         self._ended: ActorUnavailableError | None = None
 
     def end(self, why: str) -> None:
@@ -79,9 +82,20 @@ class HandleCaller(ActorCaller):
         remedy = "make the call again if that does no harm, mark the method idempotent, or set max_task_retries"
         return CallInterrupted(f"{self._address} died while {method}() may have been running; {remedy}")
 
+    def told(self) -> str:
+        return self._told or super().told()
+
     def _find(self) -> EndpointRecord:
+        def tell(progress: str, why: str) -> None:
+            self._told = f"{progress}: {why}" if why else progress
+            post(line, progress, why)
+
+        self._told = ""
         try:
-            endpoint = self._cluster.run(lambda core: wait_for_endpoint(core, self._address, self._failed, self._seen))
+            with WaitLine() as line:
+                endpoint = self._cluster.run(
+                    lambda core: wait_for_endpoint(core, self._address, tell, self._failed, self._seen)
+                )
         except ActorUnavailableError as error:
             self._ended = error
             raise

@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from fray.actor.address import ActorAddress
 from fray.actor.handle import ActorHandle, cluster_at
 from fray.cluster.job_info import info_of, original_exception
+from fray.cluster.log_printer import post
 from fray.cluster.storage import StorageCluster
 from fray.display import MAX_ROWS, Shown, ShownTable
 from fray.errors import ActorUnavailableError, InvalidInput, JobFailed
 from fray.types import JobId, JobStatus
+from fray.wait_line import WaitLine
 from fray_coordinator.actors.discovery import EndpointLookup
 from fray_coordinator.core import Core
-from fray_coordinator.jobs.waiting import PollBackoff, wait_for
+from fray_coordinator.jobs.waiting import PollBackoff, WaitProgress, wait_for
 
 if TYPE_CHECKING:
     from fray.cluster.job_handle import JobHandle
 
 T = TypeVar("T")
-
-log = logging.getLogger("fray")
-
-WARN_AFTER = 30.0
-"""Seconds after which a creation that waits for its actors logs that: much longer than an `__init__` usually takes."""
 
 
 class ActorGroup(Shown, Generic[T]):
@@ -45,6 +42,7 @@ class ActorGroup(Shown, Generic[T]):
             job: ActorHandle(cluster, ActorAddress(namespace, name, job, job)) for job in job_ids
         }
         self._found: set[str] = set()
+        self._serving = 0
 
     @property
     def handles(self) -> list[ActorHandle[T]]:
@@ -95,12 +93,14 @@ class ActorGroup(Shown, Generic[T]):
             InvalidInput: the group is smaller, or `count` is below 0.
         """
         wanted = self._checked_count(count)
-        return self._tell(self._cluster.run(lambda core: self._wait(core, wanted, timeout)))
+        with WaitLine() as line:
+            return self._tell(self._cluster.run(lambda core: self._wait(core, wanted, timeout, line)))
 
     async def wait_ready_async(self, count: int | None = None, timeout: float = 300.0) -> list[ActorHandle[T]]:
         """`wait_ready`, for coroutines."""
         wanted = self._checked_count(count)
-        return self._tell(await self._cluster.run_async(lambda core: self._wait(core, wanted, timeout)))
+        with WaitLine() as line:
+            return self._tell(await self._cluster.run_async(lambda core: self._wait(core, wanted, timeout, line)))
 
     def _checked_count(self, count: int | None) -> int:
         wanted = len(self._job_ids) if count is None else count
@@ -110,12 +110,8 @@ class ActorGroup(Shown, Generic[T]):
 
     def _await_all(self) -> None:
         """Wait until all serve calls, however long that takes. Raises ActorUnavailableError: one has ended."""
-        while True:
-            try:
-                self._cluster.run(lambda core: self._wait(core, len(self._job_ids), WARN_AFTER))
-                return
-            except TimeoutError as error:
-                log.warning("creating actors waits for their __init__: %s", error)
+        with WaitLine() as line:
+            self._cluster.run(lambda core: self._wait(core, len(self._job_ids), None, line))
 
     def discover_new(self) -> list[ActorHandle[T]]:
         """The handles of actors that serve calls now and that neither this nor `wait_ready` has returned before.
@@ -153,23 +149,35 @@ class ActorGroup(Shown, Generic[T]):
     async def _ready(self, core: Core, lookup: EndpointLookup | None = None) -> list[JobId]:
         lookup = lookup or EndpointLookup(core, self._namespace, self._name)
         serving = {found.actor_id for found in await lookup.look()}
-        return [job for job in self._job_ids if job in serving]
+        ready = [job for job in self._job_ids if job in serving]
+        self._serving = len(ready)
+        return ready
 
-    async def _wait(self, core: Core, wanted: int, timeout: float) -> list[JobId]:
+    async def _wait(self, core: Core, wanted: int, timeout: float | None, line: WaitLine) -> list[JobId]:
+        last = WaitProgress("", "", "")
+
+        def tell(jobs: WaitProgress) -> None:
+            nonlocal last
+            last = jobs
+            post(line, self._progress(wanted, jobs), jobs.why)
+
         enough = asyncio.ensure_future(self._enough(core, wanted))
-        too_few = asyncio.ensure_future(self._too_few(core, wanted))
+        too_few = asyncio.ensure_future(self._too_few(core, wanted, tell))
         try:
             async with asyncio.timeout(timeout):
                 done, _ = await asyncio.wait({enough, too_few}, return_when=asyncio.FIRST_COMPLETED)
             return await (enough if enough in done else too_few)
         except TimeoutError:
-            ready = len(await self._ready(core))
-            raise TimeoutError(
-                f"{ready} of the {wanted} actors of {self._name!r} that are wanted serve calls after {timeout:g} s"
-            ) from None
+            await self._ready(core)
+            late = f"{self._progress(wanted, last)} after {timeout:g} s"
+            raise TimeoutError(f"{late}: {last.why}" if last.why else late) from None
         finally:
             enough.cancel()
             too_few.cancel()
+
+    def _progress(self, wanted: int, jobs: WaitProgress) -> str:
+        text = f"{self._serving} of the {wanted} actors of {self._name!r} that are wanted serve calls"
+        return f"{text} (jobs: {jobs.others})" if jobs.others else text
 
     async def _enough(self, core: Core, wanted: int) -> list[JobId]:
         pace, lookup = PollBackoff(core), EndpointLookup(core, self._namespace, self._name)
@@ -177,13 +185,13 @@ class ActorGroup(Shown, Generic[T]):
             await pace.sleep()
         return ready[:wanted]
 
-    async def _too_few(self, core: Core, wanted: int) -> list[JobId]:
+    async def _too_few(self, core: Core, wanted: int, tell: Callable[[WaitProgress], None]) -> list[JobId]:
         """Wait for ever, or raise ActorUnavailableError once too many have ended."""
         living = list(self._job_ids)
         while len(living) >= wanted:
             if not living:
                 await asyncio.sleep(math.inf)
-            records = await wait_for(core, living, any_failure=True)
+            records = await wait_for(core, living, any_failure=True, on_progress=tell)
             ended = [info for info in (info_of(core.root, job) for job in records.values()) if info.status.finished()]
             living = [job for job in living if job not in {info.job_id for info in ended}]
         raise ActorUnavailableError(

@@ -11,10 +11,11 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import copy_context
+from functools import partial
 from itertools import cycle, groupby
 from typing import TextIO
 
-from fray.wait_line import above_line
+from fray.wait_line import WaitLine, above_line
 from fray_agents.runner.task_log import STREAMS
 
 SWITCH_VARIABLE = "FRAY_LOG_TO_DRIVER"
@@ -161,6 +162,11 @@ def _print(lines: Iterable[tuple[str, str]]) -> None:
 
 
 printer = LogPrinter()
+
+
+def post(line: WaitLine, progress: str, why: str) -> None:
+    """Have the line of a wait show how far it is; returns at once. See `WaitLine.show`."""
+    printer.tell(line, partial(line.show, progress, why))
 
 
 def _forget() -> None:

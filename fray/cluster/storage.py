@@ -350,7 +350,7 @@ class StorageCluster(Cluster):
         self, core: Core, ids: list[JobId], raise_on_failure: bool, timeout: float | None, line: WaitLine
     ) -> dict[str, JobRecord]:
         def tell(now: WaitProgress) -> None:
-            log_printer.printer.tell(line, partial(line.show, now.text, now.why))
+            log_printer.post(line, now.text, now.why)
 
         async with self._output.waiting(ids) as note:
             return await wait_for(core, ids, timeout, raise_on_failure, note, tell)

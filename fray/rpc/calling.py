@@ -77,7 +77,7 @@ class ActorCaller(ABC):
         self.name = name
         self.one_actor = one_actor
         self._by_reference = by_reference
-        self._queue = RetryQueue()
+        self._queue = RetryQueue(self.told)
 
     @abstractmethod
     def at_hand(self) -> ReachedActor | None:
@@ -101,6 +101,10 @@ class ActorCaller(ABC):
     @abstractmethod
     def interrupted(self, method: str) -> CallInterrupted:
         """The error about a call of `method` that may have begun and is not made again."""
+
+    def told(self) -> str:
+        """What calls wait for that could not be sent yet, for people; asks nothing."""
+        return f"actor {self.name} cannot be called yet"
 
     def call(
         self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], policy: RetryPolicy | None = None

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future, InvalidStateError, wait
 from contextlib import suppress
 from typing import Any, TypeVar, cast
 
@@ -30,9 +30,13 @@ Again = Callable[[ConnectionError, float], ClientCall]
 
 
 class RetryQueue:
-    """The calls of one caller that wait to be sent, in order; a thread sends them, which lives while there are any."""
+    """The calls of one caller that wait to be sent, in order; a thread sends them, which lives while there are any.
 
-    def __init__(self) -> None:
+    told: what they wait for, for people.
+    """
+
+    def __init__(self, told: Callable[[], str]) -> None:
+        self.told = told
         self._todo: deque[Callable[[], None]] = deque()
         self._thread: threading.Thread | None = None
 
@@ -126,8 +130,10 @@ class ActorFuture(TaskFuture[T]):
                 if not is_lost(error):
                     raise
                 moved = self._lost(call, error)
+            if moved is not None and not wait([moved], _seconds_left(deadline)).done:
+                raise TimeoutError(self._late(timeout))
             if moved is not None:
-                moved.result(_seconds_left(deadline))
+                moved.result()
 
     def done(self) -> bool:
         """Whether `result` would return or raise at once. Never waits, and asks neither actor nor storage.
@@ -173,6 +179,9 @@ class ActorFuture(TaskFuture[T]):
         if self.done():
             self._announce()
         return self.__dict__[name]
+
+    def _told(self) -> str:
+        return self._queue.told() if self._moved is not None else "the call runs"
 
     def _settled(self, call: Any) -> None:
         error = call.exception()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 import threading
@@ -11,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from fray.actor import group
+from fray import wait_line
 from fray.cluster import ClusterResolver
 from fray.current_client import current_client, set_current_client
 from fray.local_backend import LocalClient
 from fray.types import ActorConfig, CheckpointConfig, Entrypoint, JobRequest, JobStatus, ResourceConfig
 from fray_agents.rpc.errors import RemoteError
+from fray_coordinator.jobs import waiting
 from tests.support import actors
 from tests.support.waiting import wait_until
 
@@ -69,10 +71,13 @@ def test_a_creation_that_waits_for_an_init_says_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     local, gate = LocalClient(), threading.Event()
-    monkeypatch.setattr(group, "WARN_AFTER", 0.05)
+    caplog.set_level(logging.INFO, "fray")
+    monkeypatch.setattr(waiting, "WARN_AFTER", 0.0)
+    monkeypatch.setattr(wait_line, "_RENEWAL", 0.02)
+    monkeypatch.setattr(wait_line, "_LOG_PAUSES", (0.05, 1.0))
     with ThreadPoolExecutor(1) as thread:
         created = thread.submit(lambda: local.create_actor(Slow, gate, name="slow"))
-        wait_until(lambda: "waits for their __init__: 0 of the 1 actors of 'slow'" in caplog.text)
+        wait_until(lambda: "0 of the 1 actors of 'slow' that are wanted serve calls (jobs: 1 running)" in caplog.text)
         gate.set()
         assert created.result(200).ready()
     local.shutdown(wait=False)

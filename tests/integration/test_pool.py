@@ -290,7 +290,7 @@ def test_who_waits_in_vain_learns_why(
         pool.wait_for_workers(timeout=0.1)
     future = pool.submit(double, 1)
     wait_until(lambda: re.search(f"0 of 2 workers are up: {why}", caplog.text))
-    with pytest.raises(TimeoutError, match=f"not ended after 0 s: 0 of 1 tasks done, 0 of 2 workers up .{why}"):
+    with pytest.raises(TimeoutError, match=f"no result after 0 s: 0 of 1 tasks done, 0 of 2 workers up .{why}"):
         future.result(timeout=0)
     with pytest.raises(TimeoutError, match=f"1 of 1 tasks have not ended after 0.1 s: 0 of 1 tasks done.*{why}"):
         list(pool.as_completed([future], timeout=0.1))

@@ -78,7 +78,7 @@ async def follow_chunks(
         JobNotFound, JobGone: as `wait_for`.
     """
     watched, pace, reasons = WatchedJobs(core, [job_id]), PollBackoff(core), WaitingReasons(core)
-    activity, cursor = ActivityReports(core, on_waiting), LogCursor(core)
+    activity, cursor = ActivityReports(core), LogCursor(core)
     while True:
         if await watched.poll():
             pace.reset()
@@ -90,8 +90,8 @@ async def follow_chunks(
             return
         if on_waiting is not None and (why := await reasons.update([job])):
             on_waiting(job, why)
-        if cursor.number == 1:
-            await activity.update(job)
+        if on_waiting is not None and cursor.number == 1 and (doing := await activity.update(job)):
+            on_waiting(job, doing)
         await pace.sleep()
 
 

@@ -123,10 +123,22 @@ async def wait_for(
 
 @dataclass(frozen=True, slots=True)
 class WaitProgress:
-    """How far jobs are for which someone waits: in a few words, and why those that wait do ("" if none is known to)."""
+    """How far jobs are for which someone waits.
 
-    text: str
+    Attributes:
+        ended: "1 of 4 jobs done".
+        others: "1 running, 2 waiting", and how many of those that ended failed.
+        why: some wait; "" if none is known to.
+    """
+
+    ended: str
+    others: str
     why: str
+
+    @property
+    def text(self) -> str:
+        """How far they are, in a few words."""
+        return ", ".join(filter(None, [self.ended, self.others]))
 
     @classmethod
     def of(cls, jobs: Iterable[JobRecord], why: str) -> WaitProgress:
@@ -135,8 +147,8 @@ class WaitProgress:
         ended, failed = sum(map(is_terminal, jobs)), sum(map(_failed, jobs))
         waiting = sum(job.status in (Status.PENDING, Status.UNADMITTED) for job in jobs)
         counts = {"failed": failed, "running": len(jobs) - ended - waiting, "waiting": waiting}
-        parts = [f"{ended} of {len(jobs)} jobs done", *(f"{count} {what}" for what, count in counts.items() if count)]
-        return cls(", ".join(parts), why)
+        others = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+        return cls(f"{ended} of {len(jobs)} jobs done", others, why)
 
 
 def _failed(job: JobRecord) -> bool:
@@ -248,33 +260,35 @@ class WaitingReasons:
 
 @dataclass(slots=True)
 class ActivityReports:
-    """Tells what a job's agent does before the task starts, as its heartbeats say.
+    """What a job's agent does before the task starts, as its heartbeats say.
 
-    tell: gets the job and the activity, in words; None: nobody wants to know, and nothing is asked.
+    Attributes:
+        told: what it does, in words, as of the last update; "" once the task runs.
     """
 
     core: Core
-    tell: Callable[[JobRecord, str], None] | None
-    _told: str = ""
+    told: str = ""
     _started_attempt: int = 0
     _not_before: float = 0.0
 
-    async def update(self, job: JobRecord) -> None:
-        """Take note of a job that has not printed anything; its agent is asked once a beat until the task runs."""
+    async def update(self, job: JobRecord) -> str:
+        """Take note of a job that has not printed anything; what its agent does if that is new, else "".
+
+        The agent is asked once a beat until the task runs.
+        """
         now = self.core.clock.boottime()
-        asks = self.tell is not None and _brings_something(job) and job.attempt != self._started_attempt
+        asks = _brings_something(job) and job.attempt != self._started_attempt
         if not asks or job.lease is None or now < self._not_before:
-            return
+            return ""
         self._not_before = now + self.core.settings.beat_interval
         agent = await self.core.records.read(AgentKeys.key(job.lease.agent), AgentRecord)
         holding = agent.record.holdings.get(job.id) if agent is not None else None
         if holding is None or holding.attempt != job.attempt:
-            return
+            return ""
         if holding.usage is not None:
             self._started_attempt = job.attempt
-        if self.tell is not None and holding.activity not in ("", self._told):
-            self._told = holding.activity
-            self.tell(job, holding.activity)
+        before, self.told = self.told, holding.activity
+        return self.told if self.told != before else ""
 
 
 def _brings_something(job: JobRecord) -> bool:

@@ -144,7 +144,7 @@ class ClientCall(PendingCall):
         if not self.ready:
             name = f"{self.request.actor_id}.{self.request.method}"
             raise TimeoutError(
-                f"{name} has not answered in {timeout} s; it goes on, and its result can be asked for again"
+                f"{name} has not answered in {timeout:.3g} s; it goes on, and its result can be asked for again"
             )
 
     def _unpack(self) -> None:
