@@ -5,12 +5,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from importlib import import_module
 from types import ModuleType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fray.client.api import Client
-from fray.cluster.current import open_cluster
-from fray.local_backend import LocalClient, client_of
+from fray.client.storage_client import StorageClient
+from fray.cluster.current import environment_cluster, open_cluster
+from fray.local_backend import client_of
 from fray_agents.tasks.current_task import task_environ
 
 __all__ = ["current_client", "set_current_client"]
@@ -19,7 +21,7 @@ C = TypeVar("C", bound=Client)
 
 _current: ContextVar[Client | None] = ContextVar("fray_client", default=None)
 _lock = threading.Lock()
-_default: LocalClient | None = None
+_default: StorageClient | None = None
 
 
 def current_client() -> Client:
@@ -27,7 +29,8 @@ def current_client() -> Client:
 
     It is, in this order: the client of the innermost `set_current_client` block; the client of the cluster that
     FRAY_CLUSTER_SPEC names, as it does in a job, in an actor (its serving threads too) and in their subprocesses; a
-    `LocalClient` that the whole process shares. Subprocesses of a `LocalClient`'s threads do not inherit its cluster.
+    `LocalClient` that the whole process shares, on the private cluster that `current_cluster()` is: what one of the two
+    makes the other sees. Subprocesses of a `LocalClient`'s threads do not inherit its cluster.
 
     Raises:
         InvalidInput: FRAY_CLUSTER_SPEC names nothing that can be opened.
@@ -36,7 +39,7 @@ def current_client() -> Client:
     if chosen is not None:
         return chosen
     spec = task_environ().get("FRAY_CLUSTER_SPEC")
-    return client_of(open_cluster(spec)) if spec else _local()
+    return client_of(environment_cluster()) if spec else _local()
 
 
 @contextmanager
@@ -55,11 +58,11 @@ def set_current_client(client: C) -> Iterator[C]:
         _current.reset(token)
 
 
-def _local() -> LocalClient:
+def _local() -> StorageClient:
     global _default
     with _lock:
         if _default is None:
-            _default = LocalClient()
+            _default = client_of(open_cluster("local").threads)
         return _default
 
 
@@ -71,6 +74,10 @@ class _CallableModule(ModuleType):
 
     def __call__(self) -> Client:
         return current_client()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As what a function of `__main__` uses, it travels with the function."""
+        return import_module, (self.__name__,)
 
 
 sys.modules[__name__].__class__ = _CallableModule

@@ -59,7 +59,8 @@ class LocalClient(StorageClient):
     Args:
         max_threads: jobs that run at once, the others wait; by default any number. Jobs that `LocalCluster` does not
             count are not limited.
-        cluster: a `LocalCluster(use_processes=False)` that is open already, instead of one of the client's own.
+        cluster: a `LocalCluster` of threads that is open already, instead of one of the client's own: made with
+            `use_processes=False`, or `threads` of one of processes.
     """
 
     def __init__(self, max_threads: int | None = None, *, cluster: LocalCluster | None = None) -> None:

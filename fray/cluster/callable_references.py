@@ -4,7 +4,9 @@ So function and arguments are the submitter's own objects, whether they can be p
 job has ended.
 """
 
+import io
 import itertools
+import pickle
 import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
@@ -23,6 +25,24 @@ def call_reference(number: int) -> Any:
     """What such a job runs: the call that was kept under that number."""
     kept = _calls[number]
     return kept.callable(*kept.args, **kept.kwargs)
+
+
+def is_reference(pickled: bytes | None) -> bool:
+    """Whether a pickled call is that of `call_reference`, which means something in this process alone."""
+    try:
+        function, _, _ = _ReferenceUnpickler(io.BytesIO(pickled or b"")).load()
+    except Exception:  # another call, which is not loaded here
+        return False
+    return function is call_reference
+
+
+class _ReferenceUnpickler(pickle.Unpickler):
+    """An unpickler that knows one function, so that it can run no code of others."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) != (call_reference.__module__, call_reference.__qualname__):
+            raise pickle.UnpicklingError(name)
+        return call_reference
 
 
 class CallableReferences:

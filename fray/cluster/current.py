@@ -1,5 +1,6 @@
 """The current cluster of a thread or coroutine, and opening clusters by their roots."""
 
+import os
 import threading
 from contextvars import ContextVar
 
@@ -36,8 +37,13 @@ def current_cluster() -> StorageCluster:
 
 
 def environment_cluster() -> StorageCluster:
-    """The cluster that FRAY_CLUSTER_SPEC names, or a `LocalCluster` for the whole process if it names none."""
-    return open_cluster(task_environ().get("FRAY_CLUSTER_SPEC") or "local")
+    """The cluster that FRAY_CLUSTER_SPEC names, or a `LocalCluster` for the whole process if it names none.
+
+    What a job in a thread of this process launches there are threads too.
+    """
+    environ = task_environ()
+    cluster = open_cluster(environ.get("FRAY_CLUSTER_SPEC") or "local")
+    return cluster if environ is os.environ else cluster.threads
 
 
 def open_cluster(root: str) -> StorageCluster:

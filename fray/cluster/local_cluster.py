@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import logging
 import os
@@ -11,18 +12,19 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from fray import sync
-from fray.cluster.callable_references import CallableReferences
+from fray.cluster.callable_references import CallableReferences, is_reference
 from fray.cluster.log_printer import LineEcho
 from fray.cluster.prestart import PRESTART_MODULES
 from fray.cluster.registry import local_clusters
 from fray.cluster.storage import StorageCluster
-from fray.types import JobId, JobRequest
+from fray.types import JobId, JobRequest, ResourceConfig
 from fray_agents.agent.agent import Agent, AgentOptions, ExitReason
 from fray_agents.host.agent_lock import lock_folder
 from fray_agents.tasks.environment import PRIVATE_VAR
@@ -33,7 +35,7 @@ from fray_coordinator.core import LOCAL_SETTINGS, Core, open_core
 from fray_coordinator.jobs.lookup import jobs_by_id
 from fray_coordinator.protocol.transitions import is_terminal
 from fray_coordinator.store.file_objects import forgo_syncs
-from fray_layouts.records import Resources
+from fray_layouts.records import JobRecord, Resources
 
 log = logging.getLogger("fray")
 
@@ -94,7 +96,7 @@ class LocalCluster(StorageCluster):
         forgo_syncs(self._directory / "root")
         super().__init__(str(self._directory / "root"))
         self._owner = os.getpid()
-        self.use_processes = use_processes
+        self._use_processes = use_processes
         self._spares = Prestarter(PRESTART_MODULES)
         self._references = CallableReferences(self._ended)
         self._options = AgentOptions(
@@ -115,13 +117,23 @@ class LocalCluster(StorageCluster):
         return os.getpid() == self._owner
 
     @property
+    def use_processes(self) -> bool:
+        """Whether callables that are launched here run as processes, and not in threads of this process."""
+        return self._use_processes
+
+    @property
     def in_threads(self) -> bool:
         return self.here and not self.use_processes
+
+    @cached_property
+    def threads(self) -> LocalCluster:
+        """The same cluster, with the same jobs and names; callables that are launched there run in threads."""
+        return LocalThreads(self) if self.use_processes else self
 
     def __reduce__(self) -> tuple[Any, ...]:
         plain = StorageCluster(self.root, self._namespace)
         plain._driver_namespace = self._driver_namespace
-        return _unpickled, (plain,)
+        return _unpickled, (plain, not self.use_processes)
 
     def launch_many(self, requests: Sequence[JobRequest]) -> list[JobId]:
         if self.in_threads:
@@ -144,13 +156,20 @@ class LocalCluster(StorageCluster):
             self._running.add_done_callback(_log_crash)
         return core
 
+    def _has_log_only(self, job: JobRecord) -> bool:
+        """Whether a job's output is nowhere but in its log: that of a thread is on this process's streams already."""
+        call = job.spec.entrypoint.callable
+        if call is None:
+            return True
+        return self.use_processes and not is_reference(base64.b64decode(call.pickle))
+
     async def _start_task(self, spec: TaskSpec, deadline: float, lock_fd: int | None) -> TaskHandle:
         """Start a task whose environment says that its cluster is private.
 
         The process of a callable imports what this one can import.
         """
         env = {**spec.env, PRIVATE_VAR: "1"}
-        if not self.use_processes:
+        if not self.use_processes or is_reference(spec.callable_pickle):
             echo = LineEcho(env["FRAY_JOB_ID"], int(env["FRAY_ATTEMPT"])) if self.log_to_driver else None
             return await ThreadTask.start(replace(spec, env=env), deadline, lock_fd, echo)
         if spec.callable_pickle is not None:  # a command may be a Python of another version
@@ -193,8 +212,32 @@ class LocalCluster(StorageCluster):
             lock_folder(self.root).rmdir()
 
 
-def _unpickled(plain: StorageCluster) -> StorageCluster:
-    return local_clusters.get(plain.root, plain)
+class LocalThreads(LocalCluster):
+    """A `LocalCluster` of processes, for whoever launches callables on it as threads: it is that cluster's `threads`.
+
+    Threads take none of its cores: they run as soon as they are launched, however many there are.
+    """
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self.__dict__ = cluster.__dict__  # not a copy: there is one agent, one driver, one set of connections
+
+    @property
+    def use_processes(self) -> bool:
+        return False
+
+    def launch_many(self, requests: Sequence[JobRequest]) -> list[JobId]:
+        return super().launch_many([_without_cores(request) for request in requests])
+
+
+def _without_cores(request: JobRequest) -> JobRequest:
+    if not isinstance(request.resources, ResourceConfig):
+        return request  # refused where it is looked at
+    return replace(request, resources=replace(request.resources, cpu=0))
+
+
+def _unpickled(plain: StorageCluster, in_threads: bool) -> StorageCluster:
+    known = local_clusters.get(plain.root, plain)
+    return known.threads if in_threads else known
 
 
 def _log_crash(running: asyncio.Task[ExitReason]) -> None:

@@ -109,6 +109,11 @@ class StorageCluster(Cluster):
         return False
 
     @property
+    def threads(self) -> StorageCluster:
+        """The cluster for who launches callables as threads of this process; this one, unless it is private."""
+        return self
+
+    @property
     def log_to_driver(self) -> bool:
         """Whether this program shows what the jobs print that it launches here, its actors and workers among them.
 
@@ -337,8 +342,8 @@ class StorageCluster(Cluster):
         return await open_core(self.root)
 
     def _has_log_only(self, job: JobRecord) -> bool:
-        """Whether a job's output is nowhere but in its log; that of threads of this process is on its own streams."""
-        return not self.in_threads or job.spec.entrypoint.callable is None
+        """Whether a job's output is nowhere but in its log."""
+        return True
 
     async def _submit(self, core: Core, specs: list[JobSpec], mine: CurrentJob | None) -> list[JobId]:
         submitted = await submit_prepared(core, specs, mine)

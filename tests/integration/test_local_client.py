@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from fray import wait_line
-from fray.cluster import ClusterResolver
+from fray.client import wait_all
+from fray.cluster import ClusterResolver, current_cluster
 from fray.current_client import current_client, set_current_client
 from fray.local_backend import LocalClient
 from fray.types import ActorConfig, CheckpointConfig, Entrypoint, JobRequest, JobStatus, ResourceConfig
@@ -133,3 +134,30 @@ def test_threads_look_at_neither_devices_nor_replicas() -> None:
     waiting = local.submit(call("last", time.sleep, 0.2))
     local.shutdown()
     assert not Path(local.cluster.root.removeprefix("file://")).exists(), waiting
+
+
+def test_without_a_root_the_client_and_the_cluster_are_one_private_cluster_of_threads_and_processes() -> None:
+    client, cluster = current_client(), current_cluster()
+    lock, seen = threading.Lock(), []
+
+    def in_thread(own: object) -> tuple[object, bool]:
+        current_client().submit(call("child", seen.append, own)).wait()
+        return current_client() is client, seen[0] is lock
+
+    thread = client.submit(call("thread", in_thread, lock))
+    process = cluster.launch(call("process", lambda: (os.getpid(), type(current_client()).__name__)))
+    assert client.cluster.result(thread.job_id) == (True, True)
+    pid, kind = cluster.result(process)
+    assert pid != os.getpid()
+    assert kind == "StorageClient"
+    assert client.cluster.list_jobs() == cluster.list_jobs()
+    assert {"thread", "child", "process"} <= {info.name for info in cluster.list_jobs()}
+    counter = client.create_actor(actors.Counter, name="one-cluster")
+    assert counter.pid() == os.getpid()
+    assert cluster.result(cluster.launch(call("caller", lambda counter: counter.add(), counter))) == 1
+    assert counter.add() == 2
+    for one in (client, client.cluster, cluster):
+        assert pickle.loads(pickle.dumps(one)) is one
+    together = threading.Barrier(12)  # more than there are places for processes
+    meeting = [client.submit(call(f"meeting-{number}", together.wait, 200)) for number in range(together.parties)]
+    assert wait_all(meeting, timeout=200) == [JobStatus.SUCCEEDED] * together.parties

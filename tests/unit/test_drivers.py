@@ -93,7 +93,7 @@ async def test_a_driver_is_a_job_that_runs_while_it_beats_and_counts_as_no_agent
         assert agent.beat >= 100
         assert agent.holdings[job].phase == "running"
         assert (await pass_now(program.core)).pools["default"].agents == 1
-        live = live_agents(await read_agents(program.core, {}), "default", program.core.now())
+        live = live_agents(await read_agents(program.core, {}), program.core.now())
         assert [one.id for one in live] == ["a"], "nobody waits for it to run a job"
 
 
