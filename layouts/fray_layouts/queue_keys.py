@@ -25,7 +25,7 @@ _LARGE = re.compile(rf"({_SEGMENT.pattern})~{NUMBER_PATTERN}", re.ASCII)
 _OUTCOME = re.compile(
     rf"([{BASE32_DIGITS}]{{5}})/([{BASE32_DIGITS}]{{2}})/(\1\2[{BASE32_DIGITS}]{{2}})[{BASE32_DIGITS}]{{6}}"
 )
-_FINISHED = re.compile(rf"[{BASE32_DIGITS}]{{{TIME_DIGITS + RANDOM_DIGITS}}}", re.ASCII)
+_TIMED = re.compile(rf"[{BASE32_DIGITS}]{{{TIME_DIGITS + RANDOM_DIGITS}}}", re.ASCII)
 _LEASE = "~lease"
 _DEAD = "dead-letters/"
 _OWNER = re.compile(rf"(queues|tasks)/([^/]+)/({QUEUE_NAME.pattern})~([1-9][0-9]{{0,15}})/({_DEAD})?")
@@ -35,6 +35,11 @@ def owner_of(key: str) -> tuple[str, str, int] | None:
     """(namespace, name, incarnation) of the queue or pool that a key under `queues/` or `tasks/` belongs to."""
     found = _owned(key)
     return (found[2], found[3], int(found[4])) if found else None
+
+
+def _written_at(name: str) -> float | None:
+    """The time in a name of a time and random digits; None for any other text."""
+    return decode_time(name[:TIME_DIGITS]) if _TIMED.fullmatch(name) else None
 
 
 def _owned(key: str) -> re.Match[str] | None:
@@ -140,6 +145,10 @@ class QueueKeys:
         return f"{self.prefix}finished/"
 
     @property
+    def receipts(self) -> str:
+        return f"{self.prefix}receipts/"
+
+    @property
     def dead_letters(self) -> QueueKeys:
         """The keys of the dead letters, a queue like any other."""
         return QueueKeys(f"{self.prefix}{_DEAD}")
@@ -161,8 +170,15 @@ class QueueKeys:
 
     def finished_time(self, key: str) -> float | None:
         """When an object under `finished` was written; None for any other key."""
-        name = key.removeprefix(self.finished)
-        return decode_time(name[:TIME_DIGITS]) if _FINISHED.fullmatch(name) else None
+        return _written_at(key.removeprefix(self.finished))
+
+    def receipt_at(self, time: float, token: str) -> str:
+        """The key of a receipt that is written at `time`, as `finished_at` makes one."""
+        return f"{self.receipts}{encode_time(time)}{token[:RANDOM_DIGITS]}"
+
+    def receipt_time(self, key: str) -> float | None:
+        """When a receipt was written; None for any other key."""
+        return _written_at(key.removeprefix(self.receipts))
 
     def parse(self, key: str) -> tuple[str, bool] | None:
         """(segment, whether this is its lease) of a key under `segments`; None for any other key."""

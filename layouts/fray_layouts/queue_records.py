@@ -71,6 +71,16 @@ class FinishedSegments(msgspec.Struct, kw_only=True):
     segments: list[str]
 
 
+class Receipt(msgspec.Struct, kw_only=True):
+    """`receipts/<time><token>`: segments all of whose items are done, though their leases do not say so.
+
+    Attributes:
+        done: by claim, as the owner in its leases names it, the segments that were done under it.
+    """
+
+    done: dict[str, list[str]]
+
+
 class DeadLetterOrigin(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The origin of a dead letter: why it is one, and where it came from."""
 

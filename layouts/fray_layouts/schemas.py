@@ -34,6 +34,7 @@ SCHEMAS: dict[str, type[msgspec.Struct]] = {
     "pool": pool_records.PoolRecord,
     "queue": queue_records.QueueRecord,
     "queue-finished": queue_records.FinishedSegments,
+    "queue-receipt": queue_records.Receipt,
     "queue-lease": queue_records.QueueLease,
     "queue-segment-header": queue_records.SegmentHeader,
     "rejection": records.Rejection,

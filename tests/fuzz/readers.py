@@ -39,6 +39,7 @@ from fray_coordinator.clock import SystemClock, system_random
 from fray_coordinator.core import Core, core_on
 from fray_coordinator.errors import BadRecord, Fenced
 from fray_coordinator.jobs.logs import read_logs
+from fray_coordinator.queue.receipts import ReceiptLog
 from fray_coordinator.store.buckets import classify_status
 from fray_coordinator.store.interface import ANY
 from fray_coordinator.store.memory import MemoryBackend, MemoryContents
@@ -264,6 +265,15 @@ READERS = [
         _QUEUE.lease("4991mcc5rxrg"),
         QueueLease,
         {"owner": "o", "done": "3", "failures": {"0": 1}, "dead_lettered_at": {"1": 1.8e9}},
+    ),
+    Reader(
+        "receipt",
+        _cluster_with(
+            _QUEUE.receipt_at(1.8e9, "0" * 16),
+            lambda core: ReceiptLog(core.store, core.records, core.rng, _QUEUE).names("4991mcc5rxrg", "o"),
+        ),
+        (),
+        msgspec.json.encode({"done": {"o": ["4991mcc5rxrg"]}}),
     ),
     _record(
         "pool", TaskKeys.of("lab", "work", 1).pool, pool_records.PoolRecord, {"created_at": 1.8e9, "jobs": ["train-1"]}

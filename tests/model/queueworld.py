@@ -45,13 +45,16 @@ class Rules:
     done_waits: bool = True
     orphan_read: bool = True
     lease_outlives_release: bool = True
+    receipts_in_time: bool = True
+    receipts_read: bool = True
 
 
 class Write(NamedTuple):
     """A write of a lease or a delete on its way. `fresh`: the version it expects is still the current one.
 
-    Kinds: claim, take, ack, release, clear (the segment), note (that it is finished), drop (the lease). `bits`:
-    acknowledged items. `landed`: and nobody has heard of it. `prompt`: the trust that it would give has not ended yet.
+    Kinds: claim, take, ack, receipt (for all items), close (the lease, as a receipt says), release, clear (the
+    segment), note (that it is finished), drop (the lease). `bits`: acknowledged items. `landed`: nobody heard of it.
+    `prompt`: the trust that it would give has not ended yet.
     """
 
     kind: str
@@ -75,8 +78,11 @@ class Consumer(NamedTuple):
 
 
 class Lease(NamedTuple):
+    """`receipted`: a receipt of its owner is there."""
+
     owner: int
     done: int = 0
+    receipted: bool = False
 
 
 class World(NamedTuple):
@@ -169,6 +175,8 @@ class QueueWorld:
                 return w._replace(segment=0)
             case "note":
                 return w._replace(noted=True)
+            case "receipt":
+                return self._with_receipt(w) if write.fresh and w.lease else w
             case "claim":
                 return None if w.lease else _stale(w._replace(lease=Lease(owner)))
         if w.lease is None or not (write.fresh or not self.rules.compare_and_swap):
@@ -181,8 +189,15 @@ class QueueWorld:
                 return _stale(w._replace(lease=Lease(owner, done if self.rules.bitmap_kept else 0)))
             case "release":
                 return _stale(w._replace(lease=Lease(NOBODY, done)))
+            case "close":
+                return _stale(w._replace(lease=Lease(owner, self.full)))
         acked = tuple(a or 2 * (write.bits >> i & 1) for i, a in enumerate(w.acked))
-        return _stale(w._replace(lease=Lease(w.lease.owner, done | write.bits), acked=acked))
+        return _stale(w._replace(lease=w.lease._replace(done=done | write.bits), acked=acked))
+
+    def _with_receipt(self, w: World) -> World:
+        """The world with a receipt of the lease's owner, whether or not it learns of that in time."""
+        assert w.lease is not None
+        return w._replace(lease=w.lease._replace(receipted=True), acked=tuple(a or 2 for a in w.acked))
 
     def _flight(self, w: World, n: int, c: Consumer, write: Write) -> Iterator[Step[World]]:
         name = f"c{n} {write.kind}"
@@ -194,7 +209,9 @@ class QueueWorld:
             yield Step(f"{name} is rejected", _with(w, n, Consumer()))
         else:
             heard = landed.consumers[n]
-            yield Step(f"{name} lands", _with(landed, n, heard._replace(write=write._replace(landed=True), fresh=True)))
+            fresh = heard.fresh if write.kind == "receipt" else True
+            after = heard._replace(write=write._replace(landed=True), fresh=fresh)
+            yield Step(f"{name} lands", _with(landed, n, after))
 
     def _answered(self, w: World, n: int, c: Consumer, write: Write) -> World:
         trusts = write.prompt or not self.rules.trust_from_the_send
@@ -207,6 +224,10 @@ class QueueWorld:
                 items = "".join("a" if write.bits >> i & 1 else item for i, item in enumerate(c.items))
                 acked = tuple(1 if write.bits >> i & 1 else a for i, a in enumerate(w.acked))
                 return _with(w._replace(acked=acked), n, c._replace(items=items, trusts=trusts, write=None))
+            case "receipt" if c.trusts or not self.rules.receipts_in_time:
+                return _with(w._replace(acked=(1,) * self.items), n, _writing(c.fresh, "clear"))
+            case "receipt":
+                return _with(w, n, c._replace(write=None))
         return _with(w, n, _writing(c.fresh, *c.after))
 
     # --- consumers
@@ -249,7 +270,8 @@ class QueueWorld:
             yield Step(f"c{n} sees the lease", _with(w, n, Consumer("watching", fresh=True, saw_segment=w.segment)))
 
     def _orphan(self, w: World, n: int) -> Iterator[Step[World]]:
-        if w.lease is not None and w.lease.done != self.full:
+        finished = w.lease is not None and (w.lease.done == self.full or self._reads_receipt(w.lease))
+        if w.lease is not None and not finished:
             yield Step(f"c{n} drops the lease of nothing", _with(w, n, _writing(True, "drop")))
         elif w.lease is not None and (is_collectable(0.0, w.tick * TICK, QUARANTINE) or not self.rules.quarantine):
             yield Step(f"c{n} drops a finished lease", _with(w, n, _writing(True, *self._last_writes())))
@@ -259,7 +281,14 @@ class QueueWorld:
             return ("drop",)
         return ("note", "drop") if self.rules.written_down_first else ("drop", "note")
 
+    def _reads_receipt(self, lease: Lease) -> bool:
+        return lease.receipted and self.rules.receipts_read
+
     def _taking(self, w: World) -> Consumer:
+        """Who writes the lease that it may take over, or that a receipt says is done."""
+        assert w.lease is not None
+        if self._reads_receipt(w.lease):
+            return _writing(True, "close")
         return Consumer(write=Write("take"), saw_segment=w.segment)
 
     def _watching(self, w: World, n: int, c: Consumer) -> Iterator[Step[World]]:
@@ -301,6 +330,8 @@ class QueueWorld:
         bits = sum(1 << item for item, state in enumerate(c.items) if state == "d")
         if bits:
             yield Step(f"c{n} acknowledges", _with(w, n, c._replace(write=Write("ack", bits, c.fresh))))
+            if set(c.items) == {"d"} and c.trusts:
+                yield Step(f"c{n} writes a receipt", _with(w, n, c._replace(write=Write("receipt", bits, c.fresh))))
         elif set(c.items) == {"a"}:
             yield Step(f"c{n} is through", _with(w, n, Consumer()))
         else:
@@ -326,7 +357,7 @@ def _with(w: World, n: int, c: Consumer) -> World:
     """The world with this consumer; a claim that nobody acts under any more is a stranger's."""
     consumers = (*w.consumers[:n], c, *w.consumers[n + 1 :])
     acting = c.mode in ("claimed", "holding") or (c.write is not None and c.write.landed)
-    lease = Lease(GONE, w.lease.done) if w.lease and w.lease.owner == n and not acting else w.lease
+    lease = w.lease._replace(owner=GONE) if w.lease and w.lease.owner == n and not acting else w.lease
     return w._replace(consumers=consumers, lease=lease)
 
 

@@ -18,7 +18,7 @@ CHANGED: dict[str, Any] = {"pushed": True, "changes": 1, "crashes": 0}
 
 def explored(rules: Rules, scope: dict[str, Any], until: str = "") -> Found:
     world = QueueWorld(rules, **scope)
-    return explore(world.start, world.steps, world.good, until=until)
+    return explore(world.start, world.steps, world.good, until=until, limit=600_000)
 
 
 def test_with_all_rules_nothing_is_lost_stuck_or_comes_back() -> None:
@@ -47,6 +47,8 @@ def test_with_all_rules_in_a_larger_scope(scope: dict[str, Any]) -> None:
         ("observed", "an acknowledged item is handed out"),
         ("done_waits", "an acknowledged item is handed out"),
         ("takeover", "stuck"),
+        ("receipts_in_time", "an acknowledged item is handed out"),
+        ("receipts_read", "an acknowledged item is handed out"),
     ],
 )
 def test_without_the_rule(rule: str, hole: str) -> None:

@@ -16,6 +16,7 @@ from fray_coordinator.queue.collector import Collector
 from fray_coordinator.queue.held_segment import HeldSegment
 from fray_coordinator.queue.open_queue import FinishedLog
 from fray_coordinator.queue.poison_isolation import PoisonIsolation
+from fray_coordinator.queue.receipts import ReceiptLog
 from fray_coordinator.queue.segment_lease import SegmentLease
 from fray_coordinator.store.interface import ANY
 from fray_coordinator.store.records import Records, Stored, UpdateResult
@@ -118,6 +119,22 @@ def release_deletes_the_lease() -> list[Swap]:
             await self._queue.core.store.delete(self.stored.key, self.stored.version)
 
     return [(SegmentLease, "change", change)]
+
+
+@variant
+def a_receipt_that_came_too_late_counts() -> list[Swap]:
+    """Whoever took the segment over meanwhile hands out what its user believes to be done."""
+    return [(HeldSegment, "ended_in_time", lambda self: True)]
+
+
+@variant
+def receipts_are_not_read() -> list[Swap]:
+    """What a dead consumer acknowledged by a receipt is handed out again."""
+
+    async def no(*given: Any) -> bool:
+        return False
+
+    return [(ReceiptLog, "names", no)]
 
 
 # --- pushing and collecting

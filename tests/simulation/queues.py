@@ -31,7 +31,7 @@ from fray_coordinator.queue.producer import Producer
 from fray_coordinator.store.interface import Object
 from fray_layouts import codec
 from fray_layouts.queue_keys import QueueKeys, SegmentName
-from fray_layouts.queue_records import QueueLease, QueueRecord, decode_segment
+from fray_layouts.queue_records import QueueLease, QueueRecord, Receipt, decode_segment
 from tests.simulation.campaign import main
 from tests.simulation.clocks import HostClock
 from tests.simulation.honest import HonestStore
@@ -247,11 +247,18 @@ class QueueWorld(Stage):
             while True:
                 with self._troubled():
                     taken = await consumer.take(
-                        draw.choice([1, 1, 3]), TIMEOUT, gate, wait=draw.choice([0.0, 5.0]) if self.stormy else 60.0
+                        draw.choice([1, 1, 3, 6]), TIMEOUT, gate, wait=draw.choice([0.0, 5.0]) if self.stormy else 60.0
                     )
                     draw.shuffle(taken)
+                    together, done = draw.random() < 0.5, list[Delivery]()
                     for delivery in taken:
-                        await self._work(owner, queue, consumer, delivery, draw)
+                        if not await self._work(owner, queue, consumer, delivery, draw):
+                            continue
+                        done.append(delivery)
+                        if not together:
+                            await self._acknowledge(owner, consumer, [delivery])
+                    if together and done:
+                        await self._acknowledge(owner, consumer, done)
                 with self._troubled():
                     await queue.core.clock.sleep(draw.uniform(0.1, 2))
 
@@ -260,7 +267,8 @@ class QueueWorld(Stage):
 
     async def _work(
         self, owner: Participant, queue: OpenQueue, consumer: Consumer, delivery: Delivery, draw: random.Random
-    ) -> None:
+    ) -> bool:
+        """Whether the item is to be acknowledged."""
         payload = delivery.item.body.decode()
         if payload in self.trouble.poison:
             self.note(owner.name, "is killed by", payload)
@@ -274,15 +282,25 @@ class QueueWorld(Stage):
             if self.stormy and draw.random() < self.trouble.releasing:
                 self.note(owner.name, "releases", f"{payload} {delivery.id}")
                 await consumer.release([delivery.id], failed=False)
-                return
+                return False
             if draw.random() < 0.2:
                 await consumer.extend(delivery.id, TIMEOUT)
-            while True:
-                with self._troubled():
-                    await consumer.done([delivery.id])
-                    break
-            self.note(owner.name, "did", f"{payload} {delivery.id}")
-            self.known.acked.add(_place(delivery))
+        return True
+
+    async def _acknowledge(self, owner: Participant, consumer: Consumer, done: list[Delivery]) -> None:
+        """Complete items, however often that has to be asked for; those whose lease is lost are another's."""
+        lost: tuple[str, ...] = ()
+        while True:
+            with self._troubled():
+                try:
+                    await consumer.done([delivery.id for delivery in done])
+                except UnknownLease as error:
+                    lost = error.leases
+                break
+        for delivery in done:
+            if delivery.id not in lost:
+                self.note(owner.name, "did", f"{delivery.item.body.decode()} {delivery.id}")
+                self.known.acked.add(_place(delivery))
 
     async def _open(self, owner: Participant, clock: HostClock) -> OpenQueue:
         way = Way(self.storage, owner, clock, self.trouble.rates if self.stormy else None)
@@ -394,6 +412,15 @@ class QueueWorld(Stage):
                 self._lease_changed(found[0], before, after)
         elif found and key.startswith(NAMES.segments) and not found[1]:
             self._deleted(key, found[0])
+        elif NAMES.receipt_time(key) is not None and after is not None:
+            self._receipted(codec.decode(after.data, Receipt).record)
+
+    def _receipted(self, receipt: Receipt) -> None:
+        for owner, segments in receipt.done.items():
+            for segment in segments:
+                lease = self.storage.contents.objects.get(NAMES.lease(segment))
+                if lease is not None and codec.decode(lease.data, QueueLease).record.owner == owner:
+                    self.known.ended.update(self.known.content[segment])
 
     def _deleted(self, key: str, segment: str) -> None:
         lost = [payload for payload in self.known.content.get(segment, []) if payload not in self.known.ended]

@@ -151,6 +151,10 @@ def _keys() -> File:
             {"time": NOW, "six": "0k7abc", "below": queue.prefix},
             queue.finished_at(NOW, "0k7abc"),
         ),
+        "receipt": (
+            {"receipt": True, "time": NOW, "six": "0k7abc", "below": queue.prefix},
+            queue.receipt_at(NOW, "0k7abc"),
+        ),
         "outcomes of a pool": ({"time": NOW, "six": "0k7abc", "below": tasks.prefix}, tasks.outcome(NOW, "0k7abc")),
     }
     return File("what an object is about, and its key", made)

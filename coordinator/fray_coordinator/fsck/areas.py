@@ -85,6 +85,8 @@ def _of_queue(key: str) -> Kind | None:
         return QueueLease if segment[1] else NameOnly
     if key.startswith(queue.finished):
         return NameOnly if queue.finished_time(key) is not None else None
+    if key.startswith(queue.receipts):
+        return NameOnly if queue.receipt_time(key) is not None else None
     return NameOnly if key.startswith(queue.all_large) and queue.parse_large(key) else None
 
 

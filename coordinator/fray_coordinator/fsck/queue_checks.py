@@ -190,6 +190,8 @@ async def _discard(core: Core, queue: QueueKeys, segment: str) -> None:
     lease = await core.records.read(queue.lease(segment), QueueLease)
     home = await find_queue(core, queue)
     if home is not None and lease is not None and await core.store.get(queue.segment(segment)) is None:
-        if is_complete(lease.record, SegmentName.items_of(segment)):
+        owner = lease.record.owner
+        receipted = bool(owner) and await home.receipts.names(segment, owner)
+        if receipted or is_complete(lease.record, SegmentName.items_of(segment)):
             await home.finished.note([segment])
         await core.store.delete(lease.key, lease.version)

@@ -11,6 +11,14 @@ before it sent the last write that was found applied. An observer counts the who
 or from when the storage wrote it. Every change is a compare-and-swap and keeps the bitmap. The owner is a nonce of the
 claim, so a former claim of the same process is a stranger.
 
+**Receipts.** A write for each segment is dear where each holds one item. So a holder that has done all items of many
+segments may write one object, a receipt, that names them by their claims. It counts as an acknowledgement if the holder
+still trusts each of these leases when it learns that the receipt was written; else nothing was acknowledged, and it
+changes the lease. *Unsafe sequence*: the receipt lands when another has taken the segment over, and `done` returns. Or:
+the holder dies, and a successor hands out what the receipt says is done. *Why this cannot happen*: nobody takes over
+what its holder trusts, and whoever takes over from an owner that left without a word reads the receipts first. What
+names that very claim is done; a receipt of a former claim, which landed late, says nothing.
+
 **Poison items.** An item may kill its process, or hang in it until its lease runs out. After a claim that ended without
 a word nobody knows which of the items that were out did it. So from then on each item of the segment is a suspect: its
 start is counted as a failure before it is handed out, and it is alone in its process. Only such starts, and failures
@@ -18,6 +26,7 @@ that a live process reported, count towards the maximum of deliveries.
 """
 
 import sys
+from collections.abc import Collection
 
 from msgspec.structs import replace
 
@@ -94,6 +103,14 @@ def undone_items(lease: QueueLease, items: int) -> list[int]:
     return [item for item in range(items) if not done >> item & 1]
 
 
+def allows_receipt(lease: QueueLease, items: int, ending: Collection[int], trusted: bool) -> bool:
+    """Whether the owner may acknowledge these items by a receipt: they are the whole segment, and it trusts the lease.
+
+    Of a segment that is done in part the lease says so, and goes on to say it.
+    """
+    return trusted and lease.done == "0" and len(ending) == items
+
+
 def is_complete(lease: QueueLease, items: int) -> bool:
     every = (1 << items) - 1
     return int(lease.done, 16) & every == every
@@ -142,6 +159,11 @@ def dead_lettered(lease: QueueLease, item: int, time: float) -> QueueLease:
 def purged(lease: QueueLease, items: int, owner: str) -> QueueLease:
     """The lease with all items done, whoever holds them."""
     return replace(lease, owner=owner, done=f"{(1 << items) - 1:x}", problem="")
+
+
+def receipted(lease: QueueLease, items: int, owner: str) -> QueueLease:
+    """The lease of a segment that a receipt of its owner says is done, under the nonce of whoever found that."""
+    return purged(lease, items, owner)
 
 
 def set_aside(lease: QueueLease, problem: str) -> QueueLease:

@@ -34,10 +34,15 @@ async def claim(queue: OpenQueue, segment: str, timeout: float) -> HeldSegment |
 async def take_over(
     queue: OpenQueue, segment: str, lease: Stored[QueueLease], timeout: float, with_word: bool = False
 ) -> HeldSegment | ClaimLost | None:
-    """Claim a segment whose lease was released or has expired. Raises as `claim` does.
+    """Claim a segment whose lease was released or has expired, unless a receipt says that it is done.
+
+    Raises as `claim` does.
 
     with_word: the expired claim was this process's own, and nothing of it was out.
     """
+    if lease.record.owner and await queue.receipts.names(segment, lease.record.owner):
+        await queue.receipts.close_lease(lease, segment)
+        return None
     wanted = rules.taken_over(lease.record, _nonce(queue), queue.holder, timeout, with_word)
     return await _write(queue, segment, wanted, lease)
 

@@ -3,7 +3,7 @@
 So a lease without a segment belongs to a finished one, or was never used, and nobody has to read it to know that.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fray_coordinator.concurrency import map_concurrently
@@ -47,15 +47,21 @@ class Collector:
         self._clock = queue.core.clock
         self._finished: list[CompletedSegment] = []
         self._leases: dict[str, Stored[QueueLease]] = {}
+        self._receipts: dict[str, set[str]] = {}  # segments of each receipt whose leases are there
+        self._receipt_of: dict[str, str] = {}
         self._noted_at = float("-inf")
         self._orphans: dict[str, float] = {}
         self._swept_at = self._clock.boottime()
         self._swept = ""
 
-    def finished(self, held: HeldSegment) -> None:
+    def finished(self, held: HeldSegment, receipt: str) -> None:
+        """Note what this process finished. receipt: that says so; "" if the lease does."""
         self._finished.append(
             CompletedSegment(held.name, held.content.version, held.content.header.large, held.lease.stored)
         )
+        if receipt:
+            self._receipts.setdefault(receipt, set()).add(held.name)
+            self._receipt_of[held.name] = receipt
 
     async def turn(self) -> None:
         """Delete what this process finished: segments, and leases that are old enough. Called once a second."""
@@ -67,11 +73,12 @@ class Collector:
                 due[begin : begin + FINISHED_PER_OBJECT] for begin in range(0, len(due), FINISHED_PER_OBJECT)
             ):
                 await self._queue.finished.note(batch)
-                await map_concurrently(batch, self._delete_lease)
+                await self._delete_leases(batch)
         if now > self._swept_at + SWEEP_INTERVAL:
             self._swept_at = now
             await self.sweep_large()
             await self._queue.finished.sweep()
+            await self._queue.receipts.sweep(self._queue.settings.quarantine)
         await self.clear()
 
     async def clear(self) -> None:
@@ -79,9 +86,11 @@ class Collector:
         left: list[CompletedSegment] = []
         try:
             while batch := self._finished[:FINISHED_PER_OBJECT]:
-                cleared = await map_concurrently(batch, self._is_cleared)
+                gone = self._clear_small(batch)
+                others = [finished for finished in batch if finished.segment not in gone]
+                cleared = await map_concurrently(others, self._is_cleared)
                 self._finished = self._finished[len(batch) :]
-                left += [finished for finished, done in zip(batch, cleared, strict=True) if not done]
+                left += [finished for finished, done in zip(others, cleared, strict=True) if not done]
         finally:
             self._finished += left
 
@@ -93,7 +102,8 @@ class Collector:
     async def collect(self, segment: str, lease: Stored[QueueLease]) -> None:
         """Read the segment of a lease: delete both if it is finished, the lease alone if the segment is absent."""
         found = await self._queue.core.store.get(self._queue.keys.segment(segment))
-        if rules.is_complete(lease.record, SegmentName.items_of(segment)):
+        complete = rules.is_complete(lease.record, SegmentName.items_of(segment))
+        if complete or (lease.record.owner and await self._queue.receipts.names(segment, lease.record.owner)):
             if found is None:
                 self._leases[segment] = lease
             else:
@@ -140,6 +150,13 @@ class Collector:
                 for key in items:
                     await store.delete(key)
 
+    def _clear_small(self, batch: Sequence[CompletedSegment]) -> set[str]:
+        """Delete at once what can be, where requests take no time; the segments that certainly are gone."""
+        names = {self._queue.keys.segment(one.segment): one for one in batch if not one.large}
+        gone = [names[key] for key in self._queue.core.store.delete_batch(list(names))]
+        self._leases.update((one.segment, one.lease) for one in gone)
+        return {one.segment for one in gone}
+
     async def _is_cleared(self, finished: CompletedSegment) -> bool:
         try:
             await self._clear(finished)
@@ -156,6 +173,22 @@ class Collector:
             await store.delete(keys.large(finished.segment, item))
         if isinstance(await store.delete(keys.segment(finished.segment), finished.version), NameAbsent):
             self._leases[finished.segment] = finished.lease
+
+    async def _delete_leases(self, segments: Sequence[str]) -> None:
+        """Delete the leases of segments that are written down as finished, and receipts that this makes needless."""
+        keys, store = self._queue.keys, self._queue.core.store
+        again = store.delete_batch([keys.segment(segment) for segment in segments])
+        gone = store.delete_batch([keys.lease(segment) for segment in segments if keys.segment(segment) in again])
+        for segment in segments:
+            if keys.lease(segment) in gone:
+                del self._leases[segment]
+        await map_concurrently([segment for segment in segments if segment in self._leases], self._delete_lease)
+        for segment in segments:
+            if receipt := self._receipt_of.pop(segment, ""):
+                self._receipts[receipt].discard(segment)
+                if not self._receipts[receipt]:
+                    del self._receipts[receipt]
+                    await self._queue.receipts.remove(receipt)
 
     async def _delete_lease(self, segment: str) -> None:
         """Delete the lease; before that the segment once more, which may have landed again without looking late."""

@@ -43,7 +43,7 @@ class Consumer:
     """
 
     def __init__(self, queue: OpenQueue, doorbell: QueueDoorbell) -> None:
-        self._segments = HeldSegments(self._completed, self._released)
+        self._segments = HeldSegments(queue.receipts, self._completed, self._released)
         self.held = self._segments.by_name
         self._queue = queue
         self._clock = queue.core.clock
@@ -224,9 +224,9 @@ class Consumer:
 
     # --- inside
 
-    def _completed(self, held: HeldSegment) -> None:
+    def _completed(self, held: HeldSegment, receipt: str) -> None:
         self._scanner.finished(held.name)
-        self._collector.finished(held)
+        self._collector.finished(held, receipt)
 
     def _released(self, held: HeldSegment) -> None:
         self._scanner.released(held.name, held.lease.stored)

@@ -9,7 +9,8 @@ import asyncio
 import itertools
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -19,6 +20,7 @@ from fray_coordinator.queue.delivery import Delivery, EncodedItem
 from fray_coordinator.queue.errors import LeaseLost, UnknownLease
 from fray_coordinator.queue.open_queue import OpenQueue
 from fray_coordinator.queue.poison_isolation import PoisonIsolation
+from fray_coordinator.queue.receipts import MAX_RECEIPT_SEGMENTS, ReceiptLog
 from fray_coordinator.queue.segment_lease import LeaseEdit, SegmentLease
 from fray_coordinator.store.records import Stored
 from fray_layouts.errors import FrayError
@@ -101,7 +103,7 @@ class HeldSegment:
         index = self.ready.popleft()
         lease = f"{self.name}/{index}/{self.lease.owner}/{next(self._serials)}"
         item = OutItem(self, lease, index, self.lease.record.suspect, isolation)
-        self._enter(item)
+        self.enter([item])
         return item
 
     def put_back(self, item: OutItem) -> None:
@@ -131,6 +133,20 @@ class HeldSegment:
         """Complete these items; returns when that has been written. Raises as `deliver` does."""
         bitmap = sum(1 << item.index for item in items)
         await self._end(items, partial(rules.completed, items=bitmap))
+
+    def allows_receipt(self, items: Sequence[OutItem]) -> bool:
+        """Whether these items can be completed by a receipt, as `queue_lease` says."""
+        ending = [item.index for item in items]
+        count = SegmentName.items_of(self.name)
+        idle = not self.lease.is_being_written
+        return idle and rules.allows_receipt(self.lease.record, count, ending, self.lease.trusted)
+
+    def ended_in_time(self) -> bool:
+        """Whether a receipt of this claim that was written just now counts; then nothing else of the claim does."""
+        if self.lease.trusted:
+            self.lease.lost = True
+            return True
+        return False
 
     async def release(self, items: Sequence[OutItem], failed: bool) -> None:
         """Give these items back, and the lease too if nothing else is out. Raises as `deliver` does.
@@ -167,9 +183,11 @@ class HeldSegment:
         found = await self._queue.core.store.get(self._queue.keys.large(self.name, index))
         return found.data if found else None
 
-    def _enter(self, item: OutItem) -> None:
-        self.out[item.id] = item
-        item.isolation.enter(item)
+    def enter(self, items: Iterable[OutItem]) -> None:
+        """Count items as out, until they `leave`."""
+        for item in items:
+            self.out[item.id] = item
+            item.isolation.enter(item)
 
     async def _end(self, items: Sequence[OutItem], edit: LeaseEdit) -> None:
         """Write the end of items. Meanwhile they are not out; they are again if the write may not have been applied."""
@@ -182,12 +200,13 @@ class HeldSegment:
         except Exception:
             if self.lease.lost:
                 raise LeaseLost() from None
-            for item in items:
-                self._enter(item)
+            self.enter(items)
             raise
 
 
 log = logging.getLogger("fray")
+MIN_RECEIPT_SEGMENTS = 2
+"""Segments from which a receipt costs less than a write of each lease."""
 
 
 class HeldSegments:
@@ -197,11 +216,18 @@ class HeldSegments:
         by_name: all of them.
 
     Args:
-        on_complete: called with a segment all of whose items are done.
+        receipts: of their queue.
+        on_complete: called with a segment all of whose items are done, and the receipt that says so ("": the lease).
         on_release: called with a segment that was released.
     """
 
-    def __init__(self, on_complete: Callable[[HeldSegment], None], on_release: Callable[[HeldSegment], None]) -> None:
+    def __init__(
+        self,
+        receipts: ReceiptLog,
+        on_complete: Callable[[HeldSegment, str], None],
+        on_release: Callable[[HeldSegment], None],
+    ) -> None:
+        self._receipts = receipts
         self.by_name: dict[str, HeldSegment] = {}
         self._stocked: dict[str, HeldSegment] = {}  # those that may have items to hand out
         self._on_complete = on_complete
@@ -233,11 +259,19 @@ class HeldSegments:
 
     async def complete(self, leases: Iterable[str]) -> None:
         """Complete the items of these leases. Raises as `Consumer.done` does."""
-        await self._by_segment(leases, self._complete)
+        groups, unknown = self._grouped(leases)
+        whole = {held: items for held, items in groups.items() if held.allows_receipt(items)}
+        if len(whole) >= MIN_RECEIPT_SEGMENTS:
+            todo = list(whole.items())
+            for begin in range(0, len(todo), MAX_RECEIPT_SEGMENTS):
+                batch = todo[begin : begin + MAX_RECEIPT_SEGMENTS]
+                await asyncio.shield(asyncio.ensure_future(self._write_receipt(batch)))
+            groups = {held: items for held, items in groups.items() if held.name in self.by_name}
+        await self._act_on(groups, unknown, self._complete)
 
     async def release(self, leases: Iterable[str], failed: bool) -> None:
         """Give the items of these leases back. Raises as `Consumer.done` does."""
-        await self._by_segment(leases, partial(self._release, failed=failed))
+        await self._act_on(*self._grouped(leases), partial(self._release, failed=failed))
 
     async def give_back(self, held: HeldSegment) -> None:
         """Release what can be released of a segment; the rest comes back when its lease runs out."""
@@ -252,14 +286,32 @@ class HeldSegments:
         """Hold a segment no longer if all its items are done."""
         if held.is_complete and self.by_name.get(held.name) is held:
             self._forget(held)
-            self._on_complete(held)
+            self._on_complete(held, "")
 
-    async def _by_segment(
-        self, leases: Iterable[str], act: Callable[[HeldSegment, Sequence[OutItem]], Awaitable[None]]
-    ) -> None:
-        """`act` on the items of these leases, by segment. Raises UnknownLease afterwards for leases without one."""
+    async def _write_receipt(self, groups: Sequence[tuple[HeldSegment, list[OutItem]]]) -> None:
+        """Complete whole segments by one receipt; where it comes too late, their items are out again."""
+        done: dict[str, list[str]] = {}
+        for held, _ in groups:
+            done.setdefault(held.lease.owner, []).append(held.name)
+        with ExitStack() as waiting:
+            for held, items in groups:
+                waiting.enter_context(held.lease.held_back())
+                for item in items:
+                    held.leave(item)
+            receipt = ""
+            try:
+                receipt = await self._receipts.write(done)
+            finally:
+                for held, items in groups:
+                    if receipt and held.ended_in_time():
+                        self._forget(held)
+                        self._on_complete(held, receipt)
+                    elif not held.lease.lost:
+                        held.enter(items)
+
+    def _grouped(self, leases: Iterable[str]) -> tuple[dict[HeldSegment, list[OutItem]], list[str]]:
+        """The items of these leases, by segment; and the leases without one."""
         unknown: list[str] = []
-        lost: list[str] = []
         groups: dict[HeldSegment, list[OutItem]] = {}
         for lease in dict.fromkeys(leases):
             try:
@@ -267,6 +319,16 @@ class HeldSegments:
                 groups.setdefault(item.segment, []).append(item)
             except UnknownLease:
                 unknown.append(lease)
+        return groups, unknown
+
+    async def _act_on(
+        self,
+        groups: Mapping[HeldSegment, list[OutItem]],
+        unknown: list[str],
+        act: Callable[[HeldSegment, Sequence[OutItem]], Awaitable[None]],
+    ) -> None:
+        """`act` on the items of each segment. Raises UnknownLease afterwards, for `unknown` too."""
+        lost: list[str] = []
 
         async def act_on(held: HeldSegment, items: list[OutItem]) -> None:
             out = [item for item in items if item.id in held.out]

@@ -16,6 +16,7 @@ from fray_coordinator.concurrency import map_concurrently
 from fray_coordinator.core import LOCAL_SETTINGS, Core, core_on
 from fray_coordinator.errors import BadRecord, RootMismatch
 from fray_coordinator.protocol.queue_segments import all_creates_landed
+from fray_coordinator.queue.receipts import ReceiptLog
 from fray_coordinator.store.interface import ABSENT
 from fray_coordinator.store.opening import open_store
 from fray_coordinator.store.records import Records
@@ -42,6 +43,7 @@ class OpenQueue:
     settings: QueueRecord
     holder: str
     finished: FinishedLog
+    receipts: ReceiptLog
 
 
 async def open_queue(core: Core, keys: QueueKeys, wanted: QueueRecord | None = None) -> OpenQueue:
@@ -84,7 +86,8 @@ def _checked(core: Core, keys: QueueKeys, found: QueueRecord) -> OpenQueue:
             f"{QUEUE_LAYOUT}; use a Fray of that version, or another queue"
         )
     holder = f"{_host()}, pid {os.getpid()}, {core.rng.token(4)}"
-    return OpenQueue(core, keys, found, holder, FinishedLog(core, keys, found.quarantine))
+    receipts = ReceiptLog(core.store, core.records, core.rng, keys)
+    return OpenQueue(core, keys, found, holder, FinishedLog(core, keys, found.quarantine), receipts)
 
 
 @cache

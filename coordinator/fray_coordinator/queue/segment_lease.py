@@ -5,7 +5,8 @@ landed.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from fray_coordinator.protocol import queue_lease as rules
 from fray_coordinator.queue.errors import LeaseLost
@@ -65,6 +66,16 @@ class SegmentLease:
     def is_being_written(self) -> bool:
         return self._gathering is not None or self._writing is not None
 
+    @contextmanager
+    def held_back(self) -> Iterator[None]:
+        """Keep every write of the lease waiting until the block has ended. Enter it only while nothing is written."""
+        self._writing = asyncio.get_running_loop().create_future()
+        try:
+            yield
+        finally:
+            writing, self._writing = self._writing, None
+            writing.set_result(None)
+
     async def change(self, edit: LeaseEdit) -> None:
         """Change the lease; returns when the write that holds the change has landed.
 
@@ -102,6 +113,9 @@ class SegmentLease:
             await self._clock.sleep(wait)
 
     async def _write(self, edits: list[LeaseEdit]) -> None:
+        if self.lost:
+            raise LeaseLost()
+
         def decide(found: QueueLease | None) -> QueueLease | None:
             if found is None or found.owner != self.owner:
                 return None

@@ -112,10 +112,22 @@ export class Consumer {
     if (this.#seen.get(name)?.version !== version) this.#seen.set(name, { version, since: monotonic() });
     const unchangedFor = monotonic() - this.#seen.get(name).since;
     if (!leases.isFree(lease, unchangedFor, found.updated, this.store.now())) return null;
+    const isFinished = lease.owner && (await this.#hasReceipt(name, lease.owner));
     const sent = monotonic();
     const fresh = this.#fresh();
-    const made = await this.records.change(key, (now) => (now.op === lease.op ? leases.taken(now, fresh) : null));
+    const next = (now) => (isFinished ? leases.closed(now, fresh, parseSegmentName(name).items) : leases.taken(now, fresh));
+    const made = await this.records.change(key, (now) => (now.op === lease.op ? next(now) : null));
+    if (isFinished) return null;
     return made?.applied ? { ...made, sent } : null;
+  }
+
+  /** Whether a receipt says that this claim has done the segment. Asked once its lease has run out. */
+  async #hasReceipt(name, owner) {
+    for await (const key of this.store.list(this.keys.receipts)) {
+      const receipt = await this.records.read(key);
+      if (receipt?.record.done?.[owner]?.includes(name)) return true;
+    }
+    return false;
   }
 
   /** Reads a segment whose lease was just taken; null if there is nothing to hand out. */
@@ -264,8 +276,13 @@ export class Consumer {
     this.#finished = this.#finished.filter(({ at }) => at > now);
     const leasesRead = await Promise.all(due.map(({ name }) => this.records.read(this.keys.lease(name))));
     const segments = due.map(({ name }) => name);
-    const done = segments.filter((name, index) =>
-      leasesRead[index] && leases.isFinished(leasesRead[index].record, parseSegmentName(name).items));
+    const done = [];
+    for (const [index, name] of segments.entries()) {
+      const lease = leasesRead[index]?.record;
+      if (!lease) continue;
+      const isFinished = leases.isFinished(lease, parseSegmentName(name).items);
+      if (isFinished || (lease.owner && (await this.#hasReceipt(name, lease.owner)))) done.push(name);
+    }
     if (done.length) await this.#note(done, now);
     for (const [index, name] of segments.entries()) {
       if (done.includes(name)) await this.store.remove(this.keys.segment(name));

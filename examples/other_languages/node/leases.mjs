@@ -43,6 +43,11 @@ export function taken(lease, { owner, holder, timeout }) {
   return { ...lease, owner, holder, timeout, claims: claims + 1, suspect: suspect || before !== "" };
 }
 
+/** A lease whose owner left a receipt that says that the segment is done. */
+export function closed(lease, { owner, holder }, items) {
+  return { ...lease, owner, holder, done: (bit(items) - 1n).toString(16) };
+}
+
 const ifMine = (change) => (owner) => (lease) => (lease.owner === owner ? change(lease) : null);
 
 export const renewed = ifMine((lease) => ({ ...lease }));

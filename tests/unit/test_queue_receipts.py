@@ -1,0 +1,85 @@
+"""Receipts: one write that acknowledges many segments, and what becomes of it when its writer dies or is late."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from fray_coordinator.queue.errors import LeaseLost
+from tests.support.queue_processes import NAMES, Hand, hand
+from tests.support.virtual import Cluster
+
+
+async def taken(worker: Hand, count: int, timeout: float = 60.0) -> list[str]:
+    return [delivery.id for delivery in await worker.take(count, timeout)]
+
+
+async def test_items_by_themselves_that_are_done_together_are_one_write(cluster: Cluster) -> None:
+    one = await hand(cluster)
+    await one.push(*map(str, range(40)), batch=1)
+    leases = await taken(one, 40)
+    before = len(cluster.ways[0].asked)
+    await one.consumer.done(leases)
+    assert [verb for verb, _ in cluster.ways[0].asked[before:]] == ["put"]
+    await cluster.clock.sleep(120.0)
+    assert await one.queue.core.store.list(NAMES.segments) == []
+    assert await one.queue.core.store.list(NAMES.receipts) == [], "its writer removes it when the leases are gone"
+
+
+async def test_what_a_consumer_acknowledged_before_it_died_never_comes_back(cluster: Cluster) -> None:
+    dead, other = await hand(cluster), await hand(cluster)
+    await dead.push(*"abc", batch=1)
+    leases = await taken(dead, 3)
+    dead.consumer._collector.clear = lambda: asyncio.sleep(0)  # type: ignore[assignment,method-assign]
+    await dead.consumer.done(leases[:2])
+    dead.consumer._maintenance.cancel()  # type: ignore[union-attr]
+    await cluster.clock.sleep(70.0)
+    found: list[str] = []
+    for _ in range(20):
+        for delivery in await other.take(3):
+            found.append(delivery.item.body.decode())
+            await other.consumer.done([delivery.id])
+        await cluster.clock.sleep(20.0)
+    assert found == ["c"]
+    assert await other.queue.core.store.list(NAMES.segments) == []
+
+
+@pytest.mark.parametrize("meanwhile", [False, True], ids=["nobody else was there", "another took them over"])
+async def test_a_receipt_that_is_too_late_acknowledges_nothing(cluster: Cluster, meanwhile: bool) -> None:
+    one, other, third = [await hand(cluster) for _ in range(3)]
+    await one.push(*"ab", batch=1)
+    leases = await taken(one, 2)
+    found: list[str] = []
+
+    async def late() -> None:
+        await cluster.clock.sleep(70.0)
+        if meanwhile:
+            found.extend(await other.bodies(2))  # one: it may have killed its former consumer
+
+    if meanwhile:
+        assert await other.bodies() == []
+    cluster.ways[0].before["put", NAMES.receipts] = late
+    if not meanwhile:
+        await one.consumer.done(leases)
+        assert await other.bodies() == []
+        return
+    with pytest.raises(LeaseLost) as raised:
+        await one.consumer.done(leases)
+    assert raised.value.leases == (leases[0],), "b was still its own"
+    assert found == ["a"]
+    await other.consumer.close()
+    assert await third.bodies(2) == ["a"], "a receipt of a former claim says nothing"
+
+
+async def test_what_old_receipts_say_is_carried_over_before_they_go(cluster: Cluster) -> None:
+    dead, other = await hand(cluster), await hand(cluster)
+    await dead.push(*"ab", batch=1)
+    leases = await taken(dead, 2)
+    dead.consumer._collector.clear = lambda: asyncio.sleep(0)  # type: ignore[assignment,method-assign]
+    await dead.consumer.done(leases)
+    dead.consumer._maintenance.cancel()  # type: ignore[union-attr]
+    await cluster.clock.sleep(4000.0)
+    await other.queue.receipts.sweep(other.queue.settings.quarantine)
+    assert await other.queue.core.store.list(NAMES.receipts) == []
+    assert await other.bodies(2) == []
