@@ -48,6 +48,7 @@ class App:
 
         core = await open_core(self.root, create=create)
         try:
+            _warn_of_full_disk(core.root)
             return await work(core)
         finally:
             await core.store.close()
@@ -63,6 +64,16 @@ class App:
             output.print_json(data)
         else:
             text()
+
+
+def _warn_of_full_disk(root: str) -> None:
+    """Say on stderr that nothing can be written any more, which makes records look as if all went on."""
+    from fray_coordinator.store.disk_room import FULL_REMEDY, lack_of_room
+    from fray_coordinator.store.opening import folder_of_root
+
+    folder = folder_of_root(root)
+    if folder is not None and (lack := lack_of_room(folder)):
+        output.echo(f"fray: {lack}; {FULL_REMEDY}", err=True)
 
 
 def as_command(function: Callable[..., Any]) -> click.Command:

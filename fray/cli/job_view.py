@@ -63,7 +63,7 @@ def _without_pickle(end: AttemptExit) -> AttemptExit:
 
 
 def job_row(job: JobRecord, holding: Holding | None, waiting: str, now: float) -> list[str]:
-    """A row of `fray ps`, in the order of `JOB_COLUMNS`. waiting: why it has not started; "" if it has."""
+    """A row of `fray ps`, in the order of `JOB_COLUMNS`. waiting: why it has not started, or does not end."""
     usage = (holding.usage if holding else None) or (job.exit.usage if job.exit else None)
     began, ended = job.started_at, job.ended_at
     return [
@@ -97,7 +97,7 @@ def describe(job: JobRecord, holding: Holding | None, waiting: list[str], now: f
     pairs = [
         ("job", job.id),
         ("status", display_status(job)),
-        ("waiting for", "\n".join(waiting)),
+        ("waiting for" if job.status == "pending" else "trouble", "\n".join(waiting)),
         (
             "stop",
             f"{job.stop.reason or 'asked for'} (by {job.stop.by}, {format_time(job.stop.at, now)})" if job.stop else "",
@@ -218,8 +218,12 @@ def _budget(spent: int, verb: str, limit: int) -> str:
     """How much of a budget is spent, and how large it is."""
     if not spent:
         return ""
-    most = "whenever it is" if limit == MAX_ATTEMPTS else f"up to {limit} times"
-    return f"{verb} {spent} time{'s' * (spent != 1)} (tried again {most})"
+    again = {0: "not tried again", 1: "tried again once", MAX_ATTEMPTS: "tried again whenever it is"}
+    return f"{verb} {_times(spent)} ({again.get(limit, f'tried again up to {_times(limit)}')})"
+
+
+def _times(count: int) -> str:
+    return f"{count} time{'s' * (count != 1)}"
 
 
 def _ports(job: JobRecord, holding: Holding | None) -> str:

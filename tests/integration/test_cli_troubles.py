@@ -50,6 +50,14 @@ def test_an_agent_refuses_a_root_that_doctor_calls_unable_unless_told_to(empty: 
     assert agent.wait(60) == 0
 
 
+def test_a_full_disk_of_the_root_is_told_by_every_command(empty: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fray_coordinator.store.disk_room.LEAST_FREE", 2**62)
+    assert f"fray: the disk of {empty.root} is full: " in empty("ps").stderr
+    (problem,) = empty.json("fsck", code=1)
+    assert problem["what"].startswith(f"the disk of {empty.root} is full")
+    assert f"error    the disk of {empty.root} is full" in empty("doctor", code=1).stdout
+
+
 def test_doctor_and_fsck_say_that_the_pass_cannot_run(empty: Shell) -> None:
     empty("coordinate", "--once")
     assert {finding["severity"] for finding in empty.json("doctor")} <= {"ok", "warning"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from pathlib import Path
@@ -126,3 +127,49 @@ def test_the_spool_is_full_until_the_agent_removes_chunks(tmp_path: Path) -> Non
     assert chunks.full()
     chunk_files(tmp_path)[0].unlink()
     assert not chunks.full()
+
+
+def test_what_a_full_disk_does_not_take_is_written_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chunks = LogChunks(str(tmp_path), 1 << 30, lambda number: None)
+    room = 40
+
+    def write(fd: int, data: bytes) -> int:
+        nonlocal room
+        if not room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written = os_write(fd, data[:room])
+        room -= written
+        return written
+
+    os_write = os.write
+    monkeypatch.setattr(os, "write", write)
+    lines = [b"2026-01-01T00:00:00.000000Z stderr F %03d\n" % number for number in range(20_000)]
+    for number in range(0, len(lines), 100):
+        chunks.append(b"".join(lines[number : number + 100]))
+    chunks.seal()
+    assert chunks.lacks_room
+    assert [file.name for file in chunk_files(tmp_path)] == ["00000001.part"]
+    room = 1 << 30
+    chunks.find_room()
+    chunks.seal()
+    text = b"".join(file.read_bytes() for file in chunk_files(tmp_path))
+    assert b"".join(lines).startswith(text)
+    assert CHUNK_BYTES - 100 < len(text) <= CHUNK_BYTES + 40
+    assert text.endswith(b"\n")
+
+
+def test_a_disk_that_stays_full_costs_the_rest_of_the_log_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> int:
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    chunks = LogChunks(str(tmp_path), 1 << 30, lambda number: None)
+    monkeypatch.setattr(os, "open", full)
+    chunks.begin()
+    chunks.append(b"line\n")
+    chunks.find_room()
+    chunks.seal()
+    assert (chunks.count, chunks.lacks_room, chunk_files(tmp_path)) == (0, False, [])

@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from fray_coordinator.jobs.why_waiting import reasons_by_job, why_waiting
-from fray_layouts.records import AgentRecord, Holding, JobRecord, Resources
+from fray_coordinator.jobs.why_waiting import reasons_by_job, why_stuck, why_waiting
+from fray_layouts.records import AgentRecord, Holding, JobLease, JobRecord, Resources
 from fray_layouts.spec_parsing import parse_spec
 
 NOW = 1000.0
@@ -73,3 +73,11 @@ def test_many_jobs_are_judged_by_kind_and_one_that_failed_has_its_own_time() -> 
 def test_what_agents_say_of_themselves_commands_no_terminal() -> None:
     told = why_waiting(job(), [agent("a", 4000, problem="\x1b[2J")], NOW)
     assert "\x1b" not in told
+
+
+def test_a_running_job_whose_agent_is_silent_says_so() -> None:
+    running = msgspec.structs.replace(job(), status="running", lease=JobLease(agent="a", host="h", since=NOW))
+    assert why_stuck(running, [agent("a")]) == ""
+    assert why_stuck(running, [agent("b")]).startswith("its agent a was not heard of lately: it has died, ")
+    assert why_stuck(msgspec.structs.replace(running, ended_at=NOW), []) == ""
+    assert why_stuck(job(), []) == ""

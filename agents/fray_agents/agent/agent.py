@@ -37,6 +37,7 @@ from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreError, StoreRefused
 from fray_coordinator.jobs import pending_index
 from fray_coordinator.persist import persist
+from fray_coordinator.store.disk_room import lack_of_room
 from fray_layouts.object_keys import AgentKeys
 from fray_layouts.records import AgentRecord, HintEndpoint, Holding, Resources, Software
 from fray_layouts.states import ExitKind, HoldingPhase
@@ -280,10 +281,12 @@ class Agent:
             for lease in leases.values():
                 if lease.task is not None and lease.job is not None:
                     lease.task.set_deadline(self.member.task_deadline(lease.job.record))
+            self.member.note_room(lack_of_room(self._work_dir))
             unkilled = {job: lease.task.unkilled for job, lease in leases.items() if lease.task}
             self.member.problems.unkilled = "; ".join(
                 f"SIGKILL does not end processes {pids} of {job}" for job, pids in unkilled.items() if pids
             )
+            self.member.problems.summary()  # what is new is logged at once, even if no heartbeat gets through
             await self._core.clock.sleep(min(1.0, self._core.settings.beat_interval / 5))
 
     def _delete_entries(self, holdings: dict[str, Holding]) -> None:

@@ -70,7 +70,15 @@ class Membership:
         return not self.fenced.is_set() and self.core.clock.boottime() < self.trusted_until
 
     def may_claim(self) -> bool:
-        return self.trusts() and not self.leaving and not self.draining and not self.problems.unfit
+        fit = not self.problems.unfit and not self.problems.disk
+        return self.trusts() and not self.leaving and not self.draining and fit
+
+    def note_room(self, lack: str) -> None:
+        """Note what the disk of the tasks' directories lacks, "" for nothing; work is taken only while that is all."""
+        remedy = "claims nothing until somebody removes files there, or starts it with TMPDIR on a larger disk"
+        was, self.problems.disk = self.problems.disk, lack and f"{lack}; {remedy}"
+        if bool(was) != bool(lack):
+            self.request_beat()
 
     def task_deadline(self, job: JobRecord) -> float:
         """Boot time until which the job's task may run if it hears nothing more.

@@ -53,6 +53,7 @@ class AgentProblems:
     """One agent's problems.
 
     Attributes:
+        disk: the one of the tasks' directories is full; "" if it is not.
         unkilled: processes of its tasks that SIGKILL does not end; "" if all end.
         gpus: which of its GPUs it does not offer now; "" if it offers all.
         environments: which of its pool's environments it builds now, or could not build; "" if all is well.
@@ -61,6 +62,7 @@ class AgentProblems:
     """
 
     core: Core
+    disk: str = ""
     unkilled: str = ""
     gpus: str = ""
     environments: str = ""
@@ -96,6 +98,7 @@ class AgentProblems:
         """All that is wrong now, for people; "" if nothing is. What is new is logged."""
         own = {
             "unfit": self.unfit,
+            "disk": self.disk,
             "unkilled": self.unkilled,
             "gpus": self.gpus,
             "environments": self.environments,

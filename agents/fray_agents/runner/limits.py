@@ -18,6 +18,9 @@ _SUSPICIOUS_SHARE = 0.5
 """Share of its memory, or of its host's, from which on a task was probably killed for that: the last sample may be two
 seconds old, in which a process writes to some GB, and others of its host have the rest."""
 
+_BLAMED_SHARE = 0.5
+"""Share of its host's disk from which on a task is told that it filled it: no other can have more."""
+
 _HOST_MEMORY = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -92,6 +95,16 @@ class LimitWatch:
             return None
         used = f"it used more disk than its limit of {_text(limit)}: {_text(disk)} in its work directory"
         return "limit-exceeded", f"{used}; ask for more disk, or remove what is not needed any more"
+
+    def on_full_disk(self, folder: str) -> tuple[str, str]:
+        """Kind and message of the end of a task of which `folder` cannot take another byte."""
+        disk = os.statvfs(folder)
+        own, total = self._meter.whole_disk(), disk.f_blocks * disk.f_frsize
+        if own >= _BLAMED_SHARE * total:
+            what = f"it filled the disk of its host: {_text(own)} of {_text(total)} are in its work directory"
+            return "limit-exceeded", f"{what}; ask for more disk, or remove what is not needed any more"
+        what = f"the disk of {folder} is full: of {_text(total)} this job's work directory has {_text(own)}"
+        return "host-failed", f"{what}; remove other files there, or start the agent with TMPDIR on a larger disk"
 
     def killed_by_kernel(self) -> str:
         """The message of a task that the kernel has killed for lack of memory: its own limit's, or the host's."""

@@ -158,6 +158,8 @@ class Supervisor:
             self._measure()
         while self._read_output():
             pass
+        if self._chunks.lacks_room:
+            self._make_room()
         self._seal()
         return self._outcome()
 
@@ -227,6 +229,8 @@ class Supervisor:
         elif self._ends_at is not None and now >= self._ends_at:
             self._ends_at = None
             self._stop("timeout", f"ran longer than its timeout of {self._request.timeout:g} s", self._request.grace)
+        if self._chunks.lacks_room and not self._cause:
+            self._stop(*self._limits.on_full_disk(self._request.directory), 0.0)
         if self._kill_at is not None and now >= self._kill_at:
             self._kill(now - self._kill_at)
 
@@ -273,6 +277,14 @@ class Supervisor:
             self._chunks.begin()
             self._chunks.append(lines)
         return bool(read)
+
+    def _make_room(self) -> None:
+        """Write the rest of the log, at the expense of what a failed attempt leaves: nobody wants that."""
+        if self._status:
+            import shutil  # only here: it costs as much as the runner's own start
+
+            shutil.rmtree(self._request.path("work"), ignore_errors=True)
+        self._chunks.find_room()
 
     def _seal(self) -> None:
         for stream in self._streams:

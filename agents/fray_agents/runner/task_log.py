@@ -4,11 +4,13 @@ A line is `<RFC3339 UTC> <stdout|stderr> <F|P> <bytes>`; P says that the piece e
 long, or the chunk was sealed before the rest came. Putting pieces together, adding a newline after each F, gives back
 the exact bytes. A chunk is written under a name with `.part` and sealed by renaming; the agent uploads and then removes
 it. Memory is bounded by one read and one unfinished line per stream, disk by the spool limit: beyond it nothing is
-read, and the task waits in its write.
+read, and the task waits in its write. What a full disk does not take is kept in memory, up to a chunk, until there is
+room.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 
@@ -116,6 +118,10 @@ class LogChunks:
         spool_limit: bytes of sealed chunks beyond which `full` says so until the agent has removed some.
         sealed: called with the number of each chunk once it is complete.
         seal_interval: seconds between two seals of chunks that are not full.
+
+    Attributes:
+        count: of sealed chunks.
+        lacks_room: the disk has taken no more, and what came since is in memory; see `find_room`.
     """
 
     def __init__(
@@ -126,35 +132,51 @@ class LogChunks:
         seal_interval: float = SEAL_INTERVAL,
     ) -> None:
         self.count = 0
+        self.lacks_room = False
+        self._unwritten = b""
         self._directory = directory
         self._spool_limit = spool_limit
         self._sealed = sealed
         self._spooled = 0
         self._fd: int | None = None
-        self._size = 0
+        self._size = self._whole = 0  # bytes of the current chunk, and of its lines that are complete
         self._since = 0.0
         self._seal_interval = seal_interval
         self._sealed_at = -seal_interval
 
     def begin(self) -> None:
         """Begin a chunk if there is none: something was printed, and must be sealed in time."""
-        if self._fd is None:
-            path = os.path.join(self._directory, chunk_name(self.count + 1) + PART)
+        if self._fd is not None or self.lacks_room:
+            return
+        path = os.path.join(self._directory, chunk_name(self.count + 1) + PART)
+        try:
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)  # never what the task put there
             self._since = time.monotonic()
+        except OSError as error:
+            self._note_lack(error)
 
     def append(self, lines: bytes) -> None:
         """Write formatted lines, sealing every chunk that is filled."""
         start = 0
-        while start < len(lines):
+        while start < len(lines) and not self.lacks_room:
             end = start + CHUNK_BYTES - self._size
             if end < len(lines):
                 end = lines.rfind(b"\n", start, end) + 1
             if end > start:
                 self._write(lines[start:end])
                 start = end
-            if start < len(lines):
+            if start < len(lines) and not self.lacks_room:
                 self.seal()
+        kept = self._unwritten + lines[start:]
+        self._unwritten = kept if len(kept) <= CHUNK_BYTES else kept[: kept.rfind(b"\n", 0, CHUNK_BYTES) + 1]
+
+    def find_room(self) -> None:
+        """Write what was kept in memory; what the disk still has no room for is lost."""
+        kept, self._unwritten, self.lacks_room = self._unwritten, b"", False
+        self.append(kept)
+        if self.lacks_room and self._fd is not None:
+            os.ftruncate(self._fd, self._whole)  # a line that has no end
+        self._unwritten, self.lacks_room = b"", False
 
     def append_file(self, path: str) -> None:
         """Append a file of text as lines of stderr."""
@@ -165,8 +187,8 @@ class LogChunks:
         self.append(lines.flush())
 
     def seal(self) -> None:
-        """Complete the current chunk, if there is one."""
-        if self._fd is None:
+        """Complete the current chunk, if there is one, and it has all that it should have."""
+        if self._fd is None or self.lacks_room:
             return
         os.close(self._fd)
         self._fd = None
@@ -174,7 +196,7 @@ class LogChunks:
         path = os.path.join(self._directory, chunk_name(self.count))
         os.rename(path + PART, path)
         self._spooled += self._size
-        self._size = 0
+        self._size = self._whole = 0
         self._sealed_at = time.monotonic()
         self._sealed(self.count)
 
@@ -195,10 +217,21 @@ class LogChunks:
 
     def _write(self, lines: bytes) -> None:
         self.begin()
-        assert self._fd is not None
-        self._size += len(lines)
-        while lines:
-            lines = lines[os.write(self._fd, lines) :]
+        try:
+            while lines and self._fd is not None:
+                written = os.write(self._fd, lines)
+                self._size += written
+                lines = lines[written:]
+            self._whole = self._size
+        except OSError as error:
+            self._note_lack(error)
+        self._unwritten += lines
+
+    def _note_lack(self, error: OSError) -> None:
+        """Note that the disk is full; raise `error` if it is another one."""
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise error
+        self.lacks_room = True
 
 
 def _size(path: str) -> int:

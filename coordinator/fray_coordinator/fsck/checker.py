@@ -18,6 +18,8 @@ from fray_coordinator.reconcile import reaper
 from fray_coordinator.reconcile.admission import Admission
 from fray_coordinator.reconcile.failure_detector import FailureDetector
 from fray_coordinator.reconcile.repair import Repair
+from fray_coordinator.store.disk_room import FULL_REMEDY, lack_of_room
+from fray_coordinator.store.opening import folder_of_root
 from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.index_keys import ChildKey, PendingKey
 from fray_layouts.object_keys import (
@@ -67,7 +69,10 @@ CHECKS: tuple[tuple[Callable[[Snapshot], Iterator[SuspectedProblem]], tuple[str,
 async def check(core: Core) -> list[Problem]:
     """The problems of the cluster now, at most `MAX_PROBLEMS_NAMED`; the last one then counts the rest."""
     found = await _confirmed(core)
-    named = [suspicion.problem for suspicion in islice(found, MAX_PROBLEMS_NAMED)]
+    folder = folder_of_root(core.root)
+    lack = lack_of_room(folder) if folder is not None else ""
+    named = [Problem("/", lack, FULL_REMEDY)] if lack else []
+    named += [suspicion.problem for suspicion in islice(found, MAX_PROBLEMS_NAMED)]
     if omitted := sum(1 for _ in found):
         named.append(Problem("/", f"there are {omitted} more problems", "deal with these first, then look again"))
     return named

@@ -39,6 +39,18 @@ def reasons_by_job(jobs: Iterable[JobRecord], live: Sequence[AgentRecord], now: 
     return reasons
 
 
+def why_stuck(job: JobRecord, live: Iterable[AgentRecord]) -> str:
+    """Why a running job may have ended long ago, or run nowhere; "" if its agent is heard of. live: as above."""
+    if job.lease is None or job.ended_at is not None or job.driver:
+        return ""
+    if any(agent.id == job.lease.agent for agent in live):
+        return ""
+    return (
+        f"its agent {job.lease.agent} was not heard of lately: it has died, which others see within a minute, or it "
+        "cannot write to the root, which `fray doctor` sees"
+    )
+
+
 def _too_early(job: JobRecord, now: float) -> str:
     if now >= job.not_before:
         return ""

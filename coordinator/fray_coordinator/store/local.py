@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from fray_coordinator.clock import Clock
+from fray_coordinator.store.disk_room import FULL_REMEDY
 from fray_coordinator.store.file_batches import FileBatches
 from fray_coordinator.store.file_listing import list_rows, unreadable_files
 from fray_coordinator.store.file_locks import FileLocks, LockHolder, lock_holders
@@ -159,7 +160,9 @@ def _translated_errors(key: str) -> Iterator[None]:
     except OSError as error:
         text = f"{key}: {error.strerror} ({error.filename})" if error.filename else f"{key}: {error.strerror}"
         match error.errno:
-            case errno.ENOSPC | errno.EDQUOT | errno.EMFILE | errno.ENFILE | errno.ENOENT:
+            case errno.ENOSPC | errno.EDQUOT:
+                raise NotApplied(f"{text}; {FULL_REMEDY}") from error
+            case errno.EMFILE | errno.ENFILE | errno.ENOENT:
                 raise NotApplied(text) from error
             case errno.EACCES | errno.EPERM | errno.EROFS:
                 raise Refused(f"{text}; this user needs the right to read and write below the root") from error

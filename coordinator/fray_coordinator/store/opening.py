@@ -130,6 +130,11 @@ def _bucket(scheme: str, bucket: str, prefix: str, clock: Clock) -> StoreBackend
     return GcsBackend(bucket, prefix, clock)
 
 
+def folder_of_root(root: str) -> Path | None:
+    """The folder of a local root, from its URL; None of any other root."""
+    return local_folder(unquote(root.removeprefix("file://"))) if root.startswith("file://") else None
+
+
 def root_url(root: str) -> str:
     """`root` itself if it is a URL; else the `file://` URL of the path, which may begin with `~`."""
     return root if "://" in root else local_folder(root).as_uri()

@@ -15,6 +15,7 @@ from typing import Literal
 
 from fray_coordinator.clock import Clock, SystemClock, system_random
 from fray_coordinator.store.buckets import BucketSettings, Inspectable
+from fray_coordinator.store.disk_room import FULL_REMEDY, lack_of_room
 from fray_coordinator.store.file_tree import is_shared
 from fray_coordinator.store.interface import (
     ABSENT,
@@ -228,7 +229,8 @@ async def _file_system(backend: StoreBackend, folder: str, clock: Clock) -> list
     """Check the file system, and that no lock is held for long."""
     if not isinstance(backend, LocalBackend):
         return []
-    found = []
+    lack = lack_of_room(backend.folder)
+    found = [Finding("error", lack, FULL_REMEDY)] if lack else []
     kind = network_file_system(backend.folder)
     if kind:
         remedy = "make sure that only this machine uses the folder, or use a bucket"

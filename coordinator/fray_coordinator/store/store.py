@@ -50,6 +50,8 @@ REFUSED_PATIENCE = 5.0
 """Seconds that a refusal is asked again which may pass by itself, as credentials are renewed."""
 SINGLE_OBJECT_PATIENCE = 3.0
 """Seconds for which one object of many may keep a look at all of them waiting: less than from one pass to the next."""
+LATE_SECONDS = 3.0
+"""Seconds after which a call that is still repeated is told as one that fails now: an answer takes a tenth of one."""
 
 READ_VERBS = frozenset({"get", "list"})
 """The verbs that change nothing. Where they are answered, writes need not be: a disk may be full."""
@@ -300,6 +302,9 @@ class Store:
                     limit = min(patience, REFUSED_PATIENCE) if error.may_pass else 0.0
                 lasted = self._clock.boottime() + wait - begun
                 is_alone = one_of_many and lasted > SINGLE_OBJECT_PATIENCE and await self._answers_others(verb, begun)
+                if lasted > LATE_SECONDS and not isinstance(error, Refused):
+                    what = f"{verb} {self.root}/{key}"
+                    self.failing.failed(verb, key, f"{what}: no success so far, the last answer was: {error}")
                 if lasted > limit or is_alone:
                     within = patience if lasted > limit else SINGLE_OBJECT_PATIENCE
                     raise await self._given_up(verb, key, error, within, begun) from error

@@ -31,7 +31,7 @@ def command(app: App, everything: bool, limit: int | None, watch: bool, **filter
 
 def _lister(app: App, chosen: JobFilter, everything: bool, limit: int | None, clear: bool) -> Any:
     from fray.cli.job_view import JOB_COLUMNS, job_json, job_row, usage_json
-    from fray_coordinator.jobs.why_waiting import reasons_by_job
+    from fray_coordinator.jobs.why_waiting import reasons_by_job, why_stuck
 
     def show() -> None:
         problems: dict[str, str] = {}
@@ -41,6 +41,7 @@ def _lister(app: App, chosen: JobFilter, everything: bool, limit: int | None, cl
         app.warn(problems)
         jobs = jobs[-limit:] if limit else jobs
         waiting = reasons_by_job((job for job in jobs if job.status == "pending"), live, now)
+        waiting |= {job.id: why for job in jobs if (why := why_stuck(job, live))}
         data: list[dict[str, Any]] = [
             {
                 **job_json(job),

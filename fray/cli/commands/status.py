@@ -29,7 +29,7 @@ def command(app: App, job: str) -> None:
 
 async def _find(core: Core, text: str) -> _Found:
     from fray_coordinator.jobs.lookup import find_job, live_agents, refreshed_agents
-    from fray_coordinator.jobs.why_waiting import why_waiting
+    from fray_coordinator.jobs.why_waiting import why_stuck, why_waiting
     from fray_layouts.object_keys import AgentKeys
     from fray_layouts.records import AgentRecord
 
@@ -38,6 +38,7 @@ async def _find(core: Core, text: str) -> _Found:
     if job.ended_at is None and job.lease is not None:
         agent = await core.records.read(AgentKeys.key(job.lease.agent), AgentRecord)
         holding = agent.record.holdings.get(job.id) if agent else None
+        waiting = list(filter(None, [why_stuck(job, live_agents([agent] if agent else [], core.now()))]))
     elif job.ended_at is None:
         live = live_agents(await refreshed_agents(core), core.now())
         waiting = [why_waiting(job, live, core.now())]

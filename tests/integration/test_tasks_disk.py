@@ -1,0 +1,42 @@
+"""A task on a disk that becomes full: what it printed is kept, and its end says who has filled it.
+
+Where this user may not mount a small disk, the tests of the parts judge: of the log, of the limits, of the agent.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.disks import may_mount, small_disk
+from tests.support.tasks import run, sh
+
+FILL = "echo begins; head -c 100000000 /dev/zero > {}; yes out | head -c 300000; echo more; sleep 600"
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    with ExitStack() as stack:
+        if may_mount():
+            stack.enter_context(small_disk(tmp_path))
+        yield tmp_path
+
+
+@pytest.mark.parametrize(
+    ("file", "kind", "message"),
+    [
+        ("big", "limit-exceeded", "it filled the disk of its host: 67 MB of 67 MB are in its work directory"),
+        ("../../big", "host-failed", "of 67 MB this job's work directory has 0 MB; remove other files there"),
+    ],
+)
+def test_the_output_is_kept_and_who_filled_the_disk_is_told(disk: Path, file: str, kind: str, message: str) -> None:
+    if not may_mount():
+        return
+    end, log = asyncio.run(run(sh(disk / "task", FILL.format(file))))
+    assert end.exit.kind == kind
+    assert message in end.exit.message
+    assert log.splitlines()[0].endswith(b"stdout F begins")
+    assert log.endswith(b"\n")
+    assert end.exit.log_chunks
