@@ -115,9 +115,8 @@ class WorkKeys:
     @staticmethod
     def parse_log(key: str) -> int | None:
         """The number of a log chunk by its key; None for any other key."""
-        head, dash, number = key.rpartition("-")
-        is_log = WorkKeys.parse(key) is not None and head.endswith("/log") and dash
-        return int(number) if is_log else None
+        head, _, number = key.rpartition("-")
+        return int(number) if head.endswith("/log") and WorkKeys.parse(key) is not None else None
 
     @staticmethod
     def result(job_id: str, attempt: int, replica: int) -> str:

@@ -109,6 +109,7 @@ def built_again(key: str) -> list[str]:
         (pool := PoolKeys.parse_record(key)) and PoolKeys.record(pool),
         (month := BlobKeys.parse(key)) and f"blobs/{month}/{key[-64:]}",
         (work := WorkKeys.parse(key)) and f"{WorkKeys.prefix(work[0])}{key.split('/', 2)[2]}",
+        (number := WorkKeys.parse_log(key)) and f"{key[:-8]}{number:08d}",
         (aside := InboxKeys.parse_aside(key)) and InboxKeys.aside(*aside, key.rpartition("~")[2]),
     ]
     queue = QueueKeys.around(key) or QueueKeys()
