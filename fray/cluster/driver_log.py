@@ -37,6 +37,9 @@ LOOKS_PER_SECOND, LOCAL_LOOKS_PER_SECOND = 10, 100
 _MAX_PAUSE, _MAX_LOCAL_PAUSE = 30.0, 0.25
 """Seconds between two looks at a job that prints nothing."""
 
+_NO_TWO_CHUNKS = 1.25 * SEAL_INTERVAL
+"""Seconds since the last look within which an agent stores no two chunks that are not full."""
+
 _GROWTH = 1.5
 """From one pause to the next."""
 
@@ -143,7 +146,7 @@ class FollowedJob:
         self.watchers = 0
         self._log = driver_log
         self._cursor = LogCursor(driver_log.core, job.attempt)
-        self._passes_over = found  # what the log holds by now was shown to who launched the job before
+        self._passes_over = found and job.status == Status.RUNNING  # an earlier driver has shown what is there
         self._looked_at = float("-inf")
         self._display = LineDisplay(job.id, driver_log.core.clock)
         self.reader = asyncio.create_task(self._read())
@@ -194,7 +197,8 @@ class FollowedJob:
             count += 1
             if count == CHUNKS_AT_ONCE:
                 self._display.is_partial = await self._cursor.skip_to_last(job)
-            is_newest = since_look < 2 * SEAL_INTERVAL and sum(len(line.data) for line in chunk) < CHUNK_BYTES // 2
+            is_full = sum(len(line.data) for line in chunk) > CHUNK_BYTES // 2
+            is_newest = since_look < _NO_TWO_CHUNKS and not is_full
             if not is_terminal(job) and (is_newest or count == CHUNKS_AT_ONCE):
                 break
         return count > 0
