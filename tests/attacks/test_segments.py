@@ -6,8 +6,10 @@ import contextlib
 import fcntl
 import mmap
 import os
+import socket
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +21,12 @@ from fray_agents.rpc.client.remote_channel import RemoteChannel
 from fray_agents.rpc.wire import shared_memory
 from fray_agents.rpc.wire.shared_memory import (
     MAX_SHARED_BYTES,
+    PIECE_BYTES,
     REQUIRED_SEALS,
     SegmentReceiver,
     SegmentSender,
+    _PieceCounter,
+    _Segment,
 )
 from tests.support.rpc import Keys, serving
 
@@ -67,29 +72,97 @@ ODD: dict[str, Callable[[], int]] = {
 
 @pytest.mark.parametrize("odd", ODD)
 def test_what_could_change_its_size_is_refused_and_let_go_of(odd: str) -> None:
-    made, before = ODD[odd](), descriptors()
+    before = descriptors()
+    made = ODD[odd]()
     with pytest.raises(BadMessage):
-        SegmentReceiver().add([made, os.dup(made), os.dup(made)])
-    assert descriptors() == before - 1
+        SegmentReceiver(-1).add([made, os.eventfd(0), os.dup(made), os.eventfd(0)])
+    assert descriptors() == before
+
+
+def test_a_segment_without_a_counter_of_its_pieces_is_refused_and_let_go_of() -> None:
+    before = descriptors()
+    with pytest.raises(BadMessage):
+        SegmentReceiver(-1).add([segment(REQUIRED_SEALS), os.eventfd(0), segment(REQUIRED_SEALS)])
+    assert descriptors() == before
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[SegmentSender, SegmentReceiver, socket.socket]]:
+    """Both ends, and the sender's socket."""
+    near, far = socket.socketpair()
+    with near, far:
+        yield SegmentSender(), SegmentReceiver(far.fileno()), near
+
+
+LARGE = bytes(range(256)) * (3 * PIECE_BYTES // 256) + b"the rest"
+
+
+def test_a_buffer_arrives_piece_by_piece(pair: tuple[SegmentSender, SegmentReceiver, socket.socket]) -> None:
+    sender, receiver, _ = pair
+    for _ in range(2):
+        reference = sender.send(LARGE)
+        assert reference is not None
+        receiver.add(sender.new_descriptors())
+        with ThreadPoolExecutor(1) as beside:
+            taken = beside.submit(receiver.take, reference)
+            assert not taken.done()
+            sender.finish()
+            assert bytes(taken.result()) == LARGE
+    assert len(sender._segments) == 1
+
+
+def test_a_sender_who_goes_within_a_buffer_holds_up_nobody(
+    pair: tuple[SegmentSender, SegmentReceiver, socket.socket],
+) -> None:
+    sender, receiver, near = pair
+    reference = sender.send(LARGE)
+    assert reference is not None
+    receiver.add(sender.new_descriptors())
+    near.close()
+    with pytest.raises(ConnectionResetError):
+        receiver.take(reference)
+
+
+def test_a_sender_who_stops_within_a_buffer_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, pair: tuple[SegmentSender, SegmentReceiver, socket.socket]
+) -> None:
+    monkeypatch.setattr(shared_memory, "STALL_TIMEOUT", 0.05)
+    sender, receiver, _ = pair
+    reference = sender.send(LARGE)
+    assert reference is not None
+    receiver.add(sender.new_descriptors())
+    with pytest.raises(BadMessage, match="stood still"):
+        receiver.take(reference)
+
+
+@pytest.mark.parametrize("odd", [lambda: os.open("/dev/null", os.O_RDONLY), pipe, lambda: segment(0, 4)])
+def test_a_counter_that_is_none_ends_the_connection(
+    odd: Callable[[], int], pair: tuple[SegmentSender, SegmentReceiver, socket.socket]
+) -> None:
+    _, receiver, _ = pair
+    receiver.add([segment(REQUIRED_SEALS, 4 * PIECE_BYTES), odd()])
+    with pytest.raises(BadMessage, match="cannot be counted"):
+        receiver.take((0).to_bytes(4, "little") + (3 * PIECE_BYTES).to_bytes(8, "little"))
 
 
 def test_no_more_segments_are_mapped_than_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_memory, "MAX_SHARED_BYTES", 4 * SIZE)
-    receiver = SegmentReceiver()
+    receiver = SegmentReceiver(-1)
     for _ in range(4):
-        receiver.add([segment(REQUIRED_SEALS)])
+        receiver.add([segment(REQUIRED_SEALS), os.eventfd(0)])
     with pytest.raises(BadMessage, match="bytes"):
-        receiver.add([segment(REQUIRED_SEALS)])
+        receiver.add([segment(REQUIRED_SEALS), os.eventfd(0)])
 
 
 def test_a_segment_that_was_sent_never_shrinks() -> None:
     sender = SegmentSender()
     assert sender.send(bytes(500_000)) is not None
-    (descriptor,) = sender.new_descriptors()
+    descriptor, pieces = sender.new_descriptors()
     for size in (0, 2**30):
         with pytest.raises(PermissionError):
             os.ftruncate(descriptor, size)
     os.close(descriptor)
+    os.close(pieces)
 
 
 class Shrinking(SegmentSender):
@@ -98,8 +171,9 @@ class Shrinking(SegmentSender):
     def _make(self, size: int) -> int | None:
         descriptor = os.memfd_create("shrinking")
         os.ftruncate(descriptor, SIZE)
-        self._segments.append(mmap.mmap(descriptor, SIZE))
-        self._new.append(os.dup(descriptor))
+        pieces = _PieceCounter(os.eventfd(0))
+        self._segments.append(_Segment(mmap.mmap(descriptor, SIZE), pieces))
+        self._new += [os.dup(descriptor), os.dup(pieces.descriptor)]
         self._descriptor = descriptor
         return len(self._segments) - 1
 

@@ -185,7 +185,7 @@ def test_the_pool_keeps_no_more_than_its_bound() -> None:
 
 
 def test_shared_segments_are_used_again_when_they_were_given_back() -> None:
-    sender, receiver = SegmentSender(), SegmentReceiver()
+    sender, receiver = SegmentSender(), SegmentReceiver(os.open("/dev/null", os.O_RDONLY))
     first = sender.send(b"a" * 500_000)
     second = sender.send(b"b" * 500_000)
     assert first is not None
@@ -202,9 +202,12 @@ def test_shared_segments_are_used_again_when_they_were_given_back() -> None:
 def test_shared_memory_has_no_name_that_a_crash_would_leave_behind() -> None:
     sender = SegmentSender()
     assert sender.send(b"a" * 500_000) is not None
-    (descriptor,) = sender.new_descriptors()
-    assert os.readlink(f"/proc/self/fd/{descriptor}").endswith("(deleted)")
-    os.close(descriptor)
+    descriptors = sender.new_descriptors()
+    memory, pieces = (os.readlink(f"/proc/self/fd/{descriptor}") for descriptor in descriptors)
+    assert memory.endswith("(deleted)")
+    assert pieces == "anon_inode:[eventfd]"
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 @pytest.mark.parametrize("module", ["asyncio", "ssl", "cryptography", "cloudpickle", "numpy"])

@@ -49,9 +49,11 @@ class SealedConnection(HttpConnection):
 
     def __init__(self, sock: socket.socket, requests: bool, incoming: SealSequence, outgoing: SealSequence) -> None:
         super().__init__(sock, requests, MAX_BODY)
-        shares = self.sock.family == socket.AF_UNIX and is_available()
-        self._segment_sender = SegmentSender() if shares else None
-        self._segment_receiver = SegmentReceiver() if shares else None
+        self._segment_sender: SegmentSender | None = None
+        self._segment_receiver: SegmentReceiver | None = None
+        if isinstance(self.sock, PlainSocket) and self.sock.family == socket.AF_UNIX and is_available():
+            self._segment_sender = SegmentSender()
+            self._segment_receiver = SegmentReceiver(self.sock.fileno())
         self._incoming = incoming
         self._outgoing = outgoing
         self._start = b"HTTP/1.1 200 OK\r\n" if requests else b"POST /calls HTTP/1.1\r\nhost: actor\r\n"
@@ -65,9 +67,11 @@ class SealedConnection(HttpConnection):
         length = len(prefix) + sum(map(len, parts))
         if length > LARGE_BODY - BODY_SEAL_BYTES:
             self._send_large(prefix, parts, length)
-            return
-        body = b"".join((prefix, *parts))
-        self._send_head(self._head(length, body) + body)
+        else:
+            body = b"".join((prefix, *parts))
+            self._send_head(self._head(length, body) + body)
+        if self._segment_sender is not None:
+            self._segment_sender.finish()
 
     def receive(self) -> list[Buffer] | None:
         """The parts of the next message; None when the other side has closed.

@@ -1,10 +1,12 @@
 """Large buffers between processes of one host, through shared memory instead of the socket.
 
-The sender copies a buffer into a segment. The receiver copies it out and gives the segment back. A segment is used
-again and again, because the first touch of fresh memory costs more than the copy. No array ever lives in a segment, so
-none can change while it is used. Segments have no names: their descriptors travel through the Unix socket, and the
-kernel frees them when both processes are gone, however they ended. The content of a segment carries no seal of the
-connection: only who was given the descriptor can reach it.
+The sender copies a buffer into a segment. The receiver copies it out and gives the segment back. A large buffer is
+copied in pieces: the first before its message leaves, and while the sender copies the next one, the receiver copies the
+one before. A segment is used again and again, because the first touch of fresh memory costs more than the copy. No
+array ever lives in a segment, so none can change while it is used. Segments have no names: their descriptors travel
+through the Unix socket, each with that of an eventfd(2), which counts the pieces. The kernel frees both when both
+processes are gone, however they ended. The content of a segment carries no seal of the connection: only who was given
+the descriptor can reach it.
 
 **Invariant.** A segment that was mapped stays as large as it was.
 **Unsafe sequence.** Its sender cuts it off while the receiver copies; the kernel ends the receiver by SIGBUS.
@@ -12,13 +14,18 @@ connection: only who was given the descriptor can reach it.
 seal is never taken back, and a segment whose size is not sealed is not mapped.
 """
 
+from __future__ import annotations
+
 import fcntl
 import mmap
 import os
+import select
 import struct
+from typing import NamedTuple
 
 from fray_agents.rpc.errors import BadMessage
 from fray_agents.rpc.wire.buffers import Buffer, buffer_pool
+from fray_agents.rpc.wire.sockets import STALL_TIMEOUT
 
 MIN_SHARED_BYTES = 128 * 1024
 """Bytes from which a buffer goes through shared memory: those whose memory the receiver keeps, see `buffers`."""
@@ -26,8 +33,11 @@ MIN_SHARED_BYTES = 128 * 1024
 MAX_SHARED_BYTES = 256 * 2**20
 """Bytes that one side of a connection may have in segments; beyond them the socket is used."""
 
-MAX_DESCRIPTORS = 16
-"""New segments in one message, whose descriptors travel together; the kernel takes at most 253 (unix(7))."""
+PIECE_BYTES = 512 * 1024
+"""Bytes that are copied before the receiver may copy them: waking it costs a few per cent of the copy."""
+
+MAX_DESCRIPTORS = 32
+"""Descriptors in one message, two for each new segment; the kernel takes at most 253 (unix(7))."""
 
 REQUIRED_SEALS: int = getattr(fcntl, "F_SEAL_SHRINK", 0) | getattr(fcntl, "F_SEAL_GROW", 0)
 
@@ -41,26 +51,56 @@ _REFERENCE = struct.Struct("<IQ")
 """Number of a segment, bytes of the buffer in it."""
 
 
+class _PieceCounter:
+    """An eventfd with the number of pieces that are in a segment and were not asked for; closed with its last user."""
+
+    def __init__(self, descriptor: int) -> None:
+        os.set_blocking(descriptor, False)
+        self.descriptor = descriptor
+
+    def __del__(self) -> None:
+        os.close(self.descriptor)
+
+
+class _Segment(NamedTuple):
+    memory: mmap.mmap
+    pieces: _PieceCounter
+
+
 class SegmentSender:
     """The segments that one side of a connection has made."""
 
     def __init__(self) -> None:
-        self._segments: list[mmap.mmap] = []
+        self._segments: list[_Segment] = []
+        self._unfinished: list[tuple[_Segment, memoryview]] = []
         self._new: list[int] = []
         self._bytes = 0
 
     def send(self, buffer: Buffer) -> bytes | None:
-        """Copy `buffer` into a segment; the reference by which the receiver takes it. None: use the socket."""
+        """Copy the first piece of `buffer` into a segment; the reference by which the receiver takes it all.
+
+        `finish` must follow, once the reference has left. None: use the socket.
+        """
         size = len(buffer)
         number = self._free(size + _DATA_OFFSET)
         if number is None:
             number = self._make(size + _DATA_OFFSET)
         if number is None:
             return None
-        segment = self._segments[number]
-        segment[_DATA_OFFSET : _DATA_OFFSET + size] = buffer
-        segment[0] = 1
+        segment, view = self._segments[number], memoryview(buffer)
+        _write(segment, view, 0)
+        segment.memory[0] = 1
+        if size > PIECE_BYTES:
+            self._unfinished.append((segment, view))
         return _REFERENCE.pack(number, size)
+
+    def finish(self) -> None:
+        """Copy what is left of the buffers that were sent."""
+        unfinished, self._unfinished = self._unfinished, []
+        for segment, view in unfinished:
+            for begin in range(PIECE_BYTES, len(view), PIECE_BYTES):
+                _write(segment, view, begin)
+                os.eventfd_write(segment.pieces.descriptor, 1)
 
     def new_descriptors(self) -> list[int]:
         """Descriptors of segments that the receiver does not know yet; the caller closes them once they are sent."""
@@ -69,43 +109,50 @@ class SegmentSender:
 
     def _free(self, size: int) -> int | None:
         """The smallest segment of at least `size` bytes that was given back."""
-        fitting = [(len(one), number) for number, one in enumerate(self._segments) if len(one) >= size and not one[0]]
-        return min(fitting)[1] if fitting else None
+        sizes = [(len(one.memory), number) for number, one in enumerate(self._segments) if not one.memory[0]]
+        return min(((has, number) for has, number in sizes if has >= size), default=(0, None))[1]
 
     def _make(self, size: int) -> int | None:
         size = -(-size // _SEGMENT_GRAIN) * _SEGMENT_GRAIN
         if len(self._new) >= MAX_DESCRIPTORS or self._bytes + size > MAX_SHARED_BYTES:
             return None
-        descriptor = os.memfd_create("fray-rpc", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        descriptors = [os.memfd_create("fray-rpc", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)]
         try:
-            os.posix_fallocate(descriptor, 0, size)  # fails here rather than with a signal at the first touch
-            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, REQUIRED_SEALS)
-            self._segments.append(_map(descriptor, size))
-        except OSError:  # no memory for it
-            os.close(descriptor)
+            os.posix_fallocate(descriptors[0], 0, size)  # fails here rather than with a signal at the first touch
+            fcntl.fcntl(descriptors[0], fcntl.F_ADD_SEALS, REQUIRED_SEALS)
+            pieces = _PieceCounter(os.eventfd(0, os.EFD_CLOEXEC))
+            descriptors.append(os.dup(pieces.descriptor))
+            self._segments.append(_Segment(_map(descriptors[0], size), pieces))
+        except OSError:  # no memory for it, or no descriptor
+            for descriptor in descriptors:
+                os.close(descriptor)
             return None
-        self._new.append(descriptor)
+        self._new += descriptors
         self._bytes += size
         return len(self._segments) - 1
 
 
 class SegmentReceiver:
-    """The segments that the other side of a connection has made."""
+    """The segments that the other side of a connection has made. connection: the descriptor of its socket."""
 
-    def __init__(self) -> None:
-        self._segments: list[mmap.mmap] = []
+    def __init__(self, connection: int) -> None:
+        self._connection = connection
+        self._segments: list[_Segment] = []
         self._bytes = 0
 
     def add(self, descriptors: list[int]) -> None:
-        """Map the next segments, and close their descriptors.
+        """Map the next segments; the descriptors are this object's from now on.
 
         Raises BadMessage: a segment is not what `SegmentSender` makes, or there are more than `MAX_SHARED_BYTES`.
         """
+        counters = [_PieceCounter(descriptor) for descriptor in descriptors[1::2]]
         try:
-            for descriptor in descriptors:
-                self._segments.append(self._checked(descriptor))
+            if len(descriptors) % 2:
+                raise BadMessage("shared memory without a counter of its pieces")
+            for descriptor, pieces in zip(descriptors[::2], counters, strict=True):
+                self._segments.append(_Segment(self._checked(descriptor), pieces))
         finally:
-            for descriptor in descriptors:
+            for descriptor in descriptors[::2]:
                 os.close(descriptor)
 
     def _checked(self, descriptor: int) -> mmap.mmap:
@@ -123,21 +170,51 @@ class SegmentReceiver:
             raise BadMessage(f"shared memory that cannot be used: {error}") from None
 
     def take(self, reference: Buffer) -> memoryview:
-        """A copy of the buffer that `SegmentSender.send` gave this reference for; gives the segment back."""
+        """A copy of the buffer that `SegmentSender.send` gave this reference for; gives the segment back.
+
+        Raises:
+            BadMessage: no such buffer was announced, or its next piece does not come.
+            ConnectionResetError: the sender has gone before it was all there.
+        """
         if len(reference) != _REFERENCE.size:
             raise BadMessage("a reference to shared memory of the wrong size")
         number, size = _REFERENCE.unpack(reference)
-        if number >= len(self._segments) or size > len(self._segments[number]) - _DATA_OFFSET:
+        if number >= len(self._segments) or size > len(self._segments[number].memory) - _DATA_OFFSET:
             raise BadMessage("a reference to shared memory that was not announced")
         segment = self._segments[number]
-        copy = buffer_pool().copy(memoryview(segment)[_DATA_OFFSET : _DATA_OFFSET + size])
-        segment[0] = 0
+        copy, have = buffer_pool().take(size), 1
+        with memoryview(segment.memory)[_DATA_OFFSET : _DATA_OFFSET + size] as there:
+            for piece, begin in enumerate(range(0, size, PIECE_BYTES)):
+                while have <= piece:
+                    have += self._wait(segment.pieces)
+                copy[begin : begin + PIECE_BYTES] = there[begin : begin + PIECE_BYTES]
+        segment.memory[0] = 0
         return copy
+
+    def _wait(self, pieces: _PieceCounter) -> int:
+        """Wait for further pieces; how many have come."""
+        events = select.poll()
+        events.register(pieces.descriptor, select.POLLIN)
+        events.register(self._connection, select.POLLRDHUP)
+        ready = dict(events.poll(STALL_TIMEOUT * 1000))
+        if pieces.descriptor in ready:
+            try:
+                return os.eventfd_read(pieces.descriptor)
+            except OSError as error:
+                raise BadMessage(f"shared memory whose pieces cannot be counted: {error}") from None
+        if ready:
+            raise ConnectionResetError("closed within a buffer in shared memory")
+        raise BadMessage(f"a buffer in shared memory stood still for {STALL_TIMEOUT:.0f} s")
 
 
 def is_available() -> bool:
     """Whether this system has memory without a name whose size can be sealed; Linux has."""
-    return hasattr(os, "memfd_create") and REQUIRED_SEALS != 0
+    return hasattr(os, "memfd_create") and hasattr(os, "eventfd") and REQUIRED_SEALS != 0
+
+
+def _write(segment: _Segment, view: memoryview, begin: int) -> None:
+    piece = view[begin : begin + PIECE_BYTES]
+    segment.memory[_DATA_OFFSET + begin : _DATA_OFFSET + begin + len(piece)] = piece
 
 
 def _map(descriptor: int, size: int) -> mmap.mmap:
