@@ -99,10 +99,15 @@ class Client(Protocol):
     ) -> ActorGroup[T]:
         """Create `count` actors of one class, each in a job of its own, and return their group as `create_actor` does.
 
-        They are constructed with the same arguments; `current_actor().index` tells them apart.
+        They are constructed with the same arguments; `current_actor().index` tells them apart. They end as an actor
+        that `create_actor` makes; detached ones are found again only by who has the group, which pickles.
+
+            with client.create_actor_group(Worker, name="worker", count=4) as group:
+                futures = [worker.step.remote() for worker in group.wait_ready()]
 
         Args:
-            count: how many, at least 1. The others are as for `create_actor`.
+            count: how many, at least 1; actor `i` is the job "<name>-<i>".
+            actor_class, name, resources, actor_config, environment: as for `create_actor`, of each.
 
         Raises:
             InvalidInput, ParentNotRunning: as `create_actor`.
@@ -124,6 +129,11 @@ class Client(Protocol):
 
         Its `__init__` runs here, before this returns; calls run in threads of this process.
 
+        Args:
+            actor_class: called with `args` and `kwargs`.
+            name: the name under which others of the namespace find it.
+            actor_config: concurrency and retries; None is `ActorConfig()`.
+
         Raises:
             InvalidInput: an argument is wrong, or the actor is to be durable, which needs a job of its own.
             Exception: what its `__init__` raises.
@@ -136,6 +146,9 @@ class Client(Protocol):
         """A handle of the actor that has the name: a detached one that any program has created, or a named one.
 
         It is looked for in the cluster's namespace, then among what lasts (`StorageCluster.lasting_namespace`).
+
+        Args:
+            name: as `create_actor` was given it.
 
         Raises:
             ActorNotFoundError: nobody has the name now.

@@ -50,6 +50,12 @@ class Cluster(Protocol):
         Inside a job of this cluster the new job becomes that job's child and ends with it, unless the request says
         `detached`.
 
+            job = cluster.launch(JobRequest("train", Entrypoint.from_callable(train), ResourceConfig.with_cpu(2)))
+            cluster.result(job)
+
+        Args:
+            request: what to run, what it needs, and how often it is tried again; see `JobRequest`.
+
         Raises:
             InvalidInput: a value of the request is wrong, its callable cannot be pickled, or this release cannot do
                 what it asks for. Nothing was submitted.
@@ -61,6 +67,9 @@ class Cluster(Protocol):
 
         Faster than as many `launch` calls: the requests to the storage are made side by side. A wrong request raises
         before anything is submitted; if the storage fails halfway, some jobs may have been submitted.
+
+        Args:
+            requests: as for `launch`, one for each job.
 
         Raises:
             InvalidInput, ParentNotRunning: as `launch`.
@@ -74,6 +83,7 @@ class Cluster(Protocol):
         They start as there is room. Starting all of them at once or none (gang scheduling) comes in a later release.
 
         Args:
+            requests: the jobs; their ids come back in the same order.
             group: its `namespace`, if it has one, is that of all its jobs.
             reservation_id: must be None; reservations come in a later release.
 
@@ -87,7 +97,13 @@ class Cluster(Protocol):
         """Not in this release: raises InvalidInput, whatever `config` says. Launch without a reservation."""
 
     def poll(self, job_id: JobId) -> JobInfo:
-        """Read a job's state: one request to the storage.
+        """Read a job's state now: one request to the storage.
+
+            info = cluster.poll(job)
+            info.status, info.host, info.error_message
+
+        Args:
+            job_id: as `launch` returned it, or `fray ps` shows it.
 
         Raises:
             JobNotFound: there is no such job under the root, or retention has removed it.
@@ -176,7 +192,14 @@ class Cluster(Protocol):
     async def wait_async(
         self, job_id: JobId | Sequence[JobId], raise_on_failure: bool = False, timeout: float | None = None
     ) -> JobInfo | list[JobInfo]:
-        """`wait`, for coroutines: who is cancelled only stops waiting, and the jobs go on."""
+        """`wait`, for coroutines: who is cancelled only stops waiting, and the jobs go on.
+
+        Args:
+            job_id, raise_on_failure, timeout: as for `wait`.
+
+        Raises:
+            JobFailed, TimeoutError, JobNotFound, JobGone: as `wait`.
+        """
         if isinstance(job_id, str):
             return (await self._wait_async([job_id], raise_on_failure, timeout))[0]
         return await self._wait_async(list(job_id), raise_on_failure, timeout)
@@ -187,6 +210,9 @@ class Cluster(Protocol):
         """Print everything the job prints to this program's stdout, until the job has ended; its final state.
 
         Output of earlier attempts is printed too. Use `logs(job_id, follow=True)` to get the lines instead.
+
+        Args:
+            job_id: of the job; whether it runs, waits or has ended.
 
         Raises:
             JobNotFound: there is no such job.
@@ -199,6 +225,7 @@ class Cluster(Protocol):
                 print(line.data.decode())
 
         Args:
+            job_id: of the job; whether it runs, waits or has ended.
             follow: False gives the lines of the current or last attempt that are stored so far. True gives those of
                 all attempts from the first one on, and goes on until the job has ended.
 
@@ -213,6 +240,7 @@ class Cluster(Protocol):
         calling thread, which runs code of whoever launched the job.
 
         Args:
+            job_id: of the job.
             timeout: seconds to wait; None waits for ever.
 
         Raises:
@@ -222,12 +250,20 @@ class Cluster(Protocol):
         """
 
     async def result_async(self, job_id: JobId, timeout: float | None = None) -> Any:
-        """`result`, for coroutines: who is cancelled only stops waiting."""
+        """`result`, for coroutines: who is cancelled only stops waiting.
+
+        Args:
+            job_id, timeout: as for `result`.
+
+        Raises:
+            JobFailed, NoResult, TimeoutError: as `result`.
+        """
 
     def pull(self, job_id: JobId, target: str | os.PathLike[str], path: str = "") -> list[Path]:
         """Fetch the files that a job which succeeded has left, those that its `outputs` name; where they are now.
 
         Args:
+            job_id: of the job, which has ended.
             target: the folder for them; it is made if it is absent, and files of the same paths in it are replaced.
             path: of one file or folder of them, or a pattern as in `outputs`; "" fetches all.
 
@@ -242,6 +278,12 @@ class Cluster(Protocol):
         As the agent's last heartbeat says, so a few seconds old at most. None before the first measurement, and for
         jobs that are threads of a local cluster, which nobody measures.
 
+            used = cluster.usage(job)
+            used.cpu_seconds, used.memory_peak  # seconds of CPU; bytes
+
+        Args:
+            job_id: of the job.
+
         Raises:
             JobNotFound: there is no such job.
         """
@@ -250,6 +292,9 @@ class Cluster(Protocol):
         """Ask that a job and its children end, and return at once.
 
         A running job gets SIGTERM, its `grace` seconds, then SIGKILL. A job that has ended is left as it is.
+
+        Args:
+            job_id: of the job; `wait` for its end.
 
         Raises:
             JobNotFound: there is no such job.

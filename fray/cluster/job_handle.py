@@ -49,7 +49,14 @@ class JobHandle(Shown):
         return self._cluster.wait(self._job_id, raise_on_failure, timeout).status
 
     async def wait_async(self, timeout: float | None = None, *, raise_on_failure: bool = True) -> JobStatus:
-        """`wait`, for coroutines: who is cancelled only stops waiting, and the job goes on."""
+        """`wait`, for coroutines: who is cancelled only stops waiting, and the job goes on.
+
+        Args:
+            timeout, raise_on_failure: as for `wait`.
+
+        Raises:
+            JobFailed, TimeoutError, JobNotFound, JobGone: as `wait`.
+        """
         return (await self._cluster.wait_async(self._job_id, raise_on_failure, timeout)).status
 
     def status(self) -> JobStatus:
