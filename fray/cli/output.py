@@ -54,7 +54,8 @@ def _folded(text: str, before: int) -> str:
     if len(text) <= room:
         return text
     indent = "\n" + " " * (before if room >= _NARROWEST else _INDENT)
-    lines = textwrap.wrap(text, max(room + before + 1 - len(indent), _NARROWEST))
+    width = max(room + before + 1 - len(indent), _NARROWEST)
+    lines = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)  # paths stay whole
     return indent.join(lines if room >= _NARROWEST else ["", *lines])
 
 

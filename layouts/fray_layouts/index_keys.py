@@ -61,7 +61,7 @@ class PendingKey:
     """`pending/<pool>/<order>-<job_id>~<attempt>~<shape>`: list order is the schedule.
 
     `order` is the inverted priority and the submission time, so it is a function of the record and the same for every
-    attempt. Memory and disk in the shape are MiB, rounded up.
+    attempt. Memory and disk in the shape are MiB, rounded down: two jobs of 2 GB fit where there are 4 GB.
     """
 
     pool: str
@@ -75,7 +75,7 @@ class PendingKey:
 
     def key(self) -> str:
         s = self.shape
-        shape = f"c{s.cpu}m{-(-s.memory // _MIB)}d{-(-s.disk // _MIB)}"
+        shape = f"c{s.cpu}m{s.memory // _MIB}d{s.disk // _MIB}"
         shape += "o" * s.on_demand + "a" * s.actor + "e" * s.packages + "i" * s.image
         if s.device:
             shape += f"g{s.device_count or f'{s.device_share / 1000:g}'}{s.device}"

@@ -88,11 +88,12 @@ def test_entries_list_by_priority_and_then_by_time(one: PendingKey, other: Pendi
         assert first.key().encode() < second.key().encode()
 
 
-def test_sizes_in_a_key_are_rounded_up() -> None:
-    shape = Shape(cpu=1, memory=MIB + 1, disk=1, device="", device_count=0, on_demand=False)
+def test_jobs_that_fill_a_host_fit_there_as_their_keys_say_too() -> None:
+    shape = Shape(cpu=1, memory=2 * 10**9, disk=10**9, device="", device_count=0, on_demand=False)
     parsed = PendingKey.parse(PendingKey("p", 0, 1.0, "j", 1, shape).key())
     assert parsed is not None
-    assert (parsed.shape.memory, parsed.shape.disk) == (2 * MIB, MIB)
+    assert 4 * 10**9 - 2 * MIB < 2 * parsed.shape.memory <= 4 * 10**9
+    assert 10**9 - MIB < parsed.shape.disk <= 10**9
 
 
 def built_again(key: str) -> list[str]:

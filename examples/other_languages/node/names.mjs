@@ -67,7 +67,7 @@ export function pendingKey(job) {
 /** What a job needs, as it stands in its pending entry. */
 export function shape(spec) {
   const { cpu = 1, memory = 0, disk = 0, device, preemptible = true } = spec.resources ?? {};
-  const amounts = `c${Math.ceil(cpu * 1000)}m${Math.ceil(memory / MIB)}d${Math.ceil(disk / MIB)}`;
+  const amounts = `c${Math.ceil(cpu * 1000)}m${Math.floor(memory / MIB)}d${Math.floor(disk / MIB)}`;
   const flags = { o: !preemptible, a: spec.actor, e: hasPackages(spec), i: spec.environment?.docker_image };
   return amounts + Object.keys(flags).filter((letter) => flags[letter]).join("") + deviceShape(device);
 }
