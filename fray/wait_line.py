@@ -105,20 +105,21 @@ class _Terminal:
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.lines: list[WaitLine] = []
-        self._drawn = False
+        self._drawn = ""
 
     def draw(self) -> None:
         text = next((line._text for line in reversed(self.lines) if line._text), "")
         if not text:
             self.clear()
+        if text == self._drawn:
             return
         self._write(f"\r{f'fray: {text}'[: shutil.get_terminal_size().columns - 1]}\x1b[K")
-        self._drawn = True
+        self._drawn = text
 
     def clear(self) -> None:
         if self._drawn:
             self._write("\r\x1b[K")
-            self._drawn = False
+            self._drawn = ""
 
     def _write(self, text: str) -> None:
         with contextlib.suppress(OSError, ValueError):  # a terminal that is gone hinders no wait

@@ -14,6 +14,7 @@ from typing import Any
 from fray.errors import InvalidInput
 from fray.futures import TaskFuture
 from fray_agents.rpc import ClientCall
+from fray_agents.rpc.wire.by_value import pickled_by_value
 from fray_agents.rpc.wire.messages import Request, packed_call
 from fray_agents.rpc.wire.serialization import modules_pickled_by_value, pack
 
@@ -70,10 +71,8 @@ def packed_function(call: Callable[..., Any]) -> PackedFunction:
     yields = inspect.isgeneratorfunction(call)
     if _is_importable(call):
         return PackedFunction(call, yields)
-    import cloudpickle
-
     try:
-        data: bytes = cloudpickle.dumps(call, protocol=5)
+        data = pickled_by_value(call)
     except Exception as error:  # pickling runs the users' own __reduce__, which may raise anything
         raise InvalidInput("fn", call, f"it cannot be pickled ({error}); make it inside the task instead") from error
     if len(data) <= LARGE_FUNCTION_BYTES:
@@ -107,12 +106,7 @@ def content_digest(data: bytes) -> str:
 def pickled(value: object) -> bytes:
     """Pickle a value into one piece, without buffers beside it."""
     packed = pack(value)
-    if not packed.buffers:
-        return packed.data
-    import cloudpickle
-
-    data: bytes = cloudpickle.dumps(value, protocol=5)
-    return data
+    return pickled_by_value(value) if packed.buffers else packed.data
 
 
 class TaskRunner:

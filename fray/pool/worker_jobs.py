@@ -169,6 +169,10 @@ _EXPLAIN_PAUSES = 30.0, 600.0
 record."""
 
 
+_MAX_EXPLAINED = 50
+"""Missing workers whose records an explanation reads: the others wait for the same."""
+
+
 class AbsenceWatch:
     """Says why a pool lacks workers: after two seconds, then ever more rarely, in the log and in `why`."""
 
@@ -176,6 +180,7 @@ class AbsenceWatch:
         self._cluster = cluster
         self._name = name
         self.why = ""
+        self._explained: set[str] = set()
         self._pauses = backoff(*_EXPLAIN_PAUSES)
         self._due = time.monotonic() + WARN_AFTER
 
@@ -187,9 +192,12 @@ class AbsenceWatch:
             self._due = time.monotonic() + WARN_AFTER
         elif time.monotonic() >= self._due:
             self._due = time.monotonic() + next(self._pauses)
-            self.why = self._cluster.run(partial(explain_absence, jobs=missing))
+            self._explained = set(missing)
+            self.why = self._cluster.run(partial(explain_absence, jobs=missing[:_MAX_EXPLAINED]))
             with above_line():
                 log.warning("pool %s: %d of %d workers are up: %s", self._name, up, up + len(missing), self.why)
+        elif self._explained != set(missing):
+            self.why = ""
 
 
 _MAX_REASONS = 3

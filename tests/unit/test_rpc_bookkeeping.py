@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 from msgspec import structs
 
+from fray_agents.rpc.errors import RemoteError
 from fray_agents.rpc.server.call_table import CallTable, ServedCall, ServerStream
+from fray_agents.rpc.wire import by_value
 from fray_agents.rpc.wire.buffers import MIN_POOLED_BYTES, BufferPool
 from fray_agents.rpc.wire.messages import CallId, Reply, ReplyKind, Request
 from fray_agents.rpc.wire.serialization import Payload, pack, unpack
@@ -214,3 +216,15 @@ def test_shared_memory_has_no_name_that_a_crash_would_leave_behind() -> None:
 def test_a_server_of_small_calls_imports_no_heavy_module(module: str) -> None:
     code = f"import sys, fray_agents.rpc; sys.exit({module!r} in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("buffered", [False, True])
+def test_code_of_another_python_is_refused_with_both_versions(monkeypatch: pytest.MonkeyPatch, buffered: bool) -> None:
+    data = np.arange(4096) if buffered else None
+    packed = pack((lambda number: number + 1, data))
+    assert unpack(packed)[0](1) == 2
+    assert bool(packed.buffers) is buffered
+    theirs = by_value.OWN_PYTHON
+    monkeypatch.setattr(by_value, "OWN_PYTHON", "3.99")
+    with pytest.raises(RemoteError, match=rf"pickled by Python {theirs}, and Python 3\.99 cannot read it: run both"):
+        unpack(packed)

@@ -16,6 +16,7 @@ import msgspec
 
 from fray_agents.rpc.errors import RemoteError, RemoteTraceback
 from fray_agents.rpc.wire.buffers import Buffer, buffer_pool
+from fray_agents.rpc.wire.by_value import pickled_by_value
 
 MIN_OUT_OF_BAND_BYTES = 8 * 1024
 """Bytes from which a buffer travels beside the pickle: below that, copying it into the pickle costs less."""
@@ -61,10 +62,8 @@ def pack(value: object, foreign: bool = True) -> Payload:
             return Payload(data, buffers)
     except (pickle.PicklingError, AttributeError, TypeError):
         pass  # cloudpickle can do more, and says what it cannot
-    import cloudpickle
-
     buffers.clear()
-    return Payload(cloudpickle.dumps(value, 5, buffer_callback=beside), buffers)
+    return Payload(pickled_by_value(value, beside), buffers)
 
 
 class ReferencePayload(Payload, frozen=True, gc=True, kw_only=True):
