@@ -22,11 +22,13 @@ class Machine:
         command = [sys.executable, "-m", "fray", "agent", "--root", root, "--cpu", str(CORES), "--json"]
         # The jobs are functions of this folder's modules, so the machines have to have them.
         environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent), "TMPDIR": str(place)}
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True)
+        log = place / "log"  # what an agent logs would go through the demo's own lines
+        with log.open("w") as stderr:
+            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, env=environment, text=True)
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"{name} did not start; its error is above")
+            raise RuntimeError(f"{name} did not start:\n{log.read_text()}")
         self.id: str = json.loads(line)["agent"]
 
     def kill(self) -> None:

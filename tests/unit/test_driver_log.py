@@ -6,6 +6,7 @@ import asyncio
 import io
 import threading
 from collections.abc import Iterable
+from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
@@ -296,6 +297,20 @@ def test_a_terminal_that_is_stopped_holds_up_nobody(monkeypatch: pytest.MonkeyPa
     assert "lines of jobs are left out" in terminal.getvalue()
     assert "end" in shown
     assert shown_states == [99]
+
+
+def test_it_prints_in_the_context_of_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    cell, shown = ContextVar("cell", default="first"), list[str]()
+    stream = io.StringIO()
+    monkeypatch.setattr(stream, "flush", lambda: shown.append(cell.get()))  # as a notebook's stream finds its cell
+    monkeypatch.setattr("sys.stdout", stream)
+    printer = LogPrinter()
+    for name in ("second", "third"):
+        cell.set(name)
+        printer.belong_here()
+        printer.put([("stdout", "hello")])
+        printer.flush(200)
+    assert shown == ["second", "third"]
 
 
 @pytest.mark.parametrize(
