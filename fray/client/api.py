@@ -158,8 +158,8 @@ class Client(Protocol):
 
         found = find_named_actor(self.cluster, name)
         if found is None:
-            remedy = "create it with ActorConfig(detached=True); `fray actors` lists those that can be called"
-            raise ActorNotFoundError(f"no actor has the name {name!r} that outlives its creator; {remedy}")
+            remedy = "create it with ActorConfig(detached=True), or pass the handle of one that ends with its creator"
+            raise ActorNotFoundError(f"no detached actor has the name {name!r}; {remedy}; `fray actors` lists all")
         return found
 
     def __enter__(self) -> Self:

@@ -18,7 +18,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 from weakref import ref
 
 import msgspec
@@ -201,6 +202,12 @@ class ActorServer:
         this = ref(self)
         sync.at_exit(lambda: server.shutdown() if (server := this()) is not None else None)
         self._publish(records)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.shutdown()
 
     def shutdown(self, grace_period: float = 5.0) -> None:
         """Withdraw the records, let running calls end, send their replies and close; a second call does nothing.
