@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fray.cluster.job_info import info_of, original_exception
+from fray.cluster.job_info import exit_reason, info_of, original_exception
 from fray.errors import ActorUnavailableError, JobFailed
 from fray_coordinator.core import Core
 from fray_coordinator.jobs.waiting import WARN_AFTER, ActivityReports, PollBackoff, WaitingReasons
@@ -93,9 +93,11 @@ async def _look(core: Core, address: ActorAddress, known: Stored[JobRecord] | No
 
 def _state(job: JobRecord, activity: str) -> str:
     """What the job of an actor does that cannot be called yet, for people. activity: its agent's."""
+    last = job.history[-1] if job.history else None
+    before = f"; attempt {last.attempt} ended: {exit_reason(last.exit)}" if last is not None else ""
     if job.lease is None:
-        return "has not started"
-    return f"starts on host {job.lease.host}: {activity or 'its __init__ has not returned'}"
+        return f"has not started{' again' * bool(before)}{before}"
+    return f"starts on host {job.lease.host}: {activity or 'its __init__ has not returned'}{before}"
 
 
 def _serves(job: JobRecord, endpoint: EndpointRecord) -> bool:

@@ -6,8 +6,8 @@ from typing import Any
 
 from fray.cluster.storage import StorageCluster
 from fray.futures import TaskFuture
-from fray.pool.dispatcher import Dispatcher, PoolClosed
-from fray.pool.pool_task import packed_task
+from fray.pool.dispatcher import Dispatcher, PoolClosed, give_up
+from fray.pool.pool_task import PoolTask, packed_task
 from fray.pool.transport import TaskCall, pool_progress
 from fray.pool.worker_supervisor import WorkerSupervisor
 from fray.types import EnvironmentConfig, ResourceConfig
@@ -25,7 +25,7 @@ class DirectTransport:
     ) -> None:
         self._name = name
         self._changed = threading.Condition()
-        self._dispatcher = Dispatcher(MAX_DEATHS, self._lost, self._joined)
+        self._dispatcher = Dispatcher(MAX_DEATHS, self._lost, self._joined, self._give_up)
         self._supervisor = WorkerSupervisor(cluster, name, resources, environment, self._dispatcher, self.close)
 
     @property
@@ -71,6 +71,13 @@ class DirectTransport:
     def end(self) -> None:
         self._supervisor.end()
         self.close("the pool was shut down before the task was done")
+
+    def _give_up(self, task: PoolTask, worker: str, why: str) -> None:
+        """Give the task up once its last worker's job says how it ended: a lost connection says too little."""
+        last_words = self._supervisor.last_words(worker)
+        threading.Thread(
+            target=lambda: give_up(task, last_words() or why), name="fray-pool-last-words", daemon=True
+        ).start()
 
     def _lost(self, name: str) -> None:
         self._supervisor.lost(name)

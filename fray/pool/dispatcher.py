@@ -88,12 +88,18 @@ class Dispatcher:
         max_deaths: workers that may die of one task before it is given up.
         on_loss: called with the name of each worker that is gone.
         on_join: called when a worker has joined.
+        give_up: called with a task that kills its workers, the name of the last, and how its call ended.
     """
 
     def __init__(
-        self, max_deaths: int, on_loss: Callable[[str], None], on_join: Callable[[], None] = lambda: None
+        self,
+        max_deaths: int,
+        on_loss: Callable[[str], None],
+        on_join: Callable[[], None] = lambda: None,
+        give_up: Callable[[PoolTask, str, str], None] = lambda task, worker, why: give_up(task, why),
     ) -> None:
         self._max_deaths = max_deaths
+        self._give_up = give_up
         self._on_loss = on_loss
         self._on_join = on_join
         self._lock = threading.Lock()
@@ -239,8 +245,7 @@ class Dispatcher:
             self._assign_all()
         self._send()
         if condemned is not None:
-            text = f"it was given up: {condemned.deaths} workers died while they ran it, the last because: {end.why}"
-            _settle(condemned, TaskDone(error=TaskKillsWorkers(text)))
+            self._give_up(condemned, name, end.why)
         self._on_loss(name)
 
     def _count_done(self, future: Future[Any]) -> None:
@@ -248,6 +253,12 @@ class Dispatcher:
             self._unfinished -= 1
             if self._unfinished == 0:
                 self._all_done.notify_all()
+
+
+def give_up(task: PoolTask, why: str) -> None:
+    """Settle a task whose workers died, the last for the reason given."""
+    text = f"it was given up: {task.deaths} workers died while they ran it, the last because: {why}"
+    _settle(task, TaskDone(error=TaskKillsWorkers(text)))
 
 
 def _begins(task: PoolTask) -> bool:

@@ -200,6 +200,25 @@ class AbsenceWatch:
             self.why = ""
 
 
+_END_PATIENCE, _END_AGE = 5.0, 3.0
+"""Seconds for a lost worker's agent to write how it ended; an end that was written longer ago is of an earlier one."""
+
+
+async def last_words(core: Core, job: JobId) -> str:
+    """How the worker with this job, which was just lost, has ended; "" if that is not known in time."""
+    pace, since, until = PollBackoff(core), core.now() - _END_AGE, core.clock.boottime() + _END_PATIENCE
+    while core.clock.boottime() < until:
+        found = (await jobs_by_id(core, [job], problems={})).get(job)
+        if found is None:
+            return ""
+        if found.exit is not None:
+            return f"{exit_reason(found.exit)} (`fray logs {job}`)"
+        if found.history and found.history[-1].ended_at >= since:
+            return f"{exit_reason(found.history[-1].exit)} (`fray logs {job}`)"
+        await pace.sleep(at_most=0.5)
+    return ""
+
+
 _MAX_REASONS = 3
 """Reasons in one message, those of most workers first: more would hide what to do."""
 
@@ -218,4 +237,8 @@ def _state(core: Core, job: JobRecord, live: Sequence[AgentRecord]) -> str:
     status = info_of(core.root, job).status
     if status is JobStatus.PENDING:
         return f"pending ({why_waiting(job, live, core.now())})"
-    return f"{status} ({exit_reason(job.exit)})" if job.exit is not None else f"{status} and cannot be called yet"
+    if job.exit is not None:
+        return f"{status} ({exit_reason(job.exit)})"
+    last = job.history[-1] if job.history else None
+    before = f" (attempt {last.attempt} ended: {exit_reason(last.exit)})" if last is not None else ""
+    return f"{status} and cannot be called yet{before}"

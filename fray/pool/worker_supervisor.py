@@ -17,7 +17,7 @@ from fray.cluster.job_info import exit_reason
 from fray.cluster.storage import StorageCluster
 from fray.pool.dispatcher import Dispatcher, TaskDone, WorkerDied
 from fray.pool.pool_task import PoolTask, TaskRunner
-from fray.pool.worker_jobs import AbsenceWatch, explain_absence
+from fray.pool.worker_jobs import AbsenceWatch, explain_absence, last_words
 from fray.rpc.resolver import ClusterResolver
 from fray.types import ActorConfig, EnvironmentConfig, JobId, ResourceConfig
 from fray_agents.rpc import Channel, ClientCall
@@ -142,6 +142,18 @@ class WorkerSupervisor:
         """Note that a worker is gone, and look for the one that comes in its place."""
         self._workers.pop(name, None)
         self._wake.set()
+
+    def last_words(self, name: str) -> Callable[[], str]:
+        """What waits a little and says how a worker that was just lost has ended; it says "" if that is not known."""
+        job = self._workers[name].endpoint.job_id
+
+        def told() -> str:
+            try:
+                return self._cluster.run(partial(last_words, job=job))
+            except StoreError as error:
+                return str(error)
+
+        return told
 
     def explain_absence(self) -> str:
         """Why wanted workers are missing, and what to do; "" if none is."""

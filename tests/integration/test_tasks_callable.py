@@ -143,7 +143,7 @@ def test_a_fault_in_native_code_leaves_its_stack(tmp_path: Path) -> None:
     call = spec(tmp_path, call=lambda: os.kill(os.getpid(), signal.SIGSEGV))
     end = end_of(replace(call, env={**call.env, **inherited_environment()})).exit
     assert (end.kind, end.signal) == ("signalled", signal.SIGSEGV)
-    assert end.message.startswith(f"killed by SIGSEGV: Segmentation fault in native code, at {__file__}, line ")
+    assert end.message.startswith(f"killed by SIGSEGV: Segmentation fault in native code, called at {__file__}, line ")
     assert f'File "{__file__}", line ' in end.traceback
 
 

@@ -35,7 +35,7 @@ Extension modules: numpy (total: 1)
         (f"{RAISED}sys:1: ResourceWarning: unclosed\n", "ValueError: invalid literal"),
         (f"{RAISED}1\n2\n3\n4\n5\n", "3 | 4 | 5"),
         (RAISED[:60], 'Traceback (most recent call last): | File "train.py", line 3'),
-        (f"{RAISED}{FAULT}", "Segmentation fault in native code, at /jobs/train.py, line 4, in f"),
+        (f"{RAISED}{FAULT}", "Segmentation fault in native code, called at /jobs/train.py, line 4, in f"),
         (f"{FAULT}{RAISED}", "ValueError: invalid literal"),
         ("Fatal Python error: init_fs_encoding: no codec", "init_fs_encoding: no codec"),
     ],

@@ -19,6 +19,9 @@ _OF_STACK = (" ", "Thread ", "Current thread ", "Extension modules: ")
 """How the lines begin that `faulthandler` writes behind its first."""
 
 _PLACE = re.compile(r'\s*File "(.+)", line (\d+) in (.+)')
+_INSTALLED = re.compile(r"/python3[^/]*/|^<frozen ")
+"""In the paths of the standard library and of packages: what called them tells people more."""
+
 _COMMANDS = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[@-Z\\-_])")
 """What terminals obey: colours, movements, titles."""
 
@@ -46,5 +49,6 @@ def _fault(stack: list[str]) -> str:
     """What `faulthandler` says has happened, and where Python was."""
     what = stack[0].removeprefix(_FATAL)
     current = next((at for at, line in enumerate(stack) if line.startswith("Current thread ")), len(stack))
-    place = _PLACE.match(stack[current + 1]) if current + 1 < len(stack) else None
-    return f"{what} in native code, at {place[1]}, line {place[2]}, in {place[3]}" if place else what
+    places = [place for line in stack[current + 1 :] if (place := _PLACE.match(line))]
+    own = next((place for place in places if not _INSTALLED.search(place[1])), places[0] if places else None)
+    return f"{what} in native code, called at {own[1]}, line {own[2]}, in {own[3]}" if own else what
