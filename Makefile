@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ZEPHYR := .build/zephyr
 
-.PHONY: demo test test-long test-stress test-containers models histories chaos fuzz check schemas vectors drawing clean bench bench-jobs bench-actors bench-drain bench-startup bench-queues bench-actor-creation bench-pool bench-hints bench-environments bench-zephyr zephyr simulate simulate-variants scale
+.PHONY: demo test test-long test-stress test-containers models histories chaos fuzz check schemas vectors drawing clean bench bench-jobs bench-actors bench-drain bench-startup bench-cli bench-queues bench-actor-creation bench-pool bench-hints bench-environments bench-zephyr zephyr simulate simulate-variants scale
 
 # virtualenv rather than venv: a Debian without python3-venv has no ensurepip.
 $(VENV)/bin/python:
@@ -83,7 +83,7 @@ $(BENCH)/.actors: $(BENCH)/.ready
 	$(BENCH)/bin/pip install --quiet distributed numpy
 	touch $@
 
-bench: bench-jobs bench-drain bench-startup bench-queues bench-actor-creation bench-actors
+bench: bench-jobs bench-drain bench-startup bench-cli bench-queues bench-actor-creation bench-actors
 
 bench-jobs: $(VENV)/.demo $(BENCH)/.ready
 	@$(BIN)/python benchmarks/jobs.py --ray $(BENCH)/bin/python
@@ -96,6 +96,9 @@ bench-drain: $(VENV)/.demo
 
 bench-startup: $(VENV)/.demo
 	@$(BIN)/python benchmarks/startup.py
+
+bench-cli: $(VENV)/.dev
+	@$(BIN)/python -m benchmarks.cli
 
 bench-actor-creation: $(VENV)/.demo $(BENCH)/.ready
 	@$(BIN)/python benchmarks/actor_creation.py --ray $(BENCH)/bin/python

@@ -195,11 +195,28 @@ def test_the_private_folder_is_nobodys_key() -> None:
         asyncio.run(write("memory://keys", ".fray/locks/00"))
 
 
-def test_cloud_libraries_are_imported_only_for_their_roots() -> None:
-    program = "import sys, asyncio, fray_coordinator.store.opening as o; asyncio.run(o.open_store('memory://x'));"
-    program += "print([name for name in sys.modules if name in ('google.auth', 's3fs', 'aiohttp', 'botocore')])"
-    printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    assert printed == "[]\n"
+def test_libraries_that_take_long_to_import_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = """
+import asyncio, sys
+from fray_coordinator.core import open_core
+from fray_coordinator.errors import RootMismatch
+for root in ("memory://x", "s3://bucket/x", "gs://bucket/x"):
+    try:
+        asyncio.run(open_core(root, create=False))
+    except RootMismatch as error:
+        print(error)
+print([name for name in sys.modules if name in ("aiohttp", "botocore", "google.oauth2", "requests", "urllib.request")])
+"""
+    with gcs_emulator() as server:
+        environment = {**os.environ, **AWS, server.address: server.url, "AWS_ENDPOINT_URL": server.url}
+        ran = subprocess.run(
+            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+        )
+    *told, modules = ran.stdout.splitlines()
+    assert [line.partition(";")[0] for line in told] == [
+        f"there is no cluster at {root}" for root in ("memory://x", "s3://bucket/x", "gs://bucket/x")
+    ]
+    assert modules == "[]"
 
 
 def test_a_store_works_in_another_loop_and_after_a_fork(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import json
+import os
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +21,7 @@ from google.auth.compute_engine import _metadata
 
 from fray_coordinator.clock import SystemClock
 from fray_coordinator.store import gcs
+from fray_coordinator.store.gcs_credentials import find_credentials
 from fray_coordinator.store.gcs_token import RENEW_AHEAD_SECONDS, AccessToken
 from fray_coordinator.store.interface import NotApplied, Object, Refused
 from tests.support.gcs_emulator import Emulator
@@ -175,7 +179,7 @@ def test_a_token_that_the_storage_does_not_accept_is_renewed(
         asyncio.run(main())
 
 
-async def test_who_has_no_credentials_is_told_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+async def test_who_has_no_credentials_is_told_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Nothing is sent to the storage without any."""
     monkeypatch.setenv("NO_GCE_CHECK", "true")
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
@@ -184,3 +188,32 @@ async def test_who_has_no_credentials_is_told_so(monkeypatch: pytest.MonkeyPatch
 
     with pytest.raises(Refused, match=r"no valid credentials.*gcloud auth application-default login"):
         await gcs.GcsBackend("bucket", "root", SystemClock()).get("key")
+
+
+@pytest.mark.parametrize("place", ["gcloud's", "a variable's"])
+def test_the_credentials_of_a_user_are_found_and_gcloud_is_not_started(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str
+) -> None:
+    async def give(request: web.Request) -> web.Response:
+        asked = await request.post()
+        assert (asked["grant_type"], asked["refresh_token"]) == ("refresh_token", "r")
+        return web.json_response({"access_token": "mine", "expires_in": 3600})
+
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "gcloud").write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n")
+    (programs / "gcloud").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
+    monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
+    file = tmp_path / ("application_default_credentials.json" if place == "gcloud's" else "mine.json")
+    if place != "gcloud's":
+        monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(file))
+    app = web.Application()
+    app.router.add_post("/token", give)
+    with serving(app) as served:
+        monkeypatch.setattr(google.oauth2.credentials, "_GOOGLE_OAUTH2_TOKEN_ENDPOINT", f"{served.url}/token")
+        about = {"type": "authorized_user", "client_id": "i", "client_secret": "s", "refresh_token": "r"}
+        file.write_text(json.dumps(about))
+        assert asyncio.run(sent(AccessToken(find_credentials(), SystemClock()))) == "Bearer mine"
+    assert not (tmp_path / "started").exists()

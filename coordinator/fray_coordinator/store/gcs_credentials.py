@@ -85,16 +85,15 @@ def find_credentials() -> Credentials:
 def _of_this_user() -> Credentials | None:
     """Those of `gcloud auth application-default login`; None if there are others.
 
-    google-auth finds them as well, and then starts `gcloud` to learn of a project that storage has no use for.
+    google-auth finds them as well, and then starts `gcloud`, and warns, for a project that storage has no use for.
     """
-    if os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
-        return None
-    folder = os.environ.get("CLOUDSDK_CONFIG") or Path.home() / ".config" / "gcloud"
+    folder = os.environ.get("CLOUDSDK_CONFIG") or os.path.expanduser("~/.config/gcloud")
+    file = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS") or f"{folder}/application_default_credentials.json"
     try:
-        about = json.loads(Path(folder, "application_default_credentials.json").read_text())
+        about = json.loads(Path(file).read_text())
         if about["type"] != "authorized_user":
             return None
-    except (OSError, ValueError, LookupError, TypeError, RuntimeError):
+    except (OSError, ValueError, LookupError, TypeError):
         return None
     from google.oauth2.credentials import Credentials as UserCredentials
 
