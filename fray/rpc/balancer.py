@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 from fray.cluster.actors import ActorEndpoint
 from fray.errors import ActorNotFoundError
+from fray.wait_line import wait_telling
 from fray_coordinator.backoff import backoff, exponential_wait
 
 MIN_LOOKUP_PAUSE = 0.05
@@ -66,10 +67,20 @@ class Balancer:
     def wait_for_size(self, size: int, deadline: float) -> None:
         """Look, at growing intervals, until there are `size`. Raises TimeoutError: there are fewer at the deadline."""
         pauses = backoff(MIN_LOOKUP_PAUSE, MAX_LOOKUP_PAUSE)
-        while (found := len(self.look())) < size:
-            if (left := deadline - time.monotonic()) <= 0:
-                raise TimeoutError(f"{found} of {size} actors {self._name} are up; do the jobs that serve them run?")
-            time.sleep(min(next(pauses), left))
+
+        def have_come(within: float) -> bool:
+            until = time.monotonic() + within
+            while len(self.look()) < size:
+                if (left := until - time.monotonic()) <= 0:
+                    return False
+                time.sleep(min(next(pauses), left))
+            return True
+
+        if not wait_telling(have_come, deadline - time.monotonic(), lambda: self._lack(size)):
+            raise TimeoutError(self._lack(size))
+
+    def _lack(self, size: int) -> str:
+        return f"{len(self._known)} of {size} actors {self._name} are up; do the jobs that serve them run?"
 
     def pick(self, deadline: float) -> ActorEndpoint:
         """The next endpoint in turn; waits for one to come up.
@@ -135,17 +146,24 @@ class Balancer:
     def _awaited(self, deadline: float) -> tuple[ActorEndpoint, ...]:
         """The known endpoints, once there are any; one of several threads looks, and the others wait for it."""
         with self._looking:
-            while not self._known:
-                now = time.monotonic()
-                if self._due is None or now >= self._due:
-                    self.look()
-                elif now >= deadline:
-                    raise ActorNotFoundError(
-                        f"no actor {self._name} could be called in time; do the jobs that serve it run?"
-                    ) from self._last_error
-                else:
-                    time.sleep(min(self._due, deadline) - now)
+            if not wait_telling(self._finds_any, deadline - time.monotonic(), lambda: self._lack(1)):
+                raise ActorNotFoundError(
+                    f"no actor {self._name} could be called in time; do the jobs that serve it run?"
+                ) from self._last_error
             return self._known
+
+    def _finds_any(self, within: float) -> bool:
+        """Whether there is an endpoint within so many seconds."""
+        until = time.monotonic() + within
+        while not self._known:
+            now = time.monotonic()
+            if self._due is None or now >= self._due:
+                self.look()
+            elif now >= until:
+                return False
+            else:
+                time.sleep(min(self._due, until) - now)
+        return True
 
 
 def _identity(endpoint: ActorEndpoint) -> ServerIdentity:
