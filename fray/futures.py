@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any, Generic, Protocol, TypeVar
 
 from fray.sync import running_future
-from fray.wait_line import wait_telling
+from fray.wait_line import telling, wait_telling
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -91,7 +91,13 @@ class TaskFuture(Future[T]):
         return self.done()
 
     def __await__(self) -> Generator[Any, None, T]:
-        return asyncio.wrap_future(self).__await__()
+        return self._awaited().__await__()
+
+    async def _awaited(self) -> T:
+        if self.tell is None or self.done():
+            return await asyncio.wrap_future(self)
+        with telling(self.tell):
+            return await asyncio.wrap_future(self)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._outcome()}>"

@@ -6,6 +6,7 @@ switches all of it off.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import math
@@ -97,6 +98,37 @@ def wait_telling(step: Callable[[float], bool], timeout: float | None, tell: Cal
             if step(min(left, _RENEWAL)):
                 return True
     return False
+
+
+@contextlib.contextmanager
+def telling(tell: Callable[[], str]) -> Iterator[None]:
+    """Tell how far something is, after two seconds, while coroutines wait within.
+
+    Any number of them that wait in one event loop, and tell the same, have one line.
+    """
+    loop = asyncio.get_running_loop()
+    count, teller = _tellers.get((loop, tell)) or (0, loop.create_task(_keep_telling(tell)))
+    _tellers[loop, tell] = count + 1, teller
+    try:
+        yield
+    finally:
+        count, teller = _tellers.pop((loop, tell))
+        if count > 1:
+            _tellers[loop, tell] = count - 1, teller
+        else:
+            teller.cancel()
+
+
+_tellers: dict[tuple[asyncio.AbstractEventLoop, Callable[[], str]], tuple[int, asyncio.Task[None]]] = {}
+"""By loop and what is told: how many coroutines wait, and the task that tells. Only the loop's thread changes them."""
+
+
+async def _keep_telling(tell: Callable[[], str]) -> None:
+    await asyncio.sleep(WARN_AFTER)
+    with WaitLine() as line:
+        while True:
+            line.show(tell())
+            await asyncio.sleep(_RENEWAL)
 
 
 class _Terminal:

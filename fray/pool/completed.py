@@ -3,12 +3,12 @@
 import asyncio
 import queue
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
-from fray.wait_line import wait_telling
+from fray.wait_line import telling, wait_telling
 
 F = TypeVar("F", bound=Future[Any])
 
@@ -72,11 +72,17 @@ class CompletedFutures(Iterator[F], AsyncIterator[F]):
             for number in range(len(self._futures)):
                 try:
                     async with asyncio.timeout_at(deadline):
-                        future = await done.get()
+                        future = await self._told(done.get())
                 except TimeoutError:
                     raise self._too_late(number) from None
                 yield future
                 advance()
+
+    async def _told(self, waiting: Coroutine[Any, Any, Any]) -> Any:
+        if self._title:  # the bar tells it
+            return await waiting
+        with telling(self._tell):
+            return await waiting
 
     def _too_late(self, done: int) -> TimeoutError:
         left, count = len(self._futures) - done, len(self._futures)

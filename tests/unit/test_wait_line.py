@@ -1,5 +1,6 @@
 """The line of a wait: renewed on a terminal, out of the way of what is printed, logged now and then elsewhere."""
 
+import asyncio
 import io
 import logging
 import sys
@@ -7,7 +8,8 @@ import sys
 import pytest
 
 from fray import wait_line
-from fray.wait_line import WaitLine, above_line, wait_telling
+from fray.wait_line import WaitLine, above_line, telling, wait_telling
+from tests.support.waiting import eventually
 
 
 class Screen(io.StringIO):
@@ -81,3 +83,27 @@ def test_waiting_tells_from_its_second_step_on_and_keeps_its_deadline(monkeypatc
     now, steps = 0.0, []
     assert not wait_telling(step, 2.5, lambda: "waiting")
     assert steps == [2.0, 0.5]
+
+
+async def test_coroutines_that_wait_for_the_same_have_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = made_screen(monkeypatch)
+    monkeypatch.setattr(wait_line, "WARN_AFTER", 0.0)
+    lines, ended = list[int](), asyncio.Event()
+
+    def tell() -> str:
+        lines.append(len(wait_line._terminal.lines))
+        return "2 of 3 done"
+
+    async def wait() -> None:
+        with telling(tell):
+            await ended.wait()
+
+    waiting = [asyncio.create_task(wait()) for _ in range(3)]
+    await eventually(lambda: lines)
+    waiting[0].cancel()
+    ended.set()
+    await asyncio.wait(waiting)
+    await eventually(lambda: not wait_line._terminal.lines)
+    assert lines == [1]
+    assert screen.getvalue() == "\rfray: 2 of 3 done\x1b[K\r\x1b[K"
+    assert wait_line._tellers == {}
