@@ -85,6 +85,20 @@ def host(client: Client) -> None:
     hosted.shutdown()
 
 
+def until_the_end_of_a_block() -> None:
+    with current_client() as client, client.create_actor(Counter, name="counter") as counter:
+        assert_type(counter, ActorHandle[Counter])
+        with client.create_actor_group(Counter, name="counters", count=3) as counters:
+            assert_type(counters, ActorGroup[Counter])
+        with client.host_actor(Counter, name="here") as hosted:
+            assert_type(hosted, HostedActor[Counter])
+
+
+def of_another_program(client: Client) -> None:
+    kept: ActorHandle[Counter] = client.get_actor("kept")
+    assert_type(typed(kept).add(1), int)
+
+
 class Knowing:
     """Knows where it runs."""
 

@@ -39,7 +39,7 @@ def with_a_queue() -> None:
     table = pool.put({"a": 1})
     assert_type(table, ObjectRef)
     assert_type(pool.submit_as("key", square, 3), TaskFuture[int])
-    assert_type(pool.map_as(square, {"one": 1}), list[TaskFuture[int]])
+    assert_type(pool.map_as(square, {"one": 1}, retry_failed=True), list[TaskFuture[int]])
     assert_type(pool.futures, Mapping[str, TaskFuture[Any]])
     assert_type(pool.folder, str)
     try:
