@@ -33,7 +33,8 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     yield shell
     for agent in agents:
         agent.send_signal(signal.SIGTERM)
-    assert [agent.wait(200) for agent in agents] == [0] * len(agents)
+    ended = {agent.wait(200) for agent in agents}
+    assert ended <= {0, -signal.SIGTERM}, "one that was drained may be past the point where it handles signals"
 
 
 def test_the_page_has_commands_and_job_files_of_every_kind() -> None:
