@@ -144,7 +144,7 @@ class LogPrinter:
                 lines.append(("stderr", f"fray: {left_out:,} lines of jobs are left out: this terminal is too slow"))
             self._context.copy().run(_print, lines)
             for show in states.values():
-                show()
+                self._context.copy().run(show)
             with self._changed:
                 self._printing = False
                 self._changed.notify_all()

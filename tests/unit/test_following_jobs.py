@@ -182,6 +182,22 @@ async def test_jobs_that_wait_for_room_say_so_and_agents_are_asked_rarely(cluste
     assert core.store.usage.lists - before == 3, "after 2, 32 and 92 s"
 
 
+async def test_nothing_is_asked_for_jobs_that_run_and_no_wait_fails_for_want_of_a_reason(cluster: Cluster) -> None:
+    core = await cluster.core()
+    running, pending = await submitted(core, 2)
+    await claimed(core, running)
+    told: list[WaitProgress] = []
+    before = core.store.usage.lists
+    with pytest.raises(TimeoutError, match=r"0 of 1 jobs done, 1 running after .* tells more"):
+        await wait_for(core, [running], timeout=100, on_progress=told.append)
+    assert core.store.usage.lists == before
+    assert told
+    assert {progress.text for progress in told} == {"0 of 1 jobs done, 1 running"}
+    cluster.ways[0].refused = [("list", AgentKeys.area)]
+    with pytest.raises(TimeoutError, match=r"0 of 1 jobs done, 1 waiting after .* tells more"):
+        await wait_for(core, [pending], timeout=100, on_progress=told.append)
+
+
 def stamp(stream: str, tag: str, data: bytes) -> bytes:
     return f"2026-01-02T03:04:05.678901Z {stream} {tag} ".encode() + data + b"\n"
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 import os.path
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from fray_coordinator.backoff import backoff
 from fray_coordinator.concurrency import MAX_CONCURRENT_FOR_PEOPLE, map_concurrently
 from fray_coordinator.core import Core
-from fray_coordinator.errors import JobGone, JobNotFound
+from fray_coordinator.errors import JobGone, JobNotFound, StoreError
 from fray_coordinator.jobs.lookup import live_agents, refreshed_agents
 from fray_coordinator.jobs.why_waiting import reasons_by_job
 from fray_coordinator.protocol.transitions import Status, is_terminal
@@ -230,7 +231,7 @@ class WaitingReasons:
     core: Core
     _since: dict[str, float] = field(default_factory=dict)
     _why: dict[str, str] = field(default_factory=dict)
-    _live: list[AgentRecord] = field(default_factory=list)
+    _live: list[AgentRecord] | None = None
     _pauses: Iterator[float] = field(default_factory=lambda: backoff(*_ASK_PAUSES))
     _ask_at: float = 0.0
     _told: str = ""
@@ -248,12 +249,13 @@ class WaitingReasons:
         self._since = {job.id: self._since.get(job.id, now) for job in waiting}
         late = [job for job in waiting if now - self._since[job.id] >= WARN_AFTER]
         if late and now >= self._ask_at:
-            self._live = live_agents(await refreshed_agents(self.core), self.core.now())
+            with suppress(StoreError):  # no wait fails for want of a reason
+                self._live = live_agents(await refreshed_agents(self.core), self.core.now())
+                self._why = {}
             self._ask_at = self.core.clock.boottime() + next(self._pauses)
-            self._why = {}
-        unknown = [job for job in late if job.id not in self._why]
-        found = self._why | reasons_by_job(unknown, self._live, self.core.now())
-        self._why = {job.id: found[job.id] for job in late}
+        unknown = [job for job in late if job.id not in self._why] if self._live is not None else []
+        found = self._why | reasons_by_job(unknown, self._live or (), self.core.now())
+        self._why = {job.id: found[job.id] for job in late if job.id in found}
         before, self._told = self._told, self.text
         return self._told if self._told != before else ""
 
