@@ -8,6 +8,7 @@ import asyncio
 import concurrent.futures
 import reprlib
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future
 from contextlib import suppress
@@ -216,8 +217,16 @@ def wait(refs: Sequence[T], num_returns: int = 1) -> tuple[list[T], list[T]]:
     """
     signals = [_signal(ref) for ref in refs]
     wanted = min(num_returns, len(refs))
-    while sum(signal.done() for signal in signals) < wanted:
-        concurrent.futures.wait({signal for signal in signals if not signal.done()}, return_when=FIRST_COMPLETED)
+
+    def are_ready(within: float) -> bool:
+        until = time.monotonic() + within
+        while sum(signal.done() for signal in signals) < wanted:
+            if (left := until - time.monotonic()) <= 0:
+                return False
+            concurrent.futures.wait({signal for signal in signals if not signal.done()}, left, FIRST_COMPLETED)
+        return True
+
+    wait_telling(are_ready, None, lambda: f"{sum(signal.done() for signal in signals)} of {wanted} values are there")
     ready = [at for at, signal in enumerate(signals) if signal.done()][:wanted]
     others = sorted(set(range(len(refs))).difference(ready))
     return [refs[at] for at in ready], [refs[at] for at in others]

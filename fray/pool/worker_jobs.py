@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from fray.cluster import log_printer
 from fray.cluster.job_info import exit_reason, info_of
 from fray.cluster.storage import StorageCluster
 from fray.errors import JobFailed
@@ -194,8 +195,8 @@ class AbsenceWatch:
             self._due = time.monotonic() + next(self._pauses)
             self._explained = set(missing)
             self.why = self._cluster.run(partial(explain_absence, jobs=missing[:_MAX_EXPLAINED]))
-            with above_line():
-                log.warning("pool %s: %d of %d workers are up: %s", self._name, up, up + len(missing), self.why)
+            text = f"pool {self._name}: {up} of {up + len(missing)} workers are up: {self.why}"
+            log_printer.printer.tell(self, partial(_warn, text))
         elif self._explained != set(missing):
             self.why = ""
 
@@ -217,6 +218,11 @@ async def last_words(core: Core, job: JobId) -> str:
             return f"{exit_reason(found.history[-1].exit)} (`fray logs {job}`)"
         await pace.sleep(at_most=0.5)
     return ""
+
+
+def _warn(text: str) -> None:
+    with above_line():
+        log.warning("%s", text)
 
 
 _MAX_REASONS = 3
