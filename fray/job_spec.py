@@ -122,7 +122,8 @@ def _entrypoint(given: object) -> dict[str, Any]:
         python = f"{sys.version_info.major}.{sys.version_info.minor}"
         pickle = base64.b64encode(pickled(entrypoint)).decode()
         return {"callable": {"pickle": pickle, "name": _name_of(entrypoint.callable), "python": python}}
-    raise InvalidInput("entrypoint", given, "make it with Entrypoint.from_callable or Entrypoint.from_binary")
+    remedy = "give a function, Entrypoint.from_callable(function, args=(...)) or Entrypoint.from_binary(program, [...])"
+    raise InvalidInput("entrypoint", given, remedy)
 
 
 def _name_of(function: object) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import builtins
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -228,9 +228,9 @@ class Entrypoint:
         function of `__main__` or a closure travels by value; one of an installed module is imported there.
 
         Raises:
-            InvalidInput: `fn` cannot be called.
+            InvalidInput: `fn` cannot be called, or `args` is not a list of values.
         """
-        return CallableEntrypoint(fn, tuple(args), dict(kwargs or {}))
+        return CallableEntrypoint(fn, _listed(args, "args=(value,)"), dict(kwargs or {}))
 
     @staticmethod
     def from_binary(command: str, args: Sequence[str] = ()) -> BinaryEntrypoint:
@@ -238,8 +238,18 @@ class Entrypoint:
 
         Args:
             command: a path, or a name that is looked up in PATH on the host that runs the job.
+
+        Raises:
+            InvalidInput: `args` is not a list of texts.
         """
-        return BinaryEntrypoint(command, tuple(args))
+        return BinaryEntrypoint(command, _listed(args, 'args=["value"]'))
+
+
+def _listed(args: Iterable[Any], remedy: str) -> tuple[Any, ...]:
+    """Arguments as a tuple. Raises InvalidInput for one alone: a text would go letter by letter."""
+    if isinstance(args, (str, bytes)) or not isinstance(args, Iterable):
+        raise InvalidInput("entrypoint.args", args, f"give a list of them, also of one: {remedy}")
+    return tuple(args)
 
 
 @dataclass(frozen=True)
@@ -256,7 +266,8 @@ class CallableEntrypoint(Entrypoint):
 
     def __post_init__(self) -> None:
         if not builtins.callable(self.callable):
-            raise InvalidInput("entrypoint.callable", self.callable, "give a function, or anything that can be called")
+            remedy = "give the function itself, and its arguments by args=: from_callable(train, args=(3,))"
+            raise InvalidInput("entrypoint.callable", self.callable, remedy)
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,9 @@ def chosen_jobs(app: App, verb: str, texts: Sequence[str], everything: bool, cho
         InvalidInput: a text is no whole id, and nobody can be asked, or has said no.
     """
     if bool(texts) == (everything or bool(chosen)):
-        raise click.UsageError(f"name the jobs to {verb}, or choose them by options")
+        raise click.UsageError(
+            f"name the jobs to {verb}, or choose them by options, such as --name 'sweep-*'; see fray {verb} --help"
+        )
     if texts:
         found = app.run(lambda core: _named(core, texts))
         for text, job in zip(texts, found, strict=True):

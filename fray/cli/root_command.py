@@ -34,6 +34,19 @@ _COMMANDS = {
 }
 
 
+_ELSEWHERE = {
+    **dict.fromkeys(("list", "ls", "jobs", "top"), "ps"),
+    **dict.fromkeys(("launch", "exec", "start", "job"), "run"),
+    **dict.fromkeys(("cancel", "kill", "rm", "delete"), "stop"),
+    **dict.fromkeys(("describe", "show", "get", "inspect"), "status"),
+    **dict.fromkeys(("worker", "join", "up"), "agent"),
+    **dict.fromkeys(("nodes", "workers", "machines"), "agents"),
+    **dict.fromkeys(("down", "leave"), "drain"),
+    **dict.fromkeys(("check", "hello"), "doctor"),
+}
+"""What other systems call these commands."""
+
+
 EXIT_INTERRUPTED = 130
 """The exit code after Ctrl-C, as of a shell: 128 and the number of SIGINT."""
 
@@ -57,6 +70,19 @@ class CommandGroup(click.Group):
         module = importlib.import_module(f"fray.cli.commands.{cmd_name}")
         command: click.Command = module.command
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        word = args[0]
+        if word not in _COMMANDS and not word.startswith("-"):
+            import difflib  # costs some milliseconds, and few mistype
+
+            near = difflib.get_close_matches(word, _COMMANDS, n=1)
+            meant = _ELSEWHERE.get(word) or (near[0] if near else "")
+            hint = f"did you mean `fray {meant}`?" if meant else "`fray --help` lists those there are"
+            ctx.fail(f"there is no command {word!r}; {hint}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

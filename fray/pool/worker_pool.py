@@ -318,7 +318,7 @@ class WorkerPool(Shown):
 
     def _submit(self, calls: list[TaskCall]) -> list[TaskFuture[Any]]:
         if self._ended.is_set():
-            raise PoolClosed("the pool was shut down")
+            raise PoolClosed(f"pool {self._name} was shut down; make another one")
         futures = self._transport.submit(calls, self._limits.most) if calls else []
         self._look_now.set()
         return futures

@@ -55,6 +55,9 @@ def _mounts() -> str:
 
 ACCEPTED_FORMS = "use gs://bucket/prefix, s3://bucket/prefix, file:///path, a plain path, or memory://name"
 
+_SCHEME = re.compile(r"[a-z0-9]+:")
+"""What a URL begins with, and no path that anybody means: `gs:/bucket` is a slip, not a folder."""
+
 _memories: dict[str, MemoryContents] = {}
 
 
@@ -85,7 +88,7 @@ async def open_store(
 def open_backend(root: str, clock: Clock) -> StoreBackend:
     """The backend for `root`, without a request. Raises as `open_store` does."""
     scheme, separator, rest = root.partition("://")
-    if not root or (not separator and re.match(r"[a-z0-9]+:", root)):
+    if not root or (not separator and _SCHEME.match(root)):
         raise InvalidInput("root", root, ACCEPTED_FORMS)
     if not separator:
         return _local(local_folder(root), clock)
@@ -136,8 +139,8 @@ def folder_of_root(root: str) -> Path | None:
 
 
 def root_url(root: str) -> str:
-    """`root` itself if it is a URL; else the `file://` URL of the path, which may begin with `~`."""
-    return root if "://" in root else local_folder(root).as_uri()
+    """`root` itself if it is a URL, or a slip of one; else the `file://` URL of the path, which may begin with `~`."""
+    return root if _SCHEME.match(root) else local_folder(root).as_uri()
 
 
 def local_folder(path: str) -> Path:

@@ -149,12 +149,23 @@ async def _submit(core: Core, spec: JobSpec, choice: WorkspaceChoice | None, std
     from msgspec.structs import replace
 
     from fray.cluster.submission import submit_from_command
+    from fray_agents.tasks.environment import PRIVATE_VAR
     from fray_coordinator.jobs.submission import put_blob
 
     if stdin:
         spec = replace(spec, entrypoint=replace(spec.entrypoint, stdin=await put_blob(core, stdin)))
     [submitted] = await submit_from_command(core, [spec], [choice], tell_stored)
+    if choice is not None and submitted.job.spec.environment.workspace is None and PRIVATE_VAR not in os.environ:
+        _warn_left_behind(spec)
     return submitted.job.id
+
+
+def _warn_left_behind(spec: JobSpec) -> None:
+    """Tell of files that the command names, which are here and will not be where it runs."""
+    here = [word for word in spec.entrypoint.command if not os.path.isabs(word) and os.path.isfile(word)]
+    if here:
+        why = "this folder is no project (it has no pyproject.toml, uv.lock or .git), so nothing goes along"
+        output.echo(f"fray: {', '.join(here)} stays here: {why}; --workspace . takes this folder along", err=True)
 
 
 def _run_on_private_cluster(app: App, spec: JobSpec, stdin: bytes) -> int:
