@@ -209,7 +209,7 @@ def test_failed_jobs_are_submitted_once_more(shell: Shell, tmp_path: Path) -> No
     old = [shell.detached("--name", name, *mine, "--", "sh", "-c", script) for name in ("one", "two")]
     for job in old:
         shell.until_status(job, "failed")
-    assert "failed 1 time (tried again up to 0 times)" in shell("status", old[0]).stdout
+    assert "failed 1 time (not tried again)" in shell("status", old[0]).stdout
     (tmp_path / "mended").touch()
     new = shell("retry", "--failed", *mine).stdout.split()
     for job, before in zip(new, old, strict=True):
@@ -350,6 +350,7 @@ def test_tables_are_drawn_on_a_terminal(shell: Shell) -> None:
 
 
 def test_jobs_that_wait_say_for_what(empty: Shell) -> None:
+    assert empty("ps").stderr == "fray: no job waits or runs; --all lists those that have ended\n"
     job = empty.detached("--name", "waits", "--", "true")
     assert "no live agent in pool default" in empty("status", job).stdout
     assert empty.json("status", job)["waiting"] == [

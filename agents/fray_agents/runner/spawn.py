@@ -123,10 +123,10 @@ def _raise_failure(stage: str, number: int, command: list[str], env: dict[str, s
     places = [cwd] if "/" in program else env.get("PATH", os.defpath).split(":")
     if any(os.path.exists(os.path.join(cwd, place, program)) for place in places):
         raise NotExecutable(NOT_FOUND, f"program {program!r} names an interpreter that is not on this host")
+    place, remedy = "not found on this host", "install it there or give its full path"
     if "/" in program and not os.path.isabs(program):
-        remedy = "take its folder along (--workspace, EnvironmentConfig(workspace=...)) or give a full path"
-        raise NotExecutable(NOT_FOUND, f"there is no program {program!r} in the folder where the job starts; {remedy}")
-    remedy = "install it there or give its full path"
+        place = "is not in the folder where the job starts"
+        remedy = "take its own along (--workspace, EnvironmentConfig(workspace=...)) or give a full path"
     if program in _SHELL_BUILTINS or any(character in _SHELL_CHARACTERS for character in program):
         remedy = 'only a shell understands it: run ["sh", "-c", "..."]'
-    raise NotExecutable(NOT_FOUND, f"program {program!r} not found on this host; {remedy}")
+    raise NotExecutable(NOT_FOUND, f"program {program!r} {place}; {remedy}")

@@ -52,5 +52,7 @@ def _lister(app: App, chosen: JobFilter, everything: bool, limit: int | None, cl
         ]
         rows = [job_row(job, holdings.get(job.id), waiting.get(job.id, ""), now) for job in jobs]
         app.show(data, lambda: output.print_table(JOB_COLUMNS, rows))
+        if not (rows or app.json or everything or chosen):
+            output.echo("fray: no job waits or runs; --all lists those that have ended", err=True)
 
     return show
