@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 def figures(bench: str) -> dict[str, Any]:
     command = [sys.executable, "-m", f"benchmarks.{bench}", "--quick"]
     root = Path(__file__).parents[2]
-    ran = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=100, check=False)
+    ran = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=250, check=False)
     assert ran.returncode == 0, ran.stderr
     found: dict[str, Any] = json.loads(ran.stdout)
     assert found["bench"] == bench

@@ -41,8 +41,10 @@ from fray_coordinator.errors import BadRecord, Fenced
 from fray_coordinator.jobs.logs import read_logs
 from fray_coordinator.queue.receipts import ReceiptLog
 from fray_coordinator.store.buckets import classify_status
-from fray_coordinator.store.interface import ANY
+from fray_coordinator.store.http_connection import HttpAnswer, IncomingAnswer
+from fray_coordinator.store.interface import ANY, BadObject, Unknown
 from fray_coordinator.store.memory import MemoryBackend, MemoryContents
+from fray_coordinator.store.s3_answers import parse_error, parse_page
 from fray_coordinator.store.store import Store
 from fray_layouts import pool_records, records
 from fray_layouts.errors import InvalidInput, Malformed
@@ -189,6 +191,16 @@ def _job_named(job_id: str) -> records.JobRecord:
 def _with_outputs() -> records.JobRecord:
     kept = records.KeptOutputs(key=WorkKeys.outputs("train-1", 2, 0))
     return msgspec.structs.replace(_job_named("train-1"), status="succeeded", outputs=kept)
+
+
+def _answer(data: bytes) -> HttpAnswer:
+    async def received() -> HttpAnswer:
+        answer = IncomingAnswer(1000, lambda size: None)
+        answer.feed(data)
+        answer.end(None)
+        return await answer.received
+
+    return asyncio.run(received())
 
 
 def _messages(requests: bool, data: bytes) -> int:
@@ -341,6 +353,16 @@ READERS = [
         (EnvironmentFailed,),
         zstandard.decompress(packed(file("src/a.py", b"print()"), directory("b"), link("c", "src"))),
     ),
+    Reader("answer of a store", _answer, (Unknown, BadObject), b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"),
+    Reader(
+        "listing of S3",
+        parse_page,
+        (ValueError,),
+        b'<?xml version="1.0"?><ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
+        b"<EncodingType>url</EncodingType><IsTruncated>true</IsTruncated><NextContinuationToken>n</NextContinuationToken>"
+        b"<Contents><Key>a%20b</Key><ETag>e</ETag></Contents></ListBucketResult>",
+    ),
+    Reader("error of S3", parse_error, (), b"<Error><Code>SlowDown</Code><Region>eu-west-1</Region></Error>"),
     Reader(
         "refusal of a store",
         lambda data: classify_status(400, data.decode(errors="replace"), "right", data[:20].decode(errors="replace")),

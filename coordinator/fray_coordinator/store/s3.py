@@ -9,8 +9,8 @@ import hashlib
 from collections.abc import Mapping
 from datetime import datetime
 from email.utils import parsedate_to_datetime
-from urllib.parse import quote, unquote_plus, urlsplit
-from xml.etree.ElementTree import Element, ParseError, fromstring
+from urllib.parse import quote, urlsplit
+from xml.etree.ElementTree import Element
 
 from fray_coordinator.clock import Clock
 from fray_coordinator.per_loop import PerLoop
@@ -44,6 +44,7 @@ from fray_coordinator.store.interface import (
 from fray_coordinator.store.key_rules import MAX_RECORD_BYTES, max_bytes
 from fray_coordinator.store.metering import ROWS_PER_REQUEST
 from fray_coordinator.store.s3_access import S3Access, find_access
+from fray_coordinator.store.s3_answers import S3Row, parse_error, parse_page, parse_xml
 from fray_coordinator.store.s3_signing import query_text, signed_headers
 
 RIGHTS = {
@@ -106,20 +107,19 @@ class S3Backend:
         query = {"list-type": "2", "encoding-type": "url", "prefix": self._location.name(prefix)}
         if after is not None:
             query["start-after"] = self._location.name(after)
-        more = True
-        while more and (limit is None or len(rows) < limit):
+        while limit is None or len(rows) < limit:
             wanted = ROWS_PER_REQUEST if limit is None else min(ROWS_PER_REQUEST, limit - len(rows))
             answer = await self._request("GET", "", {**query, "max-keys": str(wanted)}, right="LIST")
             with parsing_answer("ListObjectsV2"):
-                page = _parse_xml(answer.body, "ListBucketResult")
-                encoded = page.findtext("EncodingType") == "url"
-                found = [self._row(item, encoded, versions) for item in page.iter("Contents")]
-                rows += [row for row in found if row and row.key.startswith(prefix) and row.key > (after or "")]
-                token = page.findtext("NextContinuationToken") or ""
-                more = page.findtext("IsTruncated", str(bool(token))).lower() == "true"
-                if more and token in ("", query.get("continuation-token")):
-                    raise ValueError("the next page is not named")
-            query["continuation-token"] = token
+                page = parse_page(answer.body)
+                names = [row for row in page.rows if self._location.holds(row.name, prefix)]
+                found = [self._row(row, versions) for row in names]
+                if page.token and page.token == query.get("continuation-token"):
+                    raise ValueError("the next page is this one")
+            rows += [row for row in found if row.key > (after or "")]
+            if not page.token:
+                break
+            query["continuation-token"] = page.token
         return rows[:limit]
 
     async def settings(self) -> BucketSettings:
@@ -130,7 +130,7 @@ class S3Backend:
             try:
                 answer = await self._request("GET", "", {what: ""}, right=what, may_be_absent=True)
                 with parsing_answer(f"the question about {what}"):
-                    return Element("Nothing") if answer.status == 404 else _parse_xml(answer.body)
+                    return Element("Nothing") if answer.status == 404 else parse_xml(answer.body)
             except AttemptFailed:
                 unreadable.append(what)
                 return Element("Nothing")
@@ -220,18 +220,11 @@ class S3Backend:
     async def _find_access(self) -> S3Access:
         return await asyncio.to_thread(find_access, self._location.bucket, self._region)
 
-    def _row(self, item: Element, encoded: bool, versions: bool) -> Listed | None:
-        """A row of a listing; None for a name that is not below the root."""
-        name = _text(item, "Key")
-        name = unquote_plus(name) if encoded else name
-        if not self._location.holds(name, ""):
-            return None
-        key = self._location.key(name)
+    def _row(self, row: S3Row, versions: bool) -> Listed:
+        key = self._location.key(row.name)
         if not versions:
             return Listed(key)
-        return Listed(
-            key, checked_version(_text(item, "ETag")), datetime.fromisoformat(_text(item, "LastModified")).timestamp()
-        )
+        return Listed(key, checked_version(row.etag), datetime.fromisoformat(row.last_modified).timestamp())
 
 
 def _precondition(expect: Expectation) -> dict[str, str]:
@@ -246,33 +239,9 @@ def _object(answer: HttpAnswer) -> Object:
         return Object(answer.body, checked_version(answer.headers.get("etag")), updated)
 
 
-def _parse_xml(body: bytes, kind: str | None = None) -> Element:
-    """An answer's body, its tags without their namespace. Raises `ValueError` for what is no XML, or no `kind`."""
-    try:
-        root = fromstring(body)
-    except ParseError as error:
-        raise ValueError(f"it is no XML: {error}") from error
-    for element in root.iter():
-        element.tag = element.tag.rpartition("}")[2]
-    if kind not in (None, root.tag):
-        raise ValueError(f"it is no {kind}, but a {root.tag[:100]}")
-    return root
-
-
-def _text(item: Element, name: str) -> str:
-    text = item.findtext(name)
-    if not text:
-        raise ValueError(f"{name} is missing")
-    return text
-
-
 def _error(answer: HttpAnswer) -> tuple[str, str, str]:
-    """The code, the message and the bucket's region that an answer of failure tells; its text, if it is another's."""
+    """The code, the message and the bucket's region that an answer tells; nothing of a success."""
     if answer.status < 300:
         return "", "", ""
-    region = answer.headers.get("x-amz-bucket-region", "")
-    try:
-        told = _parse_xml(answer.body, "Error")
-    except ValueError:
-        return "", answer.body.decode(errors="replace"), region
-    return told.findtext("Code", ""), told.findtext("Message", ""), region or told.findtext("Region", "")
+    code, message, region = parse_error(answer.body)
+    return code, message, answer.headers.get("x-amz-bucket-region") or region
