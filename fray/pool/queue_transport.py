@@ -62,7 +62,7 @@ class QueueTransport:
         self._name = name
         self._tasks = TaskKeys.of(namespace, name, self._incarnation)
         self._queue: FileQueue[queue_worker.QueuedTask] = FileQueue(
-            cluster.root, name=name, namespace=namespace, incarnation=self._incarnation
+            cluster.root, name=name, namespace=namespace, incarnation=self._incarnation, durable=True
         )
         self._worker = JobRequest(
             name=name,

@@ -71,7 +71,7 @@ class QueueWorker:
         self._cluster = cluster
         self._idle = idle
         self._queue: FileQueue[QueuedTask] = FileQueue(
-            cluster.root, name=name, namespace=cluster.namespace, incarnation=incarnation
+            cluster.root, name=name, namespace=cluster.namespace, incarnation=incarnation, durable=True
         )
         self._pool = (cluster.namespace, name, incarnation)
         self._tasks = TaskKeys.of(*self._pool)

@@ -125,6 +125,12 @@ class Queue(Shown, Generic[T]):
                 0.4 of them are left when this returns.
             wait: seconds to wait for an item.
         """
+        _wait(wait)
+        engine = self._engine.opened()
+        if engine is not None and (taken := engine.take_now(lease_timeout)) is not None:
+            lease = sync.run_unsuspended(self._blocking._leased(taken))
+            if lease is not None:
+                return lease
         return sync.run_unsuspended(self._blocking.pop(lease_timeout, wait))
 
     def pop_many(self, count: int, lease_timeout: float = 60.0, wait: float = 0.0) -> list[Lease[T]]:
@@ -139,7 +145,9 @@ class Queue(Shown, Generic[T]):
         return sync.run_unsuspended(self._blocking.pop_many(count, lease_timeout, wait))
 
     def done(self, lease: Leases[T]) -> None:
-        """The work is done: the item never comes back. Returns when that has been written.
+        """The work is done: the item never comes back.
+
+        Returns when that is stored, or noted to be stored within a moment; `FileQueue` says which.
 
         Args:
             lease: one, or several, which is quicker.
@@ -148,6 +156,10 @@ class Queue(Shown, Generic[T]):
             UnknownLease: it was done or released before, ran out (LeaseLost: and another has the item), or is not of
                 this queue. It names those of which this is so (`leases`); the others are done.
         """
+        engine = self._engine.opened()
+        if engine is not None and isinstance(lease, Lease) and engine.done_now([lease.lease_id]):
+            lease.ended = True
+            return
         sync.run_unsuspended(self._blocking.done(lease))
 
     def release(self, lease: Leases[T], failed: bool = True) -> None:
@@ -289,6 +301,10 @@ class AsyncQueue(Generic[T]):
         _check_count("count", count)
         timeout = _seconds("lease_timeout", lease_timeout)
         longest = _wait(wait)
+        engine = self._queue._engine.opened()
+        ready = engine.take_now(timeout) if count == 1 and engine is not None else None
+        if ready is not None and (lease := await self._leased(ready)) is not None:
+            return [lease]
         while taken := await self._on(lambda engine: engine.take(count, timeout, longest)):
             if leases := [lease for one in taken if (lease := await self._leased(one)) is not None]:
                 return leases
@@ -296,6 +312,10 @@ class AsyncQueue(Generic[T]):
 
     async def done(self, lease: Leases[T]) -> None:
         """`Queue.done`, as a coroutine."""
+        engine = self._queue._engine.opened()
+        if engine is not None and isinstance(lease, Lease) and engine.done_now([lease.lease_id]):
+            lease.ended = True
+            return
         await self._ended(lease, lambda engine, leases: engine.done(leases))
 
     async def release(self, lease: Leases[T], failed: bool = True) -> None:

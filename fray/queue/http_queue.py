@@ -25,6 +25,8 @@ from fray_coordinator.queue.delivery import take_or_return
 from fray_coordinator.queue.errors import QueueNotFound
 from fray_layouts.queue_keys import QueueKeys
 
+_NOT_SERVED = ("close", "push_now", "take_now", "done_now")
+"""Methods of an engine that are for its own process."""
 _MAX_CONCURRENCY = 10_000
 """Calls of one queue under way at a time: nearly all of them wait for an item, so there may be as many as clients."""
 
@@ -84,6 +86,12 @@ class HttpEngine:
     async def take(self, count: int, timeout: float, wait: float, process: str = "") -> list[Delivery]:
         taking = self._call("take", count, timeout, wait, process or client_id())
         return await take_or_return(taking, self._return)
+
+    def take_now(self, timeout: float) -> None:
+        return None
+
+    def done_now(self, leases: Sequence[str]) -> bool:
+        return False
 
     async def done(self, leases: Sequence[str]) -> None:
         await self._call("done", leases)
@@ -228,7 +236,7 @@ class _ServedEngine:
         self._engine = engine
 
     def __getattr__(self, method: str) -> Callable[..., Coroutine[Any, Any, Any]]:
-        if method.startswith("_") or not hasattr(QueueEngine, method) or method in ("close", "push_now"):
+        if method.startswith("_") or not hasattr(QueueEngine, method) or method in _NOT_SERVED:
             raise AttributeError(method)
 
         async def call(*args: Any) -> Any:

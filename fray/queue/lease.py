@@ -64,7 +64,7 @@ class Lease(Generic[T]):
     ended: bool = field(default=False, repr=False)
 
     def done(self) -> None:
-        """Complete the item: it never comes back. Returns when that is stored. Raises as `Queue.done`.
+        """Complete the item: it never comes back. Raises as `Queue.done`.
 
         For many leases at once `queue.done(leases)` is quicker: it writes once for items that were stored together.
         """

@@ -102,6 +102,12 @@ class MemoryEngine:
             await self._clock.sleep(min(POLL_INTERVAL, wait))
         return taken
 
+    def take_now(self, timeout: float) -> None:
+        return None
+
+    def done_now(self, leases: Sequence[str]) -> bool:
+        return False
+
     async def done(self, leases: Sequence[str]) -> None:
         self._each_held(leases, self._complete)
 

@@ -24,6 +24,7 @@ from fray_coordinator.queue.consumer import Consumer
 from fray_coordinator.queue.delivery import Delivery, EncodedItem
 from fray_coordinator.queue.doorbell import QueueDoorbell
 from fray_coordinator.queue.errors import UnknownLease
+from fray_coordinator.queue.handout import Handout
 from fray_coordinator.queue.held_segment import HeldSegment
 from fray_coordinator.queue.open_queue import OpenQueue, open_queue, standalone_core
 from fray_coordinator.queue.poison_isolation import PoisonIsolation
@@ -244,8 +245,13 @@ class QueueWorld(Stage):
             queue = await self._open(owner, self.drawn_clock(draw))
             consumer = self.consumers[owner] = Consumer(queue, QueueDoorbell(queue))
             gate = PoisonIsolation()
+            handout = Handout(queue, consumer, gate)
             while True:
                 with self._troubled():
+                    if draw.random() < 0.5:
+                        await self._work_ahead(owner, queue, consumer, handout, draw)
+                        continue
+                    await handout.settle()
                     taken = await consumer.take(
                         draw.choice([1, 1, 3, 6]), TIMEOUT, gate, wait=draw.choice([0.0, 5.0]) if self.stormy else 60.0
                     )
@@ -286,6 +292,21 @@ class QueueWorld(Stage):
             if draw.random() < 0.2:
                 await consumer.extend(delivery.id, TIMEOUT)
         return True
+
+    async def _work_ahead(
+        self, owner: Participant, queue: OpenQueue, consumer: Consumer, handout: Handout, draw: random.Random
+    ) -> None:
+        """Some items one by one, as `pop` and `done` do it; what is noted may be lost, and comes back then."""
+        for _ in range(draw.choice([1, 3, 6])):
+            ready = handout.pop(TIMEOUT)
+            for delivery in [ready] if ready else await handout.refill(TIMEOUT, 0.0):
+                if not await self._work(owner, queue, consumer, delivery, draw):
+                    handout.forget([delivery.id])
+                elif handout.done([delivery.id]):
+                    self.note(owner.name, "noted", f"{delivery.item.body.decode()} {delivery.id}")
+                else:
+                    handout.forget([delivery.id])
+                    await self._acknowledge(owner, consumer, [delivery])
 
     async def _acknowledge(self, owner: Participant, consumer: Consumer, done: list[Delivery]) -> None:
         """Complete items, however often that has to be asked for; those whose lease is lost are another's."""

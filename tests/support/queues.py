@@ -36,6 +36,14 @@ def _counting(claims: dict[str, int]) -> None:
             return result
 
         setattr(scanner, name, counted)
+    at_once = scanner.claim_batch
+
+    def counted_batch(*given: Any) -> Any:
+        results = at_once(*given)
+        claims["won"] += sum(isinstance(result, HeldSegment) for result in results.values())
+        return results
+
+    scanner.claim_batch = counted_batch
 
 
 def main(root: str, seconds: float, threads: int) -> None:

@@ -91,7 +91,12 @@ def trusted_until(sent: float, timeout: float) -> float:
 
 def leaves_enough(remaining: float, timeout: float) -> bool:
     """Whether what remains of a lease is enough for an item that is handed out for `timeout` seconds."""
-    return remaining >= (1 - TRUSTED_SHARE) * timeout
+    return remaining >= shortest_remaining(timeout)
+
+
+def shortest_remaining(timeout: float) -> float:
+    """Seconds that a lease has at least when an item is handed out for `timeout` seconds."""
+    return (1 - TRUSTED_SHARE) * timeout
 
 
 def is_done(lease: QueueLease, item: int) -> bool:

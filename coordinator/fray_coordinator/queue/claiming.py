@@ -1,5 +1,6 @@
 """Claims of segments: first the lease is written, then the segment is read; without one the lease is deleted again."""
 
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 
 from fray_coordinator.errors import BadRecord
@@ -9,6 +10,7 @@ from fray_coordinator.queue.held_segment import HeldSegment, SegmentContent
 from fray_coordinator.queue.open_queue import OpenQueue
 from fray_coordinator.store.interface import NameAbsent, Object
 from fray_coordinator.store.records import Stored
+from fray_layouts import codec
 from fray_layouts.errors import Malformed
 from fray_layouts.queue_keys import SegmentName
 from fray_layouts.queue_records import QueueLease, decode_segment
@@ -47,6 +49,35 @@ async def take_over(
     return await _write(queue, segment, wanted, lease)
 
 
+def claim_batch(
+    queue: OpenQueue, segments: Sequence[str], timeout: float
+) -> dict[str, HeldSegment | Awaitable[HeldSegment | None]]:
+    """Claim segments that were listed without a lease, in the caller's thread, where storage can do that.
+
+    Those that certainly are claimed, by name, or what is left to be awaited of their claims. The others are left to
+    `claim`, which finds out what became of them.
+    """
+    keys, store, sent = queue.keys, queue.core.store, queue.core.clock.boottime()
+    lease = codec.successor(rules.claimed(_nonce(queue), queue.holder, timeout), _nonce(queue), None)
+    created = store.create_batch([keys.lease(segment) for segment in segments], codec.encode(lease))
+    claimed = [segment for segment in segments if keys.lease(segment) in created]
+    contents = store.read_batch([keys.segment(segment) for segment in claimed])
+    results: dict[str, HeldSegment | Awaitable[HeldSegment | None]] = {}
+    for segment in claimed:
+        key, found = keys.lease(segment), contents.get(keys.segment(segment))
+        applied = created[key]
+        updated = store.now() if applied.updated is None else applied.updated
+        stored = Stored(key, lease, {}, applied.version, updated)
+        if found is None or looks_late(SegmentName.time_of(segment), found.updated, queue.settings.quarantine):
+            results[segment] = _opened(queue, segment, stored, sent)
+            continue
+        try:
+            results[segment] = HeldSegment(queue, segment, stored, sent, content_of(segment, found))
+        except Malformed:
+            results[segment] = _opened(queue, segment, stored, sent)
+    return results
+
+
 async def _write(
     queue: OpenQueue, segment: str, wanted: QueueLease, current: Stored[QueueLease] | None
 ) -> HeldSegment | ClaimLost | None:
@@ -55,23 +86,26 @@ async def _write(
     written = await queue.core.records.write(key, QueueLease, wanted, current, one_of_many=True)
     if not written.wrote or written.stored is None:
         return ClaimLost(written.stored)
+    return await _opened(queue, segment, written.stored, sent)
+
+
+async def _opened(queue: OpenQueue, segment: str, lease: Stored[QueueLease], sent: float) -> HeldSegment | None:
+    """The segment that was claimed by this lease; None if nothing is left to do in it. Raises BadRecord."""
     try:
         content = await read_segment(queue, segment)
     except BadRecord as error:
-        await queue.core.records.write(
-            written.stored.key, QueueLease, rules.set_aside(wanted, str(error)), written.stored
-        )
+        await queue.core.records.write(lease.key, QueueLease, rules.set_aside(lease.record, str(error)), lease)
         raise
     if content is None:
-        await discard_lease(queue, written.stored)
+        await discard_lease(queue, lease)
         return None
     if await _was_finished(queue, segment, content):
         if isinstance(await queue.core.store.delete(queue.keys.segment(segment), content.version), NameAbsent):
-            await discard_lease(queue, written.stored)
+            await discard_lease(queue, lease)
         return None
-    if rules.is_complete(wanted, SegmentName.items_of(segment)):
+    if rules.is_complete(lease.record, SegmentName.items_of(segment)):
         return None
-    return HeldSegment(queue, segment, written.stored, sent, content)
+    return HeldSegment(queue, segment, lease, sent, content)
 
 
 async def read_segment(queue: OpenQueue, segment: str) -> SegmentContent | None:

@@ -6,7 +6,7 @@ complete segment goes to the collector. At the end everything is given back.
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -19,7 +19,7 @@ from fray_coordinator.queue.collector import Collector
 from fray_coordinator.queue.dead_letters import DeadLetterWriter
 from fray_coordinator.queue.delivery import Delivery, take_or_return
 from fray_coordinator.queue.doorbell import QueueDoorbell
-from fray_coordinator.queue.errors import LeaseLost
+from fray_coordinator.queue.errors import LeaseLost, UnknownLease
 from fray_coordinator.queue.held_segment import HeldSegment, HeldSegments, OutItem
 from fray_coordinator.queue.open_queue import OpenQueue
 from fray_coordinator.queue.poison_isolation import PoisonIsolation
@@ -92,11 +92,11 @@ class Consumer:
         try:
             while len(taken) < count and isolation.admits(False):
                 held = self._segments.next()
-                if held is None:
+                if held is None or self._scanner.released_before(held.name):
                     found = await self._scanner.find(count - len(taken), timeout, patient)
                     for segment in found:
                         self._segments.add(segment)
-                    if not found:
+                    if not found and held is None:
                         break
                 elif not isolation.admits(held.lease.record.suspect):
                     break
@@ -165,6 +165,23 @@ class Consumer:
             elif isinstance(result, ClaimLost) and result.lease is not None:
                 self._scanner.released(held.name, result.lease)
 
+    def put_back(self, leases: Sequence[str]) -> None:
+        """Have items that nobody has seen handed out next, in the order in which they were."""
+        for lease in reversed(leases):
+            if self.has_out(lease):
+                self._segments.put_back(self._segments.delivered(lease)[0])
+
+    def has_out(self, lease: str) -> bool:
+        """Whether the item of this lease is out."""
+        with suppress(UnknownLease):
+            return bool(self._segments.delivered(lease))
+        return False
+
+    async def give_back_unused(self) -> None:
+        """Give back segments of one item that nobody asked for."""
+        unused = [held for held in self.held.values() if held.is_idle and list(held.ready) == [0]]
+        await map_concurrently(unused, self._segments.give_back)
+
     def pushed(self) -> None:
         """Note that this process itself pushed something."""
         self._scanner.pushed()
@@ -207,13 +224,17 @@ class Consumer:
         item.segment.leave(item)
         self._segments.settle(item.segment)
 
+    async def clear(self) -> None:
+        """Delete what this process finished, so that others count it no more."""
+        with suppress(FrayError):
+            await self._collector.clear()
+
     async def close(self) -> None:
         """Give everything back; what was started but not done does not count."""
         if self._maintenance is not None:
             self._maintenance.cancel()
         await map_concurrently(list(self.held.values()), self._segments.give_back)
-        with suppress(FrayError):
-            await self._collector.clear()
+        await self.clear()
         await self._dead_letters.close()
         await self._doorbell.close()
 

@@ -238,11 +238,16 @@ class HeldSegments:
 
     def next(self) -> HeldSegment | None:
         """The oldest segment that may have items to hand out; None if none has."""
-        return min(self._stocked.values(), key=lambda held: held.name, default=None)
+        return self._stocked[min(self._stocked)] if self._stocked else None
 
     def skip(self, held: HeldSegment) -> None:
         """Take no more items of this segment, until one is released."""
         self._stocked.pop(held.name, None)
+
+    def put_back(self, item: OutItem) -> None:
+        """Have an item that was handed out handed out next."""
+        item.segment.put_back(item)
+        self._stocked[item.segment.name] = item.segment
 
     def lose(self, held: HeldSegment) -> None:
         """Hold a segment no longer whose claim is lost."""

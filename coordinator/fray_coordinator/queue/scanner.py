@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from fray_coordinator.concurrency import map_concurrently
 from fray_coordinator.errors import BadRecord, StoreUnavailable, is_outage
 from fray_coordinator.protocol import queue_lease as rules, queue_scan as scan
-from fray_coordinator.queue.claiming import ClaimLost, claim, take_over
+from fray_coordinator.queue.claiming import ClaimLost, claim, claim_batch, take_over
 from fray_coordinator.queue.collector import Collector
 from fray_coordinator.queue.contention import Contention
 from fray_coordinator.queue.doorbell import RING_INTERVAL, QueueDoorbell
@@ -30,8 +30,8 @@ LISTING_PAGE = 1000
 """Names that one request lists: what GCS and S3 answer at most."""
 LOCAL_LISTING_PAGE = 5000
 """The same on local files, where a listing reads whole folders anyway."""
-MAX_CLAIMS = 16
-"""Segments claimed at a time; their requests go out together."""
+MAX_CLAIMS = 64
+"""Segments claimed at a time: what a consumer that hands items out ahead works off in a moment."""
 MAX_LEASE_READS = 32
 """Leases of others read in one scan, so that a scan ends soon however many consumers there are."""
 FIRST_READ_DELAY = 10.0
@@ -72,6 +72,7 @@ class SegmentScanner:
         self._free: deque[str] = deque()
         self._claiming: set[str] = set()
         self._watched: dict[str, WatchedLease] = {}
+        self._released: set[str] = set()  # by this process, and not looked at since
         self._finished: set[str] = set()
         self._failure: Exception | None = None
         self._reached = ""
@@ -132,6 +133,11 @@ class SegmentScanner:
         """Note that a segment can be claimed again, by its lease."""
         now = self._queue.core.clock.boottime()
         self._watched[segment] = WatchedLease(now, now, lease)
+        self._released.add(segment)
+
+    def released_before(self, segment: str) -> bool:
+        """Whether this process released something that comes before the segment; `find` looks at it first."""
+        return bool(self._released) and min(self._released) < segment
 
     # --- claiming
 
@@ -153,15 +159,24 @@ class SegmentScanner:
     async def _claim(self, chosen: list[str], timeout: float) -> list[HeldSegment]:
         self._left_to_others = False
         self._claiming.update(chosen)
+        begun = claim_batch(self._queue, chosen, timeout)
+
+        async def ended(segment: str) -> HeldSegment | ClaimLost | StoreUnavailable | None:
+            claimed = begun.get(segment)
+            if isinstance(claimed, HeldSegment):
+                return claimed
+            return await self._tried(segment, claimed or claim(self._queue, segment, timeout))
+
         try:
-            results = await map_concurrently(
-                chosen, lambda segment: self._tried(segment, claim(self._queue, segment, timeout))
-            )
+            if len(held := [one for one in begun.values() if isinstance(one, HeldSegment)]) == len(chosen):
+                self.contention.won_claims()
+                return held
+            results = await map_concurrently(chosen, ended)
         finally:
             self._claiming.difference_update(chosen)
         lost = [(s, r.lease) for s, r in zip(chosen, results, strict=True) if isinstance(r, ClaimLost)]
         if lost:
-            self._note_lost(lost)
+            self._note_lost(lost, is_old=2 * len(lost) >= len(chosen))
         else:
             self.contention.won_claims()
         won = [result for result in results if isinstance(result, HeldSegment)]
@@ -185,8 +200,8 @@ class SegmentScanner:
             self._failure = error
         return None
 
-    def _note_lost(self, lost: list[tuple[str, Stored[QueueLease] | None]]) -> None:
-        """Remember who won, and that the listing is old."""
+    def _note_lost(self, lost: list[tuple[str, Stored[QueueLease] | None]], is_old: bool) -> None:
+        """Remember who won. is_old: so many claims were lost that the listing is of no use any more."""
         now = self._queue.core.clock.boottime()
         for segment, lease in lost:
             self._watched[segment] = WatchedLease(now, _first_read_at(now), lease)
@@ -194,7 +209,8 @@ class SegmentScanner:
         self._left_to_others = self.contention.others_take(len(self._free))
         if self._left_to_others:
             self.contention.scanned_in_vain()
-        self._drop_listing()
+        if is_old or self._left_to_others:
+            self._drop_listing()
 
     def _is_old(self) -> bool:
         return self._queue.core.clock.boottime() > self._listed_at + scan.MAX_LISTING_AGE
@@ -211,6 +227,7 @@ class SegmentScanner:
     async def _claim_released(self, timeout: float) -> HeldSegment | None:
         """Claim the oldest segment that was released or whose lease expired."""
         now = self._queue.core.clock.boottime()
+        self._released.clear()
         due = sorted(segment for segment, watched in self._watched.items() if watched.due <= now)
         if len(due) > 1 and not self._queue.core.store.local:
             due = await self._still_leased(due)

@@ -219,10 +219,10 @@ class Store:
     # --- many small objects at once, in the caller's thread; what is not certain is left to the verbs above
 
     def create_batch(self, keys: Sequence[str], data: bytes) -> dict[str, Applied]:
-        """Create objects that all hold `data`; those that certainly were, by key: none where requests take time."""
-        for key in keys:
-            check_key(key)
-            check_written(key, len(data))
+        """Create objects that all hold `data`; those that certainly were, by key: none where requests take time.
+
+        keys: as `fray_layouts` makes them; `put` says what is wrong with others.
+        """
         created = batches.create(keys, data) if (batches := self._backend.batches) is not None else {}
         self.usage.writes += len(created)
         return created

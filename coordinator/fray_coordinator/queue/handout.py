@@ -1,0 +1,216 @@
+"""The handout of a consumer: items taken ahead, and acknowledgements that are written together.
+
+Whoever works through items one by one would otherwise wait for the storage three times each. So a process that is quick
+takes as many as it will have worked through in a moment, and hands them out without a request, in any thread. What it
+acknowledges is noted, and written with what comes after it, within `ACKNOWLEDGE_WITHIN`: if the process dies before
+that, those items are delivered again. Everything but the next item and its acknowledgement first writes what is noted,
+and puts back what was taken ahead, so that nobody sees a difference but in speed.
+"""
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Sequence
+
+from fray_coordinator.backoff import STORE_PAUSES, backoff
+from fray_coordinator.clock import Clock
+from fray_coordinator.protocol import queue_lease as rules
+from fray_coordinator.queue.consumer import Consumer
+from fray_coordinator.queue.delivery import Delivery
+from fray_coordinator.queue.errors import UnknownLease
+from fray_coordinator.queue.open_queue import OpenQueue
+from fray_coordinator.queue.poison_isolation import PoisonIsolation
+from fray_layouts.errors import FrayError
+
+ACKNOWLEDGE_WITHIN, LOCAL_ACKNOWLEDGE_WITHIN = 1.0, 0.02
+"""Seconds after which noted acknowledgements are written: on a bucket, where one write of many costs what one of a
+single item does and a name is written once a second, and on local files."""
+WRITE_MARGIN = 5.0
+"""Seconds that a lease must have left for its acknowledgement to be noted: that much a write may take now and then."""
+AHEAD_SECONDS = 0.2
+"""Seconds of work that are taken ahead: others wait for these items no longer than that."""
+MAX_AHEAD = 256
+"""Items taken ahead at most: with so many, what is done once for all of them costs nothing for each."""
+RETURN_AFTER = 1.0
+"""Seconds after which what was taken ahead goes back when nobody asks for it."""
+
+log = logging.getLogger("fray")
+
+
+class Handout:
+    """One process's next items of one queue. `pop` and `done` may be called in any thread, the others in the loop.
+
+    Args:
+        durable: nothing is taken ahead or noted, so each item and each acknowledgement is the consumer's.
+    """
+
+    def __init__(self, queue: OpenQueue, consumer: Consumer, isolation: PoisonIsolation, durable: bool = False) -> None:
+        self._clock: Clock = queue.core.clock
+        self._now = queue.core.now
+        self._consumer = consumer
+        self._isolation = isolation
+        self._durable = durable
+        self._window = LOCAL_ACKNOWLEDGE_WITHIN if queue.core.store.local else ACKNOWLEDGE_WITHIN
+        self._loop = asyncio.get_running_loop()
+        self._lock = threading.Lock()
+        self._flushing = asyncio.Lock()
+        self._ready: deque[tuple[Delivery, float]] = deque()  # taken ahead; and until when each may be handed out
+        self._timeout = 0.0  # that they were taken for
+        self._out: dict[str, float] = {}  # by lease: until when its acknowledgement may be noted
+        self._done: list[str] = []
+        self._popped = 0
+        self._ahead = 1
+        self._filled_at = self._popped_then = 0.0
+        self._writing: asyncio.Task[None] | None = None
+        self._returning: asyncio.Task[None] | None = None
+
+    # --- in any thread
+
+    def pop(self, timeout: float) -> Delivery | None:
+        """The next item that was taken ahead for such a time-out; None if there is none: then `refill`."""
+        with self._lock:
+            if not self._ready or timeout != self._timeout or self._clock.boottime() > self._ready[0][1]:
+                return None
+            delivery, _ = self._ready.popleft()
+            self._popped += 1
+            return delivery
+
+    def done(self, leases: Sequence[str]) -> bool:
+        """Note that these items are done; False unless that may be said of all: then the consumer is to be asked."""
+        with self._lock:
+            now = self._clock.boottime()
+            if self._durable or len(set(leases)) < len(leases):
+                return False
+            if not all(now < self._out.get(lease, 0.0) for lease in leases):
+                return False
+            for lease in leases:
+                del self._out[lease]
+            is_first = not self._done
+            self._done += leases
+        if is_first:
+            self._wake()
+        return True
+
+    # --- in the loop
+
+    async def refill(self, timeout: float, wait: float) -> list[Delivery]:
+        """The next item, as `Consumer.take` gives it; more may be taken ahead. What is noted is written if none is."""
+        if (delivery := self.pop(timeout)) is not None:
+            return [delivery]  # another thread was here first
+        self._put_back()
+        wanted = self._wanted()
+        taken = await self._consumer.take(wanted, timeout, self._isolation, 0.0 if self._done else wait)
+        if not taken and self._done:
+            await self.flush()
+            taken = await self._consumer.take(wanted, timeout, self._isolation, wait)
+        if not taken:
+            return []
+        with self._lock:
+            self._timeout = timeout
+            self._popped += 1
+            self._filled_at, self._popped_then = self._clock.boottime(), self._popped
+            shift = self._filled_at - self._now()  # from the storage's time to the clock's
+            for delivery in taken:
+                self._out[delivery.id] = delivery.deadline + shift - WRITE_MARGIN
+                self._ready.append((delivery, delivery.deadline + shift - rules.shortest_remaining(timeout)))
+            first, _ = self._ready.popleft()
+        if self._ready and (self._returning is None or self._returning.done()):
+            self._returning = asyncio.ensure_future(self._return_unused())
+        return [first]
+
+    async def settle(self) -> None:
+        """Write what is noted, and put back what was taken ahead: before anything else is asked of the consumer."""
+        self._put_back()
+        await self.flush()
+
+    async def flush(self) -> None:
+        """Write what is noted. Raises StoreError; then it is still noted."""
+        async with self._flushing:
+            with self._lock:
+                noted, self._done = self._done, []
+            todo = [lease for lease in noted if self._consumer.has_out(lease)]
+            try:
+                if todo:
+                    await self._consumer.done(todo)
+            except UnknownLease as error:
+                log.warning("%d items that were done are delivered again: their leases were lost", len(error.leases))
+            except BaseException:
+                with self._lock:
+                    self._done = todo + self._done
+                raise
+
+    def forget(self, leases: Sequence[str] | None = None) -> None:
+        """Note that these leases, or all, are ended by other means."""
+        with self._lock:
+            for lease in list(self._out) if leases is None else leases:
+                self._out.pop(lease, None)
+
+    async def close(self) -> None:
+        """Settle; what cannot be written now comes back when its lease runs out."""
+        for task in (self._writing, self._returning):
+            if task is not None:
+                task.cancel()
+        try:
+            await self.settle()
+        except FrayError as error:
+            log.warning("%d items that were done are delivered again: %s", len(self._done), error)
+
+    # --- inside
+
+    def _wanted(self) -> int:
+        """Items to take: as many as were worked through in `AHEAD_SECONDS`, and never many more than last time."""
+        worked = self._clock.boottime() - self._filled_at
+        handed_out = self._popped - self._popped_then + 1
+        pace = AHEAD_SECONDS * handed_out / worked if worked > 0 else MAX_AHEAD
+        most = 1 if self._durable or not self._popped else MAX_AHEAD
+        self._ahead = max(1, min(2 * self._ahead, int(pace), most))
+        return self._ahead
+
+    def _put_back(self) -> None:
+        with self._lock:
+            ready, self._ready = self._ready, deque()
+            for delivery, _ in ready:
+                self._out.pop(delivery.id, None)
+        self._consumer.put_back([delivery.id for delivery, _ in ready])
+
+    def _wake(self) -> None:
+        try:
+            here = asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            here = False
+        if here:
+            self._begin_writing()
+        else:
+            self._loop.call_soon_threadsafe(self._begin_writing)
+
+    def _begin_writing(self) -> None:
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.ensure_future(self._write_what_is_noted())
+
+    async def _write_what_is_noted(self) -> None:
+        pauses = backoff(*STORE_PAUSES)
+        pause = self._window
+        while True:
+            await self._clock.sleep(pause)
+            try:
+                await self.flush()
+            except FrayError as error:
+                log.warning("acknowledgements wait for the storage: %s", error)
+            except Exception:
+                log.exception("acknowledgements were not written, and are tried again")
+            else:
+                pauses, pause = backoff(*STORE_PAUSES), self._window
+                if not self._done:
+                    return
+                continue
+            pause = next(pauses)
+
+    async def _return_unused(self) -> None:
+        """Give back what was taken ahead once nobody has asked for a while."""
+        while self._ready:
+            before = self._popped
+            await self._clock.sleep(RETURN_AFTER)
+            if self._popped == before:
+                self._put_back()
+                await self._consumer.give_back_unused()

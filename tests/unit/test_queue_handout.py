@@ -1,0 +1,159 @@
+"""The handout: items taken ahead, acknowledgements written together, and what becomes of both when a process ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from fray_coordinator.queue.handout import ACKNOWLEDGE_WITHIN, RETURN_AFTER, Handout
+from tests.support.queue_processes import NAMES, Hand, hand
+from tests.support.virtual import Cluster, Way
+
+TIMEOUT = 60.0
+
+
+async def worker(cluster: Cluster, durable: bool = False) -> tuple[Hand, Handout, Way]:
+    one = await hand(cluster)
+    return one, Handout(one.queue, one.consumer, one.isolation, durable), cluster.ways[-1]
+
+
+async def work(cluster: Cluster, one: Hand, handout: Handout, items: int, seconds: float = 0.0) -> list[str]:
+    """Take, work for so long, and acknowledge, one by one; the items."""
+    done: list[str] = []
+    while len(done) < items:
+        ready = handout.pop(TIMEOUT)
+        for delivery in [ready] if ready else await handout.refill(TIMEOUT, 5.0):
+            await cluster.clock.sleep(seconds)
+            if not handout.done([delivery.id]):
+                await one.consumer.done([delivery.id])
+            done.append(delivery.item.body.decode())
+    return done
+
+
+def paid(way: Way, since: int) -> Counter[str]:
+    return Counter(verb for verb, _ in way.asked[since:] if verb not in ("delete", "unchanged"))
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.02])
+async def test_items_pushed_one_by_one_cost_two_requests_each_and_some_for_all(
+    cluster: Cluster, seconds: float
+) -> None:
+    one, handout, way = await worker(cluster)
+    await one.push(*map(str, range(400)), batch=1)
+    before = len(way.asked)
+    assert await work(cluster, one, handout, 400, seconds) == [str(number) for number in range(400)]
+    await handout.settle()
+    asked = paid(way, before)
+    assert asked["get"] <= 403, "each segment; and the bell"
+    assert asked["put"] + asked["list"] <= 400 + 5 + 400 * seconds / ACKNOWLEDGE_WITHIN, "claims; receipts, listings"
+
+
+@pytest.mark.parametrize(("consuming", "most"), [(2, 2.2), (8, 2.5)])
+async def test_many_consumers_that_run_behind_ask_for_little_more(
+    cluster: Cluster, consuming: int, most: float
+) -> None:
+    """What they ask for more are claims that another won."""
+    workers = [await worker(cluster) for _ in range(consuming)]
+    for _, handout, _ in workers:
+        assert await handout.refill(TIMEOUT, 0.0) == []  # whoever is new reads what others left
+    items = 400 * consuming
+    await workers[0][0].push(*map(str, range(items)), batch=1)
+    before, done = [len(way.asked) for _, _, way in workers], list[str]()
+
+    async def until_all_are_done(one: Hand, handout: Handout) -> None:
+        while len(done) < items:
+            done.extend(await work(cluster, one, handout, 1, 0.02))
+
+    working = [asyncio.create_task(until_all_are_done(one, handout)) for one, handout, _ in workers]
+    while len(done) < items:
+        await cluster.clock.sleep(0.1)
+    asked = sum((paid(way, begun) for (_, _, way), begun in zip(workers, before, strict=True)), Counter[str]())
+    for task in working:
+        task.cancel()
+    assert Counter(done) == Counter(map(str, range(items)))
+    assert asked.total() / items < most, f"{asked}"
+
+
+async def test_what_is_noted_is_written_within_the_window(cluster: Cluster) -> None:
+    one, handout, _ = await worker(cluster)
+    await one.push(*"abc", batch=1)
+    await work(cluster, one, handout, 3)
+    await cluster.clock.sleep(ACKNOWLEDGE_WITHIN + 0.1)
+    assert one.consumer.held == {}
+
+
+async def test_what_was_noted_when_the_process_died_is_delivered_again(cluster: Cluster) -> None:
+    one, handout, way = await worker(cluster)
+    other = await hand(cluster)
+    await one.push(*"ab", batch=1)
+    await work(cluster, one, handout, 2)
+    way.cut = True
+    found: list[str] = []
+    while len(found) < 2:
+        for delivery in await other.take(wait=100.0):
+            found.append(delivery.item.body.decode())
+            await other.consumer.done([delivery.id])
+    assert found == ["a", "b"]
+
+
+async def test_a_pop_that_finds_nothing_writes_what_is_noted(cluster: Cluster) -> None:
+    one, handout, way = await worker(cluster)
+    await one.push(*"ab", batch=1)
+    await work(cluster, one, handout, 2)
+    assert await handout.refill(TIMEOUT, 0.0) == []
+    assert one.consumer.held == {}
+    assert [key for verb, key in way.asked if verb == "put" and key.startswith(NAMES.receipts)]
+
+
+async def test_who_wants_each_acknowledgement_stored_has_it(cluster: Cluster) -> None:
+    one, handout, _ = await worker(cluster, durable=True)
+    await one.push(*"abc", batch=1)
+    for body in "abc":
+        [delivery] = await handout.refill(TIMEOUT, 0.0)
+        assert delivery.item.body.decode() == body
+        assert not handout.done([delivery.id])
+        assert len(one.consumer.held) == 1, "nothing is taken ahead"
+        await one.consumer.done([delivery.id])
+
+
+async def test_shortly_before_a_lease_ends_nothing_is_noted(cluster: Cluster) -> None:
+    one, handout, _ = await worker(cluster)
+    await one.push("a")
+    [delivery] = await handout.refill(TIMEOUT, 0.0)
+    await cluster.clock.sleep(TIMEOUT - 4.0)
+    assert not handout.done([delivery.id])
+    await one.consumer.done([delivery.id])
+
+
+async def test_what_nobody_asks_for_goes_back_to_the_others(cluster: Cluster) -> None:
+    one, handout, _ = await worker(cluster)
+    other = await hand(cluster)
+    await one.push(*map(str, range(10)), batch=1)
+    await work(cluster, one, handout, 4)
+    assert len(one.consumer.held) > 4
+    await cluster.clock.sleep(2 * RETURN_AFTER + 0.1)
+    assert sorted(await other.bodies(10, wait=10.0)) == ["4", "5", "6", "7", "8", "9"]
+
+
+async def test_a_slow_consumer_takes_nothing_ahead(cluster: Cluster) -> None:
+    one, handout, _ = await worker(cluster)
+    await one.push(*map(str, range(10)), batch=1)
+    for _ in range(4):
+        [delivery] = await handout.refill(TIMEOUT, 0.0)
+        assert handout.pop(TIMEOUT) is None
+        await cluster.clock.sleep(1.0)
+        assert handout.done([delivery.id])
+
+
+async def test_what_the_storage_does_not_take_is_written_later(cluster: Cluster) -> None:
+    one, handout, way = await worker(cluster)
+    await one.push(*"abc", batch=1)
+    await work(cluster, one, handout, 3)
+    way.refused.append(("put", NAMES.prefix))
+    await cluster.clock.sleep(10.0)
+    assert len(one.consumer.held) == 3
+    way.refused.clear()
+    await cluster.clock.sleep(20.0)
+    assert one.consumer.held == {}
