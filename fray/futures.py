@@ -76,7 +76,7 @@ class TaskFuture(Future[T]):
 
     def _wait(self, timeout: float | None) -> None:
         """Wait for the end. Raises TimeoutError."""
-        if not self.done() and not wait_telling(self._has_ended, timeout, self._told):
+        if not self.done() and not wait_telling(self._has_ended, timeout, self.tell):
             raise TimeoutError(self._late(timeout))
 
     def _late(self, timeout: float | None) -> str:
@@ -151,7 +151,7 @@ class GeneratorFuture(TaskFuture[list[T]], Generic[T]):
         return self
 
     def __next__(self) -> T:
-        wait_telling(self._next_comes, None, self._told)
+        wait_telling(self._next_comes, None, self.tell)
         return self._next_value(StopIteration)
 
     def __aiter__(self) -> AsyncIterator[T]:

@@ -27,6 +27,8 @@ MAX_EJECTION = 60.0
 RECOVERY_WINDOW = 60.0
 """Seconds after a failure until an actor that is still missing is no longer expected: most restarts take less."""
 
+_REMEDY = "`fray ps` says whether the jobs that serve it run, and why they wait"
+
 ServerIdentity = tuple[str, str]
 """Actor id and server identity: new with each start of an actor's server."""
 
@@ -80,7 +82,7 @@ class Balancer:
             raise TimeoutError(self._lack(size))
 
     def _lack(self, size: int) -> str:
-        return f"{len(self._known)} of {size} actors {self._name} are up; do the jobs that serve them run?"
+        return f"{len(self._known)} of {size} actors {self._name} are up; {_REMEDY}"
 
     def pick(self, deadline: float) -> ActorEndpoint:
         """The next endpoint in turn; waits for one to come up.
@@ -148,7 +150,7 @@ class Balancer:
         with self._looking:
             if not wait_telling(self._finds_any, deadline - time.monotonic(), lambda: self._lack(1)):
                 raise ActorNotFoundError(
-                    f"no actor {self._name} could be called in time; do the jobs that serve it run?"
+                    f"no actor {self._name} could be called in time; {_REMEDY}"
                 ) from self._last_error
             return self._known
 
