@@ -136,11 +136,16 @@ class ThreadItems(Items[T]):
         return sync.start_in_thread(partial(_next_of, self._source))
 
     def _end(self, coming: Future[Any] | None) -> None:
+        # Not at once: a finalizer may interrupt a thread that holds the locks which closing needs.
         source = self._source
         if coming is None:
-            source.close()
+            sync.start(_close(source))
         else:
             coming.add_done_callback(lambda _: source.close())
+
+
+async def _close(source: Generator[T, None, None]) -> None:
+    source.close()
 
 
 def _next_of(source: Iterator[T]) -> Sequence[T] | None:
