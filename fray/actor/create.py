@@ -82,8 +82,7 @@ def launch_named(cluster: StorageCluster, request: JobRequest, namespace: Namesp
 
 async def _take_name(core: Core, namespace: str, name: str, job_name: str, exist_ok: bool) -> tuple[NameRecord, str]:
     """The record of the name, which is held from now on if it was free, and the id of the job that it was taken for."""
-    own_id = JobIds.fresh(name, core.now(), core.rng.token()).removeprefix(f"{name}-")
-    job = JobIds.given(namespace, job_name, own_id)
+    job = JobIds.unique(namespace, job_name, core.now(), core.rng.token())
     return await naming.take_name(core, namespace, "actor", name, job, exist_ok), job
 
 

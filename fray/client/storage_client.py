@@ -73,8 +73,7 @@ async def _take_name(core: Core, namespace: str, name: str) -> tuple[JobId, bool
     """
     check_namespace(namespace)
     check_name("name", name)
-    unique = object_keys.JobIds.fresh(name, core.now(), core.rng.token()).removeprefix(f"{name}-")
-    fresh = object_keys.JobIds.given(namespace, name, unique)
+    fresh = object_keys.JobIds.unique(namespace, name, core.now(), core.rng.token())
     holder = await naming.read_held(core, namespace, "job", name)
     if holder is None:
         holder = await naming.take_name(core, namespace, "job", name, fresh, exist_ok=True)

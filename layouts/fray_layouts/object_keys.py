@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import ClassVar
 
+from fray_layouts.bounds import MAX_JOB_ID
 from fray_layouts.errors import InvalidInput
 from fray_layouts.key_encoding import (
     ATTEMPT_PATTERN,
@@ -60,6 +61,15 @@ class JobIds:
         """
         digest = hashlib.sha256(f"{namespace}\n{name}\n{own_id}".encode()).digest()
         return f"{name}-{own_id}-{digest_text(digest)[:ID_DIGEST_DIGITS]}"
+
+    @staticmethod
+    def unique(namespace: str, name: str, now: float, token: str) -> str:
+        """An id like those that `given` makes, of an `own` id that nobody else chooses: for a job that takes a name.
+
+        Beside a long name there are fewer digits of the time, and always those of the token.
+        """
+        room = MAX_JOB_ID - len("--") - ID_DIGEST_DIGITS - len(name)
+        return JobIds.given(namespace, name, f"{encode_time(now)}{token[:RANDOM_DIGITS]}"[-room:])
 
     @staticmethod
     def own(name: str, given: str) -> str:

@@ -12,7 +12,7 @@ from fray.client import JobAlreadyExists, JobFailed, JobHandle, StorageClient, w
 from fray.cluster import StorageCluster
 from fray.current_client import current_client, set_current_client
 from fray.errors import InvalidInput
-from fray.types import ANY_REGION, Entrypoint, JobRequest, JobStatus, ResourceConfig, create_environment
+from fray.types import ANY_REGION, ActorConfig, Entrypoint, JobRequest, JobStatus, ResourceConfig, create_environment
 from fray_coordinator.actors import naming
 from fray_coordinator.core import Core
 from fray_coordinator.store.records import record_of
@@ -27,6 +27,18 @@ def a_request(name: str = "job", **fields: Any) -> JobRequest:
 @pytest.fixture
 def client() -> StorageClient:
     return StorageClient(StorageCluster(f"memory://{uuid.uuid4()}", namespace="team"))
+
+
+@pytest.mark.parametrize("length", [1, 118, 119, 128])
+def test_a_name_may_be_as_long_as_any(client: StorageClient, length: int) -> None:
+    name = "n" * length
+    assert client.submit(a_request(name)) == client.submit(a_request(name))
+    with pytest.raises(JobAlreadyExists):
+        client.submit(a_request(name), adopt_existing=False)
+    if length > 2:
+        detached = ActorConfig(detached=True)
+        actor = client.create_actor(dict, name=name[2:], actor_config=detached)
+        assert client.get_actor(name[2:]) == actor
 
 
 def test_a_running_job_is_adopted_or_reported(client: StorageClient) -> None:
