@@ -29,6 +29,12 @@ from tests.support.tasks import FAR, sh
 async def main():
     task = await ProcessTask.start(sh(Path(sys.argv[1]), sys.argv[2], grace=FAR), float(sys.argv[3]), None)
     print(task.runner_pid, flush=True)
+
+    def renew():
+        task.set_deadline(float(sys.stdin.readline()))
+        print("renewed", flush=True)
+
+    asyncio.get_running_loop().add_reader(sys.stdin, renew)
     end = await task.exit
     print(end.exit.kind, flush=True)
 
@@ -41,8 +47,15 @@ class Agent:
 
     def __init__(self, directory: Path, deadline: float, script: str = STUBBORN) -> None:
         arguments = [sys.executable, "-c", AGENT, str(directory), script, str(deadline)]
-        self.process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
+        folder = Path(__file__).parents[2]
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(arguments, stdin=pipe, stdout=pipe, text=True, bufsize=1, cwd=folder)
         self.runner = int(self.line())
+
+    def renew(self, deadline: float) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{deadline}\n")
+        assert self.line() == "renewed"
 
     def line(self) -> str:
         assert self.process.stdout is not None
@@ -71,11 +84,12 @@ def test_a_killed_agents_tasks_end_at_once(tmp_path: Path, agents: list[Agent]) 
 
 
 def test_a_frozen_agents_tasks_end_at_the_deadline_and_it_learns_so(tmp_path: Path, agents: list[Agent]) -> None:
-    deadline = boottime() + 1.5
-    agents.append(Agent(tmp_path, deadline))
+    agents.append(Agent(tmp_path, boottime() + 600))
     pids = asyncio.run(pids_in(tmp_path / "work/pids", 4))
-    os.kill(agents[0].process.pid, signal.SIGSTOP)
     assert all(map(alive, pids))
+    deadline = boottime() + 1.0
+    agents[0].renew(deadline)
+    os.kill(agents[0].process.pid, signal.SIGSTOP)
     asyncio.run(all_gone(pids))
     assert boottime() >= deadline
     os.kill(agents[0].process.pid, signal.SIGCONT)
