@@ -6,6 +6,7 @@ loop, by whose heartbeats a driver lives: of what it cannot keep up with, lines 
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import threading
@@ -17,6 +18,8 @@ from typing import TextIO
 
 from fray.wait_line import WaitLine, above_line
 from fray_agents.runner.task_log import STREAMS
+
+log = logging.getLogger("fray")
 
 SWITCH_VARIABLE = "FRAY_LOG_TO_DRIVER"
 """1 shows the output of jobs wherever this program prints, 0 shows it nowhere."""
@@ -142,9 +145,12 @@ class LogPrinter:
                 self._printing = True
             if left_out:
                 lines.append(("stderr", f"fray: {left_out:,} lines of jobs are left out: this terminal is too slow"))
-            self._context.copy().run(_print, lines)
-            for show in states.values():
-                self._context.copy().run(show)
+            try:
+                self._context.copy().run(_print, lines)
+                for show in states.values():
+                    self._context.copy().run(show)
+            except Exception as error:  # of a stream or a log's handler, which a program may have replaced by anything
+                log.debug("what jobs print cannot be shown: %s", error)
             with self._changed:
                 self._printing = False
                 self._changed.notify_all()
@@ -153,12 +159,9 @@ class LogPrinter:
 def _print(lines: Iterable[tuple[str, str]]) -> None:
     for name, group in groupby(lines, lambda line: line[0]):
         stream = getattr(sys, name)
-        try:
-            with above_line():
-                stream.write("".join(f"{text}\n" for _, text in group))
-                stream.flush()
-        except (AttributeError, OSError, ValueError):
-            pass  # it is closed, or there is none: nobody reads what jobs print
+        with above_line():
+            stream.write("".join(f"{text}\n" for _, text in group))
+            stream.flush()
 
 
 printer = LogPrinter()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import cloudpickle
@@ -84,20 +84,25 @@ def test_a_failed_jobs_lines_come_before_its_exception(
     assert "no luck" in shown.err
 
 
-def test_what_actors_and_workers_print_is_seen(processes: LocalCluster, capsys: pytest.CaptureFixture[str]) -> None:
-    seen = partial(_seen, capsys, [])
+def printed_from_now(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """What is printed, which may be looked at while others print: `capsys` loses what comes while it is asked.
+
+    Called by the test itself: before it begins, pytest has its own streams.
+    """
+    stream = io.StringIO()
+    monkeypatch.setattr("sys.stdout", stream)
+    return stream
+
+
+def test_what_actors_and_workers_print_is_seen(processes: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = printed_from_now(monkeypatch)
     actor = StorageClient(processes).create_actor(Greeter, name="greeter", resources=SMALL)
     with WorkerPool(processes, 1, SMALL) as pool:
         actor.greet("world")
         pool.submit(say, "from a worker").result()
-        wait_until(lambda: "hello world" in seen() and "from a worker" in seen())
-    assert re.search(r"^\(greeter-0-\w+\) hello world$", seen(), re.MULTILINE)
-    assert re.search(r"^\(worker-[\w-]+\) from a worker$", seen(), re.MULTILINE)
-
-
-def _seen(capsys: pytest.CaptureFixture[str], parts: list[str]) -> str:
-    parts.append(capsys.readouterr().out)
-    return "".join(parts)
+        wait_until(lambda: "hello world" in out.getvalue() and "from a worker" in out.getvalue())
+    assert re.search(r"^\(greeter-0-\w+\) hello world$", out.getvalue(), re.MULTILINE)
+    assert re.search(r"^\(worker-[\w-]+\) from a worker$", out.getvalue(), re.MULTILINE)
 
 
 def test_an_ending_program_shows_the_last_lines_of_its_actors() -> None:
@@ -118,14 +123,14 @@ StorageClient(current_cluster()).create_actor(Last, name="last").word()
     assert re.fullmatch(r"\(last-0-\w+\) famous\n", done.stdout)
 
 
-def test_threads_show_whole_lines_at_once(threads: LocalCluster, capsys: pytest.CaptureFixture[str]) -> None:
+def test_threads_show_whole_lines_at_once(threads: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = printed_from_now(monkeypatch)
     _gates["wait"] = threading.Event()
     jobs = threads.launch_many([call(say_in_turn, "a"), call(say_in_turn, "b")])
-    seen = partial(_seen, capsys, [])
-    wait_until(lambda: seen().count("begun") == 2)  # while they run
+    wait_until(lambda: out.getvalue().count("begun") == 2)  # while they run
     _gates["wait"].set()
     threads.wait([*jobs, shell := threads.launch(command("echo a process"))])
-    assert sorted(seen().splitlines()) == sorted(
+    assert sorted(out.getvalue().splitlines()) == sorted(
         [f"({job}) {line}" for job in jobs for line in ("begun", "rest", "last")] + [f"({shell}) a process"]
     )
 

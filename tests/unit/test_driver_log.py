@@ -299,6 +299,19 @@ def test_a_terminal_that_is_stopped_holds_up_nobody(monkeypatch: pytest.MonkeyPa
     assert shown_states == [99]
 
 
+def test_a_stream_that_raises_anything_ends_no_printing(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Odd(io.StringIO):
+        def write(self, text: str) -> int:
+            raise RuntimeError("reentrant call")
+
+    printer = LogPrinter()
+    for stream in (Odd(), None, good := io.StringIO()):
+        monkeypatch.setattr("sys.stdout", stream)
+        printer.put([("stdout", "hello")])
+        printer.flush(200)
+    assert good.getvalue() == "hello\n"
+
+
 def test_it_prints_in_the_context_of_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     cell, shown = ContextVar("cell", default="first"), list[str]()
     stream = io.StringIO()

@@ -105,7 +105,11 @@ class OutputTee:
         if log is None or log.echo is None:
             self.stream.write(text)
         else:
-            log.echo.write(self._name, self.stream, text)
+            shown_by = current_log.set(None)  # what else the echo writes is not the task's
+            try:
+                log.echo.write(self._name, self.stream, text)
+            finally:
+                current_log.reset(shown_by)
         if log is not None:
             log.write(self._name, text)
         return len(text)

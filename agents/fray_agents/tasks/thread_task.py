@@ -136,6 +136,7 @@ class ThreadTask:
             end = self._exit_of(error)
         except BaseException as error:
             end = _host_failed(error)
+        thread_output.current_log.set(None)
         if self._log.echo is not None:
             self._log.echo.end()
         self._loop.call_soon_threadsafe(self._end, end)
