@@ -18,7 +18,8 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
 from fray_coordinator.clock import SystemClock
-from fray_coordinator.store.interface import ANY, Object, Refused
+from fray_coordinator.store.interface import ABSENT, ANY, Applied, Object, Refused
+from fray_coordinator.store.opening import open_store
 from fray_coordinator.store.s3 import S3Backend
 from fray_coordinator.store.s3_access import botocore_access, find_access, plain_access
 from fray_coordinator.store.s3_signing import S3Keys, query_text, signed_headers
@@ -240,3 +241,27 @@ def test_keys_that_have_expired_are_looked_for_again(home: Path, monkeypatch: py
         prepare(home, monkeypatch, {"AWS_ENDPOINT_URL": server.url}, "", f"[default]\n{PAIR.format('old')}")
         asyncio.run(main())
     assert asked == ["old us-east-1", "new us-east-1"]
+
+
+def test_a_host_whose_clock_is_wrong_signs_by_the_services(monkeypatch: pytest.MonkeyPatch) -> None:
+    stamps: list[str] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        stamps.append(request.headers["x-amz-date"])
+        date = {"Date": "Sun, 22 Nov 2037 02:33:01 GMT"}
+        if stamps[-1].startswith("2037"):
+            return web.Response(status=404 if request.method == "GET" else 200, headers={"ETag": "v", **date})
+        return web.Response(status=403, text="<Error><Code>RequestTimeTooSkewed</Code></Error>", headers=date)
+
+    async def main() -> None:
+        store = await open_store("s3://bucket/root")
+        assert isinstance(await store.put("key", b"data", ABSENT), Applied)
+        await store.close()
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    with serving(app) as server:
+        for name, value in {**AWS, "AWS_ENDPOINT_URL": server.url}.items():
+            monkeypatch.setenv(name, value)
+        asyncio.run(main())
+    assert [stamp[:4] == "2037" for stamp in stamps] == [False, True, True]

@@ -1,7 +1,7 @@
 """Google Cloud Storage: its JSON API, with the credentials that google-auth finds.
 
 The libraries that speak it repeat what fails, for longer than a lease lasts, and hide the status behind exception
-classes; and they take half a second to import. The version is the object's generation.
+classes; and they take three times a command's time to import. The version is the object's generation.
 """
 
 import asyncio

@@ -1,7 +1,8 @@
 """Amazon S3 and what speaks its protocol.
 
-The libraries that speak it repeat what fails and translate the status away, and take half a second to import. The
-version is the ETag, which a later write of the same content brings back: every record's body is unique for that reason.
+The libraries that speak it repeat what fails, translate the status away, and take twice a command's time to import.
+The version is the ETag, which a later write of the same content brings back: every record's body is unique for that
+reason.
 """
 
 import asyncio
