@@ -31,6 +31,8 @@ from fray import (
 from fray.cli import cli
 from fray.pool import WorkerPool
 from fray.queue import MemoryQueue
+from tests.support.gcs_emulator import Emulator
+from tests.support.servers import gcs_emulator
 from tests.support.shell import Shell
 
 
@@ -322,6 +324,29 @@ def test_what_is_written_wrong(mistake: Callable[[StorageCluster], object], mess
     with StorageCluster("memory://messages") as nobody, pytest.raises(Exception) as raised:  # noqa: PT011 its text is
         mistake(nobody)
     assert told(f"{type(raised.value).__name__}: {raised.value}") == message
+
+
+@pytest.mark.parametrize(
+    ("denied", "root", "message"),
+    [
+        (
+            [],
+            "gs://nowhere/fray",
+            "get gs://nowhere/fray/cluster.json: the bucket nowhere does not exist; correct its name, or make it: "
+            "`gcloud storage buckets create gs://nowhere`, for which the credentials need the right "
+            "storage.buckets.create",
+        ),
+        (
+            ["GET"],
+            "gs://bucket/fray",
+            "get gs://bucket/fray/cluster.json: HTTP 403: the caller does not have GET access; the credentials need "
+            "the right storage.objects.get",
+        ),
+    ],
+)
+def test_a_bucket_that_is_not_there_or_not_allowed(denied: list[str], root: str, message: str, tmp_path: Path) -> None:
+    with gcs_emulator(Emulator(denied=frozenset(denied))) as server:
+        assert said(["ps"], tmp_path, FRAY_CLUSTER_SPEC=root, **server.environment) == message
 
 
 def test_a_time_out_says_what_is_waited_for() -> None:
