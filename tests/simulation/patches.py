@@ -87,6 +87,7 @@ def replaced(world: World) -> Iterator[None]:
             mock.patch.object(logging.getLogger("fray"), "disabled", True),
             mock.patch.object(codec, "decode", decode),
             mock.patch.object(agent_module, "socket", names),
+            mock.patch.object(agent_module, "lack_of_room", return_value=""),
             mock.patch.object(driver_module, "socket", SimpleNamespace(gethostname=lambda: OWNER.get().name)),
             mock.patch.object(driver_module, "DriverLease", Driven),
             mock.patch.object(agent_lock, "lock_folder", lock_folder),
