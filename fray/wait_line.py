@@ -19,8 +19,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self
 
-from fray_coordinator.backoff import backoff
-from fray_coordinator.jobs.waiting import WARN_AFTER
+from fray_coordinator.backoff import WARN_AFTER, backoff
 from fray_layouts.escaping import one_line
 
 log = logging.getLogger("fray")

@@ -14,10 +14,10 @@ from fray.cluster.storage import StorageCluster
 from fray.errors import JobFailed
 from fray.types import JobId, JobInfo, JobStatus
 from fray.wait_line import above_line, wait_telling
-from fray_coordinator.backoff import backoff
+from fray_coordinator.backoff import WARN_AFTER, backoff
 from fray_coordinator.core import Core
 from fray_coordinator.jobs.lookup import jobs_by_id, live_agents, read_jobs, refreshed_agents
-from fray_coordinator.jobs.waiting import WARN_AFTER, PollBackoff
+from fray_coordinator.jobs.waiting import PollBackoff
 from fray_coordinator.jobs.why_waiting import why_waiting
 from fray_coordinator.pool import worker_pools
 from fray_layouts.queue_keys import TaskKeys

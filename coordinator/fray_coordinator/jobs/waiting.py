@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from fray_coordinator.backoff import backoff
+from fray_coordinator.backoff import WARN_AFTER, backoff
 from fray_coordinator.concurrency import MAX_CONCURRENT_FOR_PEOPLE, map_concurrently
 from fray_coordinator.core import Core
 from fray_coordinator.errors import JobGone, JobNotFound, StoreError
@@ -212,10 +212,6 @@ class PollBackoff:
         intervals = 1 if self.core.store.local else _MAX_PAUSE_INTERVALS
         return backoff(first, self.core.settings.poll_interval * intervals, _GROWTH)
 
-
-WARN_AFTER = 2.0
-"""Seconds that something waits before its waiter is told why: where there is room a claim takes less, and a person who
-sees nothing for longer wonders."""
 
 _ASK_PAUSES = 30.0, 600.0
 """Seconds between two questions of one waiter, the first and the longest: each reads every agent's record."""
