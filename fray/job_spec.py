@@ -68,11 +68,11 @@ def to_spec(request: JobRequest) -> JobSpec:
         "replicas": _replicas(request),
         "ports": _texts("ports", request.ports),
         "outputs": _texts("outputs", request.outputs),
-        **{name: _plain(getattr(request, name)) for name in _SAME_FIELDS},
+        **{name: getattr(request, name) for name in _SAME_FIELDS},
     }
     if request.health_check is not None:
         fields["health_check"] = asdict(request.health_check)
-    return parse_spec({name: value for name, value in fields.items() if value is not None})
+    return parse_spec({name: _plain(value) for name, value in fields.items() if value is not None})
 
 
 def local_spec(request: JobRequest) -> JobSpec:
@@ -208,8 +208,15 @@ def _chips(device: TpuConfig) -> int:
 
 
 def _plain(value: object) -> object:
-    """A `JobId`, or text of another subclass, as text itself, which is what records hold."""
-    return str(value) if isinstance(value, str) else value
+    """The value with a `JobId`, or text of any other subclass, as text itself, which is what records hold."""
+    match value:
+        case str():
+            return str(value)
+        case dict():
+            return {_plain(name): _plain(each) for name, each in value.items()}
+        case list():
+            return [_plain(each) for each in value]
+    return value
 
 
 def _texts(field: str, given: Sequence[str]) -> list[str]:

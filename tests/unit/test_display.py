@@ -12,9 +12,10 @@ import pytest
 from fray.client import StorageClient
 from fray.cluster import LocalCluster
 from fray.display import MAX_ROWS, ShownTable
+from fray.job_spec import to_spec
 from fray.pool import WorkerPool
 from fray.queue import FileQueue
-from fray.types import Entrypoint, JobId, JobInfo, JobRequest, JobStatus
+from fray.types import Entrypoint, EnvironmentConfig, JobId, JobInfo, JobRequest, JobStatus
 from fray_layouts.codec import decode, encode
 from fray_layouts.pool_records import TaskOutcome, decode_outcomes, encode_outcomes
 from fray_layouts.records import JobRecord
@@ -46,6 +47,12 @@ def test_an_id_is_text_wherever_it_goes() -> None:
         assert copied == job
         assert copied._repr_html_() is None
     spec = JobSpec(name="a", entrypoint=EntrypointSpec(command=["true"]), parent=job)
+    named = Entrypoint.from_binary(job, [job])
+    variables = EnvironmentConfig(env_vars={"OTHER": job}, secret_env_vars={"MINE": job}, extras=[job])
+    asked = to_spec(JobRequest(job, named, environment=variables, namespace=job, parent=job, pool=job, outputs=[job]))
+    assert b"JobId" not in pickle.dumps(asked)
+    assert asked.entrypoint.command == [job, job]
+    assert asked.environment.env_vars == {"OTHER": job}
     record = JobRecord(id=job, spec=spec, status="pending")
     assert decode(encode(record), JobRecord).record.spec.parent == "train-1"
     assert decode(encode(record, {"new": 1}), JobRecord).record.id == "train-1"
