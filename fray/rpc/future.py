@@ -80,6 +80,9 @@ class UnsentCall:
     def add_done_callback(self, function: Callable[[Any], object]) -> None:
         function(self)
 
+    def hasten(self) -> None:
+        """Nothing: it is lost."""
+
 
 _STANDARD_STATE = frozenset(vars(Future()))
 
@@ -176,6 +179,7 @@ class ActorFuture(TaskFuture[T]):
                 super().__init__()
                 self.set_running_or_notify_cancel()
                 self._stands = True
+                self._call.hasten()
         if self.done():
             self._announce()
         return self.__dict__[name]
@@ -223,6 +227,8 @@ class ActorFuture(TaskFuture[T]):
             self._call, self._moved = call, None
         moved.set_result(None)
         call.add_done_callback(self._settled)
+        if self._stands:
+            call.hasten()
 
 
 def _seconds_left(deadline: float | None) -> float | None:

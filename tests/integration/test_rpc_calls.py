@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from fray_agents.rpc import Channel, NoSuchActor, RemoteError, RemoteTraceback, connect
+from fray_agents.rpc.client import remote_channel
 from tests.support.rpc import (
     Keys,
     serving,
@@ -42,6 +43,19 @@ def test_calls_run_in_the_order_they_were_made(channel: Channel) -> None:
     channel.call("subject", "note", (3000,), {})
     assert [call.result() for call in calls] == list(range(3000))
     assert channel.call("subject", "notes", (), {})[-3001:] == list(range(3001))
+
+
+def test_who_is_no_thread_has_the_reply_as_soon_as_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_channel, "PUMP_DELAY", 600.0)
+    with serving() as target:
+        channel = connect(target, Keys())
+        for number in range(3):
+            come = threading.Event()
+            call = channel.start("subject", "echo", (number,), {})
+            call.add_done_callback(lambda call, come=come: come.set())  # type: ignore[misc]
+            call.hasten()
+            assert come.wait(100)
+        channel.close()
 
 
 def test_exceptions_keep_their_type_and_carry_the_remote_traceback(channel: Channel) -> None:

@@ -28,8 +28,8 @@ class ReplySource(Protocol):
     def grant(self, call: CallId, limit: int) -> None:
         """Tell the server that the caller of a stream has room for the items before `limit`."""
 
-    def ensure_reading(self) -> None:
-        """Have replies read though nobody waits for them."""
+    def ensure_reading(self, at_once: bool = False) -> None:
+        """Have replies read though no thread waits for them. at_once: nor will one come soon, or make further calls."""
 
 
 class PendingCall:
@@ -91,6 +91,11 @@ class ClientCall(PendingCall):
         if not self.ready:
             self._channel.ensure_reading()
         return self.ready
+
+    def hasten(self) -> None:
+        """Have the reply read as soon as it comes: somebody waits who is no thread, such as a coroutine."""
+        if not self.ready:
+            self._channel.ensure_reading(at_once=True)
 
     def result(self, timeout: float | None = None) -> Any:
         """The value that the method returned; waits for it.

@@ -62,7 +62,7 @@ class LocalChannel(Channel):
         if stream is not None:
             stream.grant(limit)
 
-    def ensure_reading(self) -> None:
+    def ensure_reading(self, at_once: bool = False) -> None:
         """Nothing: replies come by themselves."""
 
     def _pack(self, value: object) -> Payload:

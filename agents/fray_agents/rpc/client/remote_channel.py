@@ -89,6 +89,7 @@ class RemoteChannel(Channel):
         self._unwatched = 0  # calls for which nobody waited at once
         self._pump_told = False  # the pump has been told
         self._pump: threading.Event | None = None
+        self._hurry = threading.Event()  # the pump is to read at once
         self._announced = threading.Event()
         self._announcing = 0  # the thread that tells of lost calls
 
@@ -195,8 +196,10 @@ class RemoteChannel(Channel):
             elif not event.wait(None if deadline is None else max(deadline - time.monotonic(), 0)):
                 return
 
-    def ensure_reading(self) -> None:
-        """Have replies read though nobody waits for them."""
+    def ensure_reading(self, at_once: bool = False) -> None:
+        """Have replies read though no thread waits for them. at_once: nor will one come soon, or make further calls."""
+        if at_once and not self._reading:
+            self._hurry.set()
         if self._reading or self._pump_told or not self._calls:
             return
         with self._lock:
@@ -212,7 +215,9 @@ class RemoteChannel(Channel):
             seen = -1
             while seen != self._unwatched:  # who makes calls as fast as it can looks for replies itself
                 seen = self._unwatched
-                time.sleep(PUMP_DELAY)
+                if self._hurry.wait(PUMP_DELAY):
+                    break
+            self._hurry.clear()
             with self._lock:
                 self._pump_told = False
                 if self._reading or not self._calls:
