@@ -259,6 +259,14 @@ EXIT_BYTES = 500_000
 """More than the exit of any attempt may take in its job's record."""
 
 _QUEUE = QueueKeys.of("lab", "work", 1)
+
+
+def _last_words(data: bytes) -> None:
+    end = bounded_exit(exit_fields(status=1 << 8, stderr=data))
+    assert msgspec.convert(end, records.AttemptExit).kind == "exited"
+    assert "\n" not in end["message"]
+
+
 READERS = [
     _record("job", JobKeys.key("train-1"), records.JobRecord, JOB),
     _record("agent", AgentKeys.key("host-1"), records.AgentRecord, AGENT),
@@ -345,6 +353,13 @@ READERS = [
             ("pyproject.toml", b'[project]\nname = "p"\ndependencies = ["a"]\n[build-system]\nrequires = ["b"]\n'),
             ("requirements.txt", b"-r requirements.txt\n-c limits.txt # of all\na>=1 \\\n,<2\n./b\n"),
         )
+    ),
+    Reader(
+        "what a task said last",
+        _last_words,
+        (),
+        b'Traceback (most recent call last):\n  File "a.py", line 1, in f\nValueError: no\n'
+        b'Fatal Python error: Aborted\n\nCurrent thread 0x7f (most recent call first):\n  File "a.py", line 1 in f\n',
     ),
     Reader("result of a command", _file(lambda path: _result_file(path, "bytes")), (), b'{"loss":0.5,"steps":[1,2]}'),
     Reader(
