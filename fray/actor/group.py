@@ -176,7 +176,7 @@ class ActorGroup(Shown, Generic[T]):
             too_few.cancel()
 
     def _progress(self, wanted: int, jobs: WaitProgress) -> str:
-        text = f"{self._serving} of the {wanted} actors of {self._name!r} that are wanted serve calls"
+        text = f"{self._serving} of {wanted} actors of {self._name!r} serve calls"
         return f"{text} (jobs: {jobs.others})" if jobs.others else text
 
     async def _enough(self, core: Core, wanted: int) -> list[JobId]:

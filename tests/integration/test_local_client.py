@@ -78,7 +78,7 @@ def test_a_creation_that_waits_for_an_init_says_so(
     monkeypatch.setattr(wait_line, "_LOG_PAUSES", (0.05, 1.0))
     with ThreadPoolExecutor(1) as thread:
         created = thread.submit(lambda: local.create_actor(Slow, gate, name="slow"))
-        wait_until(lambda: "0 of the 1 actors of 'slow' that are wanted serve calls (jobs: 1 running)" in caplog.text)
+        wait_until(lambda: "0 of 1 actors of 'slow' serve calls (jobs: 1 running)" in caplog.text)
         gate.set()
         assert created.result(200).ready()
     local.shutdown(wait=False)

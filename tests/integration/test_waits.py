@@ -56,7 +56,7 @@ def a_group(client: StorageClient) -> Callable[[float | None], object]:
         (a_job, r"0 of 1 jobs done, 1 waiting after 0.5 s \(j-.*\): "),
         (an_actors_call, r"no result after 0.5 s: actor 'it' \(it-0-.*\) has not started: "),
         (an_actors_call_with_exception, r"no result after 0.5 s: actor 'it' \(it-0-.*\) has not started: "),
-        (a_group, r"0 of the 2 actors of 'it' that are wanted serve calls \(jobs: 2 waiting\) after 0.5 s: "),
+        (a_group, r"0 of 2 actors of 'it' serve calls \(jobs: 2 waiting\) after 0.5 s: "),
     ],
 )
 def test_the_log_and_the_time_out_say_why(
