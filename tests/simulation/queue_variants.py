@@ -122,9 +122,12 @@ def release_deletes_the_lease() -> list[Swap]:
 
 
 @variant
-def a_receipt_that_came_too_late_counts() -> list[Swap]:
-    """Whoever took the segment over meanwhile hands out what its user believes to be done."""
-    return [(HeldSegment, "ended_in_time", lambda self: True)]
+def a_receipt_needs_no_trust() -> list[Swap]:
+    """Whoever took the segment over meanwhile hands out what the user of its former holder believes to be done."""
+    return [
+        (rules, "allows_receipt", lambda lease, items, ending, trusted: len(ending) == items),
+        (HeldSegment, "ended_in_time", lambda self: True),
+    ]
 
 
 @variant

@@ -299,7 +299,7 @@ class QueueWorld(Stage):
         """Some items one by one, as `pop` and `done` do it; what is noted may be lost, and comes back then."""
         for _ in range(draw.choice([1, 3, 6])):
             ready = handout.pop(TIMEOUT)
-            for delivery in [ready] if ready else await handout.refill(TIMEOUT, 0.0):
+            for delivery in [ready] if ready else await handout.refill(TIMEOUT, 0.0 if self.stormy else 60.0):
                 if not await self._work(owner, queue, consumer, delivery, draw):
                     handout.forget([delivery.id])
                 elif handout.done([delivery.id]):

@@ -129,15 +129,14 @@ class Handout:
         async with self._flushing:
             with self._lock:
                 noted, self._done = self._done, []
-            todo = [lease for lease in noted if self._consumer.has_out(lease)]
             try:
-                if todo:
-                    await self._consumer.done(todo)
+                if noted:
+                    await self._consumer.done(noted)
             except UnknownLease as error:
                 log.warning("%d items that were done are delivered again: their leases were lost", len(error.leases))
             except BaseException:
                 with self._lock:
-                    self._done = todo + self._done
+                    self._done = [lease for lease in noted if self._consumer.has_out(lease)] + self._done
                 raise
 
     def forget(self, leases: Sequence[str] | None = None) -> None:

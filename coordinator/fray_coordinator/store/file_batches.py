@@ -80,9 +80,12 @@ class FileBatches:
             with suppress(*_NOT_SURE):
                 handle = self._folder(folder, False).handle
                 for name in names:
-                    with suppress(OSError):
-                        if (read := _read(handle, name)) is not None:
-                            found[folder + name] = read
+                    try:
+                        read = _read(handle, name)
+                    except OSError:
+                        continue
+                    if read is not None:
+                        found[folder + name] = read
         return found
 
     def delete(self, keys: Iterable[str]) -> set[str]:
@@ -92,10 +95,13 @@ class FileBatches:
             with suppress(*_NOT_SURE):
                 handle, gone = self._folder(folder, False).handle, set()
                 for name in names:
-                    with suppress(OSError):
-                        with suppress(FileNotFoundError):
-                            os.unlink(name, dir_fd=handle)
-                        gone.add(folder + name)
+                    try:
+                        os.unlink(name, dir_fd=handle)
+                    except FileNotFoundError:
+                        pass
+                    except OSError:
+                        continue
+                    gone.add(folder + name)
                 if self._synced:
                     os.fsync(handle)
                 absent |= gone
@@ -112,9 +118,11 @@ class FileBatches:
         for folder, names in _by_folder(keys):
             handle, linked = self._folder(folder, True).handle, []
             for name in names:
-                with suppress(OSError):
+                try:
                     os.link(temporary, name, src_dir_fd=private, dst_dir_fd=handle)
-                    linked.append(folder + name)
+                except OSError:
+                    continue
+                linked.append(folder + name)
             if self._synced:
                 os.fsync(handle)
             into.update(dict.fromkeys(linked, applied))
