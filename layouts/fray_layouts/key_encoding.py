@@ -2,6 +2,7 @@
 
 import re
 from base64 import b32hexencode
+from functools import lru_cache
 
 from fray_layouts.bounds import ID_PATTERN, MAX_JOB_ID, MAX_NAME, MAX_TIME, NAME_PATTERN
 from fray_layouts.errors import InvalidInput
@@ -62,8 +63,12 @@ def encode_time(seconds: float) -> str:
     return digits
 
 
+@lru_cache(maxsize=4096)
 def decode_time(digits: str) -> float:
-    """Seconds since the epoch that `encode_time` was given, to the millisecond."""
+    """Seconds since the epoch that `encode_time` was given, to the millisecond.
+
+    Queues ask several times for each segment, so the last few thousand are remembered.
+    """
     number = 0
     for digit in digits:
         number = number * 32 + BASE32_DIGITS.index(digit)

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from fray_coordinator.errors import StoreUnavailable
 from fray_coordinator.queue.errors import LeaseLost
 from tests.support.queue_processes import NAMES, Hand, hand
 from tests.support.virtual import Cluster
@@ -83,3 +84,20 @@ async def test_what_old_receipts_say_is_carried_over_before_they_go(cluster: Clu
     await other.queue.receipts.sweep(other.queue.settings.quarantine)
     assert await other.queue.core.store.list(NAMES.receipts) == []
     assert await other.bodies(2) == []
+
+
+async def test_beside_a_write_that_may_still_land_there_is_no_receipt(cluster: Cluster) -> None:
+    """A release that nobody answered landed after the receipt, and what was acknowledged was anybody's again."""
+    one = await hand(cluster)
+    await one.push(*"abc", batch=1)
+    leases = await taken(one, 3, timeout=600.0)
+    way = cluster.ways[0]
+    way.unanswered.append(("put", NAMES.segments))
+    with pytest.raises(StoreUnavailable):
+        await one.consumer.release(leases[:1])
+    way.unanswered.clear()
+    before = len(way.asked)
+    await one.consumer.done(leases)
+    written = [key for verb, key in way.asked[before:] if verb == "put"]
+    assert len([key for key in written if key.startswith(NAMES.receipts)]) == 1
+    assert len([key for key in written if key.startswith(NAMES.segments)]) == 1, "its lease says of a that it is done"

@@ -13,9 +13,11 @@ claim, so a former claim of the same process is a stranger.
 
 **Receipts.** A write for each segment is dear where each holds one item. So a holder that has done all items of many
 segments may write one object, a receipt, that names them by their claims. It counts as an acknowledgement if the holder
-still trusts each of these leases when it learns that the receipt was written; else nothing was acknowledged, and it
-changes the lease. *Unsafe sequence*: the receipt lands when another has taken the segment over, and `done` returns. Or:
-the holder dies, and a successor hands out what the receipt says is done. *Why this cannot happen*: nobody takes over
+still trusts each of these leases when it learns that the receipt was written, and no write of them is unresolved; else
+nothing was acknowledged, and it changes the lease. *Unsafe sequence*: the receipt lands when another has taken the
+segment over, and `done` returns. Or: the holder dies, and a successor hands out what the receipt says is done. Or: a
+release of which the holder heard nothing lands, and somebody takes the lease that is nobody's, without a look at
+receipts. *Why this cannot happen*: nobody takes over
 what its holder trusts, and whoever takes over from an owner that left without a word reads the receipts first. What
 names that very claim is done; a receipt of a former claim, which landed late, says nothing.
 

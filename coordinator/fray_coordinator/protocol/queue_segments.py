@@ -49,6 +49,14 @@ def all_creates_landed(time: float, now: float, quarantine: float) -> bool:
     return now > time + MAX_CREATE_QUARANTINES * quarantine
 
 
+def last_create(finished: float, quarantine: float) -> float:
+    """A time in place of that in a segment's name, for a segment that was finished by then.
+
+    No create of it was sent after that, so by `is_collectable` of this time `all_creates_landed` is true of that one.
+    """
+    return finished + (MAX_CREATE_QUARANTINES - 0.5) * quarantine
+
+
 def is_create_too_slow(named: float, now: float, quarantine: float) -> bool:
     """Whether a create took so long that its large items may have been swept before it landed."""
     return now > named + MAX_CREATE_QUARANTINES * quarantine / 2

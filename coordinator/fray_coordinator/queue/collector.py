@@ -5,11 +5,17 @@ So a lease without a segment belongs to a finished one, or was never used, and n
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
 from fray_coordinator.concurrency import map_concurrently
 from fray_coordinator.errors import BadRecord, StoreRefused, StoreUnavailable, is_outage
 from fray_coordinator.protocol import queue_lease as rules
-from fray_coordinator.protocol.queue_segments import all_creates_landed, is_collectable, is_collection_overdue
+from fray_coordinator.protocol.queue_segments import (
+    all_creates_landed,
+    is_collectable,
+    is_collection_overdue,
+    last_create,
+)
 from fray_coordinator.queue.claiming import content_of, discard_lease
 from fray_coordinator.queue.held_segment import HeldSegment
 from fray_coordinator.queue.open_queue import OpenQueue
@@ -46,7 +52,9 @@ class Collector:
         self._queue = queue
         self._clock = queue.core.clock
         self._finished: list[CompletedSegment] = []
-        self._leases: dict[str, Stored[QueueLease]] = {}
+        self._leases: dict[str, Stored[QueueLease]] = {}  # of finished segments that are deleted
+        self._waiting: list[tuple[float, str]] = []  # the same, a heap by the time that says when they may go
+        self._due: list[str] = []
         self._receipts: dict[str, set[str]] = {}  # segments of each receipt whose leases are there
         self._receipt_of: dict[str, str] = {}
         self._noted_at = float("-inf")
@@ -66,14 +74,19 @@ class Collector:
     async def turn(self) -> None:
         """Delete what this process finished: segments, and leases that are old enough. Called once a second."""
         now = self._clock.boottime()
-        due = [segment for segment, lease in self._leases.items() if self._is_deletable(segment, lease)]
-        if len(due) >= FINISHED_PER_OBJECT or now >= self._noted_at + GATHER_SHARE * self._queue.settings.quarantine:
+        while self._waiting and self._is(is_collectable, self._waiting[0][0]):
+            self._due.append(heappop(self._waiting)[1])
+        if (
+            len(self._due) >= FINISHED_PER_OBJECT
+            or now >= self._noted_at + GATHER_SHARE * self._queue.settings.quarantine
+        ):
             self._noted_at = now
-            for batch in (
-                due[begin : begin + FINISHED_PER_OBJECT] for begin in range(0, len(due), FINISHED_PER_OBJECT)
-            ):
+            while batch := self._due[:FINISHED_PER_OBJECT]:
                 await self._queue.finished.note(batch)
-                await self._delete_leases(batch)
+                try:
+                    await self._delete_leases(batch)
+                finally:
+                    self._due[: len(batch)] = [segment for segment in batch if segment in self._leases]
         if now > self._swept_at + SWEEP_INTERVAL:
             self._swept_at = now
             await self.sweep_large()
@@ -96,7 +109,7 @@ class Collector:
 
     async def collect_overdue(self, segment: str, lease: Stored[QueueLease]) -> None:
         """Collect a finished segment of another consumer, if that has had the time to do it."""
-        if self._is(is_collection_overdue, segment):
+        if self._is(is_collection_overdue, SegmentName.time_of(segment)):
             await self.collect(segment, lease)
 
     async def collect(self, segment: str, lease: Stored[QueueLease]) -> None:
@@ -105,7 +118,7 @@ class Collector:
         complete = rules.is_complete(lease.record, SegmentName.items_of(segment))
         if complete or (lease.record.owner and await self._queue.receipts.names(segment, lease.record.owner)):
             if found is None:
-                self._leases[segment] = lease
+                self._keep_lease(segment, lease)
             else:
                 await self._clear(CompletedSegment(segment, found.version, _large_in(segment, found), lease))
         elif found is None:
@@ -122,9 +135,10 @@ class Collector:
 
     def _is_left(self, segment: str, seen_for: float) -> bool:
         """Whether the consumer that finished the segment would have deleted its lease by now."""
-        if self._is(all_creates_landed, segment):
+        named = SegmentName.time_of(segment)
+        if self._is(all_creates_landed, named):
             return True
-        due = self._is(is_collection_overdue, segment) or SegmentName.time_of(segment) > self._queue.core.now()
+        due = self._is(is_collection_overdue, named) or named > self._queue.core.now()
         return seen_for > self._queue.settings.quarantine and due
 
     async def _orphan(self, segment: str) -> None:
@@ -143,7 +157,7 @@ class Collector:
         self._swept = rows[-1].key if len(rows) == SWEEP_PAGE else ""
         of: dict[str, list[str]] = {}
         for key in [row.key for row in rows]:
-            if (found := keys.parse_large(key)) and self._is(all_creates_landed, found[0]):
+            if (found := keys.parse_large(key)) and self._is(all_creates_landed, SegmentName.time_of(found[0])):
                 of.setdefault(found[0], []).append(key)
         for segment, items in of.items():
             if await store.get(keys.segment(segment)) is None:
@@ -154,7 +168,8 @@ class Collector:
         """Delete at once what can be, where requests take no time; the segments that certainly are gone."""
         names = {self._queue.keys.segment(one.segment): one for one in batch if not one.large}
         gone = [names[key] for key in self._queue.core.store.delete_batch(list(names))]
-        self._leases.update((one.segment, one.lease) for one in gone)
+        for one in gone:
+            self._keep_lease(one.segment, one.lease)
         return {one.segment for one in gone}
 
     async def _is_cleared(self, finished: CompletedSegment) -> bool:
@@ -172,7 +187,20 @@ class Collector:
         for item in finished.large:
             await store.delete(keys.large(finished.segment, item))
         if isinstance(await store.delete(keys.segment(finished.segment), finished.version), NameAbsent):
-            self._leases[finished.segment] = finished.lease
+            self._keep_lease(finished.segment, finished.lease)
+
+    def _keep_lease(self, segment: str, lease: Stored[QueueLease]) -> None:
+        """Keep the lease of a segment that is gone until it may be deleted.
+
+        That is told by the time in the name; or, where that lies far ahead, by when the lease was written, since no
+        create was sent after that.
+        """
+        if segment not in self._leases:
+            quarantine = self._queue.settings.quarantine
+            heappush(
+                self._waiting, (min(SegmentName.time_of(segment), last_create(lease.updated, quarantine)), segment)
+            )
+        self._leases[segment] = lease
 
     async def _delete_leases(self, segments: Sequence[str]) -> None:
         """Delete the leases of segments that are written down as finished, and receipts that this makes needless."""
@@ -196,13 +224,8 @@ class Collector:
         await self._queue.core.store.delete(self._queue.keys.segment(segment))
         await discard_lease(self._queue, lease)
 
-    def _is_deletable(self, segment: str, lease: Stored[QueueLease]) -> bool:
-        """Whether the lease may be deleted: by the time in the name, or as no create was sent since it was written."""
-        ended_long_ago = all_creates_landed(lease.updated, self._queue.core.now(), self._queue.settings.quarantine)
-        return ended_long_ago or self._is(is_collectable, segment)
-
-    def _is(self, rule: Callable[[float, float, float], bool], segment: str) -> bool:
-        return rule(SegmentName.time_of(segment), self._queue.core.now(), self._queue.settings.quarantine)
+    def _is(self, rule: Callable[[float, float, float], bool], named: float) -> bool:
+        return rule(named, self._queue.core.now(), self._queue.settings.quarantine)
 
 
 def _large_in(segment: str, found: Object) -> list[int]:

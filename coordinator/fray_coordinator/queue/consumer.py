@@ -132,6 +132,8 @@ class Consumer:
             raise
         if delivery is None:
             held.leave(item)
+        if not held.ready:
+            self._segments.skip(held)
         return delivery
 
     async def _hand_out(self, item: OutItem, timeout: float) -> Delivery | None:

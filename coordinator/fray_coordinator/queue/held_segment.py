@@ -138,7 +138,7 @@ class HeldSegment:
         """Whether these items can be completed by a receipt, as `queue_lease` says."""
         ending = [item.index for item in items]
         count = SegmentName.items_of(self.name)
-        idle = not self.lease.is_being_written
+        idle = not self.lease.is_being_written and not self.lease.unresolved
         return idle and rules.allows_receipt(self.lease.record, count, ending, self.lease.trusted)
 
     def ended_in_time(self) -> bool:

@@ -26,6 +26,7 @@ class SegmentLease:
         stored: the lease as it was last written.
         owner: nonce of the claim.
         lost: another has the lease; nothing that is done under this claim counts any more.
+        unresolved: what the last write became is not known: it landed, or did not, or will.
         trusted_until: until when items may be handed out without writing the lease again; this process's clock.
 
     Args:
@@ -35,6 +36,7 @@ class SegmentLease:
     def __init__(self, queue: OpenQueue, stored: Stored[QueueLease], sent: float) -> None:
         self.owner = stored.record.owner
         self.lost = False
+        self.unresolved = False
         self._queue = queue
         self._clock = queue.core.clock
         self._edits: list[LeaseEdit] = []
@@ -123,8 +125,9 @@ class SegmentLease:
                 found = edit(found)
             return found
 
-        sent = self._clock.boottime()
+        sent, self.unresolved = self._clock.boottime(), True
         update = await self._queue.core.records.update(self.stored.key, QueueLease, decide, self.stored)
+        self.unresolved = False
         if not update.wrote or update.stored is None:
             self.lost = True
             raise LeaseLost()
