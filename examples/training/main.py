@@ -6,7 +6,8 @@ and ends with the very weights that an undisturbed run ends with.
     python examples/training/main.py                                                # in a private cluster
     FRAY_CLUSTER_SPEC=gs://bucket/fray python examples/training/main.py --checkpoints gs://bucket/models/small
 
-Needs numpy and fsspec, here and on the agents' hosts: `pip install 'fray-cluster[demo]'`.
+Needs numpy and fsspec, here and on the agents' hosts: `pip install 'fray-cluster[demo]'`; for checkpoints in a bucket
+gcsfs or s3fs too.
 """
 
 from __future__ import annotations
