@@ -34,6 +34,7 @@ from fray.queue import MemoryQueue
 from tests.support.gcs_emulator import Emulator
 from tests.support.servers import gcs_emulator
 from tests.support.shell import Shell
+from tests.support.waiting import wait_until
 
 
 def told(text: str, **names: object) -> str:
@@ -180,7 +181,7 @@ def test_what_fails_says_why(words: str, reason: str, shell: Shell) -> None:
 def test_what_cannot_run_says_what_is_short(shell: Shell) -> None:
     asks = ["--pool gpu", "--gpus h100:8", "--cpu 1"]
     first = shell.detached("--name", "first", "--", "sleep", "1000")
-    shell.until_status(first, "running")
+    wait_until(lambda: first in shell.json("agents")[0]["holdings"])  # as its heartbeat tells
     jobs = [shell.detached(*ask.split(), "--", "true") for ask in asks]
     (agent,) = shell.json("agents")
     waiting = {job["id"]: told(*job["waiting"], AGENT=agent["id"]) for job in shell.json("ps") if job["waiting"]}
