@@ -110,8 +110,12 @@ def dollars(items: int) -> dict[str, float]:
             with FileQueue[int](f"{server.root}/{name}") as queue:
                 before = usage(queue)
                 queue.push_many(range(items), batch=batch)
+                if batch == 1:
+                    for lease in queue:
+                        queue.done(lease)
                 while leases := queue.pop_many(batch):
                     queue.done(leases)
+                queue.counts()  # writes what is noted
                 spent = usage(queue) - before
             figures[f"gcs_{name}"] = round(spent.cost(GCS_PRICES) / items * 1e6, 3)
             figures[f"requests_per_item_{name}"] = round((spent.class_a + spent.class_b) / items, 3)
@@ -159,6 +163,17 @@ class Bench:
         sides = {"fray": median(ours[1:]), "the_system_calls_alone": median(calls)}
         return {**sides, **{name: median(told) for name, told in theirs.items()}}
 
+    def ratios(self, sides: dict[str, dict[str, float]]) -> dict[str, float]:
+        """What is aimed at: pushed half as fast as the bare calls, consumed as fast as huey's SQLite."""
+        bare = sides["the_system_calls_alone"]
+        ratios = {
+            "produce_to_system_calls": sides["fray"]["produce_per_second"] / bare["produce_per_second"],
+            "consume_to_system_calls": sides["fray"]["consume_per_second"] / bare["consume_per_second"],
+        }
+        if huey := sides.get(PEERS[0]):
+            ratios["consume_to_huey_sqlite"] = sides["fray"]["consume_per_second"] / huey["consume_per_second"]
+        return {name: round(ratio, 2) for name, ratio in ratios.items()}
+
     def close(self) -> None:
         if self._peers is not None:
             self._peers.close()
@@ -183,6 +198,8 @@ def run(bench: Bench, quick: bool) -> None:
         "batched": large,
         "goal_batched": {"produce_per_second": 50_000, "consume_per_second": 20_000},
         "item_by_item": single,
+        "item_by_item_ratios": bench.ratios(single),
+        "goal_item_by_item": {"produce_to_system_calls": 0.5, "consume_to_huey_sqlite": 1.0},
         "pop_us_by_backlog": dict(zip(map(str, sizes), costs, strict=True)),
         "pop_ratio": round(costs[1] / costs[0], 2),
         "pop_alone_us_by_backlog": dict(zip(map(str, singles), alone_costs, strict=True)),

@@ -48,6 +48,7 @@ def digest_text(digest: bytes) -> str:
     return b32hexencode(digest).decode().lower().rstrip("=")
 
 
+@lru_cache(maxsize=1024)
 def encode_time(seconds: float) -> str:
     """Milliseconds since the epoch in nine base-32 digits: text order is time order.
 

@@ -5,6 +5,7 @@ record beside its segment, changed by compare-and-swap; it alone says which item
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Annotated
 
 import msgspec
@@ -106,6 +107,15 @@ class SegmentHeader(msgspec.Struct, kw_only=True, omit_defaults=True):
     dead_letter: DeadLetterOrigin | None = None
 
 
+MAX_KNOWN_HEADER_BYTES = 100
+"""Bytes of a header that is remembered: those of single items, which are all alike."""
+
+
+@lru_cache(maxsize=256)
+def _known_header(line: bytes) -> SegmentHeader:
+    return codec.decode(line, SegmentHeader).record
+
+
 def encode_segment(header: SegmentHeader, bodies: Sequence[bytes]) -> bytes:
     return b"".join([msgspec.json.encode(header), b"\n", *bodies])
 
@@ -116,7 +126,7 @@ def decode_segment(data: bytes) -> tuple[SegmentHeader, list[bytes]]:
     Raises Malformed: the bytes are no segment.
     """
     line, _, rest = data.partition(b"\n")
-    header = codec.decode(line, SegmentHeader).record
+    header = _known_header(line) if len(line) <= MAX_KNOWN_HEADER_BYTES else codec.decode(line, SegmentHeader).record
     if not all(item < len(header.sizes) for item in header.large):
         raise Malformed("a segment whose header names items that cannot be")
     bodies, begin = [], 0

@@ -276,7 +276,8 @@ async def test_items_are_made_and_encoded_in_the_callers_thread(queue: Queue[Any
 def test_items_may_come_from_another_queue_as_they_are_pushed(queue: Queue[Any]) -> None:
     source: Queue[int] = MemoryQueue()
     source.push_many(range(3))
-    queue.push_many(lease.item for lease in source)
+    with source:  # what is out in this process keeps items from it that may have killed another
+        queue.push_many(lease.item for lease in source)
     assert queue.size() == 3
 
 

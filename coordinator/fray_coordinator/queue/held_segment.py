@@ -68,6 +68,8 @@ class HeldSegment:
         out: items that are out, by lease id.
     """
 
+    __slots__ = ("_queue", "_serials", "content", "lease", "name", "out", "ready")
+
     def __init__(
         self, queue: OpenQueue, name: str, stored: Stored[QueueLease], sent: float, content: SegmentContent
     ) -> None:

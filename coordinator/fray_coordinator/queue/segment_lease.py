@@ -33,6 +33,22 @@ class SegmentLease:
         sent: when the write that claimed the segment was sent, on the same clock.
     """
 
+    __slots__ = (
+        "_clock",
+        "_committed_at",
+        "_confirmed",
+        "_edits",
+        "_gathering",
+        "_queue",
+        "_sent",
+        "_writing",
+        "lost",
+        "owner",
+        "stored",
+        "trusted_until",
+        "unresolved",
+    )
+
     def __init__(self, queue: OpenQueue, stored: Stored[QueueLease], sent: float) -> None:
         self.owner = stored.record.owner
         self.lost = False

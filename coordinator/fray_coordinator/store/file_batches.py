@@ -13,7 +13,7 @@ import stat
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import groupby
+from itertools import count, groupby
 
 from fray_coordinator.store.file_tree import CREATE_FLAGS, FILE_FLAGS, TEMPORARY_FOLDER, FileTree
 from fray_coordinator.store.interface import Applied, BadObject, Object, Refused
@@ -53,13 +53,15 @@ class FileBatches:
         self._tree = tree
         self._synced = synced
         self._open: dict[str, _OpenFolder] = {}
+        self._token, self._numbers = uuid.uuid4().hex, count()
 
     def create(self, keys: Sequence[str], data: bytes) -> dict[str, Applied]:
         """Create files that all hold `data`; those that were created, by key."""
         created: dict[str, Applied] = {}
         with suppress(*_NOT_SURE):
             mode = 0o660 if self._tree.is_shared() else 0o600
-            private, name = self._folder(TEMPORARY_FOLDER, False).handle, uuid.uuid4().hex
+            private = self._folder(TEMPORARY_FOLDER, False).handle
+            name = f"{self._token}-{os.getpid()}-{next(self._numbers)}"
             handle = os.open(name, CREATE_FLAGS, mode, dir_fd=private)
             try:
                 os.fchmod(handle, mode)
