@@ -159,7 +159,7 @@ FAILED = [
     ),
     (
         f"run -- python -c '{SEGFAULT}'",
-        "signalled: killed by SIGSEGV: Segmentation fault in native code, called at <string>, line N, in <module>",
+        "signalled: killed by SIGSEGV: Segmentation fault in native code, called at <string>, line N in <module>",
     ),
     ("run --timeout 0.1 -- sleep 60", "timeout: ran longer than its timeout of 0.1 s (killed by SIGTERM)"),
     (
