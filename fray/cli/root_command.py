@@ -78,7 +78,7 @@ class CommandGroup(click.Group):
         if word not in _COMMANDS and not word.startswith("-"):
             import difflib  # costs some milliseconds, and few mistype
 
-            near = difflib.get_close_matches(word, _COMMANDS, n=1)
+            near = difflib.get_close_matches(word, _COMMANDS, n=1, cutoff=0.7)  # by 0.6 "frobnicate" is near "rotate"
             meant = _ELSEWHERE.get(word) or (near[0] if near else "")
             hint = f"did you mean `fray {meant}`?" if meant else "`fray --help` lists those there are"
             ctx.fail(f"there is no command {word!r}; {hint}")
