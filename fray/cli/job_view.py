@@ -174,11 +174,16 @@ def _cores(count: float) -> str:
 def _wanted(spec: JobSpec) -> str:
     wants, device = spec.resources, spec.resources.device
     parts = [_cores(wants.cpu)]
-    parts += [f"{format_bytes(int(wants.memory))} of memory"] if wants.memory else []
-    parts += [f"{format_bytes(int(wants.disk))} of disk"] if wants.disk else []
+    parts += _reserved("memory", wants.memory, wants.memory_limit)
+    parts += _reserved("disk", wants.disk, wants.disk_limit)
     parts += [f"{device.count} x {device.kind} {device.variant}".strip()] if device and device.kind != "cpu" else []
     parts += [] if wants.preemptible else ["on a host that is not preemptible"]
     return ", ".join(parts)
+
+
+def _reserved(what: str, size: int, limit: int) -> list[str]:
+    """A part of `_wanted`, which says if the task may use more; none where nothing is reserved."""
+    return [f"{format_bytes(size)} of {what}{'' if limit else ' (reserved, not limited)'}"] if size else []
 
 
 def _workspace(environment: EnvironmentSpec) -> str:

@@ -9,6 +9,7 @@ import time
 
 from fray.cli import output
 from fray_layouts.errors import InvalidInput
+from fray_layouts.units import format_bytes
 
 MAX_BYTES = 64 * 1024**2
 """Bytes that go along: they pass through the memory of this command, and of the agent at each attempt."""
@@ -47,4 +48,4 @@ def piped_input(fd: int = 0) -> bytes:
         data += part
         if len(data) > MAX_BYTES:
             remedy = "put it into the bucket, or into a file of the workspace, and let the job read it there"
-            raise InvalidInput("standard input", f"more than {MAX_BYTES >> 20} MiB", remedy)
+            raise InvalidInput("standard input", f"more than {format_bytes(MAX_BYTES)}", remedy)

@@ -99,6 +99,16 @@ class ResourceSpec(SpecPart, kw_only=True):
     device: DeviceSpec | None = None
     preemptible: bool = True
 
+    @property
+    def memory_limit(self) -> int:
+        """Bytes of memory that the task may use; 0: what it reserves is no limit."""
+        return 0 if self.memory == UNASKED_MEMORY else self.memory
+
+    @property
+    def disk_limit(self) -> int:
+        """Bytes that the task's work directory may have; 0: what it reserves is no limit."""
+        return 0 if self.disk == UNASKED_DISK else self.disk
+
 
 class WorkspaceSpec(SpecPart, kw_only=True):
     """A folder of code that travels with the job, as one archive (`docs/environments.md` has its format).

@@ -1,4 +1,4 @@
-"""Sizes as people write them."""
+"""Sizes as people write and read them."""
 
 import re
 
@@ -28,9 +28,10 @@ def parse_bytes(field: str, value: int | str) -> int:
 
 
 def format_bytes(size: float) -> str:
-    """`size` bytes for people, in powers of 1024: "512 B", "1.5 MiB"."""
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if abs(size) < 1024 or unit == "TiB":
-            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    raise AssertionError("unreachable")
+    """`size` bytes for people, in powers of 1000 up to GB, as memory is ordered: "512 B", "128 MB", "1.5 GB"."""
+    for unit in ("B", "kB", "MB"):
+        shown = round(size, 0 if unit == "B" else 1)
+        if abs(shown) < 1000:
+            return f"{shown:.12g} {unit}"
+        size /= 1000
+    return f"{round(size, 1):.12g} GB"

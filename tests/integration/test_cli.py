@@ -28,7 +28,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     shell("init", "--repair-interval", "1")
     agent = shell.start("agent", "--cpu", "2", "--memory", "4GB", stdout=subprocess.PIPE)
     assert agent.stdout is not None
-    assert "2 cores, 3.7 GiB" in agent.stdout.readline()
+    assert "2 cores, 4 GB" in agent.stdout.readline()
     yield shell
     agent.send_signal(signal.SIGTERM)
     assert agent.wait(200) == 0
@@ -132,7 +132,7 @@ def test_the_last_lines_of_a_log(shell: Shell) -> None:
 def test_usage_and_agents_are_shown(shell: Shell) -> None:
     shell("run", "--name", "worked", "--", sys.executable, "-c", "x = b'x' * 50_000_000")
     assert shell.json("status", "worked")["exit"]["usage"]["memory_peak"] > 50_000_000
-    assert "MiB at most" in shell("status", "worked").stdout
+    assert "MB at most" in shell("status", "worked").stdout
     [agent] = shell.json("agents")
     assert (agent["state"], agent["capacity"]["cpu"], agent["capacity"]["memory"]) == ("live", 2000, 4 * 10**9)
     assert agent["id"] in shell("agents").stdout
@@ -360,7 +360,9 @@ def test_jobs_that_wait_say_for_what(empty: Shell) -> None:
 
 def test_status_says_which_resource_is_short(shell: Shell) -> None:
     big = shell.detached("--name", "big", "--memory", "1TB", "--", "true")
-    assert "memory: 1000 GB wanted" in shell("status", big).stdout
+    told = shell("status", big).stdout
+    assert "memory: 1000 GB wanted" in told
+    assert "1000 GB of memory\n" in told
     gpu = shell.detached("--name", "gpu", "--gpus", "h100:8", "--cpu", "1000", "--", "true")
     short = "gpu-h100: 8 wanted, none here; cpu: 1000 cores wanted"
     assert short in shell("status", gpu).stdout

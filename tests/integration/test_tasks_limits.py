@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fray import ResourceConfig
+from fray.cli.job_view import describe
 from fray.job_spec import local_spec, to_spec
 from fray.types import Entrypoint, JobRequest
 from fray_agents.runner.limits import Limits
@@ -17,6 +18,7 @@ from fray_agents.runner.process_tree import descendants
 from fray_agents.runner.task_cgroup import TaskCgroup
 from fray_agents.tasks.limits import limits_of
 from fray_agents.tasks.process_task import ProcessTask, start_runner
+from fray_layouts.records import JobRecord
 from tests.support.tasks import FAR, alive, boottime, end_of, pids_now, sh, spec
 from tests.support.waiting import eventually
 
@@ -156,6 +158,19 @@ def test_only_what_was_asked_for_is_limited() -> None:
     assert (unasked.memory, unasked.disk, unasked.cpu, unasked.hard_cpu) == (0, 0, 1000, False)
     asked = limits_of(to_spec(request(cpu=2, ram="4g", disk="10g", hard_cpu=True)).resources)
     assert (asked.memory, asked.disk, asked.cpu, asked.hard_cpu) == (4000 * MB, 10_000 * MB, 2000, True)
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({}, "1 core, 128 MB of memory (reserved, not limited), 1 GB of disk (reserved, not limited)"),
+        ({"ram": "128m", "disk": "2g"}, "1 core, 128 MB of memory (reserved, not limited), 2 GB of disk"),
+        ({"cpu": 2, "ram": "1GiB", "disk": 0}, "2 cores, 1.1 GB of memory"),
+    ],
+)
+def test_status_tells_what_is_reserved_and_not_limited(asked: dict[str, object], told: str) -> None:
+    job = JobRecord(id="j-1", spec=to_spec(request(**asked)), status="pending")
+    assert dict(describe(job, None, [], 0.0))["resources"] == told
 
 
 def test_a_private_cluster_limits_nothing() -> None:

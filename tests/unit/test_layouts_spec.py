@@ -293,6 +293,17 @@ def test_any_text_is_a_size_or_a_complaint(text: str) -> None:
         assert parse_bytes("resources.memory", text) >= 0
 
 
-@pytest.mark.parametrize(("size", "text"), [(512, "512 B"), (1536, "1.5 KiB"), (3 * 2**50, "3072.0 TiB")])
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1536, "1.5 kB"),
+        (128 * 10**6, "128 MB"),
+        (999_960_000, "1 GB"),
+        (80 * 10**9, "80 GB"),
+        (3 * 10**12, "3000 GB"),
+    ],
+)
 def test_sizes_for_people(size: int, text: str) -> None:
     assert format_bytes(size) == text

@@ -84,7 +84,7 @@ def test_more_files_or_bytes_than_are_kept_are_an_error_that_says_so(tmp_path: P
     fill(tmp_path)
     with mock.patch.object(outputs, "MAX_OUTPUT_FILES", 4), pytest.raises(OutputsTooLarge, match="more than 4 files"):
         find_outputs(tmp_path, ["**"])
-    with mock.patch.object(outputs, "MAX_OUTPUT_BYTES", 30), pytest.raises(OutputsTooLarge, match=r"more than .* GiB"):
+    with mock.patch.object(outputs, "MAX_OUTPUT_BYTES", 30), pytest.raises(OutputsTooLarge, match="more than 30 B"):
         find_outputs(tmp_path, ["**"])
     found = find_outputs(tmp_path, ["**"])
     (tmp_path / "log.txt").write_bytes(b"it grows" * 10)

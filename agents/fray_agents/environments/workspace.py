@@ -228,7 +228,7 @@ class _ArchiveBytes(io.RawIOBase):
     def read(self, size: int = -1) -> bytes:
         """The next bytes, fewer only at the end."""
         if not 0 <= size <= _CHUNK_BYTES:
-            raise _Unacceptable("it has a header of more than 1 MiB")
+            raise _Unacceptable("it has a header of more than 1 MB")
         try:
             data: bytes = self._reader.read(size)
         except self._error as error:

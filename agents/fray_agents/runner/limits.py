@@ -139,4 +139,5 @@ def _memory_text(why: str, peak: int, largest: str, size: int) -> str:
 
 
 def _text(size: int) -> str:
+    """A size in MB also where it has GB: a peak stands beside a limit that it passed by little."""
     return f"{size / 10**6:,.0f} MB"

@@ -16,6 +16,7 @@ from fray_agents.host.directories import is_shortage
 from fray_agents.runner.untrusted_files import NotReadable, file_size
 from fray_layouts.path_patterns import PathMatch
 from fray_layouts.records import MAX_OUTPUT_BYTES, MAX_OUTPUT_FILES, LeftOut, OutputFile, OutputManifest
+from fray_layouts.units import format_bytes
 
 MAX_LEFT_OUT = 100
 """Things left out that are told of: for people, who see what is wrong from the first of them."""
@@ -126,7 +127,7 @@ def _keep(found: FoundOutputs, root: str, path: str) -> int:
 def _checked_size(total: int) -> int:
     if total > MAX_OUTPUT_BYTES:
         raise OutputsTooLarge(
-            f"the job's outputs have more than {MAX_OUTPUT_BYTES / 1024**3:g} GiB; "
+            f"the job's outputs have more than {format_bytes(MAX_OUTPUT_BYTES)}; "
             "name fewer files, or have the job write them to a bucket"
         )
     return total
