@@ -226,8 +226,9 @@ class Cluster(Protocol):
 
         Args:
             job_id: of the job; whether it runs, waits or has ended.
-            follow: False gives the lines of the current or last attempt that are stored so far. True gives those of
-                all attempts from the first one on, and goes on until the job has ended.
+            follow: False gives the lines of the current or last attempt that are stored so far; until the next one
+                begins, those of the last that printed anything. True gives those of all attempts from the first one on,
+                and goes on until the job has ended.
 
         Raises:
             JobNotFound: there is no such job.

@@ -81,6 +81,8 @@ class JobHandle(Shown):
     def logs(self, max_lines: int = 0) -> tuple[str, ...]:
         """The last lines that the current or last attempt has printed, as text.
 
+        Until the next attempt begins, those of the last one that printed anything.
+
         Args:
             max_lines: how many at most; 0 gives all.
 

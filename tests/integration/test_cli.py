@@ -139,7 +139,8 @@ def test_usage_and_agents_are_shown(shell: Shell) -> None:
 
 
 def test_a_drained_agent_finishes_what_it_has_and_leaves(empty: Shell, tmp_path: Path) -> None:
-    agent = empty.start("agent", "--cpu", "1", "--memory", "1GB", stdout=subprocess.DEVNULL)
+    streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    agent = empty.start("agent", "--cpu", "1", "--memory", "1GB", **streams)
     wait = f"import pathlib, time\nwhile not pathlib.Path({str(tmp_path / 'go')!r}).exists(): time.sleep(0.02)"
     running = empty.detached("--", sys.executable, "-c", wait)
     empty.until_status(running, "running")
@@ -148,7 +149,8 @@ def test_a_drained_agent_finishes_what_it_has_and_leaves(empty: Shell, tmp_path:
     later = empty.detached("--", "true")
     wait_until(lambda: not empty.json("agents")[0].get("mail"))  # the agent has taken the wish
     (tmp_path / "go").touch()
-    assert agent.wait(200) == 0
+    assert agent.communicate(timeout=200)[1].endswith(f"{row['id']} has left\n")
+    assert agent.returncode == 0
     assert empty.json("status", running)["status"] == "succeeded"
     assert empty.json("status", later)["status"] == "pending"
     assert "no live agent" in empty("drain", row["id"], code=1).stderr
@@ -316,16 +318,37 @@ def test_the_log_of_an_agent_tells_what_happened(empty: Shell) -> None:
     empty("run", "--name", "good", "--", "true")
     empty("run", "--name", "bad", "--", "sh", "-c", "exit 3", code=3)
     agent.send_signal(signal.SIGTERM)
-    lines = [json.loads(line) for line in agent.communicate(timeout=200)[1].splitlines()]
+    output, journal = agent.communicate(timeout=200)
+    lines = [json.loads(line) for line in journal.splitlines()]
     assert {line["level"] for line in lines} == {"INFO"}
     good, bad = (empty.json("status", name)["id"] for name in ("good", "bad"))
-    assert [line["message"] for line in lines if "cgroups" not in line["message"]] == [
+    told = [line["message"] for line in lines if "cgroups" not in line["message"]]
+    start = re.fullmatch(r"agent (\S+) in pool default: .*cores.*", told[0])
+    assert start is not None
+    assert told[1:] == [
         f"{good}: attempt 1 is claimed",
         f"{good}: attempt 1 has ended: success",
         f"{bad}: attempt 1 is claimed",
         f"{bad}: attempt 1 has ended: exited: exit code 3",
-        "asked to leave: its jobs end within 25 s",
+        "asked to leave: no job runs",
+        f"{start[1]} has left",
     ]
+    assert output == ""
+
+
+def test_between_attempts_the_log_is_that_of_the_last_one_that_printed(empty: Shell) -> None:
+    agent = empty.start("agent", stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    assert agent.stderr is not None
+    script = "echo attemptout; [ $FRAY_ATTEMPT = 1 ] || sleep 600; exit 1"
+    job = empty.detached("--retries", "1", "--", "sh", "-c", script)
+    wait_until(lambda: empty.json("status", job)["attempt"] == 2)
+    agent.terminate()
+    journal = agent.communicate(timeout=200)[1]
+    now = empty.json("status", job)
+    printed = empty("logs", job)
+    assert printed.stdout == "attemptout\n"
+    assert f"attempt {now['attempt']} has not begun; this is what attempt " in printed.stderr
+    assert journal.endswith(" has left\n")
 
 
 def test_tables_are_drawn_on_a_terminal(shell: Shell) -> None:

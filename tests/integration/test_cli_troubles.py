@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from pathlib import Path
 
@@ -50,12 +51,16 @@ def test_an_agent_refuses_a_root_that_doctor_calls_unable_unless_told_to(empty: 
     assert agent.wait(60) == 0
 
 
-def test_a_full_disk_of_the_root_is_told_by_every_command(empty: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fray_coordinator.store.disk_room.LEAST_FREE", 2**62)
-    assert f"fray: the disk of {empty.root} is full: " in empty("ps").stderr
+@pytest.mark.parametrize(("more", "told"), [(0, "is full: "), (1, "is too small: it has ")])
+def test_a_full_disk_of_the_root_is_told_by_every_command(
+    empty: Shell, monkeypatch: pytest.MonkeyPatch, more: int, told: str
+) -> None:
+    disk = os.statvfs(empty.root)
+    monkeypatch.setattr("fray_coordinator.store.disk_room.LEAST_FREE", disk.f_blocks * disk.f_frsize + more)
+    assert f"fray: the disk of {empty.root} {told}" in empty("ps").stderr
     (problem,) = empty.json("fsck", code=1)
-    assert problem["what"].startswith(f"the disk of {empty.root} is full")
-    assert f"error    the disk of {empty.root} is full" in empty("doctor", code=1).stdout
+    assert problem["what"].startswith(f"the disk of {empty.root} {told}")
+    assert f"error    the disk of {empty.root} {told}" in empty("doctor", code=1).stdout
 
 
 def test_doctor_and_fsck_say_that_the_pass_cannot_run(empty: Shell) -> None:

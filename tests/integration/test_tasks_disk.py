@@ -28,7 +28,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     ("file", "kind", "message"),
     [
         ("big", "limit-exceeded", "it filled the disk of its host: 67 MB of 67 MB are in its work directory"),
-        ("../../big", "host-failed", "of 67 MB this job's work directory has 0 MB; remove other files there"),
+        ("../../big", "host-failed", "this job's work directory has 0 MB; remove what is there, also what jobs left"),
     ],
 )
 def test_the_output_is_kept_and_who_filled_the_disk_is_told(disk: Path, file: str, kind: str, message: str) -> None:

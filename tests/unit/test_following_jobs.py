@@ -268,6 +268,19 @@ async def test_the_tail_reads_only_the_last_chunks(core: Core) -> None:
     assert await read_logs(core, record, 0) == []
 
 
+async def test_until_an_attempt_begins_the_log_is_that_of_the_last_one_that_printed(core: Core) -> None:
+    [job] = await submitted(core, max_retries_failure=2)
+    held = await claimed(core, job)
+    await print_chunk(core, job, 1, 1, stamp("stdout", "F", b"first") + stamp("stdout", "F", b"last"))
+    await end_attempt(core, held, "agent", AttemptEnd(AttemptExit(kind="exited", code=1, log_chunks=1)), None)
+    await run_to(core, job, AttemptExit(kind="exited", code=1, log_chunks=0))
+    pending = (await read_job(core, job)).record
+    assert pending.attempt == 3
+    assert [(line.attempt, line.data) for line in await read_logs(core, pending)] == [(1, b"first"), (1, b"last")]
+    assert [line.data for line in await read_logs(core, pending, 1)] == [b"last"]
+    assert await read_logs(core, (await claimed(core, job)).record) == []
+
+
 async def test_a_log_that_is_no_log_is_said_to_be_none(core: Core) -> None:
     [job] = await submitted(core)
     await claimed(core, job)

@@ -39,6 +39,13 @@ def test_what_is_in_the_cgroup_moves_to_a_leaf_and_controllers_are_enabled(root:
     assert (root / OWN / "cgroup.subtree_control").read_text() == "+memory"
 
 
+def test_what_follows_is_said_where_the_kernel_limits_nothing(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    put(root, f"{OWN}/cgroup.controllers", "cpuset\n")
+    with caplog.at_level("INFO", "fray"):
+        claim_prefix(root)
+    assert "the kernel keeps no limits: Fray watches memory and processes, and nobody limits" in caplog.text
+
+
 def test_a_second_agent_in_the_leaf_shares_the_cgroup(root: Path) -> None:
     put(root, "proc/self/cgroup", "0::/pod/agent/fray-agent\n")
     put(root, f"{OWN}/cgroup.procs", "")

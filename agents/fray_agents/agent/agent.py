@@ -183,7 +183,8 @@ class Agent:
         self._terminations += 1
         self.member.leaving = True
         how = "at once" if self._terminations > 1 else f"within {self._options.preemption_grace:g} s"
-        log.info("asked to leave: its jobs end %s", how)
+        runs = any(lease.phase != HoldingPhase.ENDING for lease in self.member.leases.held.values())
+        log.info("asked to leave: %s", f"its jobs end {how}" if runs else "no job runs")
         if self._terminations > 1:
             asyncio.get_running_loop().call_later(IMMEDIATE_EXIT_TIMEOUT, self._gives_up.set)
         elif self.member.stored is None:

@@ -56,6 +56,7 @@ async def run_agent(root: str, options: AgentOptions, on_join: Callable[[str], N
                 listener.listen(agent)
             on_join(agent.id)
             if await agent.run() is ExitReason.LEFT:
+                log.info("%s has left", agent.id)
                 return
             log.warning("%s counts as dead for the cluster: this host joins anew", agent.id)
             options = replace(options, rejoins=True)

@@ -19,6 +19,7 @@ log = logging.getLogger("fray")
 
 _PREFIX = "fray-task-"
 _LEAF = "fray-agent"
+_NOTHING_KEPT = "of which the kernel keeps no limits: Fray watches memory and processes, and nobody limits processors"
 _CONTROLLERS = {"cpu", "memory", "pids"}
 _START_TIME_FIELD = 19
 """In `stat_fields`: when the process started, in ticks since the host did."""
@@ -36,7 +37,8 @@ def claim_prefix(root: Path = Path("/")) -> str:
             return ""
         _end_orphans(parent)
         kept = _CONTROLLERS.intersection((parent / "cgroup.subtree_control").read_text().split())
-        log.info("tasks have cgroups in %s, where the kernel limits %s", parent, ", ".join(sorted(kept)) or "nothing")
+        what = f"where the kernel limits {', '.join(sorted(kept))}" if kept else _NOTHING_KEPT
+        log.info("tasks have cgroups in %s, %s", parent, what)
     except OSError as error:
         log.warning("tasks get no cgroups of their own: %s", error)
         return ""

@@ -104,7 +104,8 @@ class LimitWatch:
             what = f"it filled the disk of its host: {_text(own)} of {_text(total)} are in its work directory"
             return "limit-exceeded", f"{what}; ask for more disk, or remove what is not needed any more"
         what = f"the disk of {folder} is full: of {_text(total)} this job's work directory has {_text(own)}"
-        return "host-failed", f"{what}; remove other files there, or start the agent with TMPDIR on a larger disk"
+        remedy = "remove what is there, also what jobs left in their temporary directory"
+        return "host-failed", f"{what}; {remedy}, or start the agent with TMPDIR on a larger disk"
 
     def killed_by_kernel(self) -> str:
         """The message of a task that the kernel has killed for lack of memory: its own limit's, or the host's."""

@@ -96,24 +96,37 @@ async def follow_chunks(
 
 
 async def read_logs(core: Core, job: JobRecord, max_lines: int | None = None) -> list[LogLine]:
-    """The output of the current attempt (the last, if the job has ended) so far; at most its last `max_lines`."""
-    count = _chunks_written(job, job.attempt)
+    """The output of the current attempt (the last, if the job has ended) so far; at most its last `max_lines`.
+
+    Of an attempt that has not begun there is none: then it is that of the last one before which printed anything.
+    """
+    lines = await _read_attempt(core, job, job.attempt, max_lines)
+    if lines or (job.started_at is not None and job.not_before <= core.now()):
+        return lines
+    for past in reversed(job.history):
+        if lines := await _read_attempt(core, job, past.attempt, max_lines):
+            break
+    return lines
+
+
+async def _read_attempt(core: Core, job: JobRecord, attempt: int, max_lines: int | None) -> list[LogLine]:
+    count = _chunks_written(job, attempt)
     if max_lines is not None and count != math.inf:
-        return await _read_tail(core, job, int(count), max_lines)
+        return await _read_tail(core, job, attempt, int(count), max_lines)
     lines: deque[LogLine] = deque(maxlen=max_lines)
     number = 1
-    while (chunk := await _chunk(core, job, job.attempt, number)) is not None:
+    while (chunk := await _chunk(core, job, attempt, number)) is not None:
         lines.extend(chunk)
         number += 1
     return list(lines)
 
 
-async def _read_tail(core: Core, job: JobRecord, count: int, max_lines: int) -> list[LogLine]:
+async def _read_tail(core: Core, job: JobRecord, attempt: int, count: int, max_lines: int) -> list[LogLine]:
     lines: list[LogLine] = []
     for number in range(count, 0, -1):
         if len(lines) >= max_lines:
             break
-        if (chunk := await _chunk(core, job, job.attempt, number)) is None:
+        if (chunk := await _chunk(core, job, attempt, number)) is None:
             break  # it was removed, and what is before it too
         lines = [*chunk, *lines]
     return lines[max(len(lines) - max_lines, 0) :]

@@ -6,7 +6,10 @@ from pathlib import Path
 LEAST_FREE = 8 * 10**6
 """Bytes without which no work is begun: a job's files, some chunks of its log, its record and its result."""
 
-FULL_REMEDY = "remove files there: until then nothing is written, and jobs that have ended still show as running"
+FULL_REMEDY = (
+    "remove files there, or use a larger disk: until then nothing is written, and jobs that have ended still show as "
+    "running"
+)
 
 
 def lack_of_room(folder: Path) -> str:
@@ -16,8 +19,11 @@ def lack_of_room(folder: Path) -> str:
     except OSError:
         return ""
     free = disk.f_bavail * disk.f_frsize
+    total = disk.f_blocks * disk.f_frsize
+    if total < LEAST_FREE:
+        least = LEAST_FREE / 10**6
+        return f"the disk of {folder} is too small: it has {total / 10**6:.1f} MB, and {least:,.0f} MB have to be free"
     if free < LEAST_FREE:
-        total = disk.f_blocks * disk.f_frsize
         return f"the disk of {folder} is full: {free / 10**6:.1f} of its {total / 10**6:,.0f} MB are free"
     if disk.f_files and not disk.f_favail:
         return f"the disk of {folder} is full: it can take no more files ({disk.f_files:,} are there)"

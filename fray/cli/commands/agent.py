@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ from fray_layouts.errors import InvalidInput
 
 if TYPE_CHECKING:
     from fray_layouts.records import Resources
+
+log = logging.getLogger("fray")
 
 
 @as_command
@@ -71,11 +74,12 @@ def command(
     def joined(agent_id: str) -> None:
         from fray.cli.job_view import resources_text
 
-        text = f"fray: agent {agent_id} in pool {pool}: {resources_text(capacity)}"
+        text = f"agent {agent_id} in pool {pool}: {resources_text(capacity)}"
         if app.json:
             output.print_json({"agent": agent_id, "pool": pool}, one_line=True)
-        else:
-            output.echo(text)
+        elif log_format == "text":
+            output.echo(f"fray: {text}")
+        log.info("%s", text)
 
     asyncio.run(_join(app.root, unfit_root, lambda: run_agent(app.root, options, joined)))
 
