@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from fray.cli import output
 from fray_layouts.errors import InvalidInput
 from fray_layouts.states import AgentState
 
@@ -128,4 +129,5 @@ def _confirm(verb: str, text: str, job: str) -> None:
     if not sys.stdin.isatty():
         raise InvalidInput("job", text, f"it means {job}; give the whole id to {verb} it, as nobody can be asked here")
     if not click.confirm(f"fray: {verb} {job}?", err=True):
-        raise InvalidInput("job", text, f"{job} is left as it is")
+        output.echo(f"fray: {job} is left as it is", err=True)
+        raise click.exceptions.Exit(1)

@@ -52,7 +52,7 @@ class HintSender:
     async def _quietly(self, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
-        except (FrayError, OSError) as error:
+        except (FrayError, OSError, RuntimeError) as error:  # RuntimeError: the interpreter ends, and starts no threads
             log.debug("an agent was not told: %s", error)
             self._read_at = float("-inf")
 

@@ -176,3 +176,15 @@ def test_the_key_of_calls_is_replaced(empty: Shell) -> None:
     assert ids()[1:] == first
     assert empty.json("rotate", "--at-once") == {"accepted": 1}
     assert not set(ids()) & set(first)
+
+
+def test_who_is_terminated_while_it_follows_a_job_says_that_it_goes_on(empty: Shell) -> None:
+    following = empty.start("run", "--", "true", stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
+    assert following.stderr is not None
+    job = following.stderr.readline().split()[-1]
+    said = following.stderr.readline()  # why it waits: it follows by now
+    following.terminate()
+    assert said.startswith("fray: waiting")
+    assert f"{job} goes on; `fray stop {job}` ends it" in following.stderr.read()
+    assert following.wait(200) == 143
+    assert empty.json("status", job)["status"] == "pending"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -81,3 +82,17 @@ def test_who_has_seen_nobody_to_tell_looks_again(tmp_path: Path, monkeypatch: py
             while not _ears(cluster):
                 time.sleep(0.05)
             status_becomes(cluster, cluster.launch(job), JobStatus.SUCCEEDED)
+
+
+async def test_a_program_that_ends_before_its_hints_have_left_says_nothing() -> None:
+    async def told_at_the_end() -> None:
+        raise RuntimeError("cannot schedule new futures after shutdown")
+
+    unheard: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: unheard.append(context))
+    sender = hints.HintSender(lambda: pytest.fail("nobody is called"))
+    sender._begin(told_at_the_end())
+    await asyncio.wait(sender._running)
+    sender._running.clear()
+    gc.collect()
+    assert unheard == []

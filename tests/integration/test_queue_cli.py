@@ -53,6 +53,11 @@ def test_items_in_and_out(shell: Shell) -> None:
     assert shell.lines("pop", "work", "--namespace", "team") == [{"from": "python"}]
 
 
+def test_the_command_alone_lists_the_queues(shell: Shell) -> None:
+    shell("push", "work", "1")
+    assert shell().stdout == shell("ls").stdout == "NAMESPACE  QUEUE\ndefault    work\n"
+
+
 def test_dead_letters_and_purge(shell: Shell) -> None:
     with FileQueue[Any](shell.root, name="work", max_deliveries=1) as queue:
         queue.push_many(["bad", "good"], batch=1)

@@ -50,7 +50,7 @@ async def test_items_pushed_one_by_one_cost_two_requests_each_and_some_for_all(
     assert asked["put"] + asked["list"] <= 400 + 5 + 400 * seconds / ACKNOWLEDGE_WITHIN, "claims; receipts, listings"
 
 
-@pytest.mark.parametrize(("consuming", "most"), [(2, 2.2), (8, 2.5)])
+@pytest.mark.parametrize(("consuming", "most"), [(2, 2.2), pytest.param(8, 2.5, marks=pytest.mark.slow)])
 async def test_many_consumers_that_run_behind_ask_for_little_more(
     cluster: Cluster, consuming: int, most: float
 ) -> None:

@@ -73,7 +73,18 @@ def test_the_root_of_a_store_opens_it_again(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(
-    "root", ["", "ftp://host/x", "gs:/bucket", "gs:bucket", "gs://", "s3:///x", "file://relative", "gs://b/a//c"]
+    "root",
+    [
+        "",
+        "ftp://host/x",
+        "gs:/bucket",
+        "gs:bucket",
+        "gs//bucket/x",
+        "gs://",
+        "s3:///x",
+        "file://relative",
+        "gs://b/a//c",
+    ],
 )
 def test_what_is_no_root_is_named(root: str) -> None:
     with pytest.raises(InvalidInput, match="root"):

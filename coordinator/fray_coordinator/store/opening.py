@@ -55,8 +55,8 @@ def _mounts() -> str:
 
 ACCEPTED_FORMS = "use gs://bucket/prefix, s3://bucket/prefix, file:///path, a plain path, or memory://name"
 
-_SCHEME = re.compile(r"[a-z0-9]+:")
-"""What a URL begins with, and no path that anybody means: `gs:/bucket` is a slip, not a folder."""
+_SCHEME = re.compile(r"[a-z0-9]+:|(gs|s3)//")
+"""What a URL begins with, and no path that anybody means: `gs:/bucket` and `gs//bucket` are slips, not folders."""
 
 _memories: dict[str, MemoryContents] = {}
 

@@ -33,6 +33,9 @@ def command(context: click.Context) -> None:
     gs://bucket/prefix, s3://bucket/prefix, or a path. Items are shown as JSON. A pickled item is never run: unless it
     is plain data, its size is shown.
     """
+    if context.invoked_subcommand is None:
+        with ls.make_context("queue", [], parent=context) as listing:
+            ls.invoke(listing)
 
 
 _subcommand = partial(subcommand, command)

@@ -7,7 +7,7 @@ import re
 import signal
 import sys
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -99,10 +99,13 @@ def command(
         app.show({"job": job}, lambda: output.echo(job))
         return
     output.echo(f"fray: job {job}", err=True)
+    before = signal.signal(signal.SIGTERM, lambda number, frame: _left(job))
     try:
         code = app.run(lambda core: follow(core, app, job))
     except KeyboardInterrupt:
         code = _interrupted(app, job)
+    finally:
+        signal.signal(signal.SIGTERM, before)
     sys.exit(code)
 
 
@@ -223,6 +226,12 @@ def _exit_code(job: JobRecord) -> int:
     if job.status == "stopped":
         return _EXIT_STOPPED
     return 128 + end.signal if end.signal else end.code or 1
+
+
+def _left(job: str) -> NoReturn:
+    """End, on SIGTERM: the job needs nobody to follow it."""
+    output.echo(f"fray: {job} goes on; `fray stop {job}` ends it", err=True)
+    sys.exit(128 + signal.SIGTERM)
 
 
 def _interrupted(app: App, job: str) -> int:
