@@ -8,6 +8,8 @@ import statistics
 import time
 from collections.abc import Callable
 
+from msgspec import structs
+
 from fray_agents.rpc import CallId, RpcKey
 from fray_agents.rpc.server.call_table import CallTable
 from fray_agents.rpc.server.executor import ActorExecutor
@@ -111,7 +113,7 @@ def _run(request: Request) -> Callable[[], object]:
 
     def run() -> None:
         sequence[0] += 1
-        call = request._replace(id=CallId(CLIENT, sequence[0]))
+        call = structs.replace(request, id=CallId(CLIENT, sequence[0]))
         (record,) = table.admit(CLIENT, sequence[0], [call], caller)
         actor.reserve(1)
         actor.run_reserved([record])

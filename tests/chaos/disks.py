@@ -26,7 +26,7 @@ def may_mount() -> bool:
 
 @contextmanager
 def small_disk(folder: Path) -> Iterator[None]:
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "chaos", str(folder)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SIZE},mode=0700", "chaos", str(folder)], check=True)
     try:
         yield
     finally:
