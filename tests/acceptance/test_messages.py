@@ -41,8 +41,8 @@ def told(text: str, **names: object) -> str:
     """A text with the random part of ids, and what `names` are for, replaced."""
     for name, value in names.items():
         text = text.replace(str(value), name)
-    text = re.sub(r"0x[0-9a-f]+|(?<=worker-)[0-9a-f]{8}\b|(?<=lease )\S+(?=:)", "0x", text)
-    return re.sub(r"-1m[a-z0-9]{13}\b", "-ID", text).strip()
+    text = re.sub(r"-1[a-z0-9]{14}\b", "-ID", text)  # first, for "0x" may be within an id
+    return re.sub(r"\b0x[0-9a-f]+|(?<=worker-)[0-9a-f]{8}\b|(?<=lease )\S+(?=:)", "0x", text).strip()
 
 
 def said(words: list[str], place: Path, **environ: str) -> str:
