@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from fray.client.api import Client
+from fray.cluster.arguments import checked_request
 from fray.cluster.job_handle import JobAlreadyExists, JobHandle
 from fray.cluster.storage import StorageCluster
 from fray.types import JobId, JobRequest
@@ -36,7 +37,7 @@ class StorageClient(Client):
         return self._cluster
 
     def submit(self, request: JobRequest, adopt_existing: bool = True) -> JobHandle:
-        namespace = request.namespace or self._cluster.namespace
+        namespace = checked_request(request).namespace or self._cluster.namespace
         if request.id is not None:
             return JobHandle(self._cluster, self._cluster.launch(request))
         job_id, taken = self._cluster.run(lambda core: _take_name(core, namespace, request.name))

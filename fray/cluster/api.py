@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
+from fray.cluster.arguments import checked_ids
 from fray.items import Items
 from fray.types import JobGroupConfig, JobId, JobInfo, JobRequest, Namespace, ReservationConfig
 from fray_coordinator.jobs.logs import LogLine
-from fray_layouts.errors import InvalidInput
 from fray_layouts.records import ResourceUsage
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class Cluster(Protocol):
     def create_reservation(self, config: ReservationConfig) -> str:
         """Not in this release: raises InvalidInput, whatever `config` says. Launch without a reservation."""
 
-    def poll(self, job_id: JobId) -> JobInfo:
+    def poll(self, job_id: str) -> JobInfo:
         """Read a job's state now: one request to the storage.
 
             info = cluster.poll(job)
@@ -110,9 +110,9 @@ class Cluster(Protocol):
         """
 
     @overload
-    def wait(  # type: ignore[overload-overlap]  # a JobId is text, but no sequence of JobIds
+    def wait(  # type: ignore[overload-overlap]  # text is a sequence of texts too; one id is meant
         self,
-        job_id: JobId,
+        job_id: str,
         raise_on_failure: bool = False,
         timeout: float | None = None,
         *,
@@ -121,7 +121,7 @@ class Cluster(Protocol):
     @overload
     def wait(
         self,
-        job_id: Sequence[JobId],
+        job_id: Sequence[str],
         raise_on_failure: bool = False,
         timeout: float | None = None,
         *,
@@ -131,7 +131,7 @@ class Cluster(Protocol):
     def wait(  # type: ignore[overload-overlap]
         self,
         *,
-        job_ids: JobId,
+        job_ids: str,
         raise_on_failure: bool = False,
         timeout: float | None = None,
         fail_on_error: bool = False,
@@ -140,19 +140,19 @@ class Cluster(Protocol):
     def wait(
         self,
         *,
-        job_ids: Sequence[JobId],
+        job_ids: Sequence[str],
         raise_on_failure: bool = False,
         timeout: float | None = None,
         fail_on_error: bool = False,
     ) -> list[JobInfo]: ...
     def wait(
         self,
-        job_id: JobId | Sequence[JobId] | None = None,
+        job_id: str | Sequence[str] | None = None,
         raise_on_failure: bool = False,
         timeout: float | None = None,
         *,
         fail_on_error: bool = False,
-        job_ids: JobId | Sequence[JobId] | None = None,
+        job_ids: str | Sequence[str] | None = None,
     ) -> JobInfo | list[JobInfo]:
         """Block until a job, or all of several, have ended.
 
@@ -170,27 +170,24 @@ class Cluster(Protocol):
             TimeoutError: not all jobs have ended in time. They go on.
             JobNotFound: there is no such job.
             JobGone: retention removed the job while it was waited for.
-            InvalidInput: no id is given.
+            InvalidInput: no id is given, or something else.
         """
         wanted = job_ids if job_id is None else job_id
-        if wanted is None:
-            raise InvalidInput("job_id", None, "give the id of a job, or several")
-        if isinstance(wanted, str):
-            return self._wait([wanted], raise_on_failure or fail_on_error, timeout)[0]
-        return self._wait(list(wanted), raise_on_failure or fail_on_error, timeout)
+        infos = self._wait(checked_ids(wanted), raise_on_failure or fail_on_error, timeout)
+        return infos[0] if isinstance(wanted, str) else infos
 
-    def _wait(self, ids: list[JobId], raise_on_failure: bool, timeout: float | None) -> list[JobInfo]: ...
+    def _wait(self, ids: list[str], raise_on_failure: bool, timeout: float | None) -> list[JobInfo]: ...
 
     @overload
     async def wait_async(  # type: ignore[overload-overlap]
-        self, job_id: JobId, raise_on_failure: bool = False, timeout: float | None = None
+        self, job_id: str, raise_on_failure: bool = False, timeout: float | None = None
     ) -> JobInfo: ...
     @overload
     async def wait_async(
-        self, job_id: Sequence[JobId], raise_on_failure: bool = False, timeout: float | None = None
+        self, job_id: Sequence[str], raise_on_failure: bool = False, timeout: float | None = None
     ) -> list[JobInfo]: ...
     async def wait_async(
-        self, job_id: JobId | Sequence[JobId], raise_on_failure: bool = False, timeout: float | None = None
+        self, job_id: str | Sequence[str], raise_on_failure: bool = False, timeout: float | None = None
     ) -> JobInfo | list[JobInfo]:
         """`wait`, for coroutines: who is cancelled only stops waiting, and the jobs go on.
 
@@ -200,13 +197,12 @@ class Cluster(Protocol):
         Raises:
             JobFailed, TimeoutError, JobNotFound, JobGone: as `wait`.
         """
-        if isinstance(job_id, str):
-            return (await self._wait_async([job_id], raise_on_failure, timeout))[0]
-        return await self._wait_async(list(job_id), raise_on_failure, timeout)
+        infos = await self._wait_async(checked_ids(job_id), raise_on_failure, timeout)
+        return infos[0] if isinstance(job_id, str) else infos
 
-    async def _wait_async(self, ids: list[JobId], raise_on_failure: bool, timeout: float | None) -> list[JobInfo]: ...
+    async def _wait_async(self, ids: list[str], raise_on_failure: bool, timeout: float | None) -> list[JobInfo]: ...
 
-    def monitor(self, job_id: JobId) -> JobInfo:
+    def monitor(self, job_id: str) -> JobInfo:
         """Print everything the job prints to this program's stdout, until the job has ended; its final state.
 
         Output of earlier attempts is printed too. Use `logs(job_id, follow=True)` to get the lines instead.
@@ -218,7 +214,7 @@ class Cluster(Protocol):
             JobNotFound: there is no such job.
         """
 
-    def logs(self, job_id: JobId, follow: bool = False) -> Items[LogLine]:
+    def logs(self, job_id: str, follow: bool = False) -> Items[LogLine]:
         """Iterate over the lines that the job has written to stdout and stderr.
 
             async for line in cluster.logs(job, follow=True):  # in coroutines; elsewhere without async
@@ -234,7 +230,7 @@ class Cluster(Protocol):
             JobNotFound: there is no such job.
         """
 
-    def result(self, job_id: JobId, timeout: float | None = None) -> Any:
+    def result(self, job_id: str, timeout: float | None = None) -> Any:
         """Wait for the job to end, and return what its callable returned.
 
         The result of a command is what it wrote to the file that FRAY_RESULT names. Results are unpickled in the
@@ -250,7 +246,7 @@ class Cluster(Protocol):
             TimeoutError: it has not ended in time. It goes on.
         """
 
-    async def result_async(self, job_id: JobId, timeout: float | None = None) -> Any:
+    async def result_async(self, job_id: str, timeout: float | None = None) -> Any:
         """`result`, for coroutines: who is cancelled only stops waiting.
 
         Args:
@@ -260,7 +256,7 @@ class Cluster(Protocol):
             JobFailed, NoResult, TimeoutError: as `result`.
         """
 
-    def pull(self, job_id: JobId, target: str | os.PathLike[str], path: str = "") -> list[Path]:
+    def pull(self, job_id: str, target: str | os.PathLike[str], path: str = "") -> list[Path]:
         """Fetch the files that a job which succeeded has left, those that its `outputs` name; where they are now.
 
         Args:
@@ -273,7 +269,7 @@ class Cluster(Protocol):
             JobNotFound: there is no such job.
         """
 
-    def usage(self, job_id: JobId) -> ResourceUsage | None:
+    def usage(self, job_id: str) -> ResourceUsage | None:
         """What the current attempt uses of the host; once the job has ended, the totals of its last attempt.
 
         As the agent's last heartbeat says, so a few seconds old at most. None before the first measurement, and for
@@ -289,7 +285,7 @@ class Cluster(Protocol):
             JobNotFound: there is no such job.
         """
 
-    def terminate(self, job_id: JobId) -> None:
+    def terminate(self, job_id: str) -> None:
         """Ask that a job and its children end, and return at once.
 
         A running job gets SIGTERM, its `grace` seconds, then SIGKILL. A job that has ended is left as it is.

@@ -19,9 +19,9 @@ class JobHandle(Shown):
     equal.
     """
 
-    def __init__(self, cluster: StorageCluster, job_id: JobId) -> None:
+    def __init__(self, cluster: StorageCluster, job_id: str) -> None:
         self._cluster = cluster
-        self._job_id = job_id
+        self._job_id = JobId(job_id, cluster.poll)
 
     @property
     def job_id(self) -> JobId:

@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from fray import sync
+from fray.cluster.arguments import checked_requests
 from fray.cluster.callable_references import CallableReferences, is_reference
 from fray.cluster.log_printer import LineEcho
 from fray.cluster.prestart import PRESTART_MODULES
@@ -137,7 +138,7 @@ class LocalCluster(StorageCluster):
 
     def launch_many(self, requests: Sequence[JobRequest]) -> list[JobId]:
         if self.in_threads:
-            ids = self._references.launch(requests, super().launch_many)
+            ids = self._references.launch(checked_requests(requests), super().launch_many)
         else:
             ids = super().launch_many(requests)
         sync.run(self._poke())
@@ -226,7 +227,7 @@ class LocalThreads(LocalCluster):
         return False
 
     def launch_many(self, requests: Sequence[JobRequest]) -> list[JobId]:
-        return super().launch_many([_without_cores(request) for request in requests])
+        return super().launch_many([_without_cores(request) for request in checked_requests(requests)])
 
 
 def _without_cores(request: JobRequest) -> JobRequest:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from fray import sync
 from fray.cluster import log_printer
 from fray.cluster.api import Cluster
+from fray.cluster.arguments import checked_id, checked_request, checked_requests
 from fray.cluster.current_job import CurrentJob, current_job_on
 from fray.cluster.driver_output import DriverOutput
 from fray.cluster.hints import HintSender
@@ -141,11 +142,11 @@ class StorageCluster(Cluster):
         return ClusterKeyring(self.run)
 
     def launch(self, request: JobRequest) -> JobId:
-        return self.launch_many([request])[0]
+        return self.launch_many([checked_request(request)])[0]
 
     def launch_many(self, requests: Sequence[JobRequest]) -> list[JobId]:
         mine = current_job_on(self.root)
-        specs = self.specs(requests, mine)
+        specs = self.specs(checked_requests(requests), mine)
         if self.log_to_driver:
             self._output.belong_here()
             self._leave_at_exit()
@@ -166,7 +167,7 @@ class StorageCluster(Cluster):
     def launch_group(
         self, requests: Sequence[JobRequest], group: JobGroupConfig, reservation_id: str | None = None
     ) -> list[JobId]:
-        return self.launch_many(as_group(requests, group, reservation_id))
+        return self.launch_many(as_group(checked_requests(requests), group, reservation_id))
 
     def create_reservation(self, config: ReservationConfig) -> str:
         raise reservations_unsupported("config")
@@ -189,36 +190,39 @@ class StorageCluster(Cluster):
         self._leave_at_exit()
         sync.run(self._host(hosted))
 
-    def poll(self, job_id: JobId) -> JobInfo:
+    def poll(self, job_id: str) -> JobInfo:
         return info_of(self.root, self._read(job_id))
 
-    def monitor(self, job_id: JobId) -> JobInfo:
+    def monitor(self, job_id: str) -> JobInfo:
         for line in self.logs(job_id, follow=True):
             print(line.data.decode(errors="replace"), end="\n" if line.complete else "", file=sys.stdout)
         return self.poll(job_id)
 
-    def logs(self, job_id: JobId, follow: bool = False) -> Items[LogLine]:
-        return LoopItems(self._follow(job_id) if follow else self._lines_so_far(job_id))
+    def logs(self, job_id: str, follow: bool = False) -> Items[LogLine]:
+        job = checked_id(job_id)
+        return LoopItems(self._follow(job) if follow else self._lines_so_far(job))
 
-    def result(self, job_id: JobId, timeout: float | None = None) -> Any:
-        self.wait(job_id, raise_on_failure=True, timeout=timeout)
+    def result(self, job_id: str, timeout: float | None = None) -> Any:
+        self.wait(checked_id(job_id), raise_on_failure=True, timeout=timeout)
         return decode_result(*self.run(lambda core: _read_result(core, job_id)))
 
-    async def result_async(self, job_id: JobId, timeout: float | None = None) -> Any:
-        await self.wait_async(job_id, raise_on_failure=True, timeout=timeout)
+    async def result_async(self, job_id: str, timeout: float | None = None) -> Any:
+        await self.wait_async(checked_id(job_id), raise_on_failure=True, timeout=timeout)
         return decode_result(*await self.run_async(lambda core: _read_result(core, job_id)))
 
-    def pull(self, job_id: JobId, target: str | os.PathLike[str], path: str = "") -> list[Path]:
+    def pull(self, job_id: str, target: str | os.PathLike[str], path: str = "") -> list[Path]:
         from fray.cluster.pulling import pull_outputs  # few programs fetch any
 
         job = self._read(job_id)
         return self.run(lambda core: pull_outputs(core, job, Path(target), path)).files
 
-    def usage(self, job_id: JobId) -> ResourceUsage | None:
-        return self.run(lambda core: job_usage(core, job_id))
+    def usage(self, job_id: str) -> ResourceUsage | None:
+        job = checked_id(job_id)
+        return self.run(lambda core: job_usage(core, job))
 
-    def terminate(self, job_id: JobId) -> None:
-        self.run(lambda core: self._stop(core, job_id))
+    def terminate(self, job_id: str) -> None:
+        job = checked_id(job_id)
+        self.run(lambda core: self._stop(core, job))
 
     def list_jobs(self) -> list[JobInfo]:
         problems: dict[str, str] = {}
@@ -289,10 +293,11 @@ class StorageCluster(Cluster):
             sync.run(self._leave())
             self._output.flush()
 
-    def _read(self, job_id: JobId) -> JobRecord:
-        return self.run(lambda core: read_job(core, job_id)).record
+    def _read(self, job_id: str) -> JobRecord:
+        job = checked_id(job_id)
+        return self.run(lambda core: read_job(core, job)).record
 
-    def _wait(self, ids: list[JobId], raise_on_failure: bool, timeout: float | None) -> list[JobInfo]:
+    def _wait(self, ids: list[str], raise_on_failure: bool, timeout: float | None) -> list[JobInfo]:
         self._output.belong_here()
         with WaitLine() as line:
             try:
@@ -301,7 +306,7 @@ class StorageCluster(Cluster):
                 self._output.flush()
         return self._infos(ids, records, raise_on_failure)
 
-    async def _wait_async(self, ids: list[JobId], raise_on_failure: bool, timeout: float | None) -> list[JobInfo]:
+    async def _wait_async(self, ids: list[str], raise_on_failure: bool, timeout: float | None) -> list[JobInfo]:
         self._output.belong_here()
         with WaitLine() as line:
             try:
@@ -311,7 +316,7 @@ class StorageCluster(Cluster):
                 await sync.in_thread(self._output.flush)
         return self._infos(ids, records, raise_on_failure)
 
-    def _infos(self, ids: list[JobId], records: dict[str, JobRecord], raise_on_failure: bool) -> list[JobInfo]:
+    def _infos(self, ids: list[str], records: dict[str, JobRecord], raise_on_failure: bool) -> list[JobInfo]:
         infos = [info_of(self.root, records[job]) for job in ids]
         if raise_on_failure:
             _raise_first_failure(infos)
@@ -352,7 +357,7 @@ class StorageCluster(Cluster):
         return [JobId(done.job.id, self.poll) for done in submitted]
 
     async def _wait_in_loop(
-        self, core: Core, ids: list[JobId], raise_on_failure: bool, timeout: float | None, line: WaitLine
+        self, core: Core, ids: list[str], raise_on_failure: bool, timeout: float | None, line: WaitLine
     ) -> dict[str, JobRecord]:
         def tell(now: WaitProgress) -> None:
             log_printer.post(line, now.text, now.why)
@@ -360,17 +365,17 @@ class StorageCluster(Cluster):
         async with self._output.waiting(ids) as note:
             return await wait_for(core, ids, timeout, raise_on_failure, note, tell)
 
-    async def _follow(self, job_id: JobId) -> AsyncGenerator[Sequence[LogLine], None]:
+    async def _follow(self, job_id: str) -> AsyncGenerator[Sequence[LogLine], None]:
         await self._output.forget(job_id)
         async with aclosing(follow_chunks(await self._core.get(), job_id, on_waiting=_warn)) as chunks:
             async for chunk in chunks:
                 yield chunk
 
-    async def _lines_so_far(self, job_id: JobId) -> AsyncGenerator[Sequence[LogLine], None]:
+    async def _lines_so_far(self, job_id: str) -> AsyncGenerator[Sequence[LogLine], None]:
         core = await self._core.get()
         yield await read_logs(core, (await read_job(core, job_id)).record)
 
-    async def _stop(self, core: Core, job_id: JobId) -> None:
+    async def _stop(self, core: Core, job_id: str) -> None:
         job = await stopping.stop(core, job_id, "terminated by a program")
         await self._output.note(job)
         if job.lease is not None and not is_terminal(job):
@@ -387,7 +392,7 @@ def _made_up_namespace() -> str:
     return JobIds.fresh("driver", time.time(), system_random().token())
 
 
-async def _read_result(core: Core, job_id: JobId) -> tuple[JobResult, bytes]:
+async def _read_result(core: Core, job_id: str) -> tuple[JobResult, bytes]:
     return await fetch_result(core, (await read_job(core, job_id)).record)
 
 

@@ -85,7 +85,7 @@ class WorkerPool(Shown):
             remedy = "it becomes a queue's name: use at most 55 letters, digits, '-' and '_', no dots"
             raise InvalidInput("name_prefix", name_prefix, remedy)
         size = PoolSize.of(num_workers)
-        cluster = cluster or current_cluster()
+        cluster = _checked(cluster) or current_cluster()
         resources = resources or ResourceConfig()
         own_name = name or f"{name_prefix}-{secrets.token_hex(4)}"
         match transport:
@@ -129,7 +129,7 @@ class WorkerPool(Shown):
         """
         size = PoolSize.of(num_workers)
         pool = cls.__new__(cls)
-        cluster = cluster or current_cluster()
+        cluster = _checked(cluster) or current_cluster()
         space, resources = namespace or cluster.namespace, resources or ResourceConfig()
         found = QueueTransport.open(
             cluster, space, name, resources, environment, size.idle, new=create, old=True, shared=shared
@@ -371,6 +371,13 @@ class WorkerPool(Shown):
         if not isinstance(self._transport, QueueTransport):
             raise InvalidInput("transport", "direct", f'only a pool with transport="queue" has `{wanted}`')
         return self._transport
+
+
+def _checked(cluster: object) -> StorageCluster | None:
+    if cluster is not None and not isinstance(cluster, StorageCluster):
+        text = "a number of workers is num_workers=..., a cluster is LocalCluster() or StorageCluster(root)"
+        raise InvalidInput("cluster", cluster, text)
+    return cluster
 
 
 def _has_failed(future: Future[Any]) -> bool:

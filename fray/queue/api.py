@@ -325,11 +325,12 @@ class AsyncQueue(Generic[T]):
     async def extend(self, lease: Lease[T], seconds: float) -> None:
         """`Queue.extend`, as a coroutine."""
         timeout = _seconds("seconds", seconds)
-        lease.deadline = await self._on(lambda engine: engine.extend(lease.lease_id, timeout))
+        held = _lease(lease)
+        held.deadline = await self._on(lambda engine: engine.extend(held.lease_id, timeout))
 
     async def keep(self, lease: Lease[T]) -> None:
         """`Queue.keep`, as a coroutine."""
-        sync.start(self._queue.aio._renewing(lease))
+        sync.start(self._queue.aio._renewing(_lease(lease)))
 
     async def pending(self) -> int:
         """`Queue.pending`, as a coroutine."""
@@ -396,7 +397,7 @@ class AsyncQueue(Generic[T]):
         return Lease(item, taken.id, taken.taken_at, taken.number, taken.deadline, self._queue)
 
     async def _ended(self, given: Leases[T], act: Callable[[QueueEngine, Sequence[str]], Awaitable[None]]) -> None:
-        leases = [given] if isinstance(given, Lease) else list(given)
+        leases = _leases(given)
         try:
             await self._on(lambda engine: act(engine, [lease.lease_id for lease in leases]))
         except UnknownLease as error:
@@ -433,6 +434,18 @@ def _wait(value: float) -> float:
     if not isinstance(value, Real) or not value >= 0:
         raise InvalidInput("wait", value, "use a number of seconds, or 0")
     return float(value)
+
+
+def _lease(given: Lease[T], field: str = "lease") -> Lease[T]:
+    if not isinstance(given, Lease):
+        raise InvalidInput(field, given, "give the lease that pop returned (not its item), or a list of leases")
+    return given
+
+
+def _leases(given: Leases[T]) -> list[Lease[T]]:
+    if isinstance(given, (Lease, str, bytes)) or not isinstance(given, Iterable):
+        return [_lease(given)]
+    return [_lease(each, f"lease[{number}]") for number, each in enumerate(given)]
 
 
 def _note_end(leases: Iterable[Lease[Any]]) -> None:

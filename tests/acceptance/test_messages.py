@@ -5,6 +5,7 @@ A text says what is wrong, why, and what to do. Whoever changes one reads it her
 
 from __future__ import annotations
 
+import asyncio
 import re
 import shlex
 import signal
@@ -21,6 +22,7 @@ from click.testing import CliRunner
 
 from fray import (
     Entrypoint,
+    InvalidInput,
     JobFailed,
     JobRequest,
     LocalCluster,
@@ -258,6 +260,11 @@ class Counter:
         self.weights = Path(weights).read_text() if weights else ""
 
 
+def launch_in_a_thread(_: StorageCluster) -> None:
+    with LocalCluster(use_processes=False) as cluster:
+        cluster.launch(train)  # type: ignore[arg-type]
+
+
 def use_a_pool_that_was_shut_down(nobody: StorageCluster) -> None:
     with WorkerPool(nobody, 1) as pool:
         pass
@@ -310,6 +317,53 @@ WRITTEN: list[tuple[Callable[[StorageCluster], object], str]] = [
         lambda c: c.poll("nothing"),
         "JobNotFound: there is no job nothing under memory://messages; `fray ps --all` lists those that exist",
     ),
+    *(
+        (
+            mistake,
+            "InvalidInput: request: <function train at 0x> is not accepted; give a JobRequest: "
+            'JobRequest("name", Entrypoint.from_callable(train))',
+        )
+        for mistake in (
+            lambda c: c.launch(train),
+            lambda c: StorageClient(c).submit(train),
+            launch_in_a_thread,
+        )
+    ),
+    (
+        lambda c: c.launch(Entrypoint.from_binary("ls")),
+        "InvalidInput: request: BinaryEntrypoint(command='ls', args=()) is not accepted; give a JobRequest: "
+        'JobRequest("name", Entrypoint.from_binary(program, [...]))',
+    ),
+    (
+        lambda c: c.launch([]),
+        "InvalidInput: request: [] is not accepted; give one JobRequest; launch_many launches several",
+    ),
+    (
+        lambda c: c.launch_many(7),
+        "InvalidInput: requests: 7 is not accepted; give a list of JobRequests; launch(request) launches one",
+    ),
+    (
+        lambda c: c.launch_many([job(train), 7]),
+        "InvalidInput: requests[1]: 7 is not accepted; give a JobRequest: "
+        'JobRequest("name", Entrypoint.from_callable(function))',
+    ),
+    (
+        lambda c: c.poll([]),
+        "InvalidInput: job_id: [] is not accepted; give the id of one job, as launch returned it",
+    ),
+    (
+        lambda c: c.wait([7]),
+        "InvalidInput: job_id[0]: 7 is not accepted; give the id of one job, as launch returned it",
+    ),
+    (
+        lambda c: WorkerPool(2),
+        "InvalidInput: cluster: 2 is not accepted; a number of workers is num_workers=..., a cluster is "
+        "LocalCluster() or StorageCluster(root)",
+    ),
+    (
+        lambda c: MemoryQueue[int]().done(1),
+        "InvalidInput: lease: 1 is not accepted; give the lease that pop returned (not its item), or a list of leases",
+    ),
     (use_a_pool_that_was_shut_down, "PoolClosed: pool worker-0x was shut down; make another one"),
     (
         acknowledge_twice,
@@ -325,6 +379,28 @@ def test_what_is_written_wrong(mistake: Callable[[StorageCluster], object], mess
     with StorageCluster("memory://messages") as nobody, pytest.raises(Exception) as raised:  # noqa: PT011 its text is
         mistake(nobody)
     assert told(f"{type(raised.value).__name__}: {raised.value}") == message
+
+
+def test_what_is_given_instead_of_an_id() -> None:
+    with StorageCluster("memory://messages") as nobody:
+        launched = nobody.launch(job(train))
+        given = [job(train), nobody.poll(launched), StorageClient(nobody).submit(job(train))]
+        ways: list[Callable[[Any], object]] = [
+            *(nobody.wait, nobody.poll, nobody.result, nobody.logs, nobody.usage, nobody.terminate),
+            lambda job: nobody.wait([launched, job]),
+            lambda job: asyncio.run(nobody.wait_async(job)),
+        ]
+        remedies = set()
+        for way in ways:
+            for value in given:
+                with pytest.raises(InvalidInput, match=r"^job_id(\[1\])?: ") as raised:
+                    way(value)
+                remedies.add(raised.value.remedy)
+    assert remedies == {
+        "launch it first, and give the id that launch returns",
+        "give its id: JobInfo.job_id",
+        "give its id: JobHandle.job_id",
+    }
 
 
 @pytest.mark.parametrize(

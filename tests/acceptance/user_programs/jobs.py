@@ -34,6 +34,16 @@ def submit(client: Client) -> list[JobStatus]:
     return fray.wait_all(jobs)
 
 
+def by_id_as_text(cluster: StorageCluster, job: str, others: list[str]) -> JobHandle:
+    assert_type(cluster.wait(job), JobInfo)
+    assert_type(cluster.wait(others), list[JobInfo])
+    assert_type(cluster.wait(job_ids=job), JobInfo)
+    assert_type(cluster.poll(job).job_id, JobId)
+    cluster.result(job)
+    cluster.terminate(job)
+    return JobHandle(cluster, job)
+
+
 def entrypoints() -> None:
     assert_type(Entrypoint.from_callable(train, args=(1,), kwargs={"rate": 0.5}), CallableEntrypoint)
     assert_type(Entrypoint.from_binary("echo", ["hello"]), BinaryEntrypoint)

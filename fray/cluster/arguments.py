@@ -1,0 +1,57 @@
+"""Checks of what programs give a cluster: requests and ids of jobs. What is something else is told with its remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fray.types import BinaryEntrypoint, CallableEntrypoint, JobRequest
+from fray_layouts.errors import InvalidInput
+
+
+def checked_request(given: object, field: str = "request") -> JobRequest:
+    """The argument, if it is a request. Raises InvalidInput."""
+    match given:
+        case JobRequest():
+            return given
+        case list() | tuple():
+            remedy = "give one JobRequest; launch_many launches several"
+        case BinaryEntrypoint():
+            remedy = 'give a JobRequest: JobRequest("name", Entrypoint.from_binary(program, [...]))'
+        case CallableEntrypoint():
+            remedy = 'give a JobRequest: JobRequest("name", Entrypoint.from_callable(function, args=(...)))'
+        case _ if callable(given):
+            name = getattr(given, "__name__", "function")
+            remedy = f'give a JobRequest: JobRequest("name", Entrypoint.from_callable({name}))'
+        case _:
+            remedy = 'give a JobRequest: JobRequest("name", Entrypoint.from_callable(function))'
+    raise InvalidInput(field, given, remedy)
+
+
+def checked_requests(given: object) -> list[JobRequest]:
+    """The argument as a list, if it is several requests. Raises InvalidInput."""
+    if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
+        remedy = "give a list of JobRequests; launch(request) launches one"
+        raise InvalidInput("requests", given, remedy)
+    return [checked_request(each, f"requests[{number}]") for number, each in enumerate(given)]
+
+
+def checked_id(given: object, field: str = "job_id") -> str:
+    """The argument, if it is text, as ids of jobs are. Raises InvalidInput."""
+    if isinstance(given, str):
+        return given
+    if isinstance(given, JobRequest):
+        remedy = "launch it first, and give the id that launch returns"
+    elif isinstance(getattr(given, "job_id", None), str):
+        remedy = f"give its id: {type(given).__name__}.job_id"
+    else:
+        remedy = "give the id of one job, as launch returned it"
+    raise InvalidInput(field, given, remedy)
+
+
+def checked_ids(given: object) -> list[str]:
+    """The argument as a list, if it is the id of a job, or several. Raises InvalidInput."""
+    if given is None:
+        raise InvalidInput("job_id", None, "give the id of a job, or several")
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        return [checked_id(given)]
+    return [checked_id(each, f"job_id[{number}]") for number, each in enumerate(given)]
