@@ -125,7 +125,7 @@ time.sleep(60)
 
     async with quick_core(tmp_path / "root") as core:
         with agents(core.root, tmp_path / "work") as (agent,):
-            job_id = await launch(core, code)
+            job_id = await launch(core, code, grace=60.0)
             await _begun(tmp_path, 1)
             assert agent.end() == 0
             record = await job(core, job_id)
