@@ -7,6 +7,8 @@ import calendar
 import hashlib
 import os
 import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,7 @@ from fray_coordinator.store.s3 import S3Backend
 from fray_coordinator.store.s3_access import botocore_access, find_access, plain_access
 from fray_coordinator.store.s3_signing import S3Keys, query_text, signed_headers
 from tests.support.servers import AWS
-from tests.support.serving import serving
+from tests.support.serving import Served, serving
 
 EMPTY = hashlib.sha256(b"").hexdigest()
 EXAMPLE = S3Keys("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY")
@@ -73,7 +75,7 @@ def test_signatures_are_botocores(monkeypatch: pytest.MonkeyPatch) -> None:
     """For keys that expire, and with everything that a key of an object may hold."""
     now = calendar.timegm((2026, 11, 22, 2, 33, 1))
     keys = S3Keys("access", "secret", "token")
-    path, query = "/root/a%20b%2Bc/%C3%A9~%27%28%29", query_text({"prefix": "a b/é+&=~*'", "start-after": "/"})
+    path, query = "/prefix/a%20b%2Bc/%C3%A9~%27%28%29", query_text({"prefix": "a b/é+&=~*'", "start-after": "/"})
     conditions = {"If-Match": '"etag  with   spaces"'}
     ours = signed_headers("PUT", "host:9000", path, query, conditions, EMPTY, keys, "eu-north-1", now)
     request = AWSRequest("PUT", f"http://host:9000{path}?{query}", conditions)
@@ -182,6 +184,15 @@ def test_a_server_of_credentials_that_is_away_is_an_outage(home: Path, monkeypat
         find_access("bucket", None)
 
 
+@contextmanager
+def answered_by(answer: Callable[[web.Request], Awaitable[web.Response]]) -> Iterator[Served]:
+    """A server that answers every request so."""
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    with serving(app) as server:
+        yield server
+
+
 def signed_for(request: web.Request) -> str:
     """The access key and the region of a request."""
     key, _, region, *_ = request.headers["Authorization"].partition("Credential=")[2].split("/")
@@ -207,9 +218,7 @@ def test_a_bucket_in_another_region_is_found_there(monkeypatch: pytest.MonkeyPat
             assert isinstance(await backend.get("key"), Object)
         await backend.close()
 
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", answer)
-    with serving(app) as server:
+    with answered_by(answer) as server:
         for name, value in {**AWS, "AWS_ENDPOINT_URL": server.url}.items():
             monkeypatch.setenv(name, value)
         asyncio.run(main())
@@ -235,9 +244,7 @@ def test_keys_that_have_expired_are_looked_for_again(home: Path, monkeypatch: py
         await backend.put("key", b"data", ANY)
         await backend.close()
 
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", answer)
-    with serving(app) as server:
+    with answered_by(answer) as server:
         prepare(home, monkeypatch, {"AWS_ENDPOINT_URL": server.url}, "", f"[default]\n{PAIR.format('old')}")
         asyncio.run(main())
     assert asked == ["old us-east-1", "new us-east-1"]
@@ -258,9 +265,7 @@ def test_a_host_whose_clock_is_wrong_signs_by_the_services(monkeypatch: pytest.M
         assert isinstance(await store.put("key", b"data", ABSENT), Applied)
         await store.close()
 
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", answer)
-    with serving(app) as server:
+    with answered_by(answer) as server:
         for name, value in {**AWS, "AWS_ENDPOINT_URL": server.url}.items():
             monkeypatch.setenv(name, value)
         asyncio.run(main())
