@@ -4,7 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 ZEPHYR := .build/zephyr
 
-.PHONY: demo test test-long test-stress test-containers models histories chaos fuzz check schemas vectors drawing clean bench bench-jobs bench-actors bench-drain bench-startup bench-cli bench-queues bench-actor-creation bench-pool bench-hints bench-environments bench-zephyr zephyr simulate simulate-variants scale
+# The tests start hundreds of processes: Python compiles a module once, also where the environment forbids that.
+export PYTHONDONTWRITEBYTECODE :=
+
+.PHONY: demo test collected test-long test-stress test-containers models histories chaos fuzz check types schemas vectors drawing clean bench bench-jobs bench-actors bench-drain bench-startup bench-cli bench-queues bench-actor-creation bench-pool bench-hints bench-environments bench-gangs bench-zephyr example-gang zephyr simulate simulate-variants scale
 
 # virtualenv rather than venv: a Debian without python3-venv has no ensurepip.
 $(VENV)/bin/python:
@@ -22,20 +25,39 @@ $(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
 demo: $(VENV)/.demo
 	$(BIN)/python examples/demo/main.py
 
+# A gang on two slices, which trains with JAX over four processes, loses a host and goes on: two minutes. JAX is large
+# (370 MB), so it has an environment of its own.
+GANG := .build/gang
+
+$(GANG)/.ready: pyproject.toml | $(VENV)/bin/python
+	PYTHONPATH=.build/virtualenv $(PYTHON) -m virtualenv --quiet $(GANG)
+	$(GANG)/bin/pip install --quiet jax --editable .
+	touch $@
+
+example-gang: $(GANG)/.ready
+	$(GANG)/bin/python examples/gang/main.py
+
 # Lint, types, layers, then every test that is neither slow nor a campaign; seeds are the same each time. More workers
 # than cores: many tests wait.
 PYTEST := $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 
-test: check
+test: $(VENV)/.dev
+	$(MAKE) --jobs=2 check collected
 	$(PYTEST) -m 'not slow and not campaign'
 
-# What CI runs after that, some 25 minutes on two cores: the slow tests, more fixed seeds and malformed bytes, and the
+# What pytest makes of the files of tests is kept: each worker would make it anew. What goes wrong, the workers tell.
+collected: $(VENV)/.dev
+	-$(BIN)/python -m pytest --collect-only --quiet >/dev/null
+
+# What CI runs after that, some 25 minutes on two cores: types, the slow tests, more fixed seeds and malformed bytes, and the
 # release of Zephyr that needs no newer Python. Fresh seeds are for `make simulate` and `make fuzz`.
 test-long: $(VENV)/.dev $(ZEPHYR)/old/.ready
+	$(MAKE) types
 	$(PYTEST) -m 'slow and not campaign'
 	$(PYTEST) --timeout 900 --hypothesis-profile=long tests/fuzz
 	$(BIN)/python -m tests.simulation --first 1001 --seeds 120
 	$(BIN)/python -m tests.simulation.actors --first 1001 --seeds 40
+	$(BIN)/python -m tests.simulation.gangs --first 1004 --seeds 9
 	$(BIN)/python -m tests.simulation.queues --first 1001 --seeds 200
 	$(ZEPHYR)/old/bin/python -m pytest tests/zephyr
 
@@ -71,6 +93,17 @@ check: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# mypy also over tests, benches and examples. Scripts import what lies beside them, so each of their folders is a root.
+# Tests replace names in the modules that import them, so here imported names count as a module's own.
+TYPES := $(BIN)/mypy --implicit-reexport --cache-dir .mypy_cache/types
+BENCH_MODULES := benchmarks/cli.py benchmarks/queues.py benchmarks/scale
+SCRIPT_FOLDERS := tests/zephyr $(patsubst %/,%,$(sort $(dir $(wildcard examples/*/*.py)))) examples/project/src
+
+types: $(VENV)/.dev
+	$(TYPES) --exclude '^tests/(zephyr|acceptance/seed_programs)/' tests $(BENCH_MODULES)
+	MYPYPATH=benchmarks:benchmarks/peers $(TYPES) $(filter-out $(BENCH_MODULES),$(wildcard benchmarks/*.py)) benchmarks/peers
+	set -e; for folder in $(SCRIPT_FOLDERS); do MYPYPATH=$$folder $(TYPES) $$folder; done
+
 # Figures: one JSON line from each bench on stdout, notes on stderr. The peers have an environment of their own.
 BENCH := .build/bench
 
@@ -83,7 +116,7 @@ $(BENCH)/.actors: $(BENCH)/.ready
 	$(BENCH)/bin/pip install --quiet distributed numpy
 	touch $@
 
-bench: bench-jobs bench-drain bench-startup bench-cli bench-queues bench-actor-creation bench-actors
+bench: bench-jobs bench-drain bench-startup bench-cli bench-queues bench-actor-creation bench-actors bench-gangs
 
 bench-jobs: $(VENV)/.demo $(BENCH)/.ready
 	@$(BIN)/python benchmarks/jobs.py --ray $(BENCH)/bin/python
@@ -108,6 +141,9 @@ bench-pool: $(VENV)/.demo $(BENCH)/.ready
 
 bench-environments: $(VENV)/.dev $(BENCH)/.ready
 	@$(BIN)/python benchmarks/environments.py --ray $(BENCH)/bin/python
+
+bench-gangs: $(VENV)/.demo $(BENCH)/.ready
+	@$(BIN)/python benchmarks/gangs.py --ray $(BENCH)/bin/python
 
 bench-hints: $(VENV)/.demo
 	@$(BIN)/python benchmarks/hints.py
@@ -150,6 +186,7 @@ bench-queues: $(VENV)/.dev $(BENCH)-queues/.ready
 simulate: $(VENV)/.dev
 	$(BIN)/python -m tests.simulation --cpu-seconds 1800
 	$(BIN)/python -m tests.simulation.actors --cpu-seconds 300
+	$(BIN)/python -m tests.simulation.gangs --cpu-seconds 600
 	$(BIN)/python -m tests.simulation.queues --cpu-seconds 300
 
 # Which invariant catches which deliberately broken variant of the code, and after how many seeds.

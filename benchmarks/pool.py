@@ -76,7 +76,7 @@ def run(directory: Path, quick: bool, python: str | None) -> None:
                     ray_rates.append(many / peer.ask(str(many)))
                     ray_trips += peer.ask(f"1 {few}")
                 say(f"round {number + 1}: direct {direct_rates[-1]:.0f}/s, queue {queue_rates[-1]:.0f}/s")
-    figures = {
+    figures: dict[str, float] = {
         "direct_tasks_per_s": round(statistics.median(direct_rates)),
         "direct_submitted_one_by_one_per_s": round(statistics.median(submit_rates)),
         "direct_round_trip_p50_us": round(statistics.median(direct_trips) * 1e6),

@@ -7,7 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
-from fray_coordinator.errors import JobGone, JobNotFound, NameTaken, ParentNotRunning, StoreRefused, StoreUnavailable
+from fray_coordinator.errors import (
+    JobGone,
+    JobNotFound,
+    NameTaken,
+    ParentNotRunning,
+    ReservationNotFound,
+    StoreRefused,
+    StoreUnavailable,
+)
 from fray_layouts.errors import FrayError, InvalidInput, Permanent, Temporary
 
 if TYPE_CHECKING:
@@ -27,6 +35,7 @@ __all__ = [
     "NoResult",
     "ParentNotRunning",
     "Permanent",
+    "ReservationNotFound",
     "StoreRefused",
     "StoreUnavailable",
     "Temporary",

@@ -11,7 +11,8 @@ from typing import Any
 
 import msgspec
 
-from fray.topology import TPU_TOPOLOGIES
+from fray.entrypoints import entrypoint_of
+from fray.topology import get_tpu_topology
 from fray.types import (
     ANY_REGION,
     BinaryEntrypoint,
@@ -22,18 +23,14 @@ from fray.types import (
     JobRequest,
     ResourceConfig,
     TpuConfig,
-    entrypoint_of,
 )
 from fray_layouts.bounds import MAX_CALLABLE_NAME
 from fray_layouts.errors import InvalidInput
-from fray_layouts.spec import JobSpec
+from fray_layouts.spec import JobSpec, ResourceSpec, is_gang
 from fray_layouts.spec_parsing import parse_spec
 
 _LATER_RELEASE = {
-    "regions": "agents do not know their region yet; use a pool for each region",
-    "zone": "agents do not know their zone yet; use a pool for each zone",
     "target_cluster": "open that cluster by its root and launch there",
-    "device_alternatives": "launch the job for one device",
     "image": "EnvironmentConfig(docker_image=...) names an image; leave this out",
     "container_profile": "containers have no profiles yet; leave it out",
 }
@@ -47,7 +44,7 @@ _SEVERAL_TASKS = {
 
 _SAME_FIELDS = (
     *("name", "max_retries_failure", "max_retries_preemption", "timeout", "pending_timeout", "grace", "priority"),
-    *("namespace", "parent", "detached", "pool", "id", "actor"),
+    *("namespace", "parent", "detached", "pool", "id", "actor", "spread", "same"),
 )
 
 
@@ -65,7 +62,7 @@ def to_spec(request: JobRequest) -> JobSpec:
         "entrypoint": _entrypoint(request.entrypoint),
         "resources": _resources(resources),
         "environment": _environment(environment),
-        "replicas": _replicas(request),
+        **gang_size(resources, request.replicas),
         "ports": _texts("ports", request.ports),
         "outputs": _texts("outputs", request.outputs),
         **{name: getattr(request, name) for name in _SAME_FIELDS},
@@ -78,7 +75,7 @@ def to_spec(request: JobRequest) -> JobSpec:
 def local_spec(request: JobRequest) -> JobSpec:
     """Make the checked spec of a request for a private cluster, without what only other machines have.
 
-    Places, replicas, workspaces, packages and images are left out, and what `relaxed_spec` leaves out.
+    Places, workspaces, packages and images are left out, and what `relaxed_spec` leaves out.
     """
     asked, environment = _checked_parts(request)
     spec = to_spec(
@@ -86,7 +83,9 @@ def local_spec(request: JobRequest) -> JobSpec:
             request,
             resources=ResourceConfig(cpu=asked.cpu, ram=asked.ram, disk=asked.disk),
             environment=EnvironmentConfig(env_vars=environment.env_vars, secret_env_vars=environment.secret_env_vars),
-            replicas=1,
+            replicas=gang_size(asked, request.replicas)["replicas"],
+            spread=False,
+            same="",
             max_task_failures=0,
             processes_per_task=1,
         )
@@ -95,12 +94,13 @@ def local_spec(request: JobRequest) -> JobSpec:
 
 
 def relaxed_spec(spec: JobSpec) -> JobSpec:
-    """The spec without a device and with one core at most, so that a job's children find room beside it.
+    """The spec with nothing but cores, and at most one, so that a job's children find room beside it.
 
-    Sizes are left out too: a private cluster limits nothing.
+    Sizes are left out too: a private cluster limits nothing. A gang takes no cores: it needs all of its replicas at
+    once, however few there are.
     """
-    resources = msgspec.structs.replace(spec.resources, cpu=min(spec.resources.cpu, 1), device=None, memory=0, disk=0)
-    return msgspec.structs.replace(spec, resources=resources)
+    resources = ResourceSpec(cpu=0 if is_gang(spec) else min(spec.resources.cpu, 1), hard_cpu=spec.resources.hard_cpu)
+    return msgspec.structs.replace(spec, resources=resources, slices=0, spread=False, same="")
 
 
 def _checked_parts(request: JobRequest) -> tuple[ResourceConfig, EnvironmentConfig]:
@@ -172,8 +172,9 @@ def _resources(resources: ResourceConfig) -> dict[str, Any]:
     if isinstance(resources.cpu, DeviceConfig):
         raise InvalidInput("resources.cpu", resources.cpu, "cores come first; give device= and the others by name")
     for name, remedy in _LATER_RELEASE.items():
-        if (value := getattr(resources, name)) and list(value) != [ANY_REGION]:
+        if value := getattr(resources, name):
             raise InvalidInput(f"resources.{name}", value, remedy)
+    regions = _texts("resources.regions", resources.regions or ())
     return {
         "cpu": resources.cpu,
         "hard_cpu": resources.hard_cpu,
@@ -181,7 +182,27 @@ def _resources(resources: ResourceConfig) -> dict[str, Any]:
         "disk": resources.disk,
         "preemptible": resources.preemptible,
         "device": _device(resources.device),
+        "device_alternatives": _alternatives(resources),
+        "regions": [] if ANY_REGION in regions else regions,
+        "zone": resources.zone or "",
+        "labels": _labels(resources.labels or {}),
     }
+
+
+def _labels(given: object) -> dict[str, Any]:
+    if not isinstance(given, Mapping):
+        raise InvalidInput("resources.labels", given, "give names with their values, such as {'disk': 'ssd'}")
+    return dict(given)
+
+
+def _alternatives(resources: ResourceConfig) -> list[str]:
+    """The other variants that do as well. Raises InvalidInput: types of TPU that are not alike."""
+    others = _texts("resources.device_alternatives", resources.device_alternatives or ())
+    if others and isinstance(resources.device, CpuConfig):
+        raise InvalidInput("resources.device_alternatives", others, "name a device too, or leave them out")
+    if isinstance(resources.device, TpuConfig):
+        ResourceConfig.with_tpu([resources.device.variant, *others])
+    return others
 
 
 def _device(device: DeviceConfig) -> dict[str, Any] | None:
@@ -192,17 +213,12 @@ def _device(device: DeviceConfig) -> dict[str, Any] | None:
 
 
 def _chips(device: TpuConfig) -> int:
-    """The chips of a slice of one host; of an unknown type, the count. InvalidInput for a slice of several hosts."""
+    """The chips of one host of a slice. Raises InvalidInput: there is no such slice."""
     if device.topology is not None:
         raise InvalidInput("resources.device.topology", device.topology, "the variant names it; leave it out")
-    info = TPU_TOPOLOGIES.get(device.variant)
-    if info is None:
-        return device.count
-    if info.vm_count > 1:
-        remedy = f"a slice of it is {info.vm_count} hosts; until gangs come in a later release, take a type of one host"
-        raise InvalidInput("resources.device.variant", device.variant, remedy)
+    info = get_tpu_topology(device.variant)
     if device.count not in (1, info.chips_per_vm):
-        remedy = f"a job has all {info.chips_per_vm} chips of its host; leave it out"
+        remedy = f"a process has all {info.chips_per_vm} chips of its host; leave it out"
         raise InvalidInput("resources.device.count", device.count, remedy)
     return info.chips_per_vm
 
@@ -236,9 +252,43 @@ def _environment(environment: EnvironmentConfig) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value}
 
 
-def _replicas(request: JobRequest) -> int:
-    asked = {request.replicas, request.resources.replicas} - {1}
+def with_whole_slices(spec: JobSpec) -> JobSpec:
+    """The spec of a job that was written without a `ResourceConfig`, if the TPU that it names is one.
+
+    Raises:
+        InvalidInput: there is no such slice, or the replicas do not fill whole ones.
+    """
+    device = spec.resources.device
+    if device is None or device.kind != "tpu" or not device.variant:
+        return spec
+    hosts = get_tpu_topology(device.variant).vm_count
+    if spec.slices * hosts == spec.replicas or (spec.replicas == hosts == 1):
+        return spec
+    count = max(1, spec.slices)
+    whole = f"{count} slice{'s' * (count != 1)} of {device.variant}"
+    raise InvalidInput("replicas", spec.replicas, f"give slices: {count} and replicas: {count * hosts} for {whole}")
+
+
+def gang_size(resources: ResourceConfig, replicas: int = 1) -> dict[str, int]:
+    """How many processes run as one gang, and how many whole TPU slices they fill: fields of a spec.
+
+    Args:
+        replicas: the job's own number, 1 if it names none.
+
+    Raises:
+        InvalidInput: there are two numbers of replicas, they do not fill slices, or there is no such slice.
+    """
+    asked = {replicas, resources.replicas} - {1}
     if len(asked) > 1:
-        other = f"resources.replicas says {request.resources.replicas} (with_tpu counts the virtual machines there)"
-        raise InvalidInput("replicas", request.replicas, f"{other}; leave one of the two out")
-    return asked.pop() if asked else 1
+        other = f"resources.replicas says {resources.replicas} (with_tpu counts the virtual machines there)"
+        raise InvalidInput("replicas", replicas, f"{other}; leave one of the two out")
+    count = asked.pop() if asked else 1
+    if not isinstance(resources.device, TpuConfig) or not isinstance(count, int):
+        return {"replicas": count}
+    hosts = resources.device.vm_count()
+    if count == 1:
+        return {"replicas": hosts, "slices": 1}
+    if count % hosts:
+        remedy = f"a slice of {resources.device.variant} is {hosts} virtual machines, each with a process of its own"
+        raise InvalidInput("replicas", count, f"{remedy}; give a multiple of {hosts}, or leave it out for one slice")
+    return {"replicas": count, "slices": count // hosts}

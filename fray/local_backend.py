@@ -40,11 +40,11 @@ class LocalClient(StorageClient):
     - Arguments and results of calls of actors are pickled, as on every cluster; what cannot be pickled goes as it is.
     - Results of jobs are pickled.
 
-    Commands are processes. Devices, regions, replicas, workspaces, packages and images are accepted and not looked at,
-    so a program that asks for a TPU is tried out here as it stands. `create_actor` and `create_actor_group` return when
-    the actors serve calls, and raise what their `__init__` raises; within an actor they return at once, because their
-    `__init__` may call the actor that creates them. Pickled, the client is itself in the process that made it, and a
-    `StorageClient` elsewhere.
+    Commands are processes. Devices, regions, workspaces, packages and images are accepted and not looked at, and a gang
+    has all of its replicas, so a program that asks for a TPU is tried out here as it stands. `create_actor` and
+    `create_actor_group` return when the actors serve calls, and raise what their `__init__` raises; within an actor
+    they return at once, because their `__init__` may call the actor that creates them. Pickled, the client is itself in
+    the process that made it, and a `StorageClient` elsewhere.
 
     Threads of one process cannot be kept apart as processes are:
 

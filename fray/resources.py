@@ -7,23 +7,23 @@ from __future__ import annotations
 
 import math
 import string
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypedDict, TypeVar, Unpack
+from typing import Literal, TypeVar, Unpack
 
 from fray.device_flops import known_flops
+from fray.resource_options import CpuOptions, GpuOptions, Size, TpuOptions
 from fray.topology import get_tpu_topology
 from fray_layouts.errors import InvalidInput
 from fray_layouts.units import parse_bytes
 
 T = TypeVar("T")
-Size = int | str
 DeviceKind = Literal["cpu", "gpu", "tpu"]
 GpuType = str
 TpuType = str
 
 ANY_REGION = "*"
-"""The only region that a job can ask for yet: `ResourceConfig(regions=[ANY_REGION])` runs wherever there is room."""
+"""Stands for every region: `ResourceConfig(regions=[ANY_REGION])` runs wherever there is room."""
 
 
 @dataclass(frozen=True)
@@ -173,40 +173,6 @@ def _set_fields(config: object, **values: object) -> None:
 DeviceConfig = CpuConfig | GpuConfig | TpuConfig
 
 
-class PlacementOptions(TypedDict, total=False):
-    """Arguments that `with_cpu`, `with_gpu` and `with_tpu` pass on to `ResourceConfig`."""
-
-    disk: Size
-    preemptible: bool
-    regions: Sequence[str] | None
-    zone: str | None
-    target_cluster: str | None
-    image: str | None
-    container_profile: str | None
-    memory: Size | None
-    hard_cpu: bool
-
-
-class GpuOptions(PlacementOptions, total=False):
-    """Arguments that `with_gpu` passes on to `ResourceConfig`."""
-
-    replicas: int | None
-    device_alternatives: Sequence[str] | None
-
-
-class CpuOptions(GpuOptions, total=False):
-    """Arguments that `with_cpu` passes on to `ResourceConfig`."""
-
-    count: int | None
-
-
-class TpuOptions(PlacementOptions, total=False):
-    """Arguments that `with_tpu` passes on to `ResourceConfig`; its type says how many replicas there are."""
-
-    cpu: float
-    ram: Size | None
-
-
 @dataclass(frozen=True, init=False)
 class ResourceConfig:
     """What one replica of a job needs of a host while it runs. Never changes, and is compared by value.
@@ -221,10 +187,14 @@ class ResourceConfig:
         device: accelerator; by default none.
         preemptible: False keeps the job off hosts that may be taken away at any time.
         hard_cpu: the job never has more than `cpu` cores, also while others are idle.
-        replicas: processes that run as one gang, 1 by default; `count` and `JobRequest.replicas` are the same. More
-            than 1 comes in a later release.
-        regions, zone, target_cluster, device_alternatives, image, container_profile: come in a later release; until
-            then a job that has them is refused on a cluster, but for `regions=[ANY_REGION]`.
+        replicas: processes that run as one gang, 1 by default; `count` and `JobRequest.replicas` are the same. Of a TPU
+            that spans several hosts the default is one slice: a process on each of its virtual machines.
+        regions: names of regions, of which the host must be in one; None, or one that is ANY_REGION, is anywhere.
+        zone: the zone that the host must be in.
+        labels: what the agent must say of its host, as `fray agent --label name=value` does.
+        device_alternatives: variants of the same kind of device that do as well, in order of preference.
+        target_cluster, image, container_profile: come in a later release; until then a job that has them is refused on
+            a cluster.
 
     Raises:
         InvalidInput: both spellings of a field are given.
@@ -243,6 +213,7 @@ class ResourceConfig:
     image: str | None
     container_profile: str | None
     hard_cpu: bool
+    labels: Mapping[str, str] | None
 
     def __init__(
         self,
@@ -262,6 +233,7 @@ class ResourceConfig:
         memory: Size | None = None,
         count: int | None = None,
         hard_cpu: bool = False,
+        labels: Mapping[str, str] | None = None,
     ) -> None:
         size = _only_one("resources.ram", ram, "memory", memory)
         processes = _only_one("resources.replicas", replicas, "count", count)
@@ -280,6 +252,7 @@ class ResourceConfig:
             image=image,
             container_profile=container_profile,
             hard_cpu=hard_cpu,
+            labels=labels,
         )
 
     @property
@@ -378,8 +351,12 @@ class ResourceConfig:
             others: arguments of `ResourceConfig`.
 
         Raises:
-            InvalidInput: there is no such type, none is named, or several are not alike.
+            InvalidInput: there is no such type, none is named, several are not alike, or `slice_count` is below 1.
         """
+        if not isinstance(slice_count, int) or slice_count < 1:
+            raise InvalidInput("slice_count", slice_count, "ask for at least 1 slice")
+        if not isinstance(tpu_type, (str, list, tuple)):
+            raise InvalidInput("tpu_type", tpu_type, "give a type, such as 'v5litepod-16', or a list of some")
         types = [tpu_type] if isinstance(tpu_type, str) else list(tpu_type)
         if not types:
             raise InvalidInput("tpu_type", tpu_type, "name at least one type, such as 'v5litepod-16'")

@@ -60,12 +60,20 @@ def get_tpu_topology(tpu_type: str) -> TpuTopologyInfo:
         InvalidInput: there is no such type; a ValueError.
     """
     if tpu_type not in TPU_TOPOLOGIES:
-        family = tpu_type.rpartition("-")[0]
-        known = [name for name in TPU_TOPOLOGIES if name.rpartition("-")[0] == family] or list(TPU_TOPOLOGIES)
-        raise InvalidInput(
-            "tpu_type", tpu_type, f"there are {', '.join(known[:12])}{' ...' if len(known) > 12 else ''}"
-        )
+        raise InvalidInput("tpu_type", tpu_type, f"there are {_known_like(str(tpu_type))}")
     return TPU_TOPOLOGIES[tpu_type]
+
+
+def _known_like(tpu_type: str) -> str:
+    """The types of its family; of no family's, the smallest of each that has several machines, as examples."""
+    family = tpu_type.rpartition("-")[0]
+    if known := [name for name in TPU_TOPOLOGIES if name.rpartition("-")[0] == family]:
+        return f"{', '.join(known[:12])}{' ...' if len(known) > 12 else ''}"
+    smallest: dict[str, str] = {}
+    for info in TPU_TOPOLOGIES.values():
+        if info.vm_count > 1:
+            smallest.setdefault(info.name.rpartition("-")[0], info.name)
+    return f"{', '.join(smallest.values())} and others"
 
 
 _FAMILIES = {"v4": "v4", "v5litepod": "v5e", "v5e": "v5e", "v5p": "v5p", "v6e": "v6e"}

@@ -6,15 +6,15 @@ because only then is it known what the cluster can honour. Resources are in `fra
 
 from __future__ import annotations
 
-import builtins
-import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import InitVar, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NewType
 
 from fray.display import Shown, ShownTable
+from fray.entrypoints import BinaryEntrypoint, CallableEntrypoint, Entrypoint
+from fray.environments import EnvironmentConfig, create_environment
 from fray.resources import (
     ANY_REGION,
     CpuConfig,
@@ -27,7 +27,6 @@ from fray.resources import (
     TpuType,
 )
 from fray.topology import TpuTopologyInfo, get_tpu_topology, tpu_family
-from fray_layouts.errors import InvalidInput
 
 if TYPE_CHECKING:
     from fray_layouts.records import AttemptExit
@@ -53,6 +52,8 @@ __all__ = [
     "JobStatus",
     "Namespace",
     "ReservationConfig",
+    "ReservationId",
+    "ReservationInfo",
     "ResourceConfig",
     "TpuConfig",
     "TpuTopologyInfo",
@@ -92,6 +93,9 @@ class JobId(Shown, str):
 Namespace = NewType("Namespace", str)
 """A scope of the names of jobs, actors and queues."""
 
+ReservationId = NewType("ReservationId", str)
+"""The id of a reservation."""
+
 
 class JobStatus(StrEnum):
     """Where a job is in its life.
@@ -108,179 +112,6 @@ class JobStatus(StrEnum):
     def finished(self) -> bool:
         """Whether the job has ended for good: it succeeded, failed, or was stopped."""
         return self in (JobStatus.SUCCEEDED, JobStatus.FAILED, JobStatus.STOPPED)
-
-
-@dataclass(frozen=True)
-class EnvironmentConfig:
-    """The environment of a job's processes. A private cluster looks at the variables only.
-
-    Attributes:
-        extras: of the project in the workspace, installed with its packages.
-        pip_packages: requirements that are installed on top, such as "numpy>=2".
-        env_vars: environment variables; they win over the host's own.
-        workspace: the folder of code that the job brings and starts in a copy of; "auto": the project of its callable,
-            or of the current directory; "": none. None: for a callable whose project is not installed here "auto", for
-            others none.
-        docker_image: the container image that the job runs in; None: it runs on the host.
-        secret_env_vars: variables whose values no command ever shows. They are stored in the job's record.
-        secrets: in the constructor, the same as `secret_env_vars`.
-
-    What a job launches has the job's workspace and packages, but for what its environment names.
-
-    Raises:
-        InvalidInput: a field that is a list of texts or a mapping was given something else, or both `secrets` and
-            `secret_env_vars` are given.
-    """
-
-    extras: Sequence[str] = ()
-    pip_packages: Sequence[str] = ()
-    env_vars: Mapping[str, str] = field(default_factory=dict)
-    workspace: str | None = None
-    docker_image: str | None = None
-    secret_env_vars: Mapping[str, str] = field(default_factory=dict, repr=False)
-    secrets: InitVar[Mapping[str, str] | None] = None
-
-    def __post_init__(self, secrets: Mapping[str, str] | None) -> None:
-        if secrets and self.secret_env_vars:
-            raise InvalidInput("environment.secrets", "...", "it is the same as secret_env_vars; give one of them")
-        if secrets:
-            vars(self).update(secret_env_vars=secrets)
-        for name in ("extras", "pip_packages"):
-            if isinstance(getattr(self, name), (str, Mapping)):
-                raise InvalidInput(f"environment.{name}", "...", "give a list of texts; variables are env_vars=")
-        for name in ("env_vars", "secret_env_vars"):
-            if not isinstance(getattr(self, name), Mapping):
-                raise InvalidInput(f"environment.{name}", "...", "give a dict of variables and their values")
-
-    @classmethod
-    def create(
-        cls,
-        extras: Sequence[str] | None = None,
-        pip_packages: Sequence[str] | None = None,
-        env_vars: Mapping[str, str] | None = None,
-        workspace: str | None = None,
-        docker_image: str | None = None,
-        secret_env_vars: Mapping[str, str] | None = None,
-    ) -> EnvironmentConfig:
-        """Make the same config, where None stands for what is not given. Arguments are as the attributes."""
-        return cls(extras or (), pip_packages or (), env_vars or {}, workspace, docker_image, secret_env_vars or {})
-
-
-_TRAINING_DEFAULTS = {"HF_DATASETS_TRUST_REMOTE_CODE": "1", "TOKENIZERS_PARALLELISM": "false"}
-_FORWARDED_SECRETS = ("HF_TOKEN", "WANDB_API_KEY")
-
-
-def create_environment(
-    workspace: str | None = None,
-    docker_image: str | None = None,
-    pip_packages: Sequence[str] | None = None,
-    env_vars: Mapping[str, str] | None = None,
-    extras: Sequence[str] | None = None,
-    secret_env_vars: Mapping[str, str] | None = None,
-    secrets: Mapping[str, str] | None = None,
-) -> EnvironmentConfig:
-    """Make an `EnvironmentConfig` that also has what training programs expect.
-
-    HF_DATASETS_TRUST_REMOTE_CODE is 1, TOKENIZERS_PARALLELISM is false; HF_TOKEN and WANDB_API_KEY are taken from this
-    process, as secrets, where they are set. `env_vars` and `secret_env_vars` win over all four.
-
-    Args:
-        secrets: the same as `secret_env_vars`. The others are as the attributes of `EnvironmentConfig`.
-
-    Raises:
-        InvalidInput: as `EnvironmentConfig`.
-    """
-    asked = EnvironmentConfig(secret_env_vars=secret_env_vars or {}, secrets=secrets).secret_env_vars
-    shown = {**_TRAINING_DEFAULTS, **(env_vars or {})}
-    forwarded = {name: os.environ[name] for name in _FORWARDED_SECRETS if name in os.environ and name not in shown}
-    return EnvironmentConfig.create(extras, pip_packages, shown, workspace, docker_image, {**forwarded, **asked})
-
-
-class Entrypoint:
-    """What a job runs: a Python call (`from_callable`) or a program (`from_binary`).
-
-        Entrypoint.from_callable(train, args=(config,))
-        Entrypoint.from_binary("python", ["train.py", "--steps=100"])
-
-    `Entrypoint(callable=train)` is the same as `Entrypoint.from_callable(train)`.
-    """
-
-    def __new__(cls, callable: Callable[..., Any] | None = None, *args: Any, **kwargs: Any) -> Entrypoint:
-        return object.__new__(CallableEntrypoint if cls is Entrypoint else cls)
-
-    @property
-    def callable_entrypoint(self) -> CallableEntrypoint | None:
-        """This entrypoint if it is a Python call, else None."""
-        return self if isinstance(self, CallableEntrypoint) else None
-
-    @property
-    def binary_entrypoint(self) -> BinaryEntrypoint | None:
-        """This entrypoint if it is a program, else None."""
-        return self if isinstance(self, BinaryEntrypoint) else None
-
-    @staticmethod
-    def from_callable(
-        fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> CallableEntrypoint:
-        """Make the entrypoint that calls `fn(*args, **kwargs)`; what it returns is the job's result.
-
-        Function and arguments are pickled with cloudpickle when the job is submitted, and unpickled in the job. A
-        function of `__main__` or a closure travels by value; one of an installed module is imported there.
-
-        Raises:
-            InvalidInput: `fn` cannot be called, or `args` is not a list of values.
-        """
-        return CallableEntrypoint(fn, _listed(args, "args=(value,)"), dict(kwargs or {}))
-
-    @staticmethod
-    def from_binary(command: str, args: Sequence[str] = ()) -> BinaryEntrypoint:
-        """Make the entrypoint that starts a program with arguments, without a shell.
-
-        Args:
-            command: a path, or a name that is looked up in PATH on the host that runs the job.
-
-        Raises:
-            InvalidInput: `args` is not a list of texts.
-        """
-        return BinaryEntrypoint(command, _listed(args, 'args=["value"]'))
-
-
-def _listed(args: Iterable[Any], remedy: str) -> tuple[Any, ...]:
-    """Arguments as a tuple. Raises InvalidInput for one alone: a text would go letter by letter."""
-    if isinstance(args, (str, bytes)) or not isinstance(args, Iterable):
-        raise InvalidInput("entrypoint.args", args, f"give a list of them, also of one: {remedy}")
-    return tuple(args)
-
-
-@dataclass(frozen=True)
-class CallableEntrypoint(Entrypoint):
-    """A Python call, `callable(*args, **kwargs)`; what it returns is the job's result.
-
-    Raises:
-        InvalidInput: `callable` cannot be called.
-    """
-
-    callable: Callable[..., Any]
-    args: tuple[Any, ...] = ()
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if not builtins.callable(self.callable):
-            remedy = "give the function itself, and its arguments by args=: from_callable(train, args=(3,))"
-            raise InvalidInput("entrypoint.callable", self.callable, remedy)
-
-
-@dataclass(frozen=True)
-class BinaryEntrypoint(Entrypoint):
-    """A program, `command`, with its arguments `args`, started without a shell."""
-
-    command: str
-    args: tuple[str, ...] = ()
-
-
-def entrypoint_of(given: object) -> object:
-    """What a request runs: a plain callable as the entrypoint that calls it, anything else as it is."""
-    return CallableEntrypoint(given) if callable(given) and not isinstance(given, Entrypoint) else given
 
 
 @dataclass(frozen=True)
@@ -313,7 +144,10 @@ class JobRequest:
         entrypoint: what to run; a plain callable is called without arguments. It and `resources` may change places.
         resources: what the job needs while it runs; by default one core and 128m of memory.
         environment: variables of its process.
-        replicas: processes that run as one gang; more than 1 comes in a later release.
+        replicas: processes that run as one gang, each with `resources`: all are started, or none. What one of them
+            finds in its environment, and what happens when one ends: `docs/placements.md`.
+        spread: each replica is on an agent of its own; by default one agent may run several.
+        same: "zone" or "region": all replicas run in one; "" for anywhere.
         max_retries_failure: further attempts after the job's own failures.
         max_retries_preemption: further attempts after its host went away.
         timeout: seconds that one attempt may run; None has no limit.
@@ -353,6 +187,8 @@ class JobRequest:
     actor: bool = False
     ports: Sequence[str] = ()
     outputs: Sequence[str] = ()
+    spread: bool = False
+    same: str = ""
     max_task_failures: int = 0
     processes_per_task: int = 1
 
@@ -411,8 +247,8 @@ class JobGroupConfig:
     Attributes:
         name: letters, digits, '-', '_' and '.'.
         namespace: the namespace of all its jobs; None is that of the cluster object.
-        same_region: has no effect yet: agents do not know their region. Jobs of one `pool` run where its agents are.
-        same_zone: comes in a later release; leave it False.
+        same_region: all run in one region, as far as agents tell theirs (`fray agent --region`).
+        same_zone: all run in one zone (`fray agent --zone`).
     """
 
     name: str
@@ -421,16 +257,49 @@ class JobGroupConfig:
     same_zone: bool = False
 
 
+@dataclass(frozen=True)
 class ReservationConfig:
-    """Not in this release: making one raises InvalidInput. Launch without a reservation."""
+    """Hosts that are held for the jobs of a namespace, by `Cluster.create_reservation`.
 
-    def __init__(self, *args: object, **kwargs: object) -> None:
-        raise reservations_unsupported("ReservationConfig")
+    Attributes:
+        min_resources: what has to be there before any job starts in it, all at once; its `replicas` say how many hosts
+            or parts of hosts.
+        max_resources: the same with more replicas: it grows up to them as there is room. None: as many as at least.
+        priority: from -500 to 499; higher is given room first.
+        ttl_seconds: seconds until it ends, and from a renewal on; at least 10.
+        preemptible: False takes only hosts that are not taken away.
+        pool: whose agents it takes.
+    """
+
+    min_resources: ResourceConfig
+    max_resources: ResourceConfig | None = None
+    priority: int = 0
+    ttl_seconds: float = 3600
+    preemptible: bool = True
+    pool: str = "default"
 
 
-def reservations_unsupported(field: str) -> InvalidInput:
-    """The error that says that there are no reservations yet; `field` is what asked for one."""
-    return InvalidInput(field, "...", "reservations come in a later release, with gangs; launch without one")
+@dataclass(frozen=True)
+class ReservationInfo:
+    """A reservation as it was when its record was read. The `replicas` of its resources count slices of TPUs.
+
+    Attributes:
+        reservation_id: as `Cluster.create_reservation` returned it.
+        allocated_resources: what it has; 0 replicas until all that it needs at least was there at once.
+        pending_resources: what it lacks of its maximum; 0 replicas once it has ended.
+        jobs: that wait or run in it, in order of submission.
+        expires_at: when it ends unless it is renewed: seconds since the epoch, on the storage's clock.
+        state: "forming" until it has its minimum, then "held", then "ended".
+        reason: why it ended; "" if it has not.
+    """
+
+    reservation_id: ReservationId
+    allocated_resources: ResourceConfig
+    pending_resources: ResourceConfig
+    jobs: list[JobId]
+    expires_at: float
+    state: str = "forming"
+    reason: str = ""
 
 
 @dataclass(frozen=True, repr=False)
@@ -444,7 +313,9 @@ class JobInfo(Shown):
         start_time, end_time, submit_time: None for what has not happened.
         exit: how the last attempt ended: code, signal, traceback, usage; None if none has.
         attempt: number of the current or last attempt, from 1.
-        agent, host: which agent runs the current attempt or ran the last, and on which host.
+        agent, host: which agent runs the current attempt or ran the last, and on which host; of a gang, its replica 0.
+        replicas: processes that run as one gang; 1 for a job that is none.
+        hosts: of a gang, the host of each replica, by its number; () while it has none.
         parent: id of the job whose end ends this one.
         failures, preemptions: attempts spent from either budget of retries.
         log_url: prefix of the current or last attempt's log chunks in the storage.
@@ -466,11 +337,14 @@ class JobInfo(Shown):
     preemptions: int = 0
     submit_time: float | None = None
     log_url: str = ""
+    replicas: int = 1
+    hosts: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         """What tells most: a traceback, and what is None or as it always is, is left out."""
         told = {
             "attempt": self.attempt if self.attempt > 1 else None,
+            "replicas": self.replicas if self.replicas > 1 else None,
             "host": self.host,
             "error_message": self.error_message,
         }
@@ -483,7 +357,8 @@ class JobInfo(Shown):
             {
                 "status": self.status.value,
                 "attempt": self.attempt if self.start_time is not None else None,
-                "host": self.host,
+                "replicas": self.replicas if self.replicas > 1 else None,
+                "host": ", ".join(dict.fromkeys(self.hosts)) or self.host,
                 "submitted": _utc(self.submit_time),
                 "waited": _seconds_between(self.submit_time, self.start_time),
                 "ran": _seconds_between(self.start_time, self.end_time),

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
+from fray_coordinator.queue import poison_isolation
+from tests.support import left_behind
 from tests.support.virtual import Cluster, VirtualLoop
 
 # A shell without job control starts background commands with SIGINT ignored, and children inherit that: the tests that
@@ -29,6 +31,21 @@ def pytest_asyncio_loop_factories(
     if "virtual_time" in item.fixturenames:
         return {"virtual": VirtualLoop}
     return {"real": asyncio.new_event_loop}
+
+
+@pytest.fixture(autouse=True)
+def _leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nothing that a test began waits on in its process; items that it took and lost are out for itself only."""
+    monkeypatch.setattr(poison_isolation, "_of_this_process", {})
+    with left_behind.nothing_left(left_behind.waits):
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _module_leaves_nothing_behind() -> Iterator[None]:
+    """What the fixtures of a module started ends with it."""
+    with left_behind.nothing_left(left_behind.services):
+        yield
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ class Handle:
         return getattr(self._actor, method).remote(*args)
 
     def gather(self, started: Iterable[Any]) -> list[Any]:
-        return ray.get(list(started))
+        return list(ray.get(list(started)))
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ import ray
 import ray_side
 
 
-@ray.remote
+@ray.remote  # type: ignore[untyped-decorator]
 def nothing(number: int) -> int:
     return number
 

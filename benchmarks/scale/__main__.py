@@ -29,13 +29,15 @@ def main() -> None:
 
 def run(name: str, options: argparse.Namespace) -> dict[str, Any]:
     """The figures of one scenario."""
-    size = Size(options.agents, options.jobs, options.seconds, options.submitters)
+    size = Size(options.agents, options.jobs, options.seconds, options.submitters, options.gang)
     loop = ManyTimersLoop()
     storage = Storage(SERVICES[options.service], LoopClock(loop), options.seed, options.grown)
     began, cpu = time.monotonic(), time.process_time()
     gc.set_threshold(100_000, 50, 50)
     with tempfile.TemporaryDirectory(prefix="fray-scale-") as folder, hosts_apart():
-        fleet = Fleet(storage, Path(folder), options.seed, (0.5 * options.task, 1.5 * options.task), options.slots)
+        fleet = Fleet(
+            storage, Path(folder), options.seed, (0.5 * options.task, 1.5 * options.task), options.slots, options.hints
+        )
 
         async def scene() -> dict[str, Any]:
             figures = await SCENARIOS[name](fleet, size)
@@ -69,6 +71,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--task", type=float, default=30.0, help="mean seconds of a task")
     parser.add_argument("--seconds", type=float, default=3600.0, help="how long the idle fleet is looked at")
     parser.add_argument("--submitters", type=int, default=10)
+    parser.add_argument("--gang", type=int, default=20, help="hosts of a gang")
+    parser.add_argument("--hints", action="store_true", help="agents take hints; else they only poll")
     parser.add_argument("--grown", type=float, default=1.0, help="times a new bucket's rates: one under load for long")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()

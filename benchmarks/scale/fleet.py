@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,8 +26,10 @@ from fray_coordinator.store.store import Store
 from fray_layouts import codec, object_keys
 from fray_layouts.records import (
     ClusterSettings,
+    HintEndpoint,
     JobRecord,
     PendingEntry,
+    ReconcilerRecord,
     Resources,
 )
 from fray_layouts.spec import JobSpec
@@ -35,6 +38,12 @@ from tests.support.fake_tasks import FakeTask
 
 ROOM = 2**40
 """Memory and disk of a host: never what keeps a job from it."""
+
+HINT_SECONDS = 0.002
+"""Seconds that a hint is on its way: a connection within a network, and its first message."""
+
+FOR_EVER = 1e9
+"""Seconds."""
 
 
 @dataclass(slots=True)
@@ -48,15 +57,24 @@ class Member:
 
 @dataclass(slots=True)
 class Fleet:
-    """Agents on one bucket. `tasks`: seconds that a task takes, at least and at most."""
+    """Agents on one bucket.
+
+    Attributes:
+        tasks: seconds that a task takes, at least and at most; a replica of a gang takes for ever.
+        hints: agents take hints, and get them 2 ms after they were sent.
+        replicas: when each replica of a gang's attempt began, by the gang's id and the attempt.
+    """
 
     storage: Storage
     folder: Path
     seed: int
     tasks: tuple[float, float] = (20.0, 40.0)
     slots: int = 1
+    hints: bool = False
     members: list[Member] = field(default_factory=list)
+    replicas: defaultdict[tuple[str, int], list[float]] = field(default_factory=lambda: defaultdict(list))
     _cores: int = 0
+    _hearing: dict[str, Agent] = field(default_factory=dict)
 
     @property
     def clock(self) -> LoopClock:
@@ -76,8 +94,12 @@ class Fleet:
                 capacity=Resources(cpu=1000 * self.slots, memory=ROOM, disk=ROOM),
                 work_dir=self.folder,
                 start_task=self._starter(core.rng),
+                hint_endpoint=HintEndpoint(address="host:1", nonce=core.rng.token()) if self.hints else None,
+                poke=self._poke,
             )
             agent = Agent(core, options)
+            if options.hint_endpoint is not None:
+                self._hearing[options.hint_endpoint.nonce] = agent
             self.members.append(Member(agent, way, asyncio.create_task(agent.run())))
             await self.clock.sleep(over / count * core.rng.uniform(0.5, 1.0))
 
@@ -94,6 +116,14 @@ class Fleet:
         tallies = [member.agent.claim_counts for member in self.members]
         return sum(tally.won for tally in tallies), sum(tally.rejected for tally in tallies)
 
+    def poke_pass(self) -> None:
+        """Wake whoever runs the pass, if it takes hints, as submitters of gangs do."""
+        lease = codec.decode(
+            self.storage.contents.objects[object_keys.CoordinatorKeys.lease].data, ReconcilerRecord
+        ).record
+        if lease.hint_endpoint is not None:
+            self._poke([lease.hint_endpoint])
+
     async def leave(self) -> None:
         """End everything without ceremony."""
         for member in self.members:
@@ -109,9 +139,17 @@ class Fleet:
             data = codec.encode(record)
             self.storage.contents.set(key, Object(data, digest(data), submitted_at))
 
+    def _poke(self, endpoints: Collection[HintEndpoint]) -> None:
+        loop = asyncio.get_running_loop()
+        for endpoint in endpoints:
+            loop.call_later(HINT_SECONDS, self._hearing[endpoint.nonce].check_placements)
+
     def _starter(self, rng: random.Random) -> StartTask:
         async def start(spec: TaskSpec, deadline: float, lock_fd: int | None) -> TaskHandle:
-            return FakeTask(spec, self.folder, rng.uniform(*self.tasks), b"", None)
+            is_replica = spec.env["FRAY_REPLICAS"] != "1"
+            if is_replica:
+                self.replicas[spec.env["FRAY_JOB_ID"], int(spec.env["FRAY_ATTEMPT"])].append(self.clock.boottime())
+            return FakeTask(spec, self.folder, FOR_EVER if is_replica else rng.uniform(*self.tasks), b"", None)
 
         return start
 

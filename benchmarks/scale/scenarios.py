@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.scale import traffic
+from benchmarks.scale import gangs, traffic
 from benchmarks.scale.fleet import Fleet, job_spec
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreUnavailable
+from fray_coordinator.jobs.doorbell import ring
 from fray_coordinator.jobs.submission import submit
 from fray_layouts.object_keys import AgentKeys
 
@@ -27,12 +28,13 @@ CALM = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How large the run is. `seconds`: how long an idle fleet is looked at."""
+    """How large the run is. seconds: how long an idle fleet is looked at; gang: hosts of a gang."""
 
     agents: int
     jobs: int
     seconds: float
     submitters: int
+    gang: int
 
 
 async def drain(fleet: Fleet, size: Size) -> dict[str, Any]:
@@ -127,7 +129,29 @@ async def deaths(fleet: Fleet, size: Size) -> dict[str, Any]:
     }
 
 
-SCENARIOS = {"drain": drain, "burst": burst, "idle": idle, "deaths": deaths}
+async def gang(fleet: Fleet, size: Size) -> dict[str, Any]:
+    """A gang forms in an idle fleet and loses a host twice; another one forms with singles in its way."""
+    await fleet.join(size.agents, JOINING)
+    await fleet.clock.sleep(CALM)
+    idle, formed = await gangs.gathered(fleet, size.gang)
+    lost_one = await gangs.preempted(fleet, idle, size.gang)
+    one_died = await gangs.bereaved(fleet, idle, size.gang)
+    await gangs.dissolved(fleet, idle)
+    fleet.enqueue(size.jobs, over=600.0)
+    await ring((await fleet.core())[0], "default")
+    await fleet.clock.sleep(sum(fleet.tasks) / 2)
+    _, beside = await gangs.gathered(fleet, size.gang, priority=1)
+    return {
+        "hosts": size.gang,
+        "hints": fleet.hints,
+        "formed": formed,
+        "formed_again_after_notice": lost_one,
+        "formed_again_after_death": one_died,
+        "formed_with_singles_in_the_way": {**beside, "singles": size.jobs, "longest_single": fleet.tasks[1]},
+    }
+
+
+SCENARIOS = {"drain": drain, "burst": burst, "idle": idle, "deaths": deaths, "gang": gang}
 
 
 async def _all_ended(fleet: Fleet, jobs: int, patience: float) -> int:

@@ -164,7 +164,7 @@ class Way:
         await self._send("get", key)
         return await self._storage.memory.get(key)
 
-    async def get_if_changed(self, key: str, version: Version) -> Object | NotModified | None:
+    async def get_if_changed(self, key: str, version: Version | None) -> Object | NotModified | None:
         known = self._storage.contents.objects.get(key)
         await self._send("get", key, "unchanged" if known is not None and known.version == version else "get")
         return await self._storage.memory.get_if_changed(key, version)

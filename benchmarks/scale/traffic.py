@@ -42,16 +42,21 @@ def _peaks_of_limits(storage: Storage) -> dict[str, float]:
     }
 
 
+def served(storage: Storage) -> Counter[tuple[str, str]]:
+    """Requests that were served, by prefix and class."""
+    return Counter({of: sum(counts.values()) - storage.throttled[of] for of, counts in storage.asked.items()})
+
+
 def totals(storage: Storage, times: float) -> dict[str, float]:
     """Requests that were served, by class, divided by `times`."""
-    served: Counter[str] = Counter()
-    for (prefix, kind), counts in storage.asked.items():
-        served[kind] += sum(counts.values()) - storage.throttled[prefix, kind]
-    return {kind: round(count / times, 2) for kind, count in sorted(served.items())}
+    by_class: Counter[str] = Counter()
+    for (_, kind), count in served(storage).items():
+        by_class[kind] += count
+    return {kind: round(count / times, 2) for kind, count in sorted(by_class.items())}
 
 
 def dollars(storage: Storage, times: float) -> dict[str, float]:
     """What the requests that were served cost at each service, multiplied by `times`."""
-    served = totals(storage, 1.0)
-    usage = RequestCounts(**{kind: int(served.get(kind, 0)) for kind in ("writes", "lists", "reads", "deletes")})
+    asked = totals(storage, 1.0)
+    usage = RequestCounts(**{kind: int(asked.get(kind, 0)) for kind in ("writes", "lists", "reads", "deletes")})
     return {name: round(usage.cost(service.prices) * times, 4) for name, service in SERVICES.items()}

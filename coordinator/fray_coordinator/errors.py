@@ -42,6 +42,10 @@ class AgentNotFound(Permanent):
     """There is no such live agent under this root; `fray agents` lists those there are."""
 
 
+class ReservationNotFound(Permanent):
+    """There is no such reservation under this root; `fray reservations` lists those that exist."""
+
+
 class JobGone(Permanent):
     """The job's record was removed by retention while it was waited for; its outcome is no longer known."""
 

@@ -16,10 +16,12 @@ import sysconfig
 import tempfile
 import time
 from collections import Counter
+from contextlib import suppress
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from fray.queue import FileQueue
+from fray.queue import FileQueue, UnknownLease
 
 WORKERS, KILLED = 4, 2
 LEASE = 2.0
@@ -32,11 +34,16 @@ def words(path: str) -> Counter[str]:
     return Counter(WORD.findall(Path(path).read_text(errors="replace").lower()))
 
 
-def work(tasks: FileQueue[str], results: FileQueue[Counted]) -> None:
-    """Count file by file. The result is pushed before the file is done, so that none is lost; one may come twice."""
-    while (lease := tasks.pop(LEASE, wait=2 * LEASE)) is not None:
-        with lease:
-            results.push((lease.item, dict(words(lease.item))))
+def work(tasks: FileQueue[str], results: FileQueue[Counted], end: Connection) -> None:
+    """Count file by file, until `end` is closed at the other side.
+
+    The result is pushed before the file is done, so that none is lost; one may come twice.
+    """
+    while not end.poll():
+        with suppress(UnknownLease):  # it took too long, and another has the file
+            for lease in tasks.pop_many(1, LEASE, wait=LEASE / 2):
+                with lease:
+                    results.push((lease.item, dict(words(lease.item))))
     tasks.close()
     results.close()
 
@@ -62,7 +69,8 @@ def main(folder: Path, root: str) -> None:
     results: FileQueue[Counted] = FileQueue(f"{root}/results")
     begun = time.monotonic()
     spawn = multiprocessing.get_context("spawn")
-    workers: list[BaseProcess] = [spawn.Process(target=work, args=(tasks, results)) for _ in range(WORKERS)]
+    end, end_here = spawn.Pipe(duplex=False)
+    workers: list[BaseProcess] = [spawn.Process(target=work, args=(tasks, results, end)) for _ in range(WORKERS)]
     for worker in workers:
         worker.start()
     counts: dict[str, Counter[str]] = {}
@@ -74,6 +82,7 @@ def main(folder: Path, root: str) -> None:
             kill(workers[number])
     gather(results, counts, len(files))
     total = sum(counts.values(), Counter())
+    end_here.close()
     for worker in workers:
         worker.join()
     taken = time.monotonic() - begun

@@ -14,9 +14,9 @@ JOB_CLASS_B = 8
 """Requests for one small command job beside heartbeats, of either price class; a test of the agent counts them."""
 
 PASS_CLASS_A = 3
-REPAIR_CLASS_A = 5
+REPAIR_CLASS_A = 8
 """Requests of a pass: lists of the inbox and the agents, and a renewal of the lease. Of a repair: one more renewal, and
-lists of jobs, index, children and endpoints (of up to 1,000 rows each)."""
+seven lists: of jobs, their indexes, children, endpoints and reservations (of up to 1,000 rows each)."""
 
 
 @dataclass(frozen=True)

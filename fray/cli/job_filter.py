@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from fray_coordinator.core import Core
     from fray_layouts.records import AgentRecord, Holding, JobRecord
 
-STATES = ("pending", "running", "succeeded", "failed", "stopped")
-_ENDED = STATES[2:]
+_ENDED = ("succeeded", "failed", "stopped")
+STATES = ("pending", "gathering", "running", *_ENDED)
 
 
 class FoundJobs(NamedTuple):
@@ -64,6 +64,7 @@ class JobFilter:
             problems: gets the records that cannot be read.
             ended: also jobs that have ended, which costs a read of each; so does asking for a state of those.
         """
+        from fray.cli.gang_view import as_one
         from fray_coordinator.jobs.lookup import active_jobs, all_jobs, live_agents, read_agents
 
         stored = await read_agents(core, problems)
@@ -71,9 +72,12 @@ class JobFilter:
         ended = ended or self.state in _ENDED
         jobs = await (all_jobs(core, problems) if ended else active_jobs(core, agents, problems))
         live = [agent for agent in agents if agent.state == AgentState.LIVE]
-        held = {job: holding for agent in live for job, holding in agent.holdings.items()}
+        held: dict[str, list[Holding]] = {}
+        for agent in live:
+            for job, holding in agent.holdings.items():
+                held.setdefault(job, []).append(holding)
         found = [job for job in jobs if self.allows(job)]
-        holdings = {job.id: held[job.id] for job in found if job.id in held and job.ended_at is None}
+        holdings = {job.id: as_one(held[job.id]) for job in found if job.id in held and job.ended_at is None}
         return FoundJobs(found, holdings, live_agents(stored, core.now()), core.now())
 
 

@@ -7,11 +7,13 @@ from typing import Any
 
 import msgspec
 
+from fray.cli.gang_view import Members, hosts_text, member_lines
 from fray.cli.output import format_duration
 from fray.cluster.job_info import exit_reason
+from fray_coordinator.protocol.transitions import is_waiting
 from fray_layouts.bounds import MAX_ATTEMPTS
 from fray_layouts.records import AttemptExit, Holding, JobRecord, Record, Resources, ResourceUsage
-from fray_layouts.spec import EnvironmentSpec, JobSpec
+from fray_layouts.spec import EnvironmentSpec, JobSpec, is_gang
 from fray_layouts.states import ExitKind
 from fray_layouts.units import format_bytes
 
@@ -72,7 +74,7 @@ def job_row(job: JobRecord, holding: Holding | None, waiting: str, now: float) -
         str(job.attempt),
         format_duration(now - job.submitted_at),
         "" if began is None else format_duration((ended or now) - began),
-        job.lease.host if job.lease else "",
+        job.lease.host if job.lease else hosts_text(job),
         f"{usage.cpu_percent:.0f}%" if usage and holding else "",
         format_bytes(usage.memory if holding else usage.memory_peak) if usage else "",
         waiting or (holding.activity if holding else "") or _reason(job),
@@ -91,19 +93,23 @@ def display_status(job: JobRecord) -> str:
     return "stopping" if job.stop is not None and job.ended_at is None else job.status
 
 
-def describe(job: JobRecord, holding: Holding | None, waiting: list[str], now: float) -> list[tuple[str, str]]:
+def describe(
+    job: JobRecord, holding: Holding | None, members: Members, waiting: list[str], now: float
+) -> list[tuple[str, str]]:
     """Describe a job for people, as labels and texts; empty texts are left out."""
     spec = job.spec
     pairs = [
         ("job", job.id),
         ("status", display_status(job)),
-        ("waiting for" if job.status == "pending" else "trouble", "\n".join(waiting)),
+        ("waiting for" if is_waiting(job) else "trouble", "\n".join(waiting)),
         (
             "stop",
             f"{job.stop.reason or 'asked for'} (by {job.stop.by}, {format_time(job.stop.at, now)})" if job.stop else "",
         ),
         ("runs", what_runs(spec)),
         ("resources", _wanted(spec)),
+        ("replicas", _gang(job)),
+        ("members", member_lines(job, members)),
         ("workspace", _workspace(spec.environment)),
         ("packages", _packages(spec.environment)),
         ("image", spec.environment.docker_image),
@@ -177,7 +183,22 @@ def _wanted(spec: JobSpec) -> str:
     parts += _reserved("memory", wants.memory, wants.memory_limit)
     parts += _reserved("disk", wants.disk, wants.disk_limit)
     parts += [f"{device.count} x {device.kind} {device.variant}".strip()] if device and device.kind != "cpu" else []
+    parts += [f"or {variant}" for variant in wants.device_alternatives]
     parts += [] if wants.preemptible else ["on a host that is not preemptible"]
+    parts += [f"in {' or '.join(filter(None, [*wants.regions, wants.zone]))}"] if wants.regions or wants.zone else []
+    parts += [f"where {name} is {value}" for name, value in wants.labels.items()]
+    return ", ".join(parts)
+
+
+def _gang(job: JobRecord) -> str:
+    """How many replicas there are, where they have to be, and until when hosts are held for them."""
+    spec = job.spec
+    if not is_gang(spec):
+        return ""
+    parts = [str(spec.replicas)]
+    parts += [f"on {spec.slices} whole slice{'s' * (spec.slices != 1)}"] if spec.slices else []
+    parts += ["each on an agent of its own"] if spec.spread else []
+    parts += [f"all in one {spec.same}"] if spec.same else []
     return ", ".join(parts)
 
 

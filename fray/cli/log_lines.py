@@ -14,17 +14,37 @@ if TYPE_CHECKING:
     from fray_coordinator.jobs.logs import LogLine
 
 
-def print_lines(lines: Iterable[LogLine], as_json: bool, raw: bool) -> None:
-    """Lines of a log: each stream to its own here; or a JSON object each.
+class LinePrinter:
+    """Prints the lines of a job's log: each stream to its own here; or a JSON object each.
 
-    raw: byte for byte. Otherwise what a terminal would obey is escaped, but for the carriage returns of progress bars,
-    which can hide no line but their own.
+    Args:
+        raw: byte for byte. Otherwise what a terminal would obey is escaped, but for the carriage returns of progress
+            bars, which can hide no line but their own.
+        merges: lines of several replicas come, so each is printed whole, behind its replica's number.
     """
-    for line in lines:
-        if as_json:
+
+    def __init__(self, as_json: bool, raw: bool, merges: bool = False) -> None:
+        from fray.cluster.replica_lines import ReplicaLines
+
+        self._as_json = as_json
+        self._raw = raw
+        self._replicas = ReplicaLines() if merges and not as_json else None
+
+    def print(self, lines: Iterable[LogLine]) -> None:
+        """Print lines, or pieces of them; of several replicas those that are complete."""
+        for line in self._replicas.whole(lines) if self._replicas is not None else lines:
+            self._print(line)
+
+    def end(self) -> None:
+        """Print what no newline has followed."""
+        for line in self._replicas.rest() if self._replicas is not None else ():
+            self._print(line)
+
+    def _print(self, line: LogLine) -> None:
+        if self._as_json:
             output.print_json(_line_json(line), one_line=True)
-            continue
-        data = line.data if raw else "\r".join(map(escaped_bytes, line.data.split(b"\r"))).encode()
+            return
+        data = line.data if self._raw else b"\r".join(escaped_bytes(part).encode() for part in line.data.split(b"\r"))
         click.echo(data + b"\n" * line.complete, nl=False, err=line.stream == "stderr")
 
 
@@ -33,6 +53,7 @@ def _line_json(line: LogLine) -> dict[str, Any]:
     return {
         "type": "log",
         "attempt": line.attempt,
+        "replica": line.replica,
         "time": line.time,
         "stream": line.stream,
         "text": line.data.decode(errors="replace"),

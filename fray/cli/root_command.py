@@ -21,6 +21,8 @@ _COMMANDS = {
     "retry": "Submit jobs that have ended once more.",
     "agent": "Make this machine run jobs.",
     "agents": "List the agents.",
+    "reserve": "Hold hosts for the jobs of a namespace.",
+    "reservations": "List, renew and release reservations.",
     "env": "List, build and remove this host's environments.",
     "actors": "List the actors.",
     "queue": "Inspect and change queues.",

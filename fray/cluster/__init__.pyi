@@ -6,6 +6,7 @@ from fray.cluster.current import (
     set_current_cluster as set_current_cluster,
 )
 from fray.cluster.local_cluster import LocalCluster as LocalCluster
+from fray.cluster.replica import Replica as Replica, current_replica as current_replica
 from fray.cluster.storage import StorageCluster as StorageCluster
 from fray.errors import JobFailed as JobFailed, NoResult as NoResult
 from fray.rpc.resolver import (
@@ -32,6 +33,8 @@ from fray.types import (
     JobStatus as JobStatus,
     Namespace as Namespace,
     ReservationConfig as ReservationConfig,
+    ReservationId as ReservationId,
+    ReservationInfo as ReservationInfo,
     ResourceConfig as ResourceConfig,
     TpuConfig as TpuConfig,
     TpuTopologyInfo as TpuTopologyInfo,

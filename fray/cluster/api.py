@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from fray.cluster.arguments import checked_ids
 from fray.items import Items
-from fray.types import JobGroupConfig, JobId, JobInfo, JobRequest, Namespace, ReservationConfig
+from fray.types import (
+    JobGroupConfig,
+    JobId,
+    JobInfo,
+    JobRequest,
+    Namespace,
+    ReservationConfig,
+    ReservationId,
+    ReservationInfo,
+)
 from fray_coordinator.jobs.logs import LogLine
 from fray_layouts.records import ResourceUsage
 
@@ -78,23 +87,75 @@ class Cluster(Protocol):
     def launch_group(
         self, requests: Sequence[JobRequest], group: JobGroupConfig, reservation_id: str | None = None
     ) -> list[JobId]:
-        """Submit jobs that belong together: all of them, or none if one request is wrong.
+        """Submit jobs that start all at once, or none of them; their ids come back in the same order.
 
-        They start as there is room. Starting all of them at once or none (gang scheduling) comes in a later release.
+        Their requests may differ in every way. What cannot start now waits, as one. A private cluster starts them as
+        there is room.
+
+            ids = cluster.launch_group([trainer, *rollouts], JobGroupConfig("rl"))
 
         Args:
-            requests: the jobs; their ids come back in the same order.
-            group: its `namespace`, if it has one, is that of all its jobs.
-            reservation_id: must be None; reservations come in a later release.
+            requests: the jobs, all of one pool, none with an `id`.
+            group: its name; its `namespace`, if it has one, is that of all its jobs; and whether all run in one zone or
+                region.
+            reservation_id: of a reservation of the same namespace, in which they start; None: they start anywhere.
 
         Raises:
-            InvalidInput: as `launch`; or a reservation is named, or a request names a namespace other than the
-                group's. Nothing was submitted.
+            InvalidInput: as `launch`; or a job is larger than every host of its kind, no agent tells a zone, the
+                reservation is another namespace's or has ended, or a request names a namespace other than the group's.
+                Nothing was submitted.
+            ReservationNotFound: there is no such reservation.
             ParentNotRunning: as `launch`.
         """
 
-    def create_reservation(self, config: ReservationConfig) -> str:
-        """Not in this release: raises InvalidInput, whatever `config` says. Launch without a reservation."""
+    def create_reservation(self, config: ReservationConfig) -> ReservationId:
+        """Hold hosts for the jobs of `namespace`, and return the reservation's id at once.
+
+        Once all that it needs at least is there, jobs of the namespace that ask for the same device and fit start in
+        it, and wait in it while it is full; others run as ever. Between its minimum and its maximum it has what there
+        is room for. It ends after `ttl_seconds` without a renewal, when it is released, and with the job that made it,
+        if one did; then its jobs are stopped.
+
+            held = cluster.create_reservation(ReservationConfig(min_resources=two_slices, max_resources=eight_slices))
+
+        Args:
+            config: how much, for how long; see `ReservationConfig`.
+
+        Raises:
+            InvalidInput: a value is out of bounds, or the minimum is more than the maximum.
+        """
+
+    def get_reservation(self, reservation_id: str) -> ReservationInfo:
+        """Read what a reservation has, what it lacks, its jobs, and when it ends.
+
+        Args:
+            reservation_id: as `create_reservation` returned it, or `fray reservations` shows it.
+
+        Raises:
+            ReservationNotFound: there is no such reservation.
+        """
+
+    def renew_reservation(self, reservation_id: str, ttl_seconds: float | None = None) -> ReservationInfo:
+        """Begin the time of a reservation anew.
+
+        Args:
+            reservation_id: as for `get_reservation`.
+            ttl_seconds: seconds from now on; None: as many as it was made with.
+
+        Raises:
+            InvalidInput: it has ended, or so few seconds are of no use.
+            ReservationNotFound: there is no such reservation.
+        """
+
+    def release_reservation(self, reservation_id: str) -> None:
+        """End a reservation: jobs in it are stopped, and its hosts are free for others. One that has ended stays so.
+
+        Args:
+            reservation_id: as for `get_reservation`.
+
+        Raises:
+            ReservationNotFound: there is no such reservation.
+        """
 
     def poll(self, job_id: str) -> JobInfo:
         """Read a job's state now: one request to the storage.
@@ -205,7 +266,8 @@ class Cluster(Protocol):
     def monitor(self, job_id: str) -> JobInfo:
         """Print everything the job prints to this program's stdout, until the job has ended; its final state.
 
-        Output of earlier attempts is printed too. Use `logs(job_id, follow=True)` to get the lines instead.
+        Output of earlier attempts is printed too; of a gang, each line behind the number of its replica. Use
+        `logs(job_id, follow=True)` to get the lines instead.
 
         Args:
             job_id: of the job; whether it runs, waits or has ended.
@@ -214,8 +276,8 @@ class Cluster(Protocol):
             JobNotFound: there is no such job.
         """
 
-    def logs(self, job_id: str, follow: bool = False) -> Items[LogLine]:
-        """Iterate over the lines that the job has written to stdout and stderr.
+    def logs(self, job_id: str, follow: bool = False, replica: int | None = None) -> Items[LogLine]:
+        """Iterate over the lines that the job has written to stdout and stderr; those of a gang's replicas by time.
 
             async for line in cluster.logs(job, follow=True):  # in coroutines; elsewhere without async
                 print(line.data.decode())
@@ -225,9 +287,11 @@ class Cluster(Protocol):
             follow: False gives the lines of the current or last attempt that are stored so far; until the next one
                 begins, those of the last that printed anything. True gives those of all attempts from the first one on,
                 and goes on until the job has ended.
+            replica: of a gang, the only one whose lines are wanted; a line says by `replica` whose it is.
 
         Raises:
             JobNotFound: there is no such job.
+            InvalidInput: there is no such replica.
         """
 
     def result(self, job_id: str, timeout: float | None = None) -> Any:
@@ -244,6 +308,16 @@ class Cluster(Protocol):
             JobFailed: the job failed or was stopped.
             NoResult: it succeeded without a result, or with one that cannot be read here.
             TimeoutError: it has not ended in time. It goes on.
+        """
+
+    def results(self, job_id: str, timeout: float | None = None) -> list[Any]:
+        """Wait for a gang to end, and return what each replica returned, in order; `result` is that of replica 0.
+
+        Args:
+            job_id, timeout: as for `result`.
+
+        Raises:
+            JobFailed, NoResult, TimeoutError: as `result`; NoResult also if one replica has none.
         """
 
     async def result_async(self, job_id: str, timeout: float | None = None) -> Any:

@@ -12,7 +12,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fray.types import CallableEntrypoint, Entrypoint, JobId, JobRequest, entrypoint_of
+from fray.entrypoints import CallableEntrypoint, Entrypoint, entrypoint_of
+from fray.types import JobId, JobRequest
 
 _MIN_KEPT = 100
 """Calls that are kept before it is asked which of their jobs have ended, which reads as many records."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 
 from fray.cluster.log_printer import JobPrefix
@@ -24,10 +24,11 @@ from fray_coordinator.errors import BadRecord, JobNotFound
 from fray_coordinator.jobs.logs import LogCursor, LogLine
 from fray_coordinator.jobs.lookup import read_job
 from fray_coordinator.jobs.submission import Submitted
-from fray_coordinator.protocol.transitions import Status, is_terminal
+from fray_coordinator.protocol.transitions import Status, is_terminal, is_waiting
 from fray_layouts.errors import FrayError
 from fray_layouts.escaping import escaped_bytes
 from fray_layouts.records import JobRecord
+from fray_layouts.spec import is_gang
 
 log = logging.getLogger("fray")
 
@@ -121,7 +122,7 @@ class DriverLog:
 
     def spread(self, pause: float) -> float:
         """`pause`, or longer, so that there are not too many looks in a second."""
-        active = sum(each.job.status != Status.PENDING or not each.watchers for each in self._followed.values())
+        active = sum(not is_waiting(each.job) or not each.watchers for each in self._followed.values())
         return max(pause, active / (LOCAL_LOOKS_PER_SECOND if self.core.store.local else LOOKS_PER_SECOND))
 
 
@@ -145,10 +146,10 @@ class FollowedJob:
         self.changed = asyncio.Event()
         self.watchers = 0
         self._log = driver_log
-        self._cursor = LogCursor(driver_log.core, job.attempt)
+        self._cursor = LogCursor(driver_log.core, job, job.attempt)
         self._passes_over = found and job.status == Status.RUNNING  # an earlier driver has shown what is there
         self._looked_at = float("-inf")
-        self._display = LineDisplay(job.id, driver_log.core.clock)
+        self._display = LineDisplay(job.id, driver_log.core.clock, is_gang(job.spec))
         self.reader = asyncio.create_task(self._read())
 
     def note(self, job: JobRecord) -> None:
@@ -211,7 +212,7 @@ class FollowedJob:
         """Wait that long, or until there is reason to look."""
         if self._log.leaving or self.job.stop is not None:
             seconds = min(seconds, self._log.core.settings.poll_interval)
-        is_told = self.watchers and self.job.status == Status.PENDING
+        is_told = self.watchers and is_waiting(self.job)
         with suppress(TimeoutError):
             await asyncio.wait_for(self.changed.wait(), None if is_told else self._log.spread(seconds))
 
@@ -225,18 +226,22 @@ def _ends_with_driver(job: JobRecord) -> bool:
 class LineDisplay:
     """Makes the lines of one job fit for a terminal: prefixed, escaped, and not more than a person can follow.
 
+    Args:
+        names_replicas: each line's prefix has the replica that wrote it.
+
     Attributes:
         is_partial: what comes next does not follow on what came before.
     """
 
-    def __init__(self, job_id: str, clock: Clock) -> None:
+    def __init__(self, job_id: str, clock: Clock, names_replicas: bool = False) -> None:
         self.is_partial = False
+        self._names_replicas = names_replicas
         self._job_id = job_id
         self._prefix = JobPrefix(job_id)
         self._clock = clock
         self._allowance = float(LINES_AT_ONCE)
         self._at = clock.boottime()
-        self._unfinished: set[str] = set()
+        self._unfinished: set[tuple[int, str]] = set()
 
     def lines(self, chunk: Sequence[LogLine]) -> list[tuple[str, str]]:
         """The chunk's lines as they are shown, each with the name of its stream: the last, if there are too many."""
@@ -244,19 +249,23 @@ class LineDisplay:
         most = int(self._refilled())
         shown = found[max(0, len(found) - most) :]
         self._allowance -= len(shown)
-        prefix = self._prefix.by_stream(chunk[0].attempt)
-        lines = [(line.stream, prefix[line.stream] + text) for line, text in shown]
+        lines = [(line.stream, self._prefix_of(line)[line.stream] + text) for line, text in shown]
         if self.is_partial or len(shown) < len(found):
             missing = len(found) - len(shown)
             count = "lines" if self.is_partial else "1 line" if missing == 1 else f"{missing:,} lines"
-            lines.insert(0, ("stderr", f"{prefix['stderr']}... {count} left out; `fray logs {self._job_id}` has all"))
+            prefix = self._prefix.by_stream(chunk[0].attempt)["stderr"]
+            lines.insert(0, ("stderr", f"{prefix}... {count} left out; `fray logs {self._job_id}` has all"))
             self.is_partial = False
         return lines
 
+    def _prefix_of(self, line: LogLine) -> Mapping[str, str]:
+        return self._prefix.by_stream(line.attempt, line.replica if self._names_replicas else None)
+
     def _text(self, line: LogLine) -> str | None:
         """What a terminal would show of it in the end: of a progress bar its last state. None: the end of what was."""
-        is_rest = line.stream in self._unfinished
-        (self._unfinished.discard if line.complete else self._unfinished.add)(line.stream)
+        place = line.replica, line.stream
+        is_rest = place in self._unfinished
+        (self._unfinished.discard if line.complete else self._unfinished.add)(place)
         if is_rest and line.complete and not line.data:
             return None
         return escaped_bytes(line.data.rstrip(b"\r").rpartition(b"\r")[2])

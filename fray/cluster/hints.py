@@ -33,12 +33,17 @@ class HintSender:
     def __init__(self, keyring: Callable[[], Keyring]) -> None:
         self._keyring = keyring
         self._pools: dict[str, PoolSummary] = {}
+        self._pass: HintEndpoint | None = None
         self._read_at = float("-inf")
         self._running: set[asyncio.Task[None]] = set()
 
     def submitted(self, core: Core, pools: Iterable[str]) -> None:
         """Tell a few agents of these pools that there is work; returns at once."""
         self._begin(self._tell_pools(core, pools))
+
+    def gathered(self, core: Core) -> None:
+        """Tell whoever runs the pass that there is a gang or a reservation to gather; returns at once."""
+        self._begin(self._tell_pass(core))
 
     def stopped(self, core: Core, agent: str) -> None:
         """Tell an agent that a job that it runs is to be stopped; returns at once."""
@@ -57,6 +62,16 @@ class HintSender:
             self._read_at = float("-inf")
 
     async def _tell_pools(self, core: Core, pools: Iterable[str]) -> None:
+        await self._find_targets(core)
+        endpoints = [endpoint for pool in pools for endpoint in self._pools.get(pool, PoolSummary()).hint_endpoints]
+        await asyncio.gather(*(self._quietly(self._tell(endpoint, "submitted")) for endpoint in endpoints))
+
+    async def _tell_pass(self, core: Core) -> None:
+        await self._find_targets(core)
+        if self._pass is not None:
+            await self._tell(self._pass, "placements")
+
+    async def _find_targets(self, core: Core) -> None:
         now = core.clock.boottime()
         if now - self._read_at > (
             TARGETS_TTL if any(view.hint_endpoints for view in self._pools.values()) else NO_TARGETS_TTL
@@ -64,8 +79,7 @@ class HintSender:
             self._read_at = now
             found = await core.records.read(CoordinatorKeys.lease, ReconcilerRecord)
             self._pools = found.record.pools if found is not None else {}
-        endpoints = [endpoint for pool in pools for endpoint in self._pools.get(pool, PoolSummary()).hint_endpoints]
-        await asyncio.gather(*(self._quietly(self._tell(endpoint, "submitted")) for endpoint in endpoints))
+            self._pass = found.record.hint_endpoint if found is not None else None
 
     async def _tell_agent(self, core: Core, agent: str) -> None:
         found = await core.records.read(AgentKeys.key(agent), AgentRecord)

@@ -8,20 +8,25 @@ import msgspec
 
 from fray.errors import NoResult
 from fray.types import JobId, JobInfo, JobStatus, Namespace
+from fray_coordinator.concurrency import map_concurrently
 from fray_coordinator.core import Core
 from fray_coordinator.errors import describe_error
+from fray_coordinator.jobs.lookup import check_replica
 from fray_coordinator.protocol.transitions import Status
 from fray_layouts.escaping import one_line
 from fray_layouts.object_keys import WorkKeys
-from fray_layouts.records import AttemptExit, JobRecord, JobResult
+from fray_layouts.records import AttemptExit, JobRecord, JobResult, PlacementMember, ReplicaExit
+from fray_layouts.spec import is_gang
 
-_STATUSES = {status.value: JobStatus(status.value) for status in Status if status is not Status.UNADMITTED}
-_STATUSES[Status.UNADMITTED.value] = JobStatus.PENDING
+_WAITING = (Status.UNADMITTED, Status.GATHERING)
+_STATUSES = {status.value: JobStatus(status.value) for status in Status if status not in _WAITING}
+_STATUSES |= dict.fromkeys((status.value for status in _WAITING), JobStatus.PENDING)
 
 
 def info_of(root: str, job: JobRecord) -> JobInfo:
     """What users are told about a job, from its record under the root URL `root`."""
-    lease = job.lease or (job.history[-1] if job.history else None)
+    places = _places(job)
+    first = places.get(0) or job.lease or (job.history[-1] if job.history else None)
     status = _STATUSES.get(job.status, JobStatus.RUNNING)
     return JobInfo(
         job_id=JobId(job.id),
@@ -31,8 +36,10 @@ def info_of(root: str, job: JobRecord) -> JobInfo:
         error_message=exit_reason(job.exit) if job.exit is not None and status is not JobStatus.SUCCEEDED else None,
         exit=job.exit,
         attempt=job.attempt,
-        agent=lease.agent if lease else None,
-        host=lease.host if lease else None,
+        agent=first.agent if first else None,
+        host=first.host if first else None,
+        replicas=job.spec.replicas,
+        hosts=tuple(places[replica].host for replica in sorted(places)),
         parent=JobId(job.parent.job) if job.parent else None,
         failures=job.failures,
         preemptions=job.preemptions,
@@ -41,6 +48,12 @@ def info_of(root: str, job: JobRecord) -> JobInfo:
         end_time=job.ended_at,
         log_url=f"{root}/{WorkKeys.log(job.id, job.attempt, 0, 0).rpartition('/')[0]}/",
     )
+
+
+def _places(job: JobRecord) -> dict[int, PlacementMember]:
+    """By its number, the member that has each replica of a gang; none of any other job."""
+    members = job.placement.members if job.placement is not None else []
+    return {replica: member for member in members for replica in member.bundles}
 
 
 def exit_reason(end: AttemptExit) -> str:
@@ -59,28 +72,47 @@ def original_exception(end: AttemptExit | None) -> BaseException | None:
     return loaded if isinstance(loaded, BaseException) else None
 
 
-async def fetch_result(core: Core, job: JobRecord) -> tuple[JobResult, bytes]:
+async def fetch_result(core: Core, job: JobRecord, replica: int | None = None) -> tuple[JobResult, bytes]:
     """Read the result of a job that succeeded: its record, and its bytes (none for a value that is in the record).
 
-    Raises NoResult: the job has none, or its bytes are gone or damaged.
+    Args:
+        replica: of a gang, the one whose result it is; None: the job's, which is that of replica 0.
+
+    Raises:
+        NoResult: the job has none, or its bytes are gone or damaged.
+        InvalidInput: there is no such replica.
     """
-    found = job.result
+    if replica is None:
+        return await _fetch(core, f"job {job.id}", job.result)
+    check_replica(job, replica)
+    if not is_gang(job.spec):
+        return await _fetch(core, f"job {job.id}", job.result)
+    left = await core.records.read(WorkKeys.exit(job.id, job.attempt, replica), ReplicaExit)
+    return await _fetch(core, f"replica {replica} of job {job.id}", left.record.result if left else None)
+
+
+async def fetch_results(core: Core, job: JobRecord) -> list[tuple[JobResult, bytes]]:
+    """`fetch_result` of every replica, in order."""
+    return await map_concurrently(range(job.spec.replicas), lambda replica: fetch_result(core, job, replica))
+
+
+async def _fetch(core: Core, whose: str, found: JobResult | None) -> tuple[JobResult, bytes]:
     if found is None:
         remedy = "only a callable returns one, or a command that writes the file FRAY_RESULT names"
-        raise NoResult(f"job {job.id} has no result; {remedy}")
+        raise NoResult(f"{whose} has no result; {remedy}")
     if not found.key:
-        return found, _decoded(job.id, found.data)
+        return found, _decoded(whose, found.data)
     stored = await core.store.get(found.key)
     if stored is None:
-        raise NoResult(f"the result of job {job.id} is gone: there is no object {found.key}")
+        raise NoResult(f"the result of {whose} is gone: there is no object {found.key}")
     return found, stored.data
 
 
-def _decoded(job_id: str, text: str) -> bytes:
+def _decoded(whose: str, text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except ValueError as error:
-        raise NoResult(f"the result of job {job_id} is no base64: {error}") from None
+        raise NoResult(f"the result of {whose} is no base64: {error}") from None
 
 
 def decode_result(result: JobResult, data: bytes) -> Any:

@@ -75,9 +75,10 @@ class LocalCluster(StorageCluster):
             job = cluster.launch(JobRequest("hello", lambda: print("hello")))
             cluster.monitor(job)
 
-    Jobs start in the current directory, and callables import what this process can import. Devices, memory, regions,
-    replicas, workspaces, packages and images are accepted and not looked at. `close`, or the end of the main thread,
-    ends the jobs. Pickled, it is itself in this process, and a `StorageCluster` on the same directory elsewhere.
+    Jobs start in the current directory, and callables import what this process can import. Devices, memory, places,
+    workspaces, packages and images are accepted and not looked at; a gang has all of its replicas, and takes no core.
+    `close`, or the end of the main thread, ends the jobs. Pickled, it is itself in this process, and a `StorageCluster`
+    on the same directory elsewhere.
 
     Args:
         max_workers: jobs that compute at once, the others wait; by default 4 processes, or any number of threads. A
@@ -171,7 +172,8 @@ class LocalCluster(StorageCluster):
         """
         env = {**spec.env, PRIVATE_VAR: "1"}
         if not self.use_processes or is_reference(spec.callable_pickle):
-            echo = LineEcho(env["FRAY_JOB_ID"], int(env["FRAY_ATTEMPT"])) if self.log_to_driver else None
+            replica = int(env["FRAY_REPLICA"]) if env.get("FRAY_REPLICAS", "1") != "1" else None
+            echo = LineEcho(env["FRAY_JOB_ID"], int(env["FRAY_ATTEMPT"]), replica) if self.log_to_driver else None
             return await ThreadTask.start(replace(spec, env=env), deadline, lock_fd, echo)
         if spec.callable_pickle is not None:  # a command may be a Python of another version
             env["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
@@ -185,6 +187,7 @@ class LocalCluster(StorageCluster):
     async def _poke(self) -> None:
         if self._agent is not None:
             self._agent.look_for_work()
+            self._agent.check_placements()
 
     async def _leave(self) -> None:
         """Close the driver without ending its actors: they end with the cluster."""

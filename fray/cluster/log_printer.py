@@ -51,9 +51,13 @@ class JobPrefix:
         self._job_id = job_id
         self._color = next(_colors)
 
-    def by_stream(self, attempt: int) -> Mapping[str, str]:
-        """The prefix on either stream: in colour where a person looks, unless NO_COLOR says no."""
-        plain = f"({self._job_id})" if attempt == 1 else f"({self._job_id} #{attempt})"
+    def by_stream(self, attempt: int, replica: int | None = None) -> Mapping[str, str]:
+        """The prefix on either stream: in colour where a person looks, unless NO_COLOR says no.
+
+        replica: of a gang, the one whose line it is.
+        """
+        name = self._job_id if replica is None else f"{self._job_id} [{replica}]"
+        plain = f"({name})" if attempt == 1 else f"({name} #{attempt})"
         colored = f"\x1b[{self._color}m{plain}\x1b[0m"
         return {
             name: f"{colored if _is_seen(getattr(sys, name)) and 'NO_COLOR' not in os.environ else plain} "
@@ -67,8 +71,8 @@ class LineEcho:
     A progress bar, which goes back to the beginning of its line again and again, is shown as it is.
     """
 
-    def __init__(self, job_id: str, attempt: int) -> None:
-        self._prefix = JobPrefix(job_id).by_stream(attempt)
+    def __init__(self, job_id: str, attempt: int, replica: int | None = None) -> None:
+        self._prefix = JobPrefix(job_id).by_stream(attempt, replica)
         self._unfinished: dict[str, tuple[TextIO, str]] = {}
         self._lock = threading.RLock()  # writing may run a finalizer that prints
 

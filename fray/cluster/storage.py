@@ -6,38 +6,33 @@ import logging
 import os
 import sys
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing
 from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from fray import sync
 from fray.cluster import log_printer
-from fray.cluster.api import Cluster
-from fray.cluster.arguments import checked_id, checked_request, checked_requests
-from fray.cluster.current_job import CurrentJob, current_job_on
+from fray.cluster.arguments import checked_id
+from fray.cluster.current_job import current_job_on
 from fray.cluster.driver_output import DriverOutput
 from fray.cluster.hints import HintSender
-from fray.cluster.job_info import decode_result, fetch_result, info_of, original_exception
-from fray.cluster.submission import as_children, as_group, submit_prepared
+from fray.cluster.job_info import decode_result, fetch_result, fetch_results, info_of, original_exception
+from fray.cluster.launching import LaunchingCluster
+from fray.cluster.replica_lines import ReplicaLines
 from fray.errors import JobFailed
 from fray.items import Items, LoopItems
-from fray.job_spec import local_spec, to_spec
 from fray.types import (
-    JobGroupConfig,
     JobId,
     JobInfo,
-    JobRequest,
     JobStatus,
     Namespace,
-    ReservationConfig,
-    reservations_unsupported,
 )
 from fray.wait_line import WaitLine
-from fray.workspace.choice import with_workspaces, workspace_choice
 from fray_agents.tasks.current_task import task_environ
 from fray_agents.tasks.environment import PRIVATE_VAR
 from fray_coordinator.clock import system_random
@@ -47,12 +42,13 @@ from fray_coordinator.jobs.logs import LogLine, follow_chunks, read_logs
 from fray_coordinator.jobs.lookup import all_jobs, job_usage, read_job
 from fray_coordinator.jobs.waiting import WaitProgress, wait_for
 from fray_coordinator.per_loop import PerLoop
+from fray_coordinator.placements.routing import ReservationRouter
 from fray_coordinator.protocol.transitions import is_terminal
 from fray_coordinator.store.metering import RequestCounts as Requests
 from fray_coordinator.store.opening import root_url
 from fray_layouts.object_keys import JobIds
 from fray_layouts.records import JobRecord, JobResult, ResourceUsage
-from fray_layouts.spec import JobSpec
+from fray_layouts.spec import is_gang
 from fray_layouts.spec_checks import check_namespace
 
 if TYPE_CHECKING:
@@ -64,7 +60,7 @@ log = logging.getLogger("fray")
 T = TypeVar("T")
 
 
-class StorageCluster(Cluster):
+class StorageCluster(LaunchingCluster):
     """A cluster in storage. Making one reads and writes nothing; the first call opens it, or creates it.
 
     It pickles as its root and namespace. A forked child opens connections of its own.
@@ -88,6 +84,7 @@ class StorageCluster(Cluster):
         self._output = DriverOutput(self._core.get, self._has_log_only)
         self._leaving_pid = 0
         self._hints = HintSender(lambda: self.keyring)
+        self._router = ReservationRouter()
 
     @property
     def namespace(self) -> Namespace:
@@ -141,37 +138,6 @@ class StorageCluster(Cluster):
 
         return ClusterKeyring(self.run)
 
-    def launch(self, request: JobRequest) -> JobId:
-        return self.launch_many([checked_request(request)])[0]
-
-    def launch_many(self, requests: Sequence[JobRequest]) -> list[JobId]:
-        mine = current_job_on(self.root)
-        specs = self.specs(checked_requests(requests), mine)
-        if self.log_to_driver:
-            self._output.belong_here()
-            self._leave_at_exit()
-        return self.run(lambda core: self._submit(core, specs, mine))
-
-    def specs(self, requests: Sequence[JobRequest], mine: CurrentJob | None) -> list[JobSpec]:
-        """The specs of requests as children of `mine`, with their workspaces stored. Raises InvalidInput."""
-        make_spec = local_spec if self._is_private else to_spec
-        specs = as_children([make_spec(request) for request in requests], mine, self.namespace)
-        choices = [None if self._is_private else workspace_choice(request) for request in requests]
-        if not any(choices):
-            return specs
-        complete, stored = self.run(lambda core: with_workspaces(core, specs, choices, mine.job_id if mine else ""))
-        for workspace in stored:
-            log.info("%s", workspace)
-        return complete
-
-    def launch_group(
-        self, requests: Sequence[JobRequest], group: JobGroupConfig, reservation_id: str | None = None
-    ) -> list[JobId]:
-        return self.launch_many(as_group(checked_requests(requests), group, reservation_id))
-
-    def create_reservation(self, config: ReservationConfig) -> str:
-        raise reservations_unsupported("config")
-
     def owner(self) -> JobId | None:
         """The job that stands for this program while it lives: the parent of what is to end with the program.
 
@@ -194,17 +160,26 @@ class StorageCluster(Cluster):
         return info_of(self.root, self._read(job_id))
 
     def monitor(self, job_id: str) -> JobInfo:
-        for line in self.logs(job_id, follow=True):
+        lines: Iterable[LogLine] = self.logs(job_id, follow=True)
+        if is_gang(self._read(job_id).spec):
+            merged = ReplicaLines()
+            lines = chain(merged.whole(lines), merged.rest())
+        for line in lines:
             print(line.data.decode(errors="replace"), end="\n" if line.complete else "", file=sys.stdout)
         return self.poll(job_id)
 
-    def logs(self, job_id: str, follow: bool = False) -> Items[LogLine]:
+    def logs(self, job_id: str, follow: bool = False, replica: int | None = None) -> Items[LogLine]:
         job = checked_id(job_id)
-        return LoopItems(self._follow(job) if follow else self._lines_so_far(job))
+        return LoopItems(self._follow(job, replica) if follow else self._lines_so_far(job, replica))
 
     def result(self, job_id: str, timeout: float | None = None) -> Any:
         self.wait(checked_id(job_id), raise_on_failure=True, timeout=timeout)
         return decode_result(*self.run(lambda core: _read_result(core, job_id)))
+
+    def results(self, job_id: str, timeout: float | None = None) -> list[Any]:
+        self.wait(checked_id(job_id), raise_on_failure=True, timeout=timeout)
+        found = self.run(lambda core: _read_results(core, job_id))
+        return [decode_result(result, data) for result, data in found]
 
     async def result_async(self, job_id: str, timeout: float | None = None) -> Any:
         await self.wait_async(checked_id(job_id), raise_on_failure=True, timeout=timeout)
@@ -350,12 +325,6 @@ class StorageCluster(Cluster):
         """Whether a job's output is nowhere but in its log."""
         return True
 
-    async def _submit(self, core: Core, specs: list[JobSpec], mine: CurrentJob | None) -> list[JobId]:
-        submitted = await submit_prepared(core, specs, mine)
-        self._hints.submitted(core, {done.job.spec.pool for done in submitted})
-        await self._output.follow(submitted)
-        return [JobId(done.job.id, self.poll) for done in submitted]
-
     async def _wait_in_loop(
         self, core: Core, ids: list[str], raise_on_failure: bool, timeout: float | None, line: WaitLine
     ) -> dict[str, JobRecord]:
@@ -365,20 +334,23 @@ class StorageCluster(Cluster):
         async with self._output.waiting(ids) as note:
             return await wait_for(core, ids, timeout, raise_on_failure, note, tell)
 
-    async def _follow(self, job_id: str) -> AsyncGenerator[Sequence[LogLine], None]:
+    async def _follow(self, job_id: str, replica: int | None) -> AsyncGenerator[Sequence[LogLine], None]:
         await self._output.forget(job_id)
-        async with aclosing(follow_chunks(await self._core.get(), job_id, on_waiting=_warn)) as chunks:
+        followed = follow_chunks(await self._core.get(), job_id, on_waiting=_warn, replica=replica)
+        async with aclosing(followed) as chunks:
             async for chunk in chunks:
                 yield chunk
 
-    async def _lines_so_far(self, job_id: str) -> AsyncGenerator[Sequence[LogLine], None]:
+    async def _lines_so_far(self, job_id: str, replica: int | None) -> AsyncGenerator[Sequence[LogLine], None]:
         core = await self._core.get()
-        yield await read_logs(core, (await read_job(core, job_id)).record)
+        yield await read_logs(core, (await read_job(core, job_id)).record, replica=replica)
 
     async def _stop(self, core: Core, job_id: str) -> None:
         job = await stopping.stop(core, job_id, "terminated by a program")
         await self._output.note(job)
-        if job.lease is not None and not is_terminal(job):
+        if is_gang(job.spec):
+            self._hints.gathered(core)  # whoever runs the pass tells its members
+        elif job.lease is not None and not is_terminal(job):
             self._hints.stopped(core, job.lease.agent)
 
     async def _close(self) -> None:
@@ -394,6 +366,10 @@ def _made_up_namespace() -> str:
 
 async def _read_result(core: Core, job_id: str) -> tuple[JobResult, bytes]:
     return await fetch_result(core, (await read_job(core, job_id)).record)
+
+
+async def _read_results(core: Core, job_id: str) -> list[tuple[JobResult, bytes]]:
+    return await fetch_results(core, (await read_job(core, job_id)).record)
 
 
 async def _request_counts(core: Core) -> Requests:

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from fray.cluster.current_job import CurrentJob, current_job_on
-from fray.types import JobGroupConfig, JobRequest, reservations_unsupported
+from fray.types import JobGroupConfig, JobRequest
 from fray.workspace.choice import WorkspaceChoice, with_workspaces
 from fray_agents.tasks.current_task import task_environ
 from fray_agents.tasks.environment import CHILDREN_MARKER, PRIVATE_VAR
 from fray_coordinator.core import Core
 from fray_coordinator.jobs.submission import Submitted, submit
+from fray_coordinator.placements.launching import GroupWish, launch
+from fray_coordinator.placements.routing import ReservationRouter
 from fray_layouts.errors import InvalidInput
 from fray_layouts.spec import JobSpec
 from fray_layouts.spec_checks import check_name
@@ -53,12 +55,16 @@ async def submit_from_command(
         on_stored: told of each workspace that is in the storage now.
     """
     mine = current_job_on(core.root)
-    if any(choices) and not (mine is not None and PRIVATE_VAR in task_environ()):
+    is_private = mine is not None and PRIVATE_VAR in task_environ()
+    if any(choices) and not is_private:
         specs, stored = await with_workspaces(core, specs, choices, mine.job_id if mine else "")
         for workspace in stored:
             on_stored(workspace)
     namespace = mine.namespace if mine else task_environ().get("FRAY_NAMESPACE", "")
-    return await submit_prepared(core, as_children(specs, mine, namespace), mine)
+    prepared = as_children(specs, mine, namespace)
+    return await submit_prepared(
+        core, prepared if is_private else await ReservationRouter().route(core, prepared), mine
+    )
 
 
 async def submit_prepared(core: Core, specs: Sequence[JobSpec], mine: CurrentJob | None) -> list[Submitted]:
@@ -72,14 +78,25 @@ async def submit_prepared(core: Core, specs: Sequence[JobSpec], mine: CurrentJob
     return [done[number] for number in range(len(specs))]
 
 
-def as_group(requests: Sequence[JobRequest], group: JobGroupConfig, reservation_id: str | None) -> list[JobRequest]:
-    """The requests in the group's namespace. Raises InvalidInput for what groups cannot have yet."""
+async def submit_group(
+    core: Core, specs: Sequence[JobSpec], wish: GroupWish, mine: CurrentJob | None
+) -> list[Submitted]:
+    """Submit specs that `as_children` made as one group: they start all at once, or none."""
+    is_own = mine is not None and all(spec.parent == mine.job_id for spec in specs)
+    return await launch(core, specs, wish, mine.attempt if mine is not None and is_own else None)
+
+
+def as_group(requests: Sequence[JobRequest], group: JobGroupConfig) -> list[JobRequest]:
+    """The requests in the group's namespace. Raises InvalidInput for what a group cannot have."""
+    if not isinstance(group, JobGroupConfig):
+        raise InvalidInput("group", group, "give a JobGroupConfig(name)")
     check_name("group.name", group.name)
-    if reservation_id is not None:
-        raise reservations_unsupported("reservation_id")
-    if group.same_zone:
-        raise InvalidInput("group.same_zone", True, "agents do not know their zone yet; use a pool for each zone")
-    for request in requests:
+    if not requests:
+        raise InvalidInput("requests", [], "give at least one request: a group of nothing can never start")
+    for number, request in enumerate(requests):
         if group.namespace and request.namespace not in (None, group.namespace):
             raise InvalidInput("namespace", request.namespace, f"the group's is {group.namespace}; say it once")
+        if request.id is not None:
+            remedy = "the jobs of a group are launched with it, and never found again; leave it out"
+            raise InvalidInput(f"requests[{number}].id", request.id, remedy)
     return [dataclasses.replace(request, namespace=group.namespace or request.namespace) for request in requests]

@@ -10,7 +10,8 @@ from typing import Any, Literal, TypeVar
 from fray.errors import InvalidInput
 from fray.job.in_process import SyncContext, ThreadContext
 from fray.job.job_context import JobContext
-from fray.resources import ResourceConfig, Size
+from fray.resource_options import Size
+from fray.resources import ResourceConfig
 from fray_agents.tasks.current_task import task_environ
 
 ContextKind = Literal["sync", "threadpool", "fray", "auto"]

@@ -15,6 +15,7 @@ from fray.cluster.storage import StorageCluster
 from fray.display import Shown, ShownTable
 from fray.errors import InvalidInput
 from fray.futures import TaskFuture
+from fray.job_spec import gang_size
 from fray.pool.completed import CompletedFutures
 from fray.pool.direct_transport import DirectTransport
 from fray.pool.dispatcher import PoolClosed
@@ -86,7 +87,7 @@ class WorkerPool(Shown):
             raise InvalidInput("name_prefix", name_prefix, remedy)
         size = PoolSize.of(num_workers)
         cluster = _checked(cluster) or current_cluster()
-        resources = resources or ResourceConfig()
+        resources = _of_one_process(resources or ResourceConfig())
         own_name = name or f"{name_prefix}-{secrets.token_hex(4)}"
         match transport:
             case "direct" if name is None:
@@ -130,7 +131,7 @@ class WorkerPool(Shown):
         size = PoolSize.of(num_workers)
         pool = cls.__new__(cls)
         cluster = _checked(cluster) or current_cluster()
-        space, resources = namespace or cluster.namespace, resources or ResourceConfig()
+        space, resources = namespace or cluster.namespace, _of_one_process(resources or ResourceConfig())
         found = QueueTransport.open(
             cluster, space, name, resources, environment, size.idle, new=create, old=True, shared=shared
         )
@@ -371,6 +372,13 @@ class WorkerPool(Shown):
         if not isinstance(self._transport, QueueTransport):
             raise InvalidInput("transport", "direct", f'only a pool with transport="queue" has `{wanted}`')
         return self._transport
+
+
+def _of_one_process(resources: ResourceConfig) -> ResourceConfig:
+    """The resources of a worker. Raises InvalidInput for those of a gang."""
+    if isinstance(resources, ResourceConfig) and (count := gang_size(resources)["replicas"]) != 1:
+        raise InvalidInput("resources.replicas", count, "a worker is one process on one host; ask for more workers")
+    return resources
 
 
 def _checked(cluster: object) -> StorageCluster | None:

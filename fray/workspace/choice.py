@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from fray.types import CallableEntrypoint, JobRequest, entrypoint_of
+from fray.entrypoints import CallableEntrypoint, entrypoint_of
+from fray.types import JobRequest
 from fray_coordinator.core import Core
 from fray_layouts.errors import InvalidInput
 from fray_layouts.object_keys import JobKeys

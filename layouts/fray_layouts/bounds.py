@@ -43,17 +43,22 @@ ID_PATTERN = rf"^(?!.*(\.\.|\n)){_ID}$"
 MAYBE_ID_PATTERN = rf"^(?!.*(\.\.|\n))({_ID})?$"
 KEY_PATTERN = r"^(?!.*(\n|//))(?!(.*/)?\.\.?(/|$))([^/\0\r]([^\0\r]*[^/\0\r])?)?$"
 
+POOL_PATTERN = rf"^(?!.*(\.\.|\n))~?{_NAME}$"
+"""A pool that a person named, or `~` and the id of a reservation: its private pool."""
 MAYBE_PYTHON_PATTERN = r"^(?!.*\n)(3\.[0-9]{1,3})?$"
 
+SAME_PATTERN = "^(zone|region)?$"
 _WORDS = "use letters, digits, '-', '_' and '.', with a letter or digit at both ends and without '..'"
 _ID_WORDS = "an id is letters, digits, '-', '_' and '.', it begins with a letter or digit and has no '..'"
 REMEDIES = {
     NAME_PATTERN: _WORDS,
     MAYBE_NAME_PATTERN: _WORDS,
+    POOL_PATTERN: _WORDS,
     ID_PATTERN: _ID_WORDS,
     MAYBE_ID_PATTERN: _ID_WORDS,
     KEY_PATTERN: "give the key of an object, without empty segments, '.', '..' and control characters",
     MAYBE_PYTHON_PATTERN: "give a minor version such as 3.11",
+    SAME_PATTERN: "give zone, region, or nothing",
     "^/": "it begins with '/'",
 }
 """By pattern: the remedy for a text that does not match it."""
@@ -68,6 +73,7 @@ Time = Annotated[float, Meta(ge=0, le=MAX_TIME)]
 Seconds = Annotated[float, Meta(ge=0, le=MAX_SECONDS)]
 Interval = Annotated[float, Meta(gt=0, le=MAX_SECONDS)]
 Name = Annotated[str, Meta(pattern=NAME_PATTERN, max_length=MAX_NAME)]
+Pool = Annotated[str, Meta(pattern=POOL_PATTERN, max_length=MAX_JOB_ID + 1)]
 MaybeName = Annotated[str, Meta(pattern=MAYBE_NAME_PATTERN, max_length=MAX_NAME)]
 MaybeJobId = Annotated[str, Meta(pattern=MAYBE_NAME_PATTERN, max_length=MAX_JOB_ID)]
 """Also of a namespace, which is a job's id if nobody named one."""

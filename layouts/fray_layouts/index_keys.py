@@ -14,7 +14,7 @@ from fray_layouts.key_encoding import (
     decode_time,
     encode_time,
     is_id,
-    is_name,
+    is_pool,
 )
 from fray_layouts.records import Resources
 
@@ -108,7 +108,7 @@ class PendingKey:
         if found is None:
             return None
         pool, order, time, job, attempt, cpu, memory, disk, *flags, count, part, device = found.groups()
-        if not is_name(pool) or not is_id(job) or len(key) - key.rindex("/") > MAX_KEY_PART_BYTES + 1:
+        if not is_pool(pool) or not is_id(job) or len(key) - key.rindex("/") > MAX_KEY_PART_BYTES + 1:
             return None
         return PendingKey(
             pool=pool,
@@ -126,6 +126,45 @@ class PendingKey:
                 **dict(zip(_FLAGS, map(bool, flags), strict=True)),
             ),
         )
+
+
+_PLACEMENT_KEY = re.compile(rf"placements/([^/]+)/([0-9]{{3}})([{BASE32_DIGITS}]{{9}})-([^/~]+)~(gang|reservation)")
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementKey:
+    """`placements/<pool>/<order>-<owner>~<kind>`: list order is the order in which owners are given room.
+
+    `order` is that of `PendingKey`; `kind` says where the owner's record is: "gang" (a job), "reservation". There is no
+    attempt in it: it stays until the owner has ended.
+    """
+
+    pool: str
+    priority: int
+    time: float
+    owner: str
+    kind: str
+
+    area: ClassVar[str] = "placements/"
+    bell: ClassVar[str] = "placements/bell"
+
+    def key(self) -> str:
+        order = f"{499 - self.priority:03d}{encode_time(self.time)}"
+        return f"placements/{self.pool}/{order}-{self.owner}~{self.kind}"
+
+    @staticmethod
+    def prefix(pool: str) -> str:
+        return f"placements/{pool}/"
+
+    @staticmethod
+    def parse(key: str) -> PlacementKey | None:
+        """The entry that a key names; None for any other key."""
+        found = _PLACEMENT_KEY.fullmatch(key)
+        if found is None or not is_pool(found[1]) or not is_id(found[4]):
+            return None
+        if len(key) - key.rindex("/") > MAX_KEY_PART_BYTES + 1:
+            return None
+        return PlacementKey(found[1], 499 - int(found[2]), decode_time(found[3]), found[4], found[5])
 
 
 _CHILD_KEY = re.compile(rf"children/([^/]+)/{ATTEMPT_PATTERN}/([^/]+)")

@@ -32,6 +32,11 @@ def is_name(text: str, longest: int = MAX_NAME) -> bool:
     return len(text) <= longest and _NAME.match(text) is not None
 
 
+def is_pool(text: str) -> bool:
+    """Whether it can be a pool: a name, or the private pool of a reservation."""
+    return is_name(text) or (text.startswith("~") and is_id(text[1:]))
+
+
 def is_namespace(text: str) -> bool:
     """Whether it can be a namespace: a name, or the id of a job that names none."""
     return is_name(text, MAX_JOB_ID)

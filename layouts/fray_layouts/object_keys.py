@@ -30,9 +30,10 @@ from fray_layouts.key_encoding import (
     is_id,
     is_name,
     is_namespace,
+    is_pool,
     stem_of,
 )
-from fray_layouts.records import AgentRecord, EndpointRecord, JobRecord, Record
+from fray_layouts.records import AgentRecord, EndpointRecord, JobRecord, Record, ReservationRecord
 
 CLUSTER_KEY = "cluster.json"
 
@@ -101,7 +102,8 @@ class JobKeys:
 
 
 _OF_ATTEMPT = "(?:log-[0-9]{8}|result|outputs(?:-[0-9]{8})?)"
-_ATTEMPT_KEY = re.compile(rf"work/([^/]+)/{ATTEMPT_PATTERN}/{NUMBER_PATTERN}/{_OF_ATTEMPT}")
+_ATTEMPT_KEY = re.compile(rf"work/([^/]+)/{ATTEMPT_PATTERN}/(?:{NUMBER_PATTERN}/{_OF_ATTEMPT}|exits/{NUMBER_PATTERN})")
+_EXIT_KEY = re.compile(rf"work/[^/]+/{ATTEMPT_PATTERN}/exits/{NUMBER_PATTERN}")
 
 
 class WorkKeys:
@@ -131,6 +133,22 @@ class WorkKeys:
     @staticmethod
     def result(job_id: str, attempt: int, replica: int) -> str:
         return f"work/{job_id}/{attempt}/{replica}/result"
+
+    @staticmethod
+    def exit(job_id: str, attempt: int, replica: int) -> str:
+        """The end of one replica of a gang."""
+        return f"{WorkKeys.exits(job_id, attempt)}{replica}"
+
+    @staticmethod
+    def exits(job_id: str, attempt: int) -> str:
+        """The prefix of the ends of all replicas of an attempt."""
+        return f"work/{job_id}/{attempt}/exits/"
+
+    @staticmethod
+    def parse_exit(key: str) -> int | None:
+        """The replica whose end it is; None for any other key."""
+        found = _EXIT_KEY.fullmatch(key)
+        return int(found[2]) if found else None
 
     @staticmethod
     def outputs(job_id: str, attempt: int, replica: int) -> str:
@@ -196,6 +214,32 @@ class AgentKeys:
     def parse(key: str) -> str | None:
         name = stem_of(key, AgentKeys.area)
         return name if name is not None and is_id(name) else None
+
+
+class ReservationKeys:
+    """`reservations/<id>.json`, flat; ids are made as those of jobs."""
+
+    area = "reservations/"
+
+    @staticmethod
+    def key(reservation: str) -> str:
+        return f"reservations/{reservation}.json"
+
+    @staticmethod
+    def parse(key: str) -> str | None:
+        """The id of a key under `reservations/`; None for any other key."""
+        name = stem_of(key, ReservationKeys.area)
+        return name if name is not None and is_id(name) else None
+
+    @staticmethod
+    def pool(reservation: str) -> str:
+        """The private pool in which the jobs of a reservation wait."""
+        return f"~{reservation}"
+
+    @staticmethod
+    def of_pool(pool: str) -> str:
+        """The reservation whose private pool it is; "" for a pool of agents."""
+        return pool[1:] if pool.startswith("~") else ""
 
 
 class SecretKeys:
@@ -285,7 +329,7 @@ class DoctorKeys:
 
 
 class PoolKeys:
-    """`pools/<pool>/doorbell` and `pools/<pool>/pool.json`."""
+    """`pools/<pool>/doorbell`, `pools/<pool>/pool.json` and `pools/<pool>/plan.json`."""
 
     area = "pools/"
 
@@ -307,6 +351,16 @@ class PoolKeys:
     def parse(key: str) -> str | None:
         """The pool whose doorbell the key names; None for any other key."""
         found = re.fullmatch("pools/([^/]+)/doorbell", key)
+        return found[1] if found and is_pool(found[1]) else None
+
+    @staticmethod
+    def plan(pool: str) -> str:
+        return f"pools/{pool}/plan.json"
+
+    @staticmethod
+    def parse_plan(key: str) -> str | None:
+        """The pool whose plan the key names; None for any other key."""
+        found = re.fullmatch(r"pools/([^/]+)/plan\.json", key)
         return found[1] if found and is_name(found[1]) else None
 
 
@@ -342,6 +396,8 @@ def key_of(record: Record) -> str | None:
             return JobKeys.key(record.id)
         case AgentRecord():
             return AgentKeys.key(record.id)
+        case ReservationRecord():
+            return ReservationKeys.key(record.id)
         case EndpointRecord():
             return EndpointKey(record.namespace, record.name, record.actor_id).key()
     return None

@@ -31,6 +31,8 @@ SCHEMAS: dict[str, type[msgspec.Struct]] = {
     "reconciler": records.ReconcilerRecord,
     "output-manifest": records.OutputManifest,
     "pending-entry": records.PendingEntry,
+    "placement-entry": records.PlacementEntry,
+    "plan": records.PoolPlan,
     "pool": pool_records.PoolRecord,
     "queue": queue_records.QueueRecord,
     "queue-finished": queue_records.FinishedSegments,
@@ -38,6 +40,8 @@ SCHEMAS: dict[str, type[msgspec.Struct]] = {
     "queue-lease": queue_records.QueueLease,
     "queue-segment-header": queue_records.SegmentHeader,
     "rejection": records.Rejection,
+    "replica-exit": records.ReplicaExit,
+    "reservation": records.ReservationRecord,
     "rpc-keys": records.RpcSecrets,
     "spec": spec.JobSpec,
 }

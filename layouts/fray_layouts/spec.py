@@ -19,6 +19,7 @@ from fray_layouts.bounds import (
     MAYBE_NAME_PATTERN,
     MAYBE_PYTHON_PATTERN,
     NAME_PATTERN,
+    SAME_PATTERN,
     Attempts,
     Count,
     Interval,
@@ -26,6 +27,7 @@ from fray_layouts.bounds import (
     MaybeJobId,
     MaybeName,
     Name,
+    Pool,
     Seconds,
 )
 
@@ -90,6 +92,10 @@ class ResourceSpec(SpecPart, kw_only=True):
             `ram` is the same thing. 0 and `UNASKED_MEMORY` are no limit.
         disk: bytes of scratch space; people may write text. 0 and `UNASKED_DISK` are no limit.
         preemptible: false keeps the job off hosts that may be taken away.
+        device_alternatives: variants of the same kind of device that do as well, in order of preference.
+        regions: any of these; none: anywhere.
+        zone: the zone that the host must be in; "" for any.
+        labels: what the host's agent must say of it.
     """
 
     cpu: Annotated[float, Meta(ge=0, le=100_000)] = 1.0
@@ -98,6 +104,10 @@ class ResourceSpec(SpecPart, kw_only=True):
     disk: Count = 0
     device: DeviceSpec | None = None
     preemptible: bool = True
+    device_alternatives: list[Annotated[str, Meta(pattern=NAME_PATTERN, max_length=MAX_VARIANT)]] = []
+    regions: list[Name] = []
+    zone: MaybeName = ""
+    labels: dict[str, str] = {}
 
     @property
     def memory_limit(self) -> int:
@@ -183,6 +193,26 @@ class HealthCheckSpec(SpecPart, kw_only=True):
     failures: Annotated[int, Meta(ge=1, le=10**6)] = 3
 
 
+class GangSpec(SpecPart, kw_only=True):
+    """Equal bundles of resources that are given to one owner at once, or not at all.
+
+    Attributes:
+        resources: of one bundle.
+        count: how many.
+        slices: whole TPU slices that they are, a bundle a host; 0: they are none.
+        spread: each is on an agent of its own.
+        actor, packages, image: what the jobs in them ask of a host besides resources, as in the keys of index entries.
+    """
+
+    resources: ResourceSpec = msgspec.field(default_factory=ResourceSpec)
+    count: Annotated[int, Meta(ge=1, le=10**6)] = 1
+    slices: Count = 0
+    spread: bool = False
+    actor: bool = False
+    packages: bool = False
+    image: bool = False
+
+
 class JobSpec(SpecPart, kw_only=True):
     """A job, as a person writes it.
 
@@ -190,7 +220,10 @@ class JobSpec(SpecPart, kw_only=True):
         name: shown to people; the job's id is this name and a unique suffix.
         id: makes resubmission idempotent: the same id, name and namespace find the first job, which must run the same.
             Part of the job's id.
-        replicas: processes that run as one gang.
+        replicas: processes that run as one gang, each with these resources.
+        slices: whole TPU slices that the replicas fill, one on each host; 0: they are none.
+        same: "zone" or "region": all replicas are in one; "" for anywhere.
+        spread: each replica is on an agent of its own.
         max_retries_failure: further attempts after the job's own failures.
         max_retries_preemption: further attempts after its host went away.
         timeout: seconds one attempt may run.
@@ -212,7 +245,10 @@ class JobSpec(SpecPart, kw_only=True):
     id: MaybeName = ""
     resources: ResourceSpec = msgspec.field(default_factory=ResourceSpec)
     environment: EnvironmentSpec = msgspec.field(default_factory=EnvironmentSpec)
-    replicas: Annotated[int, Meta(ge=1, le=10**6)] = 1
+    replicas: Annotated[int, Meta(ge=1, le=10_000)] = 1
+    slices: Annotated[int, Meta(ge=0, le=10_000)] = 0
+    same: Annotated[str, Meta(pattern=SAME_PATTERN)] = ""
+    spread: bool = False
     max_retries_failure: Attempts = 0
     max_retries_preemption: Attempts = 100
     timeout: Interval | None = None
@@ -222,7 +258,7 @@ class JobSpec(SpecPart, kw_only=True):
     namespace: MaybeJobId = ""
     parent: MaybeJobId = ""
     detached: bool = False
-    pool: Name = "default"
+    pool: Pool = "default"
     actor: bool = False
     health_check: HealthCheckSpec | None = None
     ports: list[Name] = []
@@ -232,3 +268,8 @@ class JobSpec(SpecPart, kw_only=True):
 def port_variable(name: str) -> str:
     """The variable in which a task finds the number of the port of this name."""
     return f"FRAY_PORT_{re.sub('[^A-Z0-9]', '_', name.upper())}"
+
+
+def is_gang(spec: JobSpec) -> bool:
+    """Whether its replicas are started together, by a placement; any other job is claimed by one agent."""
+    return spec.replicas > 1

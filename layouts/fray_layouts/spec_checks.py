@@ -15,7 +15,7 @@ from fray_layouts.bounds import (
 from fray_layouts.errors import InvalidInput
 from fray_layouts.key_encoding import ID_DIGEST_DIGITS
 from fray_layouts.path_patterns import check_patterns
-from fray_layouts.spec import EntrypointSpec, EnvironmentSpec, JobSpec, port_variable
+from fray_layouts.spec import EntrypointSpec, EnvironmentSpec, JobSpec, is_gang, port_variable
 
 MAX_PORTS = 16
 """Ports of one job: a host has 10,000 for all of its jobs."""
@@ -37,8 +37,7 @@ def checked(spec: JobSpec) -> JobSpec:
     _check_environment(spec.environment)
     _check_ports(spec.ports)
     check_patterns("outputs", spec.outputs)
-    if spec.replicas != 1:
-        raise InvalidInput("replicas", spec.replicas, "gangs come in a later release; give 1 and submit several jobs")
+    _check_gang(spec)
     device = spec.resources.device
     if device is not None and device.kind not in ("cpu", "gpu", "tpu"):
         raise InvalidInput("resources.device.kind", device.kind, "the kinds are cpu, gpu and tpu")
@@ -73,6 +72,22 @@ def check_name(field: str, value: object, longest: int = MAX_NAME) -> None:
         raise InvalidInput(field, value, f"give at most {longest} characters")
     if not re.match(NAME_PATTERN, value):
         raise InvalidInput(field, value, REMEDIES[NAME_PATTERN])
+
+
+def _check_gang(spec: JobSpec) -> None:
+    if spec.replicas > 1 and spec.actor:
+        raise InvalidInput("replicas", spec.replicas, "an actor is one process; create a group of actors instead")
+    others = spec.resources.device_alternatives
+    if others and not is_gang(spec):
+        raise InvalidInput("resources.device_alternatives", others, "only gangs have them; launch it for one device")
+    device = spec.resources.device
+    if spec.slices and (device is None or device.kind != "tpu"):
+        raise InvalidInput(
+            "slices", spec.slices, "only a TPU comes in slices; name a TPU as the device, or leave it out"
+        )
+    if spec.slices and spec.replicas % spec.slices:
+        remedy = f"replicas={spec.replicas} do not fill them: give as many for each slice as it has hosts"
+        raise InvalidInput("slices", spec.slices, remedy)
 
 
 def _check_entrypoint(entrypoint: EntrypointSpec) -> None:

@@ -25,6 +25,10 @@ class HoldingPhase(StrEnum):
     RUNNING = "running"
     ENDING = "ending"
     """Until the record says that the attempt has ended, and the next one's index entry exists."""
+    RESERVED = "reserved"
+    """The room of bundles is kept for their owner: a vote for the round that the holding names."""
+    REFUSED = "refused"
+    """The agent can never have the bundles of that round."""
 
 
 class ExitKind(StrEnum):
@@ -61,6 +65,25 @@ class StopOrigin(StrEnum):
     PARENT = "parent"
     EXPIRED = "expired"
     """Nobody: it was not started within its `pending_timeout`."""
+    RESERVATION = "reservation"
+    """The end of the reservation or the launch group that it was in."""
+
+
+class ReservationState(StrEnum):
+    """The state of a reservation: `ReservationRecord.state`."""
+
+    FORMING = "forming"
+    HELD = "held"
+    """Its first `low` bundles were all there at once; it stays so until it ends."""
+    ENDED = "ended"
+
+
+class ReservationKind(StrEnum):
+    """The kind of a reservation: `ReservationRecord.kind`."""
+
+    RESERVATION = "reservation"
+    GROUP = "group"
+    """Its bundles are bound to the jobs that were launched together."""
 
 
 class NameState(StrEnum):

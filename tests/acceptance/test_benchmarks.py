@@ -78,3 +78,11 @@ def test_a_changed_source_file_costs_one_upload_and_no_environment() -> None:
     assert all(
         found["fray"][f"{kind}_{step}"]["p50_ms"] > 0 for kind in ("workspace", "packages") for step in ("cold", "warm")
     )
+
+
+def test_the_gangs_bench_sees_every_gang_form_and_recover() -> None:
+    found = figures("gangs")
+    for figure in ("submit_to_all_running", "death_to_all_running"):
+        assert 0 < found[figure]["p50_ms"] <= found[figure]["p95_ms"]
+    assert found["gangs"] == 2, "all were stopped in the end"
+    assert "submit_ratio" not in found, "without the peer there is nothing to compare with"

@@ -138,7 +138,7 @@ def test_from_the_installation_to_a_sweep_whose_failures_are_explained_and_tried
         terminal.type(f"fray logs -f {job}\n")
         terminal.until("training ")
         terminal.until("@ready 0@")
-    numbers = {int(re.match(r"train-(\d+)", job)[1]): job for job in again}
+    numbers = {int(re.findall(r"^train-(\d+)", job)[0]): job for job in again}
     assert "18" in run(f"fray result {numbers[17]}")
 
     assert ids(run("fray ps")) == []

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import chdir
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from fray import (
     StorageCluster,
 )
 from fray.cli import cli
+from fray.errors import ActorUnavailableError
 from fray.pool import WorkerPool
 from fray.queue import MemoryQueue
 from tests.support.gcs_emulator import Emulator
@@ -325,43 +327,43 @@ WRITTEN: list[tuple[Callable[[StorageCluster], object], str]] = [
         )
         for mistake in (
             lambda c: c.launch(train),
-            lambda c: StorageClient(c).submit(train),
+            lambda c: StorageClient(c).submit(train),  # type: ignore[arg-type]
             launch_in_a_thread,
         )
     ),
     (
-        lambda c: c.launch(Entrypoint.from_binary("ls")),
+        lambda c: c.launch(Entrypoint.from_binary("ls")),  # type: ignore[arg-type]
         "InvalidInput: request: BinaryEntrypoint(command='ls', args=()) is not accepted; give a JobRequest: "
         'JobRequest("name", Entrypoint.from_binary(program, [...]))',
     ),
     (
-        lambda c: c.launch([]),
+        lambda c: c.launch([]),  # type: ignore[arg-type]
         "InvalidInput: request: [] is not accepted; give one JobRequest; launch_many launches several",
     ),
     (
-        lambda c: c.launch_many(7),
+        lambda c: c.launch_many(7),  # type: ignore[arg-type]
         "InvalidInput: requests: 7 is not accepted; give a list of JobRequests; launch(request) launches one",
     ),
     (
-        lambda c: c.launch_many([job(train), 7]),
+        lambda c: c.launch_many([job(train), 7]),  # type: ignore[list-item]
         "InvalidInput: requests[1]: 7 is not accepted; give a JobRequest: "
         'JobRequest("name", Entrypoint.from_callable(function))',
     ),
     (
-        lambda c: c.poll([]),
+        lambda c: c.poll([]),  # type: ignore[arg-type]
         "InvalidInput: job_id: [] is not accepted; give the id of one job, as launch returned it",
     ),
     (
-        lambda c: c.wait([7]),
+        lambda c: c.wait([7]),  # type: ignore[list-item]
         "InvalidInput: job_id[0]: 7 is not accepted; give the id of one job, as launch returned it",
     ),
     (
-        lambda c: WorkerPool(2),
+        lambda c: WorkerPool(2),  # type: ignore[arg-type]
         "InvalidInput: cluster: 2 is not accepted; a number of workers is num_workers=..., a cluster is "
         "LocalCluster() or StorageCluster(root)",
     ),
     (
-        lambda c: MemoryQueue[int]().done(1),
+        lambda c: MemoryQueue[int]().done(1),  # type: ignore[arg-type]
         "InvalidInput: lease: 1 is not accepted; give the lease that pop returned (not its item), or a list of leases",
     ),
     (use_a_pool_that_was_shut_down, "PoolClosed: pool worker-0x was shut down; make another one"),
@@ -426,19 +428,33 @@ def test_a_bucket_that_is_not_there_or_not_allowed(denied: list[str], root: str,
         assert said(["ps"], tmp_path, FRAY_CLUSTER_SPEC=root, **server.environment) == message
 
 
-def test_a_time_out_says_what_is_waited_for() -> None:
-    with StorageCluster("memory://messages") as nobody:
-        launched = nobody.launch(job(train))
-        future = StorageClient(nobody).create_actor(Counter, name="counter").count.remote()
-        task = WorkerPool(nobody, 1).submit(train)
-        waits = [lambda: nobody.wait(launched, timeout=4), lambda: future.result(4), lambda: task.result(4)]
-        with ThreadPoolExecutor() as threads:
-            ended = [waited.exception() for waited in [threads.submit(wait) for wait in waits]]
+def test_a_time_out_says_what_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("fray_coordinator.jobs.waiting", "fray.actor.address", "fray.pool.worker_jobs"):
+        monkeypatch.setattr(f"{module}.WARN_AFTER", 0.1)
     nobody_there = "no live agent in pool default; start one with `fray agent --pool default`"
-    assert [told(f"{type(error).__name__}: {error}") for error in ended] == [
-        f"TimeoutError: 0 of 1 jobs done, 1 waiting after 4 s (train-ID): {nobody_there}",
-        f"TimeoutError: no result after 4 s: actor 'counter' (counter-0-ID) has not started: {nobody_there}",
-        f"TimeoutError: no result after 4 s: 0 of 1 tasks done, 0 of 1 workers up (1 pending ({nobody_there}); "
+    with StorageCluster("memory://messages") as nobody:
+        launched, client = nobody.launch(job(train)), StorageClient(nobody)
+        future = client.create_actor(Counter, name="counter").count.remote()
+        task = WorkerPool(nobody, 1).submit(train)
+
+        def told_by(wait: Callable[..., object]) -> str:
+            """The error once it has its reason, which is looked for while something waits."""
+            return wait_until(lambda: said if nobody_there in (said := told(str(error_of(wait)))) else None)
+
+        def error_of(wait: Callable[..., object]) -> BaseException:
+            with pytest.raises(TimeoutError) as raised:
+                wait(timeout=1)
+            return raised.value
+
+        with ThreadPoolExecutor() as threads:
+            ended = list(threads.map(told_by, [partial(nobody.wait, launched), future.result, task.result]))
+        for job_id in [info.job_id for info in nobody.list_jobs()]:
+            nobody.terminate(job_id)
+        assert isinstance(future.exception(200), ActorUnavailableError)
+    assert ended == [
+        f"0 of 1 jobs done, 1 waiting after 1 s (train-ID): {nobody_there}",
+        f"no result after 1 s: actor 'counter' (counter-0-ID) has not started: {nobody_there}",
+        f"no result after 1 s: 0 of 1 tasks done, 0 of 1 workers up (1 pending ({nobody_there}); "
         "`fray status worker-0x-0-ID` tells more)",
     ]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from tests.support.agents import (
     on_cluster,
     running,
 )
+from tests.support.freezing import freeze
 from tests.support.waiting import eventually
 
 LAYOUTS = Path(__file__).parents[2] / "layouts"
@@ -187,14 +188,15 @@ while os.environ["FRAY_ATTEMPT"] == "1": time.sleep(0.01)
     async def begin(core: Core) -> list[str]:
         jobs = [await launch(core, [sys.executable, "-c", code, str(starts[pool])], pool=pool) for pool in starts]
         for path in starts.values():
-            await eventually(lambda path=path: _first(path))  # type: ignore[misc]
+            await eventually(partial(_first, path))
         return jobs
 
     with contextlib.ExitStack() as stack:
         first = [stack.enter_context(node.agent(root, pool, tmp_path / f"{pool}-1")) for pool in starts]
         jobs = on_cluster(root, begin)
-        for process, signal_ in zip(first, (signal.SIGKILL, signal.SIGSTOP), strict=True):
-            process.send_signal(signal_)
+        killed, frozen = first
+        killed.kill()
+        freeze(frozen.pid)
         for pool in starts:
             stack.enter_context(node.agent(root, pool, tmp_path / f"{pool}-2"))
         records = on_cluster(root, lambda core: all_ended(core, jobs))

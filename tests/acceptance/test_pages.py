@@ -28,7 +28,7 @@ def test_the_examples_run(page: Path, tmp_path: Path) -> None:
 def test_the_readme_prints_what_it_should(tmp_path: Path) -> None:
     counted = [len(Path(path).read_text().splitlines()) for path in ("/etc/hosts", "/etc/passwd")]
     items = "".join(f"{number}\n" for number in range(10))
-    assert run(program(README), README, tmp_path) == f"{counted}\neasy\nhard\n{items}[1, 2, 3]\n"
+    assert run(program(README), README, tmp_path) == f"{counted}\neasy\nhard\n{items}[1, 2, 3]\n[0, 1, 2]\n"
 
 
 def test_every_block_is_marked_with_what_is_known() -> None:
@@ -51,7 +51,7 @@ def test_every_public_name_is_used_in_an_example_that_runs(module: str) -> None:
 
 
 def test_every_method_of_a_public_class_has_a_docstring() -> None:
-    classes = [found for found in (getattr(fray, name) for name in fray.__all__) if inspect.isclass(found)]
+    classes = [found for found in (getattr(fray, name) for name in dir(fray)) if inspect.isclass(found)]
     missing = [
         f"{found.__name__}.{name}"
         for found in classes

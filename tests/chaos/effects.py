@@ -23,30 +23,35 @@ class Window:
 
 @dataclass(slots=True)
 class Attempt:
-    """One attempt, as it told itself. Times in seconds of CLOCK_BOOTTIME."""
+    """One attempt, as it told itself. Times in seconds of CLOCK_BOOTTIME. own: the job, or a replica of it."""
 
-    job: str
+    own: str
     number: int
     agent: str = ""
     begun: float = 0.0
     ended: float | None = None
     last_seen: float = 0.0
 
+    @property
+    def job(self) -> str:
+        return self.own.partition("+")[0]
+
 
 @dataclass(slots=True)
 class Effects:
-    """By job the attempts in order; `doubles`: attempts that were run twice."""
+    """By job the attempts in order, those of all replicas; `doubles`: attempts that were run twice."""
 
     attempts: dict[str, list[Attempt]]
     doubles: list[str]
 
     def losses(self, records: Iterable[JobRecord]) -> list[str]:
         """Jobs that succeeded although the attempt in their record did not do its work."""
-        done = {(attempt.job, attempt.number) for own in self.attempts.values() for attempt in own if attempt.ended}
+        done = {(attempt.own, attempt.number) for own in self.attempts.values() for attempt in own if attempt.ended}
         return [
-            f"{record.id}: attempt {record.attempt} succeeded without its work"
+            f"{record.id}: attempt {record.attempt} succeeded without the work of replica {replica}"
             for record in records
-            if record.status == "succeeded" and (record.id, record.attempt) not in done
+            for replica in (range(record.spec.replicas) if record.status == "succeeded" else ())
+            if (f"{record.id}+{replica}" if replica else record.id, record.attempt) not in done
         ]
 
     def overlaps(self) -> list[tuple[Attempt, Attempt]]:
@@ -54,8 +59,10 @@ class Effects:
         return [
             (earlier, later)
             for own in self.attempts.values()
-            for earlier, later in pairwise(own)
-            if earlier.last_seen > later.begun
+            for first, then in pairwise(sorted({attempt.number for attempt in own}))
+            for earlier in own
+            for later in own
+            if (earlier.number, later.number) == (first, then) and earlier.last_seen > later.begun
         ]
 
     def successor(self, of: Attempt) -> Attempt | None:
@@ -65,14 +72,15 @@ class Effects:
 
 
 def read_effects(folder: Path) -> Effects:
-    found: dict[str, dict[int, Attempt]] = defaultdict(dict)
+    found: dict[str, dict[tuple[int, str], Attempt]] = defaultdict(dict)
     doubles = []
     for path in sorted(folder.glob("*~*~*")):
-        job, number, what = path.name.split("~")
+        own, number, what = path.name.split("~")
         if "-again-" in what:
             doubles.append(path.name)
         elif "." not in what:
-            _add(found[job].setdefault(int(number), Attempt(job, int(number))), what, path.read_text())
+            attempts = found[own.partition("+")[0]]
+            _add(attempts.setdefault((int(number), own), Attempt(own, int(number))), what, path.read_text())
     return Effects({job: [own[number] for number in sorted(own)] for job, own in found.items()}, doubles)
 
 

@@ -22,6 +22,7 @@ from fray_coordinator.protocol.transitions import is_terminal
 from fray_coordinator.store.interface import ANY
 from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.records import JobRecord
+from fray_layouts.spec import is_gang
 from fray_layouts.spec_parsing import parse_spec
 from tests.chaos import roots
 from tests.chaos.effects import Effects, Window, in_trouble, read_effects
@@ -239,10 +240,10 @@ def _wrong_attempts(
 ) -> list[str]:
     """Attempts that ran twice or beside the next one of their job, and results without the attempt's work."""
     wrong = [f"run twice: {name}" for name in effects.doubles] + effects.losses(records)
-    ended = {end.agent for end in ends}
+    ended, gangs = {end.agent for end in ends}, {record.id for record in records if is_gang(record.spec)}
     for earlier, later in effects.overlaps():
-        # Who is killed or frozen moves no deadline on, outage or not.
-        if earlier.agent in ended or not in_trouble(earlier, later, windows):
+        # Who is killed or frozen moves no deadline on, outage or not; and gangs have no outage grace.
+        if earlier.agent in ended or later.job in gangs or not in_trouble(earlier, later, windows):
             seconds = earlier.last_seen - later.begun
             wrong.append(f"{later.job}: attempt {earlier.number} ran {seconds:.2f} s beside {later.number}")
     return wrong

@@ -56,6 +56,9 @@ KINDS = {
     "late": Kind("stubborn", 5, FAILED, {"timeout": 2.0}, range(1, 2), endless=True),
     "stop": Kind("stubborn", 6, STOPPED, {"max_retries_failure": 3}, stopped=True, endless=True),
     "race": Kind("work", 3, SUCCEEDED | STOPPED, {}, stopped=True),
+    "gang": Kind("member", 10, SUCCEEDED, {"replicas": 3}),
+    "torn": Kind("member_fails", 3, FAILED, {"replicas": 3, "max_retries_failure": 1}, range(2, 3)),
+    "halt": Kind("stubborn", 3, STOPPED, {"replicas": 2}, stopped=True, endless=True),
 }
 
 

@@ -109,7 +109,7 @@ def _running(name: str) -> Iterator[tuple[Server, FaultProxy]]:
         yield server, proxy
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def running() -> Iterator[Callable[[str], tuple[Server, FaultProxy]]]:
     """Starts a server, with a proxy before it, when the first test asks for it."""
     with ExitStack() as started:

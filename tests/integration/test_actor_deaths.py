@@ -204,8 +204,8 @@ class Ledger:
 
         write = CheckpointLog.write
 
-        async def write_and_die(log: CheckpointLog, state: bytes) -> None:
-            await write(log, state)
+        async def write_and_die(self: CheckpointLog, state: bytes) -> None:
+            await write(self, state)
             os.kill(os.getpid(), signal.SIGKILL)
 
         CheckpointLog.write = write_and_die  # type: ignore[method-assign]

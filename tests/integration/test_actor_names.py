@@ -142,7 +142,7 @@ def find_and_add(name: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("more", [{}, {"id": "monday"}])
-def test_a_job_whose_namespace_is_its_own_finds_it_too(cluster: StorageCluster, more: dict[str, str]) -> None:
+def test_a_job_whose_namespace_is_its_own_finds_it_too(cluster: StorageCluster, more: dict[str, Any]) -> None:
     with StorageClient(cluster).create_actor(actors.Counter, name="shared", actor_config=DETACHED) as shared:
         spec = to_spec(JobRequest("finder", Entrypoint.from_callable(find_and_add, args=("shared",)), **more))
         (submitted,) = cluster.run(lambda core: submit(core, [replace(spec, resources=ResourceSpec(cpu=0))]))

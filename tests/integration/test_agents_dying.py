@@ -22,6 +22,7 @@ from tests.support.agents import (
     quick_core,
     running,
 )
+from tests.support.freezing import freeze
 from tests.support.waiting import eventually
 
 # Notes its process, waits for the file "go", notes that it ended.
@@ -81,7 +82,7 @@ async def test_a_frozen_agents_task_is_gone_before_the_next_copy_starts_and_waki
         with agents(core.root, tmp_path / "work") as (frozen,):
             job_id = await launch(core, worker(tmp_path))
             (_, pid, _), *_ = await _begun(tmp_path, 1)
-            frozen.send(signal.SIGSTOP)
+            freeze(frozen.process.pid)
 
             async def gone() -> bool:
                 return not is_alive(pid)

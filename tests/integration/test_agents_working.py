@@ -34,7 +34,7 @@ from tests.support.agents import (
     quick_core,
     running,
 )
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE, eventually
 
 HOST = Resources(cpu=2000, memory=2**33, disk=2**33)
 
@@ -307,7 +307,7 @@ async def test_a_second_sigterm_ends_an_agent_whose_store_does_not_answer(tmp_pa
     Outage.down = True
     agent.terminate()
     agent.terminate()
-    await asyncio.wait_for(running_agent, 20)
+    await asyncio.wait_for(running_agent, PATIENCE)
     Outage.down = False
     assert (await job(core, job_id)).status == "running"  # the reaper will put it back
 
@@ -319,4 +319,4 @@ async def test_an_agent_that_cannot_join_can_be_told_to_leave(tmp_path: Path) ->
     running_agent = asyncio.create_task(agent.run())
     await asyncio.sleep(0)
     agent.terminate()
-    await asyncio.wait_for(running_agent, 20)
+    await asyncio.wait_for(running_agent, PATIENCE)

@@ -179,7 +179,7 @@ async def test_jobs_are_waited_for_and_their_results_read(cluster: StorageCluste
     with pytest.raises(TimeoutError, match="0 of 1 jobs done"):
         await cluster.result_async(first, timeout=0.01)
     gate.set()
-    assert await asyncio.gather(cluster.result_async(first), cluster.result_async(second)) == [1, 2]
+    assert list(await asyncio.gather(cluster.result_async(first), cluster.result_async(second))) == [1, 2]
     assert (await cluster.wait_async(refused)).status is JobStatus.FAILED
     handles = [JobHandle(cluster, job) for job in (first, second)]
     assert await wait_all_async(handles) == [await handle.wait_async() for handle in handles]

@@ -138,6 +138,19 @@ def test_usage_and_agents_are_shown(shell: Shell) -> None:
     assert agent["id"] in shell("agents").stdout
 
 
+def test_agents_tell_for_whom_they_keep_room(empty: Shell) -> None:
+    agent = empty.start("agent", "--cpu", "2", "--memory", "1GB", "--zone", "z-a", "--tpu", "v5litepod-4")
+    running = empty.detached("--", "sleep", "600")
+    empty.until_status(running, "running")
+    gang = empty.detached("--replicas", "2", "--cpu", "1", "--", "true")
+    wait_until(lambda: [hold["owner"] for hold in empty.json("agents")[0]["kept_for"]] == [gang])
+    assert f"zone z-a  {gang} (until there is room)" in empty("agents").stdout
+    empty("stop", running)
+    empty.until_status(gang, "succeeded")
+    agent.terminate()
+    assert agent.wait(timeout=200) == 0
+
+
 def test_a_drained_agent_finishes_what_it_has_and_leaves(empty: Shell, tmp_path: Path) -> None:
     streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
     agent = empty.start("agent", "--cpu", "1", "--memory", "1GB", **streams)
@@ -249,7 +262,7 @@ def test_jobs_have_gpus_of_their_own_or_share_one_and_agents_show_which(empty: S
     assert agent.stdout is not None
     assert "2 x gpu-h100" in agent.stdout.readline()
     tells = ["--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES; sleep 1000"]
-    wanted = (["--gpus", "1"], ["--gpus", "0.5"], ["--gpus", "h100:0.5"], [])
+    wanted: tuple[list[str], ...] = (["--gpus", "1"], ["--gpus", "0.5"], ["--gpus", "h100:0.5"], [])
     one, half, other, none = jobs = [empty.detached("--cpu", "1", *gpus, *tells) for gpus in wanted]
     wait_until(lambda: all(empty("logs", job).stdout for job in jobs))
     seen = {job: empty("logs", job).stdout.strip() for job in jobs}
@@ -278,10 +291,13 @@ def test_the_environment_may_name_the_namespace(empty: Shell, monkeypatch: pytes
 
 
 def test_ctrl_c_stops_the_job_where_nobody_can_be_asked(shell: Shell) -> None:
-    following = shell.start("run", "--name", "interrupted", "--", "sleep", "1000", stdin=subprocess.DEVNULL)
+    following = shell.start("run", "--name", "interrupted", "--", "sleep", "1000", stderr=subprocess.PIPE)
+    assert following.stderr is not None
+    assert following.stderr.readline().startswith("fray: job interrupted-"), "it follows from then on"
     wait_until(lambda: any(job["spec"]["name"] == "interrupted" and job["lease"] for job in shell.json("ps")))
     following.send_signal(signal.SIGINT)
-    assert following.wait(200) == 130
+    following.communicate(timeout=200)
+    assert following.returncode == 130
     shell.until_status("interrupted", "stopped")
 
 
@@ -290,10 +306,11 @@ def test_ctrl_c_asks_at_a_terminal(shell: Shell, answer: str, status: str) -> No
     name = f"asked-{answer}"
     keyboard, terminal = pty.openpty()
     following = shell.start("run", "--name", name, "--", "sleep", "1000", stdin=terminal, stderr=subprocess.PIPE)
+    assert following.stderr is not None
+    assert following.stderr.readline().startswith(f"fray: job {name}-"), "it follows from then on"
     wait_until(lambda: any(job["spec"]["name"] == name and job["lease"] for job in shell.json("ps")))
     following.send_signal(signal.SIGINT)
     os.write(keyboard, f"{answer}\n".encode())
-    assert following.stderr is not None
     assert f"stop {name}" in following.stderr.read()
     assert following.wait(200) == 130
     shell.until_status(name, status)

@@ -28,7 +28,7 @@ def left(place: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("environ", [{}, {"FRAY_CLUSTER_SPEC": "local"}])
-def test_it_ends_like_the_command_and_leaves_nothing(tmp_path: Path, environ: dict[str, str]) -> None:
+def test_it_ends_like_the_command_and_leaves_nothing(tmp_path: Path, environ: dict[str, Any]) -> None:
     script = "echo $PWD; echo err >&2; test -d ${FRAY_CLUSTER_SPEC#file://}; echo $?; exit 7"
     ran = fray_run(tmp_path, "--gpus", "8", "--cpu", "5000", "--", "sh", "-c", script, **environ)
     out, err = ran.communicate(timeout=200)

@@ -112,7 +112,7 @@ def sleep_in_small_steps() -> None:
 
 WRONG: dict[str, Callable[[StorageClient], object]] = {
     "max_lines": lambda client: client.submit(call("quick", int)).logs(-1),
-    "name": lambda client: client.create_actor(Diary, name=None),  # type: ignore[type-var]
+    "name": lambda client: client.create_actor(Diary, name=None),  # type: ignore[arg-type]
     "actor_class": lambda client: client.create_actor(3, name="three"),  # type: ignore[arg-type]
     "resources.memory": lambda client: client.submit(call("big", int, resources=ResourceConfig(ram="lots"))),
     "resources.cpu": lambda client: client.submit(call("less", int, resources=ResourceConfig(cpu=-1))),
@@ -255,7 +255,7 @@ class Parent:
 
 class Child:
     def __init__(self, parent: ActorHandle[Parent]) -> None:
-        self.parent = parent.name()
+        self.parent: str = parent.name()
 
     def whose(self) -> str:
         return self.parent

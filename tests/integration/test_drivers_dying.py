@@ -13,6 +13,7 @@ import pytest
 from fray.cluster import ClusterResolver, JobId, StorageCluster
 from fray.types import JobInfo, JobStatus
 from tests.support.agents import agents, on_cluster
+from tests.support.freezing import freeze
 from tests.support.waiting import wait_until
 
 PROGRAM = """
@@ -143,7 +144,7 @@ def test_what_a_driver_owns_ends_with_it_and_its_jobs_go_on(program: Program, wa
 
 def test_a_driver_that_was_stopped_too_long_is_told_and_goes_on(program: Program) -> None:
     before = program.job("driver").job_id
-    program.process.send_signal(signal.SIGSTOP)
+    freeze(program.process.pid)
     wait_until(lambda: program.ended("owned") and not program.is_served())
     program.process.send_signal(signal.SIGCONT)
     program.does(COMES_BACK)

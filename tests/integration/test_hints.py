@@ -48,12 +48,20 @@ def _ears(cluster: StorageCluster) -> list[HintEndpoint]:
 
 
 def status_becomes(cluster: StorageCluster, job: str, wanted: JobStatus) -> None:
-    while cluster.poll(job).status is not wanted:  # type: ignore[arg-type]
+    while cluster.poll(job).status is not wanted:
         time.sleep(0.02)
 
 
 def test_what_is_submitted_starts_and_what_is_stopped_ends_at_once(cluster: StorageCluster) -> None:
     job = cluster.launch(JobRequest("job", Entrypoint.from_binary("sleep", ["300"])))
+    status_becomes(cluster, job, JobStatus.RUNNING)
+    cluster.terminate(job)
+    status_becomes(cluster, job, JobStatus.STOPPED)
+
+
+def test_a_gang_is_gathered_started_and_stopped_by_hints_alone(cluster: StorageCluster) -> None:
+    gang = JobRequest("gang", Entrypoint.from_binary("sleep", ["300"]), replicas=2)
+    job = cluster.launch(gang)
     status_becomes(cluster, job, JobStatus.RUNNING)
     cluster.terminate(job)
     status_becomes(cluster, job, JobStatus.STOPPED)

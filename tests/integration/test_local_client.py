@@ -7,6 +7,7 @@ import os
 import pickle
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 
 from fray import wait_line
 from fray.client import wait_all
-from fray.cluster import ClusterResolver, current_cluster
+from fray.cluster import ClusterResolver, StorageCluster, current_cluster
 from fray.current_client import current_client, set_current_client
 from fray.local_backend import LocalClient
 from fray.types import ActorConfig, CheckpointConfig, Entrypoint, JobRequest, JobStatus, ResourceConfig
@@ -122,23 +123,36 @@ def test_a_client_that_an_actor_returns_is_the_processs_own() -> None:
     local.shutdown(wait=False)
 
 
-def test_threads_look_at_neither_devices_nor_replicas() -> None:
+def test_threads_look_at_no_devices_and_run_all_replicas() -> None:
     local = LocalClient()
+    ran: list[str] = []
     assert isinstance(current_client(), LocalClient)
     with set_current_client(local):
         slices = ResourceConfig.with_tpu("v5litepod-16", slice_count=4, container_profile="gvisor")
-        request = call("tpu", lambda: "here", resources=slices, max_task_failures=1, processes_per_task=2)
+        request = call("tpu", ran.append, "here", resources=slices, max_task_failures=1, processes_per_task=2)
         job = current_client().submit(request)
-    assert local.cluster.result(job.job_id, timeout=200) == "here"
+    assert local.cluster.results(job.job_id, timeout=200) == [None] * 16
+    assert ran == ["here"] * 16
     assert os.environ.get("FRAY_JOB_ID") is None
     waiting = local.submit(call("last", time.sleep, 0.2))
     local.shutdown()
     assert not Path(local.cluster.root.removeprefix("file://")).exists(), waiting
 
 
-def test_without_a_root_the_client_and_the_cluster_are_one_private_cluster_of_threads_and_processes() -> None:
-    client, cluster = current_client(), current_cluster()
-    lock, seen = threading.Lock(), []
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[StorageCluster]:
+    """The current cluster of a program that has begun just now."""
+    monkeypatch.setattr("fray.cluster.current._clusters", {})
+    monkeypatch.setattr("fray.current_client._default", None)
+    with current_cluster() as made:
+        yield made
+
+
+def test_without_a_root_the_client_and_the_cluster_are_one_private_cluster_of_threads_and_processes(
+    cluster: StorageCluster,
+) -> None:
+    client, lock = current_client(), threading.Lock()
+    seen: list[object] = []
 
     def in_thread(own: object) -> tuple[object, bool]:
         current_client().submit(call("child", seen.append, own)).wait()

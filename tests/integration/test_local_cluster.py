@@ -276,7 +276,7 @@ class LoadsNowhere:
 def test_unknown_jobs_are_not_found(cluster: LocalCluster) -> None:
     for ask in (cluster.poll, cluster.wait, cluster.monitor, cluster.terminate, cluster.result):
         with pytest.raises(JobNotFound, match="job-nobody"):
-            ask("job-nobody")  # type: ignore[operator]
+            ask("job-nobody")
 
 
 def test_it_says_that_no_agent_can_run_a_job_instead_of_staying_silent(
@@ -292,7 +292,7 @@ def test_it_says_that_no_agent_can_run_a_job_instead_of_staying_silent(
 
 
 ELSEWHERE = [
-    ResourceConfig.with_tpu(["v5litepod-16", "v6e-16"], slice_count=4, ram="128g"),
+    ResourceConfig.with_tpu(["v5p-16", "v4-16"], ram="128g"),
     ResourceConfig(cpu=64, device=GpuConfig("h100", 8), regions=["eu"], zone="eu-1", image="debian", count=2),
 ]
 

@@ -206,7 +206,7 @@ def test_a_worker_is_ready_for_a_task_before_it_takes_it(cluster: StorageCluster
 
 
 def test_an_object_is_fetched_whatever_argument_it_is(pool: WorkerPool) -> None:
-    kept = pool.put([3, 1, 2])
+    kept: Any = pool.put([3, 1, 2])
     assert pool.submit(sorted, kept, reverse=True).result(200) == [3, 2, 1]
     assert pool.submit(dict, kept=kept).result(200) == {"kept": [3, 1, 2]}
 
@@ -301,7 +301,7 @@ def test_all_tasks_that_were_given_up_end_however_many(
 
 
 def test_an_error_in_a_users_callback_leaves_no_future_waiting(cluster: StorageCluster, tmp_path: Path) -> None:
-    def interrupt(future: Future[int]) -> None:
+    def interrupt(future: Future[None]) -> None:
         raise KeyboardInterrupt
 
     gate = tmp_path / "gate"

@@ -40,7 +40,7 @@ more = ["beta"]
 
 
 @pytest.fixture(scope="module")
-def wheels(tmp_path_factory) -> Path:
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Packages: alpha in two releases, beta, and one that Fray needs, too."""
     folder = tmp_path_factory.mktemp("wheels")
     make_wheel(folder, "alpha", "1.0")
@@ -51,7 +51,7 @@ def wheels(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def no_network(monkeypatch, wheels: Path, tmp_path_factory) -> None:
+def no_network(monkeypatch: pytest.MonkeyPatch, wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     cache = tmp_path_factory.getbasetemp() / "uv-cache"
     for name, value in only_wheels(wheels, cache).items():
         monkeypatch.setenv(name, value)
@@ -238,7 +238,9 @@ async def test_a_callable_of_another_version_names_both_and_what_to_do(cache: Ho
             pass
 
 
-async def test_an_index_that_does_not_answer_is_the_hosts_trouble(cache: HostCache, monkeypatch) -> None:
+async def test_an_index_that_does_not_answer_is_the_hosts_trouble(
+    cache: HostCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("UV_NO_INDEX", "UV_FIND_LINKS"):
         monkeypatch.delenv(name)
     monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:9/simple")

@@ -7,6 +7,7 @@ import resource
 import secrets
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -368,9 +369,10 @@ def test_strangers_cannot_make_the_server_read_its_keys_again_and_again() -> Non
         with pytest.raises(NotAuthentic):
             open_connection(Target("subject", server.address), Keys(RpcKey(f"unknown-{number}", KEY.secret)))
 
+    began = time.monotonic()
     with ThreadPoolExecutor(20) as strangers:
         list(strangers.map(stranger, range(40)))
-    assert 1 <= keys.readings < 20
+    assert 1 <= keys.readings <= 2 + (time.monotonic() - began) / accepted_keys.KEY_READ_INTERVAL
     server.close()
 
 

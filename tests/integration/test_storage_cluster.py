@@ -20,7 +20,7 @@ from fray.cluster import (
     StorageCluster,
     open_cluster,
 )
-from fray.errors import FrayError, InvalidInput
+from fray.errors import FrayError, InvalidInput, ReservationNotFound
 from fray_coordinator.errors import ParentNotRunning
 from fray_coordinator.jobs import waiting
 
@@ -41,7 +41,7 @@ def test_many_jobs_share_the_requests_of_their_submission(cluster: StorageCluste
     cluster.launch_many([a_request(pool=pool) for pool in ("a", "b") * 50])
     spent = core.store.usage - before
     assert (spent.writes, spent.lists) == (100 + 100 + 2, 0)  # entries, records, one bell for each pool
-    assert spent.reads <= 1, "who may be told of it, once a minute"
+    assert spent.reads <= 2, "who may be told of it, once a minute; whether there are reservations, once a second"
 
 
 def test_nothing_is_submitted_if_one_request_is_wrong(cluster: StorageCluster) -> None:
@@ -50,17 +50,57 @@ def test_nothing_is_submitted_if_one_request_is_wrong(cluster: StorageCluster) -
     assert cluster.list_jobs() == []
 
 
-def test_who_reserves_is_told_that_it_comes_later(cluster: StorageCluster) -> None:
-    with pytest.raises(InvalidInput, match=r"ReservationConfig: .*later release"):
-        cluster.create_reservation(ReservationConfig(min_resources=ResourceConfig()))
-    with pytest.raises(InvalidInput, match=r"config: .*later release"):
-        cluster.create_reservation(None)  # type: ignore[arg-type]
+def test_a_wrong_reservation_is_told_by_its_field(cluster: StorageCluster) -> None:
+    two = ResourceConfig(replicas=2)
+    refused: list[tuple[str, Any]] = [
+        ("config", None),
+        ("min_resources", ReservationConfig(two, ResourceConfig(replicas=1))),
+        ("max_resources", ReservationConfig(two, ResourceConfig(cpu=2, replicas=4))),
+        ("min_resources", ReservationConfig(ResourceConfig(replicas=0), two)),
+        (r"min_resources\.cpu", ReservationConfig(ResourceConfig(cpu=-1))),
+        ("ttl_seconds", ReservationConfig(two, ttl_seconds=1)),
+        ("priority", ReservationConfig(two, priority=1000)),
+    ]
+    for field, config in refused:
+        with pytest.raises(InvalidInput, match=field):
+            cluster.create_reservation(config)
+    with pytest.raises(ReservationNotFound, match="r-1"):
+        cluster.get_reservation("r-1")
+
+
+def test_a_reservation_tells_what_it_lacks_and_what_waits_in_it(cluster: StorageCluster) -> None:
+    least, most = ResourceConfig(cpu=2, ram="1g", replicas=2), ResourceConfig(cpu=2, ram="1g", replicas=5)
+    held = cluster.create_reservation(ReservationConfig(least, most, ttl_seconds=60))
+    inside = cluster.launch(a_request())
+    outside = cluster.launch(a_request(resources=ResourceConfig(cpu=4)))
+    info = cluster.get_reservation(held)
+    assert (info.state, info.allocated_resources.replicas, info.pending_resources.replicas) == ("forming", 0, 5)
+    assert (info.pending_resources.cpu, info.pending_resources.ram) == (2, 10**9)
+    assert info.jobs == [inside]
+    assert cluster.renew_reservation(held, 600).expires_at > info.expires_at + 500
+    cluster.release_reservation(held)
+    over = cluster.get_reservation(held)
+    assert (over.state, over.reason, over.jobs) == ("ended", "released by a program", [])
+    assert cluster.poll(inside).status == "stopped"
+    assert cluster.poll(outside).status == "pending"
+    with pytest.raises(InvalidInput, match="released by a program"):
+        cluster.renew_reservation(held)
+
+
+def test_a_reservation_of_slices_counts_slices(cluster: StorageCluster) -> None:
+    two, four = ResourceConfig.with_tpu("v5litepod-16", 2), ResourceConfig.with_tpu("v5litepod-16", 4)
+    info = cluster.get_reservation(cluster.create_reservation(ReservationConfig(two, four)))
+    assert info.pending_resources.replicas == 4
+    assert info.pending_resources.device == two.device
+    slice_of_it = cluster.launch(a_request(resources=ResourceConfig.with_tpu("v5litepod-16")))
+    assert cluster.get_reservation(info.reservation_id).jobs == [slice_of_it]
 
 
 def test_a_group_is_submitted_whole_or_not_at_all(cluster: StorageCluster) -> None:
     refused: list[tuple[str, dict[str, Any], JobRequest]] = [
         (r"resources\.cpu", {}, a_request(resources=ResourceConfig(cpu=-1))),
-        ("reservation_id", {"reservation_id": "r-1"}, a_request()),
+        ("reservation_id", {"reservation_id": 7}, a_request()),
+        (r"requests\[1\]\.id", {}, a_request(id="own")),
         ("same_zone", {"group": JobGroupConfig("rl", same_zone=True)}, a_request()),
         ("namespace", {"group": JobGroupConfig("rl", namespace="lab")}, a_request(namespace="own")),
         (r"group\.name", {"group": JobGroupConfig("../rl")}, a_request()),
@@ -68,6 +108,10 @@ def test_a_group_is_submitted_whole_or_not_at_all(cluster: StorageCluster) -> No
     for field, options, wrong in refused:
         with pytest.raises(InvalidInput, match=field):
             cluster.launch_group([a_request(), wrong], **{"group": JobGroupConfig("rl"), **options})
+    with pytest.raises(ReservationNotFound, match="r-1"):
+        cluster.launch_group([a_request()], JobGroupConfig("rl"), "r-1")
+    with pytest.raises(InvalidInput, match="at least one request"):
+        cluster.launch_group([], JobGroupConfig("rl"))
     assert cluster.list_jobs() == []
     ids = cluster.launch_group([a_request("b"), a_request("a")], JobGroupConfig("rl", namespace="lab"))
     assert [cluster.poll(job).name for job in ids] == ["b", "a"]

@@ -64,8 +64,8 @@ def test_failures_in_a_row_end_the_watch_and_others_do_not() -> None:
 
 def test_failures_in_the_grace_do_not_count() -> None:
     job = Job([SICK])
-    failure(job, failures=2, grace=0.3, interval=0.05)
-    assert len(job.requests) > 3
+    failure(job, failures=2, grace=1.0, interval=0.05)
+    assert len(job.requests) > 2
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_failures_in_the_grace_do_not_count() -> None:
     ],
 )
 def test_what_was_seen_is_said(answer: bytes, seen: str) -> None:
-    assert seen in failure(Job([answer]), failures=1, timeout=0.05 if answer == SILENCE else 5.0)
+    assert seen in failure(Job([answer]), failures=1, timeout=0.05 if answer == SILENCE else 200.0)
 
 
 async def test_nobody_listening() -> None:

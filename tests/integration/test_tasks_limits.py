@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fray import ResourceConfig
+from fray.cli.gang_view import Members
 from fray.cli.job_view import describe
 from fray.job_spec import local_spec, to_spec
 from fray.types import Entrypoint, JobRequest
@@ -170,7 +171,7 @@ def test_only_what_was_asked_for_is_limited() -> None:
 )
 def test_status_tells_what_is_reserved_and_not_limited(asked: dict[str, object], told: str) -> None:
     job = JobRecord(id="j-1", spec=to_spec(request(**asked)), status="pending")
-    assert dict(describe(job, None, [], 0.0))["resources"] == told
+    assert dict(describe(job, None, Members(), [], 0.0))["resources"] == told
 
 
 def test_a_private_cluster_limits_nothing() -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fray_coordinator.protocol.admission import admit_or_withdraw, record_of_drop
 from fray_coordinator.protocol.transitions import Status
@@ -77,7 +77,8 @@ class Drops(NamedTuple):
         return {"box": self.box, "taken": self.taken, "aside": self.aside}.get(where)
 
     def having(self, where: str, file: File | None) -> Drops:
-        return self._replace(**{where: file})
+        named: dict[str, Any] = {where: file}
+        return self._replace(**named)
 
 
 def content(drop: int) -> bytes:

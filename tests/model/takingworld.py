@@ -116,8 +116,9 @@ class TakingWorld:
         if me.phase not in ("done", "gone") and "death" in w.faults:
             dead = self._is(w, number, Creator("gone"))._replace(faults=w.faults - {"death"})
             yield Step(f"the creator of {job} dies", dead, fault=True)
+        hold = self._hold(w) if me.phase == "start" else None
         match me.phase:
-            case "start" if (hold := self._hold(w)) is NameHolder.HELD:
+            case "start" if hold is NameHolder.HELD:
                 found = Creator("done", has=w.name[1])
                 yield Step(f"the creator of {job} finds {w.name[1]}", self._is(w, number, found))
             case "start" if hold is NameHolder.FREE:

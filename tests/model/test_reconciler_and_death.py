@@ -10,7 +10,7 @@ from tests.model.explorer import Found, explore
 from tests.model.reconcilerworld import PassWorld, Rules
 
 TOO_EARLY = "a live agent is declared dead too early"
-ONE_AFTER_ANOTHER = {"once": False, "life": 2}
+ONE_AFTER_ANOTHER: dict[str, Any] = {"once": False, "life": 2}
 """The observers hold the lease, and die one after another."""
 
 

@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from fray_agents.agent import claimer
 from fray_agents.agent.agent import Agent
 from fray_agents.agent.heartbeat import Heartbeat
-from fray_agents.agent.index_search import IndexSearch
 from fray_agents.agent.job_watch import JobWatch
 from fray_agents.agent.membership import Membership
+from fray_agents.agent.pool_bell import PoolBell
 from fray_coordinator.jobs import mailbox
 from fray_coordinator.persist import persist
 from fray_coordinator.protocol import failure_detection, heartbeat, pending_index as index_rules, retention
@@ -258,7 +258,7 @@ def idle_agents_beat_like_busy_ones() -> list[Swap]:
 def the_index_is_listed_at_each_look() -> list[Swap]:
     """The doorbell is not asked."""
 
-    async def rang(self: IndexSearch) -> bool:
-        return True
+    async def hear(self: PoolBell) -> None:
+        self.rang_for_jobs = True
 
-    return [(IndexSearch, "_bell_rang", rang)]
+    return [(PoolBell, "hear", hear)]

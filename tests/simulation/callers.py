@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from functools import partial
 from typing import TYPE_CHECKING
 
 from fray_coordinator.actors import naming
@@ -49,9 +50,9 @@ class Caller:
             await self.core.clock.sleep(self.draw.expovariate(1 / 2))
             name = self.draw.choice(NAMES)
             if self.world.stormy and self.draw.random() < 0.02:
-                await self._patiently(lambda name=name: self._delete(name))  # type: ignore[misc]
+                await self._patiently(partial(self._delete, name))
             elif self.draw.random() < 0.1:
-                await self._patiently(lambda name=name: self._create(name, exist_ok=False))  # type: ignore[misc]
+                await self._patiently(partial(self._create, name, exist_ok=False))
             else:
                 await self._call(name)
 

@@ -6,14 +6,15 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from fray_agents.agent.leases import HeldLease
+from fray_agents.agent.agent import Agent
+from fray_agents.agent.held import HeldLease, HeldPlacement
 from fray_coordinator.protocol.dropped_jobs import UNLISTED_BEATS
 from fray_coordinator.protocol.heartbeat import max_interval
 from fray_coordinator.protocol.transitions import TERMINAL, Status
 from fray_coordinator.reconcile.repair import POOL_SWEEP_INTERVAL
 from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.index_keys import ChildKey
-from fray_layouts.object_keys import JobKeys, WorkKeys
+from fray_layouts.object_keys import JobKeys, ReservationKeys, WorkKeys
 from fray_layouts.records import ClusterSettings, JobRecord
 from fray_layouts.states import AgentState
 from tests.simulation.invariants import Broken, job_named_by, told
@@ -137,7 +138,9 @@ def check_services(world: World) -> None:
         raise Broken("the repair goes on", f"none has ended since {repaired:.1f}", *(host.name for host in world.hosts))
     world.watching.note_unlisted()
     for job, since in world.watching.unlisted.items():
-        holder = world.watching.jobs[job].lease.agent
+        lease = world.watching.jobs[job].lease
+        assert lease is not None, "it runs"
+        holder = lease.agent
         known = world.watching.agents.get(holder)
         rarely = known is not None and known.state != AgentState.LIVE
         bound = TAKEN_BACK + (UNLISTED_BEATS * max_interval(ClusterSettings()) if rarely else 0.0)
@@ -150,16 +153,26 @@ def check_held(world: World) -> None:
     """Nobody holds anything for long, but to look at an entry whose record was never written."""
     before = _held(world)
     world.loop.advance(world.loop.now + A_WHILE)
-    after = [id(held) for _, held in _held(world)]
-    for agent, held in before:
+    after = [id(held) for _, _, held in _held(world)]
+    for agent, job, held in before:
         if id(held) in after:
-            job = held.entry.job
             raise Broken("nothing is held for ever", f"{agent} still holds {job}: {held.phase}", job, agent)
+    for left in _agents(world):
+        free = left.member.leases.free()
+        if free != left.member.leases.capacity:
+            raise Broken("nothing is held for ever", f"{left.id} has {free} left", left.id)
 
 
-def _held(world: World) -> list[tuple[str, HeldLease]]:
-    agents = [host.agent for host in world.hosts if host.agent is not None]
-    return [(agent.id, held) for agent in agents for held in agent.member.leases.held.values()]
+def _held(world: World) -> list[tuple[str, str, HeldLease | HeldPlacement]]:
+    held: list[tuple[str, str, HeldLease | HeldPlacement]] = []
+    for agent in _agents(world):
+        held += [(agent.id, job, lease) for job, lease in agent.member.leases.held.items()]
+        held += [(agent.id, owner, placement) for owner, placement in agent.member.leases.placements.items()]
+    return held
+
+
+def _agents(world: World) -> list[Agent]:
+    return [host.agent for host in world.hosts if host.agent is not None]
 
 
 def check_idle(world: World) -> None:
@@ -174,6 +187,8 @@ def check_idle(world: World) -> None:
         if not any(verb == "delete" for verb, _ in requests):
             break
     budget = _budget(sum(host.agent is not None for host in world.hosts))
+    if world.storage.contents.keys(ReservationKeys.area, None):
+        budget["list", "placements"] += math.ceil(IDLE / (ClusterSettings().repair_interval * JITTER))
     for request, sent in requests.items():
         if sent > budget[request]:
             message = f"{sent} times {' '.join(request)} in {IDLE:g} s, and {budget[request]} are stated"
@@ -212,10 +227,12 @@ def _budget(agents: int) -> Counter[tuple[str, str]]:
         ("list", "pending"): s.repair_interval,
     }
     of_the_pass = dict.fromkeys([("list", "agents"), ("list", "inbox"), ("put", "coordinator")], s.pass_interval)
-    of_the_pass |= {("list", area): s.repair_interval for area in ("jobs", "pending", "children", "actors")}
-    of_the_pass["list", "names"] = POOL_SWEEP_INTERVAL
+    repaired = ("jobs", "pending", "children", "actors", "placements", "reservations")
+    of_the_pass |= {("list", area): s.repair_interval for area in repaired}
+    of_the_pass |= {("list", "names"): POOL_SWEEP_INTERVAL, ("get", "placements"): s.poll_interval}
+    of_the_scheduler = {("list", "placements"): s.repair_interval}
     budget: Counter[tuple[str, str]] = Counter()
-    for interval_of, how_many in ((of_each, agents), (of_the_pass, 1)):
+    for interval_of, how_many in ((of_each, agents), (of_the_pass, 1), (of_the_scheduler, 1)):
         for request, interval in interval_of.items():
             budget[request] += how_many * math.ceil(IDLE / (interval * JITTER))
     return budget

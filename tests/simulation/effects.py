@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Run:
-    """One task of one attempt.
+    """One task of one attempt, or of one replica of it.
 
     Attributes:
         how: "" while it runs; then "success", "failure" (its own), or why it was killed: "eof", "deadline", or what
             its agent asked for ("stopped", "preempted", ...).
         complete_before_stop: it had succeeded before anybody signalled it.
         told: its agent has been told of the end.
+        replica: its number among `replicas`.
     """
 
     job: str
@@ -25,20 +26,28 @@ class Run:
     how: str = ""
     complete_before_stop: bool = False
     told: bool = False
+    replica: int = 0
+    replicas: int = 1
+
+    @property
+    def told_as(self) -> str:
+        """What it is, for people."""
+        return f"{self.job}~{self.attempt}" + f"/{self.replica}" * (self.replicas > 1)
 
 
 @dataclass(slots=True)
 class Effects:
-    """All runs, by job and attempt."""
+    """All runs, by job, attempt and replica."""
 
-    runs: dict[tuple[str, int], Run] = field(default_factory=dict)
+    runs: dict[tuple[str, int, int], Run] = field(default_factory=dict)
     running: dict[str, list[Run]] = field(default_factory=dict)
     twice: list[Run] = field(default_factory=list)
 
     def begin(self, run: Run) -> None:
-        if (run.job, run.attempt) in self.runs:
+        which = (run.job, run.attempt, run.replica)
+        if which in self.runs:
             self.twice.append(run)
-        self.runs[run.job, run.attempt] = run
+        self.runs[which] = run
         self.running.setdefault(run.job, []).append(run)
 
     def end(self, run: Run, now: float, how: str, complete_before_stop: bool = False) -> None:
@@ -49,5 +58,5 @@ class Effects:
         """The job was removed, and another one has its id."""
         self.runs = {which: run for which, run in self.runs.items() if run.job != job}
 
-    def of(self, job: str, attempt: int) -> Run | None:
-        return self.runs.get((job, attempt))
+    def of(self, job: str, attempt: int, replica: int = 0) -> Run | None:
+        return self.runs.get((job, attempt, replica))

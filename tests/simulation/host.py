@@ -17,7 +17,7 @@ from fray_agents.tasks.handle import StartFailed, TaskHandle, TaskSpec
 from fray_coordinator.errors import BadRecord, ParentNotRunning, StoreError, StoreRefused, StoreUnavailable
 from fray_coordinator.jobs.submission import submit
 from fray_layouts.errors import InvalidInput
-from fray_layouts.records import Resources, Software
+from fray_layouts.records import Resources, SliceMember, Software
 from fray_layouts.spec_parsing import parse_spec
 from tests.simulation.disk import DiskPath
 from tests.simulation.loop import Participant
@@ -36,7 +36,7 @@ NO_UV = Software(python=OWN_PYTHON)
 
 
 class Host:
-    """One machine. `fails_starts`: no task can be started on it."""
+    """One machine. `fails_starts`: no task can be started on it; `slice`, `zone`: as in its agent's record."""
 
     def __init__(self, world: World, name: str, draw: random.Random) -> None:
         self.world = world
@@ -51,6 +51,8 @@ class Host:
         self.newer = draw.random() < world.hardships.newer
         self.fails_starts = name != "h1" and draw.random() < world.hardships.broken_hosts
         self.cores = 4 if name == "h1" else draw.choice([1, 2, 2, 4])
+        self.slice: SliceMember | None = None
+        self.zone = ""
         self._disk: dict[str, bytes] = {}
         self._starts = 0
         self._launchers: dict[HostTask, Participant] = {}
@@ -65,14 +67,17 @@ class Host:
         self.agent, self.joined = None, False
         self.process = process = Participant(f"{self.name}.{self._starts}")
         process.on_crash.append(lambda: self._crashed(process))
-        capacity = Resources(cpu=1000 * self.cores, memory=2**36, disk=2**36)
-        options = AgentOptions(
-            capacity=capacity,
-            software=NO_UV,
-            work_dir=DiskPath(self._disk, "/work", self.world.mishap),  # type: ignore[arg-type]
-        )
         self.world.note(self.name, "starts agent process", process.name)
-        self.world.spawn(process, run_agent(self.world.root, options, self._on_join), self._ended)
+        self.world.spawn(process, run_agent(self.world.root, self.options(), self._on_join), self._ended)
+
+    @property
+    def capacity(self) -> Resources:
+        return Resources(cpu=1000 * self.cores, memory=2**36, disk=2**36)
+
+    def options(self) -> AgentOptions:
+        """What the agent is started with."""
+        work_dir: Any = DiskPath(self._disk, "/work", self.world.mishap)
+        return AgentOptions(capacity=self.capacity, software=NO_UV, work_dir=work_dir)
 
     def terminate(self) -> None:
         """SIGTERM to the agent's process."""

@@ -15,7 +15,8 @@ from fray_coordinator.protocol.transitions import TERMINAL, Status
 from fray_coordinator.store.interface import Object
 from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.object_keys import AgentKeys, JobIds, JobKeys
-from fray_layouts.records import AgentRecord, ClusterSettings, JobRecord
+from fray_layouts.records import AgentRecord, ClusterSettings, JobRecord, Placement
+from fray_layouts.spec import is_gang
 from tests.simulation.effects import Run
 from tests.simulation.loop import Participant
 
@@ -50,6 +51,7 @@ def told(job: JobRecord | None) -> str:
         return "deleted"
     parts = [f"{job.status} attempt={job.attempt}"]
     parts += [f"lease={job.lease.agent}"] if job.lease else []
+    parts += [told_placement(job.placement)] if job.placement else []
     parts += [f"stop by {job.stop.by}"] if job.stop else []
     parts += [f"exit={job.exit.kind}"] if job.exit else []
     parts += [f"budgets={job.failures}/{job.preemptions}/{job.agent_deaths}/{job.start_failures}"]
@@ -57,11 +59,19 @@ def told(job: JobRecord | None) -> str:
     return " ".join(parts)
 
 
+def told_placement(placement: Placement) -> str:
+    """The members in a few words."""
+    members = " ".join(f"{member.agent}:{','.join(map(str, member.bundles))}" for member in placement.members)
+    more = f" until={placement.until:.0f}" if placement.until is not None else ""
+    return f"round={placement.round} moves={placement.moves} refused={placement.refused} members=[{members}]{more}"
+
+
 def told_agent(agent: AgentRecord | None) -> str:
     """The agent's state in a few words."""
     if agent is None:
         return "absent"
-    holds = ",".join(f"{job}~{h.attempt}:{h.phase}" for job, h in agent.holdings.items())
+    held = agent.holdings.items()
+    holds = ",".join(f"{job}~{h.attempt}:{h.phase}" + f"@{h.round}" * (h.round > 0) for job, h in held)
     marks = "".join(f" {name}" for name in ("mail", "drain", "reaped") if getattr(agent, name))
     return f"{agent.state} beat={agent.beat} every {agent.interval:g} s{marks} holds [{holds}]"
 
@@ -110,12 +120,12 @@ def every_body_succeeds_the_one_before(w: Watching, c: Change) -> None:
 def reachable(w: Watching, job_id: str, why: str) -> None:
     """Every unfinished job is held by a live agent, in the index, or listed by a dead one that is not reaped yet.
 
-    A pending job may have lost all that for a moment: the next repair must find it (`repair_found_all`).
+    A pending job, or a gang, may have lost all that for a moment: the next repair must find it (`repair_found_all`).
     """
     job = w.jobs.get(job_id) if job_id not in w.world.strangers.harmed else None
     if job is None or job.status in TERMINAL or job.status == Status.UNADMITTED or _is_findable(w, job):
         w.lost.pop(job_id, None)
-    elif job.status == Status.PENDING or job.driver:
+    elif job.status == Status.PENDING or job.driver or is_gang(job.spec):
         w.lost.setdefault(job_id, w.world.loop.now)
     else:
         holder = told_agent(w.agents.get(job.lease.agent)) if job.lease else "nobody"
@@ -175,9 +185,9 @@ def one_copy_at_a_time(w: Watching, run: Run, others: list[Run]) -> None:
 
 
 def the_outage_grace_ends(w: Watching, run: Run) -> None:
-    """Whatever becomes of its agent, a task ends with the trust in its lease and the grace after that."""
+    """Whatever becomes of its agent, a task ends with the trust in its lease; if it is no gang's, a grace later."""
     landed, interval = w.landed[run.agent]
-    grace = w.world.scenario.outage_grace
+    grace = w.world.scenario.outage_grace if run.replicas == 1 else 0.0
     until = landed + (TRUST_INTERVALS * interval + grace) / DRIFT
     if run.end is not None and run.end > until:
         message = (
@@ -207,6 +217,8 @@ def job_named_by(drop: Object) -> str:
 
 
 def _is_findable(w: Watching, job: JobRecord) -> bool:
+    if is_gang(job.spec):
+        return job.id in w.placed
     attempts = w.entries.get(job.id, ())
     if job.attempt in attempts or (attempts and (job.status == Status.PENDING or job.spec.actor)):
         return True  # an actor's restarts leave the entry that it was claimed by

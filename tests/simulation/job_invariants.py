@@ -44,7 +44,7 @@ def only_transitions_of_the_table(w: Watching, c: Change) -> None:
 def attempts_only_grow(w: Watching, c: Change) -> None:
     if c.before is None or c.after is None:
         return
-    requeued = c.before.status == Status.RUNNING and c.after.status == Status.PENDING
+    requeued = c.before.status == Status.RUNNING and c.after.status in (Status.PENDING, Status.GATHERING)
     if c.after.attempt != c.before.attempt + (requeued or _restarted(c.before, c.after)):
         raise Broken("attempts only grow", f"{c.name}: {told(c.before)} became {told(c.after)}", c.name)
 
@@ -129,13 +129,14 @@ def preemption_never_spends_the_failure_budget(w: Watching, c: Change) -> None:
         raise Broken("preemption never spends the failure budget", message, c.name)
     mishap = run is not None and w.world.mishaps.since(run.begin, run.host)
     if (
-        own_failure
+        run is not None
+        and own_failure
         and run.told
         and not mishap
         and holders_word
         and before.stop is None
         and after.failures != before.failures + 1
-    ):  # type: ignore[union-attr]
+    ):
         message = f"{c.name}: attempt {before.attempt} failed by itself, and its failures stay {after.failures}"
         raise Broken("failure spends the failure budget", message, c.name)
 
@@ -173,7 +174,7 @@ def a_job_that_kills_its_hosts_fails(w: Watching, c: Change) -> None:
 def a_stopped_job_starts_no_more(w: Watching, c: Change) -> None:
     if c.before is None or c.after is None or c.before.stop is None:
         return
-    started = c.before.status == Status.PENDING and c.after.status == Status.RUNNING
+    started = c.before.status in (Status.PENDING, Status.GATHERING) and c.after.status == Status.RUNNING
     if c.after.stop is None or c.after.attempt > c.before.attempt or started:
         raise Broken("a stopped job starts no more", f"{c.name}: {told(c.before)} became {told(c.after)}", c.name)
 
@@ -215,7 +216,7 @@ def a_drop_becomes_one_job(w: Watching, c: Change) -> None:
     job = c.after
     if job is None or job.inbox is None or c.before is None or c.before.status != Status.UNADMITTED:
         return
-    if job.status != Status.PENDING:
+    if job.status not in (Status.PENDING, Status.GATHERING):
         return
     drop = (job.inbox.key, job.inbox.version, job.submitted_at)
     first = w.admitted.setdefault(drop, job.id)
@@ -229,7 +230,7 @@ def an_overwritten_drop_does_not_run(w: Watching, c: Change) -> None:
     if job is None or job.inbox is None or c.before is None or c.before.status != Status.UNADMITTED:
         return
     lies = w.world.storage.contents.objects.get(job.inbox.key)
-    if job.status != Status.PENDING or (lies is not None and lies.version == job.inbox.version):
+    if job.status not in (Status.PENDING, Status.GATHERING) or (lies is not None and lies.version == job.inbox.version):
         return
     if w.drop_left.get((job.inbox.key, job.inbox.version), 0.0) < w.born[job.id]:
         message = f"{job.id} is admitted, but {job.inbox} had left the inbox before the job's record was there"
@@ -277,3 +278,12 @@ OF_JOBS = [
     a_changed_job_is_reachable,
     every_body_succeeds_the_one_before,
 ]
+OF_SINGLES = [
+    one_result_and_it_is_the_attempts_own,
+    a_complete_result_is_never_thrown_away,
+    preemption_never_spends_the_failure_budget,
+    a_claim_is_listed_by_its_holder,
+]
+"""Those of jobs with a lease; gangs, which have none, have others (`gang_invariants`)."""
+
+OF_GANGS = [check for check in OF_JOBS if check not in OF_SINGLES]

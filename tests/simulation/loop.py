@@ -11,9 +11,13 @@ import asyncio
 import heapq
 import itertools
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
+from concurrent.futures import Executor
 from contextvars import Context, ContextVar, copy_context
-from typing import Any
+from typing import Any, TypeVar, TypeVarTuple
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 Handler = Callable[..., object]
 OWNER: ContextVar[Participant] = ContextVar("owner")
@@ -176,17 +180,21 @@ class SimLoop(asyncio.AbstractEventLoop):
     def time(self) -> float:
         return self.now
 
-    def call_soon(self, callback: Handler, *args: Any, context: Context | None = None) -> Any:
+    def call_soon(self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None) -> Any:
         step = Step(callback, args, copy_context() if context is None else context, self.now)
         self._ready.append(step)
         return step
 
     call_soon_threadsafe = call_soon
 
-    def call_later(self, delay: float, callback: Handler, *args: Any, context: Context | None = None) -> Any:
+    def call_later(
+        self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> Any:
         return self.call_at(self.now + delay, callback, *args, context=context)
 
-    def call_at(self, when: float, callback: Handler, *args: Any, context: Context | None = None) -> Any:
+    def call_at(
+        self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> Any:
         step = Step(callback, args, copy_context() if context is None else context, when)
         heapq.heappush(self._timers, (when, next(self._serial), step))
         return step
@@ -194,7 +202,13 @@ class SimLoop(asyncio.AbstractEventLoop):
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
 
-    def create_task(self, coro: Coroutine[Any, Any, Any], *, name: Any = None, context: Context | None = None) -> Any:
+    def create_task(
+        self,
+        coro: Coroutine[Any, Any, T] | Generator[Any, None, T],
+        *,
+        name: str | None = None,
+        context: Context | None = None,
+    ) -> Any:
         task = NumberedTask(coro, loop=self, name=name or "task", context=context)
         self._tasks.append(task)  # a crashed participant's tasks must not be collected: that would run their `finally`
         if len(self._tasks) > self._swept:
@@ -202,15 +216,15 @@ class SimLoop(asyncio.AbstractEventLoop):
             self._swept = 2 * len(self._tasks) + 1000
         return task
 
-    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
-        done = self.create_future()
+    def run_in_executor(self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
+        done: asyncio.Future[T] = self.create_future()
         try:
             done.set_result(func(*args))
         except Exception as error:
             done.set_exception(error)
         return done
 
-    def add_signal_handler(self, sig: int, callback: Handler, *args: Any) -> None:
+    def add_signal_handler(self, sig: int, callback: Callable[[*Ts], object], *args: *Ts) -> None:
         OWNER.get().signals[sig] = lambda: callback(*args)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
@@ -233,7 +247,7 @@ def _close(task: NumberedTask) -> None:
     coroutine = task.get_coro()
     for _ in range(8):  # a `finally` that awaits survives one close
         try:
-            coroutine.close()  # type: ignore[union-attr]
+            coroutine.close()
             return
         except BaseException:
             continue

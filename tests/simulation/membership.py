@@ -110,12 +110,14 @@ class Membership(Storm):
             name
             for name, agent in self.agents.items()
             if job in agent.member.leases.held
+            or job in agent.member.leases.placements
             or ((r := self.watching.agents.get(name)) is not None and job in r.holdings)
         ]
 
     def listed_by(self, agent_id: str) -> list[str]:
         """Jobs that the agent has in memory."""
-        return list(self.agents[agent_id].member.leases.held) if agent_id in self.agents else []
+        leases = self.agents[agent_id].member.leases if agent_id in self.agents else None
+        return [*leases.held, *leases.placements] if leases is not None else []
 
     def problems_of(self, agent_id: str) -> dict[str, str]:
         """What the agent's last pass and repair could not do; its lease names only some of it."""

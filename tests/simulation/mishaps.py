@@ -51,7 +51,7 @@ class Mishaps:
             ]
         )
         self._befell[owner.name] = self._world.loop.now
-        error.is_mishap = True  # type: ignore[union-attr]
+        error.is_mishap = True  # type: ignore[attr-defined]
         self._world.storage.faults[f"exception at a {place}"] += 1
         self._world.note(owner.name, "exception", f"{error!r} at a {place}")
         raise error

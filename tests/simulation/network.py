@@ -65,7 +65,7 @@ class Storage:
         unwritable: areas that can be read only, and until when; "" is all of them.
         refusals: bursts of them, some of which may be over.
         latest: a write lands at most so many seconds after its sender gave it up; the design's quarantine bounds it.
-        found_absent: when a participant last read a name and nothing was there.
+        found_absent: when a participant last read a name and nothing was there; listed: when it last began to list.
         operations, faults: counters; the faults by kind.
     """
 
@@ -82,6 +82,7 @@ class Storage:
         self.refusals: list[Refusal] = []
         self.latest = 120.0
         self.found_absent: dict[tuple[Participant, str], float] = {}
+        self.listed: dict[tuple[Participant, str], float] = {}
         self.operations = 0
         self.faults: Counter[str] = Counter()
 
@@ -197,6 +198,7 @@ class Way:
         await self._ask("delete", key, lambda: self._backend.withdraw(key, expect, aside), True)
 
     async def list(self, prefix: str, after: str | None, limit: int | None, versions: bool) -> list[Listed]:
+        self._storage.listed[self._owner, prefix] = self._storage.loop.now
         return await self._ask("list", prefix, lambda: self._backend.list(prefix, after, limit, versions))
 
     def server_offset(self) -> float | None:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from fray_agents.agent import agent as agent_module, daemon as serve_module, driver as driver_module
+from fray_agents.agent import agent as agent_module, daemon as serve_module, driver as driver_module, voting
 from fray_agents.agent.agent import Agent, AgentOptions
 from fray_agents.agent.driver import DriverLease
 from fray_agents.host import agent_lock
+from fray_agents.host.ports import FIRST_PORT, LAST_PORT, HeldPorts
 from fray_coordinator.core import Core
 from fray_layouts import codec
 from tests.simulation.loop import OWNER
@@ -82,6 +83,11 @@ def replaced(world: World) -> Iterator[None]:
             def close(self) -> None:
                 """Nothing was opened."""
 
+        @contextmanager
+        def held_ports(names: Iterable[str], rng: Any) -> Iterator[HeldPorts]:
+            """Ports are the simulated host's."""
+            yield HeldPorts({name: rng.randint(FIRST_PORT, LAST_PORT) for name in names}, ())
+
         names = SimpleNamespace(gethostname=lambda: world.here().name)
         with (
             mock.patch.object(logging.getLogger("fray"), "disabled", True),
@@ -97,5 +103,6 @@ def replaced(world: World) -> Iterator[None]:
             mock.patch.object(serve_module, "Prestarter", HostStarts),
             mock.patch.object(serve_module.task_cgroups, "claim_prefix", return_value=""),
             mock.patch.object(serve_module, "HintListener", Deaf),
+            mock.patch.object(voting, "held_ports", held_ports),
         ):
             yield

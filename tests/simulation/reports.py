@@ -9,7 +9,7 @@ from fray_coordinator.errors import StoreRefused, StoreUnavailable
 from fray_coordinator.protocol.transitions import TERMINAL
 from fray_layouts.object_keys import JobKeys
 from fray_layouts.records import JobRecord
-from tests.simulation import invariants
+from tests.simulation import gang_invariants, invariants
 from tests.simulation.effects import Run
 from tests.simulation.host import Host
 from tests.simulation.invariants import Broken
@@ -54,8 +54,8 @@ class Reports(Membership):
         self.is_broken(broken)
 
     def task_began(self, run: Run) -> None:
-        self.note(run.host, f"task {run.job}~{run.attempt}", f"starts under {run.agent}")
-        others = list(self.effects.running.get(run.job, ()))
+        self.note(run.host, f"task {run.told_as}", f"starts under {run.agent}")
+        others = [other for other in self.effects.running.get(run.job, ()) if other.attempt != run.attempt]
         self.effects.begin(run)
         if run.job in self.strangers.harmed or self.strangers.is_stranger(JobKeys.key(run.job)):
             self.effects.twice.clear()
@@ -63,13 +63,16 @@ class Reports(Membership):
         try:
             if self.effects.twice:
                 invariants.an_attempt_runs_once(run)
-            invariants.one_copy_at_a_time(self.watching, run, others)
+            if run.replicas == 1:
+                invariants.one_copy_at_a_time(self.watching, run, others)
+            else:
+                gang_invariants.attempts_never_overlap(self.watching, run, others)
         except Broken as broken:
             self.is_broken(broken)
 
     def task_ended(self, run: Run, how: str, complete: bool) -> None:
         self.effects.end(run, self.loop.now, how, complete)
-        self.note(run.host, f"task {run.job}~{run.attempt}", f"ends: {how}")
+        self.note(run.host, f"task {run.told_as}", f"ends: {how}")
         if run.job in self.strangers.harmed:
             return
         try:

@@ -11,7 +11,7 @@ from tests.simulation.weather import Rates
 
 def between(draw: random.Random, lowest: float, highest: float) -> float:
     """Evenly on a logarithmic scale: often little, now and then a lot."""
-    return lowest * (highest / lowest) ** draw.random()
+    return float(lowest * (highest / lowest) ** draw.random())
 
 
 class Plan:
@@ -158,12 +158,13 @@ class People(Plan):
     hang_ups: float
 
     @staticmethod
-    def drawn(draw: random.Random) -> People:
+    def drawn(draw: random.Random, usual: dict[str, float]) -> People:
+        """`usual` as `USUAL`."""
         return People(
             pause=draw.uniform(3, 20),
             killers=between(draw, 0.005, 0.05),
             stubborn=between(draw, 0.02, 0.2),
-            habits=Habits.drawn(draw, USUAL),
+            habits=Habits.drawn(draw, usual),
             hang_ups=between(draw, 0.05, 0.5),
         )
 

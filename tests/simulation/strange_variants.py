@@ -11,7 +11,7 @@ import msgspec
 
 from fray_agents.agent import predecessors
 from fray_agents.agent.agent import Agent
-from fray_agents.agent.index_search import IndexSearch
+from fray_agents.agent.pool_bell import PoolBell
 from fray_agents.agent.problems import AgentProblems
 from fray_coordinator import concurrency
 from fray_coordinator.errors import StoreRefused, StoreUnavailable
@@ -191,14 +191,13 @@ def a_refusal_ends_an_agent() -> list[Swap]:
 def a_bell_is_asked_with_an_empty_version() -> list[Swap]:
     """Who has not heard the bell yet asks whether it has changed since nothing, and looks no further without it."""
 
-    async def rang(self: IndexSearch) -> bool:
-        answer = await self._core.store.get_if_changed(PoolKeys.doorbell(self.member.record.pool), self._bell or "")
-        if answer is None or isinstance(answer, NotModified):
-            return False
-        self._bell = answer.version
-        return True
+    async def hear(self: PoolBell) -> None:
+        pool = self.member.record.pool
+        answer = await self.member.core.store.get_if_changed(PoolKeys.doorbell(pool), self._version or "")
+        if answer is not None and not isinstance(answer, NotModified):
+            self._version, self.rang_for_jobs = answer.version, True
 
-    return [(IndexSearch, "_bell_rang", rang)]
+    return [(PoolBell, "hear", hear)]
 
 
 # --- exceptions

@@ -24,6 +24,7 @@ from fray_layouts.object_keys import (
     JobKeys,
     NameKeys,
     PoolKeys,
+    ReservationKeys,
     WorkKeys,
 )
 from fray_layouts.records import (
@@ -33,8 +34,10 @@ from fray_layouts.records import (
     EndpointRecord,
     JobRecord,
     NameRecord,
+    PoolPlan,
     ReconcilerRecord,
     Record,
+    ReservationRecord,
 )
 from tests.simulation.loop import Participant
 from tests.simulation.work import drawn_spec
@@ -54,6 +57,8 @@ _KINDS: list[tuple[str, Callable[[str], object | None], type[Record] | None]] = 
     (PoolKeys.area, PoolKeys.parse, Doorbell),
     (PoolKeys.area, PoolKeys.parse_record, AgentPoolRecord),
     (CoordinatorKeys.lease, lambda key: key, ReconcilerRecord),
+    (ReservationKeys.area, ReservationKeys.parse, ReservationRecord),
+    (PoolKeys.area, PoolKeys.parse_plan, PoolPlan),
     (WorkKeys.prefix("")[:-1], WorkKeys.parse, None),
 ]
 """What must be named if it lies there and is not what its name says."""
@@ -252,7 +257,7 @@ class Strangers:
         if key.startswith(AgentKeys.area) and (agent := AgentKeys.parse(key)):
             self.harmed.add(agent)
             listed = watching.agents[agent].holdings if agent in watching.agents else {}
-            held = [j.id for j in watching.jobs.values() if j.lease is not None and j.lease.agent == agent]
+            held = [j.id for j in watching.jobs.values() if agent in holders_of(j)]
             self.harmed.update(listed, held, self.world.listed_by(agent))
 
     def _put(self, key: str, data: bytes, kind: str, odd: bool = True) -> None:
@@ -270,6 +275,12 @@ class Strangers:
 
     def _count(self, kind: str) -> None:
         self.world.storage.faults[f"stranger: {kind}"] += 1
+
+
+def holders_of(job: JobRecord) -> list[str]:
+    """The agents in whose hands the job is, by its record."""
+    members = [member.agent for member in job.placement.members] if job.placement is not None else []
+    return [job.lease.agent, *members] if job.lease is not None else members
 
 
 def is_misfit(key: str, data: bytes) -> bool:
@@ -293,6 +304,8 @@ def _holds(key: str, data: bytes, kind: type[Record]) -> bool:
             return JobKeys.key(record.id) == key
         case AgentRecord():
             return AgentKeys.key(record.id) == key
+        case ReservationRecord():
+            return ReservationKeys.key(record.id) == key
         case EndpointRecord():
             return EndpointKey(record.namespace, record.name, record.actor_id).key() == key
     return True

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 
 from tests.simulation.actors import ActorWorld
 from tests.simulation.campaign import in_fixed_order, run_seed
+from tests.simulation.gangs import GangWorld
 from tests.simulation.queues import QueueWorld
 from tests.simulation.stage import Stage
 from tests.simulation.world import World
 
-WORLDS: tuple[type[Stage], ...] = (World, ActorWorld, QueueWorld)
+WORLDS: tuple[type[Stage], ...] = (World, ActorWorld, GangWorld, QueueWorld)
 LIMIT = 300
 """Every variant is caught within so many seeds."""
 

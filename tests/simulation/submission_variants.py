@@ -34,9 +34,9 @@ def files_come_and_change() -> list[Swap]:
     """A setting: people do nothing but drop files, overwrite them and take them back."""
     real = People.drawn
 
-    def drawn(draw: random.Random) -> People:
+    def drawn(draw: random.Random, usual: dict[str, float]) -> People:
         habits = Habits({"drop": 3.0, "overwrite": 3.0, "take_back": 1.0})
-        return dataclasses.replace(real(draw), pause=1.0, habits=habits)
+        return dataclasses.replace(real(draw, usual), pause=1.0, habits=habits)
 
     return [(People, "drawn", staticmethod(drawn))]
 

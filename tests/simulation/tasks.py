@@ -18,7 +18,7 @@ from fray_agents.tasks.outputs import FoundFile, FoundOutputs
 from fray_layouts.records import AttemptExit, ResourceUsage
 from tests.simulation.disk import DiskPath
 from tests.simulation.effects import Run
-from tests.simulation.work import script
+from tests.simulation.work import Script, script
 
 if TYPE_CHECKING:
     from tests.simulation.host import Host
@@ -53,9 +53,15 @@ class HostTask:
     def __init__(self, host: Host, spec: TaskSpec, deadline: float) -> None:
         env = spec.env
         self.run = Run(
-            env["FRAY_JOB_ID"], int(env["FRAY_ATTEMPT"]), env["FRAY_AGENT_ID"], host.name, host.world.loop.now
+            env["FRAY_JOB_ID"],
+            int(env["FRAY_ATTEMPT"]),
+            env["FRAY_AGENT_ID"],
+            host.name,
+            host.world.loop.now,
+            replica=int(env["FRAY_REPLICA"]),
+            replicas=int(env.get("FRAY_REPLICAS", "1")),
         )
-        self.script = script(host.world.seed, env["FRAY_JOB_NAME"], self.run.job, self.run.attempt)
+        self.script = self.script_of(host.world.seed, env)
         self.usage = ResourceUsage()
         self.unkilled: list[int] = []
         self.exit: asyncio.Future[TaskExit] = host.world.loop.create_future()
@@ -72,11 +78,17 @@ class HostTask:
         host.running.append(self)
         host.world.task_began(self.run)
         self._at(self.script.seconds, self._end_by_itself)
+        if spec.timeout is not None:
+            self._at(spec.timeout, self._time_out, spec.grace)
         self._watch_deadline()
         if self.script.kills_host_after is not None:
             self._at(self.script.kills_host_after, self._kill_host)
         if self.script.children:
             self._at(0.1, host.launch_children, self)
+
+    def script_of(self, seed: str, env: dict[str, str]) -> Script:
+        """What it does, left alone."""
+        return script(seed, env["FRAY_JOB_NAME"], self.run.job, self.run.attempt)
 
     # --- what the agent asks
 
@@ -126,12 +138,16 @@ class HostTask:
     # --- what happens on the host
 
     def killed(self) -> None:
-        self._end(AttemptExit(kind=self._cause, signal=9))
+        self._end(AttemptExit(kind=self._cause, signal=9), "failure" if self._cause == "timeout" else "")
 
     def orphaned(self) -> None:
         """Its agent's process is gone."""
         self._cause = self._cause or "lost"
         self._end(AttemptExit(kind=self._cause, signal=9), "eof")
+
+    def _time_out(self, grace: float) -> None:
+        self._cause = self._cause or "timeout"
+        self._at(grace, self.killed)
 
     def _end_by_itself(self) -> None:
         if not self.script.fails:
@@ -153,11 +169,12 @@ class HostTask:
         if self.exit.done():
             return
         result = self._result() if end.kind == "success" else None
-        self.exit.set_result(TaskExit(end, result, self.run.complete_before_stop))  # type: ignore[arg-type]
+        self.exit.set_result(TaskExit(end, result, self.run.complete_before_stop))
         self.run.told = True
 
     def _result(self) -> ResultFile:
         said: dict[str, Any] = {"job": self.run.job, "attempt": self.run.attempt, "agent": self.run.agent}
+        said["replica"] = self.run.replica
         said["filling"] = "x" * self.script.result_size
         path = self.directory / "result.json"
         path.write_bytes(json.dumps(said).encode())

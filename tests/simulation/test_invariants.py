@@ -14,7 +14,7 @@ from unittest import mock
 import pytest
 from msgspec.structs import replace
 
-from fray_agents.agent.leases import HeldLease
+from fray_agents.agent.held import HeldLease
 from fray_coordinator.errors import StoreRefused
 from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.protocol.transitions import Status
@@ -29,6 +29,8 @@ from fray_layouts.spec_parsing import parse_spec
 from tests.simulation import calm
 from tests.simulation.actors import ActorWorld
 from tests.simulation.effects import Run
+from tests.simulation.gang_breaches import BREACHES
+from tests.simulation.gangs import GangWorld
 from tests.simulation.invariants import (
     Broken,
     a_deleted_name_is_never_born_again,
@@ -123,7 +125,7 @@ def an_entry_is_left() -> None:
 def a_claim_is_never_resolved() -> None:
     world = World(0)
     held = HeldLease(entry_of(JOB))
-    world.hosts[0].agent = mock.Mock(id="agent", member=mock.Mock(leases=mock.Mock(held={JOB.id: held})))
+    world.hosts[0].agent = mock.Mock(id="agent", member=mock.Mock(leases=mock.Mock(held={JOB.id: held}, placements={})))
     calm.check_held(world)
 
 
@@ -246,7 +248,7 @@ SHOWN: dict[str, Callable[[], None]] = {
     "nobody fails": a_consumer_fails,
     "only what was pushed is delivered": something_else_is_delivered,
     "no harmless item is condemned": a_harmless_item_is_a_dead_letter,
-}
+} | BREACHES
 
 
 @pytest.mark.parametrize("invariant", SHOWN)
@@ -274,7 +276,7 @@ def names_in(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
     given = [node.args[0] for node in nodes if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Broken"]
     if any(isinstance(name, ast.Name) for name in given):
         given += [n.value for n in nodes if isinstance(n, ast.Assign) and getattr(n.targets[0], "id", "") == "name"]
-    yield from (name.value for name in given if isinstance(name, ast.Constant))
+    yield from (name.value for name in given if isinstance(name, ast.Constant) and isinstance(name.value, str))
 
 
 def raise_what_broke(world: Stage) -> None:
@@ -282,7 +284,7 @@ def raise_what_broke(world: Stage) -> None:
     raise world.loop.broken
 
 
-@pytest.mark.parametrize("world", [World, ActorWorld, QueueWorld])
+@pytest.mark.parametrize("world", [World, ActorWorld, GangWorld, QueueWorld])
 @pytest.mark.parametrize("sound", [False, True])
 def test_every_broken_variant_swaps_what_is_there(world: type[Stage], sound: bool) -> None:
     for name in world.variants:
@@ -290,7 +292,7 @@ def test_every_broken_variant_swaps_what_is_there(world: type[Stage], sound: boo
             pass
 
 
-@pytest.mark.parametrize("world", [World, ActorWorld, QueueWorld])
+@pytest.mark.parametrize("world", [World, ActorWorld, GangWorld, QueueWorld])
 def test_every_broken_variant_takes_what_the_sound_code_takes(world: type[Stage]) -> None:
     for variant in world.variants.values():
         for owner, name, new in [*variant.setting, *variant.breaks()]:

@@ -14,7 +14,7 @@ from fray_coordinator.errors import StoreUnavailable
 from fray_coordinator.jobs import claiming, commit as commit_service, pending_index
 from fray_coordinator.jobs.claiming import Claimed, NotClaimed
 from fray_coordinator.persist import persist
-from fray_coordinator.protocol import commit, scheduling, stopping
+from fray_coordinator.protocol import commit, retries, scheduling, stopping
 from fray_coordinator.protocol.transitions import Status
 from fray_coordinator.store import store as store_module
 from fray_coordinator.store.interface import (
@@ -179,14 +179,14 @@ def commit_before_outputs() -> list[Swap]:
     """Logs are shipped while the commit is on its way."""
     real = upload.upload_logs
 
-    async def ship_logs(core: Any, job: Any, chunks: Any, *more: Any) -> int:
+    async def ship_logs(core: Any, job: Any, replica: int, chunks: Any, *more: Any) -> int:
         sealed = [chunk async for chunk in chunks]
 
         async def again() -> Any:
             for chunk in sealed:
                 yield chunk
 
-        asyncio.get_running_loop().create_task(real(core, job, again(), *more))
+        asyncio.get_running_loop().create_task(real(core, job, replica, again(), *more))
         return sealed[-1][0] if sealed else 0
 
     return everywhere(real, ship_logs)
@@ -195,17 +195,21 @@ def commit_before_outputs() -> list[Swap]:
 @variant
 def budgets_swapped() -> list[Swap]:
     """A preemption counts as a failure, and a failure as a preemption."""
-    preempted = commit._preempted
+    preempted = retries._preempted
     return [
-        (commit, "_preempted", commit._failed),
-        (commit, "_failed", lambda job, end, now, settings, restart=False: preempted(job, end, now, settings)),
+        (retries, "_preempted", retries._failed),
+        (
+            retries,
+            "_failed",
+            lambda *given, restart=False: preempted(*given[:5]),
+        ),
     ]
 
 
 @variant
 def hopeless_environments_are_tried_again() -> list[Swap]:
     """An environment that cannot be made anywhere counts as any other failure."""
-    real = commit._failed
+    real = retries._failed
 
     def failed(job: Any, end: Any, *given: Any) -> Any:
         return real(job, replace(end, kind=ExitKind.EXITED), *given)
@@ -285,28 +289,34 @@ def an_outage_is_an_error() -> list[Swap]:
 @variant
 def failures_count_as_preemptions() -> list[Swap]:
     """A job that fails by itself is run again and again."""
-    preempted = commit._preempted
-    return [(commit, "_failed", lambda job, end, now, settings, restart=False: preempted(job, end, now, settings))]
+    preempted = retries._preempted
+    return [
+        (
+            retries,
+            "_failed",
+            lambda *given, restart=False: preempted(*given[:5]),
+        )
+    ]
 
 
 @variant
 def preemptions_count_as_failures() -> list[Swap]:
     """Whatever ends an attempt spends the failure budget."""
-    return [(commit, "_preempted", commit._failed)]
+    return [(retries, "_preempted", retries._failed)]
 
 
 @variant
 def preemptions_are_not_counted() -> list[Swap]:
     """A job may be preempted for ever."""
-    real = commit._preempted
-    return [(commit, "_preempted", lambda job, *given: real(replace(job, preemptions=job.preemptions - 1), *given))]
+    real = retries._preempted
+    return [(retries, "_preempted", lambda job, *given: real(replace(job, preemptions=job.preemptions - 1), *given))]
 
 
 @variant
 def a_requeue_keeps_the_attempt() -> list[Swap]:
     """The next attempt has the number of the one before."""
-    real = commit._requeue
-    return [(commit, "_requeue", lambda job, *given: replace(real(job, *given), attempt=job.attempt))]
+    real = retries._requeue
+    return [(retries, "_requeue", lambda job, *given: replace(real(job, *given), attempt=job.attempt))]
 
 
 @variant

@@ -12,9 +12,10 @@ from fray_coordinator.store.interface import Object
 from fray_layouts import codec
 from fray_layouts.errors import Malformed
 from fray_layouts.inbox_keys import InboxKeys
-from fray_layouts.index_keys import PendingKey
+from fray_layouts.index_keys import PendingKey, PlacementKey
 from fray_layouts.object_keys import AgentKeys, CoordinatorKeys, JobKeys
 from fray_layouts.records import AgentRecord, JobRecord, ReconcilerRecord, Record
+from fray_layouts.spec import is_gang
 from tests.simulation import agent_invariants, invariants, job_invariants
 from tests.simulation.loop import Participant
 
@@ -52,6 +53,8 @@ class Watching:
         born: when a job's record was created, and stopped: when a wish that it end was written into it.
         passed, repaired: when the pass, and a repair, ended last.
         unlisted: since when a running job has not been in the memory of its holder, which works.
+        attempt_since: when each attempt of a job began to be the one of its record.
+        placed: owners that have an entry in the index of placements.
         made_of, admitted, drop_left: jobs by the (key, version) of their drop; those admitted; when a version left.
     """
 
@@ -67,6 +70,8 @@ class Watching:
         self.deaths: dict[str, int] = {}
         self.born: dict[str, float] = {}
         self.stopped: dict[str, float] = {}
+        self.attempt_since: dict[tuple[str, int], float] = {}
+        self.placed: set[str] = set()
         self.made_of: dict[tuple[str, str], list[str]] = {}
         self.admitted: dict[tuple[str, str, float], str] = {}
         self.drop_left: dict[tuple[str, str], float] = {}
@@ -94,6 +99,8 @@ class Watching:
             self._agent(agent, key, after, sender)
         elif key.startswith("pending/"):
             self._entry(key, before, after, sender)
+        elif key.startswith(PlacementKey.area):
+            self._placement(key, after, sender)
         elif key == CoordinatorKeys.lease and after is not None:
             self._pass(msgspec.json.decode(after.data, type=ReconcilerRecord), sender)
         else:
@@ -135,6 +142,7 @@ class Watching:
             self.jobs.pop(job, None)
         else:
             self.jobs[job] = record
+            self.attempt_since.setdefault((job, record.attempt), self.world.loop.now)
             if change.before is None:
                 self._born(record)
             if record.stop is None:
@@ -143,7 +151,8 @@ class Watching:
                 self.stopped[job] = self.world.loop.now
                 self.world.stop_landed(sender)
         if job not in self.world.strangers.harmed:
-            for check in job_invariants.OF_JOBS:
+            kind = change.after or change.before
+            for check in job_invariants.OF_GANGS if is_gang(kind.spec) else job_invariants.OF_JOBS:
                 check(self, change)
 
     def _born(self, job: JobRecord) -> None:
@@ -157,6 +166,7 @@ class Watching:
         """An id of the submitter's own, after the job that had it was removed: nothing of that one counts any more."""
         for known in (self.results, self.deaths, self.stopped, self.lost):
             known.pop(job, None)
+        self.attempt_since = {which: since for which, since in self.attempt_since.items() if which[0] != job}
         self.world.effects.forget(job)
 
     def _agent(self, agent: str, key: str, after: Object | None, sender: Participant) -> None:
@@ -186,6 +196,16 @@ class Watching:
             attempts.append(entry.attempt)
             self.lost.pop(entry.job, None)
 
+    def _placement(self, key: str, after: Object | None, sender: Participant) -> None:
+        self.world.note(sender.name, "deletes" if after is None else "writes", key)
+        entry = PlacementKey.parse(key)
+        if entry is not None and after is not None:
+            self.placed.add(entry.owner)
+            self.lost.pop(entry.owner, None)
+        elif entry is not None:
+            self.placed.discard(entry.owner)
+            invariants.reachable(self, entry.owner, "its entry among the placements was deleted")
+
     def _pass(self, record: ReconcilerRecord, sender: Participant) -> None:
         self.world.note(sender.name, "pass", f"progress={record.progress} holder={record.holder}")
         if record.progress != self._progress:
@@ -200,15 +220,15 @@ class Watching:
 
     def note_unlisted(self) -> None:
         """Look which running jobs their working holders have not in memory."""
-        running = [job for job in self.jobs.values() if job.status == Status.RUNNING and job.lease is not None]
+        running = [(job, job.lease.agent) for job in self.jobs.values() if job.status == Status.RUNNING and job.lease]
         works, holds = self.world.works, self.world.holds_in_memory
         odd = [
             job.id
-            for job in running
-            if job.lease.agent in self.world.agents
+            for job, holder in running
+            if holder in self.world.agents
             and not self.world.strangers.excuses(job)
-            and works(job.lease.agent)
-            and not holds(job.lease.agent, job.id, (job.attempt,))
+            and works(holder)
+            and not holds(holder, job.id, (job.attempt,))
         ]
         self.unlisted = {job: self.unlisted.get(job, self.world.loop.now) for job in odd}
 

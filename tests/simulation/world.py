@@ -32,7 +32,7 @@ from tests.simulation.mishaps import Mishaps, is_mishap
 from tests.simulation.network import Way
 from tests.simulation.patches import replaced
 from tests.simulation.reports import Reports
-from tests.simulation.scenario import SHARES, STRANGE, People, Perils, Scenario
+from tests.simulation.scenario import SHARES, STRANGE, USUAL, People, Perils, Scenario
 from tests.simulation.strangers import Strangers
 from tests.simulation.tasks import HostTask
 from tests.simulation.users import User
@@ -56,6 +56,7 @@ class World(Reports):
 
     shares: ClassVar[dict[str, float]] = SHARES
     strange: ClassVar[dict[str, float]] = STRANGE
+    usual: ClassVar[dict[str, float]] = USUAL
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -67,11 +68,11 @@ class World(Reports):
         self.mishaps = Mishaps(self, self.perils.mishaps)
         self.strangers = Strangers(self)
         self._stuck = random.Random(f"stuck {seed}")
-        self.people = People.drawn(random.Random(f"people {seed}"))
+        self.people = People.drawn(random.Random(f"people {seed}"), self.usual)
         self.storage.latest = self.scenario.latest
         self.effects = Effects()
         self.watching = Watching(self)
-        self.hosts = [Host(self, f"h{n + 1}", random.Random(f"host {seed} {n}")) for n in range(self.scenario.hosts)]
+        self.hosts = self.machines()
         self.calm_since = 0.0
         self.idle_counted = 0
         self._outages = []
@@ -191,6 +192,10 @@ class World(Reports):
 
     # --- participants
 
+    def machines(self) -> list[Host]:
+        """The hosts that there are."""
+        return [Host(self, f"h{n + 1}", random.Random(f"host {self.seed} {n}")) for n in range(self.scenario.hosts)]
+
     def spawn(
         self,
         owner: Participant,
@@ -221,6 +226,10 @@ class World(Reports):
         if not self.strangers.overwritten.intersection(broken.about):
             self.is_broken(broken)
 
+    def user(self, name: str, core: Core, draw: random.Random) -> User:
+        """Somebody who lives here."""
+        return User(self, name, core, draw)
+
     def _start_user(self, name: str) -> None:
         owner, draw = Participant(name), random.Random(f"user {self.seed} {name}")
         clock = self.drawn_clock(draw)
@@ -232,7 +241,7 @@ class World(Reports):
                     break
                 except StoreError:
                     await clock.sleep(1.0)
-            await User(self, name, core, draw).live()
+            await self.user(name, core, draw).live()
 
         def again() -> None:
             if self.stormy:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
-from fray_agents.tasks.handle import ResultFile, StartTask, TaskExit, TaskHandle, TaskSpec, read_task_file
+from fray_agents.tasks.handle import ResultFile, StartTask, TaskExit, TaskFile, TaskHandle, TaskSpec, read_task_file
+from fray_agents.tasks.outputs import FoundOutputs
 from fray_layouts.records import AttemptExit, ResourceUsage
 
 
@@ -33,17 +34,20 @@ class FakeTask:
     def kill(self) -> None:
         self._end("stopped")
 
-    async def chunks(self) -> AsyncIterator[tuple[int, Path]]:
+    async def chunks(self) -> AsyncIterator[tuple[int, TaskFile]]:
         await asyncio.shield(self.exit)
         if self._output:
             self._chunk.write_bytes(self._output)
-            yield 1, self._chunk
+            yield 1, TaskFile(self._chunk)
 
     async def wait(self) -> None:
         await asyncio.shield(self.exit)
 
     def read_file(self, name: str) -> bytes | None:
         return read_task_file(self._directory, name)
+
+    def find_outputs(self, patterns: Sequence[str]) -> FoundOutputs:
+        raise AssertionError("no test asks these tasks for outputs")
 
     async def discard(self) -> None:
         """Nothing was made."""

@@ -45,8 +45,17 @@ HUGE = 1_000_000
 DEPTHS = (64, 600, 60_000)
 """Levels of nested values: fine, more than Python's recursion allows in some places, more than it allows anywhere."""
 
-FOLDERS = ("", "jobs/", "agents/", "inbox/", "blobs/", "work/", "pending/", "pending/default/", "children/", "names/")
-FOLDERS += (
+FOLDERS = (
+    "",
+    "jobs/",
+    "agents/",
+    "inbox/",
+    "blobs/",
+    "work/",
+    "pending/",
+    "pending/default/",
+    "children/",
+    "names/",
     "actors/",
     "pools/",
     "pools/default/",
@@ -122,7 +131,7 @@ class Odd:
 def fragments(draw: random.Random) -> bytes:
     """JSON of some value that is hardly ever what a field should hold."""
     deep = draw.choice(DEPTHS)
-    return draw.choice(
+    written: Callable[[], bytes] = draw.choice(
         [
             lambda: draw.choice([b"null", b"true", b"false", b"[]", b"{}", b'""', b"[null]", b'{"":null}']),
             lambda: draw.choice([b"-1", b"0", b"0.5", b"1e306", b"-1e306", b"1e999", b"-0.0", b"1e-320"]),
@@ -134,7 +143,8 @@ def fragments(draw: random.Random) -> bytes:
             lambda: b'{"a":' * deep + b"1" + b"}" * deep,
             lambda: b"[" + b",".join([b"0"] * 3000) + b"]",
         ]
-    )()
+    )
+    return written()
 
 
 # --- records

@@ -43,7 +43,7 @@ def _counting(claims: dict[str, int]) -> None:
         claims["won"] += sum(isinstance(result, HeldSegment) for result in results.values())
         return results
 
-    scanner.claim_batch = counted_batch
+    scanner.claim_batch = counted_batch  # type: ignore[assignment]
 
 
 def main(root: str, seconds: float, threads: int) -> None:

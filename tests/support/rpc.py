@@ -114,7 +114,7 @@ class Subject:
         with self.meeting:
             self.met += 1
             self.meeting.notify_all()
-            return self.meeting.wait_for(lambda: self.met >= number, 20)
+            return self.meeting.wait_for(lambda: self.met >= number, 200)
 
     def fail(self, kind: str) -> None:
         errors = {"key": KeyError("absent"), "lock": Unpicklable("held"), "two": TwoArguments("one", "two")}

@@ -25,12 +25,13 @@ CAPACITY = Resources(cpu=8000, memory=2**36, disk=2**36)
 
 @dataclass(slots=True)
 class Hand:
-    """One bare agent. `holding` is what its next beat lists."""
+    """One bare agent. `holding` is what its next beat lists; `places`: it knows gangs."""
 
     core: Core
     id: str
     interval: float = 5.0
     holding: dict[str, Holding] = field(default_factory=dict)
+    places: bool = False
 
     async def beat(self, leaving: bool = False) -> bool:
         """Beat, creating the record at first; False once the agent is fenced."""
@@ -38,7 +39,7 @@ class Hand:
         def next_body(now: AgentRecord | None) -> AgentRecord | None:
             if now is not None and is_fenced(now):
                 return None
-            fresh = AgentRecord(id=self.id, host=self.id, pool="default", capacity=CAPACITY)
+            fresh = AgentRecord(id=self.id, host=self.id, pool="default", capacity=CAPACITY, places=self.places)
             return next_beat(now or fresh, HeartbeatInput(self.holding, self.interval, CAPACITY, leaving=leaving))
 
         return (await self.core.records.update(AgentKeys.key(self.id), AgentRecord, next_body)).wrote
@@ -71,9 +72,9 @@ class Hand:
         return record_of(ended)
 
 
-async def join(cluster: Cluster, name: str, interval: float = 5.0) -> Hand:
+async def join(cluster: Cluster, name: str, interval: float = 5.0, places: bool = False) -> Hand:
     """A new agent whose record exists."""
-    hand = Hand(await cluster.core(), name, interval)
+    hand = Hand(await cluster.core(), name, interval, places=places)
     await hand.beat()
     return hand
 

@@ -10,8 +10,9 @@ import asyncio
 import os
 import selectors
 from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, TypeVarTuple
 
 from fray_coordinator.clock import RandomSource
 from fray_coordinator.core import Core, core_on
@@ -32,6 +33,7 @@ from fray_coordinator.store.store import Store
 from fray_layouts.records import ClusterSettings
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 EPOCH = 1_800_000_000.0
 """The wall clock when a run begins."""
@@ -61,7 +63,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._jumps.jumped
 
-    def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+    def run_in_executor(self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
         """At once: a thread would take real time, in which virtual time runs away."""
         done: asyncio.Future[T] = self.create_future()
         try:

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import TypeVar, overload
 
 T = TypeVar("T")
 
@@ -17,7 +17,7 @@ PAUSE = 0.02
 """Seconds between two looks."""
 
 
-def wait_until(look: Callable[[], T], within: float = PATIENCE) -> T:
+def wait_until(look: Callable[[], T | None], within: float = PATIENCE) -> T:
     """The first true answer of `look`."""
     deadline = time.monotonic() + within
     while not (answer := look()):
@@ -26,7 +26,11 @@ def wait_until(look: Callable[[], T], within: float = PATIENCE) -> T:
     return answer
 
 
-async def eventually(look: Callable[[], Awaitable[T | None]] | Callable[[], T | None], within: float = PATIENCE) -> T:
+@overload
+async def eventually(look: Callable[[], Awaitable[T | None]], within: float = PATIENCE) -> T: ...
+@overload
+async def eventually(look: Callable[[], T | None], within: float = PATIENCE) -> T: ...
+async def eventually(look: Callable[[], object], within: float = PATIENCE) -> object:
     """The first true answer of `look`, a function or a coroutine function."""
     deadline = time.monotonic() + within
     while True:

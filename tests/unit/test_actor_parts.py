@@ -97,8 +97,15 @@ async def write_job(core: Core, status: str, attempt: int = 1, **fields: Any) ->
 
 async def write_endpoint(core: Core, nonce: str, attempt: int = 1) -> None:
     key = EndpointKey(ADDRESS.namespace, ADDRESS.name, ADDRESS.actor_id).key()
-    names = {"namespace": ADDRESS.namespace, "name": ADDRESS.name, "actor_id": ADDRESS.actor_id, "job": ADDRESS.job}
-    record = EndpointRecord(**names, attempt=attempt, nonce=nonce, address="127.0.0.1:1")
+    record = EndpointRecord(
+        namespace=ADDRESS.namespace,
+        name=ADDRESS.name,
+        actor_id=ADDRESS.actor_id,
+        job=ADDRESS.job,
+        attempt=attempt,
+        nonce=nonce,
+        address="127.0.0.1:1",
+    )
     await core.records.update(key, EndpointRecord, lambda found: record)
 
 
@@ -183,7 +190,7 @@ class FakeChannel:
     def wait(self, pending: object, deadline: float | None) -> None:
         threading.Event().wait()
 
-    def ensure_reading(self) -> None: ...
+    def ensure_reading(self, at_once: bool = False) -> None: ...
 
     def grant(self, call: CallId, limit: int) -> None: ...
 
@@ -192,7 +199,11 @@ def test_no_call_overtakes_those_that_wait(cluster: StorageCluster) -> None:
     calls, channel, release = HandleCaller(cluster, ADDRESS), FakeChannel(), threading.Event()
     endpoint = EndpointRecord(namespace="space", name="actor", actor_id="a", nonce="n", address="127.0.0.1:1")
     calls._reached = ReachedActor(channel, ActorEndpoint.of(endpoint))  # type: ignore[arg-type]
-    calls._queue.put(release.wait)
+
+    def hold() -> None:
+        release.wait()
+
+    calls._queue.put(hold)
     calls.start("first", (), {})
     caller = threading.Thread(target=calls.call, args=("second", (), {}), daemon=True)
     caller.start()

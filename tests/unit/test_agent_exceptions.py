@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fray_agents.agent import attempt_runner, claimer
+from fray_agents.agent import attempt_runner, claimer, replica_runner
 from fray_agents.agent.agent import Agent, AgentOptions
 from fray_agents.tasks import health_check
 from fray_agents.tasks.environment import CHILDREN_MARKER, ENDPOINTS_FILE
@@ -56,13 +56,14 @@ class Stage:
 
 @asynccontextmanager
 async def with_an_agent(
-    cluster: Cluster, folder: Path, wrap: Callable[[TaskHandle], TaskHandle] = lambda task: task, output: bytes = b""
+    cluster: Cluster, folder: Path, wrap: Callable[[TaskHandle], Any] = lambda task: task, output: bytes = b""
 ) -> AsyncIterator[Stage]:
     """Run `act` with an agent whose tasks are as `wrap` leaves them."""
     plain = fake(folder, {"quick": 1.0, "slow": 200.0}, output)
 
     async def start(spec: TaskSpec, deadline: float, lock_fd: int | None) -> TaskHandle:
-        return wrap(await plain(spec, deadline, lock_fd))
+        task: TaskHandle = wrap(await plain(spec, deadline, lock_fd))
+        return task
 
     user = await cluster.core()
     options = AgentOptions(capacity=HOST, work_dir=folder, start_task=start)
@@ -107,9 +108,9 @@ async def test_what_was_not_foreseen_puts_the_job_back_with_the_reason(
 ) -> None:
     async with with_an_agent(cluster, tmp_path) as stage:
         if step == "task_environment":
-            raising_once(monkeypatch, attempt_runner.AttemptRunner, "_task_spec", error)
+            raising_once(monkeypatch, replica_runner.ReplicaRunner, "_task_spec", error)
         else:
-            raising_once(monkeypatch, attempt_runner, step, error)
+            raising_once(monkeypatch, attempt_runner if step == "end_attempt" else replica_runner, step, error)
         after = await stage.ended(await launch(stage.user, name="quick"))
         assert (after.status, after.attempt, after.failures, after.preemptions) == ("succeeded", 2, 0, 1)
         assert after.history[0].exit.kind == "host-failed"
@@ -120,7 +121,7 @@ async def test_a_log_that_cannot_be_shipped_ends_the_task_at_once(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with with_an_agent(cluster, tmp_path) as stage:
-        raising_once(monkeypatch, attempt_runner, "upload_logs", OSError("odd"))
+        raising_once(monkeypatch, replica_runner, "upload_logs", OSError("odd"))
         job = await launch(stage.user, name="slow")
         await asyncio.sleep(30)
         assert (await job_now(stage.user, job.id)).history[0].exit.kind == "host-failed"
@@ -258,7 +259,7 @@ async def test_a_job_whose_objects_alone_cannot_be_had_leaves_its_room_to_others
         call = {"blob": BlobKeys.key(0.0, "slow")}
         await stage.user.store.put(call["blob"], b"pickled", ANY)
         if unanswered[0] == "list":  # the second attempt asks for children of the first
-            raising_once(monkeypatch, attempt_runner, "upload_logs", OSError("odd"))
+            raising_once(monkeypatch, replica_runner, "upload_logs", OSError("odd"))
         faults = getattr(stage.cluster.ways[-1], how)
         faults.append(unanswered)
         job = await launch(stage.user, name="quick", entrypoint={"callable": call})
@@ -373,7 +374,7 @@ async def test_a_task_that_starts_while_its_agent_ends_is_killed(
         raise AssertionError("it waits for the end")
 
     async with with_an_agent(cluster, tmp_path) as stage:
-        monkeypatch.setattr(attempt_runner.AttemptRunner, "_start", start)
+        monkeypatch.setattr(replica_runner.ReplicaRunner, "_start", start)
         await stage.until_running(await launch(stage.user, name="quick"))
         stage.life.cancel()
         await asyncio.gather(stage.life, return_exceptions=True)

@@ -99,7 +99,7 @@ async def test_what_one_host_cannot_make_is_tried_on_another_one(
 async def test_what_is_done_is_told_and_all_is_let_go_in_the_end(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped: bool
 ) -> None:
-    let_go = []
+    let_go: list[str] = []
 
     async def prepare(
         self: Preparer, job: JobRecord, directory: Path, held: AsyncExitStack, tell: Callable[[str], None]

@@ -141,7 +141,8 @@ async def test_what_is_refused_is_told_while_it_lasts(
     scene.refuse(("get_if_changed", "pools/"), ("get", "pools/"))
     await asyncio.sleep(300)
     for problem in await scene.problems(user):
-        assert "pools/default/doorbell: HTTP 403: the test says so" in problem
+        assert "pools/default/" in problem
+        assert "HTTP 403: the test says so" in problem
     scene.refuse()
     await asyncio.sleep(300)
     assert await scene.problems(user) == ["", ""]
@@ -164,7 +165,7 @@ async def test_who_cannot_read_the_doorbell_finds_work_on_the_repair_interval(
         await asyncio.sleep(user.settings.repair_interval * 1.2 + 20)
         assert (await job_now(user, job.id)).status == "succeeded"
     for problem in await scene.problems(user):
-        assert "pools/default/doorbell" in problem
+        assert "pools/default/" in problem
         assert "the test says so" in problem
     await scene.leave()
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 
 from fray_agents.agent.claimer import Claimer
-from fray_agents.agent.leases import HeldLease
+from fray_agents.agent.held import HeldLease
 from fray_layouts.index_keys import PendingKey
 from fray_layouts.records import Resources
 from tests.support.members import trusted_member
@@ -31,7 +31,7 @@ async def test_a_job_put_back_while_its_agent_still_holds_it_is_claimed_as_soon_
         claimed.append(held)
 
     member = trusted_member(core, HOST)
-    claimer = Claimer(member, take)
+    claimer = Claimer(member, take, lambda: None)
     lease = member.leases.add(entry)
     await hand.end(await hand.claim(), kind="exited")  # attempt 2 waits, the bell has rung
     with contextlib.suppress(TimeoutError):

@@ -54,8 +54,8 @@ async def test_a_task_that_hears_nothing_more_ends_in_time_for_the_shortest_prom
     left: list[float] = []
     start = fake(tmp_path, {"job": 1e6})
 
-    def told(deadline: float) -> None:
-        left.append(deadline - cluster.clock.boottime())
+    def told(boottime: float) -> None:
+        left.append(boottime - cluster.clock.boottime())
 
     async def starting(spec: TaskSpec, deadline: float, lock_fd: int | None) -> TaskHandle:
         task = await start(spec, deadline, lock_fd)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -27,7 +28,7 @@ from fray_agents.agent.claimer import REMOTE_POLL_BACKOFF
 from fray_layouts.records import AgentRecord, ClusterSettings
 
 NOTHING_GIVEN = dict.fromkeys(
-    ("name", "cpu", "memory", "gpus", "pool", "namespace", "priority", "retries", "timeout")
+    ("name", "cpu", "memory", "gpus", "tpu", "replicas", "pool", "namespace", "priority", "retries", "timeout")
 ) | {"env": (), "secret": (), "extra": (), "with": (), "image": None}
 
 
@@ -141,7 +142,7 @@ def test_options_of_run_become_the_spec() -> None:
         "retries": 3,
         "timeout": 9.0,
     }
-    spec = spec_of(("python", "x.py"), given)
+    spec = spec_of(("python", "x.py"), NOTHING_GIVEN | given)
     assert (spec.name, spec.entrypoint.command) == ("train", ["python", "x.py"])
     assert (spec.resources.cpu, spec.resources.memory) == (2.5, 2 * 10**9)
     assert spec.resources.device is not None
@@ -173,6 +174,22 @@ def test_a_workspace_is_named_or_left_out_or_the_project(tmp_path: Path, monkeyp
     assert (chosen_workspace(None, False), chosen_workspace(None, True)) == (WorkspaceChoice(), None)
     with pytest.raises(click.UsageError, match="contradict"):
         chosen_workspace("code", True)
+
+
+@pytest.mark.parametrize(
+    ("given", "replicas", "slices"),
+    [
+        ({"replicas": 3}, 3, 0),
+        ({"tpu": "v5litepod-16"}, 4, 1),
+        ({"tpu": "v5litepod-16", "replicas": 8}, 8, 2),
+        ({"tpu": "v5litepod-4"}, 1, 1),
+    ],
+)
+def test_a_gang_is_asked_for_by_processes_or_by_slices(given: dict[str, Any], replicas: int, slices: int) -> None:
+    spec = spec_of(("x",), NOTHING_GIVEN | given)
+    assert (spec.replicas, spec.slices) == (replicas, slices)
+    device = spec.resources.device
+    assert (device.kind, device.variant, device.count) == ("tpu", given["tpu"], 4) if device else "tpu" not in given
 
 
 @pytest.mark.parametrize("text", ["many", "h100:", "h100:x"])

@@ -170,5 +170,4 @@ def test_what_programs_of_the_ecosystem_ask_for_is_accepted(
     spec = stored(client, job.job_id).spec
     assert spec.environment.env_vars == {"HF_DATASETS_TRUST_REMOTE_CODE": "1", "TOKENIZERS_PARALLELISM": "true"}
     assert spec.environment.secret_env_vars == {"HF_TOKEN": "hunter2"}
-    with pytest.raises(InvalidInput, match=r"resources\.regions"):
-        client.submit(a_request("elsewhere", resources=ResourceConfig(regions=["us-central1"])))
+    assert spec.resources.regions == []

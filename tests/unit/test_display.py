@@ -39,7 +39,8 @@ class Echo:
 def test_an_id_is_text_wherever_it_goes() -> None:
     job = JobId("train-1", lambda _: JobInfo(JobId("train-1"), "train", JobStatus.RUNNING))
     assert job == "train-1"
-    assert {job: 1}["train-1"] == 1
+    by_text: dict[str, int] = {job: 1}
+    assert by_text["train-1"] == 1
     assert repr(job) == "'train-1'"
     assert json.dumps([job, {job: job}]) == '["train-1", {"train-1": "train-1"}]'
     for copied in (pickle.loads(pickle.dumps(job)), copy.deepcopy(job)):

@@ -22,7 +22,10 @@ CODE = ("layouts", "coordinator", "agents", "fray", "tests", "benchmarks", "exam
 ARCHITECTURE = ROOT / "ARCHITECTURE.md"
 SECOND_NAMES = ("fray/v1", "fray/v2")
 ABSENT = {"entry_point", "fn_thunk", "iris_backend", "isolated_env", "set_job_backend"}
-ID = {"ids": lambda page: str(page.relative_to(ROOT))}
+
+
+def path_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
 
 
 @cache
@@ -86,22 +89,22 @@ def test_every_file_to_begin_with_is_in_its_folder() -> None:
 
 
 def test_every_file_that_a_flow_crosses_exists() -> None:
-    _, _, after = ARCHITECTURE.read_text().partition("## Five flows")
+    _, _, after = ARCHITECTURE.read_text().partition("## Six flows")
     flows = after.partition("\n## ")[0].split("\n### ")[1:]
-    assert len(flows) == 5
+    assert len(flows) == 6
     for flow in flows:
         crossed = re.findall(r"`((?:fray|agents|coordinator|layouts)/[\w/]+\.py)`", flow)
         assert len(crossed) > 5
         assert [path for path in crossed if not (ROOT / path).is_file()] == []
 
 
-@pytest.mark.parametrize("page", PAGES, **ID)
+@pytest.mark.parametrize("page", PAGES, ids=path_of)
 def test_every_file_that_a_page_names_exists(page: Path) -> None:
     named = set(re.findall(r"`([\w./-]+\.(?:py|txt|mjs|svg))(?:::\w+)?`", prose(page))) - {"requirements.txt"}  # users'
     assert [name for name in sorted(named) if not any(path.endswith(f"/{name}") for path in files())] == []
 
 
-@pytest.mark.parametrize("page", PAGES, **ID)
+@pytest.mark.parametrize("page", PAGES, ids=path_of)
 def test_every_name_with_an_underscore_is_one_of_the_code(page: Path) -> None:
     """Fields, functions and settings; docs/client.md also has some that programs ask for in vain."""
     named = {name for span in re.findall(r"`([^`\n]+)`", prose(page)) for name in re.findall(r"[A-Za-z]*_\w+", span)}
@@ -116,7 +119,7 @@ def words() -> set[str]:
     return set(re.findall(r"\w+", "\n".join([*texts, *files()])))
 
 
-@pytest.mark.parametrize("page", PAGES, **ID)
+@pytest.mark.parametrize("page", PAGES, ids=path_of)
 def test_every_link_leads_somewhere(page: Path) -> None:
     broken = []
     for link in re.findall(r"\]\(([^)\s]+)\)", prose(page)):

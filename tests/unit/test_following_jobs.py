@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from typing import Any
 
 import pytest
 
@@ -45,7 +46,7 @@ def a_spec(name: str = "job", **fields: object) -> JobSpec:
     return parse_spec({"name": name, "entrypoint": {"command": ["true"]}, **fields})
 
 
-async def submitted(core: Core, count: int = 1, **fields: object) -> list[str]:
+async def submitted(core: Core, count: int = 1, **fields: Any) -> list[str]:
     return [one.job.id for one in await submit(core, [a_spec(**fields)] * count)]
 
 

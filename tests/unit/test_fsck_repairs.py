@@ -9,10 +9,12 @@ from msgspec.structs import replace
 
 from fray_coordinator import fsck
 from fray_coordinator.core import Core
+from fray_coordinator.jobs import placement_index
+from fray_coordinator.protocol.placements.owners import entry_of_owner, owner_of_job
 from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.store.interface import ANY
 from fray_layouts import codec
-from fray_layouts.index_keys import ChildKey, PendingKey, Shape
+from fray_layouts.index_keys import ChildKey, PendingKey, PlacementKey, Shape
 from fray_layouts.object_keys import AgentKeys, JobKeys, PoolKeys, WorkKeys
 from fray_layouts.records import AgentRecord, Holding, InboxOrigin
 from tests.support.damage import (
@@ -41,6 +43,24 @@ async def entry_of_an_ended_job(core: Core) -> str:
     job = await over(core)
     await core.store.put(entry_of(job).key(), b"{}", ANY)
     return entry_of(job).key()
+
+
+async def a_gang_without_entry(core: Core) -> str:
+    job = await a_job(core, replicas=2)
+    await placement_index.leave(core, job)
+    return JobKeys.key(job.id)
+
+
+async def entry_of_an_ended_gang(core: Core) -> str:
+    job = await a_job(core, replicas=2)
+    await rewrite(core, job, status="stopped", ended_at=core.now())
+    return entry_of_owner(owner_of_job(job)).key()
+
+
+async def owner_entry_of_nobody(core: Core) -> str:
+    key = PlacementKey("default", 0, OLD, "job-nobody", "reservation").key()
+    await core.store.put(key, b"{}", ANY)
+    return key
 
 
 async def entry_of_nobody(core: Core) -> str:
@@ -177,6 +197,9 @@ async def a_bell_that_cannot_be_read(core: Core) -> str:
         (a_missing_entry_of_a_later_attempt, "no entry in the index"),
         (entry_of_an_ended_job, "nobody needs any more"),
         (entry_of_nobody, "nobody needs any more"),
+        (a_gang_without_entry, "nobody gathers its members"),
+        (entry_of_an_ended_gang, "an owner that has ended"),
+        (owner_entry_of_nobody, "an owner that has ended, or never was"),
         (entry_of_an_earlier_attempt, "earlier attempt"),
         (an_entry_in_another_pool, "second entry"),
         (an_entry_of_another_priority, "second entry"),

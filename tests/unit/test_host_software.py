@@ -4,6 +4,8 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
+
 from fray_agents.host.software import OWN_PYTHON, discover_software, find_pythons, find_uv
 
 ELF = b"\x7fELF"
@@ -42,7 +44,7 @@ def test_versions_are_published_in_order_where_there_is_uv(tmp_path: Path) -> No
     assert discover_software(environ(tmp_path)).pythons == [OWN_PYTHON, "3.77", "3.100"]
 
 
-def test_without_uv_no_environment_can_be_made(tmp_path: Path, monkeypatch) -> None:
+def test_without_uv_no_environment_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path / "scripts"))
     assert find_uv(environ(tmp_path)) is None
     assert discover_software(environ(tmp_path)).pythons == []

@@ -8,9 +8,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from fray_agents.agent.claimer import REMOTE_POLL_BACKOFF, Claimer
+from fray_agents.agent.held import HeldLease
 from fray_agents.agent.index_cursor import ENTRIES_PER_INTERVAL
 from fray_agents.agent.index_search import PAGE_SIZE, PAGES_PER_POLL, PAGES_PER_SECOND, STALE_LIMIT
-from fray_agents.agent.leases import HeldLease, Leases
+from fray_agents.agent.leases import Leases
 from fray_coordinator.core import Core
 from fray_coordinator.jobs import doorbell
 from fray_coordinator.jobs.submission import submit
@@ -54,7 +55,7 @@ async def searching(cluster: Cluster, fleet: int = 1, slots: int = 4) -> AsyncIt
     core = await cluster.core(local=False)
     member = trusted_member(core, HOST, live_agents=fleet, pool_slots=slots)
     at_work = Searching(core, cluster.ways[-1].asked, member.leases)
-    task = asyncio.create_task(Claimer(member, at_work.claimed.put).run())
+    task = asyncio.create_task(Claimer(member, at_work.claimed.put, lambda: None).run())
     try:
         yield at_work
     finally:

@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -71,29 +72,30 @@ def test_exactly_as_many_are_ready_as_were_asked_for(context: JobContext) -> Non
 
 
 def test_asking_for_more_than_there_are_waits_for_all(context: JobContext) -> None:
-    futures = [context.run(abs, -number) for number in range(3)]
+    futures: list[Any] = [context.run(abs, -number) for number in range(3)]
     ready, pending = context.wait(futures, num_returns=7)
-    assert (sorted(map(context.get, ready)), pending) == ([0, 1, 2], [])
+    assert sorted(future.result() for future in ready) == [0, 1, 2]
+    assert pending == []
 
 
 def test_a_generator_yields_by_next_and_then_stops(context: JobContext) -> None:
     future = context.run(count_to, 2)
-    assert [context.get(next(future)), context.get(next(future))] == [0, 1]  # type: ignore[call-overload]
+    assert [context.get(next(future)), context.get(next(future))] == [0, 1]
     with pytest.raises(StopIteration):
-        next(future)  # type: ignore[call-overload]
+        next(future)
 
 
 def test_get_of_a_generator_gives_all_its_values(context: JobContext) -> None:
     future = context.run(count_to, 4)
-    next(future)  # type: ignore[call-overload]
+    next(future)
     assert context.get(future) == [0, 1, 2, 3]
 
 
 def test_what_a_generator_raises_comes_after_its_values(context: JobContext) -> None:
     future = context.run(breaks)
-    assert next(future) == 1  # type: ignore[call-overload]
+    assert next(future) == 1
     with pytest.raises(OSError, match="torn"):
-        next(future)  # type: ignore[call-overload]
+        next(future)
 
 
 def test_a_generator_is_ready_while_it_still_runs() -> None:
@@ -107,9 +109,9 @@ def test_a_generator_is_ready_while_it_still_runs() -> None:
 
     future = context.run(slow)
     assert context.wait([future], num_returns=1) == ([future], [])
-    assert next(future) == "first"  # type: ignore[call-overload]
+    assert next(future) == "first"
     go_on.set()
-    assert list(future) == ["second"]  # type: ignore[call-overload]
+    assert list(future) == ["second"]
 
 
 def breaks() -> Iterator[int]:
@@ -130,7 +132,7 @@ def test_a_generators_future_is_one_that_the_standard_library_can_wait_for(conte
     assert concurrent.futures.wait([future], timeout=200).done == {future}
     assert future.done()
     assert future.exception() is None
-    assert list(future) == [0, 1, 2]  # type: ignore[call-overload]
+    assert list(future) == [0, 1, 2]
 
 
 def test_a_task_that_runs_has_no_exception_yet() -> None:
@@ -147,8 +149,8 @@ def test_a_task_that_runs_has_no_exception_yet() -> None:
 def test_a_task_that_is_cancelled_in_time_does_not_run() -> None:
     gate, ran = threading.Event(), threading.Event()
     with ThreadContext(1) as context:
-        holding = context.run(gate.wait)
-        waiting = context.run(ran.set)
+        holding: Any = context.run(gate.wait)
+        waiting: Any = context.run(ran.set)
         assert waiting.cancel()
         gate.set()
         assert concurrent.futures.wait([holding, waiting], timeout=200).not_done == set()
@@ -277,5 +279,6 @@ def test_a_fork_has_a_default_of_its_own() -> None:
     get_default_job_ctx().run(abs, -1).result()  # has threads, which no fork copies
     child = os.fork()
     if not child:
-        os._exit(get_default_job_ctx().run(abs, -7).result(200))
+        code: Any = get_default_job_ctx().run(abs, -7).result(200)
+        os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7

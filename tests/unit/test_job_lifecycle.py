@@ -182,7 +182,7 @@ async def test_a_callable_that_pickles_differently_is_still_the_same_submission(
 
 async def test_who_writes_a_default_out_submits_the_same(cluster: Cluster) -> None:
     user = await cluster.core()
-    written_out = {"grace": 10.0, "resources": {"cpu": 1.0}}
+    written_out: dict[str, Any] = {"grace": 10.0, "resources": {"cpu": 1.0}}
     first = await launch(user, id="monday", **written_out)
     again = await launch(user, id="monday", **written_out)
     left_out = await launch(user, id="monday")

@@ -96,9 +96,9 @@ def test_jobs_that_fill_a_host_fit_there_as_their_keys_say_too() -> None:
     assert 10**9 - MIB < parsed.shape.disk <= 10**9
 
 
-def built_again(key: str) -> list[str]:
+def built_again(key: str) -> list[object]:
     """What every area makes of the key, as a key again."""
-    found: list[str | None] = [
+    found: list[object] = [
         (parsed := PendingKey.parse(key)) and parsed.key(),
         (child := ChildKey.parse(key)) and child.key(),
         (checkpoint := CheckpointKey.parse(key)) and checkpoint.key(),

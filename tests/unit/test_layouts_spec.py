@@ -119,7 +119,7 @@ def test_no_name_that_could_leave_its_folder_is_accepted(name: str) -> None:
         ("resources.device.count", 0),
         ("resources.device.count", 1.5),
         ("resources.device.count", 0.0005),
-        ("replicas", 2),
+        ("replicas", 10_001),
         ("priority", 500),
         ("timeout", 0),
         ("grace", -1.0),

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from fray_agents.agent.leases import HeldLease
+from fray_agents.agent.held import HeldLease
 from fray_agents.agent.overcommit import Overcommit
 from fray_agents.tasks.environment import CHILDREN_MARKER, ENDPOINTS_FILE
 from fray_agents.tasks.handle import TaskHandle

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
 from fray_coordinator import fsck
 from fray_coordinator.core import Core
@@ -50,7 +51,7 @@ async def test_a_workspace_that_was_stored_in_another_month_is_the_same(core: Co
 @pytest.mark.parametrize("field", ["env_vars", "secret_env_vars"])
 async def test_variables_are_refused_and_their_values_not_told(core: Core, field: str) -> None:
     with pytest.raises(InvalidInput, match=rf"environment\.{field}.*TOKEN") as refused:
-        await add_environment(core, "default", EnvironmentSpec(**{field: {"TOKEN": "its-value"}}))
+        await add_environment(core, "default", replace(EnvironmentSpec(), **{field: {"TOKEN": "its-value"}}))
     assert "its-value" not in str(refused.value)
     assert await pool_environments(core, "default") == []
 

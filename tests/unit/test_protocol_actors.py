@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from fray_coordinator.actors.rpc_secrets import with_new_key
 from fray_coordinator.protocol.checkpoints import Checkpoint, checkpoint, fence
-from fray_coordinator.protocol.commit import FIRST_RESTART_WAIT, AttemptEnd, end_of_attempt, requeue_lost
+from fray_coordinator.protocol.commit import AttemptEnd, end_of_attempt, requeue_lost
 from fray_coordinator.protocol.naming import (
     SUBMISSION_SECONDS,
     HighWaterMark,
@@ -22,6 +22,7 @@ from fray_coordinator.protocol.naming import (
     may_replace,
     taken_for,
 )
+from fray_coordinator.protocol.retries import FIRST_RESTART_WAIT
 from fray_layouts.records import (
     AttemptExit,
     ClusterSettings,

@@ -91,7 +91,7 @@ def _reachable(status: Status) -> set[Status]:
 def test_only_a_requeue_and_a_restart_raise_the_attempt() -> None:
     for status, event in TRANSITIONS:
         after = transition(job(str(status), attempt=7), event)
-        assert after.attempt == (8 if event in (Event.REQUEUE, Event.RESTART) else 7)
+        assert after.attempt == (8 if event in (Event.REQUEUE, Event.REGATHER, Event.RESTART) else 7)
 
 
 def test_a_status_from_the_future_is_neither_terminal_nor_moved() -> None:

@@ -15,6 +15,7 @@ from fray_layouts.object_keys import AgentKeys, JobKeys
 from fray_layouts.records import AgentRecord, JobLease, JobRecord, Resources, Software
 from fray_layouts.spec import CallableSpec, EntrypointSpec, JobSpec
 from fray_layouts.spec_parsing import parse_spec
+from tests.support.virtual import Cluster
 
 HERE = Software(python="3.11", pythons=["3.11", "3.12", "3.13"])
 BARE = Software(python="3.11")
@@ -84,7 +85,7 @@ def test_a_claimer_leaves_the_job_to_others_that_have_its_python() -> None:
     assert isinstance(claim(record, 1, lease, ChildVerdict.KEEP), JobRecord)
 
 
-async def test_where_nobody_has_its_python_the_job_is_claimed_so_that_it_fails_and_says_so(cluster) -> None:
+async def test_where_nobody_has_its_python_the_job_is_claimed_so_that_it_fails_and_says_so(cluster: Cluster) -> None:
     core = await cluster.core()
     spec = JobSpec(name="j", entrypoint=EntrypointSpec(callable=CallableSpec(pickle="AA==", python="3.12")))
 
@@ -94,10 +95,11 @@ async def test_where_nobody_has_its_python_the_job_is_claimed_so_that_it_fails_a
         return record
 
     first, second = await pending(1), await pending(2)
-    assert isinstance(await try_claim(core, entry_of(first), "a", "h", software=BARE), Claimed)
+    me = AgentRecord(id="a", host="h", pool="default", software=BARE)
+    assert isinstance(await try_claim(core, entry_of(first), "a", "h", me=me), Claimed)
     other = AgentRecord(id="b", host="g", pool="default", software=HERE)
     await core.records.write(AgentKeys.key("b"), AgentRecord, other, None)
-    answer = await try_claim(core, entry_of(second), "a", "h", software=BARE)
+    answer = await try_claim(core, entry_of(second), "a", "h", me=me)
     assert isinstance(answer, NotClaimed)
     assert answer.until is not None
 

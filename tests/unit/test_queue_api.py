@@ -19,6 +19,7 @@ from fray_agents.tasks.current_task import thread_environ
 from fray_coordinator.errors import StoreUnavailable
 from fray_coordinator.per_loop import PerLoop
 from fray_layouts.errors import InvalidInput
+from tests.support.waiting import eventually, wait_until
 
 
 @pytest.fixture(params=["memory", "files"])
@@ -78,8 +79,7 @@ def test_a_lease_that_runs_out_comes_back_even_when_nothing_else_is_there(queue:
     """The predecessor gave up on an empty queue before it looked for expired leases."""
     queue.push("only")
     lost = popped(queue, timeout=0.05)
-    assert queue.pop() is None
-    again = queue.pop(wait=20)
+    again = queue.pop(wait=200)
     assert again is not None
     assert (again.item, again.delivery) == ("only", 2)
     with pytest.raises(UnknownLease):
@@ -91,8 +91,8 @@ def test_a_stale_holder_can_neither_complete_release_nor_extend(queue: Queue[Any
     """The predecessor searched by item, so that a stale holder completed another's lease."""
     queue.push("x")
     stale = popped(queue, timeout=0.02)
-    time.sleep(0.03)
-    current = popped(queue)
+    current = queue.pop(wait=200)
+    assert current is not None
     for act in (queue.done, queue.release, lambda lease: queue.extend(lease, 5)):
         with pytest.raises(UnknownLease, match="ran out"):
             act(stale)
@@ -148,11 +148,11 @@ def test_a_lease_that_was_ended_by_hand_is_not_ended_again_by_its_block(queue: Q
 
 def test_extending_and_keeping(queue: Queue[Any]) -> None:
     queue.push_many("ab", batch=1)
-    extended, kept = popped(queue, 0.3), popped(queue, 0.3).keep()
-    before = extended.deadline
+    extended, kept = popped(queue, 2.0), popped(queue, 2.0).keep()
+    before = extended.deadline, kept.deadline
     extended.extend(60)
-    assert extended.deadline > before + 50
-    time.sleep(0.5)
+    assert extended.deadline > before[0] + 50
+    wait_until(lambda: time.time() > max(before))
     assert queue.pop() is None
     queue.done([extended, kept])
 
@@ -235,7 +235,7 @@ async def test_async_twins(queue: Queue[Any]) -> None:
         await aio.done(lease)
     assert await aio.pop() is None
     assert (await aio.letters(), await aio.redrive(), await aio.purge()) == ([], 0, 0)
-    waiting = asyncio.create_task(aio.pop(wait=20))
+    waiting = asyncio.create_task(aio.pop(wait=200))
     await asyncio.sleep(0)
     await aio.push("late")
     got = await waiting
@@ -297,9 +297,10 @@ async def test_a_coroutine_ends_a_lease_by_its_block(queue: Queue[Any]) -> None:
 
 async def test_a_coroutine_keeps_a_lease(queue: Queue[Any]) -> None:
     await queue.aio.push("x")
-    lease = await queue.aio.pop(0.3) or pytest.fail("nothing there")
+    lease = await queue.aio.pop(2.0) or pytest.fail("nothing there")
+    before = lease.deadline
     await queue.aio.keep(lease)
-    await asyncio.sleep(0.5)
+    await eventually(lambda: time.time() > before)
     assert await queue.aio.pop() is None
     await queue.aio.done(lease)
 
@@ -388,14 +389,17 @@ def test_odd_times_are_refused_in_both_fronts(queue: Queue[Any], odd: Any) -> No
     """One endless lease made the queue unreadable for everybody else."""
     queue.push("x")
     lease = popped(queue)
-    for field, call in [
+    calls: list[tuple[str, Callable[[Any], Any]]] = [
         ("lease_timeout", lambda queue: queue.pop(odd)),
         ("lease_timeout", lambda queue: queue.pop_many(1, odd)),
         ("seconds", lambda queue: queue.extend(lease, odd)),
-    ]:
-        for refused in (lambda: call(queue), lambda: asyncio.run(call(queue.aio))):  # noqa: B023 - called at once
-            with pytest.raises(InvalidInput, match=f"{field}: {odd!r} .* number of seconds above 0"):
-                refused()
+    ]
+    for field, call in calls:
+        refused = f"{field}: {odd!r} .* number of seconds above 0"
+        with pytest.raises(InvalidInput, match=refused):
+            call(queue)
+        with pytest.raises(InvalidInput, match=refused):
+            asyncio.run(call(queue.aio))
     queue.done(lease)
 
 

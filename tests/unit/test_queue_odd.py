@@ -262,7 +262,7 @@ async def test_an_exception_before_a_write_of_the_lease_is_told_and_the_next_wri
     await one.consumer.done([first.id])
 
     async def fails(seconds: float) -> None:
-        del one.queue.core.clock.sleep  # type: ignore[attr-defined]
+        del one.queue.core.clock.sleep
         raise MemoryError
 
     one.queue.core.clock.sleep = fails  # type: ignore[method-assign]

@@ -32,7 +32,7 @@ async def test_what_a_consumer_acknowledged_before_it_died_never_comes_back(clus
     dead, other = await hand(cluster), await hand(cluster)
     await dead.push(*"abc", batch=1)
     leases = await taken(dead, 3)
-    dead.consumer._collector.clear = lambda: asyncio.sleep(0)  # type: ignore[assignment,method-assign]
+    dead.consumer._collector.clear = lambda: asyncio.sleep(0)  # type: ignore[method-assign]
     await dead.consumer.done(leases[:2])
     dead.consumer._maintenance.cancel()  # type: ignore[union-attr]
     await cluster.clock.sleep(70.0)
@@ -77,7 +77,7 @@ async def test_what_old_receipts_say_is_carried_over_before_they_go(cluster: Clu
     dead, other = await hand(cluster), await hand(cluster)
     await dead.push(*"ab", batch=1)
     leases = await taken(dead, 2)
-    dead.consumer._collector.clear = lambda: asyncio.sleep(0)  # type: ignore[assignment,method-assign]
+    dead.consumer._collector.clear = lambda: asyncio.sleep(0)  # type: ignore[method-assign]
     await dead.consumer.done(leases)
     dead.consumer._maintenance.cancel()  # type: ignore[union-attr]
     await cluster.clock.sleep(4000.0)

@@ -128,7 +128,9 @@ async def test_an_idle_agent_asks_for_its_beats_its_doorbell_and_the_repairs_lis
     assert all(key.startswith("agents/") for key in puts)
     assert len(puts) == pytest.approx(settings_beats, abs=2)
     reads = {key for verb, key in asked if verb in ("get", "get_if_changed")}
-    assert reads <= {"pools/default/doorbell", "coordinator/reconciler.json"}
+    assert reads <= {"pools/default/doorbell", "pools/default/plan.json", "coordinator/reconciler.json"}
+    plans = sum(key == "pools/default/plan.json" and verb != "unchanged" for verb, key in asked)
+    assert plans == pytest.approx(settings_beats, abs=10), "one each repair interval"
 
 
 async def test_opening_a_cluster_costs_one_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,7 +95,7 @@ def test_a_small_fleet_drains_its_jobs_in_time_within_the_limits() -> None:
     assert figures["times_ideal"] < 2.0
     assert figures["rejected_per_won"] < 0.5
     assert figures["throttled"] == {}
-    assert figures["requests_per_job"]["deletes"] == 1.0
+    assert 1.0 <= figures["requests_per_job"]["deletes"] < 1.1, "an entry, that seldom two find stale"
     writes = figures["requests_per_second"]["all writes"]["peak"]
     assert figures["peak_of_limit"]["bucket writes"] == round(writes / GCS.writes, 3)
     assert 0 < writes < GCS.writes
@@ -103,10 +103,18 @@ def test_a_small_fleet_drains_its_jobs_in_time_within_the_limits() -> None:
 
 def test_deaths_are_told_after_five_promised_intervals() -> None:
     spread = scale("deaths", "--agents", "12")["detection_seconds"]
-    assert 25.0 <= spread["min"] <= spread["max"] < 45.0
+    assert 20.0 <= spread["min"] <= spread["max"] < 45.0, "the last heartbeat was up to an interval before"
 
 
 def test_a_burst_of_small_submissions_is_taken_as_it_comes_though_all_ring_one_bell() -> None:
     figures = scale("burst", "--agents", "10", "--jobs", "200")
     assert figures["failed_submissions"] == 0
     assert figures["submitted_seconds"] < 60.0
+
+
+def test_a_gang_forms_and_forms_again_though_its_hosts_leave_and_die_and_singles_are_in_its_way() -> None:
+    figures = scale("gang", "--agents", "12", "--gang", "4", "--jobs", "24", "--hints")
+    phases = [figures[phase] for phase in figures if phase.startswith("formed")]
+    assert [phase["running"] for phase in phases] == [4] * 4
+    assert all(phase["throttled"] == {} for phase in phases)
+    assert figures["formed"]["all_after"] < 5.0, "woken at each step"

@@ -12,9 +12,12 @@ from typing import Any
 
 import pytest
 
+from fray.cluster import StorageCluster
 from fray.errors import InvalidInput
-from fray.job_spec import to_spec
+from fray.job_spec import local_spec, to_spec
+from fray.pool import WorkerPool
 from fray.types import (
+    ANY_REGION,
     BinaryEntrypoint,
     DeviceConfig,
     Entrypoint,
@@ -25,7 +28,7 @@ from fray.types import (
     ResourceConfig,
     TpuConfig,
 )
-from fray_layouts.spec import DeviceSpec, JobSpec
+from fray_layouts.spec import DeviceSpec, JobSpec, ResourceSpec
 
 LOCK = threading.Lock()
 
@@ -149,10 +152,17 @@ def test_a_function_of_a_script_may_not_use_what_cannot_be_pickled(monkeypatch: 
         ({"name": "x" * 10_000}, "name: .*10000 characters"),
         ({"resources": ResourceConfig(cpu=-1)}, r"resources.cpu: -1 .*at least 0"),
         ({"resources": ResourceConfig(ram="lots")}, "resources.memory: 'lots' .*512MiB"),
-        ({"resources": ResourceConfig(regions=["eu"])}, "resources.regions: .*pool"),
-        ({"resources": ResourceConfig(zone="eu-1")}, "resources.zone: .*pool"),
+        ({"resources": ResourceConfig(regions="eu")}, "resources.regions: 'eu' .*list of texts"),
+        ({"resources": ResourceConfig(regions=["a/b"])}, "resources.regions"),
+        ({"resources": ResourceConfig(zone="a/b")}, "resources.zone: 'a/b'"),
+        ({"resources": ResourceConfig(labels={"rack": 4})}, "resources.labels"),  # type: ignore[dict-item]
         ({"resources": ResourceConfig(target_cluster="other")}, "resources.target_cluster: .*root"),
-        ({"resources": ResourceConfig(device_alternatives=["v4"])}, "resources.device_alternatives"),
+        ({"resources": ResourceConfig.with_tpu(["v6e-4", "v4-8"])}, "resources.device_alternatives: .*only gangs"),
+        ({"resources": ResourceConfig(device_alternatives=["v4"])}, "resources.device_alternatives: .*name a device"),
+        (
+            {"resources": ResourceConfig(device=TpuConfig("v6e-4"), device_alternatives=["v6e-8"])},
+            "tpu_type: .*v6e-8.*all types must have as many machines",
+        ),
         ({"resources": ResourceConfig(image="debian")}, "resources.image"),
         (
             {"resources": ResourceConfig(container_profile="gvisor")},
@@ -161,13 +171,25 @@ def test_a_function_of_a_script_may_not_use_what_cannot_be_pickled(monkeypatch: 
         ({"max_task_failures": 1}, "max_task_failures: 1 .*max_retries_failure"),
         ({"processes_per_task": 2}, "processes_per_task: 2 "),
         ({"resources": ResourceConfig(device=TpuConfig("v4-8", topology="2x2x1"))}, "resources.device.topology"),
-        ({"resources": ResourceConfig.with_tpu("v4-8", slice_count=2)}, "replicas: 2 "),
-        ({"resources": ResourceConfig.with_tpu("v5litepod-16")}, "resources.device.variant: .*4 hosts"),
-        ({"resources": ResourceConfig(device=TpuConfig("v5p-16"))}, "resources.device.variant: .*2 hosts"),
+        ({"resources": ResourceConfig(device=TpuConfig("v5litepod-17"))}, "tpu_type: 'v5litepod-17' .*v5litepod-16"),
+        (
+            {"resources": ResourceConfig(device=TpuConfig("v9-16"))},
+            "tpu_type: 'v9-16' .*there are v4-16, v5p-16, v5litepod-16, v6e-16 and others",
+        ),
+        ({"replicas": 0}, "replicas: 0 .*at least 1"),
+        ({"replicas": -1}, "replicas: -1 .*at least 1"),
+        ({"replicas": 10**6}, "replicas: 1000000 .*at most 10000"),
+        ({"replicas": "2"}, "replicas: '2' "),
+        ({"replicas": "2", "resources": ResourceConfig.with_tpu("v5litepod-4")}, "replicas: '2' "),
+        ({"replicas": 2, "actor": True}, "replicas: 2 .*group of actors"),
+        ({"replicas": 2, "same": "rack"}, "same: 'rack' .*zone"),
+        (
+            {"replicas": 6, "resources": ResourceConfig(device=TpuConfig("v5litepod-16"))},
+            "replicas: 6 .*a slice of v5litepod-16 is 4 virtual machines.*multiple of 4",
+        ),
         ({"resources": ResourceConfig(device=TpuConfig("v6e-8", count=2))}, "resources.device.count: 2 .*8 chips"),
         ({"resources": ResourceConfig(GpuConfig("h100"), 2)}, "resources.cpu: .*device="),  # type: ignore[arg-type]
         ({"resources": {"cpu": 1}}, "resources: .*ResourceConfig"),
-        ({"replicas": 3}, "replicas: 3 "),
         ({"replicas": 3, "resources": ResourceConfig(replicas=2)}, "replicas: 3 .*resources.replicas says 2"),
         (
             {"replicas": 3, "resources": ResourceConfig.with_tpu("v5litepod-4", slice_count=2)},
@@ -189,7 +211,6 @@ def test_what_cannot_be_honoured_is_refused(fields: dict[str, Any], message: str
     [
         (TpuConfig("v5litepod-4"), 4),
         (TpuConfig("v6e-8", count=1), 8),
-        (TpuConfig("v9-16"), 1),
         (GpuConfig("h100", 2), 2),
         (GpuConfig("h100", 0.5), 0.5),
     ],
@@ -198,3 +219,54 @@ def test_a_job_has_the_chips_that_its_slice_has_on_its_host(device: DeviceConfig
     asked = to_spec(a_request(resources=ResourceConfig(device=device))).resources.device
     assert asked is not None
     assert (asked.variant, asked.count) == (device.variant, count)
+
+
+@pytest.mark.parametrize(
+    ("fields", "replicas", "slices"),
+    [
+        ({}, 1, 0),
+        ({"replicas": 3}, 3, 0),
+        ({"resources": ResourceConfig(replicas=3)}, 3, 0),
+        ({"resources": ResourceConfig(count=3), "replicas": 3}, 3, 0),
+        ({"resources": ResourceConfig.with_tpu("v5litepod-4")}, 1, 1),
+        ({"resources": ResourceConfig.with_tpu("v5litepod-4"), "replicas": 2}, 2, 2),
+        ({"resources": ResourceConfig.with_tpu("v5litepod-16")}, 4, 1),
+        ({"resources": ResourceConfig.with_tpu("v5litepod-16", slice_count=3)}, 12, 3),
+        ({"resources": ResourceConfig(device=TpuConfig("v5p-16"))}, 2, 1),
+        ({"resources": ResourceConfig(device=TpuConfig("v5p-16")), "replicas": 6}, 6, 3),
+    ],
+)
+def test_a_gang_has_a_process_on_each_host_of_its_slices(fields: dict[str, Any], replicas: int, slices: int) -> None:
+    spec = to_spec(a_request(**fields))
+    assert (spec.replicas, spec.slices) == (replicas, slices)
+
+
+def test_where_a_job_may_run_reaches_the_spec() -> None:
+    resources = ResourceConfig.with_tpu(
+        ["v5litepod-16", "v6e-16"], regions=["eu", "us"], zone="eu-1", labels={"rack": "4"}, preemptible=False
+    )
+    spec = to_spec(a_request(resources=resources, spread=True, same="zone"))
+    assert (spec.spread, spec.same) == (True, "zone")
+    asked = spec.resources
+    assert (asked.regions, asked.zone, asked.labels, asked.preemptible) == (["eu", "us"], "eu-1", {"rack": "4"}, False)
+    assert asked.device == DeviceSpec(kind="tpu", variant="v5litepod-16", count=4)
+    assert asked.device_alternatives == ["v6e-16"]
+
+
+def test_any_region_is_no_region() -> None:
+    assert to_spec(a_request(resources=ResourceConfig(regions=["eu", ANY_REGION]))).resources.regions == []
+
+
+def test_a_private_cluster_has_all_replicas_and_nothing_else_of_a_slice() -> None:
+    resources = ResourceConfig.with_tpu("v5litepod-16", slice_count=2, zone="eu-1", labels={"rack": "4"})
+    spec = local_spec(a_request(resources=resources, spread=True, same="zone"))
+    assert (spec.replicas, spec.slices, spec.spread, spec.same) == (8, 0, False, "")
+    assert spec.resources == ResourceSpec(cpu=0)
+
+
+def test_a_worker_of_a_pool_is_no_gang() -> None:
+    cluster = StorageCluster("memory://nowhere")
+    with pytest.raises(InvalidInput, match=r"resources.replicas: 4 .*a worker is one process"):
+        WorkerPool(cluster, resources=ResourceConfig.with_tpu("v5litepod-16"))
+    with pytest.raises(InvalidInput, match=r"resources.replicas: 2 .*a worker is one process"):
+        WorkerPool.attach("name", cluster, resources=ResourceConfig(replicas=2))

@@ -1,6 +1,7 @@
 """What a project's files say about its packages, as far as Fray reads them."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,7 +58,9 @@ def test_a_lock_knows_each_requirement_in_its_version(dependencies: list[str], u
         ({"tool": {"setuptools": {"ext-modules": [{"name": "x"}]}}}, True),
     ],
 )
-def test_a_project_with_compiled_parts_is_known_by_what_builds_it(project, compiled: bool, tmp_path: Path) -> None:
+def test_a_project_with_compiled_parts_is_known_by_what_builds_it(
+    project: dict[str, Any], compiled: bool, tmp_path: Path
+) -> None:
     assert is_compiled(tmp_path, project) == compiled
     (tmp_path / "setup.py").write_text("setup(ext_modules=[Extension('x')])")
     assert is_compiled(tmp_path, project)

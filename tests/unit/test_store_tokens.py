@@ -70,7 +70,7 @@ def metadata(monkeypatch: pytest.MonkeyPatch) -> Iterator[Metadata]:
 
 def credentials(seconds_left: float) -> Any:
     """Those of a virtual machine, with a token that is good for so long."""
-    made = google.auth.compute_engine.Credentials()
+    made = google.auth.compute_engine.Credentials()  # type: ignore[no-untyped-call]
     made.token = "first"
     made.expiry = datetime.datetime.now(datetime.UTC).replace(tzinfo=None) + datetime.timedelta(seconds=seconds_left)
     return made

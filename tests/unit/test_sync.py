@@ -86,10 +86,11 @@ def test_a_resource_is_opened_once_and_again_after_a_failure() -> None:
     with pytest.raises(OSError, match="not yet"):
         sync.run(resource.get())
 
-    async def twice() -> list[int]:
-        return await asyncio.gather(resource.get(), resource.get())
+    async def twice() -> tuple[int, int]:
+        first, second = await asyncio.gather(resource.get(), resource.get())
+        return first, second
 
-    assert sync.run(twice()) == [2, 2]
+    assert sync.run(twice()) == (2, 2)
     assert sync.run(resource.take()) == 2
     assert sync.run(resource.take()) is None
 

@@ -9,7 +9,7 @@ import pytest
 
 from fray_agents.host.network import NetworkSettings
 from fray_agents.tasks.environment import task_environment
-from fray_layouts.records import JobRecord
+from fray_layouts.records import JobRecord, Placement, PlacementMember, SliceMember
 from fray_layouts.spec import EntrypointSpec, EnvironmentSpec, JobSpec, ResourceSpec
 from fray_layouts.spec_parsing import parse_spec
 
@@ -53,3 +53,76 @@ def test_a_job_s_python_is_that_of_its_agent_though_nobody_put_it_on_the_path(mo
     assert variables(PATH="/opt/bin")["PATH"] == "/opt/bin"
     monkeypatch.delenv("PATH")  # as in a unit of systemd that sets none
     assert variables()["PATH"].split(":")[0] == folder
+
+
+def gang(members: list[PlacementMember], **spec: object) -> JobRecord:
+    replicas = sum(len(member.bundles) for member in members)
+    wanted = parse_spec({"name": "g", "entrypoint": {"command": ["true"]}, "replicas": replicas, **spec})
+    return JobRecord(id="g-1", spec=wanted, status="running", placement=Placement(round=1, members=members))
+
+
+def of_replica(job: JobRecord, replica: int) -> dict[str, str]:
+    network = NetworkSettings(advertise="here")
+    env = task_environment(job, "/root", "agent-1", Path("/tmp"), network, {}, replica)
+    return {name: env[name] for name in env if name.startswith(("FRAY_", "JAX_", "TPU_", "MEGASCALE_"))}
+
+
+def test_a_single_job_is_the_only_replica_of_its_own() -> None:
+    job = JobRecord(id="j-1", spec=parse_spec({"name": "j", "entrypoint": {"command": ["true"]}}), status="running")
+    env = of_replica(job, 0)
+    assert (env["FRAY_REPLICA"], env["FRAY_REPLICAS"], env["FRAY_INDEX"]) == ("0", "1", "0")
+    assert (env["FRAY_WORKERS"], env["FRAY_HOST"], env["FRAY_HOSTS"]) == ("here", "0", "1")
+    assert "JAX_PROCESS_ID" not in env
+
+
+def test_the_replicas_of_a_gang_know_one_another() -> None:
+    members = [
+        PlacementMember(agent="b", address="hostb", bundles=[2]),
+        PlacementMember(agent="a", address="fe80::1", bundles=[0, 1], ports={"coordinator": 20001}),
+    ]
+    job = gang(members, environment={"env_vars": {"JAX_PROCESS_ID": "mine"}})
+    first, last = of_replica(job, 0), of_replica(gang(members), 2)
+    assert (last["FRAY_REPLICA"], last["FRAY_REPLICAS"], last["FRAY_INDEX"]) == ("2", "3", "2")
+    assert last["FRAY_WORKERS"] == "fe80::1;fe80::1;hostb"
+    assert (last["FRAY_HOST"], last["FRAY_HOSTS"]) == ("1", "2")
+    assert last["FRAY_COORDINATOR"] == last["JAX_COORDINATOR_ADDRESS"] == "[fe80::1]:20001"
+    assert (last["JAX_NUM_PROCESSES"], last["JAX_PROCESS_ID"]) == ("3", "2")
+    assert first["JAX_PROCESS_ID"] == "mine", "what the job says wins"
+    assert not any(name.startswith(("TPU_", "MEGASCALE_")) for name in last)
+
+
+def slices(count: int) -> JobRecord:
+    """A gang of slices of two hosts."""
+    members = [
+        PlacementMember(
+            agent=f"a{n}",
+            address=f"host{n}",
+            bundles=[n],
+            slice=SliceMember(id=f"s{n // 2}", type="v5litepod-16", index=n % 2, hosts=2),
+            ports={"coordinator": 20001, "megascale": 20002} if n == 0 else {},
+        )
+        for n in range(2 * count)
+    ]
+    device = {"kind": "tpu", "variant": "v5litepod-16", "count": 4}
+    return gang(members, slices=count, resources={"device": device})
+
+
+def test_the_hosts_of_a_slice_have_the_variables_of_tpus() -> None:
+    env = of_replica(slices(1), 1)
+    assert (env["TPU_WORKER_ID"], env["TPU_WORKER_HOSTNAMES"]) == ("1", "host0,host1")
+    assert env["TPU_ACCELERATOR_TYPE"] == "v5litepod-16"
+    assert (env["FRAY_SLICE"], env["FRAY_SLICES"]) == ("0", "1")
+    assert not any(name.startswith("MEGASCALE_") for name in env)
+
+
+def test_several_slices_have_those_that_connect_them() -> None:
+    env = of_replica(slices(2), 3)
+    assert (env["TPU_WORKER_ID"], env["TPU_WORKER_HOSTNAMES"]) == ("1", "host2,host3")
+    assert {name: value for name, value in env.items() if name.startswith("MEGASCALE_")} == {
+        "MEGASCALE_COORDINATOR_ADDRESS": "host0",
+        "MEGASCALE_PORT": "20002",
+        "MEGASCALE_NUM_SLICES": "2",
+        "MEGASCALE_SLICE_ID": "1",
+    }
+    assert (env["FRAY_SLICE"], env["FRAY_SLICES"]) == ("1", "2")
+    assert env["JAX_PROCESS_ID"] == "3", "worker + slice * workers of a slice, as JAX counts on TPUs"

@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -91,6 +92,18 @@ def test_short_forms_of_accelerators() -> None:
     assert ResourceConfig.with_gpu("h100").ram == "16GB"
     tpu = ResourceConfig.with_tpu("v5litepod-16", slice_count=2, ram="8g")
     assert (tpu.device, tpu.replicas, tpu.ram) == (TpuConfig("v5litepod-16"), 8, "8g")
+
+
+@pytest.mark.parametrize("slice_count", [0, 1.5, "2"])
+def test_a_number_of_slices_that_is_none_is_refused(slice_count: Any) -> None:
+    with pytest.raises(InvalidInput, match=r"slice_count: .* ask for at least 1 slice"):
+        ResourceConfig.with_tpu("v5p-16", slice_count)
+
+
+@pytest.mark.parametrize("tpu_type", [None, 16])
+def test_a_type_of_tpu_is_a_text_or_several(tpu_type: Any) -> None:
+    with pytest.raises(InvalidInput, match=r"tpu_type: .* give a type, such as 'v5litepod-16'"):
+        ResourceConfig.with_tpu(tpu_type)
 
 
 def test_chips_and_machines_are_those_of_all_replicas() -> None:
@@ -224,6 +237,6 @@ def test_importing_fray_imports_no_store_and_no_service() -> None:
 def test_the_package_offers_its_names_and_no_others() -> None:
     import fray
 
-    assert {name for name in fray.__all__ if getattr(fray, name) is not None} == set(dir(fray))
+    assert {name for name in vars(fray)["__all__"] if getattr(fray, name) is not None} == set(dir(fray))
     with pytest.raises(AttributeError, match="nonsense"):
-        _ = fray.nonsense
+        _ = fray.nonsense  # type: ignore[attr-defined]

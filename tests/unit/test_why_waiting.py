@@ -22,7 +22,8 @@ def agent(name: str, free: int = 0, **fields: Any) -> AgentRecord:
     """An agent of four cores, of which so many thousandths are free."""
     capacity = Resources(cpu=4000, memory=16 * 10**9)
     left = Resources(cpu=free, memory=16 * 10**9)
-    return AgentRecord(**({"id": name, "host": "h", "pool": "default", "capacity": capacity, "free": left} | fields))
+    base: dict[str, Any] = {"id": name, "host": "h", "pool": "default", "capacity": capacity, "free": left}
+    return AgentRecord(**(base | fields))
 
 
 H100 = {"kind": "gpu", "variant": "H100", "count": 8}

@@ -117,7 +117,7 @@ def test_a_name_may_be_any_bytes(tmp_path: Path) -> None:
 
 
 def test_the_archive_says_nothing_of_times_owners_and_places(tmp_path: Path) -> None:
-    digests = set()
+    digests: set[str] = set()
     for copy in ("one", "two"):
         folder = tmp_path / copy
         write(folder, b__c_py="text", a_py="x" * 5000)

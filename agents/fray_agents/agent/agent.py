@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Coroutine, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -17,25 +17,32 @@ from typing import Any
 from fray_agents.agent import predecessors
 from fray_agents.agent.attempt_runner import AttemptRunner
 from fray_agents.agent.claimer import ClaimCounts, Claimer
+from fray_agents.agent.gang_runner import GangRunner
 from fray_agents.agent.gpu_watch import GpuWatch
 from fray_agents.agent.heartbeat import Heartbeat
+from fray_agents.agent.held import HeldLease
+from fray_agents.agent.hint_sender import nobody_answers
 from fray_agents.agent.job_watch import JobWatch
-from fray_agents.agent.leases import HeldLease, Leases
+from fray_agents.agent.leases import Leases
 from fray_agents.agent.loops import run_until_first_ends
 from fray_agents.agent.membership import Membership
 from fray_agents.agent.overcommit import Overcommit
+from fray_agents.agent.placement_duty import PlacementDuty
 from fray_agents.agent.pool_environments import PoolEnvironments
 from fray_agents.agent.reconciler_duty import ReconcilerDuty
+from fray_agents.agent.replica_runner import ReplicaRunner
 from fray_agents.environments.prepare import Preparer
 from fray_agents.host import agent_lock, directories
 from fray_agents.host.capacity import discover
 from fray_agents.host.network import NetworkSettings
+from fray_agents.host.place import HostPlace
 from fray_agents.host.software import discover_software
 from fray_agents.tasks.handle import StartTask
 from fray_agents.tasks.process_task import RUNNER_TIMEOUT, ProcessTask
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreError, StoreRefused
 from fray_coordinator.jobs import pending_index
+from fray_coordinator.jobs.gang_peers import AskPeer
 from fray_coordinator.persist import persist
 from fray_coordinator.store.disk_room import lack_of_room
 from fray_layouts.object_keys import AgentKeys
@@ -73,10 +80,13 @@ class AgentOptions:
         preload: modules that `run_agent` has prestarted processes import.
         cwd: where tasks start; None: a fresh directory each.
         network: where servers on this host listen and are reached.
+        place: where the host is.
         hint_endpoint: where this agent takes hints; see `fray_agents.agent.hint_listener`.
         overcommits: it is a private cluster's only one; see `fray_agents.agent.overcommit`.
         env_cache: bytes that the host's cache of workspaces and environments may have; None: see `host_cache`.
         rejoins: this process had joined before: it waits until it may join again, also while it is refused.
+        poke: has the agents that take hints there look at their placements.
+        ask_peer: asks the agent that takes hints there whether it lives.
     """
 
     pool: str = "default"
@@ -89,10 +99,13 @@ class AgentOptions:
     preload: Sequence[str] = ()
     cwd: str | None = None
     network: NetworkSettings = NetworkSettings()  # noqa: RUF009  it is frozen
+    place: HostPlace = field(default_factory=HostPlace)
     hint_endpoint: HintEndpoint | None = None
     overcommits: bool = False
     env_cache: int | None = None
     rejoins: bool = False
+    poke: Callable[[Collection[HintEndpoint]], None] = lambda endpoints: None
+    ask_peer: AskPeer = nobody_answers
 
 
 class Agent:
@@ -118,17 +131,22 @@ class Agent:
             preemptible=options.preemptible,
             software=options.software or discover_software(),
             hint_endpoint=options.hint_endpoint,
+            zone=options.place.zone,
+            region=options.place.region,
+            labels=dict(options.place.labels),
+            slice=options.place.slice,
+            places=True,
             **asdict(network),
         )
         self.member = Membership(core, record, Leases(capacity))
-        self._heartbeat = Heartbeat(self.member, self._delete_entries, self.check_jobs)
-        self._claimer = Claimer(self.member, self._take_over)
+        self._heartbeat = Heartbeat(self.member, self._on_listed, self.check_jobs)
+        self._claimer = Claimer(self.member, self._take_over, self._plan_may_be_new)
         self._job_watch = JobWatch(self.member)
-        self._reconciler_duty = ReconcilerDuty(self.member)
+        self._reconciler_duty = ReconcilerDuty(self.member, options.poke)
         self._gpus = GpuWatch(self.member)
         preparer = Preparer(core, options.env_cache)
         self._pool_environments = PoolEnvironments(self.member, preparer, self._work_dir)
-        self._attempt_runner = AttemptRunner(
+        tasks = ReplicaRunner(
             self.member,
             self._work_dir,
             self._lock.fd,
@@ -137,6 +155,16 @@ class Agent:
             preparer,
             network,
             options.cwd,
+        )
+        self._attempt_runner = AttemptRunner(self.member, tasks)
+        self._placements = PlacementDuty(
+            self.member,
+            GangRunner(self.member, tasks, options.ask_peer, self._reconciler_duty.tell_pass),
+            self._room_became_free,
+            self._reconciler_duty.tell_pass,
+            self._spawn,
+            lambda error: self._broken.put_nowait(error),
+            self._claimer.claim,
         )
         self._terminations = 0
         self._gives_up = asyncio.Event()
@@ -183,19 +211,21 @@ class Agent:
         self._terminations += 1
         self.member.leaving = True
         how = "at once" if self._terminations > 1 else f"within {self._options.preemption_grace:g} s"
-        runs = any(lease.phase != HoldingPhase.ENDING for lease in self.member.leases.held.values())
+        leases, placements = self.member.leases.held.values(), self.member.leases.placements.values()
+        runs = any(lease.phase != HoldingPhase.ENDING for lease in leases) or any(held.at_work for held in placements)
         log.info("asked to leave: %s", f"its jobs end {how}" if runs else "no job runs")
         if self._terminations > 1:
             asyncio.get_running_loop().call_later(IMMEDIATE_EXIT_TIMEOUT, self._gives_up.set)
         elif self.member.stored is None:
             self._gives_up.set()
-        for lease in self.member.leases.held.values():
+        for lease in leases:
             if self._terminations > 1:
                 if lease.task is not None:
                     lease.task.kill()
             else:
                 grace = lease.job.record.spec.grace if lease.job else 0.0
                 lease.ask_to_stop(min(grace, self._options.preemption_grace), ExitKind.PREEMPTED)
+        self._placements.leave(self._options.preemption_grace, self._terminations > 1)
         self.member.leases.changed.set()
 
     def look_for_work(self) -> None:
@@ -205,6 +235,13 @@ class Agent:
     def check_jobs(self) -> None:
         """A job that it runs may have been stopped: read their records now."""
         self._spawn(self._job_watch.check())
+        self._placements.look_now()
+
+    def check_placements(self) -> None:
+        """Something about placements has changed: look at them now."""
+        self._reconciler_duty.wake.set()
+        self._placements.plan_rang()
+        self._placements.look_now()
 
     async def _work(self) -> None:
         await persist(self._core, self._heartbeat.register, self._may_not_join)
@@ -214,6 +251,7 @@ class Agent:
             self._heartbeat.watch_mail(),
             self._renew_deadlines(),
             self._job_watch.run(),
+            self._placements.run(),
             self._reconciler_duty.run(),
             self._until_broken(),
         ]
@@ -235,7 +273,7 @@ class Agent:
 
     async def _kill_tasks(self) -> None:
         """Kill what still runs; what could not be put back is reaped by others."""
-        tasks = [lease.task for lease in self.member.leases.held.values() if lease.task is not None]
+        tasks = [task for _, task in self.member.leases.running()]
         for task in tasks:
             task.kill()
         for work in self._background:
@@ -267,7 +305,14 @@ class Agent:
             self.member.leases.changed.set()
             return
         self.member.leases.remove(lease)
+        self._room_became_free()
+
+    def _room_became_free(self) -> None:
         self._claimer.wake.set()
+        self._placements.look_now()
+
+    def _plan_may_be_new(self) -> None:
+        self._placements.plan_rang()
 
     async def _until_broken(self) -> None:
         raise await self._broken.get()
@@ -278,20 +323,19 @@ class Agent:
         while True:
             if trusted != (trusted := self.member.trusts()):
                 log.warning("relies on its leases %s", "again" if trusted else "no longer: no heartbeat was written")
-            leases = self.member.leases.held
-            for lease in leases.values():
-                if lease.task is not None and lease.job is not None:
-                    lease.task.set_deadline(self.member.task_deadline(lease.job.record))
+            running = list(self.member.leases.running())
+            for job, task in running:
+                task.set_deadline(self.member.task_deadline(job))
             self.member.note_room(lack_of_room(self._work_dir))
-            unkilled = {job: lease.task.unkilled for job, lease in leases.items() if lease.task}
             self.member.problems.unkilled = "; ".join(
-                f"SIGKILL does not end processes {pids} of {job}" for job, pids in unkilled.items() if pids
+                f"SIGKILL does not end processes {task.unkilled} of {job.id}" for job, task in running if task.unkilled
             )
             self.member.problems.summary()  # what is new is logged at once, even if no heartbeat gets through
             await self._core.clock.sleep(min(1.0, self._core.settings.beat_interval / 5))
 
-    def _delete_entries(self, holdings: dict[str, Holding]) -> None:
-        """Delete the index entries of what an applied beat lists: they are no longer needed."""
+    def _on_listed(self, holdings: dict[str, Holding]) -> None:
+        """Delete the index entries of what an applied beat lists: they are no longer needed. Tell the pass of votes."""
+        self._placements.on_listed(holdings)
         for job in holdings:
             lease = self.member.leases.held.get(job)
             if (

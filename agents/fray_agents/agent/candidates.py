@@ -8,7 +8,7 @@ comes before it is tried last.
 import heapq
 import math
 from bisect import bisect_left, insort
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from fray_coordinator.protocol.scheduling import HostKind, shortage
@@ -31,6 +31,11 @@ class ShapeQueue:
     def front(self) -> str:
         """The entry that is due first; where only passed ones are left, what sorts behind all entries."""
         return self.keys[self.begin] if self.begin < len(self.keys) else f"~{self.keys[0]}"
+
+    @property
+    def first(self) -> str:
+        """The entry that `draw` takes first."""
+        return self.keys[self.begin] if self.begin < len(self.keys) else self.keys[0]
 
     def draw(self, width: int, random: float) -> str:
         """Take one of the first `width` entries of the front's priority."""
@@ -103,16 +108,24 @@ class Candidates:
         """Try what was put off again, from the next listing on."""
         self._not_before.clear()
 
-    def next(self, free: Resources, now: float, width: int, draw: float) -> PendingKey | None:
+    def next(
+        self,
+        free: Resources,
+        now: float,
+        width: int,
+        draw: float,
+        share: Callable[[str], Resources] | None = None,
+    ) -> PendingKey | None:
         """The entry to try now; None if none fits `free`. It is not given again unless it is put off or listed.
 
         Args:
             now: the storage's time.
             width: K, a hint.
             draw: a random number in [0, 1).
+            share: what an entry may have of what is free, by its key; None: all.
         """
         self._restore_due(now)
-        while queues := self._fitting(free):
+        while queues := self._fitting(free, share):
             first = min(queues, key=lambda queue: queue.front)
             if (entry := PendingKey.parse(first.draw(max(width, 1), draw))) is not None:
                 return entry
@@ -121,8 +134,13 @@ class Candidates:
     def fits(self, free: Resources) -> bool:
         return bool(self._fitting(free))
 
-    def _fitting(self, free: Resources) -> list[ShapeQueue]:
-        return [queue for queue in self._queues.values() if queue.keys and not shortage(queue.shape, free, self.host)]
+    def _fitting(self, free: Resources, share: Callable[[str], Resources] | None = None) -> list[ShapeQueue]:
+        fitting = [
+            queue for queue in self._queues.values() if queue.keys and not shortage(queue.shape, free, self.host)
+        ]
+        if share is None:
+            return fitting
+        return [queue for queue in fitting if not shortage(queue.shape, share(queue.first), self.host)]
 
     def _queue(self, key: str) -> ShapeQueue | None:
         """Where entries go whose names end like this; None if it is no entry."""

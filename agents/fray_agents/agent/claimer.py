@@ -4,9 +4,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+from fray_agents.agent.held import HeldLease, HeldPlacement
 from fray_agents.agent.index_search import IndexSearch
-from fray_agents.agent.leases import HeldLease
+from fray_agents.agent.loops import is_set_within
 from fray_agents.agent.membership import Membership
+from fray_agents.agent.pool_bell import PoolBell
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, StoreRefused
 from fray_coordinator.jobs.claiming import Claimed, NotClaimed, try_claim
@@ -44,20 +46,24 @@ class Claimer:
     Attributes:
         member: the agent's membership.
         on_claimed: takes over a job whose claim was applied.
+        on_ring: called when the pool's doorbell rang.
         counts: of claims so far.
         wake: set to have it poll now.
     """
 
     member: Membership
     on_claimed: Callable[[HeldLease], Awaitable[None]]
+    on_ring: Callable[[], None]
     counts: ClaimCounts = field(default_factory=ClaimCounts)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
+    _bell: PoolBell = field(init=False)
     _search: IndexSearch = field(init=False)
     _pause_intervals: float = 1.0
     _unresolved: set[asyncio.Task[bool]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self._search = IndexSearch(self.member)
+        self._bell = PoolBell(self.member, self.on_ring)
+        self._search = IndexSearch(self.member, self._bell)
 
     @property
     def _core(self) -> Core:
@@ -81,11 +87,8 @@ class Claimer:
             LOCAL_POLL_BACKOFF if self._core.store.local else (*REMOTE_POLL_BACKOFF[:2], self._longest_pause())
         )
         self._pause_intervals = first if worked else min(self._pause_intervals * growth, longest)
-        try:
-            wait = self._core.jittered(self._core.settings.poll_interval * self._pause_intervals)
-            async with asyncio.timeout(wait):  # wait_for may swallow a cancellation that comes with the wake
-                await self.wake.wait()
-        except TimeoutError:
+        wait = self._core.jittered(self._core.settings.poll_interval * self._pause_intervals)
+        if not await is_set_within(self.wake, wait):
             return
         self.wake.clear()
         if self._core.store.local:
@@ -96,25 +99,30 @@ class Claimer:
         return paced_interval(REMOTE_POLL_BACKOFF[2] * poll, self.member.live_agents, DOORBELL_READS_PER_SECOND) / poll
 
     async def _poll(self) -> bool:
-        """Claim what fits now; whether anything was claimed."""
+        """Claim what fits now; whether anything was claimed. Who has no room hears what is to be kept of it, too."""
+        await self._bell.hear()
         if self.member.leases.free().cpu <= 0 and self.member.leases.held:
             return False
         if not await self._search.begin():
             return False
         claimed = 0
-        while self.member.may_claim() and (entry := await self._search.next()) is not None:
-            claimed += await self.claim(entry)
+        while self.member.may_claim() and (found := await self._search.next()) is not None:
+            claimed += await self.claim(found.entry, ends_before=found.ends_before)
         self._search.end()
         return claimed > 0
 
-    async def claim(self, entry: PendingKey) -> bool:
+    async def claim(
+        self, entry: PendingKey, room: HeldPlacement | None = None, ends_before: float | None = None
+    ) -> bool:
         """Try one entry; whether it was claimed, as far as is known soon.
 
         A claim whose outcome is not known is asked for again until it is: it stays listed, but takes no room, and the
         search goes on.
+
+        room: the reservation in whose bundles it is to run; None: the host's own room. ends_before: as in `try_claim`.
         """
-        lease = self.member.leases.add(entry)
-        claim = asyncio.create_task(self._resolve(lease, entry))
+        lease = self.member.leases.add(entry, room)
+        claim = asyncio.create_task(self._resolve(lease, ends_before))
         self._unresolved.add(claim)
         claim.add_done_callback(self._unresolved.discard)
         await asyncio.wait([claim], timeout=CLAIM_WAIT if len(self._unresolved) <= MAX_UNRESOLVED_CLAIMS else None)
@@ -123,21 +131,24 @@ class Claimer:
         lease.idle = True
         return False
 
-    async def _resolve(self, lease: HeldLease, entry: PendingKey) -> bool:
-        answer = await self._claim_until_known(entry)
+    async def _resolve(self, lease: HeldLease, ends_before: float | None) -> bool:
+        entry = lease.entry
+        answer = await self._claim_until_known(entry, ends_before)
         self.counts.rejected += answer.rejections
         if isinstance(answer, Claimed):
             self.counts.won += 1
-            self._search.claimed()
+            if lease.room is None:
+                self._search.claimed()
             lease.job, lease.phase = answer.job, HoldingPhase.RUNNING
             self.member.leases.use_again(lease)
             await self.on_claimed(lease)
             return True
         self.member.leases.remove(lease)
-        self._search.not_claimed(entry, answer.until)
+        if lease.room is None:
+            self._search.not_claimed(entry, answer.until)
         return False
 
-    async def _claim_until_known(self, entry: PendingKey) -> Claimed | NotClaimed:
+    async def _claim_until_known(self, entry: PendingKey, ends_before: float | None) -> Claimed | NotClaimed:
         """What became of the claim, whatever goes wrong on the way: until that is known it stays listed."""
         doing, again, in_doubt = f"claim {entry.job}", False, False
         while True:
@@ -147,7 +158,7 @@ class Claimer:
                 again = True
                 try:
                     me = self.member.record
-                    return await try_claim(self._core, entry, me.id, me.host, in_doubt, me.software)
+                    return await try_claim(self._core, entry, me.id, me.host, in_doubt, me, ends_before)
                 except BadRecord as error:  # one odd object must not keep the agent from all the others
                     return self._given_up(entry, error)
                 except StoreRefused as error:

@@ -4,11 +4,12 @@ import asyncio
 import logging
 import signal
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 
 from fray_agents.agent.agent import Agent, AgentOptions, ExitReason
-from fray_agents.agent.hint_listener import HintListener
+from fray_agents.agent.hint_listener import ClusterKeys, HintListener
+from fray_agents.agent.hint_sender import PlacementHints
+from fray_agents.agent.loops import is_set_within
 from fray_agents.agent.problems import LogThrottle
 from fray_agents.host import task_cgroups
 from fray_agents.host.directories import UntrustedDirectory, is_shortage
@@ -36,7 +37,8 @@ async def run_agent(root: str, options: AgentOptions, on_join: Callable[[str], N
     listener = HintListener(core, options.network) if options.network.inbound else None
     prestarter = Prestarter(options.preload, task_cgroups.claim_prefix())
     endpoint = listener.endpoint if listener else None
-    options = replace(options, start_task=prestarter.start, hint_endpoint=endpoint)
+    hints = PlacementHints(ClusterKeys(core, loop))
+    options = replace(options, start_task=prestarter.start, hint_endpoint=endpoint, poke=hints.send, ask_peer=hints.ask)
     leaving = asyncio.Event()
     agent: Agent | None = None
 
@@ -61,6 +63,7 @@ async def run_agent(root: str, options: AgentOptions, on_join: Callable[[str], N
             log.warning("%s counts as dead for the cluster: this host joins anew", agent.id)
             options = replace(options, rejoins=True)
     finally:
+        hints.close()
         await prestarter.close()
         if listener is not None:
             listener.close()
@@ -77,7 +80,5 @@ async def _created_agent(core: Core, options: AgentOptions, leaving: asyncio.Eve
             if not options.rejoins and not is_shortage(error):
                 raise
             warnings.warn("this host cannot take an agent yet: %s", error)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(core.jittered(RETRY_INTERVAL)):
-                await leaving.wait()
+        await is_set_within(leaving, core.jittered(RETRY_INTERVAL))
     return None

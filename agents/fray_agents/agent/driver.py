@@ -8,8 +8,9 @@ from typing import Protocol
 from weakref import WeakSet
 
 from fray_agents.agent.heartbeat import Heartbeat
-from fray_agents.agent.leases import HeldLease, Leases
-from fray_agents.agent.loops import run_until_first_ends
+from fray_agents.agent.held import HeldLease
+from fray_agents.agent.leases import Leases
+from fray_agents.agent.loops import is_set_within, run_until_first_ends
 from fray_agents.agent.membership import Membership
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, ParentNotRunning, StaleAttempt, StoreError
@@ -104,9 +105,7 @@ class DriverLease:
     async def _watch_job(self) -> None:
         """Read the job's record on mail, and now and then; return once it is not held any more."""
         while self._stored is not None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._core.jittered(self._core.settings.repair_interval)):
-                    await self._mail.wait()
+            await is_set_within(self._mail, self._core.jittered(self._core.settings.repair_interval))
             self._mail.clear()
             with self.member.problems.tolerated("look at its job"):
                 job = record_of(await self._core.records.reread(self._stored))

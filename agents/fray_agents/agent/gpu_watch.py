@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from fray_agents.agent.leases import HeldLease
+from fray_agents.agent.held import HeldTask
 from fray_agents.agent.membership import Membership
 from fray_agents.environments.errors import HostUnfit
 from fray_agents.host.gpus import gpu_names, gpu_variables, gpus_in_trouble
@@ -33,20 +33,20 @@ class GpuWatch:
     def __post_init__(self) -> None:
         self.names = gpu_names(len(self.member.leases.gpus_left()), self.environ)
 
-    def variables(self, lease: HeldLease) -> dict[str, str]:
+    def variables(self, task: HeldTask) -> dict[str, str]:
         """The variables by which the job sees its GPUs and no others; none on a host without GPUs."""
-        return gpu_variables([self.names[place] for place in lease.gpus]) if self.names else {}
+        return gpu_variables([self.names[place] for place in task.gpus]) if self.names else {}
 
-    async def check(self, lease: HeldLease) -> None:
+    async def check(self, task: HeldTask) -> None:
         """Return when nobody else uses the job's GPUs, those aside that it shares with other jobs.
 
         Raises:
             HostUnfit: one is in trouble, and is taken out; or there were none left for the job.
         """
         leases = self.member.leases
-        if self.names and lease.entry.shape.device and not lease.gpus:
+        if self.names and task.shape.device and not task.gpus:
             raise HostUnfit("the GPUs of this host have been given to others, or were taken out")
-        places = {self.names[place]: place for place in lease.gpus if leases.has_alone(lease, place)}
+        places = {self.names[place]: place for place in task.gpus if leases.has_alone(task, place)}
         clock = self.member.core.clock
         give_up_at = clock.boottime() + IDLE_PATIENCE
         while trouble := await gpus_in_trouble(list(places), self.environ):

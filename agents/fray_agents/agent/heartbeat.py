@@ -5,12 +5,12 @@ beat that promises it was found applied, a shorter one from the send on: others 
 What a beat says and what a rejected one means is decided in `fray_coordinator.protocol.heartbeat`.
 """
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from msgspec.structs import replace
 
+from fray_agents.agent.loops import is_set_within
 from fray_agents.agent.membership import Membership
 from fray_coordinator.backoff import backoff
 from fray_coordinator.errors import BadRecord
@@ -67,7 +67,7 @@ class Heartbeat:
         pauses = backoff(MIN_BEAT_SPACING, LONGEST_PAUSE)
         while not self._is_over():
             await self._until_due()
-            if self.member.leaving and self.member.leases.held and self.member.leases.nothing_to_do():
+            if self.member.leaving and self.member.leases.lists_any() and self.member.leases.nothing_to_do():
                 return  # what it could not end stays listed: observers declare this agent dead and put it back
             with self.member.problems.tolerated("beat"):
                 await self._beat()
@@ -81,7 +81,7 @@ class Heartbeat:
         member, core = self.member, self.member.core
         while not self._is_over():
             await core.clock.sleep(core.jittered(self._mail_interval()))
-            if member.stored is not None and (member.leases.held or core.store.local):
+            if member.stored is not None and (member.leases.lists_any() or core.store.local):
                 with member.problems.tolerated("look for mail"):
                     await self._look_for_mail(member.stored)
 
@@ -101,7 +101,7 @@ class Heartbeat:
 
     def _interval(self) -> float:
         member = self.member
-        return heartbeat.beat_interval(bool(member.leases.held), member.live_agents, member.core.settings)
+        return heartbeat.beat_interval(member.leases.lists_any(), member.live_agents, member.core.settings)
 
     async def _until_due(self) -> None:
         member, clock = self.member, self.member.core.clock
@@ -115,10 +115,7 @@ class Heartbeat:
             wait = max(wait, spacing)
             if wait <= 0:
                 return
-            try:
-                async with asyncio.timeout(wait):  # wait_for may swallow a cancellation that comes with the change
-                    await member.leases.changed.wait()
-            except TimeoutError:
+            if not await is_set_within(member.leases.changed, wait):
                 return
 
     async def _beat(self) -> None:

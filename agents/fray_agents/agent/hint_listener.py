@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from fray_agents.agent.hint_sender import ALIVE_HINT, PLACEMENTS_HINT
 from fray_agents.host.network import NetworkSettings
 from fray_agents.rpc.hints import HintServer
 from fray_agents.rpc.wire.key_cache import KeyCache
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
     from fray_agents.agent.agent import Agent
 
 
-SUBMITTED_INTERVAL, STOPPED_INTERVAL = 0.1, 1.0
-"""Seconds between two reads that hints lead to: of the doorbell, one request, and of the records of all held jobs."""
+SUBMITTED_INTERVAL, STOPPED_INTERVAL, PLACEMENTS_INTERVAL = 0.1, 1.0, 0.1
+"""Seconds between two reads that hints lead to: of the doorbell, one request; of the records of all held jobs; of the
+records of owners that form, and of their members."""
 
 
 class HintThrottle:
@@ -63,9 +65,10 @@ class HintListener:
         self._throttles = {
             "submitted": HintThrottle(self._look_for_work, SUBMITTED_INTERVAL),
             "stopped": HintThrottle(self._check_jobs, STOPPED_INTERVAL),
+            PLACEMENTS_HINT: HintThrottle(self._check_placements, PLACEMENTS_INTERVAL),
         }
-        hints = {hint: throttle.ask for hint, throttle in self._throttles.items()}
-        self._server = HintServer(_ClusterKeys(core, asyncio.get_running_loop()), resolved.bind, hints)
+        hints = {hint: throttle.ask for hint, throttle in self._throttles.items()} | {ALIVE_HINT: lambda: None}
+        self._server = HintServer(ClusterKeys(core, asyncio.get_running_loop()), resolved.bind, hints)
         port = self._server.address.rpartition(":")[2]
         self.endpoint = HintEndpoint(address=f"{resolved.advertise}:{port}", nonce=self._server.identity)
 
@@ -88,8 +91,12 @@ class HintListener:
         assert self._agent is not None, "it listens once there is one"
         self._agent.check_jobs()
 
+    def _check_placements(self) -> None:
+        assert self._agent is not None, "it listens once there is one"
+        self._agent.check_placements()
 
-class _ClusterKeys(KeyCache):
+
+class ClusterKeys(KeyCache):
     """The cluster's keys for the server's threads, read in the agent's loop."""
 
     def __init__(self, core: Core, loop: asyncio.AbstractEventLoop) -> None:

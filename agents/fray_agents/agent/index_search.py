@@ -1,8 +1,7 @@
-"""Finds entries of the pending index that fit an agent: the doorbell, listings, and which entry comes next.
+"""Finds entries of the pending index that fit an agent: listings, and which entry comes next.
 
-The doorbell is read often and cheaply, but more rarely in large fleets, where someone always polls soon. The index is
-listed when the bell rang, when what was listed is used up and there is more, and on the repair interval. Behind what
-does not fit, each listing goes on where the last one came to.
+The index is listed when the pool's doorbell rang, when what was listed is used up and there is more, and on the repair
+interval. Behind what does not fit, each listing goes on where the last one came to.
 """
 
 from dataclasses import dataclass, field
@@ -11,12 +10,12 @@ from fray_agents.agent.candidates import STALE, Candidates
 from fray_agents.agent.index_cursor import IndexCursor
 from fray_agents.agent.leases import Leases
 from fray_agents.agent.membership import Membership
+from fray_agents.agent.pool_bell import PoolBell
 from fray_coordinator.core import Core
 from fray_coordinator.protocol.heartbeat import paced_interval
 from fray_coordinator.protocol.scheduling import listing_start
-from fray_coordinator.store.interface import NotModified, Version
 from fray_layouts.index_keys import PendingKey
-from fray_layouts.object_keys import PoolKeys
+from fray_layouts.records import Resources
 
 PAGE_SIZE = 1000
 """Entries of one listing: what S3 and GCS return at most for the price of one request."""
@@ -39,18 +38,34 @@ LISTINGS_PER_SECOND = 50.0
 """Listings that all agents together make at most to repair what a bell that was not heard leaves."""
 
 
+BACKFILL_TRIES = 8
+"""Entries of one poll that are read to see whether they end before their room is wanted: the index does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An entry to try. ends_before: as in `try_claim`."""
+
+    entry: PendingKey
+    ends_before: float | None = None
+
+
 @dataclass(slots=True)
 class IndexSearch:
-    """One agent's search through the index; a poll is a sequence of `begin`, `next`... and `end`."""
+    """One agent's search through the index; a poll is a sequence of `begin`, `next`... and `end`.
+
+    bell: the doorbell of the agent's pool.
+    """
 
     member: Membership
-    _bell: Version | None = None
+    bell: PoolBell
     _candidates: Candidates = field(init=False)
     _cursor: IndexCursor = field(default_factory=IndexCursor)
     _last: str | None = None
     _pages: int = 0
     _at_head: bool = False
     _stale: int = 0
+    _backfills: int = 0
     _listed_at: float | None = None
     _rests_until: float = 0.0
 
@@ -67,28 +82,27 @@ class IndexSearch:
 
     async def begin(self) -> bool:
         """Begin a poll, with a listing if one is due; whether there may be anything to claim."""
-        rang = await self._bell_rang()
         if due := self._repair_is_due():
             self._candidates.forget_put_off()
-        if rang or due:
+        if self.bell.rang_for_jobs or due:
             await self._list()
         elif self._core.clock.boottime() < self._rests_until:
             return False
         elif not self._candidates.untried:
             self._pages = 0
-        self._stale = 0
+        self._stale = self._backfills = 0
         return True
 
-    async def next(self) -> PendingKey | None:
+    async def next(self) -> Candidate | None:
         """The entry to try now; None if none fits what is free, or too many were stale."""
         if self._stale >= 2 * STALE_LIMIT:
             return None
         if self._stale == STALE_LIMIT and self._candidates.untried and self._at_head:
             await self._leave_head()
-        while (entry := self._fitting()) is None and self._last is not None and self._may_list_on():
+        while (candidate := self._fitting()) is None and self._last is not None and self._may_list_on():
             self._pages += 1
             await self._list_on(self._last)
-        return entry
+        return candidate
 
     def end(self) -> None:
         """End a poll: after a fruitless one the next waits for its turn in the fleet, or for a bell."""
@@ -114,18 +128,6 @@ class IndexSearch:
             0.0, requests * self.member.live_agents, per_second
         )
 
-    async def _bell_rang(self) -> bool:
-        """Whether it rang, as far as is known; whoever cannot read it lists on the repair interval all the same."""
-        answer = None
-        with self.member.problems.tolerated("read the doorbell"):
-            answer = await self._core.store.get_if_changed(
-                PoolKeys.doorbell(self.member.record.pool), self._bell, patience=0.0
-            )
-        if answer is None or isinstance(answer, NotModified):
-            return False
-        self._bell = answer.version
-        return True
-
     def _repair_is_due(self) -> bool:
         return self._listed_at is None or self._core.clock.boottime() - self._listed_at >= self._listing_interval()
 
@@ -135,6 +137,7 @@ class IndexSearch:
     async def _list(self) -> None:
         """List the index from its head, or within the pool's slots from it."""
         self._listed_at, self._pages = self._core.clock.boottime(), 1
+        self.bell.rang_for_jobs = False
         self._cursor.begin_round(self._listed_at, self._listing_interval())
         keys = await self._page(None)
         if self._last is not None and not self._cursor.behind(self._leases.free()):
@@ -175,16 +178,38 @@ class IndexSearch:
     def _may_list_on(self) -> bool:
         return self._pages < PAGES_PER_POLL and self._leases.free().cpu > 0
 
-    def _fitting(self) -> PendingKey | None:
-        """A candidate that fits and is not held by this agent.
+    def _fitting(self) -> Candidate | None:
+        """A candidate that fits and is not held by this agent."""
+        while True:
+            candidate, now = self._draw(), self._core.now()
+            lease = self._leases.held.get(candidate.entry.job) if candidate else None
+            if candidate is None or lease is None:
+                return candidate
+            if lease.attempt < candidate.entry.attempt:  # the attempt that is just being put back
+                self._candidates.put_off(candidate.entry, now + self._core.settings.poll_interval)
+
+    def _draw(self) -> Candidate | None:
+        """The candidate to try now, what is kept for others left aside.
 
         The more stale ones were met in a row, the further ahead it searches: others have come this far.
         """
-        while True:
-            free, now, width = self._leases.free(), self._core.now(), max(self.member.pool_slots, 2**self._stale)
+        free, now, width = self._leases.free(), self._core.now(), max(self.member.pool_slots, 2**self._stale)
+        holds = self._leases.holds()
+        if holds:  # in order, for only those that come first go first
+            entry = self._candidates.next(free, now, 1, 0.0, self._share)
+        else:
             entry = self._candidates.next(free, now, width, self._core.rng.random())
-            lease = self._leases.held.get(entry.job) if entry else None
-            if entry is None or lease is None:
-                return entry
-            if lease.attempt < entry.attempt:  # the attempt that is just being put back
-                self._candidates.put_off(entry, now + self._core.settings.poll_interval)
+        if entry is not None or not holds:
+            return Candidate(entry) if entry is not None else None
+        until = min(held.owner.placement.until or 0.0 for held in holds)
+        if until <= now or self._backfills >= BACKFILL_TRIES:
+            return None
+        self._backfills += 1
+        entry = self._candidates.next(free, now, width, self._core.rng.random())
+        return Candidate(entry, until) if entry is not None else None
+
+    def _share(self, key: str) -> Resources:
+        """What the entry may have of what is free, beside owners of placements that come before it."""
+        entry = PendingKey.parse(key)
+        order = (-entry.priority, entry.time, entry.job) if entry is not None else None
+        return self._leases.unheld(order=order)

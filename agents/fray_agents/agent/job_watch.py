@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from fray_agents.agent.leases import HeldLease
+from fray_agents.agent.held import HeldLease
 from fray_agents.agent.membership import Membership
 from fray_coordinator.concurrency import map_concurrently
 from fray_coordinator.errors import BadRecord, StoreError

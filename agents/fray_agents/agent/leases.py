@@ -1,108 +1,47 @@
-"""The jobs that an agent holds, and what they leave free of its host; the heartbeat's holdings come from here."""
+"""What an agent holds of its host and what that leaves free; the heartbeat's holdings come from here."""
 
 import asyncio
-from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from msgspec.structs import replace
 
+from fray_agents.agent.held import HeldBundle, HeldLease, HeldPlacement, HeldTask
 from fray_agents.tasks.handle import TaskHandle
 from fray_coordinator.protocol.gpu_assignment import WHOLE, gpus_for, part_of_each
+from fray_coordinator.protocol.placements.private_pools import room_of_bundles
 from fray_coordinator.protocol.scheduling import HostKind, remaining_after, shortage
-from fray_coordinator.store.records import Stored
-from fray_layouts.index_keys import PendingKey
+from fray_layouts.index_keys import PendingKey, Shape
 from fray_layouts.records import Holding, JobRecord, Resources
-from fray_layouts.states import ExitKind, HoldingPhase
+from fray_layouts.states import ExitKind
 
-
-@dataclass(slots=True, eq=False)
-class HeldLease:
-    """One job that the agent holds, from before its claim is sent until nothing is left to do about it.
-
-    Attributes:
-        entry: the index entry that it was claimed by.
-        attempt: the one that runs; a restart raises it.
-        phase: as in the heartbeat.
-        job: the record as last seen; None while the claim is not resolved.
-        starting: the coroutine that starts its task; a stop cancels it.
-        task: the attempt's task; None before it is started.
-        stop: (grace in seconds, exit kind) of a stop asked for before the task was started.
-        entry_deleted: the index entry was removed since a beat listed this attempt.
-        unhealthy: what the health check saw, once it has failed.
-        idle: it uses nothing of the host: its task has ended and its end cannot be written, or its claim is in doubt.
-        abandoned: its end cannot be written, and the agent leaves: others put it back once the agent is dead.
-        activity: what is done before its task starts, for people; "" for nothing worth telling.
-        gpus: places of the GPUs that its task has among those of the host.
-        ports: the ports that its task has, by their names.
-        resources: what the attempt holds of the host besides its task, let go when it is over.
-        serves: it takes no room because it waits for calls; see `overcommit`.
-    """
-
-    entry: PendingKey
-    phase: str = HoldingPhase.CLAIMING
-    job: Stored[JobRecord] | None = None
-    starting: asyncio.Task[TaskHandle | None] | None = None
-    task: TaskHandle | None = None
-    stop: tuple[float, str] | None = None
-    entry_deleted: bool = False
-    unhealthy: str = ""
-    idle: bool = False
-    abandoned: bool = False
-    serves: bool = False
-    activity: str = ""
-    gpus: tuple[int, ...] = ()
-    ports: Mapping[str, int] = field(default_factory=dict)
-    resources: AsyncExitStack = field(default_factory=AsyncExitStack)
-    attempt: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.attempt = self.entry.attempt
-
-    @property
-    def entry_in_index(self) -> PendingKey | None:
-        """The index entry; None if it was removed."""
-        return None if self.entry_deleted else self.entry
-
-    def ask_to_stop(self, grace: float, why: str) -> None:
-        """Stop the task, or have it not started.
-
-        Args:
-            grace: seconds between SIGTERM and SIGKILL.
-            why: the kind of the attempt's exit.
-        """
-        self.stop = self.stop or (grace, why)
-        if self.task is not None:
-            self.task.stop(grace, why)
-        elif self.starting is not None:
-            self.starting.cancel()
-
-    def restart(self, job: Stored[JobRecord]) -> None:
-        """Go on with the job's next attempt; a stop asked for stands, unless its reason was the last one's health."""
-        self.job, self.attempt, self.phase = job, job.record.attempt, HoldingPhase.RUNNING
-        self.starting, self.task, self.unhealthy, self.activity, self.serves = None, None, "", "", False
-        if self.stop is not None and self.stop[1] == ExitKind.UNHEALTHY:
-            self.stop = None
+OwnerOrder: TypeAlias = tuple[int, float, str]
+"""A place in the total order in which owners and jobs are given room; see `Owner.order`."""
 
 
 @dataclass(slots=True)
 class Leases:
-    """All jobs that the agent holds, by id.
+    """All that the agent holds: jobs by their ids, and bundles by the ids of their owners.
 
     Attributes:
-        changed: set whenever a lease was added, removed or freed.
+        changed: set whenever something was added, removed or freed.
         gpus_out: places of the GPUs that are not to be used now, and why.
     """
 
     capacity: Resources
     held: dict[str, HeldLease] = field(default_factory=dict)
+    placements: dict[str, HeldPlacement] = field(default_factory=dict)
     gpus_out: dict[int, str] = field(default_factory=dict)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def add(self, entry: PendingKey) -> HeldLease:
-        """Reserve what the entry's job needs, before its claim is sent."""
-        gpus = gpus_for(entry.shape, self.gpus_left())
-        lease = self.held[entry.job] = HeldLease(entry, gpus=gpus)
+    def add(self, entry: PendingKey, room: HeldPlacement | None = None) -> HeldLease:
+        """Reserve what the entry's job needs, before its claim is sent.
+
+        room: the reservation in whose bundles it is to run; None: the host's own room.
+        """
+        gpus = gpus_for(entry.shape, self.gpus_left(room))
+        lease = self.held[entry.job] = HeldLease(entry, gpus=gpus, room=room)
         self.changed.set()
         return lease
 
@@ -112,55 +51,147 @@ class Leases:
             del self.held[lease.entry.job]
         self.changed.set()
 
-    def free(self) -> Resources:
-        """What no held job uses; no cores where children run in their parents' room."""
-        left = self.capacity
+    def wish(self, placement: HeldPlacement) -> None:
+        """Keep what becomes free for an owner, until there is room for its bundles."""
+        self.placements[placement.owner.id] = placement
+        self.changed.set()
+
+    def reserve(self, bundles: Sequence[HeldBundle], host: HostKind) -> bool:
+        """Give these bundles of one placement their room, all or none, before a vote is sent; whether there is room."""
+        done: list[HeldBundle] = []
+        for bundle in bundles:
+            gpus = gpus_for(bundle.shape, self.gpus_left(bundle.room))
+            if shortage(bundle.shape, self.free(bundle.room), host) or (_has_gpu(bundle.shape) and not gpus):
+                for taken in done:
+                    taken.taken, taken.gpus = False, ()
+                return False
+            bundle.taken, bundle.gpus = True, gpus
+            done.append(bundle)
+        self.changed.set()
+        return True
+
+    def could_have(self, bundles: Sequence[HeldBundle], host: HostKind) -> bool:
+        """Whether the host would have room for all of these bundles if it had nothing else to do."""
+        room = bundles[0].room
+        left = self.capacity if room is None else _room_of(room, self.capacity.device)
+        if self.gpus_out:
+            left = replace(left, device_count=left.device_count - len(self.gpus_out))
+        for bundle in bundles:
+            if shortage(bundle.shape, left, host):
+                return False
+            left = remaining_after(left, bundle.shape)
+        return True
+
+    def release(self, placement: HeldPlacement) -> None:
+        """Release a placement about which nothing is left to do: its owner moved on, and no process of it is left."""
+        if self.placements.get(placement.owner.id) is placement:
+            del self.placements[placement.owner.id]
+        self.changed.set()
+
+    def tasks(self) -> Iterator[HeldTask]:
+        """All that takes room of the host, or of a reservation, or waits to."""
+        yield from self.held.values()
+        for placement in self.placements.values():
+            yield from placement.bundles
+
+    def running(self) -> Iterator[tuple[JobRecord, TaskHandle]]:
+        """The tasks that were started, each with its job's record."""
         for lease in self.held.values():
-            left = left if lease.idle or lease.serves else remaining_after(left, lease.entry.shape)
+            if lease.task is not None and lease.job is not None:
+                yield lease.job.record, lease.task
+        for placement in self.placements.values():
+            job = placement.record.record
+            for bundle in placement.bundles:
+                if bundle.task is not None and isinstance(job, JobRecord):
+                    yield job, bundle.task
+
+    def free(self, room: HeldPlacement | None = None) -> Resources:
+        """What nobody uses of the host, or of a reservation; no cores where children run in their parents' room."""
+        left = self.capacity if room is None else _room_of(room, self.capacity.device)
+        for task in self._in(room):
+            left = remaining_after(left, task.shape)
         left = replace(left, cpu=max(left.cpu, 0))
-        if not (gpus := self.gpus_left()):
+        if not (gpus := self.gpus_left(room)):
             return left
         shares = sorted(rest for rest in gpus if 0 < rest < WHOLE)
         return replace(left, device_count=gpus.count(WHOLE), device_shares=shares)
 
-    def gpus_left(self) -> list[int]:
-        """Thousandths of each GPU of the host that no held job has; empty if it offers none."""
+    def holds(self, room: HeldPlacement | None = None) -> list[HeldPlacement]:
+        """The owners that wait for room of the host, or of a reservation: what becomes free is kept for them."""
+        return [held for held in self.placements.values() if held.waits and held.bundles[0].room is room]
+
+    def unheld(self, room: HeldPlacement | None = None, order: OwnerOrder | None = None) -> Resources:
+        """What is free and not kept for owners that wait for room.
+
+        order: of a job, as that of owners; it goes before later ones. None: it comes after all.
+        """
+        left = self.free(room)
+        for placement in self.holds(room):
+            for bundle in placement.bundles if order is None or placement.owner.order < order else ():
+                left = left if bundle.taken else remaining_after(left, bundle.shape)
+        return replace(
+            left,
+            cpu=max(left.cpu, 0),
+            memory=max(left.memory, 0),
+            disk=max(left.disk, 0),
+            device_count=max(left.device_count, 0),
+        )
+
+    def gpus_left(self, room: HeldPlacement | None = None) -> list[int]:
+        """Thousandths of each GPU of the host, or of a reservation's bundles, that nobody has; empty if it has none."""
         count = self.capacity.device_count if self.capacity.device.startswith("gpu") else 0
         left = [0 if place in self.gpus_out else WHOLE for place in range(count)]
-        for lease in self.held.values():
-            for place in lease.gpus if not lease.idle else ():
-                left[place] = max(left[place] - part_of_each(lease.entry.shape), 0)
+        if room is not None:
+            left = [0] * count
+            for bundle in room.bundles:
+                for place in bundle.gpus:
+                    left[place] += part_of_each(bundle.shape)
+        for task in self._in(room):
+            for place in task.gpus:
+                left[place] = max(left[place] - part_of_each(task.shape), 0)
         return left
 
-    def has_alone(self, lease: HeldLease, place: int) -> bool:
-        """Whether no other job at work has a part of the GPU."""
-        return not any(place in other.gpus for other in self.held.values() if other is not lease and not other.idle)
+    def _in(self, room: HeldPlacement | None) -> Iterator[HeldTask]:
+        """What takes room of the host, or of a reservation's bundles."""
+        return (task for task in self.tasks() if task.room is room and task.takes_room)
+
+    def has_alone(self, task: HeldTask, place: int) -> bool:
+        """Whether nothing else at work has a part of the GPU."""
+        around = (task, *(task.room.bundles if task.room is not None else ()))
+        return not any(place in other.gpus for other in self.tasks() if other not in around and other.takes_room)
 
     def use_again(self, lease: HeldLease) -> None:
         """Have an idle job use the host again, or be put back unstarted where others have taken its room."""
         if lease.idle:
-            if shortage(lease.entry.shape, self.free(), HostKind()):
+            if shortage(lease.shape, self.free(lease.room), HostKind()):
                 lease.ask_to_stop(0.0, ExitKind.PREEMPTED)
-            lease.gpus = gpus_for(lease.entry.shape, self.gpus_left())
+            lease.gpus = gpus_for(lease.shape, self.gpus_left(lease.room))
         lease.idle = False
+
+    def lists_any(self) -> bool:
+        """Whether the heartbeat lists anything."""
+        return bool(self.held) or any(placement.listed for placement in self.placements.values())
 
     def nothing_to_do(self) -> bool:
         """Whether the agent has ended all that it could."""
-        return all(lease.abandoned for lease in self.held.values())
+        leases = all(lease.abandoned for lease in self.held.values())
+        return leases and all(held.abandoned or not held.listed for held in self.placements.values())
 
     def any_at_work(self) -> bool:
-        return any(not lease.idle for lease in self.held.values())
+        """Whether anything runs, or may be about to."""
+        leases = any(not lease.idle for lease in self.held.values())
+        return leases or any(placement.at_work for placement in self.placements.values())
 
     def holdings(self) -> dict[str, Holding]:
         """What the heartbeat lists."""
-        return {
-            job: Holding(
-                attempt=lease.attempt,
-                phase=lease.phase,
-                usage=lease.task.usage if lease.task else None,
-                activity=lease.activity,
-                ports=dict(lease.ports),
-                gpus=list(lease.gpus),
-            )
-            for job, lease in self.held.items()
-        }
+        listed = {owner: placement.holding() for owner, placement in self.placements.items() if placement.listed}
+        return {job: lease.holding() for job, lease in self.held.items()} | listed
+
+
+def _room_of(placement: HeldPlacement, device: str) -> Resources:
+    """What a reservation's bundles offer to those that run in them."""
+    return room_of_bundles((bundle.shape for bundle in placement.bundles if bundle.taken), device)
+
+
+def _has_gpu(shape: Shape) -> bool:
+    return shape.device.startswith("gpu")

@@ -1,8 +1,17 @@
-"""Runs the loops of an agent, none of which ends by itself while all is well."""
+"""The loops of an agent, none of which ends by itself while all is well, and their pauses."""
 
 import asyncio
 from collections.abc import Coroutine
 from typing import Any
+
+
+async def is_set_within(event: asyncio.Event, seconds: float) -> bool:
+    """Wait until the event is set, for so many seconds at most; whether it is."""
+    try:
+        async with asyncio.timeout(seconds):  # wait_for may swallow a cancellation that comes with the event
+            return await event.wait()
+    except TimeoutError:
+        return False
 
 
 async def run_until_first_ends(*loops: Coroutine[Any, Any, None]) -> None:

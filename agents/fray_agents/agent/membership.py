@@ -10,6 +10,7 @@ from fray_coordinator.protocol import heartbeat
 from fray_coordinator.protocol.scheduling import HostKind, kind_of_host
 from fray_coordinator.store.records import Stored
 from fray_layouts.records import AgentRecord, JobRecord
+from fray_layouts.spec import is_gang
 
 
 @dataclass(slots=True)
@@ -69,9 +70,13 @@ class Membership:
     def trusts(self) -> bool:
         return not self.fenced.is_set() and self.core.clock.boottime() < self.trusted_until
 
+    @property
+    def unfit(self) -> bool:
+        """Whether something is wrong with the agent, so that it must take no work."""
+        return bool(self.problems.unfit or self.problems.disk)
+
     def may_claim(self) -> bool:
-        fit = not self.problems.unfit and not self.problems.disk
-        return self.trusts() and not self.leaving and not self.draining and fit
+        return self.trusts() and not self.leaving and not self.draining and not self.unfit
 
     def note_room(self, lack: str) -> None:
         """Note what the disk of the tasks' directories lacks, "" for nothing; work is taken only while that is all."""
@@ -83,9 +88,10 @@ class Membership:
     def task_deadline(self, job: JobRecord) -> float:
         """Boot time until which the job's task may run if it hears nothing more.
 
-        An actor ends with the trust in its lease, so that its callers do not find two.
+        An actor ends with the trust in its lease, so that its callers do not find two; a gang's replica, so that no two
+        attempts run at once.
         """
-        ends_with_trust = job.spec.actor or self.fenced.is_set()
+        ends_with_trust = job.spec.actor or is_gang(job.spec) or self.fenced.is_set()
         now, settings = self.core.clock.boottime(), self.core.settings
         return heartbeat.task_deadline(now, self.trusted_until, settings, ends_with_trust)
 

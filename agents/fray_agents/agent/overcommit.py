@@ -7,7 +7,7 @@ steps that wait for jobs of their own, servers that wait for calls. On a shared 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from fray_agents.agent.leases import HeldLease
+from fray_agents.agent.held import HeldLease
 from fray_agents.agent.membership import Membership
 from fray_agents.tasks.environment import CHILDREN_MARKER, ENDPOINTS_FILE
 from fray_coordinator.errors import BadRecord

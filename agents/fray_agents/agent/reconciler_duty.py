@@ -1,9 +1,13 @@
 """An agent's share in running the coordinator's pass: whether it runs it, or watches that somebody does."""
 
+import asyncio
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
+from fray_agents.agent.loops import is_set_within
 from fray_agents.agent.membership import Membership
 from fray_coordinator.reconcile.reconciler import Reconciler
+from fray_layouts.records import HintEndpoint
 
 STANDBYS = 50
 """Agents that watch whether the pass is run; that nobody does has a chance of e to the -50."""
@@ -11,15 +15,25 @@ STANDBYS = 50
 
 @dataclass(slots=True)
 class ReconcilerDuty:
-    """Takes part in the pass for one agent, and notes what the pass saw of the cluster in its membership."""
+    """Takes part in the pass for one agent, and notes what the pass saw of the cluster in its membership.
+
+    Attributes:
+        poke: has the agents at these addresses look at their placements.
+        wake: set to have it gather gangs now, if it runs the pass.
+    """
 
     member: Membership
+    poke: Callable[[Collection[HintEndpoint]], None] = lambda endpoints: None
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
     _reconciler: Reconciler = field(init=False)
     _watches: bool = True
     _drawn_until: float = 0.0
 
     def __post_init__(self) -> None:
-        self._reconciler = Reconciler(self.member.core, self.member.id, lambda: self.member.beat)
+        endpoint = self.member.record.hint_endpoint
+        self._reconciler = Reconciler(
+            self.member.core, self.member.id, lambda: self.member.beat, endpoint, lambda told: self.poke(told)
+        )
 
     async def run(self) -> None:
         """Try to run the pass whenever it may be due, for ever."""
@@ -33,9 +47,16 @@ class ReconcilerDuty:
                     wait = max(core.jittered(core.settings.pass_interval) - took, core.settings.poll_interval)
                 else:
                     wait = core.jittered(core.settings.repair_interval)
-                await core.clock.sleep(wait)
+                await self._gather(wait)
         finally:
             self._reconciler.stop()
+
+    def tell_pass(self) -> None:
+        """Have whoever runs the pass look at the members of gangs now, as far as this agent knows who that is."""
+        if self._reconciler.holds_lease:
+            self.wake.set()
+        elif (lease := self._reconciler.lease) is not None and lease.record.hint_endpoint is not None:
+            self.poke([lease.record.hint_endpoint])
 
     async def _try_pass(self) -> None:
         member, reconciler = self.member, self._reconciler
@@ -48,6 +69,20 @@ class ReconcilerDuty:
                     member.pool_slots = reconciler.pool_slots(member.record.pool)
             elif member.leaving and reconciler.holds_lease:
                 await reconciler.resign()
+
+    async def _gather(self, seconds: float) -> None:
+        """Gather the members of gangs until the next pass, in so many seconds, if this agent runs it."""
+        core = self.member.core
+        until = core.clock.boottime() + seconds
+        if not self._reconciler.holds_lease:
+            await core.clock.sleep(seconds)
+        while (rest := until - core.clock.boottime()) > 0:
+            woken = self.wake.is_set()
+            self.wake.clear()
+            with self.member.problems.tolerated("gather the members of gangs"):
+                if self.member.trusts() and not self.member.leaving:
+                    await self._reconciler.schedule_placements(woken)
+            await is_set_within(self.wake, min(rest, core.jittered(core.settings.poll_interval)))
 
     def _is_on_duty(self) -> bool:
         """Whether this agent runs the pass or watches who does; a few of a large fleet do, for a while each."""

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
+from io import FileIO
 from pathlib import Path
 from typing import IO
 
@@ -114,7 +115,8 @@ async def run_uv(
         HostUnfit: it failed for want of something that another host may have.
     """
     screen = Screen(log)
-    leader, follower = pty.openpty()  # uv tells how far it is only to terminals
+    leader, descriptor = pty.openpty()  # uv tells how far it is only to terminals
+    follower = FileIO(descriptor, "w")  # closes once: soon after, another task's pipe has the same number
     try:
         fcntl.ioctl(leader, termios.TIOCSWINSZ, struct.pack("HHHH", 50, _COLUMNS, 0, 0))
         os.set_blocking(leader, False)
@@ -123,14 +125,13 @@ async def run_uv(
         raise HostUnfit(f"uv cannot be run on this host: {error.strerror or error}") from error
     finally:
         os.close(leader)
-        with suppress(OSError):  # it was closed once uv had it
-            os.close(follower)
+        follower.close()
     if code:
         raise failure(list(screen.lines), code)
 
 
 async def _run(
-    command: list[str], screen: Screen, leader: int, follower: int, cwd: Path | None, variables: Mapping[str, str]
+    command: list[str], screen: Screen, leader: int, follower: FileIO, cwd: Path | None, variables: Mapping[str, str]
 ) -> int:
     """Run the command with `follower` as its terminal; its exit code."""
     process = await asyncio.create_subprocess_exec(
@@ -143,7 +144,7 @@ async def _run(
         start_new_session=True,
         preexec_fn=partial(prctl, PR_SET_PDEATHSIG, signal.SIGKILL),
     )
-    os.close(follower)
+    follower.close()
     loop = asyncio.get_running_loop()
 
     def receive() -> None:

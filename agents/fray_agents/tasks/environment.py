@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fray_agents.host.network import NetworkSettings
+from fray_agents.tasks.gang_environment import accelerator_variables, place_variables
 from fray_layouts.records import JobRecord
 from fray_layouts.spec import port_variable
 
@@ -71,9 +72,16 @@ def job_variables(job: JobRecord) -> dict[str, str]:
 
 
 def task_environment(
-    job: JobRecord, root: str, agent: str, directory: Path, network: NetworkSettings, ports: Mapping[str, int]
+    job: JobRecord,
+    root: str,
+    agent: str,
+    directory: Path,
+    network: NetworkSettings,
+    ports: Mapping[str, int],
+    replica: int = 0,
 ) -> dict[str, str]:
-    """A task's environment: threads as many as cores, the agent's own variables, the spec's, FRAY_*; later ones win.
+    """A task's environment: threads as many as cores, the agent's own variables, those that tell JAX of the other
+    replicas, the spec's, FRAY_*; later ones win.
 
     In a container they come on top of the image's.
 
@@ -83,6 +91,7 @@ def task_environment(
     return {
         THREADS_VAR: str(max(1, int(spec.resources.cpu))),
         **(container_environment() if spec.environment.docker_image else inherited_environment()),
+        **accelerator_variables(job, replica),
         **spec.environment.env_vars,
         **spec.environment.secret_env_vars,
         "FRAY_JOB_ID": job.id,
@@ -91,7 +100,7 @@ def task_environment(
         "FRAY_CLUSTER_ADDRESS": root,
         "FRAY_CLUSTER_SPEC": root,
         "FRAY_ATTEMPT": str(job.attempt),
-        "FRAY_REPLICA": "0",
+        **place_variables(job, replica, network.advertise),
         "FRAY_AGENT_ID": agent,
         "FRAY_RESULT": str(directory / "result"),
         TASK_DIR_VAR: str(directory),

@@ -30,7 +30,11 @@ PARTS_AT_ONCE = 4
 
 
 async def upload_logs(
-    core: Core, job: JobRecord, chunks: AsyncIterator[tuple[int, TaskFile]], gives_up: Callable[[StoreError], bool]
+    core: Core,
+    job: JobRecord,
+    replica: int,
+    chunks: AsyncIterator[tuple[int, TaskFile]],
+    gives_up: Callable[[StoreError], bool],
 ) -> int:
     """Upload each sealed chunk under its number and remove the file; returns the number of the last, 0 if none.
 
@@ -41,7 +45,7 @@ async def upload_logs(
     last = 0
     async for number, path in chunks:
         data = path.read_bytes()  # at most a chunk: quicker than a thread
-        key = WorkKeys.log(job.id, job.attempt, 0, number)
+        key = WorkKeys.log(job.id, job.attempt, replica, number)
         try:
             await persist(core, lambda key=key, data=data: core.store.put(key, data, ABSENT), gives_up)  # type: ignore[misc]
         except StoreError as error:
@@ -53,7 +57,7 @@ async def upload_logs(
 
 
 async def upload_result(
-    core: Core, job: JobRecord, file: ResultFile, gives_up: Callable[[StoreError], bool]
+    core: Core, job: JobRecord, replica: int, file: ResultFile, gives_up: Callable[[StoreError], bool]
 ) -> JobResult:
     """Prepare the result as the record holds it; a large one is uploaded as an object of its own first.
 
@@ -65,7 +69,7 @@ async def upload_result(
     """
     if file.size > MAX_INLINE_BYTES:
         data = await asyncio.to_thread(file.path.read_bytes)
-        key = WorkKeys.result(job.id, job.attempt, 0)
+        key = WorkKeys.result(job.id, job.attempt, replica)
         await persist(core, lambda: core.store.put(key, data, ABSENT), gives_up)
         return JobResult(encoding=file.encoding, key=key, size=file.size)
     data = file.path.read_bytes()
@@ -75,7 +79,7 @@ async def upload_result(
 
 
 async def upload_outputs(
-    core: Core, job: JobRecord, task: TaskHandle, gives_up: Callable[[StoreError], bool]
+    core: Core, job: JobRecord, replica: int, task: TaskHandle, gives_up: Callable[[StoreError], bool]
 ) -> KeptOutputs:
     """Upload the files that the task left and the job's `outputs` name, under this attempt; the manifest goes last.
 
@@ -87,7 +91,7 @@ async def upload_outputs(
         StoreError: the store did not take it, and it was given up.
         OSError: the host cannot read them.
     """
-    manifest = WorkKeys.outputs(job.id, job.attempt, 0)
+    manifest = WorkKeys.outputs(job.id, job.attempt, replica)
     found = await asyncio.to_thread(task.find_outputs, job.spec.outputs)
     listed = OutputManifest(left_out=found.left_out)
     parts = enumerate(found.parts(listed), 1)

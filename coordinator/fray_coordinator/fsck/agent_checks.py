@@ -6,7 +6,8 @@ from fray_coordinator.fsck.report import BY_REPAIR, Problem, SuspectedProblem
 from fray_coordinator.fsck.snapshot import Snapshot
 from fray_coordinator.protocol.failure_detection import needs_reaping
 from fray_coordinator.protocol.heartbeat import DEATH_INTERVALS, is_fenced
-from fray_coordinator.protocol.transitions import Status
+from fray_coordinator.protocol.stopping import holders_of
+from fray_coordinator.protocol.transitions import is_waiting
 from fray_layouts.object_keys import AgentKeys, CoordinatorKeys, JobKeys
 from fray_layouts.records import AgentRecord, Holding, JobRecord
 from fray_layouts.states import AgentState, HoldingPhase
@@ -63,14 +64,16 @@ def _cannot_hold(job: JobRecord | None, agent: str, holding: Holding) -> str:
 
     A claim that is not resolved may be about anything; what is over may be listed until the next beat.
     """
-    if holding.phase == HoldingPhase.CLAIMING:
+    if holding.phase in (HoldingPhase.CLAIMING, HoldingPhase.RESERVED, HoldingPhase.REFUSED):
         return ""
+    if job is None and holding.bundles:
+        return ""  # of a reservation, which is no job
     if job is None:
         return "but there is no record of this job"
     if holding.attempt > job.attempt:
         return f"which never was: the job's record says {job.attempt}"
-    if holding.attempt == job.attempt and job.status == Status.PENDING:
+    if holding.attempt == job.attempt and is_waiting(job):
         return "but by its record the job waits to be started"
-    if holding.attempt == job.attempt and job.lease is not None and job.lease.agent != agent:
-        return f"but by its record agent {job.lease.agent} runs it"
+    if holding.attempt == job.attempt and (holders := holders_of(job)) and agent not in holders:
+        return f"but by its record agent {' and '.join(holders[:2])} runs it"
     return ""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from fray_coordinator.fsck.report import BY_HAND
 from fray_layouts.inbox_keys import InboxKeys
-from fray_layouts.index_keys import ChildKey, PendingKey
+from fray_layouts.index_keys import ChildKey, PendingKey, PlacementKey
 from fray_layouts.object_keys import (
     CLUSTER_KEY,
     AgentKeys,
@@ -20,6 +20,7 @@ from fray_layouts.object_keys import (
     JobKeys,
     NameKeys,
     PoolKeys,
+    ReservationKeys,
     SecretKeys,
     WorkKeys,
 )
@@ -34,8 +35,10 @@ from fray_layouts.records import (
     EndpointRecord,
     JobRecord,
     NameRecord,
+    PoolPlan,
     ReconcilerRecord,
     Record,
+    ReservationRecord,
     RpcSecrets,
 )
 
@@ -91,7 +94,13 @@ def _of_queue(key: str) -> Kind | None:
 
 
 def _of_pool(key: str) -> Kind | None:
+    if PoolKeys.parse_plan(key):
+        return PoolPlan
     return AgentPoolRecord if PoolKeys.parse_record(key) else Doorbell if PoolKeys.parse(key) else None
+
+
+def _of_placements(key: str) -> Kind | None:
+    return Doorbell if key == PlacementKey.bell else NameOnly if PlacementKey.parse(key) else None
 
 
 def _of_tasks(key: str) -> Kind | None:
@@ -104,6 +113,7 @@ AREAS = (
     Area(WorkKeys.area, _named(WorkKeys.parse, NameOnly)),
     Area(BlobKeys.area, _named(BlobKeys.parse, NameOnly)),
     Area(PendingKey.area, _named(PendingKey.parse, NameOnly)),
+    Area(PlacementKey.area, _of_placements),
     Area(ChildKey.area, _named(ChildKey.parse, NameOnly)),
     Area(CoordinatorKeys.area, _only(CoordinatorKeys.lease, ReconcilerRecord)),
     Area(PoolKeys.area, _of_pool),
@@ -112,6 +122,7 @@ AREAS = (
     Area(QueueKeys.area, _of_queue),
     Area(TaskKeys.area, _of_tasks),
     Area(EndpointKey.area, _named(EndpointKey.parse, EndpointRecord), versions=True),
+    Area(ReservationKeys.area, _named(ReservationKeys.parse, ReservationRecord), versions=True),
     Area(AgentKeys.area, _named(AgentKeys.parse, AgentRecord), versions=True),
     Area(JobKeys.area, _named(JobKeys.parse, JobRecord), versions=True),
 )
@@ -140,6 +151,11 @@ CONSEQUENCES: dict[Kind, tuple[str, str]] = {
         "write back what it held; who removes it must first end all who use the name, for it is counted anew",
     ),
     EndpointRecord: ("nobody is called there", "remove it and stop the actor's job, or start the actor again"),
+    ReservationRecord: (
+        "nobody gathers, renews or ends this reservation, and its jobs wait",
+        "mend it, or remove it and stop its jobs, which `fray ps` shows",
+    ),
+    PoolPlan: ("it is a hint that costs a delay", "remove it, and the pass writes it anew"),
     Doorbell: ("it is a hint that costs a delay", "whoever rings next makes it anew"),
     AgentPoolRecord: (
         "agents that join this pool build nothing before they claim, and no unneeded blob is removed",

@@ -11,7 +11,16 @@ from itertools import islice
 from fray_coordinator.concurrency import map_noting_problems
 from fray_coordinator.core import Core
 from fray_coordinator.errors import describe_error
-from fray_coordinator.fsck import agent_checks, data_checks, index_checks, job_checks, object_checks, queue_checks
+from fray_coordinator.fsck import (
+    agent_checks,
+    data_checks,
+    gang_checks,
+    index_checks,
+    job_checks,
+    object_checks,
+    placement_checks,
+    queue_checks,
+)
 from fray_coordinator.fsck.report import Problem, SuspectedProblem
 from fray_coordinator.fsck.snapshot import Snapshot, take_snapshot
 from fray_coordinator.reconcile import reaper
@@ -21,7 +30,7 @@ from fray_coordinator.reconcile.repair import Repair
 from fray_coordinator.store.disk_room import FULL_REMEDY, lack_of_room
 from fray_coordinator.store.opening import folder_of_root
 from fray_layouts.inbox_keys import InboxKeys
-from fray_layouts.index_keys import ChildKey, PendingKey
+from fray_layouts.index_keys import ChildKey, PendingKey, PlacementKey
 from fray_layouts.object_keys import (
     AgentKeys,
     BlobKeys,
@@ -30,6 +39,7 @@ from fray_layouts.object_keys import (
     JobKeys,
     NameKeys,
     PoolKeys,
+    ReservationKeys,
     WorkKeys,
 )
 from fray_layouts.queue_keys import QueueKeys, TaskKeys
@@ -45,6 +55,7 @@ CHECKS: tuple[tuple[Callable[[Snapshot], Iterator[SuspectedProblem]], tuple[str,
     (job_checks.uncallable, (BlobKeys.area, JobKeys.area)),
     (job_checks.unheld, (JobKeys.area,)),
     (job_checks.running, (PendingKey.area, AgentKeys.area, JobKeys.area)),
+    (gang_checks.running, (WorkKeys.area, AgentKeys.area, JobKeys.area)),
     (job_checks.families, (JobKeys.area,)),
     (job_checks.results, (WorkKeys.area, JobKeys.area)),
     (agent_checks.agents, (AgentKeys.area, JobKeys.area)),
@@ -52,6 +63,8 @@ CHECKS: tuple[tuple[Callable[[Snapshot], Iterator[SuspectedProblem]], tuple[str,
     (object_checks.drops, (InboxKeys.area, CoordinatorKeys.area, AgentKeys.area)),
     (index_checks.entries, (PendingKey.area, AgentKeys.area, JobKeys.area)),
     (index_checks.children, (ChildKey.area, JobKeys.area)),
+    (placement_checks.ungathered, (PlacementKey.area, JobKeys.area)),
+    (placement_checks.owner_entries, (PlacementKey.area, ReservationKeys.area, JobKeys.area)),
     (data_checks.work, (WorkKeys.area, JobKeys.area)),
     (data_checks.logs, (WorkKeys.area, JobKeys.area)),
     (data_checks.blobs, (BlobKeys.area, PoolKeys.area, JobKeys.area)),

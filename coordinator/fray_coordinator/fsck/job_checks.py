@@ -11,7 +11,7 @@ from fray_coordinator.protocol.transitions import Status, is_terminal
 from fray_layouts.index_keys import PendingKey
 from fray_layouts.object_keys import AgentKeys, BlobKeys, JobKeys, WorkKeys
 from fray_layouts.records import AgentRecord, JobRecord, KeptOutputs
-from fray_layouts.spec import blobs_of
+from fray_layouts.spec import blobs_of, is_gang
 
 
 def unentered(seen: Snapshot) -> Iterator[SuspectedProblem]:
@@ -62,7 +62,7 @@ def _again(job: JobRecord) -> str:
 def unheld(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """Jobs that run by their records, which do not say where. No rule gives a lease back; only a stop needs none."""
     for job in seen.jobs.values():
-        if job.status == Status.RUNNING and job.lease is None:
+        if job.status == Status.RUNNING and job.lease is None and not is_gang(job.spec):
             key = JobKeys.key(job.id)
             what = (
                 "by its record it runs, but the record names no agent: none can finish it, and none will start it again"

@@ -15,7 +15,14 @@ from fray_coordinator.reconcile.reconciler import MAX_LISTED_PER_SECOND
 from fray_coordinator.store.interface import Listed, Object
 from fray_coordinator.store.records import Stored
 from fray_layouts.object_keys import AgentKeys, CoordinatorKeys, EndpointKey, JobKeys
-from fray_layouts.records import AgentRecord, ClusterSettings, EndpointRecord, JobRecord, ReconcilerRecord
+from fray_layouts.records import (
+    AgentRecord,
+    ClusterSettings,
+    EndpointRecord,
+    JobRecord,
+    ReconcilerRecord,
+    ReservationRecord,
+)
 from fray_layouts.states import AgentState
 
 MAX_REPAIR_INTERVALS = 2
@@ -39,7 +46,7 @@ class Snapshot:
         unlisted: by area, why its objects are not known; "/" stands for other objects right under the root.
         drops: by key, the files in the inbox.
         stored: by key, every record that was read.
-        jobs, agents: by id.
+        jobs, agents, reservations: by id.
         unreadable: by key, why.
         misplaced: by key, the one under which the record there belongs.
     """
@@ -55,6 +62,7 @@ class Snapshot:
     stored: dict[str, Stored[Any]] = field(default_factory=dict)
     jobs: dict[str, JobRecord] = field(default_factory=dict)
     agents: dict[str, AgentRecord] = field(default_factory=dict)
+    reservations: dict[str, ReservationRecord] = field(default_factory=dict)
     unreadable: dict[str, str] = field(default_factory=dict)
     misplaced: dict[str, str] = field(default_factory=dict)
 
@@ -114,6 +122,8 @@ class Snapshot:
             self.jobs[stored.record.id] = stored.record
         elif isinstance(stored.record, AgentRecord):
             self.agents[stored.record.id] = with_bounded_interval(stored.record, self.settings)
+        elif isinstance(stored.record, ReservationRecord):
+            self.reservations[stored.record.id] = stored.record
 
 
 async def take_snapshot(core: Core, before: Snapshot | None = None) -> Snapshot:

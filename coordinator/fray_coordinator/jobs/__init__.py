@@ -4,5 +4,7 @@ Submitters and clients call `submission`, `waiting`, `logs`, `lookup` and `stopp
 `commit` for the jobs that it runs; the reconciler calls `cascade` and `pending_index`. Before there is
 a job, agents and people call `pool_environments`. Decisions are in the modules of the same names in `protocol`.
 
+A gang's life differs: `placement_index` is its index, and `gang_exits`, `gang_peers` and `gang_commit` are its end.
+
 To read: `submission`, `pending_index`, `claiming`, `commit`, `stopping`, `cascade`, then the rest.
 """

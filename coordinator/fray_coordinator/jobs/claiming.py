@@ -10,11 +10,12 @@ from fray_coordinator.jobs.lookup import live_agents, read_agents
 from fray_coordinator.protocol.cascade import ChildVerdict
 from fray_coordinator.protocol.claiming import Skip, claim, holds_attempt
 from fray_coordinator.protocol.pythons import python_shortage, some_other_has_python
+from fray_coordinator.protocol.scheduling import elsewhere
 from fray_coordinator.protocol.transitions import is_terminal
 from fray_coordinator.store.records import Stored
 from fray_layouts.index_keys import PendingKey
 from fray_layouts.object_keys import JobKeys
-from fray_layouts.records import JobLease, JobRecord, Software
+from fray_layouts.records import AgentRecord, JobLease, JobRecord
 from fray_layouts.spec import JobSpec
 
 RECORD_ARRIVAL_SECONDS = 10.0
@@ -45,14 +46,21 @@ class NotClaimed:
 
 
 async def try_claim(
-    core: Core, entry: PendingKey, agent: str, host: str, in_doubt: bool = False, software: Software | None = None
+    core: Core,
+    entry: PendingKey,
+    agent: str,
+    host: str,
+    in_doubt: bool = False,
+    me: AgentRecord | None = None,
+    ends_before: float | None = None,
 ) -> Claimed | NotClaimed:
     """Claim the attempt that the entry names.
 
     Args:
         agent, host: who claims.
         in_doubt: an earlier call for this entry ended in `StoreUnavailable`, so its write may still land.
-        software: of the claimer's host; None: it is not known.
+        me: the claimer's record; None: it may run whatever fits it.
+        ends_before: as in `claim`.
 
     Raises:
         BadRecord: the job's record or its parent's cannot be read, or is not answered for while others are.
@@ -71,8 +79,9 @@ async def try_claim(
         if holds_attempt(current.record, entry.attempt, agent):
             return Claimed(current, rejections)
         lease = JobLease(agent=agent, host=host, since=core.now())
-        for_others = await _is_for_others(core, current.record.spec, software)
-        wanted = claim(current.record, entry.attempt, lease, await _verdict(core, current, in_doubt), for_others)
+        for_others = await _is_for_others(core, current.record.spec, me)
+        family = await _verdict(core, current, in_doubt)
+        wanted = claim(current.record, entry.attempt, lease, family, for_others, ends_before)
         if isinstance(wanted, Skip):
             if fenced or wanted.until is None:
                 return NotClaimed(wanted.until, rejections)
@@ -85,9 +94,13 @@ async def try_claim(
         current = written.stored
 
 
-async def _is_for_others(core: Core, spec: JobSpec, software: Software | None) -> bool:
-    """Whether the claimer has no Python for the job, but another live agent of its pool has."""
-    if software is None or not python_shortage(spec, software):
+async def _is_for_others(core: Core, spec: JobSpec, me: AgentRecord | None) -> bool:
+    """Whether the claimer is not where the job must be, or has no Python for it and a live agent of its pool has."""
+    if me is None:
+        return False
+    if elsewhere(spec.resources, me):
+        return True
+    if not python_shortage(spec, me.software):
         return False
     live = live_agents(await read_agents(core, {}), core.now())
     return some_other_has_python(spec, (other.software for other in live if other.pool == spec.pool))

@@ -1,4 +1,4 @@
-"""The doorbell of a pool: a hint that its pending index changed. A ring that is lost costs latency only.
+"""The doorbells of pools, and the bell of placements: hints that an index changed. A ring that is lost costs latency.
 
 Buckets take one write of a name a second, and many may ring at once. Whoever is refused looks at the bell: if somebody
 else has rung since, that ring is as good as one's own, for whoever hears it lists the index afterwards.
@@ -17,29 +17,34 @@ RING_RETRY_SECONDS = 1.0
 
 
 async def ring(core: Core, pool: str) -> None:
-    """Change the doorbell's version, or see that somebody else did; without a read unless the ring comes too soon.
+    """Ring the doorbell of a pool, as `ring_bell` does."""
+    await ring_bell(core, PoolKeys.doorbell(pool))
+
+
+async def ring_bell(core: Core, key: str) -> None:
+    """Change a bell's version, or see that somebody else did; without a read unless the ring comes too soon.
 
     Who has no right to ring, or finds something that is no doorbell, leaves it at that: the index is listed anyway.
     Raises StoreUnavailable: neither came about for as long as the store is given.
     """
     with suppress(StoreRefused, BadRecord):
-        await _ring_until_seen(core, pool)
+        await _ring_until_seen(core, key)
 
 
-async def _ring_until_seen(core: Core, pool: str) -> None:
+async def _ring_until_seen(core: Core, key: str) -> None:
     begun, seen = core.clock.boottime(), ""
     while True:
         try:
-            return await _ring_once(core, pool)
+            return await _ring_once(core, key)
         except StoreUnavailable:
             if core.clock.boottime() - begun > core.store.patience:
                 raise
-        bell = await core.store.get(PoolKeys.doorbell(pool))
+        bell = await core.store.get(key)
         if bell is not None and bell.version != seen != "":
             return None
         seen = bell.version if bell is not None else ""
         await core.clock.sleep(core.jittered(RING_RETRY_SECONDS))
 
 
-async def _ring_once(core: Core, pool: str) -> None:
-    await core.records.put(PoolKeys.doorbell(pool), Doorbell(rung_at=core.now()), ANY, patience=0.0)
+async def _ring_once(core: Core, key: str) -> None:
+    await core.records.put(key, Doorbell(rung_at=core.now()), ANY, patience=0.0)

@@ -1,17 +1,24 @@
-"""Reading and following the logs of jobs. Followers ask for the next chunk number and never list."""
+"""Reading and following the logs of jobs. Followers ask for the next chunk number and never list.
 
+Each replica of a gang has a log of its own; read together they are merged by the lines' times.
+"""
+
+import heapq
 import math
 import re
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from dataclasses import dataclass
 
+from fray_coordinator.concurrency import MAX_CONCURRENT_FOR_PEOPLE, map_concurrently
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord
+from fray_coordinator.jobs.lookup import check_replica
 from fray_coordinator.jobs.waiting import ActivityReports, PollBackoff, WaitingReasons, WatchedJobs
-from fray_coordinator.protocol.transitions import Status, is_terminal
+from fray_coordinator.protocol.transitions import is_terminal, is_waiting
 from fray_layouts.object_keys import WorkKeys
 from fray_layouts.records import JobRecord
+from fray_layouts.spec import is_gang
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,24 +40,59 @@ class LogLine:
     complete: bool
 
 
-@dataclass(slots=True)
 class LogCursor:
     """A reader's place in a job's log, which goes through all attempts from `attempt` on.
+
+    Args:
+        job: whose log it is.
+        replica: of a gang, the one that is read; None reads all.
+
+    Attributes:
+        has_read: whether any chunk was found.
+    """
+
+    def __init__(self, core: Core, job: JobRecord, attempt: int = 1, replica: int | None = None) -> None:
+        self._replicas = [_ReplicaCursor(core, each, attempt) for each in _chosen(job, replica)]
+
+    @property
+    def has_read(self) -> bool:
+        return any(cursor.number > 1 for cursor in self._replicas)
+
+    async def next_chunk(self, job: JobRecord) -> list[LogLine] | None:
+        """Read the next chunk, of each replica; None if none is there by what `job`, its record as last read, says.
+
+        Raises BadRecord: one is not in the log format.
+        """
+        found = await map_concurrently(self._replicas, lambda cursor: cursor.next_chunk(job), MAX_CONCURRENT_FOR_PEOPLE)
+        chunks = [chunk for chunk in found if chunk is not None]
+        return _merged(chunks) if chunks else None
+
+    async def skip_to_last(self, job: JobRecord) -> bool:
+        """Go to the last chunks of this attempt that are stored by now; whether any was passed over.
+
+        Costs one list for each replica.
+        """
+        skipped = await map_concurrently(
+            self._replicas, lambda cursor: cursor.skip_to_last(job), MAX_CONCURRENT_FOR_PEOPLE
+        )
+        return any(skipped)
+
+
+@dataclass(slots=True)
+class _ReplicaCursor:
+    """A reader's place in the log of one replica.
 
     Attributes:
         attempt, number: of the chunk to read next.
     """
 
     core: Core
-    attempt: int = 1
+    replica: int
+    attempt: int
     number: int = 1
 
     async def next_chunk(self, job: JobRecord) -> list[LogLine] | None:
-        """Read the next chunk; None if none is there by what `job`, its record as last read, says.
-
-        Raises BadRecord: it is not in the log format.
-        """
-        while (chunk := await _chunk(self.core, job, self.attempt, self.number)) is None:
+        while (chunk := await _chunk(self.core, job, self.attempt, self.replica, self.number)) is None:
             if self.attempt >= job.attempt:
                 return None
             self.attempt, self.number = self.attempt + 1, 1
@@ -58,31 +100,51 @@ class LogCursor:
         return chunk
 
     async def skip_to_last(self, job: JobRecord) -> bool:
-        """Go to the last chunk of this attempt that is stored by now; whether any was passed over. Costs one list."""
-        prefix = WorkKeys.log_prefix(job.id, self.attempt, 0)
-        rows = await self.core.store.list(prefix, after=WorkKeys.log(job.id, self.attempt, 0, self.number))
+        prefix = WorkKeys.log_prefix(job.id, self.attempt, self.replica)
+        after = WorkKeys.log(job.id, self.attempt, self.replica, self.number)
+        rows = await self.core.store.list(prefix, after=after)
         numbers = [number for row in rows if (number := WorkKeys.parse_log(row.key)) is not None]
         self.number = max([self.number, *numbers])
         return bool(numbers)
 
 
+def _chosen(job: JobRecord, replica: int | None) -> Iterable[int]:
+    """The replicas whose logs are read. Raises InvalidInput: there is no such one."""
+    if replica is None:
+        return range(job.spec.replicas)
+    check_replica(job, replica)
+    return [replica]
+
+
+def _merged(chunks: list[list[LogLine]]) -> list[LogLine]:
+    """The lines of several replicas by time; those of each stay in order."""
+    return list(heapq.merge(*chunks, key=lambda line: line.time))
+
+
 async def follow_chunks(
-    core: Core, job_id: str, on_waiting: Callable[[JobRecord, str], None] | None = None
+    core: Core,
+    job_id: str,
+    on_waiting: Callable[[JobRecord, str], None] | None = None,
+    replica: int | None = None,
 ) -> AsyncGenerator[list[LogLine], None]:
     """The job's log, a chunk at a time, through all its attempts until the job has ended and all is read.
 
     Args:
         on_waiting: gets a job whose task does not start, and why, or what its agent does for it.
+        replica: of a gang, the only one whose log is read.
 
     Raises:
         JobNotFound, JobGone: as `wait_for`.
+        InvalidInput: there is no such replica.
     """
     watched, pace, reasons = WatchedJobs(core, [job_id]), PollBackoff(core), WaitingReasons(core)
-    activity, cursor = ActivityReports(core), LogCursor(core)
+    activity = ActivityReports(core)
+    cursor: LogCursor | None = None
     while True:
         if await watched.poll():
             pace.reset()
         job = watched.known[job_id].record
+        cursor = cursor or LogCursor(core, job, replica=replica)
         while (chunk := await cursor.next_chunk(job)) is not None:
             yield chunk
             pace.reset()
@@ -90,32 +152,51 @@ async def follow_chunks(
             return
         if on_waiting is not None and (why := await reasons.update([job])):
             on_waiting(job, why)
-        if on_waiting is not None and cursor.number == 1 and (doing := await activity.update(job)):
+        if on_waiting is not None and not cursor.has_read and (doing := await activity.update(job)):
             on_waiting(job, doing)
         await pace.sleep()
 
 
-async def read_logs(core: Core, job: JobRecord, max_lines: int | None = None) -> list[LogLine]:
+async def read_logs(
+    core: Core, job: JobRecord, max_lines: int | None = None, replica: int | None = None
+) -> list[LogLine]:
     """The output of the current attempt (the last, if the job has ended) so far; at most its last `max_lines`.
 
     Of an attempt that has not begun there is none: then it is that of the last one before which printed anything.
+
+    Args:
+        replica: of a gang, the only one whose log is read.
+
+    Raises:
+        InvalidInput: there is no such replica.
     """
-    lines = await _read_attempt(core, job, job.attempt, max_lines)
+    replicas = _chosen(job, replica)
+    lines = await _read_attempt(core, job, job.attempt, replicas, max_lines)
     if lines or (job.started_at is not None and job.not_before <= core.now()):
         return lines
     for past in reversed(job.history):
-        if lines := await _read_attempt(core, job, past.attempt, max_lines):
+        if lines := await _read_attempt(core, job, past.attempt, replicas, max_lines):
             break
     return lines
 
 
-async def _read_attempt(core: Core, job: JobRecord, attempt: int, max_lines: int | None) -> list[LogLine]:
+async def _read_attempt(
+    core: Core, job: JobRecord, attempt: int, replicas: Iterable[int], max_lines: int | None
+) -> list[LogLine]:
+    found = await map_concurrently(
+        replicas, lambda replica: _read_replica(core, job, attempt, replica, max_lines), MAX_CONCURRENT_FOR_PEOPLE
+    )
+    lines = _merged(found)
+    return lines if max_lines is None else lines[max(len(lines) - max_lines, 0) :]
+
+
+async def _read_replica(core: Core, job: JobRecord, attempt: int, replica: int, max_lines: int | None) -> list[LogLine]:
     count = _chunks_written(job, attempt)
     if max_lines is not None and count != math.inf:
         return await _read_tail(core, job, attempt, int(count), max_lines)
     lines: deque[LogLine] = deque(maxlen=max_lines)
     number = 1
-    while (chunk := await _chunk(core, job, attempt, number)) is not None:
+    while (chunk := await _chunk(core, job, attempt, replica, number)) is not None:
         lines.extend(chunk)
         number += 1
     return list(lines)
@@ -126,21 +207,21 @@ async def _read_tail(core: Core, job: JobRecord, attempt: int, count: int, max_l
     for number in range(count, 0, -1):
         if len(lines) >= max_lines:
             break
-        if (chunk := await _chunk(core, job, attempt, number)) is None:
+        if (chunk := await _chunk(core, job, attempt, 0, number)) is None:
             break  # it was removed, and what is before it too
         lines = [*chunk, *lines]
-    return lines[max(len(lines) - max_lines, 0) :]
+    return lines
 
 
-async def _chunk(core: Core, job: JobRecord, attempt: int, number: int) -> list[LogLine] | None:
+async def _chunk(core: Core, job: JobRecord, attempt: int, replica: int, number: int) -> list[LogLine] | None:
     """One chunk of an attempt; None if it is not there, or cannot be there by what `job` says."""
     if number > _chunks_written(job, attempt):
         return None
-    key = WorkKeys.log(job.id, attempt, 0, number)
+    key = WorkKeys.log(job.id, attempt, replica, number)
     found = await core.store.get(key)
     if found is None:
         return None
-    return [_parse(key, line, attempt, 0) for line in found.data.removesuffix(b"\n").split(b"\n")]
+    return [_parse(key, line, attempt, replica) for line in found.data.removesuffix(b"\n").split(b"\n")]
 
 
 _LINE = re.compile(rb"([0-9TZ:.-]+) (stdout|stderr) ([FP]) (.*)", re.DOTALL)
@@ -155,9 +236,12 @@ def _parse(key: str, line: bytes, attempt: int, replica: int) -> LogLine:
 
 
 def _chunks_written(job: JobRecord, attempt: int) -> float:
-    """The most chunks that an attempt can have: its exit's number once it has ended, none before it runs."""
+    """The most chunks that an attempt can have: its exit's number once it has ended, none before it runs.
+
+    Of a gang, whose end is that of one replica, it is not known.
+    """
     past = {earlier.attempt: earlier.exit for earlier in job.history}
     end = job.exit if attempt == job.attempt else past.get(attempt)
-    if attempt == job.attempt and job.status in (Status.PENDING, Status.UNADMITTED):
+    if attempt == job.attempt and is_waiting(job):
         return 0
-    return math.inf if end is None or end.log_chunks is None else end.log_chunks
+    return math.inf if end is None or end.log_chunks is None or is_gang(job.spec) else end.log_chunks

@@ -12,11 +12,14 @@ from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, JobNotFound
 from fray_coordinator.jobs.mailbox import post_mail
 from fray_coordinator.protocol.heartbeat import DEATH_INTERVALS, with_bounded_interval
+from fray_coordinator.protocol.placements.owners import GANG
+from fray_coordinator.protocol.stopping import holders_of
 from fray_coordinator.store.records import Stored, record_of
 from fray_layouts.errors import InvalidInput
-from fray_layouts.index_keys import PendingKey
-from fray_layouts.object_keys import AgentKeys, JobIds, JobKeys
-from fray_layouts.records import AgentRecord, JobRecord, ResourceUsage
+from fray_layouts.index_keys import PendingKey, PlacementKey
+from fray_layouts.object_keys import AgentKeys, JobIds, JobKeys, ReservationKeys
+from fray_layouts.records import AgentRecord, JobRecord, ReservationRecord, ResourceUsage, total_usage
+from fray_layouts.spec import is_gang
 from fray_layouts.states import AgentState
 
 _MAX_SHOWN = 5
@@ -29,6 +32,11 @@ async def read_job(core: Core, job_id: str) -> Stored[JobRecord]:
     if found is None:
         raise _job_not_found(core, job_id)
     return found
+
+
+async def find_reservation(core: Core, reservation: str) -> ReservationRecord | None:
+    """The record of a reservation or a launch group; None if there is none. Raises BadRecord: it cannot be read."""
+    return record_of(await core.records.read(ReservationKeys.key(reservation), ReservationRecord, one_of_many=True))
 
 
 async def find_job(core: Core, text: str) -> Stored[JobRecord]:
@@ -60,9 +68,10 @@ async def all_jobs(core: Core, problems: dict[str, str]) -> list[JobRecord]:
 
 
 async def active_jobs(core: Core, agents: Iterable[AgentRecord], problems: dict[str, str]) -> list[JobRecord]:
-    """The jobs that wait or run, found by the index and by what agents hold: finished ones cost nothing."""
-    entries = [PendingKey.parse(row.key) for row in await core.store.list(PendingKey.area)]
-    ids = {entry.job for entry in entries if entry}
+    """The jobs that wait or run, found by the indexes and by what agents hold: finished ones cost nothing."""
+    pending = [PendingKey.parse(row.key) for row in await core.store.list(PendingKey.area)]
+    owners = [PlacementKey.parse(row.key) for row in await core.store.list(PlacementKey.area)]
+    ids = {entry.job for entry in pending if entry} | {entry.owner for entry in owners if entry and entry.kind == GANG}
     ids.update(job for agent in agents for job in agent.holdings)
     return [job for job in await read_jobs(core, ids, problems) if job.ended_at is None]
 
@@ -104,6 +113,13 @@ def live_agents(agents: Iterable[Stored[AgentRecord]], now: float) -> list[Agent
     return [agent.record for agent in live if not is_silent(agent, now)]
 
 
+def check_replica(job: JobRecord, replica: int) -> None:
+    """Raise InvalidInput if the job has no such replica."""
+    if replica not in range(job.spec.replicas):
+        there = f"those of {job.id} are 0 to {job.spec.replicas - 1}" if is_gang(job.spec) else f"{job.id} has only 0"
+        raise InvalidInput("replica", replica, there)
+
+
 def _job_not_found(core: Core, text: str) -> JobNotFound:
     return JobNotFound(f"there is no job {text} under {core.root}; `fray ps --all` lists those that exist")
 
@@ -116,16 +132,17 @@ REFRESH_TIMEOUT = 1.0
 
 
 async def job_usage(core: Core, job_id: str) -> ResourceUsage | None:
-    """The resource usage of the job's current or last attempt; None where it is not known.
+    """The resource usage of the job's current or last attempt, of all replicas together; None where it is not known.
 
     Raises JobNotFound: there is no such job.
     """
     job = (await read_job(core, job_id)).record
-    if job.lease is None or job.exit is not None:
-        return job.exit.usage if job.exit is not None else None
-    agent = await core.records.read(AgentKeys.key(job.lease.agent), AgentRecord)
-    holding = (await _refreshed(core, agent)).record.holdings.get(job.id) if agent is not None else None
-    return holding.usage if holding is not None else None
+    if job.exit is not None:
+        return job.exit.usage
+    agents = await map_concurrently(holders_of(job), lambda agent: core.records.read(AgentKeys.key(agent), AgentRecord))
+    found = await map_concurrently((agent for agent in agents if agent), lambda agent: _refreshed(core, agent))
+    holdings = (agent.record.holdings.get(job.id) for agent in found)
+    return total_usage(holding.usage for holding in holdings if holding is not None)
 
 
 async def refreshed_agents(core: Core) -> list[Stored[AgentRecord]]:

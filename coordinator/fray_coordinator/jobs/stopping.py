@@ -1,16 +1,21 @@
-"""Stopping jobs: the request in the job's record first, then mail to the agent that runs it."""
+"""Stopping jobs: the request in the job's record first, then mail to the agent that runs it.
+
+The members of a gang look at its record every few seconds: they get no mail, but the bell is rung, and whoever runs the
+pass has those look at once that take hints.
+"""
 
 from collections.abc import Callable
 
 from fray_coordinator.core import Core
 from fray_coordinator.errors import JobNotFound
-from fray_coordinator.jobs import mailbox, pending_index
+from fray_coordinator.jobs import gang_commit, mailbox, pending_index
 from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.protocol.stopping import request_stop
 from fray_coordinator.protocol.transitions import Status, is_terminal
 from fray_coordinator.store.records import Stored
 from fray_layouts.object_keys import JobIds, JobKeys
 from fray_layouts.records import JobRecord
+from fray_layouts.spec import is_gang
 from fray_layouts.states import StopOrigin
 
 
@@ -46,7 +51,9 @@ async def stop_if(
     if update.stored is None:
         return None
     job = update.stored.record
-    if update.wrote and is_terminal(job):
+    if update.wrote and is_gang(job.spec):
+        await gang_commit.announce_end(core, job)
+    elif update.wrote and is_terminal(job):
         await pending_index.delete_entry(core, entry_of(job))
     elif job.status == Status.RUNNING and job.stop is not None and job.lease is not None:
         await mailbox.post_mail(core, job.lease.agent)

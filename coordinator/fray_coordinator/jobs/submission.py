@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from fray_coordinator.concurrency import MAX_CONCURRENT_FOR_PEOPLE, map_concurrently
 from fray_coordinator.core import Core
 from fray_coordinator.errors import ParentNotRunning
-from fray_coordinator.jobs import doorbell, pending_index
+from fray_coordinator.jobs import doorbell, pending_index, placement_index
 from fray_coordinator.protocol import cascade
 from fray_coordinator.protocol.job_identity import identify
 from fray_coordinator.protocol.pending_index import is_created_late
@@ -26,7 +26,7 @@ from fray_layouts.errors import InvalidInput
 from fray_layouts.index_keys import ChildKey
 from fray_layouts.object_keys import BlobKeys, JobIds, JobKeys
 from fray_layouts.records import ChildEntry, JobRecord, ParentLink
-from fray_layouts.spec import MAX_INLINE_BYTES, JobSpec
+from fray_layouts.spec import MAX_INLINE_BYTES, JobSpec, is_gang
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +70,11 @@ async def submit(
 
 
 async def _ring(core: Core, jobs: Sequence[JobRecord]) -> None:
-    """Ring the doorbell of each pool that one of the jobs waits in."""
+    """Ring the doorbell of each pool that one of the jobs waits in, and that of placements if one is a gang."""
     pools = {job.spec.pool for job in jobs if job.status == Status.PENDING}
     await map_concurrently(sorted(pools), lambda pool: doorbell.ring(core, pool))
+    if any(job.status == Status.GATHERING for job in jobs):
+        await placement_index.ring_bell(core)
 
 
 async def retry(core: Core, jobs: Sequence[JobRecord]) -> list[JobRecord]:
@@ -131,12 +133,12 @@ async def _submit_one(core: Core, job: JobRecord) -> Submitted:
     if spec.id and (earlier := await core.records.read(JobKeys.key(job.id), JobRecord)) is not None:
         return Submitted(await _adopt(core, earlier, job), True)
     await create_child_entry(core, job)
-    await pending_index.create_entry(core, job)
+    await create_index_entry(core, job)
     written = await core.records.write(JobKeys.key(job.id), JobRecord, job, None)
     if not written.wrote and written.stored is not None:  # under a fresh id it is ours, and somebody went on from it
         return Submitted(await _adopt(core, written.stored, job), bool(spec.id))
     if is_created_late(job, core.now(), core.settings):
-        await pending_index.create_entry(core, job, again=True)
+        await create_index_entry(core, job, again=True)
     return Submitted(job, False)
 
 
@@ -146,10 +148,18 @@ def _record(core: Core, spec: JobSpec, parent: JobRecord | None, parent_attempt:
     return JobRecord(
         id=job_id,
         spec=spec,
-        status=str(Status.PENDING),
+        status=str(Status.GATHERING if is_gang(spec) else Status.PENDING),
         submitted_at=now,
         parent=ParentLink(job=spec.parent, attempt=parent_attempt, detached=spec.detached) if parent_attempt else None,
     )
+
+
+async def create_index_entry(core: Core, job: JobRecord, again: bool = False) -> None:
+    """Create the entry by which a waiting job is found: a gang by the pass, any other by agents."""
+    if is_gang(job.spec):
+        await placement_index.enter(core, job, again)
+    else:
+        await pending_index.create_entry(core, job, again)
 
 
 async def create_child_entry(core: Core, job: JobRecord) -> None:

@@ -18,12 +18,15 @@ from fray_coordinator.concurrency import MAX_CONCURRENT_FOR_PEOPLE, map_concurre
 from fray_coordinator.core import Core
 from fray_coordinator.errors import JobGone, JobNotFound, StoreError
 from fray_coordinator.jobs.lookup import live_agents, refreshed_agents
+from fray_coordinator.jobs.why_in_reservation import reservations_around
 from fray_coordinator.jobs.why_waiting import reasons_by_job
-from fray_coordinator.protocol.transitions import Status, is_terminal
+from fray_coordinator.protocol.claiming import WAITING_TO_START
+from fray_coordinator.protocol.stopping import holders_of
+from fray_coordinator.protocol.transitions import Status, is_terminal, is_waiting
 from fray_coordinator.store.metering import ROWS_PER_REQUEST
 from fray_coordinator.store.records import Stored
 from fray_layouts.object_keys import AgentKeys, JobIds, JobKeys
-from fray_layouts.records import AgentRecord, JobRecord
+from fray_layouts.records import AgentRecord, JobRecord, ReservationRecord
 from fray_layouts.spec import needs_environment
 
 READS_PER_LIST = 12
@@ -146,7 +149,7 @@ class WaitProgress:
         """From their records. why: of those that have not started."""
         jobs = list(jobs)
         ended, failed = sum(map(is_terminal, jobs)), sum(map(_failed, jobs))
-        waiting = sum(job.status in (Status.PENDING, Status.UNADMITTED) for job in jobs)
+        waiting = sum(map(is_waiting, jobs))
         counts = {"failed": failed, "running": len(jobs) - ended - waiting, "waiting": waiting}
         others = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
         return cls(f"{ended} of {len(jobs)} jobs done", others, why)
@@ -241,7 +244,7 @@ class WaitingReasons:
     async def update(self, jobs: Iterable[JobRecord]) -> str:
         """Take note of jobs as they are now; the reasons if others are known than at the last time, else ""."""
         now = self.core.clock.boottime()
-        waiting = [job for job in jobs if job.status == Status.PENDING]
+        waiting = [job for job in jobs if job.status in WAITING_TO_START]
         self._since = {job.id: self._since.get(job.id, now) for job in waiting}
         late = [job for job in waiting if now - self._since[job.id] >= WARN_AFTER]
         if late and now >= self._ask_at:
@@ -250,7 +253,10 @@ class WaitingReasons:
                 self._why = {}
             self._ask_at = self.core.clock.boottime() + next(self._pauses)
         unknown = [job for job in late if job.id not in self._why] if self._live is not None else []
-        found = self._why | reasons_by_job(unknown, self._live or (), self.core.now())
+        around: dict[str, ReservationRecord] = {}
+        with suppress(StoreError):
+            around = await reservations_around(self.core, unknown)
+        found = self._why | reasons_by_job(unknown, self._live or (), self.core.now(), around)
         self._why = {job.id: found[job.id] for job in late if job.id in found}
         before, self._told = self._told, self.text
         return self._told if self._told != before else ""
@@ -272,14 +278,15 @@ class ActivityReports:
     async def update(self, job: JobRecord) -> str:
         """Take note of a job that has not printed anything; what its agent does if that is new, else "".
 
-        The agent is asked once a beat until the task runs.
+        The agent is asked once a beat until the task runs; of a gang, the one of the first member.
         """
         now = self.core.clock.boottime()
         asks = _brings_something(job) and job.attempt != self._started_attempt
-        if not asks or job.lease is None or now < self._not_before:
+        holders = holders_of(job)
+        if not asks or not holders or now < self._not_before:
             return ""
         self._not_before = now + self.core.settings.beat_interval
-        agent = await self.core.records.read(AgentKeys.key(job.lease.agent), AgentRecord)
+        agent = await self.core.records.read(AgentKeys.key(holders[0]), AgentRecord)
         holding = agent.record.holdings.get(job.id) if agent is not None else None
         if holding is None or holding.attempt != job.attempt:
             return ""

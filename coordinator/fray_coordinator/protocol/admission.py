@@ -22,7 +22,7 @@ from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.key_encoding import digest_text
 from fray_layouts.object_keys import JobIds
 from fray_layouts.records import InboxOrigin, JobRecord
-from fray_layouts.spec import JobSpec
+from fray_layouts.spec import JobSpec, is_gang
 from fray_layouts.states import StopOrigin
 
 
@@ -47,7 +47,7 @@ def admit_or_withdraw(job: JobRecord, version_in_inbox: str | None, now: float) 
     if job.status != Status.UNADMITTED or job.inbox is None:
         return None
     if version_in_inbox == job.inbox.version:
-        return transition(job, Event.ADMIT)
+        return transition(job, Event.GATHER if is_gang(job.spec) else Event.ADMIT)
     return stop_now(
         job, now, "its file in the inbox was changed or taken away before it was admitted", by=StopOrigin.USER
     )

@@ -22,6 +22,10 @@ AVOIDED_HOST_SECONDS = 60.0
 """How long a host that failed to start a job leaves it to others."""
 
 
+WAITING_TO_START = frozenset({Status.PENDING, Status.GATHERING})
+"""The statuses of jobs that were admitted and wait for their attempt to start."""
+
+
 @dataclass(frozen=True, slots=True)
 class Skip:
     """Do not claim. `until`: the storage's time before which looking again is useless; None: the entry is stale."""
@@ -30,7 +34,12 @@ class Skip:
 
 
 def claim(
-    job: JobRecord, attempt: int, lease: JobLease, family: ChildVerdict, for_others: bool = False
+    job: JobRecord,
+    attempt: int,
+    lease: JobLease,
+    family: ChildVerdict,
+    for_others: bool = False,
+    ends_before: float | None = None,
 ) -> JobRecord | Skip:
     """The write that claims `attempt` or stops a job that must not start, or the reason not to claim.
 
@@ -39,7 +48,8 @@ def claim(
         attempt: the attempt that the index entry names.
         lease: the claimer, with the storage's time now as `since`.
         family: `cascade.verdict` on the job and its parent.
-        for_others: the claimer has no Python for the job, and others have (`protocol.pythons`).
+        for_others: the claimer's host is not where the job must be, or it has no Python for it and others have.
+        ends_before: storage's time by which it must have ended, for its room is kept for an owner of a placement.
     """
     now = lease.since
     if job.status != Status.PENDING or job.attempt != attempt:
@@ -50,15 +60,21 @@ def claim(
         return expire(job, now)
     if family is ChildVerdict.WAIT or for_others:
         return Skip(now + AVOIDED_HOST_SECONDS)
+    if ends_before is not None and not _has_ended_by(job, now, ends_before):
+        return Skip(min(ends_before, now + AVOIDED_HOST_SECONDS))
     ready = job.not_before + (AVOIDED_HOST_SECONDS if lease.host in job.avoid_hosts else 0.0)
     if now < ready:
         return Skip(ready)
     return transition(job, Event.CLAIM, lease=lease, started_at=now)
 
 
+def _has_ended_by(job: JobRecord, now: float, until: float) -> bool:
+    return job.spec.timeout is not None and now + job.spec.timeout + job.spec.grace <= until
+
+
 def is_pending_too_long(job: JobRecord, now: float) -> bool:
-    """Whether a pending job has waited longer than its limit."""
-    return job.status == Status.PENDING and now > waits_until(job)
+    """Whether a pending job, or a gang that gathers, has waited longer than its limit."""
+    return job.status in WAITING_TO_START and now > waits_until(job)
 
 
 def waits_until(job: JobRecord) -> float:

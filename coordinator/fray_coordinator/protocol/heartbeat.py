@@ -59,6 +59,7 @@ def next_beat(record: AgentRecord, pulse: HeartbeatInput) -> AgentRecord:
         problem=pulse.problem,
         requests=dict(pulse.requests),
         mail=False,
+        drain=record.drain or pulse.leaving,
         state=AgentState.LEFT if pulse.leaving and not pulse.holdings else record.state,
     )
 

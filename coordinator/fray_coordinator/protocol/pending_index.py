@@ -19,6 +19,7 @@ from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.protocol.transitions import Status, is_terminal
 from fray_layouts.index_keys import PendingKey
 from fray_layouts.records import AgentRecord, ClusterSettings, JobRecord
+from fray_layouts.spec import is_gang
 
 
 class IndexAction(Enum):
@@ -43,7 +44,7 @@ def action_for(
     """
     if job is None:
         return IndexAction.DELETE if abs(now - entry.time) > settings.quarantine else IndexAction.LEAVE
-    if is_terminal(job):
+    if is_terminal(job) or is_gang(job.spec):  # gangs have an index of their own
         return IndexAction.DELETE
     if job.status == Status.PENDING:
         return _action_while_pending(entry, job)

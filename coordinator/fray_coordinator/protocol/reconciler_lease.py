@@ -58,6 +58,11 @@ def may_take(record: ReconcilerRecord | None, age: float, settings: ClusterSetti
     return record is None or not record.holder or age >= LEASE_INTERVALS * settings.pass_interval
 
 
+def is_outdated(holder: AgentRecord) -> bool:
+    """Whether the holder is of a version that does not know gangs: while it runs the pass, nobody gathers them."""
+    return holder.state == AgentState.LIVE and not holder.places
+
+
 def inherited_suspects(record: ReconcilerRecord, age: float, old_holder: AgentRecord | None) -> dict[str, Suspect]:
     """The suspects a successor begins with.
 

@@ -17,6 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from fray_layouts.errors import InvalidInput
+from fray_layouts.object_keys import ReservationKeys
 from fray_layouts.records import JobRecord
 from fray_layouts.spec import CallableSpec, EnvironmentSpec, JobSpec
 
@@ -29,7 +30,12 @@ def check_resubmission(earlier: JobRecord, wanted: JobRecord) -> None:
 
 
 def first_difference(one: JobSpec, other: JobSpec) -> str:
-    """The first field in which two specs differ; "" if there is none. Who the parent is makes no difference."""
+    """The first field in which two specs differ; "" if there is none.
+
+    Who the parent is makes no difference, nor does a reservation: jobs go into one by themselves while there is one.
+    """
+    if ReservationKeys.of_pool(one.pool) or ReservationKeys.of_pool(other.pool):
+        one, other = replace(one, pool=""), replace(other, pool="")
     return ".".join(_difference(_comparable(one), _comparable(other)) or [])
 
 

@@ -8,17 +8,25 @@
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from fray_layouts.bounds import MAX_TIME
 from fray_layouts.index_keys import PendingKey, Shape
 from fray_layouts.records import AgentRecord, JobRecord, Resources
-from fray_layouts.spec import JobSpec, needs_environment
+from fray_layouts.spec import JobSpec, ResourceSpec, needs_environment
 
 
 def shape_of(spec: JobSpec) -> Shape:
     """The resources that one replica of the job takes from a host."""
-    wants, device = spec.resources, spec.resources.device
+    packages, image = needs_environment(spec.environment), bool(spec.environment.docker_image)
+    return shape_of_resources(spec.resources, spec.actor, packages, image)
+
+
+def shape_of_resources(wants: ResourceSpec, actor: bool, packages: bool, image: bool) -> Shape:
+    """The shape of these resources, with what else is asked of the host."""
+    device = wants.device
     accelerator = device if device is not None and device.kind != "cpu" else None
     return Shape(
         cpu=math.ceil(wants.cpu * 1000),
@@ -27,9 +35,9 @@ def shape_of(spec: JobSpec) -> Shape:
         device="" if accelerator is None else "-".join(p for p in (accelerator.kind, accelerator.variant) if p).lower(),
         device_count=0 if accelerator is None else int(accelerator.count),
         on_demand=not wants.preemptible,
-        actor=spec.actor,
-        packages=needs_environment(spec.environment),
-        image=bool(spec.environment.docker_image),
+        actor=actor,
+        packages=packages,
+        image=image,
         device_share=0 if accelerator is None or accelerator.count >= 1 else round(accelerator.count * 1000),
     )
 
@@ -90,7 +98,7 @@ def shortage(shape: Shape, free: Resources, host: HostKind, there: str = "free")
 
 def _device_shortage(shape: Shape, free: Resources, there: str) -> list[str]:
     wanted = f"{shape.device}: {shape.device_share / 1000 or shape.device_count:g} wanted"
-    if not _device_matches(shape.device, free.device):
+    if not device_matches(shape.device, free.device):
         return [f"{wanted}, {free.device or 'none'} here"]
     if shape.device_share > max([*free.device_shares, 1000 * free.device_count]):
         return [f"{wanted}, less is free of each"]
@@ -108,7 +116,33 @@ def _gigabytes(wanted: int, has: int, there: str) -> str:
     return f"{math.ceil(wanted / 1e7) / 100:.12g} GB wanted, {math.floor(max(has, 0) / 1e7) / 100:.12g} {there}"
 
 
-def _device_matches(wanted: str, has: str) -> bool:
+class HasPlace(Protocol):
+    """What is somewhere and says where: an agent's record, or a view of it."""
+
+    @property
+    def zone(self) -> str: ...
+
+    @property
+    def region(self) -> str: ...
+
+    @property
+    def labels(self) -> Mapping[str, str]: ...
+
+
+def elsewhere(wants: ResourceSpec, host: HasPlace) -> list[str]:
+    """Why a host is not where the job must be, for people; [] if it is."""
+    wrong: list[str] = []
+    if wants.regions and host.region not in wants.regions:
+        wrong.append(f"region: {' or '.join(wants.regions)} wanted, {host.region or 'none told'} here")
+    if wants.zone and host.zone != wants.zone:
+        wrong.append(f"zone: {wants.zone} wanted, {host.zone or 'none told'} here")
+    for name, value in wants.labels.items():
+        if host.labels.get(name) != value:
+            wrong.append(f"label {name}: {value} wanted, {host.labels.get(name, 'none')} here")
+    return wrong
+
+
+def device_matches(wanted: str, has: str) -> bool:
     """Whether the device is the one wanted; a job that names no variant ("gpu") takes any."""
     return has == wanted or has.startswith(f"{wanted}-")
 

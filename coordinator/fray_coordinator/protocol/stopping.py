@@ -12,7 +12,7 @@ race.
 
 from msgspec.structs import replace
 
-from fray_coordinator.protocol.transitions import Event, Status, transition
+from fray_coordinator.protocol.transitions import Event, Status, is_waiting, transition
 from fray_layouts.records import AttemptExit, JobRecord, StopRequest
 from fray_layouts.states import ExitKind, StopOrigin
 
@@ -20,13 +20,20 @@ from fray_layouts.states import ExitKind, StopOrigin
 def request_stop(job: JobRecord, now: float, reason: str, by: str = StopOrigin.USER) -> JobRecord | None:
     """The record after a wish to stop the job; None if there is nothing to write (it ended, or was asked before).
 
-    A running job whose record names no holder was damaged: nobody else can end it, since every commit needs the lease.
+    A running job whose record names no holder was damaged: nobody else can end it, since every commit needs one.
     """
-    if job.status in (Status.PENDING, Status.UNADMITTED) or (job.status == Status.RUNNING and job.lease is None):
+    if is_waiting(job) or (job.status == Status.RUNNING and not holders_of(job)):
         return stop_now(job, now, reason, by)
     if job.status == Status.RUNNING and job.stop is None:
         return replace(job, stop=StopRequest(at=now, reason=reason, by=by))
     return None
+
+
+def holders_of(job: JobRecord) -> list[str]:
+    """Ids of the agents that run the job, or ran its last attempt; of a gang that gathers, of those that are to."""
+    if job.placement is not None:
+        return [member.agent for member in job.placement.members]
+    return [job.lease.agent] if job.lease is not None else []
 
 
 def stop_now(job: JobRecord, now: float, reason: str, by: str) -> JobRecord:

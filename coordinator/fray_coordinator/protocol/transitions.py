@@ -13,7 +13,8 @@ is written on condition of the version it was computed from.
         |                  |   (attempt + 1)   |
         +------stop--------+-------stop--------+----------------> STOPPED
 
-A restart by the holder goes from RUNNING to RUNNING and raises the attempt, too.
+A restart by the holder goes from RUNNING to RUNNING and raises the attempt, too. A gang waits in GATHERING instead of
+PENDING: it is started there, by the pass, and not claimed; a regather takes it back from RUNNING with the next attempt.
 """
 
 from enum import StrEnum
@@ -29,6 +30,8 @@ class Status(StrEnum):
 
     UNADMITTED = "unadmitted"
     PENDING = "pending"
+    GATHERING = "gathering"
+    """A gang's pending: no single agent may claim it."""
     RUNNING = "running"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -40,7 +43,10 @@ class Event(StrEnum):
 
     ADMIT = "admit"
     CLAIM = "claim"
+    GATHER = "gather"
+    START = "start"
     REQUEUE = "requeue"
+    REGATHER = "regather"
     RESTART = "restart"
     SUCCEED = "succeed"
     FAIL = "fail"
@@ -50,6 +56,10 @@ class Event(StrEnum):
 TRANSITIONS: dict[tuple[Status, Event], Status] = {
     (Status.UNADMITTED, Event.ADMIT): Status.PENDING,
     (Status.UNADMITTED, Event.STOP): Status.STOPPED,
+    (Status.UNADMITTED, Event.GATHER): Status.GATHERING,
+    (Status.GATHERING, Event.START): Status.RUNNING,
+    (Status.GATHERING, Event.STOP): Status.STOPPED,
+    (Status.RUNNING, Event.REGATHER): Status.GATHERING,
     (Status.PENDING, Event.CLAIM): Status.RUNNING,
     (Status.PENDING, Event.STOP): Status.STOPPED,
     (Status.RUNNING, Event.REQUEUE): Status.PENDING,
@@ -60,7 +70,8 @@ TRANSITIONS: dict[tuple[Status, Event], Status] = {
 }
 
 TERMINAL = frozenset({Status.SUCCEEDED, Status.FAILED, Status.STOPPED})
-_NEW_ATTEMPT = frozenset({Event.REQUEUE, Event.RESTART})
+_WAITING = frozenset({Status.UNADMITTED, Status.PENDING, Status.GATHERING})
+_NEW_ATTEMPT = frozenset({Event.REQUEUE, Event.REGATHER, Event.RESTART})
 
 
 class IllegalTransition(AssertionError):
@@ -70,6 +81,11 @@ class IllegalTransition(AssertionError):
 def is_terminal(job: JobRecord) -> bool:
     """Whether the job has ended for good."""
     return job.status in TERMINAL
+
+
+def is_waiting(job: JobRecord) -> bool:
+    """Whether the job waits for its current attempt to be started."""
+    return job.status in _WAITING
 
 
 def transition(job: JobRecord, event: Event, **changes: Any) -> JobRecord:

@@ -11,9 +11,10 @@ import msgspec
 
 from fray_coordinator.concurrency import map_noting_problems
 from fray_coordinator.core import Core
-from fray_coordinator.errors import ParentNotRunning
-from fray_coordinator.jobs import doorbell, pending_index
+from fray_coordinator.errors import ParentNotRunning, ReservationNotFound
+from fray_coordinator.jobs import doorbell, pending_index, placement_index
 from fray_coordinator.jobs.submission import create_child_entry, running_parent
+from fray_coordinator.placements.routing import ReservationRouter
 from fray_coordinator.protocol.admission import admit_or_withdraw, record_of_drop
 from fray_coordinator.protocol.resubmission import check_resubmission
 from fray_coordinator.protocol.retention import retention_seconds
@@ -49,6 +50,7 @@ class Admission:
 
     core: Core
     problems: dict[str, str] = field(default_factory=dict)
+    _router: ReservationRouter = field(default_factory=ReservationRouter)
     _seen: dict[str, tuple[str, float]] = field(default_factory=dict)
     _rejections_seen_at: float = float("-inf")
 
@@ -122,6 +124,9 @@ class Admission:
         if settled.status == Status.PENDING:
             await pending_index.create_entry(self.core, settled)
             await doorbell.ring(self.core, settled.spec.pool)
+        elif settled.status == Status.GATHERING:
+            await placement_index.enter(self.core, settled)
+            await placement_index.ring_bell(self.core)
         if version == origin.version:
             await self._take_away(origin.current_key, origin.version)
 
@@ -137,7 +142,7 @@ class Admission:
                 await self._take_in(key, drop.version)
             else:
                 await self._admit(key, drop, spec)
-        except (InvalidInput, ParentNotRunning) as error:
+        except (InvalidInput, ParentNotRunning, ReservationNotFound) as error:
             await self._reject(key, drop, str(error))
 
     async def _take_in(self, key: str, version: str) -> None:
@@ -150,6 +155,7 @@ class Admission:
         parent = await running_parent(self.core, spec.parent) if spec.parent else None
         dropped_at = InboxKeys.staged_at(key) if self.core.store.renames else None
         job = record_of_drop(key, drop.version, dropped_at or drop.updated, spec, parent)
+        (job.spec,) = await self._router.route(self.core, [job.spec])
         if parent is not None:
             job.parent = ParentLink(job=parent.id, attempt=parent.attempt, detached=spec.detached)
             await create_child_entry(self.core, job)

@@ -3,12 +3,15 @@
 from dataclasses import dataclass
 
 from fray_coordinator.protocol.claiming import waits_until
+from fray_coordinator.protocol.placements.entries import entry_of_gang
 from fray_coordinator.protocol.retention import due_at
 from fray_coordinator.protocol.scheduling import entry_of
+from fray_coordinator.protocol.stopping import holders_of
 from fray_coordinator.protocol.transitions import is_terminal
 from fray_coordinator.store.records import Stored
+from fray_layouts.object_keys import ReservationKeys
 from fray_layouts.records import ClusterSettings, JobRecord
-from fray_layouts.spec import blobs_of
+from fray_layouts.spec import blobs_of, is_gang
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,19 +29,25 @@ class OpenJob:
     """A job that has not ended.
 
     Attributes:
+        id: of the job.
         holder: id of the agent in its lease; "" if none.
-        held_since: the storage's time of the lease.
-        entry: key of its entry in the index, while it waits.
+        members: ids of the agents that run it, if it is a gang.
+        held_since: the storage's time of the lease, or of the gang's start.
+        entry: key of its entry in the index, while it waits; a gang's stays until it has ended.
         waits_until: the storage's time after which it is overdue, while it waits.
         stops: somebody wants it to end.
         parent: id of the parent that it ends with, launched by its attempt `parent_attempt`; "" if there is none.
         blobs: keys of the blobs that it needs.
+        reservation: id of the one in which it waits or runs; "" for none.
+        submitted_at: the storage's time of its submission.
     """
 
+    id: str
     version: str
     status: str
     attempt: int
     holder: str
+    members: tuple[str, ...]
     held_since: float
     entry: str
     waits_until: float
@@ -46,6 +55,8 @@ class OpenJob:
     parent: str
     parent_attempt: int
     blobs: tuple[str, ...]
+    reservation: str
+    submitted_at: float
 
 
 def summarize(job: Stored[JobRecord], settings: ClusterSettings) -> OpenJob | EndedJob:
@@ -56,15 +67,19 @@ def summarize(job: Stored[JobRecord], settings: ClusterSettings) -> OpenJob | En
     if is_terminal(record):
         return EndedJob(job.version, due_at(record, settings), parent, blobs)
     return OpenJob(
+        id=record.id,
         version=job.version,
         status=record.status,
         attempt=record.attempt,
         holder=lease.agent if lease is not None else "",
-        held_since=lease.since if lease is not None else 0.0,
-        entry=entry_of(record).key(),
+        members=tuple(holders_of(record)) if is_gang(record.spec) else (),
+        held_since=lease.since if lease is not None else record.started_at or 0.0,
+        entry=(entry_of_gang(record) or entry_of(record)).key(),
         waits_until=waits_until(record),
         stops=record.stop is not None,
         parent=parent,
         parent_attempt=link.attempt if link is not None else 0,
         blobs=blobs,
+        reservation=ReservationKeys.of_pool(record.spec.pool),
+        submitted_at=record.submitted_at,
     )

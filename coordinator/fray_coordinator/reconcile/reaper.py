@@ -5,12 +5,13 @@ from msgspec.structs import replace
 from fray_coordinator.concurrency import map_noting_problems
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord
-from fray_coordinator.jobs import pending_index
+from fray_coordinator.jobs import gang_commit, pending_index
 from fray_coordinator.protocol.failure_detection import declare_dead, needs_reaping
 from fray_coordinator.protocol.transitions import Status
 from fray_coordinator.store.records import Stored
 from fray_layouts.object_keys import AgentKeys, JobKeys
 from fray_layouts.records import AgentRecord, JobRecord
+from fray_layouts.spec import is_gang
 from fray_layouts.states import AgentState
 
 
@@ -46,8 +47,15 @@ async def reap(core: Core, agent: Stored[AgentRecord]) -> None:
 
 
 async def _put_back_job(core: Core, job_id: str, dead: str) -> None:
-    """Put one listed job back if it is still the dead agent's, and see that it and the index agree."""
+    """Put one listed job back if it is still the dead agent's, and see that it and the index agree.
+
+    A gang goes on without a member that has done its part. What the agent had of one that gathers, or of a reservation,
+    is given to others by the pass.
+    """
     job = await core.records.read(JobKeys.key(job_id), JobRecord)
+    if job is not None and is_gang(job.record.spec):
+        await gang_commit.end_without(core, job, dead)
+        return
     now = await pending_index.put_back(core, job, dead) if job is not None else None
     if now is not None and now.record.status == Status.PENDING:
         await pending_index.create_entry(core, now.record)

@@ -1,13 +1,13 @@
 """The reconciler: brings the records into agreement with what happens, which no single job's holder could.
 
-One round is a pass. It watches the agents, reaps the dead, admits the inbox, and now and then repairs. Any agent runs
-it under the lease in `coordinator/reconciler.json`; `fray coordinate --once` runs it without. Two at once do no harm:
-every write is conditional by itself. A pass itself only watches: all else may take long, so it goes on beside the
-passes that follow.
+One round is a pass. It watches the agents, reaps the dead, admits the inbox, and now and then repairs; between passes
+it gathers the members of gangs. Any agent runs it under the lease in `coordinator/reconciler.json`; `fray coordinate
+--once` runs it without. Two at once do no harm: every write is conditional by itself. A pass itself only watches: all
+else may take long, so it goes on beside the passes that follow.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from fray_coordinator.concurrency import BackgroundWork
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, StoreError, StoreUnavailable, describe_error, is_outage
+from fray_coordinator.placements.scheduler import PlacementScheduler
 from fray_coordinator.protocol import reconciler_lease
 from fray_coordinator.protocol.failure_detection import MAX_GAP_INTERVALS, merge_suspects
 from fray_coordinator.protocol.heartbeat import paced_interval, with_bounded_interval
@@ -26,7 +27,7 @@ from fray_coordinator.reconcile.repair import Repair
 from fray_coordinator.store.records import Stored, record_of
 from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.object_keys import AgentKeys, CoordinatorKeys, JobKeys
-from fray_layouts.records import AgentRecord, ReconcilerRecord, Suspect
+from fray_layouts.records import AgentRecord, HintEndpoint, ReconcilerRecord, Suspect
 
 MAX_LISTED_PER_SECOND = 2000.0
 """Names of jobs that the repairs list a second at most, on average: a million jobs are a thousand paid requests."""
@@ -42,14 +43,21 @@ class Reconciler:
     Attributes:
         identity: agent id, or "once-..." for a run without an agent.
         own_beat: the agent's current beat, noted in the lease for its successor.
+        hint_endpoint: where this process takes hints, noted in the lease for those who submit gangs.
+        poke: has the agents at these addresses look at once.
+        placements: gathers the members of gangs; whoever runs passes runs its steps between them, see
+            `schedule_placements`.
     """
 
     core: Core
     identity: str
     own_beat: Callable[[], int] = lambda: 0
+    hint_endpoint: HintEndpoint | None = None
+    poke: Callable[[Collection[HintEndpoint]], None] = lambda endpoints: None
     detector: FailureDetector = field(init=False)
     admission: Admission = field(init=False)
     repair: Repair = field(init=False)
+    placements: PlacementScheduler = field(init=False)
     lease: Stored[ReconcilerRecord] | None = None
     _age: float = 0.0
     _looked_at: float | None = None
@@ -57,11 +65,14 @@ class Reconciler:
     _failed: dict[str, str] = field(default_factory=dict)
     _repaired_at: float = 0.0
     _someone_died: bool = False
+    _has_looked: bool = False
+    _judged: tuple[str, bool] = ("", False)
 
     def __post_init__(self) -> None:
         self.detector = FailureDetector(self.core, self._background)
         self.admission = Admission(self.core)
         self.repair = Repair(self.core, self.admission)
+        self.placements = PlacementScheduler(self.core, self.detector.watched, self.detector.silent, self.poke)
 
     @property
     def holds_lease(self) -> bool:
@@ -70,7 +81,7 @@ class Reconciler:
     @property
     def problems(self) -> dict[str, str]:
         """The errors of the last pass, by the key of the object or the folder."""
-        works = (self.detector, self.admission, self.repair, self._background)
+        works = (self.detector, self.admission, self.repair, self.placements, self._background)
         return self._failed | {key: problem for work in works for key, problem in work.problems.items()}
 
     def pool_slots(self, pool: str) -> int:
@@ -89,6 +100,7 @@ class Reconciler:
             await self._look_at_lease()
             if not self.holds_lease and not await self._take():
                 self.stop()
+                self._has_looked = False
                 return False
             await self._run()
             self.detector.confirm()
@@ -99,6 +111,14 @@ class Reconciler:
             self._set_lease(await self._unreadable_lease())
             return False
         return True
+
+    async def schedule_placements(self, woken: bool = False) -> None:
+        """Bring gangs and reservations forward, if the last pass was this one's and has seen all agents.
+
+        woken: as in `PlacementScheduler.step`.
+        """
+        if self.holds_lease and self._has_looked and self.detector.complete:
+            await self.placements.step(woken)
 
     def stop(self) -> None:
         """Cancel the background work; the next holder of the lease begins it anew."""
@@ -120,6 +140,8 @@ class Reconciler:
             suspects = await self._look(suspects)
         self._background.begin(JobKeys.area, self._repair)
         await self._run_background()
+        if self.detector.complete:
+            await self.placements.step()
         await self._write_suspects(suspects)
 
     async def _write_suspects(self, suspects: dict[str, Suspect]) -> None:
@@ -175,17 +197,29 @@ class Reconciler:
 
     async def _take(self) -> bool:
         found = self.lease.record if self.lease else None
-        if not reconciler_lease.may_take(found, self._age, self.core.settings):
+        if not reconciler_lease.may_take(found, self._age, self.core.settings) and not await self._is_outdated():
             return False
         suspects: dict[str, Suspect] = {}
         if found is not None:
             suspects = reconciler_lease.inherited_suspects(found, self._age, await self._old_holder(found.holder))
         wanted = replace(
-            found or ReconcilerRecord(), holder=self.identity, suspects=suspects, holder_beat=self.own_beat()
+            found or ReconcilerRecord(),
+            holder=self.identity,
+            suspects=suspects,
+            holder_beat=self.own_beat(),
+            hint_endpoint=self.hint_endpoint,
         )
         written = await self.core.records.write(CoordinatorKeys.lease, ReconcilerRecord, wanted, self.lease)
         self._set_lease(written.stored)
         return written.wrote
+
+    async def _is_outdated(self) -> bool:
+        """Whether the holder is an agent of a version that gathers no gangs: it is asked once of each holder."""
+        holder = self.lease.record.holder if self.lease is not None else ""
+        if self._judged[0] != holder:
+            agent = await self._old_holder(holder)
+            self._judged = holder, agent is not None and reconciler_lease.is_outdated(agent)
+        return self._judged[1]
 
     async def _old_holder(self, name: str) -> AgentRecord | None:
         """The lease holder's record; None if it is absent or cannot be read: its silence is not known."""
@@ -207,6 +241,7 @@ class Reconciler:
         assert self.lease is not None, "a pass runs under the lease"
         last = self.lease.record
         await self._look_under_lease(last.suspects)
+        self._has_looked = True
         self._someone_died |= self.detector.someone_died
         self.detector.someone_died = False
         if last.repaired_at <= self.core.now():

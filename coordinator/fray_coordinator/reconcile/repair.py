@@ -14,21 +14,24 @@ from fray_coordinator.errors import BadRecord
 from fray_coordinator.jobs import cascade, doorbell, pending_index, pool_environments, stopping
 from fray_coordinator.pool import worker_pools
 from fray_coordinator.protocol.cascade import ChildVerdict
-from fray_coordinator.protocol.claiming import expire, is_pending_too_long
+from fray_coordinator.protocol.claiming import WAITING_TO_START, expire, is_pending_too_long
 from fray_coordinator.protocol.dropped_jobs import MissedJob, is_dropped, is_unlisted
 from fray_coordinator.protocol.heartbeat import with_bounded_interval
 from fray_coordinator.protocol.retention import may_remove, oldest_used_month
 from fray_coordinator.protocol.transitions import Status
 from fray_coordinator.reconcile import removal
 from fray_coordinator.reconcile.admission import Admission
+from fray_coordinator.reconcile.gang_repair import GangRepair
 from fray_coordinator.reconcile.job_summary import EndedJob, OpenJob, summarize
+from fray_coordinator.reconcile.placement_repair import repair_entries
 from fray_coordinator.reconcile.removal import StaleEndpoints
+from fray_coordinator.reconcile.reservation_repair import JobInside, ReservationRepair
 from fray_coordinator.reconcile.unreadable_holders import UnreadableHolders
 from fray_coordinator.reconcile.unreadable_records import UnreadableRecords
 from fray_coordinator.store.interface import Listed
 from fray_coordinator.store.records import Stored, record_of
-from fray_layouts.index_keys import ChildKey, PendingKey
-from fray_layouts.object_keys import AgentKeys, BlobKeys, EndpointKey, JobKeys
+from fray_layouts.index_keys import ChildKey, PendingKey, PlacementKey
+from fray_layouts.object_keys import AgentKeys, BlobKeys, EndpointKey, JobKeys, ReservationKeys
 from fray_layouts.queue_keys import TaskKeys
 from fray_layouts.records import AgentRecord, JobRecord
 
@@ -52,10 +55,12 @@ class Repair:
     _unread_since: dict[str, float] = field(default_factory=dict)
     _problems_before: dict[str, str] = field(default_factory=dict)
     _endpoints: StaleEndpoints = field(init=False)
+    _reservations: ReservationRepair = field(init=False)
     _jobs: dict[str, OpenJob] = field(default_factory=dict)
     _ended: dict[str, EndedJob] = field(default_factory=dict)
     _unreadable: UnreadableRecords = field(default_factory=UnreadableRecords)
     _holders: UnreadableHolders = field(init=False)
+    _gangs: GangRepair = field(init=False)
     _unlisted: dict[str, MissedJob] = field(default_factory=dict)
     _unlisted_before: dict[str, MissedJob] = field(default_factory=dict)
     _blobs_swept_until: str = ""
@@ -63,7 +68,9 @@ class Repair:
 
     def __post_init__(self) -> None:
         self._endpoints = StaleEndpoints(self.core)
+        self._reservations = ReservationRepair(self.core)
         self._holders = UnreadableHolders(self.core)
+        self._gangs = GangRepair(self.core, self._holders)
         self._pools_due = self.core.clock.boottime() + POOL_SWEEP_INTERVAL
 
     @property
@@ -81,6 +88,8 @@ class Repair:
         await self._read_jobs()
         steps = {
             PendingKey.area: lambda: self._repair_index(live),
+            PlacementKey.area: self._repair_placements,
+            ReservationKeys.area: self._repair_reservations,
             ChildKey.area: self._end_families,
             EndpointKey.area: lambda: self._endpoints.remove(self._attempt_running, self._problems),
             BlobKeys.area: self._sweep_blobs,
@@ -93,8 +102,21 @@ class Repair:
         entries = {row.key for row in await self.core.store.list(PendingKey.area)}
         self._unlisted_before, self._unlisted = self._unlisted, {}
         self._holders.begin()
+        self._gangs.begin()
         await self._each(self._jobs, lambda key: self._repair_job(key, live, entries))
         await self._each(sorted(e for e in entries if not self._agrees(e)), self._reconcile_entry)
+
+    async def _repair_placements(self) -> None:
+        gangs = {job.entry: key for key, job in self._jobs.items() if PlacementKey.parse(job.entry) is not None}
+        await repair_entries(self.core, gangs, self._problems)
+
+    async def _repair_reservations(self) -> None:
+        inside = [
+            JobInside(JobKeys.parse(key) or "", job.reservation, job.submitted_at)
+            for key, job in self._jobs.items()
+            if job.reservation
+        ]
+        await self._reservations.run(inside, self._problems)
 
     async def _end_families(self) -> None:
         """End the children whose parents ended, and remove the jobs that nobody needs any more."""
@@ -157,7 +179,7 @@ class Repair:
         known = self._jobs[key]
         if known.status == Status.UNADMITTED:
             await self._with(key, self.admission.settle_record)
-        elif known.status == Status.PENDING and self.core.now() > known.waits_until:
+        elif known.status in WAITING_TO_START and self.core.now() > known.waits_until:
             await stopping.stop_if(self.core, key, self._expired)
         elif await self._outlived_its_parent(key, known):
             await self._with(key, lambda job: cascade.stop_orphan(self.core, job))
@@ -165,11 +187,13 @@ class Repair:
             await self._enter_if_missing(key, known)
         elif known.status == Status.RUNNING and known.holder:
             await self._look_at_holder(key, known, live.get(known.holder))
+        elif known.status == Status.RUNNING and known.members:
+            await self._gangs.look(key, known, live)
 
     async def _look_at_holder(self, key: str, known: OpenJob, holder: Stored[AgentRecord] | None) -> None:
         if holder is None:
             await self._with(key, self._put_back_if_orphaned)
-        elif is_unlisted(JobKeys.parse(key) or "", known.held_since, holder.record, self.core.now()):
+        elif is_unlisted(known.id, known.held_since, holder.record, self.core.now()):
             await self._look_at_unlisted(key, known)
 
     async def _put_back_if_orphaned(self, job: Stored[JobRecord]) -> None:
@@ -189,7 +213,7 @@ class Repair:
         if holder is None:
             return
         holder = with_bounded_interval(holder, self.core.settings)
-        if not is_unlisted(JobKeys.parse(key) or "", known.held_since, holder, self.core.now()):
+        if not is_unlisted(known.id, known.held_since, holder, self.core.now()):
             return
         last = MissedJob(known.version, holder.beat)
         first = self._unlisted_before.get(key, last)

@@ -13,6 +13,7 @@ from fray.cli import output
 from fray.cli.app import App, as_command
 from fray.cli.gpus import parse_gpus
 from fray.cli.logging_setup import FORMATS, log_to_stderr
+from fray.cli.places import parse_place, with_chips
 from fray_layouts.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -26,6 +27,12 @@ log = logging.getLogger("fray")
 @click.option("--cpu", type=float, help="Cores to offer; by default all that this process may use.")
 @click.option("--memory", help="Memory to offer, such as 8GB.")
 @click.option("--gpus", help="GPUs to offer: a count, or kind:count such as h100:8.")
+@click.option("--tpu", help="Type of the TPU slice that this host is in, such as v5litepod-16.")
+@click.option("--slice", "slice_name", help="Name of that slice: the same on all of its hosts, and on no others.")
+@click.option("--worker", type=int, help="Number of this host in the slice, from 0.")
+@click.option("--zone", default="", help="Zone that this host is in.")
+@click.option("--region", default="", help="Region that this host is in.")
+@click.option("--label", multiple=True, help="What jobs may ask of this host, as name=value; may be repeated.")
 @click.option("--preemptible", is_flag=True, help="This host may be taken away at any time.")
 @click.option(
     "--env-cache", help="Disk for workspaces and environments, such as 50GB; by default 20GB, or a fifth of it."
@@ -39,6 +46,12 @@ log = logging.getLogger("fray")
 def command(
     app: App,
     pool: str,
+    tpu: str | None,
+    slice_name: str | None,
+    worker: int | None,
+    zone: str,
+    region: str,
+    label: tuple[str, ...],
     preemptible: bool,
     env_cache: str | None,
     bind: str,
@@ -60,13 +73,15 @@ def command(
     from fray_layouts.units import parse_bytes
 
     log_to_stderr(log_format)
-    capacity = capacity_of(**offered)
+    place = parse_place(zone, region, label, tpu, slice_name, worker)
+    capacity = capacity_of(**offered, tpu=tpu)
     settings = NetworkSettings(network, bind, advertise, inbound=not no_inbound)
     options = AgentOptions(
         pool=pool,
         preemptible=preemptible,
         capacity=capacity,
         network=settings,
+        place=place,
         preload=PRESTART_MODULES,
         env_cache=None if env_cache is None else parse_bytes("--env-cache", env_cache),
     )
@@ -96,8 +111,10 @@ async def _join(root: str, unfit_root: bool, run: Callable[[], Awaitable[None]])
     await run()
 
 
-def capacity_of(cpu: float | None, memory: str | None, gpus: str | None) -> Resources:
+def capacity_of(cpu: float | None, memory: str | None, gpus: str | None, tpu: str | None = None) -> Resources:
     """The resources to offer: what this host has, except for what the options say."""
+    if tpu is not None and gpus is not None:
+        raise InvalidInput("--gpus", gpus, "a host offers GPUs or the chips of a TPU (--tpu), not both")
     from msgspec.structs import replace
 
     from fray_agents.host.capacity import discover
@@ -110,6 +127,8 @@ def capacity_of(cpu: float | None, memory: str | None, gpus: str | None) -> Reso
         found = replace(found, cpu=round(cpu * 1000))
     if memory is not None:
         found = replace(found, memory=parse_bytes("--memory", memory))
+    if tpu is not None:
+        found = with_chips(found, tpu)
     if gpus is not None:
         kind, count = parse_gpus(gpus)
         if not isinstance(count, int):

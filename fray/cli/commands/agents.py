@@ -2,41 +2,49 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from fray.cli import output
+from fray.cli.agent_view import Hold, conflicts, holds_of, jobs_at_work, place_text
 from fray.cli.app import App, as_command
 from fray.cli.output import format_duration
 from fray_layouts.states import AgentState
 
 if TYPE_CHECKING:
     from fray_coordinator.core import Core
+    from fray_coordinator.protocol.placements.owners import Owner
     from fray_coordinator.store.records import Stored
     from fray_layouts.records import AgentRecord
 
-_COLUMNS = ("AGENT", "POOL", "STATE", "HEARTBEAT", "JOBS", "GPUS", "FREE", "CAPACITY", "PROBLEM")
+_COLUMNS = ("AGENT", "POOL", "STATE", "HEARTBEAT", "JOBS", "GPUS", "FREE", "CAPACITY", "PLACE", "KEPT FOR", "PROBLEM")
 
 
 @as_command
 @click.option("--all", "-a", "everything", is_flag=True, help="Also those that left or died.")
 def command(app: App, everything: bool) -> None:
-    """List the agents, what they run and what they have free."""
+    """List the agents, what they run and what they have free, and for which gangs and reservations it is kept."""
     problems: dict[str, str] = {}
-    agents, now = app.run(lambda core: _find(core, problems))
+    agents, owners, now = app.run(lambda core: _find(core, problems))
     app.warn(problems)
-    shown = [
-        agent for agent in agents if not agent.record.driver and (everything or agent.record.state == AgentState.LIVE)
-    ]
-    data = [_json(agent, now) for agent in shown]
-    app.show(data, lambda: output.print_table(_COLUMNS, [_row(agent, now) for agent in shown]))
+    agents = [agent for agent in agents if not agent.record.driver]
+    wrong = conflicts([agent.record for agent in agents if _state(agent, now) == AgentState.LIVE])
+    shown = [agent for agent in agents if everything or agent.record.state == AgentState.LIVE]
+    views = [_AgentView(agent, holds_of(agent.record, owners), wrong.get(agent.record.id, ""), now) for agent in shown]
+    app.show([view.json() for view in views], lambda: output.print_table(_COLUMNS, [view.row() for view in views]))
 
 
-async def _find(core: Core, problems: dict[str, str]) -> tuple[list[Stored[AgentRecord]], float]:
+async def _find(core: Core, problems: dict[str, str]) -> tuple[list[Stored[AgentRecord]], list[Owner], float]:
     from fray_coordinator.jobs.lookup import read_agents
+    from fray_coordinator.placements.owner_table import OwnerTable
 
-    return await read_agents(core, problems), core.now()
+    owners = OwnerTable(core)
+    await owners.refresh()
+    problems |= owners.problems
+    in_order = sorted(owners.owners().values(), key=lambda owner: owner.order)
+    return await read_agents(core, problems), in_order, core.now()
 
 
 def _state(agent: Stored[AgentRecord], now: float) -> str:
@@ -48,27 +56,48 @@ def _state(agent: Stored[AgentRecord], now: float) -> str:
     return "silent" if is_silent(agent, now) else "draining" if record.drain else "live"
 
 
-def _json(agent: Stored[AgentRecord], now: float) -> dict[str, Any]:
-    from fray.cli.job_view import record_json
+@dataclass(frozen=True, slots=True)
+class _AgentView:
+    """One agent as it is shown. conflict: what contradicts another agent; "" for nothing."""
 
-    return {**record_json(agent.record), "state": _state(agent, now), "last_beat": agent.updated}
+    agent: Stored[AgentRecord]
+    holds: list[Hold]
+    conflict: str
+    now: float
 
+    @property
+    def problem(self) -> str:
+        return "; ".join(filter(None, [self.agent.record.problem, self.conflict]))
 
-def _row(agent: Stored[AgentRecord], now: float) -> tuple[str, ...]:
-    from fray.cli.job_view import resources_text
+    def json(self) -> dict[str, Any]:
+        from fray.cli.job_view import record_json
 
-    record = agent.record
-    return (
-        record.id,
-        record.pool,
-        _state(agent, now),
-        f"{format_duration(now - agent.updated)} ago",
-        str(len(record.holdings)),
-        _gpus(record),
-        resources_text(record.free),
-        resources_text(record.capacity) + ", preemptible" * record.preemptible + ", no actors" * (not record.inbound),
-        record.problem,
-    )
+        return {
+            **record_json(self.agent.record),
+            "state": _state(self.agent, self.now),
+            "last_beat": self.agent.updated,
+            "kept_for": [hold.json() for hold in self.holds],
+            "problem": self.problem,
+        }
+
+    def row(self) -> tuple[str, ...]:
+        from fray.cli.job_view import resources_text
+
+        record = self.agent.record
+        kinds = ", preemptible" * record.preemptible + ", no actors" * (not record.inbound)
+        return (
+            record.id,
+            record.pool,
+            _state(self.agent, self.now),
+            f"{format_duration(self.now - self.agent.updated)} ago",
+            str(jobs_at_work(record)),
+            _gpus(record),
+            resources_text(record.free),
+            resources_text(record.capacity) + kinds,
+            place_text(record),
+            "; ".join(hold.text(self.now) for hold in self.holds),
+            self.problem,
+        )
 
 
 def _gpus(agent: AgentRecord) -> str:

@@ -47,6 +47,9 @@ async def _until_stopped(core: Core) -> dict[str, str]:
     try:
         while True:
             await reconciler.try_pass()
-            await core.clock.sleep(core.jittered(core.settings.pass_interval))
+            until = core.clock.boottime() + core.jittered(core.settings.pass_interval)
+            while core.clock.boottime() < until:
+                await reconciler.schedule_placements()
+                await core.clock.sleep(core.settings.poll_interval)
     finally:
         await reconciler.resign()

@@ -8,7 +8,7 @@ import click
 
 from fray.cli import output
 from fray.cli.app import App, as_command
-from fray.cli.log_lines import print_lines
+from fray.cli.log_lines import LinePrinter
 
 if TYPE_CHECKING:
     from fray_coordinator.core import Core
@@ -17,36 +17,46 @@ if TYPE_CHECKING:
 @as_command
 @click.option("--follow", "-f", is_flag=True, help="Print all attempts from the first, until the job has ended.")
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N lines.")
+@click.option("--replica", type=int, metavar="N", help="Of a gang, only this replica, from 0; by default all, by time.")
 @click.option("--raw", is_flag=True, help="Byte for byte, with colours and whatever else the terminal obeys.")
 @click.argument("job")
-def command(app: App, job: str, follow: bool, tail: int | None, raw: bool) -> None:
+def command(app: App, job: str, follow: bool, tail: int | None, replica: int | None, raw: bool) -> None:
     """Print what JOB's current or last attempt printed; characters that a terminal obeys are escaped.
 
-    Until the next attempt begins, that is the last one which printed anything.
+    Until the next attempt begins, that is the last one which printed anything. Lines of a gang's replicas are merged,
+    each behind the number of its replica.
     """
     if follow and tail is not None:
         raise click.UsageError("--tail and --follow do not go together; give one of them")
-    app.run(lambda core: _follow(core, app, job, raw) if follow else _print(core, app, job, tail, raw))
+    app.run(
+        lambda core: _follow(core, app, job, replica, raw) if follow else _print(core, app, job, tail, replica, raw)
+    )
 
 
-async def _print(core: Core, app: App, text: str, tail: int | None, raw: bool) -> None:
+async def _print(core: Core, app: App, text: str, tail: int | None, replica: int | None, raw: bool) -> None:
     from fray_coordinator.jobs.logs import read_logs
     from fray_coordinator.jobs.lookup import find_job
+    from fray_layouts.spec import is_gang
 
     job = (await find_job(core, text)).record
-    lines = await read_logs(core, job, tail)
+    lines = await read_logs(core, job, tail, replica)
     if lines and (attempt := lines[0].attempt) != job.attempt:
         output.echo(f"fray: attempt {job.attempt} has not begun; this is what attempt {attempt} printed", err=True)
-    print_lines(lines, app.json, raw)
+    printer = LinePrinter(app.json, raw, merges=replica is None and is_gang(job.spec))
+    printer.print(lines)
+    printer.end()
 
 
-async def _follow(core: Core, app: App, text: str, raw: bool) -> None:
+async def _follow(core: Core, app: App, text: str, replica: int | None, raw: bool) -> None:
     from contextlib import aclosing
 
     from fray_coordinator.jobs.logs import follow_chunks
     from fray_coordinator.jobs.lookup import find_job
+    from fray_layouts.spec import is_gang
 
     job = (await find_job(core, text)).record
-    async with aclosing(follow_chunks(core, job.id)) as chunks:
+    printer = LinePrinter(app.json, raw, merges=replica is None and is_gang(job.spec))
+    async with aclosing(follow_chunks(core, job.id, replica=replica)) as chunks:
         async for chunk in chunks:
-            print_lines(chunk, app.json, raw)
+            printer.print(chunk)
+    printer.end()

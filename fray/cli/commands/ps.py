@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fray.cli import output
 from fray.cli.app import App, as_command
 from fray.cli.job_filter import JobFilter, filter_options
+
+if TYPE_CHECKING:
+    from fray_coordinator.core import Core
 
 _WATCH_INTERVAL = 2.0
 """Seconds between two looks of --watch: each reads the records of all jobs that wait or run."""
@@ -32,15 +35,16 @@ def command(app: App, everything: bool, limit: int | None, watch: bool, **filter
 def _lister(app: App, chosen: JobFilter, everything: bool, limit: int | None, clear: bool) -> Any:
     from fray.cli.job_view import JOB_COLUMNS, job_json, job_row, usage_json
     from fray_coordinator.jobs.why_waiting import reasons_by_job, why_stuck
+    from fray_coordinator.protocol.transitions import is_waiting
 
     def show() -> None:
         problems: dict[str, str] = {}
-        jobs, holdings, live, now = app.run(lambda core: chosen.find(core, problems, everything))
+        (jobs, holdings, live, now), around = app.run(lambda core: _find(core, chosen, problems, everything))
         if clear and not app.json:
             click.clear()  # not before the jobs are there: the screen is never empty
         app.warn(problems)
         jobs = jobs[-limit:] if limit else jobs
-        waiting = reasons_by_job((job for job in jobs if job.status == "pending"), live, now)
+        waiting = reasons_by_job(filter(is_waiting, jobs), live, now, around)
         waiting |= {job.id: why for job in jobs if (why := why_stuck(job, live))}
         data: list[dict[str, Any]] = [
             {
@@ -56,3 +60,12 @@ def _lister(app: App, chosen: JobFilter, everything: bool, limit: int | None, cl
             output.echo("fray: no job waits or runs; --all lists those that have ended", err=True)
 
     return show
+
+
+async def _find(core: Core, chosen: JobFilter, problems: dict[str, str], everything: bool) -> Any:
+    """What `JobFilter.find` finds, and the reservations in which jobs wait."""
+    from fray_coordinator.jobs.why_in_reservation import reservations_around
+    from fray_coordinator.protocol.transitions import is_waiting
+
+    found = await chosen.find(core, problems, everything)
+    return found, await reservations_around(core, filter(is_waiting, found[0]))

@@ -23,15 +23,16 @@ class NotSucceeded(Permanent):
 
 
 @as_command
+@click.option("--replica", type=int, metavar="N", help="Of a gang, the replica whose result it is; 0 by default.")
 @click.argument("job")
-def command(app: App, job: str) -> None:
+def command(app: App, job: str, replica: int | None) -> None:
     """Print what JOB returned: JSON as JSON, bytes as they are, anything else as Python's repr.
 
     On a terminal, characters of bytes that it would obey are escaped.
     """
     from fray.cluster.job_info import decode_result
 
-    result, data = app.run(lambda core: _fetch(core, job))
+    result, data = app.run(lambda core: _fetch(core, job, replica))
     value = decode_result(result, data)
     if app.json:
         output.print_json({"encoding": result.encoding, "value": _as_json(value)})
@@ -51,7 +52,7 @@ def _as_json(value: Any) -> Any:
     return value
 
 
-async def _fetch(core: Core, text: str) -> tuple[JobResult, bytes]:
+async def _fetch(core: Core, text: str, replica: int | None) -> tuple[JobResult, bytes]:
     from fray.cluster.job_info import exit_reason, fetch_result
     from fray_coordinator.jobs.lookup import find_job
 
@@ -60,4 +61,4 @@ async def _fetch(core: Core, text: str) -> tuple[JobResult, bytes]:
         raise NotSucceeded(f"job {job.id} has not ended, it is {job.status}; `fray logs -f {job.id}` waits for it")
     if job.status != "succeeded":
         raise NotSucceeded(f"job {job.id} {job.status}: {exit_reason(job.exit) if job.exit else 'it left no reason'}")
-    return await fetch_result(core, job)
+    return await fetch_result(core, job, replica)

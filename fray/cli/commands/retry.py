@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from fray.cli import output
 from fray.cli.app import App, as_command
 from fray.cli.job_filter import JobFilter, chosen_jobs, filter_options
+
+if TYPE_CHECKING:
+    from fray_coordinator.core import Core
+    from fray_layouts.records import JobRecord
 
 
 @as_command
@@ -18,9 +24,16 @@ def command(app: App, jobs: tuple[str, ...], failed: bool, **filters: str | None
 
     JOB is a whole id; for a name, or the beginning of an id, this asks first.
     """
-    from fray_coordinator.jobs.submission import retry
-
     chosen = JobFilter(**{**filters, **({"state": "failed"} if failed else {})})
     found = chosen_jobs(app, "retry", jobs, False, chosen)
-    rows = [(new.id, new.retry_of) for new in app.run(lambda core: retry(core, found))]
+    rows = [(new.id, new.retry_of) for new in app.run(lambda core: _retry(core, found))]
     app.show([{"job": new, "retry_of": old} for new, old in rows], lambda: output.print_ids(rows, ("JOB", "RETRY OF")))
+
+
+async def _retry(core: Core, jobs: list[JobRecord]) -> list[JobRecord]:
+    """Submit them again; what was in a launch group, or in a reservation that has ended, runs outside of it."""
+    from fray_coordinator.concurrency import map_concurrently
+    from fray_coordinator.jobs.submission import retry
+    from fray_coordinator.placements.routing import outside_of_ended
+
+    return await retry(core, await map_concurrently(jobs, lambda job: outside_of_ended(core, job)))

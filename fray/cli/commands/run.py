@@ -14,7 +14,7 @@ import click
 from fray.cli import output
 from fray.cli.app import App, as_command
 from fray.cli.gpus import parse_gpus
-from fray.cli.log_lines import print_lines
+from fray.cli.log_lines import LinePrinter
 from fray.cli.standard_input import piped_input
 from fray.cli.workspace_options import chosen_workspace, tell_stored, workspace_options
 from fray_layouts.errors import InvalidInput
@@ -51,6 +51,8 @@ def _refuse_terminal(ctx: click.Context, param: click.Parameter, given: bool) ->
 @click.option("--cpu", type=float, help="Cores; 1 by default.")
 @click.option("--memory", help="Memory, such as 512MiB or 2GB.")
 @click.option("--gpus", help="GPUs: a count, or kind:count such as h100:8; 0.5 shares one.")
+@click.option("--tpu", metavar="TYPE", help="TPU slices, such as v5litepod-16: a process on each virtual machine.")
+@click.option("--replicas", type=int, help="Processes that run as one gang; of TPUs one slice's by default.")
 @click.option(
     "--env",
     "-e",
@@ -98,9 +100,9 @@ def command(
     if detach:
         app.show({"job": job}, lambda: output.echo(job))
         return
-    output.echo(f"fray: job {job}", err=True)
     before = signal.signal(signal.SIGTERM, lambda number, frame: _left(job))
     try:
+        output.echo(f"fray: job {job}", err=True)
         code = app.run(lambda core: follow(core, app, job))
     except KeyboardInterrupt:
         code = _interrupted(app, job)
@@ -118,9 +120,12 @@ def spec_of(words: tuple[str, ...], options: dict[str, Any]) -> JobSpec:
     if options["retries"] is not None:
         fields["max_retries_failure"] = options["retries"]
     resources = {name: options[name] for name in ("cpu", "memory") if options[name] is not None}
+    if options["gpus"] is not None and options["tpu"] is not None:
+        raise click.UsageError("--gpus and --tpu do not go together; give one of them")
     if options["gpus"] is not None:
         kind, count = parse_gpus(options["gpus"])
         resources["device"] = {"kind": "gpu", "variant": kind, "count": count}
+    fields |= _gang(options["tpu"], options["replicas"], resources)
     environment: dict[str, Any] = {
         "env_vars": variables(options["env"]),
         "secret_env_vars": variables(options["secret"]),
@@ -131,6 +136,18 @@ def spec_of(words: tuple[str, ...], options: dict[str, Any]) -> JobSpec:
     name = options["name"] or _name_of(words[0])
     base = {"name": name, "entrypoint": {"command": list(words)}, "resources": resources, "environment": environment}
     return parse_spec({**base, **fields})
+
+
+def _gang(tpu: str | None, replicas: int | None, resources: dict[str, Any]) -> dict[str, int]:
+    """The fields that say how many processes run together; the TPU, if there is one, is added to `resources`."""
+    from fray.job_spec import gang_size
+    from fray.resources import ResourceConfig, TpuConfig
+
+    if tpu is None:
+        return {} if replicas is None else {"replicas": replicas}
+    device = TpuConfig(tpu)
+    resources["device"] = {"kind": "tpu", "variant": tpu, "count": device.chip_count()}
+    return gang_size(ResourceConfig(device=device), 1 if replicas is None else replicas)
 
 
 def variables(given: Iterable[str]) -> dict[str, str]:
@@ -198,14 +215,18 @@ async def follow(core: Core, app: App, job_id: str) -> int:
     from fray.cli.job_view import job_json
     from fray_coordinator.jobs.logs import follow_chunks
     from fray_coordinator.jobs.lookup import read_job
+    from fray_layouts.spec import is_gang
 
     attempt = 1
+    submitted = (await read_job(core, job_id)).record
+    printer = LinePrinter(app.json, raw=True, merges=is_gang(submitted.spec))
     async with aclosing(follow_chunks(core, job_id, on_waiting=_print_waiting)) as chunks:
         async for chunk in chunks:
             if chunk[0].attempt != attempt:
                 attempt = chunk[0].attempt
                 output.echo(f"fray: attempt {attempt}", err=True)
-            print_lines(chunk, app.json, raw=True)
+            printer.print(chunk)
+    printer.end()
     job = (await read_job(core, job_id)).record
     if app.json:
         output.print_json({"type": "job", **job_json(job)}, one_line=True)

@@ -5,7 +5,7 @@ JSON Schemas beside it are generated from these structs. Times are seconds since
 unless a field says otherwise; sizes are bytes. What a field may hold beyond its type is in `bounds`.
 
 Everything else in Fray imports the structs from here. To read: `base`, `job`, `outputs`, `agent`,
-`agent_pool`, `index`, `reconciler`, `actor`, `cluster`.
+`agent_pool`, `placement`, `index`, `reconciler`, `actor`, `cluster`.
 """
 
 from __future__ import annotations
@@ -41,8 +41,10 @@ from fray_layouts.records.job import (
     ParentLink as ParentLink,
     PastAttempt as PastAttempt,
     Rejection as Rejection,
+    ReplicaExit as ReplicaExit,
     ResourceUsage as ResourceUsage,
     StopRequest as StopRequest,
+    total_usage as total_usage,
 )
 from fray_layouts.records.outputs import (
     MAX_OUTPUT_BYTES as MAX_OUTPUT_BYTES,
@@ -52,6 +54,15 @@ from fray_layouts.records.outputs import (
     LeftOut as LeftOut,
     OutputFile as OutputFile,
     OutputManifest as OutputManifest,
+)
+from fray_layouts.records.placement import (
+    Placement as Placement,
+    PlacementEntry as PlacementEntry,
+    PlacementMember as PlacementMember,
+    PoolPlan as PoolPlan,
+    ReservationRecord as ReservationRecord,
+    ReservedPart as ReservedPart,
+    SliceMember as SliceMember,
 )
 from fray_layouts.records.reconciler import (
     PoolSummary as PoolSummary,

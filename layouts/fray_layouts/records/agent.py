@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import msgspec
 
-from fray_layouts.bounds import Amount, AttemptNumber, Count, Interval, Name, Time
+from fray_layouts.bounds import Amount, AttemptNumber, Count, Interval, MaybeName, Name, Time
 from fray_layouts.records.base import Record
 from fray_layouts.records.job import ResourceUsage
+from fray_layouts.records.placement import SliceMember
 from fray_layouts.states import AgentState, HoldingPhase
 
 
 class Holding(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A lease as its holder's heartbeat lists it.
+    """A lease, or a place in a gang or reservation, as its holder's heartbeat lists it.
 
     Attributes:
         attempt: the attempt that is (or is about to be) held.
-        phase: "claiming" (not known to be applied), "running", "ending" (until terminal or the next entry exists).
+        phase: "claiming" (not known to be applied), "running", "ending" (until terminal or the next entry exists),
+            "reserved" (a vote), "refused".
         usage: as last measured; None if it was not yet, or cannot be.
         gpus: places of the GPUs that it has among those of its agent, from 0.
         ports: numbers of the ports that it has on its host, by their names.
         activity: what the agent does before the task starts, such as "building the environment", for people.
+        round: of a gang or a reservation, that of its record which the agent has read.
+        bundles: numbers of the bundles, or replicas, that the agent has of it.
+        ends_by: storage's time by which it will have ended; None: nobody knows.
     """
 
     attempt: AttemptNumber
@@ -28,6 +33,9 @@ class Holding(msgspec.Struct, kw_only=True, omit_defaults=True):
     gpus: list[Count] = []
     ports: dict[str, Count] = {}
     activity: str = ""
+    round: Count = 0
+    bundles: list[Count] = []
+    ends_by: Time | None = None
 
 
 class Resources(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -93,6 +101,9 @@ class AgentRecord(Record, kw_only=True):
         inbound: whether they can be reached at all; actors are not placed elsewhere.
         hint_endpoint: where the agent itself takes hints; None if it takes none.
         software: what jobs may ask of the host besides resources.
+        zone, region, labels: where the host is, and what its operator says of it.
+        slice: its place in a TPU slice; None if it is in none.
+        places: it knows the rules of placements, so gangs and reservations may choose it.
         driver: it is a program outside of jobs, which runs no jobs and holds only the one that stands for it.
     """
 
@@ -118,4 +129,9 @@ class AgentRecord(Record, kw_only=True):
     inbound: bool = True
     hint_endpoint: HintEndpoint | None = None
     software: Software = msgspec.field(default_factory=Software)
+    zone: MaybeName = ""
+    region: MaybeName = ""
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
+    slice: SliceMember | None = None
+    places: bool = False
     driver: bool = False

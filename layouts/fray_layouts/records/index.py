@@ -24,7 +24,9 @@ class Doorbell(Record, kw_only=True):
 
     Attributes:
         released_at: of a queue's doorbell: when the ringer last released an item.
+        replaces: the version that a ring for a new plan replaced: who knew that one need not list the index.
     """
 
     rung_at: Time = 0.0
     released_at: Time = 0.0
+    replaces: str = ""

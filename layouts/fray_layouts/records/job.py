@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -9,6 +10,7 @@ import msgspec
 from fray_layouts.bounds import Amount, AttemptNumber, Count, Id, Key, MaybeId, Number, Time
 from fray_layouts.records.base import Record
 from fray_layouts.records.outputs import KeptOutputs
+from fray_layouts.records.placement import Placement
 from fray_layouts.spec import JobSpec
 from fray_layouts.states import StopOrigin
 
@@ -25,7 +27,7 @@ class JobLease(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class StopRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A request that the job end. `reason` is shown to people; `by` says who: "user", "parent", "expired"."""
+    """A request that the job end. `reason` is for people; `by` says who: "user", "parent", "expired", "reservation"."""
 
     at: Time
     reason: str = ""
@@ -75,6 +77,15 @@ class ResourceUsage(msgspec.Struct, kw_only=True, omit_defaults=True):
     disk: Amount = 0
 
 
+_USED = [field.name for field in msgspec.structs.fields(ResourceUsage)]
+
+
+def total_usage(usages: Iterable[ResourceUsage | None]) -> ResourceUsage | None:
+    """What the replicas of one job use together; None if nothing is known of any."""
+    known = [usage for usage in usages if usage is not None]
+    return ResourceUsage(**{name: sum(getattr(usage, name) for usage in known) for name in _USED}) if known else None
+
+
 class JobResult(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The return value of a job: in `value` (JSON), in `data` (base64), or in the object `key` when it is large.
 
@@ -122,6 +133,23 @@ class AttemptExit(msgspec.Struct, kw_only=True, omit_defaults=True):
     log_chunks: Count | None = None
 
 
+class ReplicaExit(Record, kw_only=True):
+    """`work/<job>/<attempt>/exits/<replica>`: the end of one replica of a gang; created once.
+
+    Attributes:
+        agent, host: where it ran.
+        exit: how it ended.
+        result, outputs: what it returned and left, if it succeeded.
+    """
+
+    agent: Id
+    host: str
+    exit: AttemptExit
+    ended_at: Time
+    result: JobResult | None = None
+    outputs: KeptOutputs | None = None
+
+
 class PastAttempt(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A finished attempt; the record keeps the last `MAX_HISTORY` of them."""
 
@@ -149,6 +177,7 @@ class JobRecord(Record, kw_only=True):
         expiring: retention has begun to delete what belongs to this job.
         outputs: the files that the attempt which succeeded has left and the spec's `outputs` name.
         retry_of: the job that had ended and was submitted once more as this one; "" for none.
+        placement: of a gang, the agents that are to run its replicas, or do; a gang has no lease. None of any other.
         driver: it stands for a program outside of jobs, which holds it: it was created running, and has one attempt.
     """
 
@@ -175,6 +204,7 @@ class JobRecord(Record, kw_only=True):
     history: list[PastAttempt] = msgspec.field(default_factory=list)
     expiring: bool = False
     retry_of: MaybeId = ""
+    placement: Placement | None = None
     driver: bool = False
 
 

@@ -43,6 +43,7 @@ class ReconcilerRecord(Record, kw_only=True):
     Attributes:
         holder: agent id, or "once-<token>" of a `fray coordinate --once`; "" when free.
         progress: raised by the holder after each pass; the lease's heartbeat.
+        hint_endpoint: where the holder takes hints, so that who submits a gang can wake it; None: nowhere.
         holder_beat: the holder's own beat when it wrote this; lets a successor credit its observation.
         suspects: by agent id.
         pools: by pool name; a hint for claimers.
@@ -54,6 +55,7 @@ class ReconcilerRecord(Record, kw_only=True):
     holder: MaybeId = ""
     progress: Count = 0
     holder_beat: Count = 0
+    hint_endpoint: HintEndpoint | None = None
     suspects: dict[str, Suspect] = msgspec.field(default_factory=dict)
     pools: dict[str, PoolSummary] = msgspec.field(default_factory=dict)
     problems: dict[str, str] = msgspec.field(default_factory=dict)

@@ -19,4 +19,4 @@ def report(path: Path, top: int) -> str:
                 stars[stem].append(int(review["stars"]))
     ranked = sorted(stars, key=lambda stem: (-len(stars[stem]), stem))[:top]
     rows = [(stem, humanize.apnumber(len(stars[stem])), sum(stars[stem]) / len(stars[stem])) for stem in ranked]
-    return tabulate(rows, headers=["word", "reviews", "stars"], floatfmt=".1f")
+    return str(tabulate(rows, headers=["word", "reviews", "stars"], floatfmt=".1f"))

@@ -1,0 +1,175 @@
+"""Runs a member's replicas of a gang, from the record that says so to what their ends mean for the gang."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import cast
+
+from msgspec.structs import replace
+
+from fray_agents.agent.attempt_runner import told
+from fray_agents.agent.end_writing import LeftUnwritten, until_written
+from fray_agents.agent.held import HeldBundle, HeldPlacement
+from fray_agents.agent.membership import Membership
+from fray_agents.agent.neighbour_watch import watch_neighbour
+from fray_agents.agent.replica_runner import ReplicaRunner, host_failed
+from fray_coordinator.concurrency import map_concurrently
+from fray_coordinator.core import Core
+from fray_coordinator.errors import BadRecord, StoreError
+from fray_coordinator.jobs.gang_commit import end_member, leave_gang
+from fray_coordinator.jobs.gang_exits import store_exit
+from fray_coordinator.jobs.gang_peers import AskPeer, GangPeers
+from fray_coordinator.protocol.commit import AttemptEnd
+from fray_coordinator.protocol.placements.gang_end import is_own_failure, runs_gang
+from fray_coordinator.store.records import Stored
+from fray_layouts.records import JobRecord, ReplicaExit
+from fray_layouts.states import ExitKind, HoldingPhase
+
+log = logging.getLogger("fray")
+
+LEAVING_PATIENCE = 3.0
+"""Seconds that an agent which leaves gives the store to take the end of a gang's attempt, before it ends its replicas:
+it has some 30 s in all on most clouds, and the replicas need their grace."""
+
+
+@dataclass(slots=True)
+class GangRunner:
+    """Runs the replicas of gangs that this agent is a member of, and writes how they ended.
+
+    Attributes:
+        member: the agent's membership.
+        replicas: runs their tasks.
+        ask: asks another agent directly whether it lives.
+        tell_pass: has whoever runs the pass look, who then has the other members look.
+    """
+
+    member: Membership
+    replicas: ReplicaRunner
+    ask: AskPeer
+    tell_pass: Callable[[], None]
+
+    @property
+    def _core(self) -> Core:
+        return self.member.core
+
+    async def run(self, held: HeldPlacement) -> None:
+        """Run the replicas, until nothing of them is left and what follows from their exits is written.
+
+        held: as the record that said that the gang runs has it.
+
+        Raises:
+            Exception: an end could not be written. The gang is still held: its agent must end.
+        """
+        attempt = _GangAttempt(held, cast("Stored[JobRecord]", held.record))
+        watch = asyncio.create_task(self._watch_neighbour(attempt))
+        try:
+            await map_concurrently(held.bundles, lambda bundle: self._run_replica(attempt, bundle), len(held.bundles))
+        finally:
+            watch.cancel()
+            await asyncio.wait([watch])
+
+    async def leave(self, held: HeldPlacement, grace: float) -> None:
+        """Have the agent leave a gang that runs: the attempt ends as preempted, and only then do its replicas.
+
+        They would break the connections of the others, whose failures would then be counted instead.
+
+        grace: seconds between SIGTERM and SIGKILL of the replicas.
+        """
+        known = cast("Stored[JobRecord]", held.record)
+        if not held.abandoned:
+            try:
+                async with asyncio.timeout(LEAVING_PATIENCE):
+                    await leave_gang(self._core, known, self.member.id)
+                self.tell_pass()
+            except (StoreError, BadRecord, TimeoutError) as error:
+                self.member.problems.warnings.warn("%s is left without its record: %s", held.owner.id, error)
+        held.ask_to_stop(grace, ExitKind.PREEMPTED)
+
+    async def _watch_neighbour(self, attempt: _GangAttempt) -> None:
+        try:
+            if await watch_neighbour(self._core, attempt.job, self.member.record, self.ask):
+                self.tell_pass()
+        except (StoreError, BadRecord) as error:
+            log.warning("%s: whether its next member lives is not looked at: %s", attempt.job.record.id, error)
+        except Exception:  # the replicas go on; a death is then noticed as any other
+            log.exception("%s: whether its next member lives is not looked at", attempt.job.record.id)
+
+    async def _run_replica(self, attempt: _GangAttempt, bundle: HeldBundle) -> None:
+        held, job = attempt.held, attempt.job.record
+        ports = held.ports.descriptors if held.ports is not None and bundle.replica == 0 else ()
+        try:
+            end = await self.replicas.run(bundle, job, ports)
+            log.info("%s: replica %d of attempt %d: %s", job.id, bundle.replica, job.attempt, told(end.exit))
+            await self._end(attempt, bundle, end)
+            await self.replicas.clean_up(bundle, job)
+        except LeftUnwritten:
+            held.abandoned = True
+        finally:
+            await self.replicas.let_go(bundle, job)
+
+    async def _end(self, attempt: _GangAttempt, bundle: HeldBundle, end: AttemptEnd) -> None:
+        """Store the exit, and write what follows once that can be more than nothing."""
+        held, job = attempt.held, attempt.job.record
+        left = self._exit_of(bundle, end)
+        if left.exit.kind != ExitKind.SUCCESS:
+            for other in held.bundles:
+                if other is not bundle:
+                    other.ask_to_stop(job.spec.grace, ExitKind.STOPPED)
+        if len(attempt.exits) + 1 == len(held.bundles):
+            held.phase = HoldingPhase.ENDING
+        if attempt.is_over(self.member.id):  # for people only
+            with suppress(StoreError, BadRecord):
+                await store_exit(self._core, job, bundle.replica, left)
+            return
+        stored = attempt.exits[bundle.replica] = await self._store(job, bundle.replica, left)
+        if is_own_failure(stored.exit):
+            network = self.member.record.network
+            peers = GangPeers(self._core, attempt.job, self.member.id, network, self.ask)
+            await until_written(self.member, job.id, peers.settle)
+        if stored.exit.kind != ExitKind.SUCCESS or len(attempt.exits) == len(held.bundles):
+            own = list(attempt.exits.values())
+            await until_written(self.member, job.id, lambda: end_member(self._core, attempt.job, self.member.id, own))
+            self.tell_pass()
+
+    async def _store(self, job: JobRecord, replica: int, left: ReplicaExit) -> ReplicaExit:
+        """Create the exit, until that is known. What cannot be written is replaced by the reason."""
+        try:
+            return await until_written(self.member, job.id, lambda: store_exit(self._core, job, replica, left))
+        except LeftUnwritten:
+            raise
+        except Exception as error:
+            broken = host_failed("the attempt, while its end was written,", job, error)
+            instead = replace(left, exit=broken.exit, result=None, outputs=None)
+            return await until_written(self.member, job.id, lambda: store_exit(self._core, job, replica, instead))
+
+    def _exit_of(self, bundle: HeldBundle, end: AttemptEnd) -> ReplicaExit:
+        """The exit as it is stored: what had not ended by itself when the gang was stopped was stopped."""
+        stopped = bundle.stop is not None and bundle.stop[1] == ExitKind.STOPPED
+        cut_short = end.exit.kind == ExitKind.SUCCESS and stopped and not end.complete_before_stop
+        well = end.exit.kind == ExitKind.SUCCESS and not cut_short
+        return ReplicaExit(
+            agent=self.member.id,
+            host=self.member.record.host,
+            exit=replace(end.exit, kind=ExitKind.STOPPED) if cut_short else end.exit,
+            ended_at=self._core.now(),
+            result=end.result if well else None,
+            outputs=end.outputs if well else None,
+        )
+
+
+@dataclass(slots=True)
+class _GangAttempt:
+    """One attempt of a gang, as one of its members runs it. exits: those of the own replicas that are stored."""
+
+    held: HeldPlacement
+    job: Stored[JobRecord]
+    exits: dict[int, ReplicaExit] = field(default_factory=dict)
+
+    def is_over(self, agent: str) -> bool:
+        """Whether the record, as last read, runs this attempt no longer."""
+        now = self.held.record.record
+        return not isinstance(now, JobRecord) or not runs_gang(now, self.job.record.attempt, agent)

@@ -1,0 +1,251 @@
+"""What an agent holds: jobs that it claimed, and bundles of gangs and reservations; each from before others see it."""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+
+from fray_agents.host.ports import HeldPorts
+from fray_agents.tasks.handle import TaskHandle
+from fray_coordinator.protocol.placements.owners import Owner
+from fray_coordinator.store.records import Stored
+from fray_layouts.index_keys import PendingKey, Shape
+from fray_layouts.records import Holding, JobRecord, ReservationRecord, total_usage
+from fray_layouts.states import ExitKind, HoldingPhase
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class HeldTask(ABC):
+    """One task of this host, and what it has of the host; a bundle of a reservation has room and no task.
+
+    Attributes:
+        starting: the coroutine that starts the task; a stop cancels it.
+        task: None before it is started.
+        stop: (grace in seconds, exit kind) of a stop asked for before the task was started.
+        unhealthy: what the health check saw, once it has failed.
+        activity: what is done before the task starts, for people; "" for nothing worth telling.
+        gpus: places of the GPUs that it has among those of the host.
+        ports: the ports that it has, by their names.
+        resources: what it holds of the host besides the task, let go when it is over.
+        room: the reservation in whose bundles it runs; None: the host's own room.
+        idle: it uses nothing of the host: its task has ended and its end cannot be written, or its claim is in doubt.
+    """
+
+    starting: asyncio.Task[TaskHandle | None] | None = None
+    task: TaskHandle | None = None
+    stop: tuple[float, str] | None = None
+    unhealthy: str = ""
+    activity: str = ""
+    gpus: tuple[int, ...] = ()
+    ports: Mapping[str, int] = field(default_factory=dict)
+    resources: AsyncExitStack = field(default_factory=AsyncExitStack)
+    room: "HeldPlacement | None" = None
+    idle: bool = False
+
+    @property
+    def replica(self) -> int:
+        """The number of the replica of its job that it is."""
+        return 0
+
+    @property
+    @abstractmethod
+    def shape(self) -> Shape:
+        """What it takes from its room."""
+
+    @property
+    @abstractmethod
+    def takes_room(self) -> bool:
+        """Whether it uses its room now."""
+
+    def ask_to_stop(self, grace: float, why: str) -> None:
+        """Stop the task, or have it not started.
+
+        Args:
+            grace: seconds between SIGTERM and SIGKILL.
+            why: the kind of the attempt's exit.
+        """
+        self.stop = self.stop or (grace, why)
+        if self.task is not None:
+            self.task.stop(grace, why)
+        elif self.starting is not None:
+            self.starting.cancel()
+
+
+@dataclass(slots=True, eq=False)
+class HeldLease(HeldTask):
+    """One job that the agent holds, from before its claim is sent until nothing is left to do about it.
+
+    Attributes:
+        entry: the index entry that it was claimed by.
+        attempt: the one that runs; a restart raises it.
+        phase: as in the heartbeat.
+        job: the record as last seen; None while the claim is not resolved.
+        entry_deleted: the index entry was removed since a beat listed this attempt.
+        abandoned: its end cannot be written, and the agent leaves: others put it back once the agent is dead.
+        serves: it takes no room because it waits for calls; see `overcommit`.
+    """
+
+    entry: PendingKey
+    phase: str = HoldingPhase.CLAIMING
+    job: Stored[JobRecord] | None = None
+    entry_deleted: bool = False
+    abandoned: bool = False
+    serves: bool = False
+    attempt: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.attempt = self.entry.attempt
+
+    @property
+    def shape(self) -> Shape:
+        return self.entry.shape
+
+    @property
+    def takes_room(self) -> bool:
+        return not (self.idle or self.serves)
+
+    @property
+    def entry_in_index(self) -> PendingKey | None:
+        """The index entry; None if it was removed."""
+        return None if self.entry_deleted else self.entry
+
+    @property
+    def ends_by(self) -> float | None:
+        """The storage's time by which its timeout has ended the attempt; None: it has none."""
+        return _ends_by(self.job.record) if self.job is not None else None
+
+    def restart(self, job: Stored[JobRecord]) -> None:
+        """Go on with the job's next attempt; a stop asked for stands, unless its reason was the last one's health."""
+        self.job, self.attempt, self.phase = job, job.record.attempt, HoldingPhase.RUNNING
+        self.starting, self.task, self.unhealthy, self.activity, self.serves = None, None, "", "", False
+        if self.stop is not None and self.stop[1] == ExitKind.UNHEALTHY:
+            self.stop = None
+
+    def holding(self) -> Holding:
+        """What the heartbeat lists."""
+        return Holding(
+            attempt=self.attempt,
+            phase=self.phase,
+            usage=self.task.usage if self.task else None,
+            activity=self.activity,
+            ports=dict(self.ports),
+            gpus=list(self.gpus),
+            ends_by=self.ends_by,
+        )
+
+
+@dataclass(slots=True, eq=False)
+class HeldBundle(HeldTask):
+    """Room for one bundle: for a replica of a gang, with its task, or for the jobs of a reservation.
+
+    Attributes:
+        number: of the bundle among those of its owner; of a gang, of the replica.
+        wants: what it takes from a host.
+        taken: the room is its own. Until then it waits for room, and later jobs leave it what becomes free.
+    """
+
+    number: int
+    wants: Shape
+    taken: bool = False
+
+    @property
+    def replica(self) -> int:
+        return self.number
+
+    @property
+    def shape(self) -> Shape:
+        return self.wants
+
+    @property
+    def takes_room(self) -> bool:
+        return self.taken
+
+
+@dataclass(slots=True, eq=False)
+class HeldPlacement:
+    """The bundles of one owner that are assigned to the agent, from when it has read so until nothing of them is left.
+
+    Attributes:
+        owner: as its record said when the agent last read it.
+        record: that record.
+        bundles: all that this agent has, or waits to have room for.
+        phase: as in the heartbeat; "" while it waits for room, and is not listed.
+        ports: free ports of this host that the owner's record will tell the other members.
+        resources: what it holds of the host besides its tasks, let go when it is over.
+        told: whoever runs the pass was told of the vote.
+        abandoned: its end cannot be written, and the agent leaves: others go on once the agent is dead.
+    """
+
+    owner: Owner
+    record: Stored[JobRecord] | Stored[ReservationRecord]
+    bundles: tuple[HeldBundle, ...]
+    phase: str = ""
+    ports: HeldPorts | None = None
+    resources: AsyncExitStack = field(default_factory=AsyncExitStack)
+    told: bool = False
+    abandoned: bool = False
+    attempt: int = field(init=False)
+    round: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.attempt, self.round = self.owner.attempt, self.owner.placement.round
+
+    @property
+    def listed(self) -> bool:
+        """Whether the heartbeat lists it."""
+        return self.phase != ""
+
+    @property
+    def waits(self) -> bool:
+        """Whether bundles of it wait for room, which is kept for them."""
+        return self.phase != HoldingPhase.REFUSED and not all(bundle.taken for bundle in self.bundles)
+
+    @property
+    def at_work(self) -> bool:
+        """Whether tasks of it run, or their end is not written yet."""
+        return self.phase in (HoldingPhase.RUNNING, HoldingPhase.ENDING)
+
+    def ask_to_stop(self, grace: float, why: str) -> None:
+        """Stop all its tasks, or have them not started; see `HeldTask.ask_to_stop`."""
+        for bundle in self.bundles:
+            bundle.ask_to_stop(grace, why)
+
+    def kill(self) -> None:
+        """Kill all its tasks."""
+        for bundle in self.bundles:
+            if bundle.task is not None:
+                bundle.task.kill()
+
+    @property
+    def grace(self) -> float:
+        """Seconds between SIGTERM and SIGKILL of its tasks."""
+        job = self.record.record
+        return job.spec.grace if isinstance(job, JobRecord) else 0.0
+
+    def holding(self) -> Holding:
+        """What the heartbeat lists; a gang that has lost a replica here is about to end."""
+        ended = any(bundle.task is not None and bundle.task.exit.done() for bundle in self.bundles)
+        return Holding(
+            attempt=self.attempt,
+            phase=HoldingPhase.ENDING if self.at_work and ended else self.phase,
+            usage=total_usage(bundle.task.usage for bundle in self.bundles if bundle.task is not None),
+            activity=next((bundle.activity for bundle in self.bundles if bundle.activity), ""),
+            gpus=[place for bundle in self.bundles for place in bundle.gpus],
+            ports=self.ports.numbers if self.ports else {},
+            round=self.round,
+            bundles=[bundle.number for bundle in self.bundles if bundle.taken],
+            ends_by=self.ends_by,
+        )
+
+    @property
+    def ends_by(self) -> float | None:
+        """The storage's time by which a gang's timeout has ended it; None: it does not run, or has none."""
+        job = self.record.record
+        return _ends_by(job) if isinstance(job, JobRecord) and self.at_work else None
+
+
+def _ends_by(job: JobRecord) -> float | None:
+    if job.started_at is None or job.spec.timeout is None:
+        return None
+    return job.started_at + job.spec.timeout + job.spec.grace

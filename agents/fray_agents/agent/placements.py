@@ -1,0 +1,137 @@
+"""Reads the records of the owners that an agent has bundles of: those that the pool's plan names, and those it holds.
+
+While something waits for room or for its start, its owner's record is read each second; while it runs, each five:
+nobody sends mail to all members of a gang.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from dataclasses import dataclass, field
+from typing import cast
+
+from fray_agents.agent.held import HeldPlacement
+from fray_agents.agent.loops import is_set_within
+from fray_agents.agent.membership import Membership
+from fray_agents.agent.pool_plan import PlanReader
+from fray_agents.agent.reservation_rooms import ReservationRooms, is_open
+from fray_agents.agent.voting import StoredOwner, Voting
+from fray_coordinator.concurrency import map_concurrently
+from fray_coordinator.core import Core
+from fray_coordinator.errors import BadRecord, StoreError
+from fray_coordinator.protocol.heartbeat import paced_interval
+from fray_coordinator.protocol.placements.votes import OwnerPhase, phase_of_owner
+from fray_coordinator.store.records import Stored
+from fray_layouts.object_keys import JobKeys
+from fray_layouts.records import JobRecord, ReservationRecord
+from fray_layouts.states import HoldingPhase, ReservationState
+
+RUNNING_POLLS = 5
+"""Poll intervals between two looks at the record of what runs: so late is its end elsewhere heard of without a hint."""
+
+READS_PER_SECOND = 200.0
+"""Reads of one owner's record that all of its members together make at most."""
+
+
+@dataclass(slots=True)
+class PlacementWatch:
+    """Has one agent do what the records say of the owners that it has bundles of, or is to have.
+
+    Attributes:
+        member: the agent's membership.
+        voting: does what the record of an owner says that forms, or of a gang.
+        rooms: does what that of a reservation says that is held, or has ended.
+        wake: set to have it look at what is due.
+    """
+
+    member: Membership
+    voting: Voting
+    rooms: ReservationRooms
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    _plan: PlanReader = field(init=False)
+    _followed: set[str] = field(default_factory=set)
+    _read_at: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._plan = PlanReader(self.member)
+
+    @property
+    def _core(self) -> Core:
+        return self.member.core
+
+    def plan_rang(self) -> None:
+        """The pool's doorbell rang: there may be a new plan."""
+        self._plan.due_at = -math.inf
+        self.wake.set()
+
+    def look_now(self) -> None:
+        """The record of an owner may have changed, or room became free."""
+        self._read_at.clear()
+        self.wake.set()
+
+    async def run(self) -> None:
+        """Look at what is due, for ever."""
+        while True:
+            self.wake.clear()
+            with self.member.problems.tolerated("look at its placements"):
+                await self.look()
+            await is_set_within(self.wake, self._pause())
+
+    async def look(self) -> None:
+        """Read the plan, and the owners' records that are due, and do what they say."""
+        if self._core.clock.boottime() >= self._plan.due_at:
+            self._followed.update(await self._plan.read())
+        now = self._core.clock.boottime()
+        await map_concurrently([key for key in sorted(self._followed) if self._due_at(key) <= now], self._look_at)
+
+    def _pause(self) -> float:
+        """Seconds until something is due, a little more or less: members do not look in step."""
+        wait = min([self._plan.due_at, *map(self._due_at, self._followed)]) - self._core.clock.boottime()
+        return self._core.jittered(max(wait, self._core.settings.poll_interval / 10))
+
+    def _due_at(self, key: str) -> float:
+        """Boot time at which this owner's record is to be read again."""
+        held, poll = self._held(key), self._core.settings.poll_interval
+        waits = held is not None and held.phase != HoldingPhase.REFUSED and not held.at_work and not is_open(held)
+        members = len(held.owner.placement.members) if held is not None else 0
+        interval = paced_interval(poll if waits else RUNNING_POLLS * poll, members, READS_PER_SECOND)
+        return self._read_at.get(key, -math.inf) + interval
+
+    async def _look_at(self, key: str) -> None:
+        """Read one owner's record and do what it says; while that cannot be read, all stays as it is."""
+        held = self._held(key)
+        self._read_at[key] = self._core.clock.boottime()
+        try:
+            found = await self._read(key, held)
+            if self._held(key) is not held:
+                return
+            await self._follow(found, held)
+        except (StoreError, BadRecord) as error:
+            self.member.problems.warnings.warn("%s cannot be looked at: %s", key, error)
+            return
+        owner_phase = phase_of_owner(found.record if found is not None else None)
+        if self._held(key) is None and owner_phase is not OwnerPhase.FORMING:
+            self._followed.discard(key)
+            self._read_at.pop(key, None)
+
+    async def _follow(self, found: StoredOwner | None, held: HeldPlacement | None) -> None:
+        record = found.record if found is not None else held.record.record if held is not None else None
+        if isinstance(record, ReservationRecord) and (found is None or record.state != ReservationState.FORMING):
+            await self.rooms.follow(cast("Stored[ReservationRecord] | None", found), held)
+        else:
+            await self.voting.follow(found, held)
+
+    def _held(self, key: str) -> HeldPlacement | None:
+        """What the agent has of the owner whose record is there."""
+        return next((held for held in self.member.leases.placements.values() if held.owner.key == key), None)
+
+    async def _read(self, key: str, held: HeldPlacement | None) -> StoredOwner | None:
+        records = self._core.records
+        if JobKeys.parse(key) is not None:
+            if held is not None:
+                return await records.reread(cast("Stored[JobRecord]", held.record), one_of_many=True)
+            return await records.read(key, JobRecord, one_of_many=True)
+        if held is not None:
+            return await records.reread(cast("Stored[ReservationRecord]", held.record), one_of_many=True)
+        return await records.read(key, ReservationRecord, one_of_many=True)

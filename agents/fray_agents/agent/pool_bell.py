@@ -1,0 +1,51 @@
+"""The doorbell of an agent's pool: whether there is a new job in the index, or a new plan of placements.
+
+It is read often and cheaply, but more rarely in large fleets, where someone always polls soon.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fray_agents.agent.membership import Membership
+from fray_coordinator.store.interface import NotModified, Version
+from fray_layouts import codec
+from fray_layouts.errors import Malformed
+from fray_layouts.object_keys import PoolKeys
+from fray_layouts.records import Doorbell
+
+
+@dataclass(slots=True)
+class PoolBell:
+    """The doorbell as one agent hears it.
+
+    Attributes:
+        member: the agent's membership.
+        on_ring: called when it rang, for whatever reason.
+        rang_for_jobs: it rang since the index was listed last, and not only because of a new plan.
+    """
+
+    member: Membership
+    on_ring: Callable[[], None]
+    rang_for_jobs: bool = False
+    _version: Version | None = None
+
+    async def hear(self) -> None:
+        """Read it; whoever cannot lists the index, and reads the plan, on the repair interval all the same."""
+        answer = None
+        with self.member.problems.tolerated("read the doorbell"):
+            answer = await self.member.core.store.get_if_changed(
+                PoolKeys.doorbell(self.member.record.pool), self._version, patience=0.0
+            )
+        if answer is None or isinstance(answer, NotModified):
+            return
+        self.rang_for_jobs |= self._version is None or _replaced(answer.data) != self._version
+        self._version = answer.version
+        self.on_ring()
+
+
+def _replaced(bell: bytes) -> str:
+    """The version that a ring for a new plan replaced; "" if it was another ring."""
+    try:
+        return codec.decode(bell, Doorbell).record.replaces
+    except Malformed:
+        return ""

@@ -1,0 +1,106 @@
+"""Claims jobs that wait in the private pools of held reservations, for the bundles that the agent has of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from fray_agents.agent.held import HeldPlacement
+from fray_agents.agent.leases import Leases
+from fray_agents.agent.loops import is_set_within
+from fray_agents.agent.membership import Membership
+from fray_agents.agent.reservation_rooms import is_open, jobs_bound, room_for_jobs
+from fray_coordinator.core import Core
+from fray_coordinator.protocol.scheduling import shortage
+from fray_coordinator.store.interface import NotModified, Version
+from fray_layouts.index_keys import PendingKey
+from fray_layouts.object_keys import PoolKeys, ReservationKeys
+
+LISTED = 1000
+"""Entries of one listing that are looked at: what S3 and GCS return for the price of one request."""
+
+PUT_OFF_POLLS = 5
+"""Poll intervals until an entry is tried again that could not be claimed."""
+
+
+@dataclass(slots=True)
+class PrivatePool:
+    """The jobs that wait in one reservation, as they were listed last."""
+
+    bell: Version | None = None
+    listed_at: float | None = None
+    entries: list[PendingKey] = field(default_factory=list)
+    not_before: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class PrivatePools:
+    """Looks for jobs in the reservations that the agent holds bundles of.
+
+    Attributes:
+        member: the agent's membership.
+        claim: tries to claim an entry, to run it in the reservation's room; whether it was claimed.
+        wake: set to have it look now.
+    """
+
+    member: Membership
+    claim: Callable[[PendingKey, HeldPlacement], Awaitable[bool]]
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    _pools: dict[str, PrivatePool] = field(default_factory=dict)
+
+    @property
+    def _core(self) -> Core:
+        return self.member.core
+
+    @property
+    def _leases(self) -> Leases:
+        return self.member.leases
+
+    async def run(self) -> None:
+        """Look for ever; without a reservation it only waits to be woken."""
+        while True:
+            self.wake.clear()
+            with self.member.problems.tolerated("look for work in its reservations"):
+                await self.look()
+            settings = self._core.settings
+            wait = settings.poll_interval if self._pools else settings.repair_interval
+            await is_set_within(self.wake, self._core.jittered(max(wait, settings.poll_interval)))
+
+    async def look(self) -> None:
+        """Claim what fits now."""
+        rooms = {name: held for name, held in self._leases.placements.items() if is_open(held)}
+        self._pools = {name: self._pools.get(name, PrivatePool()) for name in rooms}
+        for name, held in rooms.items():
+            await self._look_in(held, self._pools[name])
+
+    async def _look_in(self, held: HeldPlacement, pool: PrivatePool) -> None:
+        await self._list_if_due(ReservationKeys.pool(held.owner.id), pool)
+        jobs = jobs_bound(held.owner, self.member.id)
+        for entry in list(pool.entries):
+            if not self.member.may_claim() or not is_open(held):
+                return
+            if entry.job in self._leases.held or not (entry.job in jobs or "" in jobs):
+                continue
+            room, now = room_for_jobs(held, self._leases, self.member.id), self._core.clock.boottime()
+            if shortage(entry.shape, room, self.member.host_kind) or now < pool.not_before.get(entry.key(), 0.0):
+                continue
+            if await self.claim(entry, held):
+                pool.entries.remove(entry)
+            else:
+                pool.not_before[entry.key()] = now + PUT_OFF_POLLS * self._core.settings.poll_interval
+
+    async def _list_if_due(self, name: str, pool: PrivatePool) -> None:
+        """List the pool's jobs if its doorbell rang, and on the repair interval."""
+        answer = await self._core.store.get_if_changed(PoolKeys.doorbell(name), pool.bell, patience=0.0)
+        rang = answer is not None and not isinstance(answer, NotModified)
+        now = self._core.clock.boottime()
+        if not rang and pool.listed_at is not None and now - pool.listed_at < self._core.settings.repair_interval:
+            return
+        rows = await self._core.store.list(PendingKey.prefix(name), None, LISTED)
+        parsed = (PendingKey.parse(row.key) for row in rows)
+        pool.entries = [entry for entry in parsed if entry is not None]
+        pool.not_before = {key: at for key, at in pool.not_before.items() if at > now}
+        pool.listed_at = now
+        if answer is not None and not isinstance(answer, NotModified):
+            pool.bell = answer.version

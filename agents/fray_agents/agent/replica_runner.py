@@ -1,0 +1,328 @@
+"""Runs one replica of a job on this host: from what it needs to what it leaves, whatever goes wrong on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from fray_agents.agent.gpu_watch import GpuWatch
+from fray_agents.agent.held import HeldTask
+from fray_agents.agent.membership import Membership
+from fray_agents.environments.errors import EnvironmentFailed, HostUnfit, PreparationFailed
+from fray_agents.environments.prepare import Preparer
+from fray_agents.host.directories import UntrustedDirectory
+from fray_agents.host.network import NetworkSettings
+from fray_agents.host.ports import held_ports
+from fray_agents.runner.exit_report import MESSAGE_LIMIT, shortened
+from fray_agents.runner.task_log import LOCAL_SEAL_INTERVAL, SEAL_INTERVAL
+from fray_agents.tasks import health_check
+from fray_agents.tasks.callable_main import exception_fields
+from fray_agents.tasks.environment import (
+    CHILDREN_MARKER,
+    ENDPOINTS_FILE,
+    job_variables,
+    noted_endpoints,
+    task_environment,
+)
+from fray_agents.tasks.handle import StartFailed, StartTask, TaskExit, TaskHandle, TaskSpec
+from fray_agents.tasks.limits import limits_of
+from fray_agents.tasks.outputs import OutputsTooLarge
+from fray_agents.tasks.upload import file_chunks, upload_logs, upload_outputs, upload_result
+from fray_coordinator.actors.discovery import withdraw_all
+from fray_coordinator.core import Core
+from fray_coordinator.errors import StoreError, StoreRefused
+from fray_coordinator.jobs import cascade
+from fray_coordinator.persist import fails_alone, is_no_outage, persist
+from fray_coordinator.protocol.commit import AttemptEnd
+from fray_layouts.errors import InvalidInput
+from fray_layouts.records import AttemptExit, JobRecord
+from fray_layouts.spec import is_gang
+from fray_layouts.states import ExitKind
+
+log = logging.getLogger("fray")
+
+
+class EntrypointUnavailable(Exception):
+    """The job's callable is not where the job says that it is."""
+
+
+@dataclass(slots=True)
+class ReplicaRunner:
+    """Runs replicas of jobs on this host, each a task; what its end means for the job is written by others.
+
+    Attributes:
+        member: the agent's membership.
+        work_dir: where tasks have their directories.
+        lock_fd: descriptor of the agent's lock, which runners inherit; None if there is none.
+        start_task: starts a task.
+        gpus: the GPUs that the agent offers.
+        preparer: makes ready what a job brings.
+        network: where servers on this host listen and are reached.
+        cwd: where tasks start; None: a fresh directory each.
+    """
+
+    member: Membership
+    work_dir: Path
+    lock_fd: int | None
+    start_task: StartTask
+    gpus: GpuWatch
+    preparer: Preparer
+    network: NetworkSettings
+    cwd: str | None = None
+
+    @property
+    def _core(self) -> Core:
+        return self.member.core
+
+    async def run(self, held: HeldTask, job: JobRecord, ports: Sequence[int] = ()) -> AttemptEnd:
+        """Run the task; how it ended, whatever went wrong on the way. Nothing of it is left then.
+
+        ports: descriptors of ports that it has besides those of its own.
+        """
+        try:
+            return await self._start_and_watch(held, job, ports)
+        except Exception as error:
+            if held.task is not None:
+                held.task.kill()
+                await held.task.wait()
+            return host_failed("the attempt", job, error)
+
+    async def _start_and_watch(self, held: HeldTask, job: JobRecord, ports: Sequence[int]) -> AttemptEnd:
+        if held.stop is not None:
+            return _not_started(held.stop[1])
+        try:
+            held.task = await self._started(held, job, ports)
+        except EnvironmentFailed as error:
+            return await self._not_prepared(held, job, ExitKind.ENVIRONMENT_FAILED, error)
+        except HostUnfit as error:  # for this job; the host can start others
+            return await self._not_prepared(held, job, ExitKind.START_FAILED, error)
+        except (StartFailed, UntrustedDirectory, OSError) as error:
+            self.member.count_start(False)
+            return await self._not_prepared(held, job, ExitKind.START_FAILED, error)
+        except StoreError as error:  # an object's own trouble: the host can start others
+            message = f"what it needs could not be read here: {error}"
+            return AttemptEnd(AttemptExit(kind=ExitKind.START_FAILED, message=message))
+        except EntrypointUnavailable as error:
+            return AttemptEnd(AttemptExit(kind=ExitKind.EXCEPTION, message=f"{error}; submit it again"))
+        if held.task is None:
+            return _not_started(held.stop[1] if held.stop else ExitKind.PREEMPTED)
+        self.member.count_start(True)
+        if held.stop is not None:
+            held.task.stop(*held.stop)
+        return await self._until_ended(held, job, held.task)
+
+    async def _not_prepared(self, held: HeldTask, job: JobRecord, kind: ExitKind, error: Exception) -> AttemptEnd:
+        """The end of an attempt whose task could not be started; what was said on the way becomes its log."""
+        chunks = 0
+        if isinstance(error, PreparationFailed) and error.log is not None:
+            chunks = await upload_logs(self._core, job, held.replica, file_chunks(error.log), is_no_outage)
+        message = str(error) if kind == ExitKind.ENVIRONMENT_FAILED else f"the host could not start the task: {error}"
+        return AttemptEnd(AttemptExit(kind=kind, message=shortened(message, MESSAGE_LIMIT), log_chunks=chunks))
+
+    async def _started(self, held: HeldTask, job: JobRecord, ports: Sequence[int]) -> TaskHandle | None:
+        """The task; None if it is not to run, because a stop came first or this agent's leases may be others'."""
+        starting = held.starting = asyncio.create_task(self._start(held, job, ports))
+        try:
+            await asyncio.wait([starting])
+        except asyncio.CancelledError:  # the agent ends
+            starting.cancel()
+            for late in await asyncio.gather(starting, return_exceptions=True):
+                if late is not None and not isinstance(late, BaseException):
+                    late.kill()
+                    await late.wait()
+            raise
+        return None if starting.cancelled() else starting.result()
+
+    async def _start(self, held: HeldTask, job: JobRecord, ports: Sequence[int]) -> TaskHandle | None:
+        if job.attempt > 1 and held.replica == 0:
+            await persist(self._core, lambda: cascade.stop_children(self._core, job.id), fails_alone(self._core))
+        spec = await self._task_spec(held, job, ports)
+        await self.gpus.check(held)
+        held.activity = ""
+        if not self.member.trusts():  # frozen since the claim, perhaps: the job may be someone else's
+            return None
+        return await self.start_task(spec, self.member.task_deadline(job), self.lock_fd)
+
+    async def _until_ended(self, held: HeldTask, job: JobRecord, task: TaskHandle) -> AttemptEnd:
+        is_gone = False
+
+        def on_failure() -> Callable[[StoreError], bool]:
+            """Whether an upload is given up: asked to stop, at a refusal, or at its second failure for this object.
+
+            The first may be of a request that this agent sent long ago, before it was frozen.
+            """
+            failed_since_stop = False
+
+            def gives_up(error: StoreError) -> bool:
+                nonlocal failed_since_stop
+                held.idle |= is_gone  # others may have its room
+                if held.stop is None or not task.exit.done() or not is_no_outage(error):
+                    return False
+                failed_before, failed_since_stop = failed_since_stop, True
+                return failed_before or isinstance(error, StoreRefused)
+
+            return gives_up
+
+        logs = asyncio.create_task(upload_logs(self._core, job, held.replica, task.chunks(), on_failure()))
+        watch = asyncio.create_task(self._watch_health(held, job))
+        try:
+            end = await _task_exit(task, logs, watch)
+            await task.wait()
+            is_gone = True
+            end.exit.log_chunks = await logs
+            return await self._finished(held, job, task, end, on_failure())
+        finally:
+            logs.cancel()
+            watch.cancel()
+
+    async def _finished(
+        self,
+        held: HeldTask,
+        job: JobRecord,
+        task: TaskHandle,
+        end: TaskExit,
+        gives_up: Callable[[StoreError], bool],
+    ) -> AttemptEnd:
+        if held.unhealthy:
+            end.exit.message = held.unhealthy
+        if end.exit.kind == ExitKind.LOST and (held.stop is None or held.stop[1] != ExitKind.LOST):
+            # Something killed its runner; a frozen agent that wakes may trust itself again.
+            end.exit.kind = ExitKind.SIGNALLED if self.member.trusts() else ExitKind.PREEMPTED
+        ending = AttemptEnd(end.exit, None, end.complete_before_stop)
+        if end.exit.kind != ExitKind.SUCCESS:
+            return ending
+        if end.result is not None:
+            ending = replace(ending, result=await upload_result(self._core, job, held.replica, end.result, gives_up))
+        if job.spec.outputs:
+            try:
+                ending = replace(ending, outputs=await upload_outputs(self._core, job, held.replica, task, gives_up))
+            except OutputsTooLarge as error:
+                too_large = msgspec.structs.replace(end.exit, kind=ExitKind.TOO_LARGE, message=str(error))
+                return AttemptEnd(too_large, None, end.complete_before_stop)
+        return ending
+
+    async def _watch_health(self, held: HeldTask, job: JobRecord) -> None:
+        def fail(why: str) -> None:
+            held.unhealthy = why
+            held.ask_to_stop(job.spec.grace, ExitKind.UNHEALTHY)
+
+        if job.spec.health_check is not None:
+            await health_check.watch_health(job.spec.health_check, self._core.clock, fail)
+
+    async def _task_spec(self, held: HeldTask, job: JobRecord, more_ports: Sequence[int]) -> TaskSpec:
+        replica = f"~{held.replica}" if is_gang(job.spec) else ""
+        directory = self.work_dir / f"{job.id}~{job.attempt}{replica}"
+        call, stdin = job.spec.entrypoint.callable, job.spec.entrypoint.stdin
+        pickle = None
+        if call is not None:
+            pickle = _decoded_pickle(call.pickle) if call.pickle else await self._blob(call.blob, "callable")
+
+        def tell(activity: str) -> None:
+            held.activity = activity
+
+        prepared = await self.preparer.prepare(job, directory, held.resources, tell)
+        ports = held.resources.enter_context(held_ports(job.spec.ports, self._core.rng))
+        held.ports = ports.numbers
+        env = task_environment(
+            job, self._core.root, self.member.id, directory, self.network, ports.numbers, held.replica
+        )
+        return TaskSpec(
+            directory=directory,
+            command=job.spec.entrypoint.command or None,
+            callable_pickle=pickle,
+            stdin=await self._blob(stdin, "standard input") if stdin else None,
+            env=prepared.environment(env) | self.gpus.variables(held),
+            variables=job_variables(job),
+            timeout=job.spec.timeout,
+            grace=job.spec.grace,
+            cwd=str(prepared.start) if prepared.start else None if prepared.container else self.cwd,
+            python=prepared.python,
+            python_path=prepared.python_path,
+            preamble=prepared.log,
+            held=(*ports.descriptors, *more_ports),
+            limits=limits_of(job.spec.resources),
+            seal_interval=LOCAL_SEAL_INTERVAL if self._core.store.local else SEAL_INTERVAL,
+            container=prepared.container,
+        )
+
+    async def _blob(self, key: str, part: str) -> bytes:
+        try:
+            found = await persist(self._core, lambda: self._core.store.get(key), fails_alone(self._core))
+        except InvalidInput as error:
+            raise EntrypointUnavailable(f"the job's {part} cannot be read: {error}") from error
+        if found is None:
+            raise EntrypointUnavailable(f"the job's {part} is gone: there is no object {key}")
+        return found.data
+
+    async def clean_up(self, held: HeldTask, job: JobRecord) -> None:
+        """Remove what the task leaves behind; its end is written, whatever comes of this.
+
+        What the store refuses, or never answers, is left to the repair: nobody's slot waits for it.
+        """
+        task = held.task
+        if task is None:
+            return
+        for step in (partial(self._withdraw, task, job), partial(self._stop_children, task, job), task.discard):
+            try:
+                await step()
+            except Exception:
+                log.exception("what attempt %d of %s left behind was not all removed", job.attempt, job.id)
+
+    async def let_go(self, held: HeldTask, job: JobRecord) -> None:
+        """Let go of what the task held of the host."""
+        try:
+            await held.resources.aclose()
+        except Exception:
+            log.exception("what attempt %d of %s held of this host was not all let go", job.attempt, job.id)
+
+    async def _withdraw(self, task: TaskHandle, job: JobRecord) -> None:
+        listed = task.read_file(ENDPOINTS_FILE)
+        if listed is not None:
+            published = noted_endpoints(listed)
+            await persist(self._core, lambda: withdraw_all(self._core, published, job), is_no_outage)
+
+    async def _stop_children(self, task: TaskHandle, job: JobRecord) -> None:
+        if task.read_file(CHILDREN_MARKER) is not None:
+            await persist(self._core, lambda: cascade.stop_children(self._core, job.id), is_no_outage)
+
+
+async def _task_exit(task: TaskHandle, *companions: asyncio.Task[Any]) -> TaskExit:
+    """How the task ended; raises as soon as one of its companions does."""
+    waited: set[asyncio.Future[Any]] = {task.exit, *companions}
+    while not task.exit.done():
+        done, waited = await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+        for future in done:
+            future.result()
+    return task.exit.result()
+
+
+def _decoded_pickle(pickle: str) -> bytes:
+    try:
+        return base64.b64decode(pickle, validate=True)
+    except ValueError as error:
+        raise EntrypointUnavailable(f"the job's callable is not base64: {error}") from error
+
+
+def _not_started(why: str) -> AttemptEnd:
+    kind = ExitKind.PREEMPTED if why == ExitKind.PREEMPTED else ExitKind.STOPPED
+    return AttemptEnd(AttemptExit(kind=kind, message=f"{why} before it was started", log_chunks=0), None, False)
+
+
+def host_failed(what: str, job: JobRecord, error: Exception) -> AttemptEnd:
+    """The end of an attempt that an exception in its agent ended: as far as is known, not the job's failure."""
+    log.error("%s %d of %s failed", what, job.attempt, job.id, exc_info=error)
+    fields = exception_fields(error)
+    message = f"{what} failed in its agent: {fields['message']}"
+    return AttemptEnd(
+        AttemptExit(
+            kind=ExitKind.HOST_FAILED, message=message, exception=fields["exception"], traceback=fields["traceback"]
+        )
+    )

@@ -1,0 +1,171 @@
+"""Does what the record of an owner says, for one agent: keeps room, votes, starts, stops, and lets go.
+
+What a record means is decided in `fray_coordinator.protocol.placements.votes`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias, cast
+
+from fray_agents.agent.held import HeldBundle, HeldPlacement
+from fray_agents.agent.leases import Leases
+from fray_agents.agent.membership import Membership
+from fray_agents.host.ports import held_ports
+from fray_coordinator.core import Core
+from fray_coordinator.jobs.placement_index import ring_bell
+from fray_coordinator.protocol.placements.gang_ports import gang_port_names
+from fray_coordinator.protocol.placements.owners import GANG
+from fray_coordinator.protocol.placements.rounds import OwnerRecord, owner_of, placed
+from fray_coordinator.protocol.placements.votes import Duty, Vote, Voter, duty, phase_of_owner, withdrawn
+from fray_coordinator.store.records import Stored
+from fray_layouts.object_keys import ReservationKeys
+from fray_layouts.records import JobRecord, ReservationRecord
+from fray_layouts.spec import is_gang
+from fray_layouts.states import ExitKind, HoldingPhase
+
+log = logging.getLogger("fray")
+
+StoredOwner: TypeAlias = Stored[JobRecord] | Stored[ReservationRecord]
+
+
+@dataclass(slots=True)
+class Voting:
+    """The votes of one agent.
+
+    Attributes:
+        member: the agent's membership.
+        start: begins to run a gang's replicas; whoever does calls `let_go` in the end.
+        freed: called when room became free.
+    """
+
+    member: Membership
+    start: Callable[[HeldPlacement], None]
+    freed: Callable[[], None]
+
+    @property
+    def _leases(self) -> Leases:
+        return self.member.leases
+
+    async def follow(self, found: StoredOwner | None, held: HeldPlacement | None) -> None:
+        """Do what the owner's record says that was just read.
+
+        Args:
+            found: the record; None: it is gone.
+            held: what the agent has of the owner; None: nothing.
+
+        Raises:
+            StoreError, BadRecord: as writes of records do.
+        """
+        if held is None:
+            if found is not None and _is_owner(found.record) and self._duty(found, None) in (Duty.TAKE, Duty.REFUSE):
+                self._take(found)
+            return
+        what = self._duty(found, held)
+        if found is not None:
+            held.record, held.owner = found, owner_of(found.record)
+        await self._act(what, held)
+
+    def _duty(self, found: StoredOwner | None, held: HeldPlacement | None) -> Duty:
+        member, record = self.member, found.record if found is not None else None
+        owner = owner_of(found.record) if found is not None else held.owner if held is not None else None
+        if owner is None:
+            return Duty.NOTHING
+        voter = Voter(member.id, member.leaving or member.draining, member.unfit)
+        numbers = tuple(sorted(bundle.number for bundle in held.bundles)) if held is not None else ()
+        vote = Vote(held.attempt, held.round, numbers, held.phase) if held is not None else None
+        stopped = isinstance(record, JobRecord) and record.stop is not None
+        return duty(voter, owner, phase_of_owner(record), vote, stopped)
+
+    async def _act(self, what: Duty, held: HeldPlacement) -> None:
+        match what:
+            case Duty.RELEASE:
+                await self.let_go(held)
+            case Duty.TAKE | Duty.REFUSE:
+                await self.let_go(held)
+                self._take(held.record)
+            case Duty.RESERVE:
+                self._reserve(held)
+            case Duty.WITHDRAW:
+                await self._withdraw(held)
+            case Duty.START:
+                self._start(held)
+            case Duty.STOP:
+                held.ask_to_stop(held.grace, ExitKind.STOPPED)
+            case Duty.ABANDON:
+                held.ask_to_stop(held.grace, ExitKind.LOST)
+
+    def _take(self, found: StoredOwner) -> None:
+        """Keep what becomes free for the bundles that the owner is assigned here, and vote if there is room now."""
+        owner = owner_of(found.record)
+        reservation = ReservationKeys.of_pool(owner.pool)
+        room = self._leases.placements.get(reservation) if reservation else None
+        if reservation and room is None:
+            return  # the next look may find it
+        device = self._leases.capacity.device
+        numbers = owner.bundles_of(self.member.id)
+        bundles = tuple(HeldBundle(number=n, wants=owner.part_of(n).shape_on(device), room=room) for n in numbers)
+        held = HeldPlacement(owner, found, bundles)
+        self._leases.wish(held)
+        if self.member.unfit or not self._leases.could_have(bundles, self.member.host_kind):
+            self._refuse(held)
+        else:
+            self._reserve(held)
+
+    def _reserve(self, held: HeldPlacement) -> None:
+        """Vote, if there is room: the next heartbeat lists it."""
+        if not self._leases.reserve(held.bundles, self.member.host_kind):
+            return
+        job = held.record.record
+        names = gang_port_names(job.spec, [b.number for b in held.bundles]) if isinstance(job, JobRecord) else []
+        try:
+            held.ports = held.resources.enter_context(held_ports(names, self.member.core.rng)) if names else None
+        except OSError as error:
+            log.warning("%s is refused: %s", held.owner.id, error)
+            self._refuse(held)
+            return
+        held.phase = HoldingPhase.RESERVED
+        self.member.request_beat()
+
+    def _refuse(self, held: HeldPlacement) -> None:
+        for bundle in held.bundles:
+            bundle.taken, bundle.gpus = False, ()
+        held.phase = HoldingPhase.REFUSED
+        self.member.request_beat()
+
+    def _start(self, held: HeldPlacement) -> None:
+        """Have what was started run, unless this agent's leases may be others': it looks again."""
+        if held.owner.kind == GANG and self.member.trusts():
+            held.phase = HoldingPhase.RUNNING
+            log.info("%s: attempt %d is started", held.owner.id, held.attempt)
+            if self.member.leaving:
+                held.ask_to_stop(0.0, ExitKind.PREEMPTED)
+            self.start(held)
+
+    async def _withdraw(self, held: HeldPlacement) -> None:
+        """Move the owner's round, so that the vote counts no more; whoever was quicker is heard at the next look."""
+        if await _moved_on(self.member.core, held.record):
+            log.info("%s: the vote is taken back", held.owner.id)
+            await self.let_go(held)
+            await ring_bell(self.member.core)
+
+    async def let_go(self, held: HeldPlacement) -> None:
+        """Free what is held for an owner, of which no process is left here."""
+        self._leases.release(held)
+        await held.resources.aclose()
+        if held.listed:
+            self.member.request_beat()
+        self.freed()
+
+
+def _is_owner(record: OwnerRecord) -> bool:
+    return not isinstance(record, JobRecord) or is_gang(record.spec)
+
+
+async def _moved_on(core: Core, stored: StoredOwner) -> bool:
+    """Whether the owner's round was moved, from the record as it is given and no other."""
+    wanted = placed(stored.record, withdrawn(owner_of(stored.record).placement))
+    known = cast("Stored[OwnerRecord]", stored)
+    return (await core.records.write(stored.key, type(stored.record), wanted, known)).wrote

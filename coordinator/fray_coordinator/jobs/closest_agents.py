@@ -1,0 +1,38 @@
+"""Which agent comes closest to what something waits for, in words: parts of what is told wherever something waits."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from fray_layouts.records import AgentRecord, Resources
+
+
+def nobody_in(pool: str, live: Iterable[AgentRecord]) -> str:
+    """That no agent of the pool lives, and where some do."""
+    others = sorted({agent.pool for agent in live})
+    elsewhere = f"; there are agents in pool {', '.join(others)}" if others else ""
+    return f"no live agent in pool {pool}; start one with `fray agent --pool {pool}`{elsewhere}"
+
+
+def never(what: str, pool: str, agents: Sequence[AgentRecord], lacks: Mapping[str, list[str]]) -> str:
+    """That no agent of the pool could ever run it, and what the one that comes closest lacks."""
+    closest = closest_of(agents, lacks, lambda agent: agent.capacity)
+    return (
+        f"no live agent of pool {pool} could ever run {what}: {closest.id}{of_several(agents, 'comes closest')} "
+        f"({'; '.join(lacks[closest.id])}); ask for less, or start an agent that has it"
+    )
+
+
+def closest_of(
+    agents: Sequence[AgentRecord], lacks: Mapping[str, list[str]], amount: Callable[[AgentRecord], Resources]
+) -> AgentRecord:
+    """The agent that lacks the fewest things; of several, the one with the most resources."""
+
+    def rank(agent: AgentRecord) -> tuple[int, int, int, int, str]:
+        has = amount(agent)
+        return len(lacks[agent.id]), -has.device_count, -has.cpu, -has.memory, agent.id
+
+    return min(agents, key=rank)
+
+
+def of_several(agents: Sequence[AgentRecord], what: str) -> str:
+    """How one of several is told from the others; "" for the only one."""
+    return f" {what} of {len(agents)}" if len(agents) > 1 else ""

@@ -1,0 +1,126 @@
+"""The end of a gang's attempt: the one write that follows from the exits of its replicas.
+
+What is written is decided in `protocol.placements.gang_end`. One replica's end ends them all, and each member of a
+large gang would write it: so a member first waits for a random time, and mostly finds it written.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+
+from fray_coordinator.core import Core
+from fray_coordinator.jobs import placement_index
+from fray_coordinator.jobs.gang_exits import exit_times, stored_exits
+from fray_coordinator.protocol.placements.gang_end import (
+    end_of_gang,
+    gang_left,
+    gang_without,
+    is_whole,
+    replicas_of,
+    runs_gang,
+)
+from fray_coordinator.protocol.transitions import is_terminal
+from fray_coordinator.store.records import Stored
+from fray_layouts.records import JobRecord, ReplicaExit
+from fray_layouts.states import ExitKind
+
+WRITES_A_SECOND = 100.0
+"""Members of one gang that may begin to write its end, each second: about ten of them do before the others see it."""
+
+EXITS_READ_A_SECOND = 500.0
+"""Exits that one member has read after a second, at the least: 64 at a time, each in some 50 ms, on a busy bucket."""
+
+
+async def end_member(core: Core, held: Stored[JobRecord], agent: str, own: Iterable[ReplicaExit]) -> Stored[JobRecord]:
+    """Write what follows from the exits of a member's replicas: of one that has ended badly, or of all.
+
+    Args:
+        held: the record at the attempt that has ended.
+        own: those exits, which are stored.
+
+    Returns:
+        The record as it was last read: `held` itself if others are to end it.
+
+    Raises:
+        StoreUnavailable: unresolved; call again until it answers.
+        BadRecord: an exit, or the job's record, cannot be read.
+    """
+    job = held.record
+    all_well = all(left.exit.kind == ExitKind.SUCCESS for left in own)
+    current = await core.records.reread(held)
+    if current is None or not runs_gang(current.record, job.attempt, agent):
+        return current or held
+    ended = await exit_times(core, job)
+    if (all_well or current.record.stop is not None) and not is_whole(job, ended):
+        return current
+    await core.clock.sleep(_turn(core, job, agent, ended))
+    current = await core.records.reread(current)
+
+    def decide(now: JobRecord, exits: dict[int, ReplicaExit]) -> JobRecord | None:
+        return end_of_gang(now, job.attempt, agent, exits, core.now(), core.settings)
+
+    return await _write_end(core, current, job.attempt, agent, decide) or held
+
+
+async def end_without(core: Core, known: Stored[JobRecord], agent: str, why: str = "died") -> Stored[JobRecord] | None:
+    """Write what follows for a gang from a member that is not alive, or has lost its replicas; the record as it is now.
+
+    Args:
+        known: the record with that member in it.
+        why: what the agent did, for people.
+    """
+
+    def decide(now: JobRecord, exits: dict[int, ReplicaExit]) -> JobRecord | None:
+        return gang_without(now, known.record.attempt, agent, exits, core.now(), core.settings, why)
+
+    return await _write_end(core, known, known.record.attempt, agent, decide)
+
+
+async def leave_gang(core: Core, known: Stored[JobRecord], agent: str) -> Stored[JobRecord] | None:
+    """End the attempt as preempted, for a member that has to leave, before it ends its replicas."""
+
+    def decide(now: JobRecord, exits: dict[int, ReplicaExit]) -> JobRecord | None:
+        return gang_left(now, known.record.attempt, agent, exits, core.now(), core.settings)
+
+    return await _write_end(core, known, known.record.attempt, agent, decide)
+
+
+async def announce_end(core: Core, job: JobRecord) -> None:
+    """Have the index follow a gang whose attempt was just ended, or is to be stopped, and the pass look."""
+    if is_terminal(job):
+        await placement_index.leave(core, job)
+    await placement_index.ring_bell(core)
+
+
+def _turn(core: Core, job: JobRecord, agent: str, ended: Mapping[int, float]) -> float:
+    """Seconds until a member writes the end.
+
+    Who ends a whole gang reads all exits. So of those that see all, the one whose exit came last goes first, and the
+    others wait until it must be done: in a gang of a thousand, each of them would read a thousand.
+    """
+    wait = core.rng.uniform(0.0, job.spec.replicas / WRITES_A_SECOND)
+    if not is_whole(job, ended):
+        return wait
+    last = max(ended, key=lambda replica: (ended[replica], replica))
+    return 0.0 if last in replicas_of(job, agent) else wait + job.spec.replicas / EXITS_READ_A_SECOND
+
+
+async def _write_end(
+    core: Core,
+    current: Stored[JobRecord] | None,
+    attempt: int,
+    agent: str,
+    decide: Callable[[JobRecord, dict[int, ReplicaExit]], JobRecord | None],
+) -> Stored[JobRecord] | None:
+    """Write what is decided, on condition of the record that was read before the exits; the record as it is then.
+
+    In that order: the member that ends last lists all exits, and reads whatever those before it have read.
+    """
+    while current is not None and runs_gang(current.record, attempt, agent):
+        exits = await stored_exits(core, current.record)
+        wanted = decide(current.record, exits)
+        if wanted is None:
+            return current
+        written = await core.records.write(current.key, JobRecord, wanted, current)
+        if written.wrote:
+            await announce_end(core, wanted)
+        current = written.stored
+    return current

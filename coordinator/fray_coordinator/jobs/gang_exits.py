@@ -1,0 +1,50 @@
+"""The exits of a gang's replicas in the store: each is created once, by the member that ran it."""
+
+from collections.abc import Iterable
+
+from fray_coordinator.concurrency import map_concurrently
+from fray_coordinator.core import Core
+from fray_coordinator.errors import BadRecord
+from fray_layouts.object_keys import WorkKeys
+from fray_layouts.records import JobRecord, ReplicaExit
+
+
+async def store_exit(core: Core, job: JobRecord, replica: int, left: ReplicaExit) -> ReplicaExit:
+    """Create the exit of a replica of the job's attempt; returns the one that is there, which may be an earlier one.
+
+    Raises StoreUnavailable: unresolved; call again until it answers.
+    """
+    key = WorkKeys.exit(job.id, job.attempt, replica)
+    stored = (await core.records.write(key, ReplicaExit, left, None)).stored
+    return stored.record if stored is not None else left
+
+
+async def exit_times(core: Core, job: JobRecord) -> dict[int, float]:
+    """When each replica that has ended left its exit, on the storage's clock; 0.0 where the storage does not tell."""
+    rows = await core.store.list(WorkKeys.exits(job.id, job.attempt), versions=True)
+    found = {WorkKeys.parse_exit(row.key): row.updated or 0.0 for row in rows}
+    return {replica: found[replica] for replica in range(job.spec.replicas) if replica in found}
+
+
+async def ended_replicas(core: Core, job: JobRecord) -> set[int]:
+    """The replicas of the job's attempt that have left their exits."""
+    return set(await exit_times(core, job))
+
+
+async def read_exits(core: Core, job: JobRecord, replicas: Iterable[int]) -> dict[int, ReplicaExit]:
+    """Stored exits of the job's attempt, by replica. Raises BadRecord: one is none, or is gone."""
+
+    async def read(replica: int) -> ReplicaExit:
+        key = WorkKeys.exit(job.id, job.attempt, replica)
+        found = await core.records.read(key, ReplicaExit, one_of_many=True)
+        if found is None:
+            raise BadRecord(f"{key} was listed, but is gone")
+        return found.record
+
+    numbers = sorted(replicas)
+    return dict(zip(numbers, await map_concurrently(numbers, read), strict=True))
+
+
+async def stored_exits(core: Core, job: JobRecord) -> dict[int, ReplicaExit]:
+    """The exits that the replicas of the job's attempt have left, by replica. Raises BadRecord: as `read_exits`."""
+    return await read_exits(core, job, await ended_replicas(core, job))

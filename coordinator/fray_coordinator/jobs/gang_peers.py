@@ -1,0 +1,132 @@
+"""Whether the other members of a gang live, asked before a replica's failure is counted as the job's.
+
+When a host dies, the replicas on the others fail at once, since their connections break, and long before anybody can
+tell that the host is dead. So whoever is about to write a failure first looks at the members that have left no exit.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from fray_coordinator.backoff import backoff
+from fray_coordinator.concurrency import map_concurrently
+from fray_coordinator.core import Core
+from fray_coordinator.jobs import gang_commit
+from fray_coordinator.jobs.gang_exits import ended_replicas
+from fray_coordinator.protocol.heartbeat import DEATH_INTERVALS, is_fenced, with_bounded_interval
+from fray_coordinator.protocol.placements.gang_end import runs_gang
+from fray_coordinator.protocol.stopping import holders_of
+from fray_coordinator.store.records import Stored, record_of
+from fray_layouts.object_keys import AgentKeys
+from fray_layouts.records import AgentRecord, HintEndpoint, JobRecord, PlacementMember
+from fray_layouts.states import HoldingPhase
+
+FIRST_LOOK, LOOK_INTERVAL = 0.2, 1.0
+"""Seconds from a failure to the first look at the others, who mostly fail with it; and between two looks at most."""
+
+BEATS_IN_FLIGHT = 1.0
+"""Seconds after a failure in which a heartbeat may still land that its agent has sent before it died."""
+
+ANSWERS = 2
+"""Looks at which a member must answer that lives and has left no exit: a frozen one that just woke may not have stored
+yet that its replica had ended meanwhile."""
+
+
+class PeerAnswer(Enum):
+    """What comes of asking an agent at its endpoint whether it lives."""
+
+    LIVES = auto()
+    GONE = auto()
+    """Nobody listens there, or another process does: the agent has ended."""
+    SILENT = auto()
+    """That says nothing: it is frozen or cut off, its host is dead, or the network keeps one from asking."""
+
+
+AskPeer = Callable[[HintEndpoint], Awaitable[PeerAnswer]]
+"""Asks the agent at an endpoint."""
+
+
+@dataclass(slots=True)
+class GangPeers:
+    """The other members of one running attempt, as one of them looks at them after its replica's failure.
+
+    Attributes:
+        job: the record at the attempt.
+        agent: who looks.
+        network: whose agents reach one another.
+        ask: asks an agent directly.
+    """
+
+    core: Core
+    job: Stored[JobRecord]
+    agent: str
+    network: str
+    ask: AskPeer
+    _beats: dict[str, int] = field(default_factory=dict)
+    _answers: dict[str, int] = field(default_factory=dict)
+    _alive: set[str] = field(default_factory=set)
+    _over: bool = False
+
+    async def settle(self) -> None:
+        """Return once each of them has left its exits, or lives, or has been written off as lost with the attempt."""
+        if holders_of(self.job.record) == [self.agent]:
+            return
+        clock, attempt = self.core.clock, self.job.record.attempt
+        spread = self.job.record.spec.replicas / gang_commit.WRITES_A_SECOND  # all members of a large gang may ask
+        begun, pauses = clock.boottime(), backoff(FIRST_LOOK, LOOK_INTERVAL)
+        await clock.sleep(self.core.rng.uniform(0.0, spread))
+        while True:
+            await clock.sleep(self.core.jittered(max(next(pauses), spread)))
+            now = await self.core.records.reread(self.job)
+            if now is None or not runs_gang(now.record, attempt, self.agent):
+                return
+            waited = clock.boottime() - begun
+            silent = await self._silent(now.record)
+            await map_concurrently(silent, lambda peer, now=now, waited=waited: self._look_at(now, peer, waited))  # type: ignore[misc]
+            if self._over or all(peer.agent in self._alive for peer in silent):
+                return
+
+    async def _silent(self, job: JobRecord) -> list[PlacementMember]:
+        """The other members that have not left all of their exits, and have not been seen alive."""
+        stored = await ended_replicas(self.core, job)
+        members = job.placement.members if job.placement is not None else []
+        others = [peer for peer in members if peer.agent != self.agent and peer.agent not in self._alive]
+        return [peer for peer in others if not all(replica in stored for replica in peer.bundles)]
+
+    async def _look_at(self, job: Stored[JobRecord], peer: PlacementMember, waited: float) -> None:
+        found = record_of(await self.core.records.read(AgentKeys.key(peer.agent), AgentRecord, one_of_many=True))
+        if found is None or is_fenced(found):
+            await self._write_off(job, peer)
+            return
+        answer = await self._answer(found)
+        if answer is PeerAnswer.LIVES:
+            self._answers[peer.agent] = self._answers.get(peer.agent, 0) + 1
+        if self._has_beaten(found, waited) or self._answers.get(peer.agent, 0) >= ANSWERS:
+            self._alive.add(peer.agent)
+        elif answer is PeerAnswer.GONE or self._is_silent(found, waited):
+            await self._write_off(job, peer, "has died, or does not answer any more")
+
+    async def _write_off(self, job: Stored[JobRecord], peer: PlacementMember, why: str = "died") -> None:
+        now = await gang_commit.end_without(self.core, job, peer.agent, why)
+        self._over = now is None or not runs_gang(now.record, job.record.attempt, self.agent)
+
+    def _has_beaten(self, peer: AgentRecord, waited: float) -> bool:
+        """Whether a heartbeat since the failure lists replicas of which none has ended."""
+        if waited < BEATS_IN_FLIGHT or not self._was_raised(peer):
+            return False
+        holding = peer.holdings.get(self.job.record.id)
+        return holding is not None and holding.phase != HoldingPhase.ENDING
+
+    async def _answer(self, peer: AgentRecord) -> PeerAnswer:
+        if peer.hint_endpoint is None or not peer.inbound or peer.network != self.network:
+            return PeerAnswer.SILENT
+        return await self.ask(peer.hint_endpoint)
+
+    def _is_silent(self, peer: AgentRecord, waited: float) -> bool:
+        """Whether it has made no heartbeat for as long as the dead, whether or not somebody has declared it dead."""
+        longest = DEATH_INTERVALS * with_bounded_interval(peer, self.core.settings).interval
+        return waited > longest and not self._was_raised(peer)
+
+    def _was_raised(self, peer: AgentRecord) -> bool:
+        """Whether its heartbeat is another than when this first asked."""
+        return peer.beat > self._beats.setdefault(peer.id, peer.beat)

@@ -1,0 +1,29 @@
+"""The index of the owners of placements that have not ended, and its bell.
+
+A hint as the pending index is one: who submits enters the owner before its record is there, and a repair enters one
+that is missing. It has no attempt in it: an owner stays in it until it has ended.
+"""
+
+from fray_coordinator.core import Core
+from fray_coordinator.jobs import doorbell
+from fray_coordinator.protocol.placements.owners import entry_of_owner
+from fray_coordinator.protocol.placements.rounds import OwnerRecord, owner_of
+from fray_coordinator.store.interface import ABSENT, ANY
+from fray_layouts.index_keys import PlacementKey
+from fray_layouts.records import PlacementEntry
+
+
+async def enter(core: Core, record: OwnerRecord, again: bool = False) -> None:
+    """Create the entry of an owner; `again` writes it as a new version even if it exists."""
+    owner = owner_of(record)
+    await core.records.put(entry_of_owner(owner).key(), PlacementEntry(owner=owner.id), ANY if again else ABSENT)
+
+
+async def leave(core: Core, record: OwnerRecord) -> None:
+    """Delete the entry of an owner that has ended."""
+    await core.store.delete(entry_of_owner(owner_of(record)).key())
+
+
+async def ring_bell(core: Core) -> None:
+    """Have the pass look at the index: an owner was submitted, has ended, or gathers its members anew."""
+    await doorbell.ring_bell(core, PlacementKey.bell)

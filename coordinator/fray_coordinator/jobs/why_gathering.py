@@ -1,0 +1,127 @@
+"""Why a gang, a launch group or a reservation is not complete, in one line for people.
+
+It is found in the owner's record and in those of the agents that live, without a request.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from fray_coordinator.jobs.closest_agents import never, nobody_in
+from fray_coordinator.protocol.placements.assignment import assign
+from fray_coordinator.protocol.placements.hosts import HostView, host_view, lacks
+from fray_coordinator.protocol.placements.owners import GANG, Owner, Part
+from fray_coordinator.protocol.placements.packing import newest_workers
+from fray_coordinator.protocol.placements.rounds import missing_votes, vote_of
+from fray_layouts.escaping import one_line
+from fray_layouts.records import AgentRecord, Placement
+from fray_layouts.states import HoldingPhase
+
+
+def why_gathering(owner: Owner, live: Sequence[AgentRecord], now: float) -> str:
+    """Why an owner that forms has not all of its bundles. live: all agents that live, of every pool."""
+    return one_line(_why_unready(owner, live, now) if owner.placement.members else _why_unplaced(owner, live))
+
+
+def _why_unready(owner: Owner, live: Sequence[AgentRecord], now: float) -> str:
+    agents = {agent.id: agent for agent in live}
+    count = len(owner.placement.members)
+    missing = missing_votes(owner, agents)
+    if not missing:
+        return f"all of its {count} agents keep room for it; it should start soon"
+    others = f", nor do {len(missing) - 1} more" if len(missing) > 1 else ""
+    why = _why_silent(owner, agents.get(missing[0]), now)
+    return f"{count - len(missing)} of {count} agents keep room for it; {missing[0]} does not yet{others}: {why}"
+
+
+def _why_silent(owner: Owner, agent: AgentRecord | None, now: float) -> str:
+    if agent is None:
+        return "it was not heard of lately"
+    if vote_of(owner, agent, HoldingPhase.REFUSED):
+        return "it can never have it, and is replaced"
+    kept = (HoldingPhase.RESERVED, HoldingPhase.REFUSED)
+    busy = [holding for job, holding in agent.holdings.items() if job != owner.id and holding.phase not in kept]
+    if not busy:
+        return agent.problem or "it has not answered"
+    ends = [holding.ends_by for holding in busy if holding.ends_by is not None]
+    until = f", in {max(*ends, now) - now:.0f} s at the latest" if len(ends) == len(busy) else ""
+    return f"{len(busy)} job{'s' * (len(busy) != 1)} there must end first{until}"
+
+
+def _why_unplaced(owner: Owner, live: Sequence[AgentRecord]) -> str:
+    agents = [agent for agent in live if agent.pool == owner.pool]
+    if not agents:
+        return nobody_in(owner.pool, live)
+    hosts = {agent.id: host_view(agent, {}) for agent in agents}
+    willing = [agent for agent in agents if hosts[agent.id].willing]
+    if not willing:
+        return f"each live agent of pool {owner.pool} is drained, or of a version without gangs: {agents[0].id} is one"
+    alone = replace(owner, placement=Placement(refused=owner.placement.refused))
+    views = [hosts[agent.id] for agent in willing]
+    if assign(views, [alone])[owner.id].members:
+        return "there are agents for all of it, but others that come before it have them, or it was not looked at yet"
+    return next(filter(None, (_short_of(owner, part, willing, hosts) for part in owner.parts)), _too_tight(owner))
+
+
+def _too_tight(owner: Owner) -> str:
+    refused = len(owner.placement.refused)
+    without = f", without {refused} that refused it" if refused else ""
+    where = f" in one {owner.same}" if owner.same else ""
+    return f"the live agents of pool {owner.pool}{without} have no room for all of it at once{where}"
+
+
+def _short_of(owner: Owner, part: Part, agents: Sequence[AgentRecord], hosts: dict[str, HostView]) -> str:
+    """What is too little for one part of it; "" if that part alone would fit."""
+    wants = {
+        agent.id: min((lacks(hosts[agent.id], part, shape) for shape in part.variants()), key=len) for agent in agents
+    }
+    able = [hosts[agent.id] for agent in agents if not wants[agent.id] and agent.id not in owner.placement.refused]
+    what = f"{_bundle(owner, part)} of {part.count}" if part.count > 1 else "it"
+    if all(wants.values()):
+        return never(what, owner.pool, agents, wants)
+    if owner.same and not any(host.place(owner.same) for host in able):
+        return f"no agent that could run it tells its {owner.same}; start agents with --{owner.same} NAME"
+    if part.slices:
+        return _too_few_slices(part, able)
+    room = sum(1 if part.spread else _fitting(host, part) for host in able)
+    if room >= part.count:
+        return ""
+    spread = " on agents of their own" if part.spread else ""
+    theirs = f"the {len(able)} live agents" if len(able) > 1 else "the only live agent"
+    return (
+        f"{part.count} are wanted at once{spread}, and {theirs} of pool {owner.pool} that could run "
+        f"{_bundle(owner, part)} ha{'ve' if len(able) > 1 else 's'} room for {room}; ask for less, or start more agents"
+    )
+
+
+def _bundle(owner: Owner, part: Part) -> str:
+    return "one" if owner.kind != GANG or part.count == 1 else "a replica"
+
+
+def _fitting(host: HostView, part: Part) -> int:
+    """How many bundles of the part an empty host has room for; more than are wanted are not counted."""
+    need, left, count = host.needs(part.shape), host.room, 0
+    while count < part.count and left.holds(need):
+        left, count = left.less(need), count + 1
+    return count
+
+
+def _too_few_slices(part: Part, able: Sequence[HostView]) -> str:
+    size = part.count // part.slices
+    found = newest_workers(able)
+    whole = [name for name, workers in found.items() if sorted(workers) == list(range(size))]
+    if len(whole) >= part.slices:
+        return ""
+    kind = part.resources.device.variant if part.resources.device is not None else "TPU"
+    absent = Counter({name: size - len(workers) for name, workers in found.items() if name not in whole})
+    names = ", ".join(f"{name} lacks {count} of {size} hosts" for name, count in sorted(absent.items())[:3])
+    lacking = f" ({names})" if names else ""
+    return (
+        f"{_slices(part.slices, kind)} wanted, {len(whole)} whole there{lacking}; start agents on every host of a slice"
+    )
+
+
+def _slices(count: int, kind: str) -> str:
+    return f"{count} slice{'s' * (count != 1)} of {kind} {'are' if count != 1 else 'is'}"

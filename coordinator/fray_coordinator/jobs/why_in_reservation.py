@@ -1,0 +1,58 @@
+"""Why a job waits in a reservation or with its launch group, in one line for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from fray_coordinator.concurrency import map_noting_problems
+from fray_coordinator.core import Core
+from fray_coordinator.jobs.lookup import find_reservation
+from fray_coordinator.jobs.why_gathering import why_gathering
+from fray_coordinator.protocol.placements.owners import Owner, owner_of_reservation
+from fray_layouts.object_keys import ReservationKeys
+from fray_layouts.records import AgentRecord, JobRecord, ReservationRecord
+from fray_layouts.states import ReservationKind, ReservationState
+
+
+async def reservations_around(core: Core, jobs: Iterable[JobRecord]) -> dict[str, ReservationRecord]:
+    """The reservations and groups that these jobs are in, by id; those that cannot be read are left out."""
+    ids = {ReservationKeys.of_pool(job.spec.pool) for job in jobs} - {""}
+    found = await map_noting_problems(sorted(ids), lambda reservation: find_reservation(core, reservation), {})
+    return {record.id: record for record in found if record is not None}
+
+
+def why_in_reservation(
+    job: JobRecord, record: ReservationRecord | None, live: Sequence[AgentRecord], now: float
+) -> str:
+    """Why a job that waits in a private pool has not started.
+
+    Args:
+        record: of its reservation; None if that is not known.
+        live: all agents that live.
+    """
+    if record is None:
+        return f"it waits in {ReservationKeys.of_pool(job.spec.pool)}, which is not there yet, or cannot be read"
+    owner = owner_of_reservation(record)
+    is_group = record.kind == ReservationKind.GROUP
+    what = f"its {'group' if is_group else 'reservation'} {record.id}"
+    if record.state == ReservationState.ENDED:
+        return f"{what} has ended ({record.reason}); it will be stopped"
+    if record.state == ReservationState.FORMING:
+        start = "starts all of its jobs at once" if is_group else "has not all that it needs at least"
+        return f"{what} {start}: {why_gathering(owner, live, now)}"
+    return f"{what} is held, and {_why_not_in(job, owner, is_group)}"
+
+
+def _why_not_in(job: JobRecord, owner: Owner, is_group: bool) -> str:
+    members = owner.placement.members
+    if is_group:
+        wanted = {number for part in owner.parts if part.job == job.id for number in part.bundles}
+        lacking = wanted - {number for member in members for number in member.bundles}
+        if lacking:
+            return (
+                f"{len(lacking)} of the {len(wanted)} places of this job were lost with their hosts; others are sought"
+            )
+        hosts = sorted({m.host or m.agent for m in members if wanted & set(m.bundles)})
+        return f"{', '.join(hosts[:3])} should start it soon"
+    has, most = sum(len(member.bundles) for member in members), sum(part.count for part in owner.parts)
+    return f"no room is left for it in its {has} of at most {most} places, or an agent should claim it soon"

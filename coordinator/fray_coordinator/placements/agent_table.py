@@ -1,0 +1,78 @@
+"""The agents as the pass knows them: those that its last look saw, and members that were read since."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from fray_coordinator.concurrency import map_noting_problems
+from fray_coordinator.core import Core
+from fray_coordinator.placements.owner_table import MAX_CONCURRENT_READS
+from fray_coordinator.protocol.heartbeat import DEATH_INTERVALS, is_fenced, max_interval
+from fray_coordinator.store.records import Stored
+from fray_layouts.object_keys import AgentKeys
+from fray_layouts.records import AgentRecord, Suspect
+
+
+@dataclass(slots=True)
+class AgentTable:
+    """Reads the records of agents that decide something now.
+
+    Attributes:
+        seen: the agents that have not ended, by id, as the last look at all of them saw them.
+        suspects: those that owe a heartbeat, by id.
+        problems: what went wrong in the last reads, by key.
+    """
+
+    core: Core
+    seen: Callable[[], Mapping[str, Stored[AgentRecord]]]
+    suspects: Callable[[], Mapping[str, Suspect]]
+    problems: dict[str, str] = field(default_factory=dict)
+    _read: dict[str, Stored[AgentRecord] | None] = field(default_factory=dict)
+
+    def records(self) -> dict[str, AgentRecord]:
+        """The agents that have not ended, by id, each as it was last read."""
+        return {agent: stored.record for agent, stored in self._newest().items()}
+
+    def silent(self) -> set[str]:
+        """The agents that owe a heartbeat."""
+        newest = self._newest()
+        return {a for a, suspect in self.suspects().items() if a in newest and newest[a].record.beat == suspect.beat}
+
+    async def read(self, agents: Iterable[str]) -> None:
+        """Read these agents' records now."""
+        known = self._newest()
+        self.problems = {}
+
+        async def read(agent: str) -> None:
+            before = known.get(agent)
+            if before is not None:
+                self._read[agent] = await self.core.records.reread(before, one_of_many=True)
+            else:
+                self._read[agent] = await self.core.records.read(AgentKeys.key(agent), AgentRecord, one_of_many=True)
+
+        await map_noting_problems(sorted(set(agents)), read, self.problems, AgentKeys.key, MAX_CONCURRENT_READS)
+
+    async def read_changed(self) -> None:
+        """Read the records of all agents that may live and have changed since they were last read."""
+        known = self._newest()
+        rows = {AgentKeys.parse(row.key): row for row in await self.core.store.list(AgentKeys.area, versions=True)}
+        oldest = self.core.now() - DEATH_INTERVALS * max_interval(self.core.settings)
+        changed = [
+            name
+            for name, row in rows.items()
+            if name is not None
+            and (row.version != known[name].version if name in known else (row.updated or oldest) >= oldest)
+        ]
+        await self.read(changed)
+
+    def forget_all_but(self, agents: Collection[str]) -> None:
+        """Forget what was read of other agents: the next look sees them anyway."""
+        self._read = {agent: stored for agent, stored in self._read.items() if agent in agents}
+
+    def _newest(self) -> dict[str, Stored[AgentRecord]]:
+        newest = dict(self.seen())
+        for agent, stored in self._read.items():
+            if stored is None or is_fenced(stored.record):
+                newest.pop(agent, None)
+            elif agent not in newest or newest[agent].record.beat <= stored.record.beat:
+                newest[agent] = stored
+        return newest

@@ -1,0 +1,139 @@
+"""Held reservations in the pass: they get what they lost, grow and shrink, and end when they have to."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import cast
+
+from fray_coordinator.core import Core
+from fray_coordinator.errors import BadRecord
+from fray_coordinator.placements import reservations
+from fray_coordinator.placements.owner_table import OwnerTable, as_reservation
+from fray_coordinator.protocol.placements.assignment import Assignment
+from fray_coordinator.protocol.placements.hosts import HostView
+from fray_coordinator.protocol.placements.owners import RESERVATION, Owner, owner_of_reservation
+from fray_coordinator.protocol.placements.private_pools import in_own_bundles, private_views
+from fray_coordinator.protocol.placements.reservations import jobs_of, may_wait, units_of, with_members
+from fray_coordinator.protocol.placements.rounds import OwnerRecord
+from fray_coordinator.store.records import Stored
+from fray_layouts.records import AgentRecord, PlacementMember, ReservationRecord
+from fray_layouts.states import AgentState, HoldingPhase, ReservationState
+
+
+@dataclass(slots=True)
+class HeldReservations:
+    """Looks after held reservations, and ends those that have to, held or not.
+
+    Attributes:
+        owners: those that have not ended.
+    """
+
+    core: Core
+    owners: OwnerTable
+    _looked_at: float = float("-inf")
+    _done: dict[str, set[str]] = field(default_factory=dict)
+
+    def due(self) -> bool:
+        """Whether there are reservations, and it is time to look at them."""
+        since = self.core.clock.boottime() - self._looked_at
+        return since >= self.core.settings.pass_interval and self.any()
+
+    async def look(self, agents: Mapping[str, AgentRecord]) -> None:
+        """Read the reservations, and end those that have to."""
+        self._looked_at = self.core.clock.boottime()
+        await self.owners.read(stored.key for stored in self._all())
+        for stored in self._all():
+            try:
+                await self.end_if_due(stored, agents)
+            except BadRecord as error:  # a job of it, or its parent
+                self.owners.problems[stored.key] = str(error)
+        self._done = {owner: done for owner, done in self._done.items() if owner in self.owners.owners()}
+
+    async def end_if_due(
+        self, stored: Stored[ReservationRecord], agents: Mapping[str, AgentRecord] | None = None
+    ) -> bool:
+        """End a reservation that has to end now; whether it did.
+
+        agents: of a group, jobs that these list have not ended, and are not read; None: all are read.
+        """
+        record = stored.record
+        listed = {held for agent in (agents or {}).values() for held in agent.holdings}
+        done = self._done.setdefault(record.id, set())
+        unknown = set(jobs_of(record)) - done - (listed if record.state == ReservationState.HELD else set())
+        done |= await reservations.ended_jobs(self.core, unknown)
+        reason = await reservations.why_it_ends(self.core, record, done)
+        if not reason:
+            return False
+        await reservations.end(self.core, stored, reason)
+        self.owners.keep(stored.key, None)
+        return True
+
+    def divided(self, owners: Mapping[str, Owner], agents: Mapping[str, AgentRecord]) -> dict[str, Owner]:
+        """The owners with each held reservation in units, and each group's gang in the pool of its own bundles."""
+        live = {a.id for a in agents.values() if a.state == AgentState.LIVE and a.places and not a.drain}
+        divided = {owner.id: in_own_bundles(owner, owners) for owner in owners.values()}
+        for stored in self._held():
+            record = stored.record
+            divided.pop(record.id, None)
+            used = {agent for agent, now in agents.items() if _is_in(HoldingPhase.RUNNING, record.id, now)}
+            refusing = {agent for agent, now in agents.items() if _is_in(HoldingPhase.REFUSED, record.id, now)}
+            units = units_of(record, live, used, self._done.get(record.id, set()), refusing)
+            divided |= {unit.id: unit for unit in units}
+        return divided
+
+    def views(self, hosts: Mapping[str, HostView], agents: Mapping[str, AgentRecord]) -> list[HostView]:
+        """The hosts of held reservations, in their private pools. hosts: by agent, in their own pools."""
+        return [
+            view
+            for stored in self._held()
+            for view in private_views(owner_of_reservation(stored.record), hosts, agents)
+        ]
+
+    async def write(self, divided: Mapping[str, Owner], found: Mapping[str, Assignment]) -> list[Stored[OwnerRecord]]:
+        """Write what the units were given; the records that changed."""
+        changed: list[Stored[OwnerRecord]] = []
+        for stored in self._held():
+            units = {unit: owner for unit, owner in divided.items() if unit.startswith(f"{stored.record.id}~")}
+            wanted = with_members(
+                stored.record, {unit: _members(owner, found.get(unit)) for unit, owner in units.items()}
+            )
+            if wanted is None:
+                continue
+            try:
+                written = await self.core.records.write(stored.key, ReservationRecord, wanted, stored, one_of_many=True)
+            except BadRecord as error:  # what is there instead: the next look at all owners reports it
+                self.owners.problems[stored.key] = str(error)
+                self.owners.keep(stored.key, None)
+                continue
+            now = cast(Stored[OwnerRecord] | None, written.stored)
+            self.owners.keep(stored.key, now)
+            if written.wrote and now is not None:
+                changed.append(now)
+        return changed
+
+    def is_news(self, owner: Owner, member: PlacementMember, agent: AgentRecord) -> bool:
+        """Whether the owner is a held reservation, and its member does not list all that it has of it."""
+        holding = agent.holdings.get(owner.id)
+        has = set(holding.bundles) if holding is not None else set()
+        return owner.kind == RESERVATION and not owner.forming and not set(member.bundles) <= has
+
+    def any(self) -> bool:
+        """Whether there are reservations."""
+        return bool(self._all())
+
+    def _all(self) -> list[Stored[ReservationRecord]]:
+        return [found for stored in self.owners.known.values() if (found := as_reservation(stored)) is not None]
+
+    def _held(self) -> list[Stored[ReservationRecord]]:
+        return [stored for stored in self._all() if stored.record.state == ReservationState.HELD]
+
+
+def _is_in(phase: HoldingPhase, reservation: str, agent: AgentRecord) -> bool:
+    holding = agent.holdings.get(reservation)
+    return holding is not None and holding.phase == phase
+
+
+def _members(unit: Owner, given: Assignment | None) -> tuple[PlacementMember, ...]:
+    if given is None:
+        return tuple(unit.placement.members)
+    is_free = given.until == 0.0
+    return given.members if is_free or may_wait(unit) else ()

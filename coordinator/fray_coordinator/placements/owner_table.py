@@ -1,0 +1,144 @@
+"""The owners of placements that have not ended, as the pass knows them: their index and their records."""
+
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import cast
+
+from fray_coordinator.concurrency import map_noting_problems
+from fray_coordinator.core import Core
+from fray_coordinator.errors import BadRecord
+from fray_coordinator.protocol.placements.owners import GANG, Owner
+from fray_coordinator.protocol.placements.rounds import OwnerRecord, owner_of
+from fray_coordinator.protocol.placements.votes import OwnerPhase, phase_of_owner
+from fray_coordinator.store.interface import Object
+from fray_coordinator.store.records import Stored
+from fray_layouts.index_keys import PlacementKey
+from fray_layouts.object_keys import JobKeys, ReservationKeys
+from fray_layouts.records import JobRecord, ReservationRecord
+
+MAX_CONCURRENT_READS = 64
+"""Owners, or members of one, that are read at a time: those of a large gang are a thousand."""
+
+
+@dataclass(slots=True)
+class OwnerTable:
+    """Reads the index when its bell was rung, and the records that may have changed.
+
+    Attributes:
+        known: the records by key, as last read or written; some may have ended since.
+        problems: what went wrong in the last refresh, by key.
+    """
+
+    core: Core
+    known: dict[str, Stored[OwnerRecord]] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
+    _bell: str | None = None
+    _listed_at: float = float("-inf")
+
+    async def refresh(self) -> bool:
+        """See who came, and read again those that form, or all if the bell was rung; whether all were read.
+
+        A lost ring costs a repair interval.
+        """
+        self.problems = {}
+        now = self.core.clock.boottime()
+        if is_due := await self._was_rung() or now - self._listed_at >= self.core.settings.repair_interval:
+            await self._list()
+            self._listed_at = now
+        else:
+            await self.read(stored.key for stored in self.forming() if owner_of(stored.record).placement.members)
+        return is_due
+
+    def forming(self) -> list[Stored[OwnerRecord]]:
+        """Those that gather their members, in the order in which they are given room."""
+        found = [stored for stored in self.known.values() if phase_of_owner(stored.record) is OwnerPhase.FORMING]
+        return sorted(found, key=lambda stored: owner_of(stored.record).order)
+
+    def running(self) -> list[Stored[OwnerRecord]]:
+        """The gangs that run, and the reservations that are held."""
+        return [stored for stored in self.known.values() if phase_of_owner(stored.record) is OwnerPhase.STARTED]
+
+    def has_moved_on(self, before: Stored[OwnerRecord]) -> bool:
+        """Whether a gang runs no longer at the attempt of an earlier record of it, or is to stop."""
+        gang, now = as_gang(before), self.known.get(before.key)
+        later = as_gang(now) if now is not None else None
+        if gang is None or later is None:
+            return gang is not None
+        stops = later.record.stop is not None and gang.record.stop is None
+        return stops or later.record.attempt != gang.record.attempt or phase_of_owner(later.record) is OwnerPhase.OVER
+
+    def owners(self) -> dict[str, Owner]:
+        """All that have not ended, by id."""
+        owners = (owner_of(s.record) for s in self.known.values() if phase_of_owner(s.record) is not OwnerPhase.OVER)
+        return {owner.id: owner for owner in owners}
+
+    def keep(self, key: str, stored: Stored[OwnerRecord] | None) -> None:
+        """Note a record as it was just read or written; None: it is gone."""
+        if stored is None:
+            self.known.pop(key, None)
+        else:
+            self.known[key] = stored
+
+    async def _was_rung(self) -> bool:
+        """Whether the bell is another than when this last asked; the first time it counts as rung."""
+        answer = await self.core.store.get_if_changed(PlacementKey.bell, self._bell)
+        if isinstance(answer, Object):
+            rung, self._bell = answer.version != self._bell, answer.version
+            return rung
+        return False
+
+    async def _list(self) -> None:
+        rows = await self.core.store.list(PlacementKey.area)
+        entries = (PlacementKey.parse(row.key) for row in rows)
+        keys = [record_key(entry) for entry in entries if entry is not None]
+        self.known = {key: self.known[key] for key in keys if key in self.known}
+        await self.read(keys)
+
+    async def read(self, keys: Iterable[str]) -> None:
+        """Read these records again, if they have changed."""
+
+        async def read(key: str) -> None:
+            known = self.known.get(key)
+            if known is not None:
+                self.keep(key, await self.core.records.reread(known, one_of_many=True))
+            else:
+                kind: type[OwnerRecord] = ReservationRecord if ReservationKeys.parse(key) else JobRecord
+                self.keep(key, await self.core.records.read(key, kind, one_of_many=True))
+
+        await self._each(keys, read, MAX_CONCURRENT_READS)
+
+    async def each_forming(self, act: Callable[[Stored[OwnerRecord]], Awaitable[None]]) -> None:
+        """`act` on every owner that forms, one after the other, in their order."""
+
+        async def one(key: str) -> None:
+            if (stored := self.known.get(key)) is not None:
+                await act(stored)
+
+        await self._each([stored.key for stored in self.forming()], one, 1)
+
+    async def _each(self, keys: Iterable[str], act: Callable[[str], Awaitable[None]], at_once: int) -> None:
+        """`act` on every key; one whose record turns out to be none is noted, and forgotten until the next listing."""
+
+        async def guarded(key: str) -> None:
+            try:
+                await act(key)
+            except BadRecord:
+                self.keep(key, None)
+                raise
+
+        await map_noting_problems(list(keys), guarded, self.problems, at_once=at_once)
+
+
+def record_key(entry: PlacementKey) -> str:
+    """The key of the record that an entry names."""
+    return JobKeys.key(entry.owner) if entry.kind == GANG else ReservationKeys.key(entry.owner)
+
+
+def as_gang(stored: Stored[OwnerRecord]) -> Stored[JobRecord] | None:
+    """The owner's record if it is a gang's job."""
+    return cast(Stored[JobRecord], stored) if isinstance(stored.record, JobRecord) else None
+
+
+def as_reservation(stored: Stored[OwnerRecord]) -> Stored[ReservationRecord] | None:
+    """The owner's record if it is a reservation's or a group's."""
+    return cast(Stored[ReservationRecord], stored) if isinstance(stored.record, ReservationRecord) else None

@@ -1,0 +1,190 @@
+"""Reservations and launch groups as a whole: make, find, renew and end them, and stop what is left in them."""
+
+from collections.abc import Collection
+
+from fray_coordinator.concurrency import map_concurrently, map_noting_problems
+from fray_coordinator.core import Core
+from fray_coordinator.errors import BadRecord, ReservationNotFound
+from fray_coordinator.jobs import placement_index, stopping
+from fray_coordinator.jobs.lookup import find_reservation, jobs_by_id, read_jobs
+from fray_coordinator.protocol.placements import reservations
+from fray_coordinator.protocol.placements.owners import GANG, RESERVATION
+from fray_coordinator.protocol.transitions import is_terminal
+from fray_coordinator.store.records import Stored, record_of
+from fray_layouts.errors import InvalidInput
+from fray_layouts.index_keys import PendingKey, PlacementKey
+from fray_layouts.object_keys import AgentKeys, JobIds, JobKeys, PoolKeys, ReservationKeys
+from fray_layouts.records import AgentRecord, JobRecord, ReservationRecord
+from fray_layouts.states import ReservationKind, ReservationState, StopOrigin
+
+
+async def create(core: Core, wanted: ReservationRecord) -> ReservationRecord:
+    """Create a reservation: its index entry, then its record, then the bell that the pass hears.
+
+    Raises StoreUnavailable: it was perhaps created, and then ends by its `expires_at`.
+    """
+    await placement_index.enter(core, wanted)
+    return await publish(core, wanted)
+
+
+async def publish(core: Core, wanted: ReservationRecord) -> ReservationRecord:
+    """Create the record of what has an entry, and ring the bell; the record that is there, if somebody was faster."""
+    written = await core.records.write(ReservationKeys.key(wanted.id), ReservationRecord, wanted, None)
+    await placement_index.ring_bell(core)
+    return written.stored.record if written.stored is not None else wanted
+
+
+async def read(core: Core, reservation: str) -> Stored[ReservationRecord]:
+    """The record of a reservation or a group.
+
+    Raises ReservationNotFound: there is none with this id.
+    """
+    key = ReservationKeys.key(JobIds.checked(reservation, "reservation_id"))
+    found = await core.records.read(key, ReservationRecord)
+    if found is None:
+        remedy = "`fray reservations` lists those that exist"
+        raise ReservationNotFound(f"there is no reservation {reservation} under {core.root}; {remedy}")
+    return found
+
+
+async def usable(core: Core, reservation: str, namespace: str) -> ReservationRecord:
+    """The reservation, if jobs of the namespace may be sent into it.
+
+    Raises:
+        ReservationNotFound: there is none with this id.
+        InvalidInput: it is another namespace's, has ended, or is a group.
+    """
+    found = (await read(core, reservation)).record
+    if why := reservations.refusal(found, namespace):
+        raise InvalidInput("reservation_id", reservation, why)
+    return found
+
+
+async def all_reservations(core: Core, problems: dict[str, str]) -> list[ReservationRecord]:
+    """Every record, in order of submission; `problems` gets those that cannot be read."""
+    keys = [row.key for row in await core.store.list(ReservationKeys.area) if ReservationKeys.parse(row.key)]
+
+    async def one(key: str) -> ReservationRecord | None:
+        return record_of(await core.records.read(key, ReservationRecord, one_of_many=True))
+
+    found = [record for record in await map_noting_problems(keys, one, problems) if record is not None]
+    return sorted(found, key=lambda record: (record.submitted_at, record.id))
+
+
+async def renew(core: Core, reservation: str, ttl: float | None = None) -> ReservationRecord:
+    """Begin the time of a reservation anew.
+
+    Args:
+        ttl: seconds from now; None: as many as it was made with.
+
+    Raises:
+        ReservationNotFound: there is none with this id.
+        InvalidInput: it has ended.
+    """
+    known = await read(core, reservation)
+    update = await core.records.change(
+        known.key, ReservationRecord, lambda now: reservations.renewed(now, core.now(), ttl), known
+    )
+    record = record_of(update.stored)
+    if record is None or not update.wrote:
+        why = "it has no time to renew" if record is not None and record.ttl is None else _why_ended(record)
+        raise InvalidInput("reservation_id", reservation, f"{why}; make another one")
+    return record
+
+
+async def release(core: Core, reservation: str, reason: str) -> ReservationRecord:
+    """End a reservation and stop what is left in it; one that has ended is left as it is.
+
+    Raises ReservationNotFound: there is none with this id.
+    """
+    return await end(core, await read(core, reservation), reason)
+
+
+async def end(core: Core, known: Stored[ReservationRecord], reason: str) -> ReservationRecord:
+    """End it, whatever it is: the record first, then what is left in it, then its index entry and its doorbell."""
+    update = await core.records.change(
+        known.key, ReservationRecord, lambda now: reservations.ended(now, core.now(), reason), known
+    )
+    record = record_of(update.stored) or known.record
+    if update.wrote:
+        await clear(core, record)
+        await placement_index.ring_bell(core)
+    return record
+
+
+async def clear(core: Core, record: ReservationRecord) -> None:
+    """Stop what is left in a reservation that has ended, and remove its entry and its doorbell."""
+    left = await jobs_in(core, record)
+    await map_concurrently(left, lambda job: stop_left(core, job.id, record))
+    for group in await _groups_in(core, record):
+        await end(core, group, f"its reservation {record.id} has ended")
+    await placement_index.leave(core, record)
+    await core.store.delete(PoolKeys.doorbell(ReservationKeys.pool(record.id)))
+
+
+async def stop_left(core: Core, job: str, record: ReservationRecord) -> None:
+    """Stop a job whose reservation has ended."""
+    what = "group" if record.kind == ReservationKind.GROUP else "reservation"
+    await stopping.stop(core, job, f"its {what} {record.id} has ended: {record.reason}", by=StopOrigin.RESERVATION)
+
+
+async def _groups_in(core: Core, record: ReservationRecord) -> list[Stored[ReservationRecord]]:
+    """The groups that were launched in a reservation and have not ended."""
+    rows = await core.store.list(PlacementKey.prefix(ReservationKeys.pool(record.id)))
+    entries = [entry for entry in (PlacementKey.parse(row.key) for row in rows) if entry and entry.kind == RESERVATION]
+    keys = [ReservationKeys.key(entry.owner) for entry in entries]
+    found = await map_concurrently(keys, lambda key: core.records.read(key, ReservationRecord, one_of_many=True))
+    return [group for group in found if group is not None]
+
+
+async def jobs_in(core: Core, record: ReservationRecord) -> list[JobRecord]:
+    """The jobs in a reservation that have not ended, in order of submission: what waits, and what its agents have."""
+    pool = ReservationKeys.pool(record.id)
+    waiting = [PendingKey.parse(row.key) for row in await core.store.list(PendingKey.prefix(pool))]
+    gangs = [PlacementKey.parse(row.key) for row in await core.store.list(PlacementKey.prefix(pool))]
+    ids = {entry.job for entry in waiting if entry is not None}
+    ids |= {entry.owner for entry in gangs if entry is not None and entry.kind == GANG}
+    ids |= set(reservations.jobs_of(record))
+    for holdings in await map_concurrently(record.placement.members, lambda member: _held_by(core, member.agent)):
+        ids |= holdings
+    found = await read_jobs(core, sorted(ids), problems={})
+    return [job for job in found if job.spec.pool == pool and not is_terminal(job)]
+
+
+async def _held_by(core: Core, agent: str) -> set[str]:
+    """The ids of what the agent's heartbeat lists."""
+    try:
+        found = await core.records.read(AgentKeys.key(agent), AgentRecord, one_of_many=True)
+    except BadRecord:  # the repair finds its jobs
+        return set()
+    return set(found.record.holdings) if found is not None else set()
+
+
+async def why_it_ends(core: Core, record: ReservationRecord, done: Collection[str]) -> str:
+    """Why it has to end now; "" if it goes on.
+
+    done: jobs of the group that have ended.
+
+    Raises BadRecord: its parent, or the reservation that it is in, cannot be read.
+    """
+    if around := ReservationKeys.of_pool(record.pool):
+        found = await find_reservation(core, around)
+        if found is None or found.state == ReservationState.ENDED:
+            return f"its reservation {around} has ended"
+    parent = None
+    if record.parent:
+        parent = record_of(await core.records.read(JobKeys.key(record.parent), JobRecord, one_of_many=True))
+    return reservations.end_reason(record, done, parent, core.now())
+
+
+async def ended_jobs(core: Core, jobs: Collection[str]) -> set[str]:
+    """Those of the jobs that have ended, or are gone. Raises BadRecord: one cannot be read."""
+    problems: dict[str, str] = {}
+    found = await jobs_by_id(core, sorted(jobs), problems)
+    if problems:
+        raise BadRecord("; ".join(problems.values()))
+    return {job for job, record in found.items() if record is None or is_terminal(record)}
+
+
+def _why_ended(record: ReservationRecord | None) -> str:
+    return "it is gone" if record is None else f"it has ended: {record.reason}"

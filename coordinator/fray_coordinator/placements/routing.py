@@ -1,0 +1,92 @@
+"""Sending submitted jobs into the reservations of their namespace, and checking those that name one."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from fray_coordinator.concurrency import map_noting_problems
+from fray_coordinator.core import Core
+from fray_coordinator.errors import StoreRefused
+from fray_coordinator.jobs.lookup import find_reservation
+from fray_coordinator.placements import reservations
+from fray_coordinator.protocol.placements.launching import in_private_pool
+from fray_coordinator.protocol.placements.owners import RESERVATION
+from fray_coordinator.protocol.placements.reservations import goes_into, refusal
+from fray_coordinator.store.interface import NotModified, Version
+from fray_layouts.index_keys import PlacementKey
+from fray_layouts.object_keys import ReservationKeys
+from fray_layouts.records import JobRecord, ReservationRecord
+from fray_layouts.spec import JobSpec
+from fray_layouts.states import ReservationKind, ReservationState
+
+LOOK_SECONDS = 1.0
+"""Seconds for which the reservations that were found are relied on; then the bell is read, which is cheap."""
+
+
+@dataclass(slots=True)
+class ReservationRouter:
+    """Knows the reservations that jobs go into by themselves. They are listed when the placements' bell has rung."""
+
+    _open: list[ReservationRecord] = field(default_factory=list)
+    _others: set[str] = field(default_factory=set)
+    _bell: Version | None = None
+    _looked_at: float | None = None
+
+    def forget(self) -> None:
+        """Look before the next job: one was just made or has ended."""
+        self._looked_at = None
+
+    async def route(self, core: Core, specs: Sequence[JobSpec]) -> list[JobSpec]:
+        """The specs, those in private pools that their namespace's reservations have room for.
+
+        Raises:
+            ReservationNotFound: a spec names the pool of a reservation that does not exist.
+            InvalidInput: it names that of another namespace, or of one that has ended.
+        """
+        return [await self._routed(core, spec) for spec in specs]
+
+    async def _routed(self, core: Core, spec: JobSpec) -> JobSpec:
+        if named := ReservationKeys.of_pool(spec.pool):
+            await reservations.usable(core, named, spec.namespace)
+            return spec
+        if self._looked_at is None or core.clock.boottime() - self._looked_at > LOOK_SECONDS:
+            self._looked_at = core.clock.boottime()
+            with suppress(StoreRefused):  # who may not look there submits as ever
+                await self._look(core)
+        for record in self._open:
+            if goes_into(spec, record):
+                return in_private_pool(spec, record.id)
+        return spec
+
+    async def _look(self, core: Core) -> None:
+        """Find the reservations that have not ended, in order; groups are read once. Without a bell there are none."""
+        bell = await core.store.get_if_changed(PlacementKey.bell, self._bell)
+        if bell is None or isinstance(bell, NotModified):
+            return
+        entries = [PlacementKey.parse(row.key) for row in await core.store.list(PlacementKey.area)]
+        ids = {entry.owner for entry in entries if entry is not None and entry.kind == RESERVATION}
+        self._others &= ids
+        problems: dict[str, str] = {}
+        found = await map_noting_problems(sorted(ids - self._others), lambda one: find_reservation(core, one), problems)
+        known = [record for record in found if record is not None]
+        self._others |= {record.id for record in known if record.kind != ReservationKind.RESERVATION}
+        self._open = [
+            record
+            for record in known
+            if record.kind == ReservationKind.RESERVATION and record.state != ReservationState.ENDED
+        ]
+        self._open.sort(key=lambda record: (-record.priority, record.submitted_at, record.id))
+        self._bell = bell.version
+
+
+async def outside_of_ended(core: Core, job: JobRecord) -> JobRecord:
+    """The job as one of the pool around its reservation, if no jobs go into that any more: to be submitted again."""
+    pool = job.spec.pool
+    while inside := ReservationKeys.of_pool(pool):
+        record = await find_reservation(core, inside)
+        if record is not None and not refusal(record, job.spec.namespace):
+            break
+        pool = record.pool if record is not None else "default"
+    return job if pool == job.spec.pool else replace(job, spec=replace(job.spec, pool=pool))

@@ -1,0 +1,98 @@
+"""Starting owners: the one write for which all members must have voted."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from fray_coordinator.core import Core
+from fray_coordinator.jobs import cascade, stopping
+from fray_coordinator.placements.agent_table import AgentTable
+from fray_coordinator.placements.held_reservations import HeldReservations
+from fray_coordinator.placements.owner_table import OwnerTable, as_gang, as_reservation
+from fray_coordinator.protocol.cascade import ChildVerdict
+from fray_coordinator.protocol.claiming import expire, is_pending_too_long
+from fray_coordinator.protocol.placements.owners import owner_of_job
+from fray_coordinator.protocol.placements.rounds import (
+    OwnerRecord,
+    lingering,
+    missing_votes,
+    owner_of,
+    started,
+    waits_for_lingering,
+)
+from fray_coordinator.store.records import Stored
+from fray_layouts.records import JobRecord
+
+
+@dataclass(slots=True)
+class StartGate:
+    """Starts owners whose members have all voted, and stops gangs that must not start any more."""
+
+    core: Core
+    owners: OwnerTable
+    agents: AgentTable
+    held: HeldReservations
+    _lingering: dict[tuple[str, int], set[str]] = field(default_factory=dict)
+
+    async def try_start(self, stored: Stored[OwnerRecord], just_read: Collection[str]) -> bool:
+        """Start an owner, if all of its members, read after its record, have voted; whether it has started.
+
+        Args:
+            stored: its record, read in this step.
+            just_read: the agents that were read after that.
+        """
+        owner = owner_of(stored.record)
+        members = {member.agent for member in owner.placement.members}
+        if not members or missing_votes(owner, self.agents.records(), self.agents.silent()):
+            return False
+        await self.agents.read(members.difference(just_read))
+        if missing_votes(owner, self.agents.records(), self.agents.silent()):
+            return False
+        gang, reservation = as_gang(stored), as_reservation(stored)
+        if gang is not None and not await self._may_start(gang):
+            return False
+        if reservation is not None and await self.held.end_if_due(reservation):
+            return False
+        wanted = started(stored.record, self.agents.records(), self.core.now())
+        written = await self.core.records.write(stored.key, type(stored.record), wanted, stored, one_of_many=True)
+        self.owners.keep(stored.key, written.stored)
+        return written.wrote
+
+    async def end_overdue(self) -> None:
+        """Stop the gangs that have waited longer than they may."""
+        now = self.core.now()
+
+        async def end(stored: Stored[OwnerRecord]) -> None:
+            gang = as_gang(stored)
+            if gang is not None and is_pending_too_long(gang.record, now):
+                await stopping.stop_if(self.core, gang.key, self._expired, gang)
+                self.owners.keep(gang.key, None)
+
+        await self.owners.each_forming(end)
+
+    def _expired(self, job: JobRecord) -> JobRecord | None:
+        now = self.core.now()
+        return expire(job, now) if is_pending_too_long(job, now) else None
+
+    async def _may_start(self, gang: Stored[JobRecord]) -> bool:
+        """Whether neither its parent nor an earlier attempt keeps a gang from starting; an orphan is stopped."""
+        verdict = await cascade.child_verdict(self.core, gang)
+        if verdict is ChildVerdict.STOP:
+            await cascade.stop_orphan(self.core, gang)
+            self.owners.keep(gang.key, None)
+        return verdict is ChildVerdict.KEEP and not await self._lingers(gang.record)
+
+    async def _lingers(self, job: JobRecord) -> bool:
+        """Whether some agent, read after the record, may still run an earlier attempt.
+
+        All agents are looked at once for each attempt: no other begins to run an earlier one after that.
+        """
+        attempt = job.id, job.attempt
+        if not waits_for_lingering(job, self.core.now(), self.core.settings):
+            self._lingering.pop(attempt, None)
+            return False
+        if attempt not in self._lingering:
+            await self.agents.read_changed()
+        else:
+            await self.agents.read(self._lingering[attempt])
+        self._lingering[attempt] = set(lingering(owner_of_job(job), self.agents.records()))
+        return bool(self._lingering[attempt])

@@ -1,0 +1,226 @@
+"""Assignment: which agents each owner's bundles go to, all of them or none.
+
+**Invariant.** No host is given more than it has, no bundle of an owner is given before all can be, and what an earlier
+owner was given is not taken from it for a later one.
+
+**Unsafe sequence.** Two gangs of two hosts are given one host each, and both wait for the other's, for ever. Or a gang
+is moved whenever another host looks better, and each time a single takes the host that it left.
+
+**Why this cannot happen.** Owners are served in their total order, whole, from what is left; what one was given stays
+as long as it can still come about, and is exchanged for what is free at once no more than `MAX_MOVES` times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from fray_coordinator.protocol.placements.hosts import NEVER, HostView, Room, lacks
+from fray_coordinator.protocol.placements.owners import Owner, Part
+from fray_coordinator.protocol.placements.packing import (
+    Pack,
+    Preference,
+    newest_workers,
+    pack_hosts,
+    pack_slices,
+    wait_for,
+)
+from fray_layouts.index_keys import Shape
+from fray_layouts.records import PlacementMember
+
+MAX_MOVES = 3
+"""Changes of members for a better set in one attempt: what looks better in a heartbeat may be gone by now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """The members that an owner is to have.
+
+    Attributes:
+        members: () if it cannot have all.
+        moved: those that it has could still come about, but these are free now.
+        until: storage's time when what else runs on them will have ended, 0 if it has; None: nobody knows.
+    """
+
+    members: tuple[PlacementMember, ...] = ()
+    moved: bool = False
+    until: float | None = None
+
+
+def assign(hosts: Iterable[HostView], owners: Iterable[Owner]) -> dict[str, Assignment]:
+    """What each owner that forms is to have, by its id.
+
+    Args:
+        hosts: each agent at most once in a pool.
+        owners: all that have not ended; those that do not form have what their records say.
+    """
+    ordered = sorted(owners, key=lambda owner: owner.order)
+    ledger = _Ledger(hosts, ordered)
+    return {owner.id: ledger.serve(owner) for owner in ordered if owner.forming}
+
+
+class _Ledger:
+    """What is left of each host while owners are served, one after the other."""
+
+    def __init__(self, hosts: Iterable[HostView], owners: list[Owner]) -> None:
+        willing = sorted((host for host in hosts if host.willing), key=lambda host: host.agent)
+        self._hosts = {(host.pool, host.agent): host for host in willing}
+        self._left = {key: host.room for key, host in self._hosts.items()}
+        self._pools: dict[str, list[HostView]] = {}
+        self._able: dict[tuple[object, ...], list[HostView]] = {}
+        self._wishes: dict[tuple[str, str], set[str]] = {}
+        self._hopeless: dict[tuple[object, ...], int] = {}
+        for host in willing:
+            self._pools.setdefault(host.pool, []).append(host)
+        for owner in owners:
+            if not owner.forming:
+                self._take(owner, owner.placement.members)
+            for member in owner.placement.members if owner.forming else ():
+                self._wishes.setdefault((owner.pool, member.agent), set()).add(owner.id)
+
+    def serve(self, owner: Owner) -> Assignment:
+        """Give an owner what it is to have, and take that from what is left."""
+        members, moved = tuple(owner.placement.members), False
+        if not self._stands(owner):
+            members = _members(owner, self._choose(owner))
+        elif self._wait(owner, members) > 0.0 and owner.placement.moves < MAX_MOVES:
+            better = self._choose(owner)
+            if better is not None and better.wait == 0.0:
+                members, moved = _members(owner, better), True
+        wait = self._wait(owner, members)
+        self._take(owner, members)
+        return Assignment(members, moved, wait if members and wait < NEVER else None)
+
+    def _take(self, owner: Owner, members: Iterable[PlacementMember]) -> None:
+        for member in members:
+            key = owner.pool, member.agent
+            if key in self._hosts:
+                self._left[key] = self._left[key].less(_needs(self._hosts[key], owner, member.bundles))
+
+    def _stands(self, owner: Owner) -> bool:
+        """Whether what it has been given can still come about."""
+        members, refused = owner.placement.members, set(owner.placement.refused)
+        if not members or sorted(n for member in members for n in member.bundles) != list(range(owner.low)):
+            return False
+        for member in members:
+            key = owner.pool, member.agent
+            if key not in self._hosts or member.agent in refused:
+                return False
+            if not self._left[key].holds(_needs(self._hosts[key], owner, member.bundles)):
+                return False
+        return self._workers_stand(owner)
+
+    def _workers_stand(self, owner: Owner) -> bool:
+        """Whether no newer agent claims to be the worker of a slice that a member was."""
+        workers = {m.agent for m in owner.placement.members if owner.part_of(m.bundles[0]).slices}
+        if not workers:
+            return True
+        newest = newest_workers(self._pools[owner.pool])
+        return workers <= {host.agent for slice_ in newest.values() for host in slice_.values()}
+
+    def _wait(self, owner: Owner, members: Iterable[PlacementMember]) -> float:
+        """When all that it was given is free, before that is taken."""
+        waits = [0.0]
+        for member in members:
+            host = self._hosts[owner.pool, member.agent]
+            left = self._left[owner.pool, member.agent]
+            waits.append(wait_for(host, _needs(host, owner, member.bundles), left))
+        return max(waits)
+
+    def _choose(self, owner: Owner) -> Pack | None:
+        """The hosts for all that the owner needs, those that are free soonest; None if there are too few."""
+        packs = [(pack.wait, place, pack) for place in self._places(owner) if (pack := self._pack(owner, place))]
+        return min(packs, key=lambda found: found[:2])[2] if packs else None
+
+    def _places(self, owner: Owner) -> list[str]:
+        """The zones or regions to try one by one; "" where any will do."""
+        if not owner.same:
+            return [""]
+        return sorted({host.place(owner.same) for host in self._pools.get(owner.pool, ())} - {""})
+
+    def _pack(self, owner: Owner, place: str) -> Pack | None:
+        """The largest bundles first; those of one part all on one variant of its device."""
+        taken: dict[str, Room] = {}
+        whole = Pack()
+        for part in sorted(needed_parts(owner), key=_largest_first):
+            best = self._pack_part(owner, part, place, taken)
+            if best is None:
+                return None
+            for host, numbers in best.bundles:
+                need = _needs(host, owner, numbers)
+                taken[host.agent] = taken.get(host.agent, Room()).plus(need)
+            whole = whole.and_also(best)
+        return whole
+
+    def _pack_part(self, owner: Owner, part: Part, place: str, taken: dict[str, Room]) -> Pack | None:
+        refused, avoided = set(owner.placement.refused), set(owner.avoid_hosts)
+        has = {member.agent for member in owner.placement.members}
+
+        def left(host: HostView) -> Room:
+            rest = self._left[host.pool, host.agent]
+            return rest.less(taken[host.agent]) if host.agent in taken else rest
+
+        def preference(host: HostView) -> Preference:
+            others = self._wishes.get((host.pool, host.agent), set()) - {owner.id}
+            return host.host in avoided, bool(others), host.agent not in has
+
+        asked = *self._kind(owner.pool, part, part.shape), place, part.spread, part.slices and part.count // part.slices
+        asked += tuple(part.resources.device_alternatives)
+        if part.count >= self._hopeless.get(asked, part.count + 1):
+            return None
+        options: list[tuple[float, int, Pack]] = []
+        for rank, shape in enumerate(part.variants()):
+            able = (host for host in self._able_hosts(owner.pool, part, shape) if host.agent not in refused)
+            here = (host for host in able if not place or host.place(owner.same) == place)
+            pack = (pack_slices if part.slices else pack_hosts)(part, here, left, preference)
+            if pack is not None:
+                options.append((pack.wait, rank, pack))
+        if not options and not refused and not taken:  # what is left only grows less
+            self._hopeless[asked] = part.count
+        return min(options, key=lambda found: found[:2])[2] if options else None
+
+    def _able_hosts(self, pool: str, part: Part, shape: Shape) -> list[HostView]:
+        """The hosts that could ever have such a bundle; looked at once for all owners that ask for the same."""
+        key = self._kind(pool, part, shape)
+        if key not in self._able:
+            hosts = self._pools.get(pool, ())
+            self._able[key] = [host for host in hosts if not host.doubtful and not lacks(host, part, shape)]
+        return self._able[key]
+
+    def _kind(self, pool: str, part: Part, shape: Shape) -> tuple[object, ...]:
+        """What decides which hosts could ever have such a bundle."""
+        wants = part.resources
+        return pool, shape, tuple(wants.regions), wants.zone, tuple(sorted(wants.labels.items()))
+
+
+def needed_parts(owner: Owner) -> list[Part]:
+    """The bundles without which it is not whole."""
+    parts = (replace(part, count=min(part.count, owner.low - part.first)) for part in owner.parts)
+    return [part for part in parts if part.count > 0]
+
+
+def _largest_first(part: Part) -> tuple[int, ...]:
+    shape = part.shape
+    devices = shape.device_share or 1000 * shape.device_count
+    return -part.slices, -devices, -shape.cpu, -shape.memory, -shape.disk, part.first
+
+
+def _needs(host: HostView, owner: Owner, bundles: Iterable[int]) -> Room:
+    """What these bundles take of a host."""
+    need = Room()
+    for number in bundles:
+        need = need.plus(host.needs(owner.part_of(number).shape))
+    return need
+
+
+def _members(owner: Owner, pack: Pack | None) -> tuple[PlacementMember, ...]:
+    """The members of a pack, in the order of their bundles."""
+    numbers: dict[str, list[int]] = {}
+    for host, given in pack.bundles if pack is not None else ():
+        numbers.setdefault(host.agent, []).extend(given)
+    hosts = {host.agent: host for host, _ in pack.bundles} if pack is not None else {}
+    members = [
+        host.member(numbers[agent], any(owner.part_of(n).slices for n in numbers[agent]))
+        for agent, host in hosts.items()
+    ]
+    return tuple(sorted(members, key=lambda member: member.bundles[0]))

@@ -1,0 +1,193 @@
+"""Hosts as placements see them: what an agent has in all, what else uses it and for how long, and where it is.
+
+**Invariant.** Owners that are in order after one another never have more of a host together than it has in all.
+
+**Unsafe sequence.** What is free is read off a heartbeat that lists a vote, and the voter itself is then found to have
+no room left where it has just reserved it: it is moved, and moved again.
+
+**Why this cannot happen.** Room is the host's capacity less what earlier owners were given, by their records. What a
+heartbeat says is free only tells how soon that room can be had, and what owners reserved there is added to it first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from fray_coordinator.protocol.placements.owners import Owner, Part
+from fray_coordinator.protocol.scheduling import HostKind, elsewhere, kind_of_host, shortage
+from fray_layouts.index_keys import Shape
+from fray_layouts.records import AgentRecord, PlacementMember, Resources, SliceMember
+from fray_layouts.states import AgentState
+
+NEVER = float("inf")
+"""When a host is free of which nobody knows it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """An amount of what a host has: thousandths of cores and of devices, bytes of memory and of disk."""
+
+    cpu: int = 0
+    memory: int = 0
+    disk: int = 0
+    devices: int = 0
+
+    def plus(self, other: Room) -> Room:
+        """Both together."""
+        return Room(
+            self.cpu + other.cpu,
+            self.memory + other.memory,
+            self.disk + other.disk,
+            self.devices + other.devices,
+        )
+
+    def less(self, other: Room) -> Room:
+        """What is left without the other; below zero where that is more."""
+        return Room(
+            self.cpu - other.cpu,
+            self.memory - other.memory,
+            self.disk - other.disk,
+            self.devices - other.devices,
+        )
+
+    def holds(self, other: Room) -> bool:
+        """Whether the other fits into it."""
+        return (
+            self.cpu >= other.cpu
+            and self.memory >= other.memory
+            and self.disk >= other.disk
+            and self.devices >= other.devices
+        )
+
+    def holds_both(self, one: Room, other: Room) -> bool:
+        """Whether both fit into it together; asked of each host for each owner that waits."""
+        return (
+            self.cpu >= one.cpu + other.cpu
+            and self.memory >= one.memory + other.memory
+            and self.disk >= one.disk + other.disk
+            and self.devices >= one.devices + other.devices
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class HostView:
+    """An agent as the pass sees it, with the room that it offers in one pool.
+
+    Attributes:
+        agent: its id; `host`: name of its host.
+        address: under which other members reach it.
+        pool: in which it offers this room: its own, or the private one of a reservation whose bundles it has.
+        kind, capacity: of the room, whatever uses it.
+        busy: what is in use there that is no owner's.
+        until: storage's time when that will have ended; None: nobody knows.
+        willing: it lives, knows the rules of placements, and does not leave.
+        doubtful: it is silent: it keeps what it was given, and is given nothing new.
+    """
+
+    agent: str
+    pool: str
+    capacity: Resources
+    host: str = ""
+    address: str = ""
+    kind: HostKind = HostKind()  # noqa: RUF009  it is frozen
+    busy: Room = Room()
+    until: float | None = None
+    zone: str = ""
+    region: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    slice: SliceMember | None = None
+    started_at: float = 0.0
+    willing: bool = True
+    doubtful: bool = False
+
+    @property
+    def room(self) -> Room:
+        """All that it has."""
+        return room_of(self.capacity)
+
+    def needs(self, shape: Shape) -> Room:
+        """What a bundle of this shape takes of it: of a TPU's chips all, because each process sees all of them."""
+        devices = shape.device_share or 1000 * shape.device_count
+        if shape.device.partition("-")[0] == "tpu":
+            devices = max(devices, 1000 * self.capacity.device_count)
+        return Room(shape.cpu, shape.memory, shape.disk, devices)
+
+    def place(self, same: str) -> str:
+        """The zone or the region that it is in, whichever `same` says; "" if it does not tell."""
+        return {"zone": self.zone, "region": self.region}.get(same, "")
+
+    def member(self, bundles: Iterable[int], in_slice: bool) -> PlacementMember:
+        """It as a member that has these bundles."""
+        return PlacementMember(
+            agent=self.agent,
+            host=self.host,
+            address=self.address,
+            bundles=sorted(bundles),
+            slice=self.slice if in_slice else None,
+        )
+
+
+def room_of(resources: Resources) -> Room:
+    """An amount of resources as room; parts of devices count as such."""
+    devices = 1000 * resources.device_count + sum(resources.device_shares)
+    return Room(resources.cpu, resources.memory, resources.disk, devices)
+
+
+def host_view(agent: AgentRecord, owners: Mapping[str, Owner], silent: bool = False) -> HostView:
+    """The host of an agent, in its own pool.
+
+    Args:
+        owners: by id, those that have not ended: what the agent's heartbeat lists of their present attempts is not
+            counted as busy.
+        silent: it owes a heartbeat.
+    """
+    view = HostView(
+        agent=agent.id,
+        pool=agent.pool,
+        capacity=agent.capacity,
+        host=agent.host,
+        address=agent.advertise or agent.host,
+        kind=kind_of_host(agent),
+        zone=agent.zone,
+        region=agent.region,
+        labels=agent.labels,
+        slice=agent.slice,
+        started_at=agent.started_at,
+        willing=agent.state == AgentState.LIVE and agent.places and not agent.drain and not agent.driver,
+        doubtful=silent,
+    )
+    return _with_use(view, agent, owners)
+
+
+def _with_use(view: HostView, agent: AgentRecord, owners: Mapping[str, Owner]) -> HostView:
+    """The view with what is in use there beside owners' bundles, as the agent's heartbeat says."""
+    busy = room_of(agent.capacity).less(room_of(agent.free))
+    ends: list[float | None] = []
+    for held, holding in agent.holdings.items():
+        owner = owners.get(held)
+        if owner is not None and (owner.pool, owner.attempt) == (agent.pool, holding.attempt):
+            for shape in _shapes(owner, holding.bundles):
+                busy = busy.less(view.needs(shape))
+        else:
+            ends.append(holding.ends_by)
+    known = [end for end in ends if end is not None]
+    return replace(view, busy=busy, until=max(known) if known and len(known) == len(ends) else None)
+
+
+def _shapes(owner: Owner, bundles: Iterable[int]) -> Iterable[Shape]:
+    return (part.shape for number in bundles for part in owner.parts if number in part.bundles)
+
+
+def lacks(host: HostView, part: Part, shape: Shape) -> list[str]:
+    """All that a host will always lack for a bundle of the part, for people; [] if it could have one."""
+    return [*shortage(shape, host.capacity, host.kind, "here"), *elsewhere(part.resources, host)]
+
+
+def has_room(host: HostView, owner: Owner, agent: AgentRecord) -> bool:
+    """Whether there is room now for all that an owner was given of a host, by its agent's record."""
+    need = Room()
+    for shape in _shapes(owner, owner.bundles_of(host.agent)):
+        need = need.plus(host.needs(shape))
+    free = room_of(agent.free) if host.pool == agent.pool else host.room.less(host.busy)
+    return free.holds(need)

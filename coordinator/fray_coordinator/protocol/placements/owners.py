@@ -1,0 +1,180 @@
+"""Owners of placements: what gangs, reservations and launch groups have in common.
+
+**Invariant.** There is one total order of all owners, whoever looks: by priority, submission and id.
+
+**Unsafe sequence.** Two passes with looks of different age give two gangs the same two hosts in different orders; each
+gang gets one vote, for ever.
+
+**Why this cannot happen.** The order is a function of what never changes in the owners' records, and a member that an
+earlier owner was given is lost to a later one, by the later one's round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from fray_coordinator.protocol.scheduling import device_matches, shape_of_resources
+from fray_coordinator.protocol.transitions import Status
+from fray_layouts.index_keys import PlacementKey, Shape
+from fray_layouts.object_keys import JobKeys, ReservationKeys
+from fray_layouts.records import JobRecord, Placement, PlacementMember, ReservationRecord
+from fray_layouts.spec import GangSpec, ResourceSpec, needs_environment
+from fray_layouts.states import ReservationState
+
+GANG, RESERVATION = "gang", "reservation"
+"""The kinds of owners, as their index entries name them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Equal bundles of an owner, given all or none.
+
+    Attributes:
+        first: number of its first bundle among those of the owner.
+        count: bundles.
+        shape: what one takes from a host.
+        resources: as they were asked for, with alternatives of the device and where the host must be.
+        slices: whole slices that the bundles are, one a host; 0: none.
+        spread: each is on an agent of its own.
+        job: of a launch group, the job that they are bound to; "" for any.
+    """
+
+    first: int
+    count: int
+    shape: Shape
+    resources: ResourceSpec
+    slices: int = 0
+    spread: bool = False
+    job: str = ""
+
+    @property
+    def bundles(self) -> range:
+        """The numbers of its bundles."""
+        return range(self.first, self.first + self.count)
+
+    def variants(self) -> Iterator[Shape]:
+        """The shapes that will do for one of its bundles, the preferred one first."""
+        yield self.shape
+        device = self.resources.device
+        for variant in self.resources.device_alternatives if device is not None else ():
+            yield replace(self.shape, device=f"{device.kind}-{variant}".lower() if device is not None else "")
+
+    def shape_on(self, device: str) -> Shape:
+        """The shape of one of its bundles on a host with this device; the preferred one if none will do."""
+        return next((shape for shape in self.variants() if device_matches(shape.device, device)), self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """An owner as its record says, whatever its kind.
+
+    Attributes:
+        id: of the job or the reservation; `key`: of its record.
+        kind: `GANG` or `RESERVATION`.
+        pool: whose agents it takes; a gang in a reservation takes that one's bundles.
+        attempt: of a gang; 1 of a reservation.
+        parts: its bundles.
+        low: the first bundles, that are given all or none; of a gang, all.
+        same: "zone" or "region": all of its members are in one; "" for anywhere.
+        placement: its members, with the round.
+        forming: its members are gathered, by votes; else it runs, is held, or has ended.
+        avoid_hosts: names of hosts that failed to start it lately.
+    """
+
+    id: str
+    key: str
+    kind: str
+    pool: str
+    priority: int
+    submitted_at: float
+    attempt: int
+    parts: tuple[Part, ...]
+    low: int
+    same: str
+    placement: Placement
+    forming: bool
+    avoid_hosts: tuple[str, ...] = ()
+
+    @property
+    def order(self) -> tuple[int, float, str]:
+        """Its place in the total order: earlier ones are given room first."""
+        return -self.priority, self.submitted_at, self.id
+
+    def part_of(self, bundle: int) -> Part:
+        """The part that a bundle belongs to. Raises LookupError: it has no such bundle."""
+        for part in self.parts:
+            if bundle in part.bundles:
+                return part
+        raise LookupError(f"{self.key} has no bundle {bundle}")
+
+    def bundles_of(self, agent: str) -> tuple[int, ...]:
+        """The numbers of the bundles that the agent is assigned; () if it is no member."""
+        return tuple(sorted(n for member in self.placement.members if member.agent == agent for n in member.bundles))
+
+
+def owner_of_job(job: JobRecord) -> Owner:
+    """The owner that a gang's job is."""
+    spec = job.spec
+    packages, image = needs_environment(spec.environment), bool(spec.environment.docker_image)
+    gang = GangSpec(
+        resources=spec.resources,
+        count=spec.replicas,
+        slices=spec.slices,
+        spread=spec.spread,
+        actor=spec.actor,
+        packages=packages,
+        image=image,
+    )
+    return Owner(
+        id=job.id,
+        key=JobKeys.key(job.id),
+        kind=GANG,
+        pool=spec.pool,
+        priority=spec.priority,
+        submitted_at=job.submitted_at,
+        attempt=job.attempt,
+        parts=(_part(0, gang, job.id),),
+        low=spec.replicas,
+        same=spec.same,
+        placement=job.placement or Placement(),
+        forming=job.status == Status.GATHERING,
+        avoid_hosts=tuple(job.avoid_hosts),
+    )
+
+
+def owner_of_reservation(reservation: ReservationRecord) -> Owner:
+    """The owner that a reservation or a launch group is."""
+    parts: list[Part] = []
+    for reserved in reservation.parts:
+        first = parts[-1].bundles.stop if parts else 0
+        parts.append(_part(first, reserved.gang, reserved.job))
+    return Owner(
+        id=reservation.id,
+        key=ReservationKeys.key(reservation.id),
+        kind=RESERVATION,
+        pool=reservation.pool,
+        priority=reservation.priority,
+        submitted_at=reservation.submitted_at,
+        attempt=1,
+        parts=tuple(parts),
+        low=reservation.low,
+        same=reservation.same,
+        placement=reservation.placement,
+        forming=reservation.state == ReservationState.FORMING,
+    )
+
+
+def bundles_by_agent(members: Iterable[PlacementMember]) -> dict[str, list[int]]:
+    """The numbers of the bundles that each agent has, in order: equal of two choices of members that mean the same."""
+    return {member.agent: sorted(member.bundles) for member in members}
+
+
+def entry_of_owner(owner: Owner) -> PlacementKey:
+    """The index entry of an owner that has not ended."""
+    return PlacementKey(owner.pool, owner.priority, owner.submitted_at, owner.id, owner.kind)
+
+
+def _part(first: int, gang: GangSpec, job: str) -> Part:
+    shape = shape_of_resources(gang.resources, gang.actor, gang.packages, gang.image)
+    return Part(first, gang.count, shape, gang.resources, gang.slices, gang.spread, job)

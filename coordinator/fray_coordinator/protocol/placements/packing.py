@@ -1,0 +1,146 @@
+"""Packing: which hosts equal bundles go to, one by one or as whole slices.
+
+**Invariant.** Equal bundles find hosts whenever there is room for all of them, and slices are given whole or not at
+all.
+
+**Unsafe sequence.** A slice's agent restarts under another id while the old one lingers; both count as its workers, the
+slice looks complete, and two replicas wait for a third on a host that has one already.
+
+**Why this cannot happen.** Each place in a slice counts once, for the agent that started last. Bundles are equal, so
+taking any host that has room leaves as many places for the others as taking another one would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+
+from fray_coordinator.protocol.placements.hosts import NEVER, HostView, Room
+from fray_coordinator.protocol.placements.owners import Part
+
+Preference = tuple[bool, bool, bool]
+"""Why a host is taken later than others: it failed the job lately, another owner wishes it, this one has none of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """Hosts with the numbers of the bundles that each gets; `wait`: when all of them are free, 0 if they are now."""
+
+    wait: float = 0.0
+    bundles: tuple[tuple[HostView, tuple[int, ...]], ...] = ()
+
+    def and_also(self, other: Pack) -> Pack:
+        """Both together."""
+        return Pack(max(self.wait, other.wait), self.bundles + other.bundles)
+
+
+def wait_for(host: HostView, need: Room, left: Room) -> float:
+    """When a host has this room, of what is `left` of it for whoever asks: 0 if it has now."""
+    if left.holds_both(host.busy, need):
+        return 0.0
+    return host.until if host.until is not None else NEVER
+
+
+def pack_hosts(
+    part: Part,
+    hosts: Iterable[HostView],
+    left: Callable[[HostView], Room],
+    preference: Callable[[HostView], Preference],
+) -> Pack | None:
+    """Each bundle on the host that has room soonest, of these on the fullest; None if there is no room for all."""
+    able = ((host, rest) for host in hosts if (rest := left(host)).holds(host.needs(part.shape)))
+    heap = [_RankedHost(part, host, rest, preference(host)) for host, rest in able]
+    heapify(heap)
+    wait, given = 0.0, 0
+    counts: dict[str, int] = {}
+    order: list[HostView] = []
+    while given < part.count:
+        if not heap:
+            return None
+        best = heappop(heap)
+        wait, given = max(wait, best.wait), given + 1
+        if best.host.agent not in counts:
+            order.append(best.host)
+        counts[best.host.agent] = counts.get(best.host.agent, 0) + 1
+        if not part.spread:
+            best.take()
+            if best.fits:
+                heappush(heap, best)
+    return Pack(wait, tuple(_numbered(part.first, ((host, counts[host.agent]) for host in order))))
+
+
+def pack_slices(
+    part: Part,
+    hosts: Iterable[HostView],
+    left: Callable[[HostView], Room],
+    preference: Callable[[HostView], Preference],
+) -> Pack | None:
+    """Whole slices, those that are free soonest, a bundle on each host; None if there are too few."""
+    size = part.count // part.slices
+    whole: list[tuple[Preference, float, str, list[HostView]]] = []
+    for name, workers in newest_workers(hosts).items():
+        candidates = [_RankedHost(part, host, left(host), preference(host)) for host in workers.values()]
+        if len(workers) == size and is_whole_slice(workers) and all(candidate.fits for candidate in candidates):
+            wait = max(candidate.wait for candidate in candidates)
+            avoided, wished, new = zip(*(candidate.preference for candidate in candidates), strict=True)
+            whole.append(((any(avoided), any(wished), any(new)), wait, name, [workers[n] for n in range(size)]))
+    if len(whole) < part.slices:
+        return None
+    whole.sort(key=lambda found: (found[1], found[0], found[2]))
+    chosen = sorted(whole[: part.slices], key=lambda found: found[2])
+    members = [host for _, _, _, workers in chosen for host in workers]
+    return Pack(max(found[1] for found in chosen), tuple(_numbered(part.first, ((host, 1) for host in members))))
+
+
+def is_whole_slice(workers: Mapping[int, HostView]) -> bool:
+    """Whether these hosts of a slice, by their places in it, are all that it has."""
+    sizes = {host.slice.hosts for host in workers.values() if host.slice is not None}
+    return sizes == {len(workers)} and sorted(workers) == list(range(len(workers)))
+
+
+def newest_workers(hosts: Iterable[HostView]) -> Mapping[str, dict[int, HostView]]:
+    """The hosts of each slice by their place in it; of two that claim one place, the one whose agent is newer."""
+    slices: dict[str, dict[int, HostView]] = {}
+    for host in hosts:
+        if host.slice is not None:
+            workers = slices.setdefault(host.slice.id, {})
+            known = workers.get(host.slice.index)
+            if known is None or (known.started_at, known.agent) < (host.started_at, host.agent):
+                workers[host.slice.index] = host
+    return slices
+
+
+class _RankedHost:
+    """A host with the room that is left of it for the bundles of one part; the one to take first is the least."""
+
+    __slots__ = ("_left", "_need", "_rank", "fits", "host", "preference", "wait")
+
+    def __init__(self, part: Part, host: HostView, left: Room, preference: Preference) -> None:
+        self.host, self.preference = host, preference
+        self._left, self._need = left, host.needs(part.shape)
+        self._judge()
+
+    def take(self) -> None:
+        """Take one bundle."""
+        self._left = self._left.less(self._need)
+        self._judge()
+
+    def _judge(self) -> None:
+        self.fits = self._left.holds(self._need)
+        if not self.fits:
+            return
+        self.wait = wait_for(self.host, self._need, self._left)
+        avoided, wished, new = self.preference
+        has_device = self._left.devices > 0 == self._need.devices
+        self._rank = (self.wait, avoided, has_device, wished, new, self._left.cpu, self.host.agent)
+
+    def __lt__(self, other: _RankedHost) -> bool:
+        return self._rank < other._rank
+
+
+def _numbered(first: int, counts: Iterable[tuple[HostView, int]]) -> Iterator[tuple[HostView, tuple[int, ...]]]:
+    """The bundles of a host have numbers in a row."""
+    for host, count in counts:
+        yield host, tuple(range(first, first + count))
+        first += count

@@ -1,0 +1,204 @@
+"""Reservations and launch groups: which jobs go in, how bundles come and go while it is held, and when it ends.
+
+**Invariant.** A reservation that was held stays so until it ends, and who uses a bundle is decided by the agent that
+has it. Nothing runs in a group before all of its bundles were there at once, and nothing waits in one that has ended.
+
+**Unsafe sequence.** One job of a group starts alone, the hosts of the others are lost to somebody else, and half of a
+group runs for ever. Or a host dies, and the job that ran there waits for ever in a pool that nobody serves.
+
+**Why this cannot happen.** Jobs wait in the private pool, at which an agent looks only after it has read "held", the
+one write that needs all votes. From then on each part that stands alone, a slice or a bundle, is given anew when its
+agent is lost. A group of which a job ends before that is void, and whoever ends a reservation stops what is left in it;
+so does each repair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace as with_changes
+
+from msgspec.structs import replace
+
+from fray_coordinator.protocol.placements.owners import Owner, Part, bundles_by_agent, owner_of_reservation
+from fray_coordinator.protocol.scheduling import HostKind, shape_of, shortage
+from fray_coordinator.protocol.transitions import Status
+from fray_layouts.index_keys import Shape
+from fray_layouts.records import JobRecord, PlacementMember, ReservationRecord
+from fray_layouts.spec import JobSpec
+from fray_layouts.states import ReservationKind, ReservationState
+
+
+def refusal(reservation: ReservationRecord, namespace: str) -> str:
+    """Why jobs of the namespace may not be sent into it, and what to do; "" if they may."""
+    if reservation.kind != ReservationKind.RESERVATION:
+        return "it is a launch group, which has the jobs that it was launched with; name a reservation"
+    if reservation.namespace != namespace:
+        return f"it is for namespace {reservation.namespace}, not for {namespace}; make one of your own"
+    if reservation.state == ReservationState.ENDED:
+        return f"it has ended: {reservation.reason}; make another one"
+    return ""
+
+
+def goes_into(spec: JobSpec, reservation: ReservationRecord) -> bool:
+    """Whether a job of its namespace and pool goes into it by itself: it asks for the same device, and fits."""
+    if refusal(reservation, spec.namespace) or spec.pool != reservation.pool:
+        return False
+    return any(_fits(spec, part) for part in owner_of_reservation(reservation).parts)
+
+
+def _fits(spec: JobSpec, part: Part) -> bool:
+    """Whether one replica fits one bundle, and there can be enough of them."""
+    shape = shape_of(spec)
+    if shape.device != part.shape.device or spec.slices > part.slices > 0 or _more_than(shape, part.shape):
+        return False
+    return spec.replicas <= part.count or not part.slices
+
+
+def _more_than(shape: Shape, bundle: Shape) -> bool:
+    kind = HostKind(preemptible=not bundle.on_demand, inbound=True)
+    return bool(shortage(shape, bundle.resources(), kind))
+
+
+def held_by(reservation: ReservationRecord, agent: str) -> tuple[int, ...]:
+    """The bundles that the agent may use for jobs: those that a held reservation names it for, by their numbers."""
+    if reservation.state != ReservationState.HELD:
+        return ()
+    return owner_of_reservation(reservation).bundles_of(agent)
+
+
+def jobs_of(reservation: ReservationRecord) -> list[str]:
+    """The jobs that a group was launched with, in order."""
+    return [part.job for part in reservation.parts if part.job]
+
+
+def end_reason(reservation: ReservationRecord, done: Collection[str], parent: JobRecord | None, now: float) -> str:
+    """Why it has to end now, for people; "" if it goes on.
+
+    Args:
+        done: jobs of a group that have ended, or are gone.
+        parent: the record of its parent, read after its own; None if it has none, or that is gone.
+    """
+    if reservation.state == ReservationState.ENDED:
+        return ""
+    if reservation.expires_at is not None and now >= reservation.expires_at:
+        return "it was not renewed in time"
+    if reservation.parent and not _runs_at(parent, reservation.parent_attempt):
+        return f"its parent {reservation.parent} no longer runs"
+    gone = [job for job in jobs_of(reservation) if job in done]
+    if gone and reservation.state == ReservationState.FORMING:
+        return f"job {gone[0]} ended before all could start"
+    if gone and len(gone) == len(jobs_of(reservation)):
+        return "all of its jobs have ended"
+    return ""
+
+
+def _runs_at(job: JobRecord | None, attempt: int) -> bool:
+    return job is not None and job.status == Status.RUNNING and job.attempt == attempt
+
+
+def ended(reservation: ReservationRecord, now: float, reason: str) -> ReservationRecord | None:
+    """The record after its end; None if it has ended. It still names its members, so that what runs there is found."""
+    if reservation.state == ReservationState.ENDED:
+        return None
+    return replace(reservation, state=str(ReservationState.ENDED), ended_at=now, reason=reason)
+
+
+def renewed(reservation: ReservationRecord, now: float, ttl: float | None = None) -> ReservationRecord | None:
+    """The record after a renewal, by `ttl` seconds or as many as it was made with; None if it has ended."""
+    seconds = reservation.ttl if ttl is None else ttl
+    if reservation.state == ReservationState.ENDED or seconds is None:
+        return None
+    return replace(reservation, ttl=seconds, expires_at=now + seconds)
+
+
+LAST = -(10**6)
+"""The priority of what a reservation may have beyond what it has: nobody who waits goes behind it."""
+
+
+def units_of(
+    reservation: ReservationRecord,
+    live: Collection[str],
+    used: Collection[str],
+    done: Collection[str] = (),
+    refusing: Collection[str] = (),
+) -> list[Owner]:
+    """The parts of a held reservation that stand alone, each as an owner that is `forming` unless it is fixed.
+
+    A slice stands alone, and so does each bundle that is none; the bundles of a `spread` part stand together. A whole
+    one is fixed below `low`, and where one of its agents runs a job of the reservation. Another may be given members
+    and keeps those that it has if it can; above `low` it loses them to owners that are earlier, and is the last to be
+    given any. The part of a job that has ended is left out. The bundles of each are numbered from 0; `with_members`
+    puts them together again.
+
+    Args:
+        live: agents that may have bundles; what others had is lost.
+        used: agents that run a job of the reservation.
+        done: jobs of the group that have ended.
+        refusing: agents that can have none of its bundles now; they lose those that they have.
+    """
+    owner = owner_of_reservation(reservation)
+    refused = [*owner.placement.refused, *sorted(refusing)]
+    owner = with_changes(owner, placement=replace(owner.placement, refused=refused))
+    live = set(live).difference(refusing)
+    parts = [part for part in owner.parts if not part.job or part.job not in done]
+    return [_unit_owner(owner, unit, live, used) for part in parts for unit in _units_of_part(part)]
+
+
+def _unit_owner(owner: Owner, unit: Part, live: Collection[str], used: Collection[str]) -> Owner:
+    members = _members_of(owner.placement.members, unit.bundles, live)
+    is_whole = sum(len(member.bundles) for member in members) == unit.count
+    is_needed = unit.bundles.stop <= owner.low
+    return with_changes(
+        owner,
+        id=f"{owner.id}~{unit.first}",
+        priority=owner.priority if is_needed or is_whole else LAST,
+        parts=(with_changes(unit, first=0),),
+        low=unit.count,
+        placement=replace(owner.placement, members=_shifted(members, -unit.first)),
+        forming=not (is_whole and (is_needed or any(member.agent in used for member in members))),
+    )
+
+
+def may_wait(unit: Owner) -> bool:
+    """Whether room is kept for a unit until it is free; what is beyond the minimum takes only what is free now."""
+    return unit.priority != LAST
+
+
+def _units_of_part(part: Part) -> list[Part]:
+    if part.slices:
+        size, slices = part.count // part.slices, 1
+    else:
+        size, slices = part.count if part.spread else 1, 0
+    return [
+        with_changes(part, first=first, count=size, slices=slices)
+        for first in range(part.first, part.bundles.stop, size)
+    ]
+
+
+def _members_of(members: Iterable[PlacementMember], bundles: range, live: Collection[str]) -> list[PlacementMember]:
+    kept = (
+        replace(member, bundles=[number for number in member.bundles if number in bundles])
+        for member in members
+        if member.agent in live
+    )
+    return [member for member in kept if member.bundles]
+
+
+def with_members(
+    reservation: ReservationRecord, units: Mapping[str, Iterable[PlacementMember]]
+) -> ReservationRecord | None:
+    """The record with the members of all its units, by the units' ids; None if that changes nothing."""
+    by_agent: dict[str, PlacementMember] = {}
+    for unit, members in units.items():
+        for member in _shifted(members, int(unit.rpartition("~")[2])):
+            known = by_agent.get(member.agent, replace(member, bundles=[]))
+            by_agent[member.agent] = replace(known, bundles=sorted({*known.bundles, *member.bundles}))
+    placement = reservation.placement
+    wanted = sorted(by_agent.values(), key=lambda member: (member.bundles[0], member.agent))
+    if bundles_by_agent(wanted) == bundles_by_agent(placement.members):
+        return None
+    return replace(reservation, placement=replace(placement, members=wanted, round=placement.round + 1))
+
+
+def _shifted(members: Iterable[PlacementMember], by: int) -> list[PlacementMember]:
+    return [replace(member, bundles=[number + by for number in member.bundles]) for member in members]

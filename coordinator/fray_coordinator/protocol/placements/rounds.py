@@ -1,0 +1,140 @@
+"""Rounds: what the pass writes of an owner that forms: its members, and the start.
+
+**Invariant.** An owner starts only while every one of its members keeps room for it, and no attempt starts beside
+another.
+
+**Unsafe sequence.** A pass counts votes; a member that must leave takes its vote back, another owner gets the room; the
+pass starts the gang. Or: an agent that has not read yet that attempt 1 ended still runs it when attempt 2 starts.
+
+**Why this cannot happen.** A vote names the round and binds until its agent has read that the record moved on, and who
+must take it back moves the record first. The start is written on condition of the version that was read before the
+votes were. And it waits for every live agent whose heartbeat, read after the record, lists an earlier attempt, but no
+longer than a process that cannot be killed may hold it up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from msgspec.structs import replace
+
+from fray_coordinator.protocol.heartbeat import is_fenced
+from fray_coordinator.protocol.placements.assignment import Assignment
+from fray_coordinator.protocol.placements.owners import Owner, bundles_by_agent, owner_of_job, owner_of_reservation
+from fray_coordinator.protocol.transitions import Event, transition
+from fray_layouts.records import (
+    AgentRecord,
+    ClusterSettings,
+    Holding,
+    JobRecord,
+    Placement,
+    PlacementMember,
+    ReservationRecord,
+)
+from fray_layouts.states import AgentState, HoldingPhase, ReservationState
+
+OwnerRecord = JobRecord | ReservationRecord
+"""The record of an owner."""
+
+SILENT_ROUND_REPAIRS = 2
+"""Repair intervals after which a member that shows room and has not voted is left out, and after which an attempt no
+longer waits for processes of the one before: within one of them every agent has read its plan, and its jobs."""
+
+
+def owner_of(record: OwnerRecord) -> Owner:
+    """The owner whose record this is."""
+    return owner_of_job(record) if isinstance(record, JobRecord) else owner_of_reservation(record)
+
+
+def vote_of(owner: Owner, agent: AgentRecord, phase: HoldingPhase = HoldingPhase.RESERVED) -> Holding | None:
+    """The agent's vote for the owner's round, or what it says about it in another phase; None if there is none."""
+    holding = agent.holdings.get(owner.id)
+    if holding is None or holding.phase != phase or holding.attempt != owner.attempt:
+        return None
+    return holding if holding.round == owner.placement.round else None
+
+
+def missing_votes(owner: Owner, agents: Mapping[str, AgentRecord], silent: Collection[str] = ()) -> list[str]:
+    """The members whose votes are missing; [] if the owner may start.
+
+    Args:
+        agents: by id, as they were read after the owner's record.
+        silent: those that owe a heartbeat.
+    """
+    members = owner.placement.members
+    return [member.agent for member in members if not _voted(owner, member, agents.get(member.agent), silent)]
+
+
+def _voted(owner: Owner, member: PlacementMember, agent: AgentRecord | None, silent: Collection[str]) -> bool:
+    if agent is None or agent.state != AgentState.LIVE or agent.id in silent:
+        return False
+    vote = vote_of(owner, agent)
+    return vote is not None and sorted(vote.bundles) == sorted(member.bundles)
+
+
+def refusals(owner: Owner, agents: Mapping[str, AgentRecord]) -> list[str]:
+    """The members that can never have what they were given."""
+    members = (agents.get(member.agent) for member in owner.placement.members)
+    return [agent.id for agent in members if agent is not None and vote_of(owner, agent, HoldingPhase.REFUSED)]
+
+
+def without(owner: Owner, refused: Collection[str]) -> Placement:
+    """The owner's placement with more agents that are left out for this attempt."""
+    known = owner.placement.refused
+    return replace(owner.placement, refused=[*known, *sorted(set(refused) - set(known))])
+
+
+def next_round(placement: Placement, known: Placement, found: Assignment, now: float) -> Placement | None:
+    """The placement with the members that were found; None if that changes nothing of what the record has.
+
+    Args:
+        placement: as the record has it, but for refusals that were seen since.
+        known: as the record has it.
+    """
+    members = list(found.members)
+    if bundles_by_agent(members) == bundles_by_agent(known.members):
+        return None
+    until = placement.until
+    if until is None and found.until is not None:
+        until = max(found.until, now)
+    moves = placement.moves + found.moved
+    return replace(placement, round=known.round + 1, members=members, until=until, moves=moves)
+
+
+def placed(record: OwnerRecord, placement: Placement) -> OwnerRecord:
+    """The record with another placement."""
+    return replace(record, placement=placement)
+
+
+def started(record: OwnerRecord, agents: Mapping[str, AgentRecord], now: float) -> OwnerRecord:
+    """The record once every member has voted: a gang runs, a reservation is held. The ports are as the votes say."""
+    owner = owner_of(record)
+    members = [_with_ports(owner, member, agents[member.agent]) for member in owner.placement.members]
+    placement = replace(owner.placement, members=members)
+    if isinstance(record, JobRecord):
+        return transition(record, Event.START, started_at=now, placement=placement)
+    return replace(record, state=str(ReservationState.HELD), placement=placement)
+
+
+def _with_ports(owner: Owner, member: PlacementMember, agent: AgentRecord) -> PlacementMember:
+    vote = vote_of(owner, agent)
+    return replace(member, ports=dict(vote.ports) if vote is not None else {})
+
+
+def lingering(owner: Owner, agents: Mapping[str, AgentRecord]) -> list[str]:
+    """The live agents that list an earlier attempt of the owner: its processes may still run there."""
+    return [
+        agent.id
+        for agent in agents.values()
+        if not is_fenced(agent)
+        and (holding := agent.holdings.get(owner.id)) is not None
+        and holding.attempt < owner.attempt
+    ]
+
+
+def waits_for_lingering(job: JobRecord, now: float, settings: ClusterSettings) -> bool:
+    """Whether the attempt still waits for processes of the one before."""
+    if job.attempt == 1 or not job.history:
+        return False
+    patience = job.spec.grace + SILENT_ROUND_REPAIRS * settings.repair_interval
+    return now < job.history[-1].ended_at + patience

@@ -1,0 +1,155 @@
+"""Votes: what an agent does about the record of an owner whose bundles it is assigned.
+
+**Invariant.** If an owner was started, each of its members that lives has its bundles and nothing else in their room,
+until that member has read that the owner moved on.
+
+**Unsafe sequence.** An agent votes, has no answer for a while, and claims a single job in the room. Its vote was
+counted meanwhile: a gang runs of which one host does something else.
+
+**Why this cannot happen.** Room is reserved before the heartbeat lists it, the vote names the round of the record that
+was read, and only that record's next round, attempt or end frees the room: no time-out, no plan, no other owner. Who
+cannot wait for that moves the round itself, by the same compare-and-swap as the pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum, auto
+
+from msgspec.structs import replace
+
+from fray_coordinator.protocol.placements.owners import Owner
+from fray_coordinator.protocol.transitions import Status
+from fray_layouts.records import JobRecord, Placement, ReservationRecord
+from fray_layouts.states import HoldingPhase, ReservationState
+
+
+class OwnerPhase(StrEnum):
+    """Where an owner's record has come to."""
+
+    FORMING = auto()
+    STARTED = auto()
+    """The gang runs, or the reservation is held."""
+    OVER = auto()
+    UNKNOWN = auto()
+    """A state that this version does not know; what is held for it stays."""
+
+
+_OWNER_PHASES: dict[str, OwnerPhase] = {
+    Status.UNADMITTED: OwnerPhase.OVER,
+    Status.PENDING: OwnerPhase.OVER,
+    Status.GATHERING: OwnerPhase.FORMING,
+    Status.RUNNING: OwnerPhase.STARTED,
+    Status.SUCCEEDED: OwnerPhase.OVER,
+    Status.FAILED: OwnerPhase.OVER,
+    Status.STOPPED: OwnerPhase.OVER,
+    ReservationState.FORMING: OwnerPhase.FORMING,
+    ReservationState.HELD: OwnerPhase.STARTED,
+    ReservationState.ENDED: OwnerPhase.OVER,
+}
+
+
+def phase_of_owner(record: JobRecord | ReservationRecord | None) -> OwnerPhase:
+    """Where the owner has come to whose record this is; None: it is gone."""
+    if record is None:
+        return OwnerPhase.OVER
+    state = record.status if isinstance(record, JobRecord) else record.state
+    return _OWNER_PHASES.get(state, OwnerPhase.UNKNOWN)
+
+
+class Duty(StrEnum):
+    """What a member does about an owner's record."""
+
+    NOTHING = auto()
+    RELEASE = auto()
+    """The record moved on: free what was kept or reserved for it, and list it no longer."""
+    TAKE = auto()
+    """It is assigned bundles that it does not know of: keep room for them, and nothing for an earlier round."""
+    RESERVE = auto()
+    """Vote, if there is room by now."""
+    REFUSE = auto()
+    """List that it will not have them."""
+    WITHDRAW = auto()
+    """Move the round, then release: it has voted, and must leave."""
+    START = auto()
+    """Start the bundles' tasks, if it trusts its leases at that moment."""
+    STOP = auto()
+    """Somebody asks that the job end."""
+    ABANDON = auto()
+    """What runs is an attempt that is no longer the record's: end it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """What an agent has of an owner.
+
+    Attributes:
+        attempt, round: of the record that it was taken from.
+        bundles: their numbers, in order.
+        phase: as its heartbeat lists it; "" while it waits for room, and is not listed.
+    """
+
+    attempt: int
+    round: int
+    bundles: tuple[int, ...]
+    phase: str = ""
+
+    @property
+    def at_work(self) -> bool:
+        """Whether tasks run by it, or their end is not written yet."""
+        return self.phase in (HoldingPhase.RUNNING, HoldingPhase.ENDING)
+
+
+@dataclass(frozen=True, slots=True)
+class Voter:
+    """The agent that decides. leaving: it takes no more work, and ends; unfit: something is wrong with it."""
+
+    agent: str
+    leaving: bool = False
+    unfit: bool = False
+
+
+def duty(voter: Voter, owner: Owner, owner_phase: OwnerPhase, vote: Vote | None, stopped: bool = False) -> Duty:
+    """What the agent does about an owner, by its record as just read.
+
+    Args:
+        vote: what the agent has of the owner; None: nothing.
+        stopped: the record has the flag that asks the job to end.
+    """
+    if owner_phase is OwnerPhase.UNKNOWN:
+        return Duty.NOTHING
+    assigned = owner.bundles_of(voter.agent) if owner_phase is not OwnerPhase.OVER else ()
+    if vote is not None and vote.at_work:
+        runs = (
+            owner_phase is OwnerPhase.STARTED and vote.attempt == owner.attempt and set(vote.bundles) <= set(assigned)
+        )
+        return Duty.ABANDON if not runs else Duty.STOP if stopped else Duty.NOTHING
+    of_now = vote is not None and (vote.attempt, vote.round, vote.bundles) == (
+        owner.attempt,
+        owner.placement.round,
+        assigned,
+    )
+    binding = of_now and vote is not None and vote.phase == HoldingPhase.RESERVED
+    if owner_phase is OwnerPhase.STARTED and binding:
+        return Duty.START
+    if owner_phase is OwnerPhase.FORMING and assigned and not voter.leaving:
+        return _duty_of_member(voter, vote if of_now else None)
+    if owner_phase is OwnerPhase.FORMING and binding:
+        return Duty.WITHDRAW
+    return Duty.NOTHING if vote is None else Duty.RELEASE
+
+
+def _duty_of_member(voter: Voter, vote: Vote | None) -> Duty:
+    """What one does that stays, and is assigned bundles of an owner that forms; `vote` is one for this round."""
+    if voter.unfit:
+        refused = vote is not None and vote.phase == HoldingPhase.REFUSED
+        voted = vote is not None and vote.phase == HoldingPhase.RESERVED
+        return Duty.NOTHING if refused else Duty.WITHDRAW if voted else Duty.REFUSE
+    if vote is None:
+        return Duty.TAKE
+    return Duty.RESERVE if vote.phase == "" else Duty.NOTHING
+
+
+def withdrawn(placement: Placement) -> Placement:
+    """The placement in its next round, with no members: what who takes a vote back writes into a forming owner."""
+    return replace(placement, round=placement.round + 1, members=[])

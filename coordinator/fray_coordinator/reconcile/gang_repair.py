@@ -1,0 +1,74 @@
+"""Gangs that run by their records without one of their members: it is dead, or lives and has dropped its replicas."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fray_coordinator.core import Core
+from fray_coordinator.errors import BadRecord
+from fray_coordinator.jobs.gang_commit import end_without
+from fray_coordinator.jobs.gang_exits import ended_replicas
+from fray_coordinator.protocol.dropped_jobs import MissedJob, is_dropped, is_unlisted
+from fray_coordinator.protocol.heartbeat import is_fenced, with_bounded_interval
+from fray_coordinator.protocol.placements.gang_end import replicas_of, runs_gang
+from fray_coordinator.reconcile.job_summary import OpenJob
+from fray_coordinator.reconcile.unreadable_holders import UnreadableHolders
+from fray_coordinator.store.records import Stored, record_of
+from fray_layouts.object_keys import AgentKeys
+from fray_layouts.records import AgentRecord, JobRecord
+
+
+@dataclass(slots=True)
+class GangRepair:
+    """Ends the attempts of running gangs that have lost a member, and remembers between repairs who may have.
+
+    holders: looks at members whose own records cannot be read.
+    """
+
+    core: Core
+    holders: UnreadableHolders
+    _missed: dict[tuple[str, str], MissedJob] = field(default_factory=dict)
+    _missed_before: dict[tuple[str, str], MissedJob] = field(default_factory=dict)
+
+    def begin(self) -> None:
+        """A repair begins."""
+        self._missed_before, self._missed = self._missed, {}
+
+    async def look(self, key: str, known: OpenJob, live: Mapping[str, Stored[AgentRecord]]) -> None:
+        """Look at the members of a running gang.
+
+        Args:
+            known: the gang as last read.
+            live: the agents, by id, that have not ended, as was just seen.
+        """
+        doubtful = [agent for agent in known.members if self._is_doubtful(known, live.get(agent))]
+        job = await self.core.records.read(key, JobRecord, one_of_many=True) if doubtful else None
+        if job is None or job.version != known.version:
+            return
+        ended = await ended_replicas(self.core, job.record)
+        for agent in doubtful:
+            holder = await self._member(agent)
+            if holder is None or is_fenced(holder):
+                await end_without(self.core, job, agent)
+            elif not all(replica in ended for replica in replicas_of(job.record, agent)):
+                await self._look_at_unlisted(job, known, with_bounded_interval(holder, self.core.settings))
+
+    async def _member(self, agent: str) -> AgentRecord | None:
+        try:
+            return record_of(await self.core.records.read(AgentKeys.key(agent), AgentRecord, one_of_many=True))
+        except BadRecord:
+            await self.holders.look(agent)
+            raise
+
+    def _is_doubtful(self, known: OpenJob, member: Stored[AgentRecord] | None) -> bool:
+        return member is None or is_unlisted(known.id, known.held_since, member.record, self.core.now())
+
+    async def _look_at_unlisted(self, job: Stored[JobRecord], known: OpenJob, member: AgentRecord) -> None:
+        """End the attempt once its member has not listed it for long enough, and has left no exit."""
+        if not is_unlisted(known.id, known.held_since, member, self.core.now()):
+            return
+        place, last = (known.id, member.id), MissedJob(known.version, member.beat)
+        first = self._missed_before.get(place, last)
+        if not is_dropped(first, last):
+            self._missed[place] = first if first.version == last.version else last
+        elif runs_gang(job.record, job.record.attempt, member.id):
+            await end_without(self.core, job, member.id, "lives, but has dropped it")

@@ -1,0 +1,120 @@
+"""The repair of reservations and groups: what their own ends, entries and submitters have missed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fray_coordinator.concurrency import map_noting_problems
+from fray_coordinator.core import Core
+from fray_coordinator.jobs import placement_index
+from fray_coordinator.placements import reservations
+from fray_coordinator.protocol.placements.launching import given_up, is_given_up
+from fray_coordinator.protocol.placements.owners import RESERVATION
+from fray_coordinator.protocol.placements.reservations import jobs_of
+from fray_coordinator.protocol.retention import retention_seconds
+from fray_coordinator.reconcile.unreadable_records import UnreadableRecords
+from fray_coordinator.store.interface import Listed
+from fray_coordinator.store.records import Stored
+from fray_layouts.index_keys import PlacementKey
+from fray_layouts.object_keys import ReservationKeys
+from fray_layouts.records import ReservationRecord
+from fray_layouts.states import ReservationState
+
+
+@dataclass(frozen=True, slots=True)
+class JobInside:
+    """A job that has not ended and is in the private pool of a reservation."""
+
+    job: str
+    reservation: str
+    submitted_at: float
+
+
+@dataclass(slots=True)
+class ReservationRepair:
+    """Runs the repair, and remembers what it has read."""
+
+    core: Core
+    _known: dict[str, Stored[ReservationRecord]] = field(default_factory=dict)
+    _unreadable: UnreadableRecords = field(default_factory=UnreadableRecords)
+
+    async def run(self, inside: list[JobInside], problems: dict[str, str]) -> None:
+        """End what has to end, enter what is missing in the index, stop what is left in what has ended.
+
+        Args:
+            inside: all of them, as they were read before.
+            problems: gets, by key, what went wrong.
+        """
+        await self._read(problems)
+        entries = await self._entries() if self._known or inside else {}
+        by_reservation: dict[str, list[JobInside]] = {}
+        for job in inside:
+            by_reservation.setdefault(job.reservation, []).append(job)
+        await map_noting_problems(
+            sorted(self._known), lambda key: self._look(self._known[key], entries, by_reservation), problems
+        )
+        known = {stored.record.id for stored in self._known.values()}
+        await map_noting_problems(
+            sorted(by_reservation.keys() - known),
+            lambda one: self._give_up(one, by_reservation[one], entries.get(one)),
+            problems,
+            ReservationKeys.key,
+        )
+
+    async def _entries(self) -> dict[str, PlacementKey]:
+        rows = [PlacementKey.parse(row.key) for row in await self.core.store.list(PlacementKey.area)]
+        return {entry.owner: entry for entry in rows if entry is not None and entry.kind == RESERVATION}
+
+    async def _read(self, problems: dict[str, str]) -> None:
+        before, self._known = self._known, {}
+        rows = await self.core.store.list(ReservationKeys.area, versions=True)
+        rows = self._unreadable.sift((row for row in rows if ReservationKeys.parse(row.key)), problems)
+
+        async def read(row: Listed) -> None:
+            known = before.get(row.key)
+            if known is None or known.version != row.version:
+                known = await self._unreadable.read(self.core.records, row, ReservationRecord)
+            if known is not None:
+                self._known[row.key] = known
+
+        await map_noting_problems(rows, read, problems, lambda row: row.key)
+
+    async def _look(
+        self,
+        known: Stored[ReservationRecord],
+        entries: Mapping[str, PlacementKey],
+        inside: Mapping[str, list[JobInside]],
+    ) -> None:
+        record = known.record
+        if record.state == ReservationState.ENDED:
+            await self._clean(known, record.id in entries, inside.get(record.id, []))
+        elif reason := await self._why_it_ends(record):
+            await reservations.end(self.core, known, reason)
+        elif record.id not in entries:
+            await placement_index.enter(self.core, record)
+            await placement_index.ring_bell(self.core)
+
+    async def _why_it_ends(self, record: ReservationRecord) -> str:
+        done = await reservations.ended_jobs(self.core, jobs_of(record))
+        return await reservations.why_it_ends(self.core, record, done)
+
+    async def _clean(self, known: Stored[ReservationRecord], has_entry: bool, inside: list[JobInside]) -> None:
+        """Stop what is left in one that has ended, and remove its record once it is old and nothing is left."""
+        record = known.record
+        for job in inside:
+            await reservations.stop_left(self.core, job.job, record)
+        if has_entry:
+            await placement_index.leave(self.core, record)
+        ended_at = record.submitted_at if record.ended_at is None else record.ended_at
+        if not inside and self.core.now() > ended_at + retention_seconds(self.core.settings):
+            await self.core.store.delete(known.key, known.version)
+
+    async def _give_up(self, reservation: str, inside: list[JobInside], entry: PlacementKey | None) -> None:
+        """Give up a group whose record nobody will create: it is created, ended, before its jobs are stopped."""
+        began = max(job.submitted_at for job in inside)
+        if not is_given_up(began, self.core.now(), self.core.settings):
+            return
+        pool, submitted_at = (entry.pool, entry.time) if entry is not None else ("default", began)
+        record = given_up(reservation, pool, submitted_at, self.core.now())
+        written = await self.core.records.write(ReservationKeys.key(reservation), ReservationRecord, record, None)
+        if written.wrote:
+            await reservations.clear(self.core, record)

@@ -1,0 +1,87 @@
+"""What people see of agents: for whom their room is kept, where they are, and which of them contradict each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fray.cli.output import format_duration
+from fray_layouts.states import HoldingPhase
+
+if TYPE_CHECKING:
+    from fray_coordinator.protocol.placements.owners import Owner
+    from fray_layouts.records import AgentRecord
+
+_NOT_AT_WORK = frozenset({HoldingPhase.RESERVED, HoldingPhase.REFUSED})
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Room of an agent that is kept for an owner which gathers its members.
+
+    Attributes:
+        owner: id of the job or of the reservation.
+        bundles: how many it is to have there.
+        reserved: they have their room; else they wait until it is free.
+        until: storage's time when all members will have room at the latest; None: nobody knows.
+    """
+
+    owner: str
+    bundles: int
+    reserved: bool
+    until: float | None
+
+    def text(self, now: float) -> str:
+        """It in a few words."""
+        if self.reserved:
+            return f"{self.owner} (reserved)"
+        left = "" if self.until is None or self.until <= now else f", for at most {format_duration(self.until - now)}"
+        return f"{self.owner} (until there is room{left})"
+
+    def json(self) -> dict[str, Any]:
+        """It for programs."""
+        return {"owner": self.owner, "bundles": self.bundles, "reserved": self.reserved, "until": self.until}
+
+
+def holds_of(agent: AgentRecord, owners: Iterable[Owner]) -> list[Hold]:
+    """For whom room of the agent is kept. owners: those that have not ended, in order."""
+    from fray_coordinator.protocol.placements.rounds import vote_of
+
+    holds: list[Hold] = []
+    for owner in owners:
+        bundles = owner.bundles_of(agent.id)
+        if owner.forming and bundles:
+            holds.append(Hold(owner.id, len(bundles), vote_of(owner, agent) is not None, owner.placement.until))
+    return holds
+
+
+def jobs_at_work(agent: AgentRecord) -> int:
+    """How many jobs the agent runs, or is about to."""
+    return sum(holding.phase not in _NOT_AT_WORK for holding in agent.holdings.values())
+
+
+def place_text(agent: AgentRecord) -> str:
+    """Where the agent's host is, for people; "" if nobody said."""
+    slice_ = agent.slice
+    parts = [
+        f"worker {slice_.index} of {slice_.hosts} in slice {slice_.id}" if slice_ and slice_.hosts > 1 else "",
+        f"zone {agent.zone}" if agent.zone else "",
+        f"region {agent.region}" if agent.region else "",
+        *(f"{name}={value}" for name, value in sorted(agent.labels.items())),
+    ]
+    return ", ".join(filter(None, parts))
+
+
+def conflicts(live: Sequence[AgentRecord]) -> dict[str, str]:
+    """By agent, what contradicts another one: both say that they are the same host of a slice."""
+    claims: dict[tuple[str, int], list[str]] = {}
+    for agent in live:
+        if agent.slice is not None:
+            claims.setdefault((agent.slice.id, agent.slice.index), []).append(agent.id)
+    told: dict[str, str] = {}
+    for (name, index), agents in claims.items():
+        for agent_id in agents if len(agents) > 1 else ():
+            others = ", ".join(other for other in agents if other != agent_id)
+            told[agent_id] = f"worker {index} of slice {name} is {others}, too: give each host a --worker of its own"
+    return told

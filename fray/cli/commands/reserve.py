@@ -1,0 +1,68 @@
+"""`fray reserve`: hold hosts for the jobs of a namespace."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fray.cli import output
+from fray.cli.app import App, as_command
+from fray.cli.gpus import parse_gpus
+
+if TYPE_CHECKING:
+    from fray.resources import DeviceConfig, ResourceConfig
+    from fray_coordinator.core import Core
+
+
+@as_command
+@click.option("--namespace", required=True, envvar="FRAY_NAMESPACE", help="Whose jobs go into it.")
+@click.option("--cpu", type=float, default=1.0, show_default=True, help="Cores of each replica.")
+@click.option("--memory", help="Memory of each replica, such as 512MiB or 2GB.")
+@click.option("--gpus", help="GPUs of each replica: a count, or kind:count such as h100:8.")
+@click.option("--tpu", metavar="TYPE", help="TPU slices, such as v5litepod-16; then the counts are of slices.")
+@click.option("--replicas", type=int, default=1, show_default=True, help="What it needs at least.")
+@click.option("--max-replicas", type=int, help="Up to how many it grows; by default not at all.")
+@click.option("--ttl", type=float, default=3600.0, show_default=True, help="Seconds until it ends, unless renewed.")
+@click.option("--priority", type=int, default=0, help="From -500 to 499; higher is given room first.")
+@click.option("--on-demand", is_flag=True, help="Only hosts that are not taken away.")
+@click.option("--pool", default="default", show_default=True, help="Group of agents that it takes.")
+def command(app: App, namespace: str, **options: Any) -> None:
+    """Reserve hosts, and print the reservation's id.
+
+    Once it has all replicas that it needs at least, jobs of the namespace that ask for the same device and fit start in
+    it. `fray reservations` shows what it has, and releases it.
+    """
+    made = app.run(lambda core: _reserve(core, namespace, options))
+    app.show({"reservation": made}, lambda: output.echo(made))
+
+
+async def _reserve(core: Core, namespace: str, options: dict[str, Any]) -> str:
+    from fray.cluster.reservations import checked_config, create_reservation
+    from fray.types import ReservationConfig
+
+    least = options["replicas"]
+    config = ReservationConfig(
+        min_resources=_resources(options, least),
+        max_resources=_resources(options, least if options["max_replicas"] is None else options["max_replicas"]),
+        priority=options["priority"],
+        ttl_seconds=options["ttl"],
+        preemptible=not options["on_demand"],
+        pool=options["pool"],
+    )
+    return await create_reservation(core, checked_config(config), namespace, None, private=False)
+
+
+def _resources(options: dict[str, Any], count: int) -> ResourceConfig:
+    from fray.resources import CpuConfig, GpuConfig, ResourceConfig
+
+    if options["tpu"]:
+        if options["gpus"]:
+            raise click.UsageError("give --gpus or --tpu, not both")
+        return ResourceConfig.with_tpu(options["tpu"], count, cpu=options["cpu"], ram=options["memory"])
+    if options["gpus"]:
+        kind, gpus = parse_gpus(options["gpus"])
+        device: DeviceConfig = GpuConfig(kind or "auto", gpus)
+    else:
+        device = CpuConfig()
+    return ResourceConfig(options["cpu"], options["memory"], device=device, replicas=count)

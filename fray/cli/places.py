@@ -1,0 +1,68 @@
+"""The options of `fray agent` that say where its host is: --tpu, --slice, --worker, --zone, --region, --label."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from fray_layouts.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from fray_agents.host.place import HostPlace
+    from fray_layouts.records import Resources, SliceMember
+
+
+def parse_place(
+    zone: str, region: str, label: Sequence[str], tpu: str | None, slice_name: str | None, worker: int | None
+) -> HostPlace:
+    """The place that the options say. Raises InvalidInput: they contradict each other, or name what cannot be."""
+    from fray_agents.host.place import HostPlace
+    from fray_layouts.spec_checks import check_name
+
+    for option, value in (("--zone", zone), ("--region", region)):
+        if value:
+            check_name(option, value)
+    return HostPlace(zone, region, dict(_parse_label(text) for text in label), _parse_slice(tpu, slice_name, worker))
+
+
+def _parse_label(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise InvalidInput("--label", text, "give name=value, such as disk=ssd")
+    return name, value
+
+
+def _parse_slice(tpu: str | None, name: str | None, worker: int | None) -> SliceMember | None:
+    from fray.topology import get_tpu_topology
+    from fray_layouts.records import SliceMember
+    from fray_layouts.spec_checks import check_name
+
+    if tpu is None:
+        for option, value in (("--slice", name), ("--worker", worker)):
+            if value is not None:
+                raise InvalidInput(option, value, "say with --tpu of what type the slice is, such as v5litepod-16")
+        return None
+    try:
+        hosts = get_tpu_topology(tpu).vm_count
+    except InvalidInput as error:
+        raise InvalidInput("--tpu", tpu, error.remedy) from None
+    if hosts == 1 and name is None:
+        name = f"{tpu}-{secrets.token_hex(6)}"  # a slice of one host needs no name by which others find it
+    if name is None:
+        raise InvalidInput("--slice", name, f"a {tpu} has {hosts} hosts: give each of them the name of their slice")
+    if worker is None and hosts > 1:
+        raise InvalidInput("--worker", worker, f"a {tpu} has {hosts} hosts: say which one this is, from 0")
+    if not 0 <= (index := worker or 0) < hosts:
+        raise InvalidInput("--worker", worker, f"the hosts of a {tpu} are numbered from 0 to {hosts - 1}")
+    check_name("--slice", name)
+    return SliceMember(id=name, type=tpu, index=index, hosts=hosts)
+
+
+def with_chips(found: Resources, tpu: str) -> Resources:
+    """The resources of a host of a slice of this type: those that were found, and the chips that the type has there."""
+    from fray.topology import get_tpu_topology
+
+    return replace(found, device=f"tpu-{tpu}".lower(), device_count=get_tpu_topology(tpu).chips_per_vm)

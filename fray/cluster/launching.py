@@ -1,0 +1,154 @@
+"""The half of a cluster in storage that launches jobs and groups, and makes reservations."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from msgspec.structs import replace
+
+from fray.cluster.api import Cluster
+from fray.cluster.arguments import checked_id, checked_request, checked_requests
+from fray.cluster.current_job import CurrentJob, current_job_on
+from fray.cluster.driver_output import DriverOutput
+from fray.cluster.hints import HintSender
+from fray.cluster.reservations import checked_config, checked_ttl, create_reservation, reservation_info
+from fray.cluster.submission import as_children, as_group, submit_group, submit_prepared
+from fray.job_spec import local_spec, to_spec
+from fray.types import JobGroupConfig, JobId, JobRequest, ReservationConfig, ReservationId, ReservationInfo
+from fray.workspace.choice import with_workspaces, workspace_choice
+from fray_coordinator.core import Core
+from fray_coordinator.jobs.submission import Submitted
+from fray_coordinator.placements import reservations
+from fray_coordinator.placements.launching import GroupWish
+from fray_coordinator.placements.routing import ReservationRouter
+from fray_coordinator.protocol.transitions import Status
+from fray_layouts.object_keys import ReservationKeys
+from fray_layouts.spec import JobSpec
+
+log = logging.getLogger("fray")
+
+T = TypeVar("T")
+
+
+class LaunchingCluster(Cluster):
+    """What `StorageCluster` launches and reserves; the rest of a cluster is there."""
+
+    root: str
+    _output: DriverOutput
+    _hints: HintSender
+    _router: ReservationRouter
+
+    @property
+    @abstractmethod
+    def log_to_driver(self) -> bool: ...
+
+    @abstractmethod
+    def run(self, work: Callable[[Core], Awaitable[T]]) -> T: ...
+
+    @property
+    @abstractmethod
+    def _is_private(self) -> bool: ...
+
+    @abstractmethod
+    def _leave_at_exit(self) -> None: ...
+
+    def launch(self, request: JobRequest) -> JobId:
+        return self.launch_many([checked_request(request)])[0]
+
+    def launch_many(self, requests: Sequence[JobRequest]) -> list[JobId]:
+        mine = current_job_on(self.root)
+        specs = self.specs(checked_requests(requests), mine)
+        return self._launched(lambda core: self._submitted(core, specs, mine))
+
+    def specs(self, requests: Sequence[JobRequest], mine: CurrentJob | None) -> list[JobSpec]:
+        """The specs of requests as children of `mine`, with their workspaces stored. Raises InvalidInput."""
+        make_spec = local_spec if self._is_private else to_spec
+        specs = as_children([make_spec(request) for request in requests], mine, self.namespace)
+        choices = [None if self._is_private else workspace_choice(request) for request in requests]
+        if not any(choices):
+            return specs
+        complete, stored = self.run(lambda core: with_workspaces(core, specs, choices, mine.job_id if mine else ""))
+        for workspace in stored:
+            log.info("%s", workspace)
+        return complete
+
+    def launch_group(
+        self, requests: Sequence[JobRequest], group: JobGroupConfig, reservation_id: str | None = None
+    ) -> list[JobId]:
+        wanted = as_group(checked_requests(requests), group)
+        inside = "" if reservation_id is None else checked_id(reservation_id, "reservation_id")
+        if self._is_private:
+            into = ReservationKeys.pool(inside) if inside else None
+            return self.launch_many([dataclasses.replace(request, pool=into or request.pool) for request in wanted])
+        mine = current_job_on(self.root)
+        specs = self.specs(wanted, mine)
+        wish = GroupWish(group.name, group.same_region, group.same_zone, inside)
+        return self._launched(lambda core: submit_group(core, specs, wish, mine))
+
+    def create_reservation(self, config: ReservationConfig) -> ReservationId:
+        checked = checked_config(config)
+        mine, private, namespace = current_job_on(self.root), self._is_private, self.namespace
+        self._router.forget()
+        return self.run(lambda core: self._reserve(core, checked, namespace, mine, private))
+
+    def get_reservation(self, reservation_id: str) -> ReservationInfo:
+        wanted = checked_id(reservation_id, "reservation_id")
+        return self.run(lambda core: reservation_info(core, wanted))
+
+    def renew_reservation(self, reservation_id: str, ttl_seconds: float | None = None) -> ReservationInfo:
+        wanted = checked_id(reservation_id, "reservation_id")
+        checked_ttl(ttl_seconds)
+        self.run(lambda core: reservations.renew(core, wanted, ttl_seconds))
+        return self.get_reservation(wanted)
+
+    def release_reservation(self, reservation_id: str) -> None:
+        wanted = checked_id(reservation_id, "reservation_id")
+        self.run(lambda core: reservations.release(core, wanted, "released by a program"))
+        self._router.forget()
+
+    def _launched(self, work: Callable[[Core], Awaitable[list[Submitted]]]) -> list[JobId]:
+        """The ids of what `work` submits; its output is shown here if that is wanted."""
+        if self.log_to_driver:
+            self._output.belong_here()
+            self._leave_at_exit()
+        return self.run(lambda core: self._follow_submitted(core, work))
+
+    async def _reserve(
+        self, core: Core, config: ReservationConfig, namespace: str, mine: CurrentJob | None, private: bool
+    ) -> ReservationId:
+        made = await create_reservation(core, config, namespace, mine, private)
+        self._hints.gathered(core)
+        return made
+
+    async def _submitted(self, core: Core, specs: list[JobSpec], mine: CurrentJob | None) -> list[Submitted]:
+        route = _around_reservations if self._is_private else self._router.route
+        routed = await route(core, specs)
+        return await submit_prepared(core, routed, mine)
+
+    async def _follow_submitted(self, core: Core, work: Callable[[Core], Awaitable[list[Submitted]]]) -> list[JobId]:
+        submitted = await work(core)
+        jobs = [done.job for done in submitted]
+        self._hints.submitted(core, {job.spec.pool for job in jobs if job.status == Status.PENDING})
+        if any(job.status == Status.GATHERING or ReservationKeys.of_pool(job.spec.pool) for job in jobs):
+            self._hints.gathered(core)
+        await self._output.follow(submitted)
+        return [JobId(done.job.id, self.poll) for done in submitted]
+
+
+async def _around_reservations(core: Core, specs: Sequence[JobSpec]) -> list[JobSpec]:
+    """The specs in the pools that the reservations they name are of: a private cluster sets no hosts aside.
+
+    Raises:
+        ReservationNotFound: a spec names a reservation that does not exist.
+        InvalidInput: it names that of another namespace, or one that has ended.
+    """
+
+    async def moved(spec: JobSpec) -> JobSpec:
+        named = ReservationKeys.of_pool(spec.pool)
+        return replace(spec, pool=(await reservations.usable(core, named, spec.namespace)).pool) if named else spec
+
+    return [await moved(spec) for spec in specs]

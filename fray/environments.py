@@ -1,0 +1,95 @@
+"""What the processes of a job find: variables, code, packages, image."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import InitVar, dataclass, field
+
+from fray_layouts.errors import InvalidInput
+
+
+@dataclass(frozen=True)
+class EnvironmentConfig:
+    """The environment of a job's processes. A private cluster looks at the variables only.
+
+    Attributes:
+        extras: of the project in the workspace, installed with its packages.
+        pip_packages: requirements that are installed on top, such as "numpy>=2".
+        env_vars: environment variables; they win over the host's own.
+        workspace: the folder of code that the job brings and starts in a copy of; "auto": the project of its callable,
+            or of the current directory; "": none. None: for a callable whose project is not installed here "auto", for
+            others none.
+        docker_image: the container image that the job runs in; None: it runs on the host.
+        secret_env_vars: variables whose values no command ever shows. They are stored in the job's record.
+        secrets: in the constructor, the same as `secret_env_vars`.
+
+    What a job launches has the job's workspace and packages, but for what its environment names.
+
+    Raises:
+        InvalidInput: a field that is a list of texts or a mapping was given something else, or both `secrets` and
+            `secret_env_vars` are given.
+    """
+
+    extras: Sequence[str] = ()
+    pip_packages: Sequence[str] = ()
+    env_vars: Mapping[str, str] = field(default_factory=dict)
+    workspace: str | None = None
+    docker_image: str | None = None
+    secret_env_vars: Mapping[str, str] = field(default_factory=dict, repr=False)
+    secrets: InitVar[Mapping[str, str] | None] = None
+
+    def __post_init__(self, secrets: Mapping[str, str] | None) -> None:
+        if secrets and self.secret_env_vars:
+            raise InvalidInput("environment.secrets", "...", "it is the same as secret_env_vars; give one of them")
+        if secrets:
+            vars(self).update(secret_env_vars=secrets)
+        for name in ("extras", "pip_packages"):
+            if isinstance(getattr(self, name), (str, Mapping)):
+                raise InvalidInput(f"environment.{name}", "...", "give a list of texts; variables are env_vars=")
+        for name in ("env_vars", "secret_env_vars"):
+            if not isinstance(getattr(self, name), Mapping):
+                raise InvalidInput(f"environment.{name}", "...", "give a dict of variables and their values")
+
+    @classmethod
+    def create(
+        cls,
+        extras: Sequence[str] | None = None,
+        pip_packages: Sequence[str] | None = None,
+        env_vars: Mapping[str, str] | None = None,
+        workspace: str | None = None,
+        docker_image: str | None = None,
+        secret_env_vars: Mapping[str, str] | None = None,
+    ) -> EnvironmentConfig:
+        """Make the same config, where None stands for what is not given. Arguments are as the attributes."""
+        return cls(extras or (), pip_packages or (), env_vars or {}, workspace, docker_image, secret_env_vars or {})
+
+
+_TRAINING_DEFAULTS = {"HF_DATASETS_TRUST_REMOTE_CODE": "1", "TOKENIZERS_PARALLELISM": "false"}
+_FORWARDED_SECRETS = ("HF_TOKEN", "WANDB_API_KEY")
+
+
+def create_environment(
+    workspace: str | None = None,
+    docker_image: str | None = None,
+    pip_packages: Sequence[str] | None = None,
+    env_vars: Mapping[str, str] | None = None,
+    extras: Sequence[str] | None = None,
+    secret_env_vars: Mapping[str, str] | None = None,
+    secrets: Mapping[str, str] | None = None,
+) -> EnvironmentConfig:
+    """Make an `EnvironmentConfig` that also has what training programs expect.
+
+    HF_DATASETS_TRUST_REMOTE_CODE is 1, TOKENIZERS_PARALLELISM is false; HF_TOKEN and WANDB_API_KEY are taken from this
+    process, as secrets, where they are set. `env_vars` and `secret_env_vars` win over all four.
+
+    Args:
+        secrets: the same as `secret_env_vars`. The others are as the attributes of `EnvironmentConfig`.
+
+    Raises:
+        InvalidInput: as `EnvironmentConfig`.
+    """
+    asked = EnvironmentConfig(secret_env_vars=secret_env_vars or {}, secrets=secrets).secret_env_vars
+    shown = {**_TRAINING_DEFAULTS, **(env_vars or {})}
+    forwarded = {name: os.environ[name] for name in _FORWARDED_SECRETS if name in os.environ and name not in shown}
+    return EnvironmentConfig.create(extras, pip_packages, shown, workspace, docker_image, {**forwarded, **asked})

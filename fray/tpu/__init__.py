@@ -1,0 +1,10 @@
+"""Functions that run on every host of TPU slices.
+
+devices = run_on_pod_resumable(train, "v5litepod-16", max_retries_failure=3)
+
+Read `pods` (the functions), then `flex` (which of several numbers of slices to take).
+"""
+
+from fray.lazy_exports import attach_stub
+
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

@@ -1,0 +1,264 @@
+"""The real code with one rule about gangs switched off: all must be caught."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace as changed
+from typing import Any
+
+from msgspec.structs import replace
+
+from fray_agents.agent import placements as placement_watch
+from fray_agents.agent.held import HeldTask
+from fray_agents.agent.leases import Leases
+from fray_coordinator.jobs import gang_commit, gang_exits
+from fray_coordinator.protocol.placements import assignment, gang_end, hosts, owners, rounds, votes
+from fray_coordinator.protocol.placements.owners import Owner
+from fray_coordinator.protocol.placements.votes import Duty, OwnerPhase
+from fray_coordinator.protocol.transitions import Status
+from fray_layouts.states import HoldingPhase
+from tests.simulation.broken_code import Swap, Variants, everywhere
+
+VARIANTS = Variants()
+variant = VARIANTS.variant
+
+
+# --- forming
+
+
+@variant
+def rounds_start_anew_with_each_attempt() -> list[Swap]:
+    """A new attempt counts its rounds from 0."""
+    real = votes.withdrawn
+    return everywhere(real, lambda placement: replace(real(placement), round=0))
+
+
+@variant
+def members_change_within_a_round() -> list[Swap]:
+    """The pass changes members without raising the round."""
+    real = rounds.next_round
+
+    def next_round(placement: Any, known: Any, *given: Any) -> Any:
+        found = real(placement, known, *given)
+        return replace(found, round=max(known.round, 1)) if found is not None else None
+
+    return everywhere(real, next_round)
+
+
+@variant
+def votes_are_given_without_room() -> list[Swap]:
+    """A bundle is listed, whether there is room for it or not."""
+
+    def reserve(self: Leases, bundles: Any, host: Any) -> bool:
+        for bundle in bundles:
+            bundle.taken = True
+        return True
+
+    return [(Leases, "reserve", reserve)]
+
+
+@variant
+def a_vote_of_any_round_counts() -> list[Swap]:
+    """Who has ever voted for the owner has voted."""
+    real = rounds.vote_of
+
+    def vote_of(owner: Owner, agent: Any, *phase: Any) -> Any:
+        holding = agent.holdings.get(owner.id)
+        of_now = replace(holding, round=owner.placement.round) if holding is not None else None
+        holdings = agent.holdings | ({owner.id: of_now} if of_now is not None else {})
+        return real(owner, replace(agent, holdings=holdings), *phase)
+
+    return everywhere(real, vote_of)
+
+
+@variant
+def a_vote_is_no_more_than_a_wish() -> list[Swap]:
+    """Until the gang starts, singles may have the room of a vote."""
+    real = Leases._in
+
+    def within(self: Leases, room: Any) -> Iterator[HeldTask]:
+        voted = [p for p in self.placements.values() if p.phase == HoldingPhase.RESERVED]
+        given = {id(bundle) for placement in voted for bundle in placement.bundles}
+        return (task for task in real(self, room) if id(task) not in given)
+
+    return [(Leases, "_in", within)]
+
+
+@variant
+def who_leaves_forgets_its_vote() -> list[Swap]:
+    """A vote is taken back silently."""
+    real = votes.duty
+    released = {Duty.WITHDRAW: Duty.RELEASE}
+    return everywhere(real, lambda *given: released.get(real(*given), real(*given)))
+
+
+@variant
+def a_majority_of_votes_will_do() -> list[Swap]:
+    """A gang starts when one vote is missing."""
+    real = rounds.missing_votes
+
+    def missing(*given: Any) -> list[str]:
+        found = real(*given)
+        return found if len(found) > 1 else []
+
+    return everywhere(real, missing)
+
+
+@variant
+def the_next_attempt_waits_for_nobody() -> list[Swap]:
+    """An attempt starts, whoever still lists an earlier one."""
+    return everywhere(rounds.lingering, lambda *given: [])
+
+
+@variant
+def replicas_start_with_the_vote() -> list[Swap]:
+    """Whoever has voted starts its replicas."""
+    real = votes.duty
+
+    def duty(voter: Any, owner: Owner, owner_phase: OwnerPhase, vote: Any, *more: Any) -> Duty:
+        what = real(voter, owner, owner_phase, vote, *more)
+        voted = vote is not None and vote.phase == HoldingPhase.RESERVED and owner_phase is OwnerPhase.FORMING
+        return Duty.START if voted and what is Duty.NOTHING else what
+
+    return everywhere(real, duty)
+
+
+@variant
+def better_sets_without_end() -> list[Swap]:
+    """A gang moves whenever others are free."""
+    return [(assignment, "MAX_MOVES", 10**9)]
+
+
+@variant
+def whoever_refuses_is_asked_again() -> list[Swap]:
+    """Members that can never have their bundles are chosen again."""
+    return everywhere(rounds.refusals, lambda *given: [])
+
+
+@variant
+def agents_that_know_no_gangs_are_chosen() -> list[Swap]:
+    """Any live agent may be a member."""
+    real = hosts.host_view
+    return everywhere(real, lambda agent, *given: real(replace(agent, places=True), *given))
+
+
+@variant
+def half_a_gang_is_enough() -> list[Swap]:
+    """An owner is given what there is."""
+    real = assignment.needed_parts
+    return everywhere(real, lambda owner: [changed(p, count=p.count - 1) for p in real(owner) if p.count > 1])
+
+
+@variant
+def hosts_are_given_twice() -> list[Swap]:
+    """What an earlier owner was given is given to a later one as well."""
+    return [(assignment._Ledger, "_take", lambda self, owner, members: None)]
+
+
+@variant
+def slices_are_given_in_parts() -> list[Swap]:
+    """A gang of slices is given any hosts of the type."""
+    real = owners._part
+
+    def part(*given: Any) -> Any:
+        return changed(real(*given), slices=0, spread=True)
+
+    return everywhere(real, part)
+
+
+# --- holds
+
+
+@variant
+def what_becomes_free_goes_to_whoever_comes() -> list[Swap]:
+    """An agent claims singles while a gang waits for its room."""
+
+    def unheld(self: Leases, room: Any = None, order: Any = None) -> Any:
+        return self.free(room)
+
+    return [(Leases, "unheld", unheld)]
+
+
+@variant
+def the_window_is_counted_from_now() -> list[Swap]:
+    """Later singles may use the room for as long as what runs there lasts, whenever that was claimed."""
+    real = rounds.next_round
+    return everywhere(real, lambda placement, known, *given: real(replace(placement, until=None), known, *given))
+
+
+# --- running and ending
+
+
+@variant
+def nobody_watches_its_gang() -> list[Swap]:
+    """What runs is looked at once an hour."""
+    return [(placement_watch, "RUNNING_POLLS", 3600)]
+
+
+@variant
+def exits_are_not_stored() -> list[Swap]:
+    """A member drops its gang without a word."""
+
+    async def store_exit(core: Any, job: Any, replica: int, left: Any) -> Any:
+        return left
+
+    return everywhere(gang_exits.store_exit, store_exit)
+
+
+@variant
+def whoever_was_a_member_ends_the_gang() -> list[Swap]:
+    """A write about an attempt is made whatever the record says by now."""
+    return everywhere(gang_end.runs_gang, lambda job, attempt, agent: job is not None and job.status == Status.RUNNING)
+
+
+@variant
+def only_the_first_looks_for_all() -> list[Swap]:
+    """Who has replica 0 writes the end, if it sees all."""
+    real = gang_commit.end_member
+
+    async def end_member(core: Any, held: Any, agent: str, own: Any) -> Any:
+        return await real(core, held, agent, own) if 0 in gang_end.replicas_of(held.record, agent) else held
+
+    return everywhere(real, end_member)
+
+
+@variant
+def a_replicas_success_is_the_gangs() -> list[Swap]:
+    """The first that succeeds writes the end."""
+    return everywhere(gang_end.is_whole, lambda job, exits: len(exits) > 0)
+
+
+@variant
+def a_stopped_gang_may_go_on() -> list[Swap]:
+    """A bad exit requeues, whatever was asked for."""
+    real = gang_end.end_of_gang
+    return everywhere(real, lambda job, *given: real(replace(job, stop=None) if job else None, *given))
+
+
+@variant
+def stopped_is_written_at_the_first_exit() -> list[Swap]:
+    """Who hears of the stop writes that the gang has stopped."""
+    real = gang_end.end_of_gang
+
+    def end(job: Any, attempt: int, agent: str, exits: Any, now: float, *more: Any) -> Any:
+        if job is not None and job.stop is not None and gang_end.runs_gang(job, attempt, agent):
+            return gang_end.stop_now(job, now, job.stop.reason, job.stop.by)
+        return real(job, attempt, agent, exits, now, *more)
+
+    return everywhere(real, end)
+
+
+@variant
+def who_is_lost_has_left_nothing() -> list[Swap]:
+    """A gang is put back when a member dies, whatever its replicas have left."""
+    real = gang_end.gang_without
+    return everywhere(
+        real, lambda job, attempt, agent, exits, *more, **named: real(job, attempt, agent, {}, *more, **named)
+    )
+
+
+@variant
+def a_gangs_preemption_is_a_failure() -> list[Swap]:
+    """Whatever ends a replica spends the failure budget."""
+    real = gang_end.after_exit
+    return everywhere(real, lambda job, end, *given: real(job, replace(end, kind="exited"), *given))

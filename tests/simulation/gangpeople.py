@@ -1,0 +1,129 @@
+"""People who run gangs, and single jobs in their way."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+from fray_coordinator.core import Core
+from fray_coordinator.jobs.submission import submit
+from fray_coordinator.placements import reservations
+from fray_coordinator.placements.launching import GroupWish, launch
+from fray_coordinator.protocol.placements.launching import in_private_pool
+from fray_layouts.object_keys import JobIds
+from fray_layouts.records import ReservationRecord, ReservedPart
+from fray_layouts.spec import GangSpec, ResourceSpec
+from fray_layouts.spec_parsing import parse_spec
+from fray_layouts.states import ReservationKind
+from tests.simulation.gangwork import LONGEST, drawn_gang
+from tests.simulation.users import User
+from tests.simulation.work import drawn_kind, drawn_spec
+
+if TYPE_CHECKING:
+    from tests.simulation.gangs import GangWorld
+
+USUAL = {
+    "submit_one": 8.0,
+    "submit_many": 1.0,
+    "submit_endless": 0.5,
+    "own_one": 1.0,
+    "leave": 0.2,
+    "stop_endless": 1.0,
+    "stop_one": 2.0,
+    "drop": 1.0,
+    "overwrite": 0.3,
+    "take_back": 0.3,
+    "drain_one": 0.3,
+    "wait": 1.0,
+    "launch_group": 1.5,
+    "reserve": 0.7,
+    "use_reservation": 3.0,
+    "renew": 0.5,
+    "release": 0.3,
+}
+"""How often users do each of these things, as weights."""
+
+GANGS = 0.4
+"""Share of what they submit."""
+
+
+NAMESPACE = "team"
+"""For which reservations are made."""
+
+
+def drawn_reservation(draw: random.Random, reservation: str, now: float) -> ReservationRecord:
+    """A reservation as a user wishes it: so many bundles at least, perhaps some more."""
+    low, more, ttl = draw.choice([1, 2, 3]), draw.choice([0, 0, 2]), draw.uniform(60, 600)
+    wants = ResourceSpec(cpu=draw.choice([1.0, 2.0]))
+    parts = [ReservedPart(gang=GangSpec(resources=wants, count=count)) for count in (low, more) if count]
+    return ReservationRecord(
+        id=reservation,
+        kind=ReservationKind.RESERVATION,
+        namespace=NAMESPACE,
+        priority=draw.choice([0, 0, 3]),
+        submitted_at=now,
+        parts=parts,
+        low=low,
+        ttl=ttl,
+        expires_at=now + ttl,
+    )
+
+
+class GangUser(User):
+    """One person whose jobs are gangs, often."""
+
+    world: GangWorld
+
+    def __init__(self, world: GangWorld, name: str, core: Core, draw: random.Random) -> None:
+        super().__init__(world, name, core, draw)
+        self._reservations: list[str] = []
+
+    async def own_one(self) -> None:
+        await self._submit({**self._spec(self.draw), "parent": await self._driver.job()})
+
+    async def launch_group(self) -> None:
+        """Jobs of several shapes that start together."""
+        specs = [self._bare_spec() for _ in range(self.draw.choice([2, 2, 3, 4]))]
+        for done in await launch(self.core, [parse_spec(spec) for spec in specs], GroupWish("group")):
+            self.world.submitted(done.job, done.found)
+
+    async def reserve(self) -> None:
+        now, core = self.core.now(), self.core
+        wanted = drawn_reservation(self.draw, JobIds.fresh("reservation", now, core.rng.token()), now)
+        made = await reservations.create(core, wanted)
+        self._reservations.append(made.id)
+
+    async def use_reservation(self) -> None:
+        """Singles and gangs that run in the reserved bundles."""
+        if self._reservations:
+            reservation = self.draw.choice(self._reservations[-3:])
+            await reservations.usable(self.core, reservation, NAMESPACE)
+            for _ in range(self.draw.randint(1, 3)):
+                spec = {**self._bare_spec(), "namespace": NAMESPACE}
+                spec |= {"resources": {"cpu": self.draw.choice([0.5, 1.0])}, "slices": 0, "same": "", "spread": False}
+                spec["replicas"] = min(spec.get("replicas", 1), 2)
+                (done,) = await submit(self.core, [in_private_pool(parse_spec(spec), reservation)])
+                self.world.submitted(done.job, done.found)
+
+    async def renew(self) -> None:
+        if self._reservations:
+            await reservations.renew(self.core, self.draw.choice(self._reservations))
+
+    async def release(self) -> None:
+        if self._reservations:
+            reservation = self._reservations.pop(self.draw.randrange(len(self._reservations)))
+            await reservations.release(self.core, reservation, "a user wished so")
+
+    def _bare_spec(self) -> dict[str, Any]:
+        """Without a time to wait: its group ends with it."""
+        spec = self._spec(self.draw)
+        spec.pop("pending_timeout", None)
+        return spec
+
+    def _spec(self, draw: random.Random) -> dict[str, Any]:
+        if draw.random() < GANGS:
+            return drawn_gang(draw, self.world.fleet)
+        spec = drawn_spec(draw, drawn_kind(draw, self.world.people))
+        if draw.random() < 0.5:
+            spec["timeout"] = draw.uniform(LONGEST, 1.5 * LONGEST)
+        return spec

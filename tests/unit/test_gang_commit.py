@@ -1,0 +1,130 @@
+"""The end of a gang's attempt in the store: exits are created once, and one write follows from them."""
+
+from __future__ import annotations
+
+import asyncio
+
+from msgspec.structs import replace
+
+from fray_coordinator.core import Core
+from fray_coordinator.jobs import gang_commit, stopping
+from fray_coordinator.store.records import Stored
+from fray_layouts.index_keys import PlacementKey
+from fray_layouts.object_keys import JobKeys, WorkKeys
+from fray_layouts.records import JobRecord, JobResult
+from tests.support.running_gangs import leave_exit, running_gang
+
+
+async def now(core: Core) -> JobRecord:
+    stored = await core.records.read(JobKeys.key("g-1"), JobRecord)
+    assert stored is not None
+    return stored.record
+
+
+async def entries(core: Core) -> list[str]:
+    return [row.key for row in await core.store.list(PlacementKey.area) if row.key != PlacementKey.bell]
+
+
+async def rings(core: Core) -> str:
+    bell = await core.store.get(PlacementKey.bell)
+    return bell.version if bell is not None else ""
+
+
+async def test_the_last_replica_to_end_writes_the_success_of_all(core: Core) -> None:
+    gang = await running_gang(core, 3)
+    for replica in (2, 0, 1):
+        own = await leave_exit(core, gang.record, replica)
+        after = await gang_commit.end_member(core, gang, f"a{replica}", [own])
+        assert after.record.status == ("succeeded" if replica == 1 else "running")
+    ended = await now(core)
+    assert (ended.status, ended.result) == ("succeeded", JobResult(encoding="json", value=0))
+    assert await entries(core) == []
+
+
+async def test_all_may_end_at_once(core: Core) -> None:
+    gang = await running_gang(core, 8)
+
+    async def end(replica: int) -> None:
+        own = await leave_exit(core, gang.record, replica)
+        await gang_commit.end_member(core, gang, f"a{replica}", [own])
+
+    await asyncio.gather(*(end(replica) for replica in range(8)))
+    assert (await now(core)).status == "succeeded"
+
+
+async def test_when_one_fails_all_fail_and_it_is_counted_once(core: Core) -> None:
+    gang = await running_gang(core, 8)
+    before = await rings(core)
+
+    async def fail(replica: int) -> None:
+        own = await leave_exit(core, gang.record, replica, "exited")
+        await gang_commit.end_member(core, gang, f"a{replica}", [own])
+
+    await asyncio.gather(*(fail(replica) for replica in range(8)))
+    again = await now(core)
+    assert (again.status, again.attempt, again.failures) == ("gathering", 2, 1)
+    assert len(await entries(core)) == 1, "it waits for its next attempt"
+    assert await rings(core) != before, "whoever gathers gangs is to look"
+
+
+async def test_an_exit_is_created_once(core: Core) -> None:
+    gang = await running_gang(core)
+    await leave_exit(core, gang.record, 0, "exited")
+    assert (await leave_exit(core, gang.record, 0)).exit.kind == "exited"
+
+
+async def test_a_failure_that_meets_a_stop_ends_the_gang_once_all_have_ended(core: Core) -> None:
+    """The flag comes between the look of the member that failed and its write, and the others have ended before."""
+    gang = await running_gang(core)
+    own = await leave_exit(core, gang.record, 0, "exited")
+    await leave_exit(core, gang.record, 1)
+    real = core.records.reread
+
+    async def reread_then_stop(known: Stored[JobRecord], one_of_many: bool = False) -> Stored[JobRecord] | None:
+        found = await real(known, one_of_many)
+        await stopping.stop(core, "g-1", "enough")
+        return found
+
+    object.__setattr__(core.records, "reread", reread_then_stop)
+    await gang_commit.end_member(core, gang, "a0", [own])
+    ended = await now(core)
+    assert (ended.status, ended.attempt, ended.failures) == ("stopped", 1, 0)
+    assert await entries(core) == []
+
+
+async def test_the_burial_of_a_member_does_what_its_exit_says(core: Core) -> None:
+    gang = await running_gang(core)
+    await leave_exit(core, gang.record, 0)
+    await leave_exit(core, gang.record, 1)
+    ended = await gang_commit.end_without(core, gang, "a1")
+    assert ended is not None
+    assert ended.record.status == "succeeded"
+
+
+async def test_the_burial_of_a_member_that_ran_puts_the_gang_back_once(core: Core) -> None:
+    gang = await running_gang(core)
+    await leave_exit(core, gang.record, 0)
+    kept = await gang_commit.end_without(core, gang, "a0")
+    assert kept is not None
+    assert kept.record.status == "running", "it had ended well: the others go on"
+    for _ in range(2):
+        await gang_commit.end_without(core, gang, "a1")
+    again = await now(core)
+    assert (again.status, again.attempt, again.preemptions, again.agent_deaths) == ("gathering", 2, 1, 1)
+
+
+async def test_a_stop_of_a_gang_that_gathers_takes_it_from_the_index(core: Core) -> None:
+    gang = await running_gang(core)
+    await core.records.write(gang.key, JobRecord, replace(gang.record, status="gathering"), gang)
+    before = await rings(core)
+    assert (await stopping.stop(core, "g-1", "enough")).status == "stopped"
+    assert await entries(core) == []
+    assert await rings(core) != before
+
+
+async def test_the_exits_of_an_attempt_are_its_own(core: Core) -> None:
+    gang = await running_gang(core)
+    own = await leave_exit(core, gang.record, 0)
+    await leave_exit(core, replace(gang.record, attempt=2), 1)
+    assert [row.key for row in await core.store.list(WorkKeys.exits("g-1", 1))] == [WorkKeys.exit("g-1", 1, 0)]
+    assert (await gang_commit.end_member(core, gang, "a0", [own])).record.status == "running"

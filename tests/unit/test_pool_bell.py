@@ -1,0 +1,77 @@
+"""What an agent hears of its pool's doorbell: new jobs, or only a new plan of placements."""
+
+from __future__ import annotations
+
+from fray_agents.agent.pool_bell import PoolBell
+from fray_coordinator.core import Core
+from fray_coordinator.jobs import doorbell
+from fray_coordinator.store.interface import ANY
+from fray_layouts.object_keys import PoolKeys
+from fray_layouts.records import Doorbell, Resources
+from tests.support.members import trusted_member
+from tests.support.virtual import Cluster
+
+BELL = PoolKeys.doorbell("default")
+
+
+class Ear:
+    """An agent's bell, and how often it rang."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self.rings = 0
+        self.bell = PoolBell(trusted_member(core, Resources(cpu=1000)), self._rang)
+
+    def _rang(self) -> None:
+        self.rings += 1
+
+    async def hears(self) -> tuple[int, bool]:
+        """How often it has rung, and whether the index is to be listed; as if it was then."""
+        await self.bell.hear()
+        for_jobs, self.bell.rang_for_jobs = self.bell.rang_for_jobs, False
+        return self.rings, for_jobs
+
+    async def version(self) -> str:
+        found = await self.core.store.get(BELL)
+        assert found is not None
+        return found.version
+
+    async def ring_for_plan(self, replaces: str) -> None:
+        await self.core.records.put(BELL, Doorbell(rung_at=1.0, replaces=replaces), ANY)
+
+
+async def test_a_ring_for_a_plan_that_came_after_the_last_ring_lists_nothing(cluster: Cluster) -> None:
+    ear = Ear(await cluster.core())
+    assert await ear.hears() == (0, False)
+    await doorbell.ring(ear.core, "default")
+    assert await ear.hears() == (1, True)
+    await ear.ring_for_plan(await ear.version())
+    assert await ear.hears() == (2, False)
+    await ear.ring_for_plan(await ear.version())
+    assert await ear.hears() == (3, False)
+    assert await ear.hears() == (3, False)
+
+
+async def test_a_ring_for_a_job_before_that_for_the_plan_is_heard_too(cluster: Cluster) -> None:
+    ear = Ear(await cluster.core())
+    await doorbell.ring(ear.core, "default")
+    await ear.hears()
+    await doorbell.ring(ear.core, "default")
+    await ear.ring_for_plan(await ear.version())
+    assert await ear.hears() == (2, True)
+
+
+async def test_a_ring_for_a_plan_hides_no_ring_that_was_not_answered_yet(cluster: Cluster) -> None:
+    ear = Ear(await cluster.core())
+    await doorbell.ring(ear.core, "default")
+    await ear.bell.hear()
+    await ear.ring_for_plan(await ear.version())
+    assert await ear.hears() == (2, True)
+
+
+async def test_an_odd_bell_is_a_ring(cluster: Cluster) -> None:
+    ear = Ear(await cluster.core())
+    await doorbell.ring(ear.core, "default")
+    await ear.hears()
+    await ear.core.store.put(BELL, b"no bell", ANY)
+    assert await ear.hears() == (2, True)

@@ -1,0 +1,373 @@
+"""Reservations and groups from end to end, in virtual time: agents hold bundles, and run jobs in them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from fray_agents.agent.agent import Agent, AgentOptions
+from fray_agents.host.place import HostPlace
+from fray_coordinator.core import Core
+from fray_coordinator.jobs.submission import submit
+from fray_coordinator.placements import launching, reservations
+from fray_coordinator.placements.launching import GroupWish
+from fray_coordinator.placements.routing import ReservationRouter
+from fray_layouts.object_keys import JobIds, ReservationKeys
+from fray_layouts.records import JobRecord, ReservationRecord, ReservedPart, Resources, SliceMember
+from fray_layouts.spec import GangSpec, JobSpec, ResourceSpec
+from fray_layouts.spec_parsing import parse_spec
+from tests.support.fake_tasks import fake
+from tests.support.scripted_agents import job_now
+from tests.support.virtual import Cluster
+
+HOST = Resources(cpu=2000, memory=2**33, disk=2**33)
+BOUND = 120.0
+"""Virtual seconds within which each of these has to come about: two repairs."""
+
+
+class Fleet:
+    """Agents of two cores each, and a submitter."""
+
+    def __init__(self, cluster: Cluster, core: Core, folder: Path) -> None:
+        self.cluster, self.core, self.folder = cluster, core, folder
+        self.seconds: dict[str, float] = {"job": 30.0, "long": 1e6}
+        self.agents: dict[str, Agent] = {}
+        self.running: dict[str, asyncio.Task[Any]] = {}
+
+    async def join(self, *names: str) -> None:
+        for name in names:
+            await self._start(name, HOST, None)
+
+    async def join_slice(self, slice_id: str, name: str, index: int = 0) -> None:
+        """Have a host of a slice of two join."""
+        capacity = replace(HOST, device="tpu-v5litepod-16", device_count=4)
+        await self._start(name, capacity, SliceMember(id=slice_id, type="v5litepod-16", index=index, hosts=2))
+
+    async def _start(self, name: str, capacity: Resources, of_slice: SliceMember | None) -> None:
+        folder = self.folder / name
+        folder.mkdir()
+        options = AgentOptions(
+            capacity=capacity, work_dir=folder, start_task=fake(folder, self.seconds), place=HostPlace(slice=of_slice)
+        )
+        agent = self.agents[name] = Agent(await self.cluster.core(), options)
+        self.running[name] = asyncio.create_task(agent.run())
+
+    async def crash(self, name: str) -> None:
+        """Have an agent end without a word."""
+        self.running[name].cancel()
+        await asyncio.wait([self.running[name]])
+
+    async def leave(self, name: str) -> None:
+        self.agents[name].terminate()
+        await self.running[name]
+
+    def name_of(self, agent: str) -> str:
+        return next(name for name, one in self.agents.items() if one.id == agent)
+
+    async def submit(self, name: str = "job", **fields: Any) -> JobRecord:
+        (spec,) = await ReservationRouter().route(self.core, [self.spec(name, **fields)])
+        (submitted,) = await submit(self.core, [spec])
+        await asyncio.sleep(0.1)  # virtual: the next one is later in the index
+        return submitted.job
+
+    def spec(self, name: str = "job", **fields: Any) -> JobSpec:
+        return parse_spec({"name": name, "entrypoint": {"command": ["true"]}, "namespace": "team", **fields})
+
+    async def reserve(self, least: int, most: int = 0, cpu: float = 1.0) -> ReservationRecord:
+        counts = [least, *([most - least] if most > least else [])]
+        record = ReservationRecord(
+            id=JobIds.fresh("reservation", self.core.now(), self.core.rng.token()),
+            kind="reservation",
+            namespace="team",
+            submitted_at=self.core.now(),
+            parts=[ReservedPart(gang=GangSpec(resources=ResourceSpec(cpu=cpu), count=n)) for n in counts],
+            low=least,
+        )
+        return await reservations.create(self.core, record)
+
+    async def launch(self, *specs: JobSpec) -> list[JobRecord]:
+        return [one.job for one in await launching.launch(self.core, list(specs), GroupWish("group"))]
+
+    async def now(self, reservation: str) -> ReservationRecord:
+        return (await reservations.read(self.core, reservation)).record
+
+    async def until(self, what: Callable[[], Awaitable[bool]], bound: float = BOUND) -> None:
+        for _ in range(int(bound)):
+            if await what():
+                return
+            await asyncio.sleep(1.0)
+        raise AssertionError("it has not come about in time")
+
+    async def has_status(self, job: JobRecord, status: str) -> bool:
+        return (await job_now(self.core, job.id)).status == status
+
+    async def runs(self, *jobs: JobRecord) -> None:
+        for job in jobs:
+            await self.until(partial(self.has_status, job, "running"))
+
+    async def bundles(self, reservation: str) -> int:
+        """How many bundles agents really hold."""
+        held = [agent.member.leases.placements.get(reservation) for agent in self.live()]
+        return sum(bundle.taken for one in held if one is not None for bundle in one.bundles)
+
+    async def has_bundles(self, reservation: str, count: int) -> None:
+        async def has() -> bool:
+            return await self.bundles(reservation) == count
+
+        await self.until(has)
+
+    async def is_held(self, reservation: str) -> None:
+        async def held() -> bool:
+            return (await self.now(reservation)).state == "held"
+
+        await self.until(held)
+
+    def live(self) -> list[Agent]:
+        return [agent for name, agent in self.agents.items() if not self.running[name].done()]
+
+    async def nothing_held(self) -> bool:
+        return all(agent.member.leases.free() == agent.member.leases.capacity for agent in self.live())
+
+
+@asynccontextmanager
+async def fleet(cluster: Cluster, folder: Path, *names: str) -> AsyncIterator[Fleet]:
+    found = Fleet(cluster, await cluster.core(), folder)
+    await found.join(*names)
+    await asyncio.sleep(20.0)
+    try:
+        yield found
+    finally:
+        for running in found.running.values():
+            running.cancel()
+        await asyncio.gather(*found.running.values(), return_exceptions=True)
+
+
+async def test_a_job_runs_in_its_namespace_s_reservation_once_that_is_held(cluster: Cluster, tmp_path: Path) -> None:
+    async with fleet(cluster, tmp_path, "a", "b") as team:
+        held = await team.reserve(4)
+        job = await team.submit()
+        assert job.spec.pool == f"~{held.id}"
+        await team.runs(job)
+        await team.is_held(held.id)
+        await team.has_bundles(held.id, 4)
+        await team.until(lambda: team.has_status(job, "succeeded"))
+        other = await team.submit("long", namespace="others")
+        await asyncio.sleep(BOUND)
+        assert (await job_now(team.core, other.id)).status == "pending", "all room is reserved"
+        await reservations.release(team.core, held.id, "released")
+        await team.runs(other)
+
+
+async def test_jobs_take_no_more_than_the_bundles_and_wait_in_the_reservation(cluster: Cluster, tmp_path: Path) -> None:
+    async with fleet(cluster, tmp_path, "a", "b") as team:
+        held = await team.reserve(2)
+        first, second, third = [await team.submit("long") for _ in range(3)]
+        await team.runs(first, second)
+        await asyncio.sleep(BOUND)
+        assert (await job_now(team.core, third.id)).status == "pending", "though the hosts have room outside of it"
+        await reservations.release(team.core, held.id, "released")
+        for job in (first, second, third):
+            await team.until(partial(team.has_status, job, "stopped"))
+        await team.until(team.nothing_held)
+
+
+async def test_it_grows_to_its_maximum_and_gives_back_what_is_idle_to_an_earlier_owner(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    async with fleet(cluster, tmp_path, "a", "b") as team:
+        held = await team.reserve(1, 4)
+        await team.has_bundles(held.id, 4)
+        urgent = ReservationRecord(
+            id="urgent",
+            kind="reservation",
+            namespace="urgent",
+            priority=10,
+            submitted_at=team.core.now(),
+            parts=[ReservedPart(gang=GangSpec(resources=ResourceSpec(cpu=1.0), count=3))],
+            low=3,
+        )
+        await reservations.create(team.core, urgent)
+        await team.is_held("urgent")
+        await team.has_bundles("urgent", 3)
+        await team.has_bundles(held.id, 1)
+        await reservations.release(team.core, "urgent", "released")
+        await team.has_bundles(held.id, 4)
+
+
+async def test_what_a_dead_host_had_is_given_to_another_and_its_job_runs_there(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    async with fleet(cluster, tmp_path, "a", "b") as team:
+        held = await team.reserve(1)
+        job = await team.submit("long")
+        await team.runs(job)
+        lease = (await job_now(team.core, job.id)).lease
+        assert lease is not None
+        await team.crash(team.name_of(lease.agent))
+
+        async def moved() -> bool:
+            now = await job_now(team.core, job.id)
+            return now.status == "running" and now.attempt == 2
+
+        await team.until(moved, 300.0)
+        await team.has_bundles(held.id, 1)
+
+
+async def test_an_agent_that_leaves_gives_its_bundles_up_and_its_job_goes_on_elsewhere(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    async with fleet(cluster, tmp_path, "a", "b") as team:
+        await team.reserve(1)
+        job = await team.submit("long")
+        await team.runs(job)
+        lease = (await job_now(team.core, job.id)).lease
+        assert lease is not None
+        await team.leave(team.name_of(lease.agent))
+
+        async def moved() -> bool:
+            now = await job_now(team.core, job.id)
+            return now.status == "running" and now.attempt == 2
+
+        await team.until(moved)
+
+
+async def test_an_agent_that_may_take_no_work_loses_its_bundles_until_it_may_again(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    async with fleet(cluster, tmp_path, "a", "b") as team:
+        held = await team.reserve(1)
+        await team.is_held(held.id)
+        await team.has_bundles(held.id, 1)
+        (member,) = (await team.now(held.id)).placement.members
+        broken = team.agents[team.name_of(member.agent)].member
+        broken.problems.unfit = "no task can be started"
+        job = await team.submit("long")
+        await team.runs(job)
+        lease = (await job_now(team.core, job.id)).lease
+        assert lease is not None
+        assert lease.agent != member.agent
+        (now,) = (await team.now(held.id)).placement.members
+        assert now.agent == lease.agent
+        broken.problems.unfit = ""
+        await team.crash(team.name_of(lease.agent))
+
+        async def moved_back() -> bool:
+            return [m.agent for m in (await team.now(held.id)).placement.members] == [member.agent]
+
+        await team.until(moved_back, 300.0)
+        await team.has_bundles(held.id, 1)
+
+
+async def test_a_group_starts_all_at_once_or_waits_as_one(cluster: Cluster, tmp_path: Path) -> None:
+    async with fleet(cluster, tmp_path, "a", "b") as team:
+        await team.runs(single := await team.submit("long", resources={"cpu": 2}))
+        jobs = await team.launch(team.spec("long"), team.spec("long"), team.spec("long", resources={"cpu": 2}))
+        await asyncio.sleep(BOUND)
+        assert [(await job_now(team.core, job.id)).status for job in jobs] == ["pending"] * 3
+        await team.join("c")
+        await team.runs(*jobs)
+        assert (await job_now(team.core, single.id)).status == "running"
+
+
+async def test_the_bundles_of_a_group_s_jobs_are_free_as_they_end_and_the_group_with_the_last(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    async with fleet(cluster, tmp_path, "a") as team:
+        short, long = await team.launch(team.spec("job"), team.spec("long"))
+        group = ReservationKeys.of_pool(short.spec.pool)
+        await team.runs(short, long)
+        await team.until(lambda: team.has_status(short, "succeeded"))
+        other = await team.submit("job")
+        await team.runs(other)
+        await reservations.stopping.stop(team.core, long.id, "enough")
+
+        async def over() -> bool:
+            return (await team.now(group)).state == "ended"
+
+        await team.until(over)
+        assert [key for key in cluster.keys("placements/") if group in key] == []
+
+
+def tpu(replicas: int, slices: int) -> dict[str, Any]:
+    device = {"kind": "tpu", "variant": "v5litepod-16", "count": 4}
+    return {"replicas": replicas, "slices": slices, "resources": {"cpu": 1, "device": device}}
+
+
+async def test_a_group_of_a_slice_and_single_jobs_starts_as_one(cluster: Cluster, tmp_path: Path) -> None:
+    async with fleet(cluster, tmp_path, "a") as team:
+        jobs = await team.launch(team.spec("long", **tpu(2, 1)), team.spec("long"))
+        await team.join_slice("s", "s0")
+        await asyncio.sleep(BOUND)
+        assert [(await job_now(team.core, job.id)).status for job in jobs] == ["gathering", "pending"]
+        await team.join_slice("s", "s1", 1)
+        await team.runs(*jobs)
+        gang = await job_now(team.core, jobs[0].id)
+        assert gang.placement is not None
+        assert [team.name_of(member.agent) for member in gang.placement.members] == ["s0", "s1"]
+        await reservations.stopping.stop(team.core, jobs[0].id, "enough")
+        await reservations.stopping.stop(team.core, jobs[1].id, "enough")
+        await team.until(team.nothing_held)
+
+
+async def test_a_reservation_grows_by_whole_slices_and_gangs_run_in_them(cluster: Cluster, tmp_path: Path) -> None:
+    async with fleet(cluster, tmp_path) as team:
+        await team.join_slice("s", "s0")
+        await team.join_slice("s", "s1", 1)
+        await team.join_slice("t", "t0")
+        resources = team.spec(**tpu(2, 1)).resources
+        parts = [ReservedPart(gang=GangSpec(resources=resources, count=2, slices=1)) for _ in range(2)]
+        held = ReservationRecord(
+            id="r", kind="reservation", namespace="team", submitted_at=team.core.now(), parts=parts, low=2
+        )
+        await reservations.create(team.core, held)
+        first, second = await team.submit("long", **tpu(2, 1)), await team.submit("long", **tpu(2, 1))
+        assert first.spec.pool == second.spec.pool == "~r"
+        await team.runs(first)
+        await asyncio.sleep(BOUND)
+        assert await team.bundles("r") == 2, "half of a slice is of no use"
+        assert (await job_now(team.core, second.id)).status == "gathering"
+        await team.join_slice("t", "t1", 1)
+        await team.runs(second)
+        assert await team.bundles("r") == 4
+
+
+async def test_a_slice_that_lost_a_host_is_given_up_and_its_gang_goes_to_another(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    async with fleet(cluster, tmp_path) as team:
+        for name in ("s", "t"):
+            await team.join_slice(name, f"{name}0")
+            await team.join_slice(name, f"{name}1", 1)
+        (job,) = await team.launch(team.spec("long", **tpu(2, 1)))
+        await team.runs(job)
+        placement = (await job_now(team.core, job.id)).placement
+        assert placement is not None
+        lost = team.name_of(placement.members[1].agent)
+        await team.crash(lost)
+
+        async def moved() -> bool:
+            now = await job_now(team.core, job.id)
+            on = {team.name_of(member.agent) for member in now.placement.members} if now.placement else set()
+            return now.status == "running" and now.attempt == 2 and lost not in on
+
+        await team.until(moved, 300.0)
+
+
+async def test_a_reservation_inside_which_a_group_was_launched_holds_it(cluster: Cluster, tmp_path: Path) -> None:
+    async with fleet(cluster, tmp_path, "a") as team:
+        around = await team.reserve(2)
+        specs = [team.spec("long"), team.spec("long")]
+        wish = GroupWish("group", reservation=around.id)
+        jobs = [one.job for one in await launching.launch(team.core, specs, wish)]
+        await team.runs(*jobs)
+        assert await team.bundles(around.id) == 2
+        await reservations.release(team.core, around.id, "released")
+        for job in jobs:
+            await team.until(partial(team.has_status, job, "stopped"))
+        await team.until(team.nothing_held)
