@@ -13,8 +13,8 @@ A figure that none of these tells is not here.
 from collections.abc import Mapping
 from typing import Literal
 
-from fray.topology import tpu_family
 from fray_layouts.errors import InvalidInput
+from fray_layouts.topology import tpu_family
 
 __all__ = ["DEVICE_FLOPS", "FlopDtype", "device_flops", "device_flops_for_jax_device"]
 

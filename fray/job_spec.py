@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 
 from fray.entrypoints import entrypoint_of
-from fray.topology import get_tpu_topology
 from fray.types import (
     ANY_REGION,
     BinaryEntrypoint,
@@ -28,6 +27,7 @@ from fray_layouts.bounds import MAX_CALLABLE_NAME
 from fray_layouts.errors import InvalidInput
 from fray_layouts.spec import JobSpec, ResourceSpec, is_gang
 from fray_layouts.spec_parsing import parse_spec
+from fray_layouts.topology import get_tpu_topology
 
 _LATER_RELEASE = {
     "target_cluster": "open that cluster by its root and launch there",

@@ -13,8 +13,8 @@ from typing import Literal, TypeVar, Unpack
 
 from fray.device_flops import known_flops
 from fray.resource_options import CpuOptions, GpuOptions, Size, TpuOptions
-from fray.topology import get_tpu_topology
 from fray_layouts.errors import InvalidInput
+from fray_layouts.topology import get_tpu_topology
 from fray_layouts.units import parse_bytes
 
 T = TypeVar("T")

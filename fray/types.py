@@ -26,7 +26,7 @@ from fray.resources import (
     TpuConfig,
     TpuType,
 )
-from fray.topology import TpuTopologyInfo, get_tpu_topology, tpu_family
+from fray_layouts.topology import TpuTopologyInfo, get_tpu_topology, tpu_family
 
 if TYPE_CHECKING:
     from fray_layouts.records import AttemptExit

@@ -36,9 +36,9 @@ def _parse_label(text: str) -> tuple[str, str]:
 
 
 def _parse_slice(tpu: str | None, name: str | None, worker: int | None) -> SliceMember | None:
-    from fray.topology import get_tpu_topology
     from fray_layouts.records import SliceMember
     from fray_layouts.spec_checks import check_name
+    from fray_layouts.topology import get_tpu_topology
 
     if tpu is None:
         for option, value in (("--slice", name), ("--worker", worker)):
@@ -63,6 +63,6 @@ def _parse_slice(tpu: str | None, name: str | None, worker: int | None) -> Slice
 
 def with_chips(found: Resources, tpu: str) -> Resources:
     """The resources of a host of a slice of this type: those that were found, and the chips that the type has there."""
-    from fray.topology import get_tpu_topology
+    from fray_layouts.topology import get_tpu_topology
 
     return replace(found, device=f"tpu-{tpu}".lower(), device_count=get_tpu_topology(tpu).chips_per_vm)

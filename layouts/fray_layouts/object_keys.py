@@ -33,7 +33,8 @@ from fray_layouts.key_encoding import (
     is_pool,
     stem_of,
 )
-from fray_layouts.records import AgentRecord, EndpointRecord, JobRecord, Record, ReservationRecord
+from fray_layouts.machine_keys import MachineKeys
+from fray_layouts.records import AgentRecord, EndpointRecord, JobRecord, MachineRecord, Record, ReservationRecord
 
 CLUSTER_KEY = "cluster.json"
 
@@ -307,10 +308,11 @@ class EndpointKey:
 
 
 class CoordinatorKeys:
-    """`coordinator/reconciler.json`: the reconciler's lease."""
+    """`coordinator/reconciler.json` and `coordinator/scaler.json`: the leases of the reconciler and of the scaler."""
 
     area = "coordinator/"
     lease = "coordinator/reconciler.json"
+    scaler = "coordinator/scaler.json"
 
 
 class DoctorKeys:
@@ -398,6 +400,8 @@ def key_of(record: Record) -> str | None:
             return AgentKeys.key(record.id)
         case ReservationRecord():
             return ReservationKeys.key(record.id)
+        case MachineRecord():
+            return MachineKeys.key(record.pool, record.name)
         case EndpointRecord():
             return EndpointKey(record.namespace, record.name, record.actor_id).key()
     return None

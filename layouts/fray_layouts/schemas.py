@@ -27,6 +27,7 @@ SCHEMAS: dict[str, type[msgspec.Struct]] = {
     "doorbell": records.Doorbell,
     "endpoint": records.EndpointRecord,
     "job": records.JobRecord,
+    "machine": records.MachineRecord,
     "name": records.NameRecord,
     "reconciler": records.ReconcilerRecord,
     "output-manifest": records.OutputManifest,
@@ -43,6 +44,7 @@ SCHEMAS: dict[str, type[msgspec.Struct]] = {
     "replica-exit": records.ReplicaExit,
     "reservation": records.ReservationRecord,
     "rpc-keys": records.RpcSecrets,
+    "scaler": records.ScalerRecord,
     "spec": spec.JobSpec,
 }
 """Name of the schema's file, without `.json`, and the struct it describes."""

@@ -91,3 +91,18 @@ class NameState(StrEnum):
 
     HELD = "held"
     FREE = "free"
+
+
+class MachineState(StrEnum):
+    """The state of a machine: `MachineRecord.state`."""
+
+    WANTED = "wanted"
+    """An intent: the provider was not called yet."""
+    CREATING = "creating"
+    """The provider may have been called."""
+    UP = "up"
+    DRAINING = "draining"
+    DELETING = "deleting"
+    """The provider may have been told to remove it."""
+    GONE = "gone"
+    """The provider no longer has it."""

@@ -13,8 +13,8 @@ import pytest
 from fray.cluster import LocalCluster, create_cluster
 from fray.errors import InvalidInput
 from fray.job import RayContext, create_job_ctx
-from fray.topology import TPU_TOPOLOGIES, tpu_family
 from fray.types import ResourceConfig, TpuConfig, TpuTopologyInfo, get_tpu_topology
+from fray_layouts.topology import TPU_TOPOLOGIES, tpu_family
 from tests.support import second_names
 
 OF_JOBS = (

@@ -5,7 +5,7 @@ JSON Schemas beside it are generated from these structs. Times are seconds since
 unless a field says otherwise; sizes are bytes. What a field may hold beyond its type is in `bounds`.
 
 Everything else in Fray imports the structs from here. To read: `base`, `job`, `outputs`, `agent`,
-`agent_pool`, `placement`, `index`, `reconciler`, `actor`, `cluster`.
+`agent_pool`, `machine`, `placement`, `index`, `reconciler`, `actor`, `cluster`.
 """
 
 from __future__ import annotations
@@ -45,6 +45,16 @@ from fray_layouts.records.job import (
     ResourceUsage as ResourceUsage,
     StopRequest as StopRequest,
     total_usage as total_usage,
+)
+from fray_layouts.records.machine import (
+    CloudRunSettings as CloudRunSettings,
+    CommandSettings as CommandSettings,
+    MachineRecord as MachineRecord,
+    PoolScaling as PoolScaling,
+    ProvisioningSpec as ProvisioningSpec,
+    ScalerRecord as ScalerRecord,
+    TpuSettings as TpuSettings,
+    ZoneAnswer as ZoneAnswer,
 )
 from fray_layouts.records.outputs import (
     MAX_OUTPUT_BYTES as MAX_OUTPUT_BYTES,

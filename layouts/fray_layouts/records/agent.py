@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from fray_layouts.bounds import Amount, AttemptNumber, Count, Interval, MaybeName, Name, Time
+from fray_layouts.bounds import Amount, AttemptNumber, Count, Interval, MaybeId, MaybeName, Name, Time
 from fray_layouts.records.base import Record
 from fray_layouts.records.job import ResourceUsage
 from fray_layouts.records.placement import SliceMember
@@ -104,6 +104,7 @@ class AgentRecord(Record, kw_only=True):
         zone, region, labels: where the host is, and what its operator says of it.
         slice: its place in a TPU slice; None if it is in none.
         places: it knows the rules of placements, so gangs and reservations may choose it.
+        machine: name of the machine of its pool that it runs on; "" if people started it.
         driver: it is a program outside of jobs, which runs no jobs and holds only the one that stands for it.
     """
 
@@ -134,4 +135,5 @@ class AgentRecord(Record, kw_only=True):
     labels: dict[str, str] = msgspec.field(default_factory=dict)
     slice: SliceMember | None = None
     places: bool = False
+    machine: MaybeId = ""
     driver: bool = False

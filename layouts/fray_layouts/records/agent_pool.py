@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from fray_layouts.records.base import Record
+from fray_layouts.records.machine import ProvisioningSpec
 from fray_layouts.spec import EnvironmentSpec
 
 
@@ -13,6 +14,8 @@ class AgentPoolRecord(Record, kw_only=True):
 
     Attributes:
         environments: each of its agents makes them ready, in this order, before it claims. They have no variables.
+        provisioning: how its machines are made; None: people start its agents.
     """
 
     environments: list[EnvironmentSpec] = msgspec.field(default_factory=list)
+    provisioning: ProvisioningSpec | None = None

@@ -1,0 +1,112 @@
+"""What every provider of machines does: list, create and delete, each idempotent by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from fray_layouts.errors import FrayError
+from fray_layouts.records import ProvisioningSpec
+
+
+class ListedState(StrEnum):
+    """What a provider says of a machine that it lists: `ListedMachine.state`."""
+
+    CREATING = "creating"
+    """Asked for; perhaps it waits for capacity."""
+    READY = "ready"
+    ENDING = "ending"
+    """It is being deleted."""
+    LOST = "lost"
+    """Preempted, failed, stopped or repaired: it will have no agent again, and must be deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedMachine:
+    """A machine of this cluster as its provider lists it.
+
+    Attributes:
+        pool, name: of `MachineRecord`, from its labels.
+        zone: where it is.
+        batch: that of its request, from its labels.
+        error: the provider's own words, if it says why it is lost or waits.
+        error_kind: as `ZoneAnswer.kind`, if an error is one; "" if it is none.
+    """
+
+    pool: str
+    name: str
+    zone: str
+    state: ListedState
+    batch: str = ""
+    operation: str = ""
+    error: str = ""
+    error_kind: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MachineRequest:
+    """Machines that are to be made by one request, all or none: one, or the slices of a gang.
+
+    Attributes:
+        pool: whose machines they are.
+        names: of the machines; the first is that of the batch.
+        zone: where to make them.
+        spec: how.
+        root: URL of the cluster that their agents join.
+        hosts: of each.
+        labels: of their agents.
+    """
+
+    pool: str
+    names: Sequence[str]
+    zone: str
+    spec: ProvisioningSpec
+    root: str
+    hosts: int = 1
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+class ProviderError(FrayError):
+    """A provider's refusal or failure; the text is its own words and what to do.
+
+    Attributes:
+        kind: that of `ZoneAnswer`: "stockout" (no capacity there now), "quota" (the project may have no more), "denied"
+            (a right or credentials are missing), "invalid" (the request can never succeed) or "unavailable" (no
+            answer: whether the call was carried out is not known).
+    """
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
+class Provider(Protocol):
+    """Makes the machines of one pool. Calls may be repeated, by this process and by others at once.
+
+    All methods raise ProviderError. After "unavailable" nobody knows whether a call was carried out: the next `list`
+    tells.
+    """
+
+    async def list(self) -> Sequence[ListedMachine]:
+        """All machines that carry the labels of this cluster and pool, in every zone where it may have some.
+
+        One that was created before the call began is listed, or its `create` is not known to have been carried out.
+        """
+        ...
+
+    async def create(self, request: MachineRequest) -> str:
+        """Ask for machines; the provider's name of the operation, "" if it has none. Those that exist stay as they are.
+
+        It returns as soon as the provider has taken the request: `list` tells what becomes of it.
+        """
+        ...
+
+    async def delete(self, name: str, zone: str, batch: str = "") -> None:
+        """Ask to remove a machine; one that is not there is no error. The others of its batch stay."""
+        ...
+
+    async def close(self) -> None:
+        """Release connections. Machines stay."""
+        ...

@@ -1,0 +1,1 @@
+"""The providers, a module each; `fray_agents.provisioning.provider` has their interface."""

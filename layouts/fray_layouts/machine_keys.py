@@ -1,0 +1,38 @@
+"""The keys of machines, and of what they say as they start; see `object_keys`."""
+
+import re
+
+from fray_layouts.key_encoding import RANDOM_DIGITS, encode_time, is_id, is_name
+
+_MACHINE_KEY = re.compile(r"machines/([^/]+)/([^/]+)\.json")
+
+
+class MachineKeys:
+    """`machines/<pool>/<name>.json`, and beside it `machines/<pool>/<name>/boot-<host>.log`."""
+
+    area = "machines/"
+
+    @staticmethod
+    def fresh(now: float, token: str) -> str:
+        """The name of a machine that is wanted at `now` (storage's clock): short, as providers limit their names."""
+        return f"m{encode_time(now)}{token[:RANDOM_DIGITS]}"
+
+    @staticmethod
+    def folder(pool: str) -> str:
+        """The prefix of the keys of a pool's machines."""
+        return f"machines/{pool}/"
+
+    @staticmethod
+    def key(pool: str, name: str) -> str:
+        return f"{MachineKeys.folder(pool)}{name}.json"
+
+    @staticmethod
+    def parse(key: str) -> tuple[str, str] | None:
+        """(pool, name) of a machine's key; None for any other key."""
+        found = _MACHINE_KEY.fullmatch(key)
+        return (found[1], found[2]) if found and is_name(found[1]) and is_id(found[2]) else None
+
+    @staticmethod
+    def boot_log(pool: str, name: str, host: int) -> str:
+        """What a host of the machine printed while it started, if its agent could not be started."""
+        return f"{MachineKeys.folder(pool)}{name}/boot-{host}.log"

@@ -1,0 +1,193 @@
+"""Records of the machines that a pool may have: what is made, what was made, and what was answered."""
+
+from __future__ import annotations
+
+import msgspec
+
+from fray_layouts.bounds import Count, Id, Interval, MaybeId, Name, Number, Pool, Seconds, Time
+from fray_layouts.records.agent import Resources
+from fray_layouts.records.base import Record
+from fray_layouts.states import MachineState
+
+Command = list[str]
+"""A program and its arguments."""
+
+
+class TpuSettings(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What the provider `tpu` needs besides a type and zones.
+
+    Attributes:
+        project: of Google Cloud; "" for the one of the credentials.
+        runtime_version: software of the hosts; "" for the one that fits the type.
+        network, subnetwork: of the hosts; "" for the project's default ones.
+        service_account: that the hosts act as; "" for the project's default one.
+        image: container that the hosts run the agent in; "" to install it by pip.
+    """
+
+    project: str = ""
+    runtime_version: str = ""
+    network: str = ""
+    subnetwork: str = ""
+    service_account: str = ""
+    image: str = ""
+
+
+class CloudRunSettings(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What the provider `cloud_run` needs besides regions, which stand in `zones`.
+
+    Attributes:
+        image: container with Fray in it; see `agents/deploy`.
+        project: of Google Cloud; "" for the one of the credentials.
+        service_account: that the containers act as; "" for the project's default one.
+    """
+
+    image: str
+    project: str = ""
+    service_account: str = ""
+
+
+class CommandSettings(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What the provider `command` calls: programs with their arguments, run without a shell.
+
+    Attributes:
+        list: prints the machines that there are, as JSON.
+        create: makes a machine; told by variables of its environment.
+        delete: removes a machine; told by variables of its environment.
+        timeout: seconds that each of them may take.
+    """
+
+    list: Command
+    create: Command
+    delete: Command
+    timeout: Interval = 60.0
+
+
+class ProvisioningSpec(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """How the machines of a pool are made, and how many there may be.
+
+    A machine is what is made and deleted at once: one host, or all hosts of a TPU slice. Each host runs one agent.
+
+    Attributes:
+        provider: "local", "tpu", "cloud_run" or "command".
+        machine_type: as the provider names it, such as "v5litepod-16"; "" where it has none.
+        zones: where machines may be, in order of preference; regions for "cloud_run", none for "local".
+        spot: the provider may take machines away at any time, for a lower price.
+        min, max: machines of the pool.
+        idle_seconds: without work before a machine is released.
+        max_hourly_cost: dollars an hour that all machines of the pool may cost together; None: any amount.
+        hourly_cost: dollars an hour of one machine; None: as the price table says.
+        capacity: of each host; None: as the machine type has it.
+        labels: of the agents on the machines; jobs may ask for them.
+        tpu, cloud_run, command: what that provider needs; only the pool's own may be given.
+    """
+
+    provider: str
+    machine_type: str = ""
+    zones: list[Name] = []
+    spot: bool = False
+    min: Count = 0
+    max: Count = 1
+    idle_seconds: Seconds = 300.0
+    max_hourly_cost: Number | None = None
+    hourly_cost: Number | None = None
+    capacity: Resources | None = None
+    labels: dict[str, str] = {}
+    tpu: TpuSettings | None = None
+    cloud_run: CloudRunSettings | None = None
+    command: CommandSettings | None = None
+
+
+class MachineRecord(Record, kw_only=True):
+    """`machines/<pool>/<name>.json`: the life of one machine, written before each call that costs money.
+
+    Attributes:
+        pool, name: of the machine; the provider's name is made of them and of the cluster's id.
+        state: "wanted" (an intent, nothing was called), "creating" (the provider may have been called), "up" (all of
+            its hosts have an agent), "draining" (its agents claim nothing more), "deleting" (the provider may have been
+            told to remove it), "gone" (the provider no longer has it).
+        provider, machine_type, zone, spot, hosts: as it is made; they do not change with the pool.
+        batch: name of the machine that stands for all that are made by one request; its own if it is alone.
+        operation: the provider's name of what makes it, or removes it; "" if it has none.
+        reason: why it was wanted; later why it goes, for people.
+        error: the provider's last error, or what the machine said as it could not start; "" for none.
+        hourly_cost: dollars an hour when it was made; None if nobody knows.
+        wanted_at, created_at, up_at, draining_at, ended_at: when it was written as wanted, when the provider had taken
+            the request, when it was up first, when it was told to drain, when it was gone. None: not yet.
+        idle_since: since when none of its agents has work; None while one has.
+        unseen_since: since when a machine that should be there has no agent that beats; None while all have.
+    """
+
+    pool: Pool
+    name: Id
+    state: str = MachineState.WANTED
+    provider: str = ""
+    machine_type: str = ""
+    zone: str = ""
+    spot: bool = False
+    hosts: Count = 1
+    batch: MaybeId = ""
+    operation: str = ""
+    reason: str = ""
+    error: str = ""
+    hourly_cost: Number | None = None
+    wanted_at: Time = 0.0
+    created_at: Time | None = None
+    up_at: Time | None = None
+    draining_at: Time | None = None
+    ended_at: Time | None = None
+    idle_since: Time | None = None
+    unseen_since: Time | None = None
+
+
+class ZoneAnswer(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What a zone answered to the last request for machines that it did not grant.
+
+    Attributes:
+        kind: "stockout", "quota", "denied", "invalid" or "unavailable".
+        text: the provider's own words.
+        at: when it was answered.
+        until: before which it is asked for no more machines.
+        times: answers of this kind in a row.
+    """
+
+    kind: str
+    text: str = ""
+    at: Time = 0.0
+    until: Time = 0.0
+    times: Count = 1
+
+
+class PoolScaling(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A pool as the last look saw it.
+
+    Attributes:
+        wanted: machines that the waiting work and `min` ask for.
+        machines: that cost money.
+        hourly_cost: dollars an hour of these.
+        limit: what keeps it from more: "max", "cost", "zones" (none of them grants any), "" for nothing.
+        zones: by zone, the answers that still count.
+        problem: why the pool cannot be looked after, for people; "" if it can.
+    """
+
+    wanted: Count = 0
+    machines: Count = 0
+    hourly_cost: Number = 0.0
+    limit: str = ""
+    zones: dict[str, ZoneAnswer] = {}
+    problem: str = ""
+
+
+class ScalerRecord(Record, kw_only=True):
+    """`coordinator/scaler.json`: the lease of the scaler, and what its last look found.
+
+    Attributes:
+        holder: agent id, or "<what>-<token>" of another process; "" when free.
+        progress: raised by the holder at each look; the lease's heartbeat.
+        looked_at: when the last look ended.
+        pools: by pool, of those that have a provider.
+    """
+
+    holder: MaybeId = ""
+    progress: Count = 0
+    looked_at: Time = 0.0
+    pools: dict[str, PoolScaling] = msgspec.field(default_factory=dict)
