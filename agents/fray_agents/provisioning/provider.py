@@ -4,45 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Protocol
 
+from fray_coordinator.protocol.scaling.listed import ListedMachine
 from fray_layouts.errors import FrayError
 from fray_layouts.records import ProvisioningSpec
-
-
-class ListedState(StrEnum):
-    """What a provider says of a machine that it lists: `ListedMachine.state`."""
-
-    CREATING = "creating"
-    """Asked for; perhaps it waits for capacity."""
-    READY = "ready"
-    ENDING = "ending"
-    """It is being deleted."""
-    LOST = "lost"
-    """Preempted, failed, stopped or repaired: it will have no agent again, and must be deleted."""
-
-
-@dataclass(frozen=True, slots=True)
-class ListedMachine:
-    """A machine of this cluster as its provider lists it.
-
-    Attributes:
-        pool, name: of `MachineRecord`, from its labels.
-        zone: where it is.
-        batch: that of its request, from its labels.
-        error: the provider's own words, if it says why it is lost or waits.
-        error_kind: as `ZoneAnswer.kind`, if an error is one; "" if it is none.
-    """
-
-    pool: str
-    name: str
-    zone: str
-    state: ListedState
-    batch: str = ""
-    operation: str = ""
-    error: str = ""
-    error_kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""Decides which machines a pool should have, and what becomes of each."""
