@@ -99,6 +99,7 @@ class GangStage:
     Attributes:
         answering: agents that answer when they are asked directly; `gone`: those of which it is told that they ended.
         tasks: by replica, once they are started.
+        asked: agents that were asked whether they live, in that order.
     """
 
     core: Core
@@ -111,6 +112,7 @@ class GangStage:
     runners: dict[str, GangRunner] = field(default_factory=dict)
     lives: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     told_pass: list[str] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
 
     async def run(self, *agents: str) -> None:
         """Have the members run their replicas, until all of these are started."""
@@ -139,6 +141,7 @@ class GangStage:
         return task
 
     async def _ask(self, endpoint: HintEndpoint) -> PeerAnswer:
+        self.asked.append(endpoint.address)
         if endpoint.address in self.gone:
             return PeerAnswer.GONE
         return PeerAnswer.LIVES if endpoint.address in self.answering else PeerAnswer.SILENT

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from fray_coordinator.protocol.placements.gang_end import end_of_gang, gang_left, gang_without, runs_gang
 from fray_coordinator.protocol.placements.gang_ports import COORDINATOR_PORT, MEGASCALE_PORT, gang_port_names
+from fray_coordinator.protocol.retries import FIRST_RESTART_WAIT
 from fray_coordinator.protocol.stopping import request_stop
 from fray_layouts.records import (
     AttemptExit,
@@ -94,12 +95,33 @@ def test_a_failure_puts_the_whole_gang_back_and_spends_one_failure() -> None:
     assert again is not None
     assert (again.status, again.attempt, again.failures, again.preemptions) == ("gathering", 3, 1, 0)
     assert again.placement == Placement(round=5), "the round goes on, the members do not"
-    assert (again.started_at, again.not_before) == (None, NOW + 2.0)
+    assert (again.started_at, again.not_before) == (None, NOW + FIRST_RESTART_WAIT)
     past = again.history[-1]
     assert (past.attempt, past.agent, past.host, past.started_at) == (2, "b", "hostb", NOW - 10)
     assert (past.exit.kind, past.exit.message) == ("exited", "replica 2 on hostb: it was exited")
     for other in ("a", "b"):
         assert ended(again, other, exits(r0="exited", r1="exited", r2="exited")) is None, "the attempt has moved on"
+
+
+def waits(kind: str, life: float, settings: ClusterSettings) -> list[float]:
+    """Seconds before each next attempt of a gang whose attempts last so long and end so."""
+    job, now, told = gang(spec={"max_retries_failure": 99, "max_retries_preemption": 99}), NOW, []
+    for _ in range(8):
+        again = end_of_gang(replace(job, started_at=now - life), job.attempt, "a", exits(r0=kind), now, settings)
+        assert again is not None
+        told.append(round(again.not_before - now, 2))
+        now = again.not_before + life
+        job = replace(again, status="running", placement=Placement(members=MEMBERS))
+    return told
+
+
+@pytest.mark.parametrize(
+    ("kind", "later"), [("exited", [10.0, 10.0]), ("start-failed", [10.0, 10.0]), ("preempted", [2.0, 2.0])]
+)
+def test_a_gang_waits_ever_longer_for_its_next_attempt_while_all_end_quickly(kind: str, later: list[float]) -> None:
+    assert waits(kind, 1.0, SETTINGS) == [0.05, 0.1, 0.2, 0.4, 0.8, *later, later[-1]]
+    assert waits(kind, 3600.0, SETTINGS) == [0.05] * 8
+    assert waits(kind, 1.0, ClusterSettings(requeue_backoff=0.0)) == [0.0] * 8
 
 
 def test_a_failure_beyond_the_budget_fails_the_gang_and_names_replica_and_host() -> None:

@@ -85,6 +85,27 @@ async def test_who_fails_because_a_host_died_is_no_failure_of_the_job(cluster: C
     assert stage.core.clock.boottime() - begun < 13
 
 
+async def test_a_failure_is_counted_at_once_where_the_others_answer(cluster: Cluster, tmp_path: Path) -> None:
+    stage = await stage_of(cluster, tmp_path, {"a": [0], "b": [1], "c": [2], "d": [3]}, max_retries_failure=1)
+    await stage.run("a")
+    begun = stage.core.clock.boottime()
+    stage.tasks[0].ends("exited")
+    job = await stage.over("a")
+    assert (job.status, job.failures, job.preemptions) == ("gathering", 1, 0)
+    assert stage.core.clock.boottime() - begun < 0.5
+
+
+async def test_a_member_that_answers_once_and_is_gone_then_is_what_has_died(cluster: Cluster, tmp_path: Path) -> None:
+    stage = await stage_of(cluster, tmp_path, {"a": [0], "b": [1]})
+    await stage.run("a")
+    stage.tasks[0].ends("exited")
+    await asyncio.sleep(0.1)
+    assert stage.asked == ["b"]
+    stage.gone.add("b")
+    job = await stage.over("a")
+    assert (job.status, job.failures, job.agent_deaths) == ("gathering", 0, 1)
+
+
 async def test_a_member_that_is_silent_for_too_long_is_lost_though_nobody_has_declared_it_dead(
     cluster: Cluster, tmp_path: Path
 ) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fray_coordinator.protocol.placements.assignment import MAX_MOVES, Assignment, assign
-from fray_coordinator.protocol.placements.hosts import HostView, Room, host_view
+from fray_coordinator.protocol.placements.hosts import ENDING, HostView, Room, host_view
 from fray_coordinator.protocol.placements.owners import Owner, owner_of_job, owner_of_reservation
 from fray_coordinator.protocol.scheduling import HostKind
 from fray_layouts.records import (
@@ -345,6 +345,25 @@ def test_a_vote_that_a_heartbeat_lists_is_room_for_its_owner() -> None:
     view = host_view(record, {"g": owner})
     assert (view.busy, view.until, view.willing) == (Room(cpu=1000), 7.0, True)
     assert host_view(record, {}).until is None
+
+
+def test_a_host_that_ends_an_attempt_that_is_over_is_free_soon_but_after_those_that_are() -> None:
+    again = replace(gang("g", (1,)), attempt=2)
+    record = AgentRecord(
+        id="a",
+        host="a.example",
+        pool="default",
+        places=True,
+        capacity=Resources(cpu=1000),
+        free=Resources(),
+        holdings={"g": Holding(attempt=1, phase="running", bundles=[0])},
+    )
+    ending = host_view(record, {"g": again})
+    assert (ending.busy, ending.until) == (Room(cpu=1000), ENDING)
+    assert agents_of(assign([ending, host("b", busy=1)], [again])["g"]) == ["a"]
+    assert agents_of(assign([ending, host("b")], [again])["g"]) == ["b"]
+    running = host_view(record, {"g": replace(again, attempt=1)})
+    assert (running.busy, running.until) == (Room(), None)
 
 
 @pytest.mark.parametrize("fields", [{"state": "dead"}, {"places": False}, {"drain": True}, {"driver": True}])

@@ -270,6 +270,33 @@ async def test_agents_that_had_a_gang_before_are_told_that_they_have_it_again(cl
     assert now.version != told.version
 
 
+async def test_who_runs_the_pass_knows_when_a_gang_may_be_given_members_again(cluster: Cluster) -> None:
+    found = await gathering(cluster, "a", "b")
+    again = await lost(found, await started(found), "b")
+    assert found.scheduler.due_in() == float("inf"), "the record was not read yet"
+    await found.step()
+    assert members_of(await job_now(found.core, again.id)) == {}
+    assert found.scheduler.due_in() == pytest.approx(again.not_before - found.core.now())
+    await cluster.clock.sleep(found.scheduler.due_in())
+    await found.step(look=False)
+    assert set(members_of(await job_now(found.core, again.id))) == {"a", "b"}
+    assert found.scheduler.due_in() == float("inf")
+
+
+async def test_the_votes_of_members_that_still_end_the_last_attempt_are_seen_without_a_hint(cluster: Cluster) -> None:
+    found = await gathering(cluster, "a", "b")
+    again = await lost(found, await started(found), "b")
+    await cluster.clock.sleep(again.not_before - found.core.now())
+    for member in found.members:
+        await member.beat(free=Resources())  # its replica is told to end
+    await found.step()
+    assert set(members_of(await job_now(found.core, again.id))) == {"a", "b"}
+    for member in found.members:
+        await member.vote(again.id)
+    await found.step(look=False)
+    assert (await job_now(found.core, again.id)).status == "running"
+
+
 async def test_the_next_attempt_waits_for_agents_that_list_the_last_one(cluster: Cluster) -> None:
     found = await gathering(cluster, "a", "b", "c")
     stored = await started(found)

@@ -35,13 +35,16 @@ class PlacementHints:
     def __init__(self, keyring: Keyring) -> None:
         self._keyring = keyring
         self._running: dict[str, asyncio.Task[None]] = {}
+        self._again: set[str] = set()
 
     def send(self, endpoints: Collection[HintEndpoint]) -> None:
-        """Have the agents there look at their placements; one that is just being told is not told once more."""
+        """Have the agents there look at their placements; one that is just being told is told once more after that."""
         for endpoint in endpoints:
             running = self._running.get(endpoint.nonce)
             if running is None or running.done():
                 self._running[endpoint.nonce] = asyncio.create_task(self._send(endpoint))
+            else:
+                self._again.add(endpoint.nonce)
         self._running = {nonce: task for nonce, task in self._running.items() if not task.done()}
 
     async def ask(self, endpoint: HintEndpoint) -> PeerAnswer:
@@ -66,7 +69,11 @@ class PlacementHints:
             task.cancel()
 
     async def _send(self, endpoint: HintEndpoint) -> None:
+        """Tell an agent, who may have looked before what it is to be told of meanwhile."""
         await self._give(endpoint, PLACEMENTS_HINT)
+        while endpoint.nonce in self._again:
+            self._again.discard(endpoint.nonce)
+            await self._give(endpoint, PLACEMENTS_HINT)
 
 
 async def nobody_answers(endpoint: HintEndpoint) -> PeerAnswer:

@@ -82,7 +82,8 @@ class ReconcilerDuty:
             with self.member.problems.tolerated("gather the members of gangs"):
                 if self.member.trusts() and not self.member.leaving:
                     await self._reconciler.schedule_placements(woken)
-            await is_set_within(self.wake, min(rest, core.jittered(core.settings.poll_interval)))
+            pause = min(core.jittered(core.settings.poll_interval), self._reconciler.placements_due_in())
+            await is_set_within(self.wake, min(rest, pause))
 
     def _is_on_duty(self) -> bool:
         """Whether this agent runs the pass or watches who does; a few of a large fleet do, for a while each."""

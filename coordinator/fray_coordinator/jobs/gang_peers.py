@@ -7,6 +7,7 @@ tell that the host is dead. So whoever is about to write a failure first looks a
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from itertools import chain
 
 from fray_coordinator.backoff import backoff
 from fray_coordinator.concurrency import map_concurrently
@@ -21,8 +22,8 @@ from fray_layouts.object_keys import AgentKeys
 from fray_layouts.records import AgentRecord, HintEndpoint, JobRecord, PlacementMember
 from fray_layouts.states import HoldingPhase
 
-FIRST_LOOK, LOOK_INTERVAL = 0.2, 1.0
-"""Seconds from a failure to the first look at the others, who mostly fail with it; and between two looks at most."""
+FIRST_PAUSE, LOOK_INTERVAL = 0.2, 1.0
+"""Seconds between the first look at the others, at once, and the second; and between two looks at most."""
 
 BEATS_IN_FLIGHT = 1.0
 """Seconds after a failure in which a heartbeat may still land that its agent has sent before it died."""
@@ -73,7 +74,7 @@ class GangPeers:
             return
         clock, attempt = self.core.clock, self.job.record.attempt
         spread = self.job.record.spec.replicas / gang_commit.WRITES_A_SECOND  # all members of a large gang may ask
-        begun, pauses = clock.boottime(), backoff(FIRST_LOOK, LOOK_INTERVAL)
+        begun, pauses = clock.boottime(), chain([0.0], backoff(FIRST_PAUSE, LOOK_INTERVAL))
         await clock.sleep(self.core.rng.uniform(0.0, spread))
         while True:
             await clock.sleep(self.core.jittered(max(next(pauses), spread)))

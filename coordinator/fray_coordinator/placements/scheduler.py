@@ -69,6 +69,12 @@ class PlacementScheduler:
         """What went wrong in the last step, by key."""
         return self._owners.problems | self._agents.problems
 
+    def due_in(self) -> float:
+        """Seconds until the next gang may be given members again that waits after its last attempt."""
+        gangs = [gang.record for stored in self._owners.forming() if (gang := as_gang(stored)) is not None]
+        waits = (gang.not_before - self.core.now() for gang in gangs)
+        return min((wait for wait in waits if wait > 0.0), default=float("inf"))
+
     async def step(self, woken: bool = False) -> None:
         """Look at the owners; start those that may start, and assign members to those that wait.
 
@@ -115,7 +121,10 @@ class PlacementScheduler:
         self._since = {key: at for key, at in self._since.items() if key[0] in owners}
         divided = self._held.divided({o.id: o for o in owners.values() if not o.forming or o.id in waiting}, agents)
         found = await self._assigned(hosts, list(divided.values()))
-        self._soon = {owner for owner, given in found.items() if given.members and given.until == 0.0}
+        now = self.core.now()
+        self._soon = {
+            o for o, given in found.items() if given.members and (given.until is not None and given.until <= now)
+        }
         changed: list[Stored[OwnerRecord]] = []
 
         async def write(stored: Stored[OwnerRecord]) -> None:

@@ -18,14 +18,15 @@ from fray_layouts.spec import is_gang
 from fray_layouts.states import ExitKind
 
 FIRST_RESTART_WAIT, MAX_RESTART_WAIT = 0.05, 1.6
-"""Seconds before a restart on the same host, where callers wait for the actor. Quick failures are counted by the past
-attempts in the record, so no more than `MAX_HISTORY` doublings are known of."""
+"""Seconds before a restart on the same host, where callers wait for the actor, and before a gang is gathered anew, for
+which all of its hosts wait. Quick ends are counted by the past attempts in the record, so no more than `MAX_HISTORY`
+doublings are known of."""
 
 MAX_AVOIDED_HOSTS = 8
 """Hosts that a job avoids, those of its last failed starts: each for a minute, so that more would not matter."""
 
-QUICK_FAILURE_SECONDS = 60.0
-"""Seconds; an attempt that fails sooner makes the next restart wait longer."""
+QUICK_END_SECONDS = 60.0
+"""Seconds; an attempt that ends sooner makes the next restart wait longer."""
 
 
 def after_exit(
@@ -72,14 +73,14 @@ def _preempted(job: JobRecord, end: AttemptExit, holder: JobLease, now: float, s
     if spent.preemptions > job.spec.max_retries_preemption:
         limit = job.spec.max_retries_preemption
         return fail_for_good(spent, end, now, f"preempted more often than max_retries_preemption={limit} allows")
-    return _requeue(spent, end, holder, now, _requeue_wait(1, settings))
+    return _requeue(spent, end, holder, now, _requeue_wait(spent, 1, now, settings))
 
 
 def _not_started(
     job: JobRecord, end: AttemptExit, holder: JobLease, now: float, settings: ClusterSettings
 ) -> JobRecord:
     tried = replace(_avoiding(job, holder.host), start_failures=job.start_failures + 1)
-    return _requeue(tried, end, holder, now, _requeue_wait(tried.start_failures, settings))
+    return _requeue(tried, end, holder, now, _requeue_wait(tried, tried.start_failures, now, settings))
 
 
 def _avoiding(job: JobRecord, host: str) -> JobRecord:
@@ -101,7 +102,7 @@ def _failed(
         return fail_for_good(spent, end, now, "")
     if restart:
         return _restart(spent, end, holder, now)
-    return _requeue(spent, end, holder, now, _requeue_wait(spent.failures, settings))
+    return _requeue(spent, end, holder, now, _requeue_wait(spent, spent.failures, now, settings))
 
 
 def _actor_ended_itself(job: JobRecord, end: AttemptExit) -> bool:
@@ -137,12 +138,17 @@ def _restart(job: JobRecord, end: AttemptExit, holder: JobLease, now: float) -> 
 
 
 def restart_wait(job: JobRecord, now: float) -> float:
-    """Seconds before a job that failed now is started again: they double with each quick failure in a row."""
+    """Seconds before a job that failed now is started again: they double with each quick end in a row."""
+    return exponential_wait(max(_quick_ends(job, now), 1), FIRST_RESTART_WAIT, MAX_RESTART_WAIT)
+
+
+def _quick_ends(job: JobRecord, now: float) -> int:
+    """How many attempts in a row have ended quickly, the one that ends now among them, as far as the record knows."""
     lives = [now - (job.started_at or now), *(past.ended_at - past.started_at for past in reversed(job.history))]
     quick = 0
-    while quick < len(lives) and lives[quick] < QUICK_FAILURE_SECONDS:
+    while quick < len(lives) and lives[quick] < QUICK_END_SECONDS:
         quick += 1
-    return exponential_wait(max(quick, 1), FIRST_RESTART_WAIT, MAX_RESTART_WAIT)
+    return quick
 
 
 def _history(job: JobRecord, end: AttemptExit, holder: JobLease, now: float) -> list[PastAttempt]:
@@ -158,5 +164,12 @@ def _history(job: JobRecord, end: AttemptExit, holder: JobLease, now: float) -> 
     return [*job.history, past][-MAX_HISTORY:]
 
 
-def _requeue_wait(nth: int, settings: ClusterSettings) -> float:
-    return exponential_wait(nth, settings.requeue_backoff, settings.requeue_backoff_max)
+def _requeue_wait(job: JobRecord, nth: int, now: float, settings: ClusterSettings) -> float:
+    """Seconds before the next attempt may begin, after the `nth` end of its kind.
+
+    All hosts of a gang stand still until then: it waits as an actor does, unless all that is known of it ended quickly.
+    """
+    usual = exponential_wait(nth, settings.requeue_backoff, settings.requeue_backoff_max)
+    if is_gang(job.spec) and _quick_ends(job, now) <= MAX_HISTORY:
+        return min(usual, restart_wait(job, now))
+    return usual

@@ -120,6 +120,10 @@ class Reconciler:
         if self.holds_lease and self._has_looked and self.detector.complete:
             await self.placements.step(woken)
 
+    def placements_due_in(self) -> float:
+        """Seconds until there is something to schedule that nobody tells of."""
+        return self.placements.due_in()
+
     def stop(self) -> None:
         """Cancel the background work; the next holder of the lease begins it anew."""
         self._background.stop()

@@ -25,7 +25,7 @@ class ClusterSettings(Record, kw_only=True):
         outage_grace: how long tasks go on while the store does not answer.
         retention: how long a finished job is kept.
         inbox_patience: how long an unreadable file must lie unchanged before it is rejected.
-        requeue_backoff: wait before the second attempt; doubles up to `requeue_backoff_max`.
+        requeue_backoff: wait before the second attempt; doubles up to `requeue_backoff_max`. Gangs wait less at first.
         host_killer_limit: attempts in a row that ended with their agent's death that count as one failure.
         start_failure_limit: failed starts in a row after which an agent stops claiming.
         encrypt: calls of actors between hosts are encrypted, not only authenticated.

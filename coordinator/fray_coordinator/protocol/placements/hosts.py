@@ -23,6 +23,9 @@ from fray_layouts.states import AgentState
 NEVER = float("inf")
 """When a host is free of which nobody knows it."""
 
+ENDING = 1.0
+"""When a host is free on which only attempts are left whose end is written: at once, but after those that are free."""
+
 
 @dataclass(frozen=True, slots=True)
 class Room:
@@ -170,7 +173,8 @@ def _with_use(view: HostView, agent: AgentRecord, owners: Mapping[str, Owner]) -
             for shape in _shapes(owner, holding.bundles):
                 busy = busy.less(view.needs(shape))
         else:
-            ends.append(holding.ends_by)
+            is_over = owner is not None and holding.attempt < owner.attempt
+            ends.append(ENDING if is_over else holding.ends_by)
     known = [end for end in ends if end is not None]
     return replace(view, busy=busy, until=max(known) if known and len(known) == len(ends) else None)
 
