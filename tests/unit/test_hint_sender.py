@@ -33,5 +33,5 @@ async def test_a_hint_for_one_that_is_just_being_told_is_sent_once_more_after_th
         hints.send([endpoint])
     goes_on.set()
     assert await asyncio.to_thread(again.wait, 60)
-    await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()})  # type: ignore[operator]
+    await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()})
     assert told == ["placements"] * 2
