@@ -1,0 +1,203 @@
+"""Calls of Google Cloud's APIs: credentials, what is tried again, and what an error means for machines."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeVar
+
+import google.auth
+from google.api_core.exceptions import (
+    Aborted,
+    DeadlineExceeded,
+    GoogleAPICallError,
+    InternalServerError,
+    ServiceUnavailable,
+    TooManyRequests,
+    Unknown,
+)
+from google.auth.credentials import AnonymousCredentials, Credentials
+from google.auth.exceptions import GoogleAuthError
+from google.rpc import code_pb2
+from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, wait_random_exponential
+
+from fray_agents.provisioning.provider import ProviderError
+
+T = TypeVar("T")
+
+ATTEMPT_TIMEOUT = 20.0
+"""Seconds that one request may take; a list of a thousand nodes takes some three."""
+TOTAL_TIMEOUT = 45.0
+"""Seconds after which a call is not tried again: a look goes on with the other pools."""
+
+SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+
+_ROLES = {
+    "tpu": "roles/tpu.admin",
+    "run": "roles/run.developer",
+    "iam": "roles/iam.serviceAccountUser",
+    "artifactregistry": "roles/artifactregistry.reader",
+    "serviceusage": "roles/serviceusage.serviceUsageConsumer",
+}
+"""By the service that a permission begins with: the predefined role that has what providers ask of it."""
+
+_PERMISSION = re.compile(r"[Pp]ermission '?([a-zA-Z]+(?:\.[a-zA-Z]+)+)'?|'([a-zA-Z]+(?:\.[a-zA-Z]+)+)' permission")
+_NO_CAPACITY = re.compile(r"capacity|stock ?out|resource_pool_exhausted|insufficient resources", re.IGNORECASE)
+_RATE = re.compile(r"per (minute|second|user)|rate limit", re.IGNORECASE)
+_NO_LOCATION = re.compile(r"[Ll]ocation[s/ ]+'?([a-z0-9-]+)'? is not found|on 'locations/([a-z0-9-]+)'")
+
+_PASSING = (Aborted, DeadlineExceeded, InternalServerError, ServiceUnavailable, TooManyRequests, Unknown)
+_PERHAPS_FULL = (code_pb2.RESOURCE_EXHAUSTED, code_pb2.FAILED_PRECONDITION, code_pb2.UNAVAILABLE)
+_DENIED = (code_pb2.PERMISSION_DENIED, code_pb2.UNAUTHENTICATED)
+_INVALID = (
+    code_pb2.INVALID_ARGUMENT,
+    code_pb2.NOT_FOUND,
+    code_pb2.FAILED_PRECONDITION,
+    code_pb2.OUT_OF_RANGE,
+    code_pb2.UNIMPLEMENTED,
+    code_pb2.ALREADY_EXISTS,
+)
+
+
+@dataclass(frozen=True)
+class GoogleAccess:
+    """Whose credentials calls are made with, and in which project.
+
+    Attributes:
+        emulator: host and port of what stands for the API, without encryption; "" for the real one.
+    """
+
+    project: str
+    credentials: Credentials
+    emulator: str = ""
+
+    @property
+    def account(self) -> str:
+        """Whom a missing role must be given to."""
+        return str(getattr(self.credentials, "service_account_email", "") or "the account that Fray runs as here")
+
+
+async def find_access(project: str, emulator_variable: str) -> GoogleAccess:
+    """The application's default credentials; the network may be asked for them.
+
+    Args:
+        project: that a pool names; "" for the one of the credentials.
+        emulator_variable: of the environment; what it names is called instead of Google, without credentials.
+
+    Raises:
+        ProviderError: "denied": there are no credentials, or they name no project.
+    """
+    emulator = os.environ.get(emulator_variable, "")
+    found, default = (AnonymousCredentials(), "emulated") if emulator else await asyncio.to_thread(_default)  # type: ignore[no-untyped-call]
+    if not project and not default:
+        raise ProviderError("denied", "the credentials name no Google Cloud project; name one in the pool's settings")
+    return GoogleAccess(project or default, found, emulator)
+
+
+def _default() -> tuple[Credentials, str]:
+    try:
+        credentials, project = google.auth.default(scopes=[SCOPE])
+    except GoogleAuthError as error:
+        raise ProviderError(
+            "denied",
+            f"no credentials of Google Cloud: {error}. Run `gcloud auth application-default login`, or scale on a "
+            "machine of Google Cloud",
+        ) from error
+    return credentials, project or ""
+
+
+class GoogleCalls:
+    """Makes calls; what may pass is tried again, and what does not is raised as a ProviderError."""
+
+    def __init__(self, access: GoogleAccess) -> None:
+        self.access = access
+
+    async def repeat(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """The answer of an idempotent call."""
+
+        async def attempt_again() -> T:  # tenacity awaits only what is declared so
+            return await attempt()
+
+        retrying = AsyncRetrying(
+            stop=stop_after_delay(TOTAL_TIMEOUT),
+            wait=wait_random_exponential(multiplier=0.2, max=5.0),
+            retry=retry_if_exception(_may_pass),
+            reraise=True,
+        )
+        return await self.once(lambda: retrying(attempt_again))
+
+    async def repeat_unless(self, refusal: type[GoogleAPICallError], attempt: Callable[[], Awaitable[T]]) -> T | None:
+        """The same; None if it is refused so, as a repeated call may be that was carried out before."""
+
+        async def attempt_or_none() -> T | None:
+            try:
+                return await attempt()
+            except refusal:
+                return None
+
+        return await self.repeat(attempt_or_none)
+
+    async def once(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """The answer of a call that must not be made again before it is known what became of it."""
+        try:
+            return await attempt()
+        except GoogleAPICallError as error:
+            self._refuse(error)
+        except GoogleAuthError as error:
+            raise ProviderError(
+                "denied", f"Google Cloud accepts no credentials of {self.access.account}: {error}"
+            ) from error
+
+    def _refuse(self, error: GoogleAPICallError) -> NoReturn:
+        status = error.grpc_status_code
+        code = int(status.value[0]) if status else code_pb2.UNKNOWN
+        details: dict[str, Any] = dict(error.metadata or {})
+        kind = kind_of(code, error.message, error.reason or "")
+        remedy = self._remedy(kind, error.message, error.reason or "", details)
+        raise ProviderError(kind, f"{error.message}{remedy}") from error
+
+    def _remedy(self, kind: str, text: str, reason: str, details: dict[str, Any]) -> str:
+        if reason == "SERVICE_DISABLED":
+            return f"; run: gcloud services enable {details.get('service', '')} --project={self.access.project}"
+        if kind != "denied":
+            return ""
+        match = _PERMISSION.search(text)
+        permission = str(details.get("permission", "")) or (match and (match[1] or match[2])) or ""
+        role = _ROLES.get(permission.partition(".")[0])
+        if role is None:
+            return f"; see that {self.access.account} has the rights, and credentials that are accepted"
+        return (
+            f"; {permission or 'it'} is missing: grant {role} in project {self.access.project} to {self.access.account}"
+        )
+
+
+def kind_of(code: int, text: str, reason: str = "") -> str:
+    """The kind of a ProviderError that a status of Google Cloud is.
+
+    Args:
+        code: of google.rpc.Code.
+        text: of the status.
+        reason: of its ErrorInfo, "" for none.
+    """
+    if code in _PERHAPS_FULL and _NO_CAPACITY.search(text):
+        return "stockout"
+    if code == code_pb2.RESOURCE_EXHAUSTED:
+        return "unavailable" if reason == "RATE_LIMIT_EXCEEDED" or _RATE.search(text) else "quota"
+    if code in _DENIED:
+        return "invalid" if missing_location(text) else "denied"
+    return "invalid" if code in _INVALID else "unavailable"
+
+
+def missing_location(text: str) -> str:
+    """The zone or region that does not exist, as the text of a refusal says; "" if it says something else."""
+    found = _NO_LOCATION.search(text)
+    return (found[1] or found[2]) if found else ""
+
+
+def _may_pass(error: BaseException) -> bool:
+    if isinstance(error, TooManyRequests):  # ResourceExhausted too
+        return kind_of(code_pb2.RESOURCE_EXHAUSTED, str(error.message), error.reason or "") == "unavailable"
+    return isinstance(error, _PASSING) and not _NO_CAPACITY.search(str(error))

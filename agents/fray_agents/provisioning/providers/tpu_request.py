@@ -1,0 +1,77 @@
+"""The queued resource that a request for TPU slices is, and what it tells the hosts."""
+
+from __future__ import annotations
+
+from google.cloud import tpu_v2
+from google.protobuf import duration_pb2
+
+from fray_agents.provisioning.identity import machine_labels
+from fray_agents.provisioning.provider import MachineRequest
+from fray_agents.provisioning.providers.google_calls import SCOPE
+from fray_agents.provisioning.providers.tpu_listing import MACHINES_KEY, POOL_KEY
+from fray_layouts.records import TpuSettings
+from fray_layouts.topology import tpu_family
+
+PATIENCE = 600
+"""Seconds that a request may wait for capacity in one zone; then it has failed, and the next zone is asked."""
+
+_RUNTIMES = {
+    "v4": "tpu-ubuntu2204-base",
+    "v5e": "v2-alpha-tpuv5-lite",
+    "v5p": "v2-alpha-tpuv5",
+    "v6e": "v2-alpha-tpuv6e",
+}
+"""By family: the software that Google's pages name for PyTorch and JAX."""
+
+
+def queued_resource(parent: str, request_id: str, cluster_id: str, request: MachineRequest) -> tpu_v2.QueuedResource:
+    """What is asked for: one node, or as many as the request has machines, all or none.
+
+    Args:
+        parent: the zone.
+        request_id: of the queued resource, which names the nodes.
+    """
+    spec = tpu_v2.QueuedResource.Tpu.NodeSpec(parent=parent, node=_node(cluster_id, request))
+    if len(request.names) == 1:
+        spec.node_id = request_id
+    else:
+        spec.multislice_params = tpu_v2.QueuedResource.Tpu.NodeSpec.MultisliceParams(
+            node_count=len(request.names), node_id_prefix=request_id
+        )
+    asked = tpu_v2.QueuedResource(
+        tpu=tpu_v2.QueuedResource.Tpu(node_spec=[spec]),
+        queueing_policy=tpu_v2.QueuedResource.QueueingPolicy(
+            valid_until_duration=duration_pb2.Duration(seconds=PATIENCE)
+        ),
+    )
+    if request.spec.spot:
+        asked.spot = tpu_v2.QueuedResource.Spot()
+    return asked
+
+
+def _node(cluster_id: str, request: MachineRequest) -> tpu_v2.Node:
+    settings = request.spec.tpu or TpuSettings()
+    return tpu_v2.Node(
+        accelerator_type=request.spec.machine_type,
+        runtime_version=settings.runtime_version or _RUNTIMES[tpu_family(request.spec.machine_type)],
+        # Without an address of their own hosts reach neither packages nor, without further set-up, the bucket.
+        network_config=tpu_v2.NetworkConfig(
+            network=settings.network, subnetwork=settings.subnetwork, enable_external_ips=True
+        ),
+        service_account=tpu_v2.ServiceAccount(email=settings.service_account, scope=[SCOPE]),
+        scheduling_config=tpu_v2.SchedulingConfig(spot=request.spec.spot),
+        labels=machine_labels(cluster_id, request.pool, request.names[0], request.names[0]),
+        metadata=_metadata(settings, request),
+    )
+
+
+def _metadata(settings: TpuSettings, request: MachineRequest) -> dict[str, str]:
+    """What the hosts read of their metadata server; see `fray_agents.host.gce_metadata`."""
+    told = {
+        "fray-root": request.root,
+        POOL_KEY: request.pool,
+        MACHINES_KEY: ",".join(request.names),
+        "fray-labels": ",".join(f"{name}={value}" for name, value in sorted(request.labels.items())),
+        "fray-image": settings.image,
+    }
+    return {key: value for key, value in told.items() if value}
