@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from google.cloud import tpu_v2
 from google.cloud.location import locations_pb2
@@ -13,8 +14,8 @@ from google.rpc import code_pb2
 
 from tests.support.fake_google import FakeRefusalError, GoogleFaults, Handler, serve_google
 
-Queue = tpu_v2.QueuedResourceState.State
-Node = tpu_v2.Node.State
+Queue: Any = tpu_v2.QueuedResourceState.State
+Node: Any = tpu_v2.Node.State
 
 Stop = Callable[[], None]
 """Ends the hosts of a node at once."""
