@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from fray_layouts import pool_records, queue_records, records, spec, spec_parsing
+from fray_layouts import pool_file, pool_records, queue_records, records, spec, spec_parsing, struct_reading
 
 SCHEMA_DIALECT = "https://json-schema.org/draft/2020-12/schema"
 SCHEMAS: dict[str, type[msgspec.Struct]] = {
@@ -26,6 +26,7 @@ SCHEMAS: dict[str, type[msgspec.Struct]] = {
     "cluster": records.ClusterSettings,
     "doorbell": records.Doorbell,
     "endpoint": records.EndpointRecord,
+    "fray-file": pool_file.FrayFile,
     "job": records.JobRecord,
     "machine": records.MachineRecord,
     "name": records.NameRecord,
@@ -48,11 +49,17 @@ SCHEMAS: dict[str, type[msgspec.Struct]] = {
     "spec": spec.JobSpec,
 }
 """Name of the schema's file, without `.json`, and the struct it describes."""
-CLOSED_SCHEMAS = frozenset({"spec"})
+CLOSED_SCHEMAS = frozenset({"fray-file", "spec"})
+
+_WITH_SIZES: dict[str, dict[str, str]] = {
+    spec.ResourceSpec.__name__: spec_parsing.ALIASES["resources"],
+    pool_file.HostCapacity.__name__: {},
+}
+"""Structs in which people may write sizes with a unit, and the other names of fields there."""
 
 _STRUCTS = {
     name: kind
-    for module in (queue_records, records, spec, pool_records)
+    for module in (pool_file, pool_records, queue_records, records, spec)
     for name, kind in vars(module).items()
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct)
 }
@@ -65,7 +72,7 @@ def schema(name: str) -> dict[str, Any]:
     for title, part in made["$defs"].items():
         _describe(part, _STRUCTS[title])
     if name in CLOSED_SCHEMAS:
-        _close(made["$defs"], SCHEMAS[name].__name__)
+        _close(made["$defs"])
     return {"$schema": SCHEMA_DIALECT, **made}
 
 
@@ -95,18 +102,17 @@ def _docstring(kind: type) -> str:
     return inspect.cleandoc(kind.__doc__ or "")
 
 
-def _close(parts: dict[str, Any], top: str) -> None:
+def _close(parts: dict[str, Any]) -> None:
     """Refuse unknown fields in every part, and know the other spellings of fields and of sizes."""
-    for part in parts.values():
+    for title, part in parts.items():
         part["additionalProperties"] = False
-    for field, spellings in spec_parsing.ALIASES.items():
-        title = parts[top]["properties"][field]["$ref"].rpartition("/")[2]
-        properties = parts[title]["properties"]
-        for size in spec_parsing.SIZE_FIELDS:
-            number = properties[size]
-            about = {key: number.pop(key) for key in ("description", "default")}
-            properties[size] = {**about, "anyOf": [number, {"type": "string"}]}
-        properties |= {other: properties[usual] for other, usual in spellings.items()}
+        properties = part["properties"]
+        if title in _WITH_SIZES:
+            for size in struct_reading.SIZE_FIELDS:
+                number = properties[size]
+                about = {key: number.pop(key) for key in ("description", "default")}
+                properties[size] = {**about, "anyOf": [number, {"type": "string"}]}
+            properties |= {other: properties[usual] for other, usual in _WITH_SIZES[title].items()}
 
 
 def main(directory: Path) -> None:

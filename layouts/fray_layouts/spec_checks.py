@@ -16,13 +16,12 @@ from fray_layouts.errors import InvalidInput
 from fray_layouts.key_encoding import ID_DIGEST_DIGITS
 from fray_layouts.path_patterns import check_patterns
 from fray_layouts.spec import EntrypointSpec, EnvironmentSpec, JobSpec, is_gang, port_variable
+from fray_layouts.struct_reading import REDACTED
 
 MAX_PORTS = 16
 """Ports of one job: a host has 10,000 for all of its jobs."""
 MAX_NAME_AND_ID = MAX_JOB_ID - len("--") - ID_DIGEST_DIGITS
 """Characters of a name and an own id together."""
-REDACTED = "..."
-"""Shown instead of what may be a secret: text in a field of an unknown name, and anything in the environment."""
 _SHELL_LINE = re.compile(r"[^/]*[\s|;&<>$`*]")
 """What a program's name does not begin with, unless it is a path: blanks, and what only a shell understands."""
 _SURROGATE = re.compile(r"[\ud800-\udfff]")

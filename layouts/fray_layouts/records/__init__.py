@@ -50,6 +50,7 @@ from fray_layouts.records.machine import (
     CloudRunSettings as CloudRunSettings,
     CommandSettings as CommandSettings,
     MachineRecord as MachineRecord,
+    MachineSettings as MachineSettings,
     PoolScaling as PoolScaling,
     ProvisioningSpec as ProvisioningSpec,
     ScalerRecord as ScalerRecord,

@@ -62,8 +62,8 @@ class CommandSettings(msgspec.Struct, kw_only=True, omit_defaults=True):
     timeout: Interval = 60.0
 
 
-class ProvisioningSpec(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """How the machines of a pool are made, and how many there may be.
+class MachineSettings(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """How the machines of a pool are made, and how many there may be, but for the resources of their hosts.
 
     A machine is what is made and deleted at once: one host, or all hosts of a TPU slice. Each host runs one agent.
 
@@ -76,7 +76,6 @@ class ProvisioningSpec(msgspec.Struct, kw_only=True, omit_defaults=True):
         idle_seconds: without work before a machine is released.
         max_hourly_cost: dollars an hour that all machines of the pool may cost together; None: any amount.
         hourly_cost: dollars an hour of one machine; None: as the price table says.
-        capacity: of each host; None: as the machine type has it.
         labels: of the agents on the machines; jobs may ask for them.
         tpu, cloud_run, command: what that provider needs; only the pool's own may be given.
     """
@@ -90,11 +89,20 @@ class ProvisioningSpec(msgspec.Struct, kw_only=True, omit_defaults=True):
     idle_seconds: Seconds = 300.0
     max_hourly_cost: Number | None = None
     hourly_cost: Number | None = None
-    capacity: Resources | None = None
     labels: dict[str, str] = {}
     tpu: TpuSettings | None = None
     cloud_run: CloudRunSettings | None = None
     command: CommandSettings | None = None
+
+
+class ProvisioningSpec(MachineSettings, kw_only=True, omit_defaults=True):
+    """How the machines of a pool are made, and how many there may be.
+
+    Attributes:
+        capacity: of each host; None: as the machine type has it.
+    """
+
+    capacity: Resources | None = None
 
 
 class MachineRecord(Record, kw_only=True):

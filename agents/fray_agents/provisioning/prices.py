@@ -1,0 +1,72 @@
+"""What machines cost an hour, by the list prices in `prices.json`; a pool's own `hourly_cost` comes before them.
+
+The file has, by family and region, dollars an hour of one chip of a TPU, and of one as spot (null: none is listed); by
+region, dollars an hour of one vCPU and of one GiB of memory of Cloud Run. Its `source` and `read` say whose prices
+these are, and of when.
+"""
+
+from __future__ import annotations
+
+import difflib
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import msgspec
+
+from fray_layouts.records import ProvisioningSpec
+from fray_layouts.topology import get_tpu_topology, tpu_family
+
+_GIB = 2**30
+CLOUD_RUN_CPU, CLOUD_RUN_MEMORY = 1000, 512 * 2**20
+"""What a container of Cloud Run has if its pool does not say: thousandths of a vCPU, and bytes."""
+
+
+def hourly_cost(spec: ProvisioningSpec, zone: str) -> float | None:
+    """Dollars an hour of one machine of the pool in a zone; None if nobody knows."""
+    if spec.hourly_cost is not None:
+        return spec.hourly_cost
+    if spec.provider == "local":
+        return 0.0
+    if spec.provider == "tpu":
+        listed = _prices()["tpu_chip_hour"][tpu_family(spec.machine_type)].get(_region(zone))
+        chip = listed[1 if spec.spot else 0] if listed is not None else None
+        return None if chip is None else chip * get_tpu_topology(spec.machine_type).chip_count
+    if spec.provider == "cloud_run" and (listed := _prices()["cloud_run_hour"].get(zone)) is not None:
+        has = spec.capacity
+        cpu = (has.cpu if has is not None else 0) or CLOUD_RUN_CPU
+        memory = (has.memory if has is not None else 0) or CLOUD_RUN_MEMORY
+        cost: float = listed[0] * cpu / 1000 + listed[1] * memory / _GIB
+        return cost
+    return None
+
+
+def unpriced(spec: ProvisioningSpec) -> list[str]:
+    """The zones of the pool in which nobody knows what a machine costs; [""] where it names none."""
+    return [zone for zone in spec.zones or [""] if hourly_cost(spec, zone) is None]
+
+
+def similar_zone(spec: ProvisioningSpec, zone: str) -> str:
+    """The zone, with the region that has a price and is spelled most alike; "" if none is alike."""
+    prices = _prices()
+    known = prices["tpu_chip_hour"][tpu_family(spec.machine_type)] if spec.provider == "tpu" else {}
+    known = prices["cloud_run_hour"] if spec.provider == "cloud_run" else known
+    region = _region(zone) if spec.provider == "tpu" else zone
+    near = difflib.get_close_matches(region, set(known) - {region}, n=1, cutoff=0.85) if region not in known else []
+    return near[0] + zone.removeprefix(region) if near else ""
+
+
+def price_source() -> str:
+    """Whose prices these are, and of when, for people."""
+    prices = _prices()
+    return f"{prices['source']}; read {prices['read']}"
+
+
+def _region(zone: str) -> str:
+    return zone.rpartition("-")[0]
+
+
+@cache
+def _prices() -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.json.decode(files(__package__).joinpath("prices.json").read_bytes())
+    return found

@@ -1,0 +1,83 @@
+"""Reader of pools as people write them: in `fray.yaml`, as options of `fray pool set`, and in Python.
+
+Every complaint is an `InvalidInput` that names the field as it was written, the value, and what to write instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from fray_layouts.errors import InvalidInput
+from fray_layouts.pool_checks import checked_provisioning
+from fray_layouts.pool_file import FrayFile, HostCapacity, WarmEnvironment, WrittenPool
+from fray_layouts.records import MachineSettings, ProvisioningSpec, Resources
+from fray_layouts.spec_checks import check_name
+from fray_layouts.struct_reading import REDACTED, read_struct, refuse_unknown, with_sizes
+
+_LISTS = ("zones", "environments")
+
+
+class PoolToSet(msgspec.Struct, frozen=True):
+    """A checked pool of a file. environments: None: those that the pool has stay as they are."""
+
+    provisioning: ProvisioningSpec
+    environments: list[WarmEnvironment] | None = None
+
+
+def parse_fray_file(document: object) -> dict[str, PoolToSet]:
+    """The pools of a file, by name. document: what its YAML or JSON holds.
+
+    Raises InvalidInput: the first fault, by its place in the file, such as "pools.tpu.zones".
+    """
+    if not isinstance(document, Mapping):
+        raise InvalidInput("file", REDACTED, 'it must hold "pools:" and below it the name of each pool')
+    unknown = [key for key in document if key not in FrayFile.__struct_fields__]
+    if unknown:
+        raise InvalidInput(str(unknown[0]), REDACTED, 'there is no such field; the only one here is "pools"')
+    pools = document.get("pools")
+    if not isinstance(pools, Mapping) or not pools:
+        raise InvalidInput("pools", pools, "give at least one pool: its name, and below it provider, max and so on")
+    return {name: _named(name, raw) for name, raw in pools.items()}
+
+
+def _named(name: object, raw: object) -> PoolToSet:
+    where = f"pools.{name}"
+    check_name("pools", name)
+    if not isinstance(raw, Mapping):
+        raise InvalidInput(where, raw, "give its fields, at least provider, below its name")
+    try:
+        return parse_pool(raw)
+    except InvalidInput as error:
+        raise InvalidInput(f"{where}.{error.field}", error.value, error.remedy) from None
+
+
+def parse_pool(raw: Mapping[str, Any]) -> PoolToSet:
+    """One pool. Raises InvalidInput: the first fault, by the name of its field."""
+    refuse_unknown(raw, WrittenPool, {})
+    for field in _LISTS:
+        if isinstance(raw.get(field), str | Mapping):
+            raise InvalidInput(field, raw[field], "give a list, also of one: [...]")
+    capacity = raw.get("capacity")
+    sized = {**raw, "capacity": with_sizes("capacity", capacity)} if isinstance(capacity, Mapping) else raw
+    written = read_struct(sized, WrittenPool, "pool")
+    settings = {name: getattr(written, name) for name in MachineSettings.__struct_fields__}
+    spec = ProvisioningSpec(**settings, capacity=host_resources(written.capacity) if written.capacity else None)
+    return PoolToSet(checked_provisioning(spec), written.environments)
+
+
+def host_resources(capacity: HostCapacity) -> Resources:
+    """The capacity as agents publish it. Raises InvalidInput: a host cannot have such a device."""
+    device = capacity.device
+    name, count = "", 0
+    if device is not None and device.kind != "cpu":
+        if device.kind not in ("gpu", "tpu"):
+            raise InvalidInput("capacity.device.kind", device.kind, "the kinds are cpu, gpu and tpu")
+        if not isinstance(device.count, int):
+            raise InvalidInput("capacity.device.count", device.count, "a host has whole ones; jobs may ask for parts")
+        name, count = "-".join(filter(None, (device.kind, device.variant.lower()))), device.count
+    return Resources(
+        cpu=round(capacity.cpu * 1000), memory=capacity.memory, disk=capacity.disk, device=name, device_count=count
+    )

@@ -1,0 +1,115 @@
+"""Reads what a person wrote into a struct: every complaint names the field as written, and what to write instead.
+
+Text under an unknown name is never shown: it may be a secret that was put in the wrong place.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from fray_layouts.bounds import REMEDIES
+from fray_layouts.errors import InvalidInput
+from fray_layouts.units import parse_bytes
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+REDACTED = "..."
+"""Shown instead of what may be a secret: text in a field of an unknown name, and anything in the environment."""
+SIZE_FIELDS = ("memory", "disk")
+"""Resources that people may write as text with a unit."""
+_MAX_COMPARED_CHARACTERS = 64
+"""Characters of an unknown field's name that are compared with those that there are."""
+
+
+def read_struct(raw: Mapping[str, Any], struct: type[S], top: str) -> S:
+    """A struct of a mapping in which no name is unknown. Raises InvalidInput: a field is missing, or its value is odd.
+
+    top: what the whole is called.
+    """
+    try:
+        return msgspec.convert(raw, struct)
+    except msgspec.ValidationError as error:
+        raise _invalid_input(error, raw, top) from None
+
+
+def refuse_unknown(
+    raw: object, struct: type[msgspec.Struct], aliases: Mapping[str, Mapping[str, str]], path: str = ""
+) -> None:
+    """Raise InvalidInput if a mapping, or one inside of it, has a field that the struct does not know.
+
+    aliases: other names of fields that are accepted, by the path of the mapping they are in, and our name.
+    """
+    if isinstance(raw, list):
+        for number, part in enumerate(raw):
+            refuse_unknown(part, struct, aliases, f"{path}[{number}]")
+    if not isinstance(raw, Mapping):
+        return
+    fields = {field.name: field for field in msgspec.structs.fields(struct)}
+    same = aliases.get(path, {})
+    for key, value in raw.items():
+        dotted = f"{path}.{key}" if path else str(key)
+        if key not in fields and key not in same:
+            near = difflib.get_close_matches(str(key)[:_MAX_COMPARED_CHARACTERS], [*fields, *same], n=1)
+            hint = f"did you mean {near[0]}" if near else f"the fields here are {', '.join(fields)}"
+            shown = value if isinstance(value, (int, float)) and path != "environment" else REDACTED
+            raise InvalidInput(dotted, shown, f"there is no such field; {hint}")
+        if part := _nested_struct(fields[same.get(str(key), str(key))].type):
+            refuse_unknown(value, part, aliases, dotted)
+
+
+def _nested_struct(annotation: Any) -> type[msgspec.Struct] | None:
+    """The struct of a field that is one, or a list of one, or may be absent."""
+    if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
+        return annotation
+    return next(filter(None, map(_nested_struct, getattr(annotation, "__args__", ()))), None)
+
+
+def with_sizes(path: str, amounts: Mapping[str, Any]) -> dict[str, Any]:
+    """The same amounts of resources, sizes that are text as bytes. Raises InvalidInput: one is no size."""
+    sizes = {
+        field: parse_bytes(f"{path}.{field}", size)
+        for field in SIZE_FIELDS
+        if isinstance(size := amounts.get(field), str)
+    }
+    return {**amounts, **sizes}
+
+
+_MISSING = re.compile(r"missing required field `(?P<field>[^`]+)`(?: - at `\$\.?(?P<path>[^`]*)`)?")
+_WRONG = re.compile(r"(?P<what>.*?)(?: - at `\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
+
+
+def _invalid_input(error: msgspec.ValidationError, raw: Mapping[str, Any], top: str) -> InvalidInput:
+    text = str(error)
+    if found := _MISSING.search(text):
+        path = ".".join(part for part in (found["path"], found["field"]) if part)
+        return InvalidInput(path, None, "the field is missing and has no default; add it")
+    found = _WRONG.match(text)
+    path = (found["path"] or top) if found else top
+    value: Any = raw
+    for part in re.findall(r"[^.\[\]]+", path):
+        value = value.get(part) if isinstance(value, Mapping) else value
+    if path.startswith("environment"):
+        value = REDACTED
+    return InvalidInput(path, value, _remedy(found["what"] if found else text))
+
+
+_PATTERN = "Expected `str` matching regex "
+_LENGTH = re.compile(r"Expected `str` of length <= (\d+)")
+_BOUND = re.compile(r"Expected `\w+` (<|<=|>|>=) (\S+)")
+_SIDES = {"<": "below", "<=": "of at most", ">": "above", ">=": "of at least"}
+
+
+def _remedy(what: str) -> str:
+    """The remedy for an error of msgspec."""
+    if what.startswith(_PATTERN):
+        return next(words for pattern, words in REMEDIES.items() if what == f"{_PATTERN}{pattern!r}")
+    if found := _LENGTH.fullmatch(what):
+        return f"give at most {found[1]} characters"
+    if found := _BOUND.fullmatch(what):
+        return f"give a number {_SIDES[found[1]]} {float(found[2]):.15g}"
+    return what[0].lower() + what[1:]
