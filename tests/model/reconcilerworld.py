@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from fray_coordinator.protocol import reconciler_lease
+from fray_coordinator.protocol import reconciler_lease, role_lease
 from fray_coordinator.protocol.failure_detection import (
     MAX_GAP_INTERVALS,
     declare_dead,
@@ -23,7 +23,7 @@ from fray_coordinator.protocol.failure_detection import (
     observe,
 )
 from fray_coordinator.protocol.heartbeat import DEATH_INTERVALS
-from fray_coordinator.protocol.reconciler_lease import LEASE_INTERVALS
+from fray_coordinator.protocol.role_lease import LEASE_INTERVALS
 from fray_layouts.records import (
     AgentRecord,
     ClusterSettings,
@@ -201,8 +201,8 @@ class PassWorld:
     def _look(self, w: Watched) -> Step[Watched]:
         eye = w.eye
         gap = eye.looked if self.rules.the_leases_too or eye.looked is None else min(eye.looked, MAX_GAP_INTERVALS)
-        age = reconciler_lease.lease_age(float(eye.age), eye.seen, gap, SETTINGS)
-        free = reconciler_lease.may_take(_record(w), age, SETTINGS)
+        age = role_lease.lease_age(float(eye.age), eye.seen, gap, SETTINGS.pass_interval)
+        free = role_lease.may_take(_record(w), age, SETTINGS.pass_interval)
         phase = "pass" if w.holder == ME else "take" if free else "away"
         now = eye._replace(phase=phase, told=self._told(w), seen=True, looked=0, age=min(int(age), LEASE_INTERVALS))
         return Step("it looks at the lease", w._replace(eye=now))

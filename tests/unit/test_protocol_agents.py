@@ -30,13 +30,10 @@ from fray_coordinator.protocol.heartbeat import (
     with_mail,
 )
 from fray_coordinator.protocol.reconciler_lease import (
-    LEASE_INTERVALS,
     MAX_PROBLEMS,
     after_pass,
     after_run_without_lease,
     inherited_suspects,
-    lease_age,
-    may_take,
 )
 from fray_coordinator.protocol.retention import (
     ENDED_AGENTS_KEPT,
@@ -45,6 +42,7 @@ from fray_coordinator.protocol.retention import (
     removable_agents,
     retention_seconds,
 )
+from fray_coordinator.protocol.role_lease import LEASE_INTERVALS, lease_age, may_take
 from fray_layouts.records import (
     AgentRecord,
     ClusterSettings,
@@ -220,19 +218,19 @@ def test_two_looks_are_never_too_far_apart_for_age_to_grow() -> None:
 
 def test_the_lease_ages_like_a_beat() -> None:
     gap = SETTINGS.pass_interval
-    assert lease_age(5.0, True, gap, SETTINGS) == 5.0 + gap
-    assert lease_age(5.0, True, 2 * gap + 0.1, SETTINGS) == 5.0
-    assert lease_age(5.0, True, None, SETTINGS) == 5.0
-    assert lease_age(5.0, False, gap, SETTINGS) == 0.0
+    assert lease_age(5.0, True, gap, SETTINGS.pass_interval) == 5.0 + gap
+    assert lease_age(5.0, True, 2 * gap + 0.1, SETTINGS.pass_interval) == 5.0
+    assert lease_age(5.0, True, None, SETTINGS.pass_interval) == 5.0
+    assert lease_age(5.0, False, gap, SETTINGS.pass_interval) == 0.0
 
 
 def test_a_lease_is_taken_when_it_is_free_or_has_not_moved() -> None:
     held = ReconcilerRecord(holder="a")
     limit = LEASE_INTERVALS * SETTINGS.pass_interval
-    assert may_take(None, 0.0, SETTINGS)
-    assert may_take(ReconcilerRecord(), 0.0, SETTINGS)
-    assert not may_take(held, limit - 0.1, SETTINGS)
-    assert may_take(held, limit, SETTINGS)
+    assert may_take(None, 0.0, SETTINGS.pass_interval)
+    assert may_take(ReconcilerRecord(), 0.0, SETTINGS.pass_interval)
+    assert not may_take(held, limit - 0.1, SETTINGS.pass_interval)
+    assert may_take(held, limit, SETTINGS.pass_interval)
 
 
 def test_a_successor_inherits_suspects_and_credits_a_holder_that_stands_still() -> None:

@@ -10,7 +10,7 @@ from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, MisplacedRecord, StoreError, is_outage
 from fray_coordinator.fsck.areas import AREAS, TOP_LEVEL, Area, DroppedFile, NameOnly
 from fray_coordinator.protocol.heartbeat import paced_interval, with_bounded_interval
-from fray_coordinator.protocol.reconciler_lease import LEASE_INTERVALS
+from fray_coordinator.protocol.role_lease import LEASE_INTERVALS
 from fray_coordinator.reconcile.reconciler import MAX_LISTED_PER_SECOND
 from fray_coordinator.store.interface import Listed, Object
 from fray_coordinator.store.records import Stored

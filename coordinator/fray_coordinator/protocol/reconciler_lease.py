@@ -5,10 +5,9 @@
 **Unsafe sequence.** The holder dies and its successor begins with empty suspects, and dies too, so that no death is
 ever declared.
 
-**Why this cannot happen.** Suspects live in the lease's record and are inherited; the lease ages like a beat, by
-successful reads at most two intervals apart. Holding it saves requests, it protects nothing: every write of the pass is
-conditional by itself. A record that cannot be read ages like any other and is then replaced: what is lost with it is
-suspects, which are observed again, and hints.
+**Why this cannot happen.** Suspects live in the lease's record and are inherited; the lease ages as `role_lease`
+says. A record that cannot be read ages like any other and is then replaced: what is lost with it is suspects, which
+are observed again, and hints.
 """
 
 from collections import Counter
@@ -17,14 +16,11 @@ from heapq import nlargest, nsmallest
 
 from msgspec.structs import replace
 
-from fray_coordinator.protocol.failure_detection import MAX_GAP_INTERVALS, merge_suspects
+from fray_coordinator.protocol.failure_detection import merge_suspects
 from fray_coordinator.protocol.heartbeat import TRUST_INTERVALS
 from fray_layouts.bounds import MAX_SAFE_INTEGER
-from fray_layouts.records import AgentRecord, ClusterSettings, PoolSummary, ReconcilerRecord, Suspect
+from fray_layouts.records import AgentRecord, PoolSummary, ReconcilerRecord, Suspect
 from fray_layouts.states import AgentState
-
-LEASE_INTERVALS = 3
-"""Pass intervals for which the lease must stand still to be taken: its holder writes once in each, and may be late."""
 
 UNREADABLE_HOLDER = "unreadable"
 """The holder of a lease whose record cannot be read. No agent has this id: one ends in a time."""
@@ -37,25 +33,6 @@ MAX_SUSPECTS = 1000
 
 MAX_POOLS = 1000
 """Pools that the lease's record describes, the largest."""
-
-
-def is_unchanged(before: ReconcilerRecord, now: ReconcilerRecord) -> bool:
-    """Whether the holder has done nothing between two reads; others may have written suspects into its record."""
-    return (before.holder, before.progress) == (now.holder, now.progress)
-
-
-def lease_age(age: float, unchanged: bool, gap: float | None, settings: ClusterSettings) -> float:
-    """Seconds for which the lease has been seen to stand still, after one more successful read of it."""
-    if not unchanged:
-        return 0.0
-    if gap is None or gap > MAX_GAP_INTERVALS * settings.pass_interval:
-        return age
-    return age + gap
-
-
-def may_take(record: ReconcilerRecord | None, age: float, settings: ClusterSettings) -> bool:
-    """Whether the lease is free or has not moved for long enough."""
-    return record is None or not record.holder or age >= LEASE_INTERVALS * settings.pass_interval
 
 
 def is_outdated(holder: AgentRecord) -> bool:

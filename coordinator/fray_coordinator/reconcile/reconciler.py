@@ -17,7 +17,7 @@ from fray_coordinator.concurrency import BackgroundWork
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, StoreError, StoreUnavailable, describe_error, is_outage
 from fray_coordinator.placements.scheduler import PlacementScheduler
-from fray_coordinator.protocol import reconciler_lease
+from fray_coordinator.protocol import reconciler_lease, role_lease
 from fray_coordinator.protocol.failure_detection import MAX_GAP_INTERVALS, merge_suspects
 from fray_coordinator.protocol.heartbeat import paced_interval, with_bounded_interval
 from fray_coordinator.reconcile import reaper
@@ -174,8 +174,8 @@ class Reconciler:
         gap = None if self._looked_at is None else clock.boottime() - self._looked_at
         self.lease = await self._read_lease()
         self._looked_at = clock.boottime()
-        unchanged = bool(before and self.lease and reconciler_lease.is_unchanged(before.record, self.lease.record))
-        self._age = reconciler_lease.lease_age(self._age, unchanged, gap, self.core.settings)
+        unchanged = bool(before and self.lease and role_lease.is_unchanged(before.record, self.lease.record))
+        self._age = role_lease.lease_age(self._age, unchanged, gap, self.core.settings.pass_interval)
 
     async def _read_lease(self) -> Stored[ReconcilerRecord] | None:
         records = self.core.records
@@ -201,7 +201,10 @@ class Reconciler:
 
     async def _take(self) -> bool:
         found = self.lease.record if self.lease else None
-        if not reconciler_lease.may_take(found, self._age, self.core.settings) and not await self._is_outdated():
+        if (
+            not role_lease.may_take(found, self._age, self.core.settings.pass_interval)
+            and not await self._is_outdated()
+        ):
             return False
         suspects: dict[str, Suspect] = {}
         if found is not None:

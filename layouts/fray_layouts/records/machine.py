@@ -115,13 +115,15 @@ class MachineRecord(Record, kw_only=True):
             told to remove it), "gone" (the provider no longer has it).
         provider, machine_type, zone, spot, hosts: as it is made; they do not change with the pool.
         batch: name of the machine that stands for all that are made by one request; its own if it is alone.
+        batch_size: machines of that request; they are asked for once all of them have a record.
         operation: the provider's name of what makes it, or removes it; "" if it has none.
         reason: why it was wanted; later why it goes, for people.
         error: the provider's last error, or what the machine said as it could not start; "" for none.
         hourly_cost: dollars an hour when it was made; None if nobody knows.
-        wanted_at, created_at, up_at, draining_at, ended_at: when it was written as wanted, when the provider had taken
-            the request, when it was up first, when it was told to drain, when it was gone. None: not yet.
-        idle_since: since when none of its agents has work; None while one has.
+        wanted_at, asked_at, created_at, up_at, draining_at, ended_at: when it was written as wanted, when the provider
+            was last about to be asked for it, when that had taken the request, when it was up first, when it was told
+            to drain, when it was gone. None: not yet.
+        idle_since: since when nothing needs it, be it up or on its way; None while something does.
         unseen_since: since when a machine that should be there has no agent that beats; None while all have.
     """
 
@@ -134,11 +136,13 @@ class MachineRecord(Record, kw_only=True):
     spot: bool = False
     hosts: Count = 1
     batch: MaybeId = ""
+    batch_size: Count = 1
     operation: str = ""
     reason: str = ""
     error: str = ""
     hourly_cost: Number | None = None
     wanted_at: Time = 0.0
+    asked_at: Time | None = None
     created_at: Time | None = None
     up_at: Time | None = None
     draining_at: Time | None = None

@@ -1,0 +1,36 @@
+"""What machines cost, by what their records say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from fray_layouts.records import MachineRecord, ProvisioningSpec
+from fray_layouts.states import MachineState
+
+
+def cost_so_far(machine: MachineRecord, now: float) -> float | None:
+    """Dollars from when the provider had taken the request for it until it was gone; None if nobody knows."""
+    if machine.hourly_cost is None:
+        return None
+    if machine.created_at is None:
+        return 0.0
+    ended = machine.ended_at if machine.ended_at is not None else now
+    return max(ended - machine.created_at, 0.0) / 3600.0 * machine.hourly_cost
+
+
+def hourly_cost(machines: Iterable[MachineRecord]) -> float:
+    """Dollars an hour of those that are not gone; intents count as if they were there."""
+    return sum(m.hourly_cost or 0.0 for m in machines if m.state != MachineState.GONE)
+
+
+def affordable(spec: ProvisioningSpec, machines: Iterable[MachineRecord], price: float | None) -> float:
+    """How many more machines of this price may be made; none while a limit is set and the price is not known."""
+    if spec.max_hourly_cost is None:
+        return math.inf
+    if price is None:
+        return 0
+    if price <= 0:
+        return math.inf
+    left = spec.max_hourly_cost - hourly_cost(machines)
+    return max(math.floor(left / price + 1e-9), 0)

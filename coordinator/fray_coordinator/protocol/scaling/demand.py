@@ -1,0 +1,312 @@
+"""Demand: the machines that the work which waits needs, beside what is free or on its way.
+
+**Invariant.** Work for which no machine of the pool would do makes none, and what a host offers is counted once.
+
+**Unsafe sequence.** A job asks for more memory than any machine has; machines come, stay idle, are released, and come
+again, for ever. Or: ten jobs wait, ten machines are on their way, and the next look wants ten more.
+
+**Why this cannot happen.** Work is packed, in its order, into the hosts that live and those on their way, and then
+into machines as they would be made in a zone where they may be; only what fits there makes any. A gang is packed
+whole or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from fray_coordinator.protocol.placements.assignment import needed_parts
+from fray_coordinator.protocol.placements.hosts import HostView, Room, host_view, lacks
+from fray_coordinator.protocol.placements.owners import Owner, Part
+from fray_coordinator.protocol.placements.packing import Preference, pack_hosts, pack_slices
+from fray_coordinator.protocol.scaling.view import SERVING, PoolView, WaitingJob
+from fray_coordinator.protocol.scaling.zones import open_zones, place_of
+from fray_coordinator.protocol.scheduling import HostKind
+from fray_layouts.records import SliceMember
+from fray_layouts.states import AgentState, MachineState
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Machines that are missing. zone: "" of a provider without zones, None if each that would do is avoided.
+
+    together: they are made by one request, or none of them.
+    """
+
+    count: int
+    zone: str | None
+    together: bool = False
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """The machines that work needs: `used`, by name, of those there are or that come; `orders`: what is missing."""
+
+    used: frozenset[str]
+    orders: tuple[Order, ...]
+
+
+def demand(view: PoolView, now: float) -> Demand:
+    """What the waiting work of a pool needs; gangs, reservations and jobs in the order in which they are served."""
+    if view.capacity is None:
+        return _probe(view, now)
+    packing = _Packing(view, now)
+    items: list[tuple[tuple[int, float, str], Owner | list[WaitingJob]]] = []
+    items += [(owner.order, owner) for owner in view.owners if owner.forming]
+    items += [((-jobs[0].priority, jobs[0].submitted_at, jobs[0].id), jobs) for jobs in _kinds(view.jobs)]
+    for _, item in sorted(items, key=lambda found: found[0]):
+        if isinstance(item, Owner):
+            packing.serve_owner(item)
+        else:
+            packing.serve_jobs(item)
+    return Demand(frozenset(packing.used), tuple(packing.orders))
+
+
+def _probe(view: PoolView, now: float) -> Demand:
+    """One machine, by whose agents it is known then what machines of the pool have."""
+    there = [m.name for m in view.machines.values() if m.state in SERVING]
+    if not view.jobs and not any(owner.forming for owner in view.owners):
+        return Demand(frozenset(), ())
+    zones = open_zones(view.spec, view.zones, now)
+    order = Order(1, zones[0] if zones else None, reason="to learn what its machines have")
+    return Demand(frozenset(there[:1]), () if there else (order,))
+
+
+def _kinds(jobs: Iterable[WaitingJob]) -> list[list[WaitingJob]]:
+    """The jobs that want the same of a host, at the place of the first of them."""
+    kinds: dict[object, list[WaitingJob]] = {}
+    for job in sorted(jobs, key=lambda job: (-job.priority, job.submitted_at, job.id)):
+        wants = job.resources
+        place = wants.zone, tuple(sorted(wants.regions)), tuple(sorted(wants.labels.items()))
+        kinds.setdefault((job.shape, place, tuple(wants.device_alternatives)), []).append(job)
+    return list(kinds.values())
+
+
+@dataclass(slots=True)
+class _Packing:
+    """What is left of each host while work is served, one after the other."""
+
+    view: PoolView
+    now: float
+    hosts: list[HostView] = field(default_factory=list)
+    left: dict[str, Room] = field(default_factory=dict)
+    machine_of: dict[str, str] = field(default_factory=dict)
+    used: set[str] = field(default_factory=set)
+    orders: list[Order] = field(default_factory=list)
+    _made: int = 0
+    _hopeless: set[object] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        owners = {owner.id: owner for owner in self.view.owners}
+        by_machine = self.view.agents_by_machine()
+        for agent in sorted(self.view.agents.values(), key=lambda a: (not a.holdings, a.id)):
+            known = self.view.machines.get(agent.machine)
+            seen = agent.id not in self.view.silent or known is not None
+            if agent.state == AgentState.LIVE and seen and (known is None or known.state == MachineState.UP):
+                host = host_view(agent, owners)
+                if host.willing:
+                    room = host.room.less(host.busy)
+                    self._offer(replace(host, busy=Room()), room, agent.machine if known is not None else "")
+        for owner in owners.values():
+            if not owner.forming:
+                self._take_placed(owner)
+        for machine in sorted(self.view.machines.values(), key=lambda m: (m.state, m.name)):
+            if machine.state in SERVING and not (machine.state == MachineState.UP and by_machine.get(machine.name)):
+                for host in self._hosts_of(machine.name, machine.zone):
+                    self._offer(host, host.room, machine.name)
+
+    def _offer(self, host: HostView, room: Room, machine: str) -> None:
+        self.hosts.append(host)
+        self.left[host.agent] = room
+        self.machine_of[host.agent] = machine
+
+    def _take_placed(self, owner: Owner) -> None:
+        for host in self.hosts:
+            for number in owner.bundles_of(host.agent):
+                self._take(host, host.needs(owner.part_of(number).shape))
+
+    def _take(self, host: HostView, need: Room) -> None:
+        self.left[host.agent] = self.left[host.agent].less(need)
+
+    def _hosts_of(self, machine: str, zone: str) -> list[HostView]:
+        """The hosts of a machine that is on its way, or would be made in this zone."""
+        view, spec = self.view, self.view.spec
+        assert view.capacity is not None
+        named, region = place_of(spec.provider, zone)
+        kind = HostKind(preemptible=spec.spot, inbound=spec.provider != "cloud_run")
+        return [
+            HostView(
+                agent=f"{machine}/{number}",
+                host=f"{machine}/{number}",
+                pool=view.pool,
+                capacity=view.capacity,
+                kind=kind,
+                zone=named,
+                region=region,
+                labels=spec.labels,
+                slice=SliceMember(id=machine, type=spec.machine_type or "any", index=number, hosts=view.hosts),
+            )
+            for number in range(view.hosts)
+        ]
+
+    def serve_jobs(self, jobs: Sequence[WaitingJob]) -> None:
+        """Give jobs of one kind what is free, and order machines for the rest."""
+        part = Part(0, 1, jobs[0].shape, jobs[0].resources)
+        waiting = len(jobs)
+        for host in self.hosts:
+            if waiting == 0:
+                return
+            if (need := _need(host, part)) is not None:
+                count = min(_times(self.left[host.agent], need), waiting)
+                self._give(host, need, count)
+                waiting -= count
+        zone, able = self._zone_for([part])
+        if waiting == 0 or not able:
+            return
+        of_one = sum(_times(h.room, need) for h in self._hosts_of("new", zone or "") if (need := _need(h, part)))
+        if of_one == 0:
+            return
+        count = -(-waiting // of_one)
+        self.orders.append(Order(count, zone, reason=f"{waiting} waiting jobs have no room"))
+        for host in self._add(min(count, self.view.spec.max), zone or ""):
+            if (need := _need(host, part)) is not None:
+                given = min(_times(self.left[host.agent], need), waiting)
+                self._give(host, need, given)
+                waiting -= given
+
+    def _give(self, host: HostView, need: Room, count: int) -> None:
+        for _ in range(count):
+            self._take(host, need)
+        if count and self.machine_of[host.agent]:
+            self.used.add(self.machine_of[host.agent])
+
+    def _zone_for(self, parts: Sequence[Part]) -> tuple[str | None, bool]:
+        """The first zone that may be asked and would do, None if all that would are avoided; whether any would."""
+        able = [
+            zone
+            for zone in self.view.spec.zones or [""]
+            if all(_need(self._hosts_of("new", zone)[0], part) is not None for part in parts)
+        ]
+        may = set(open_zones(self.view.spec, self.view.zones, self.now))
+        return next((zone for zone in able if zone in may), None), bool(able)
+
+    def _add(self, count: int, zone: str) -> list[HostView]:
+        """Hosts of machines that are ordered; what comes later in the order finds what is left of them."""
+        added: list[HostView] = []
+        for _ in range(count):
+            added += self._hosts_of(f"new-{self._made}", zone)
+            self._made += 1
+        for host in added:
+            self._offer(host, host.room, "")
+        return added
+
+    def serve_owner(self, owner: Owner) -> None:
+        """Give a gang or a reservation all that it needs to form, with the fewest machines more; or nothing."""
+        parts = needed_parts(owner)
+        kind = tuple((p.count, p.shape, p.slices, p.spread, repr(p.resources)) for p in parts), owner.same
+        if kind in self._hopeless:
+            return
+        if (given := self._pack_anywhere(owner, parts, [])) is not None:
+            self._take_all(given)
+            return
+        zone, able = self._zone_for(parts)
+        found = self._fewest(owner, parts, zone or (self.view.spec.zones or [""])[0]) if able else None
+        if found is None:
+            self._hopeless.add(kind)
+            return
+        count, given = found
+        together = any(part.slices > 1 for part in parts) and count > 1
+        self.orders.append(Order(count, zone, together, f"{owner.kind} {owner.id} waits for hosts"))
+        self._add(count, zone or "")
+        self._take_all(given)
+
+    def _fewest(self, owner: Owner, parts: Sequence[Part], zone: str) -> tuple[int, list[tuple[HostView, Room]]] | None:
+        """The fewest machines more in the zone with which it forms, at most `max` of the pool."""
+        low, high, best = 0, 1, None
+        most = self.view.spec.max
+        while best is None and low < most:
+            high = min(high, most)
+            given = self._pack_anywhere(owner, parts, self._fresh(high, zone))
+            if given is None:
+                low, high = high, 2 * high
+            else:
+                best = high, given
+        while best is not None and best[0] - low > 1:
+            middle = (low + best[0]) // 2
+            given = self._pack_anywhere(owner, parts, self._fresh(middle, zone))
+            if given is None:
+                low = middle
+            else:
+                best = middle, given
+        return best
+
+    def _fresh(self, count: int, zone: str) -> list[HostView]:
+        return [h for n in range(count) for h in self._hosts_of(f"new-{self._made + n}", zone)]
+
+    def _take_all(self, given: Sequence[tuple[HostView, Room]]) -> None:
+        for host, need in given:
+            self._give(host, need, 1)
+
+    def _pack_anywhere(
+        self, owner: Owner, parts: Sequence[Part], more: Sequence[HostView]
+    ) -> list[tuple[HostView, Room]] | None:
+        hosts = [*self.hosts, *more]
+        places = sorted({host.place(owner.same) for host in hosts} - {""}) if owner.same else [""]
+        for place in places:
+            here = [host for host in hosts if not place or host.place(owner.same) == place]
+            if (given := self._pack(owner, parts, here)) is not None:
+                return given
+        return None
+
+    def _pack(
+        self, owner: Owner, parts: Sequence[Part], hosts: Sequence[HostView]
+    ) -> list[tuple[HostView, Room]] | None:
+        left = {host.agent: self.left.get(host.agent, host.room) for host in hosts}
+        refused = set(owner.placement.refused)
+        has = {member.agent for member in owner.placement.members}
+        given: list[tuple[HostView, Room]] = []
+
+        def preference(host: HostView) -> Preference:
+            return False, not self.machine_of.get(host.agent, "new"), host.agent not in has
+
+        for part in sorted(parts, key=lambda p: (-p.slices, -p.shape.device_count, -p.shape.cpu)):
+            found = _pack_part(part, [h for h in hosts if h.agent not in refused], left, preference)
+            if found is None:
+                return None
+            for host, need in found:
+                left[host.agent] = left[host.agent].less(need)
+            given += found
+        return given
+
+
+def _pack_part(
+    part: Part,
+    hosts: Sequence[HostView],
+    left: Mapping[str, Room],
+    preference: Callable[[HostView], Preference],
+) -> list[tuple[HostView, Room]] | None:
+    for shape in part.variants():
+        able = [host for host in hosts if not lacks(host, part, shape)]
+        wanted = replace(part, shape=shape)
+        pack = (pack_slices if part.slices else pack_hosts)(wanted, able, lambda host: left[host.agent], preference)
+        if pack is not None:
+            return [(host, host.needs(shape)) for host, numbers in pack.bundles for _ in numbers]
+    return None
+
+
+def _need(host: HostView, part: Part) -> Room | None:
+    """What one bundle takes of the host; None if it can never have one."""
+    for shape in part.variants():
+        if not lacks(host, part, shape):
+            return host.needs(shape)
+    return None
+
+
+def _times(left: Room, need: Room) -> int:
+    """How often `need` fits."""
+    pairs = (left.cpu, need.cpu), (left.memory, need.memory), (left.disk, need.disk), (left.devices, need.devices)
+    fits = [have // want for have, want in pairs if want > 0]
+    if any(have < 0 for have, _ in pairs):
+        return 0
+    return max(min(fits, default=10**6), 0)

@@ -1,0 +1,178 @@
+"""Planning: which machines a pool should have more, and which it lets go.
+
+**Invariant.** No request is made while the pool's records are more than `max` or cost more than `max_hourly_cost`; no
+machine goes on which something runs, is promised a place, or waits for it.
+
+**Unsafe sequence.** Two scalers count three machines of at most four, and each wants one more: five are made. Or: a
+machine is idle, a job is claimed on it, and it is deleted with the job.
+
+**Why this cannot happen.** Who wants machines writes their records, then lists the records, and asks only for what is
+within bounds (`confirmed`). Of all machines that are there at once, whoever asked for the one written last had listed
+after that, and so counted all others. And an idle machine is drained first: it goes when its agents have left, which
+they do when they hold nothing. What is needed again and again stays, because it must be idle without a break.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from fray_coordinator.protocol.scaling.costs import affordable, hourly_cost
+from fray_coordinator.protocol.scaling.demand import Order, demand
+from fray_coordinator.protocol.scaling.machines import abandoned
+from fray_coordinator.protocol.scaling.view import COMING, SERVING, PoolView
+from fray_coordinator.protocol.scaling.zones import open_zones
+from fray_layouts.records import MachineRecord, PoolScaling, ProvisioningSpec
+from fray_layouts.states import AgentState, MachineState
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a pool should have.
+
+    Attributes:
+        changed: records to write, by name.
+        orders: machines to want, each in a zone.
+        scaling: the pool for the scaler's record.
+    """
+
+    changed: Mapping[str, MachineRecord]
+    orders: tuple[Order, ...]
+    scaling: PoolScaling
+
+
+def plan(view: PoolView, now: float) -> Plan:
+    """What to want and what to let go, by a view whose machines are as `observe` left them."""
+    needs = demand(view, now)
+    busy = _busy(view)
+    serving = [machine for machine in view.machines.values() if machine.state in SERVING]
+    needed = needs.used | busy
+    orders = list(needs.orders)
+    short = view.spec.min - len(serving) - sum(order.count for order in orders)
+    if short > 0:
+        zones = open_zones(view.spec, view.zones, now)
+        orders.append(Order(short, zones[0] if zones else None, reason=f"at least {view.spec.min} are to be there"))
+    granted, limit = _within_bounds(view, orders)
+    changed = _released(view, serving, needed, now)
+    asked = len(needed & {m.name for m in serving}) + sum(order.count for order in orders)
+    scaling = PoolScaling(
+        wanted=max(asked, view.spec.min),
+        machines=len(view.machines),
+        hourly_cost=hourly_cost(view.machines.values()),
+        limit=limit,
+        zones=dict(view.zones),
+    )
+    return Plan(changed, tuple(granted), scaling)
+
+
+def _within_bounds(view: PoolView, orders: Iterable[Order]) -> tuple[list[Order], str]:
+    """As much of the orders as may be made, and what keeps the pool from more; requests for several are not cut."""
+    room, spent = view.spec.max - len(view.machines), list(view.machines.values())
+    granted: list[Order] = []
+    limit = ""
+    for order in orders:
+        if order.zone is None:
+            limit = limit or "zones"
+            continue
+        price = view.prices.get(order.zone)
+        may = affordable(view.spec, spent, price)
+        count = int(min(order.count, max(room, 0), may))
+        if count < order.count:
+            limit = "max" if max(room, 0) <= may else "cost"
+            count = 0 if order.together else count
+        if count > 0:
+            granted.append(Order(count, order.zone, order.together, order.reason))
+            room -= count
+            spent += [MachineRecord(pool=view.pool, name="new", hourly_cost=price)] * count
+    return granted, limit
+
+
+def wanted(view: PoolView, order: Order, names: Sequence[str], now: float) -> list[MachineRecord]:
+    """The intents of an order, one a name; those of a request for several name the first as their batch."""
+    spec, zone = view.spec, order.zone or ""
+    return [
+        MachineRecord(
+            pool=view.pool,
+            name=name,
+            provider=spec.provider,
+            machine_type=spec.machine_type,
+            zone=zone,
+            spot=spec.spot,
+            hosts=view.hosts,
+            batch=names[0] if order.together else name,
+            batch_size=len(names) if order.together else 1,
+            reason=order.reason,
+            hourly_cost=view.prices.get(zone),
+            wanted_at=now,
+        )
+        for name in names
+    ]
+
+
+def confirmed(view: PoolView, now: float) -> dict[str, MachineRecord]:
+    """The intents that go again, because there are too many records; of a view listed after they were written.
+
+    The youngest go first, requests for several as a whole.
+    """
+    there = {name: m for name, m in view.machines.items() if m.state != MachineState.GONE}
+    given_up: dict[str, MachineRecord] = {}
+    intents = [m for m in there.values() if m.state == MachineState.WANTED]
+    for machine in sorted(intents, key=lambda m: (m.batch or m.name, m.name), reverse=True):
+        if not _exceeds(view.spec, there.values()):
+            break
+        batch = machine.batch or machine.name
+        for member in [m for m in there.values() if (m.batch or m.name) == batch]:
+            if member.state == MachineState.WANTED:
+                given_up[member.name] = abandoned(member, "the pool has as many as it may", now)
+                del there[member.name]
+    return given_up
+
+
+def _exceeds(spec: ProvisioningSpec, machines: Iterable[MachineRecord]) -> bool:
+    there = list(machines)
+    limit = math.inf if spec.max_hourly_cost is None else spec.max_hourly_cost + 1e-9
+    return len(there) > spec.max or hourly_cost(there) > limit
+
+
+def _busy(view: PoolView) -> frozenset[str]:
+    """The machines on which something runs or is held, or that a placement names."""
+    placed = {member.agent for owner in view.owners for member in owner.placement.members}
+    return frozenset(
+        agent.machine
+        for agent in view.agents.values()
+        if agent.machine and agent.state == AgentState.LIVE and (agent.holdings or agent.id in placed)
+    )
+
+
+def _released(
+    view: PoolView, serving: Sequence[MachineRecord], needed: frozenset[str], now: float
+) -> dict[str, MachineRecord]:
+    """The records of machines that go, and of those that began or ceased to be idle."""
+    changed: dict[str, MachineRecord] = {}
+    for machine in serving:
+        since = None if machine.name in needed else machine.idle_since if machine.idle_since is not None else now
+        if since != machine.idle_since:
+            changed[machine.name] = replace(machine, idle_since=since)
+    current = [changed.get(machine.name, machine) for machine in serving]
+    kept, surplus = len(serving), len(serving) - view.spec.max
+    for machine in sorted(current, key=lambda m: _release_order(m, current, needed)):
+        idle = machine.idle_since is not None and now - machine.idle_since >= view.spec.idle_seconds
+        over = surplus > len(serving) - kept
+        if over or (idle and kept > view.spec.min):
+            reason = "the pool has more than it may" if over else f"idle for {view.spec.idle_seconds:g} s"
+            changed[machine.name] = abandoned(machine, reason, now)
+            kept -= 1
+    return changed
+
+
+def _release_order(
+    machine: MachineRecord, all_of_them: Sequence[MachineRecord], needed: frozenset[str]
+) -> tuple[object, ...]:
+    """Idle before needed, on their way before up, those of requests that go whole, costly ones, young ones."""
+    mates = [m for m in all_of_them if m.batch and m.batch == machine.batch]
+    whole = all(mate.name not in needed for mate in mates)
+    on_its_way = machine.state in COMING
+    return machine.name in needed, not on_its_way, not whole, -(machine.hourly_cost or 0.0), -machine.wanted_at

@@ -1,0 +1,74 @@
+"""A pool as one look of the scaler sees it: what its rules decide upon."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fray_coordinator.protocol.placements.owners import Owner
+from fray_coordinator.protocol.scaling.listed import ListedMachine
+from fray_layouts.index_keys import Shape
+from fray_layouts.records import AgentRecord, MachineRecord, ProvisioningSpec, Resources, ZoneAnswer
+from fray_layouts.spec import ResourceSpec
+from fray_layouts.states import AgentState, MachineState
+
+COMING = frozenset({MachineState.WANTED, MachineState.CREATING})
+"""States of machines that are on their way."""
+SERVING = COMING | {MachineState.UP}
+"""States of machines that take work, or will."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingJob:
+    """A job that waits to be claimed and is no gang, by its record."""
+
+    id: str
+    priority: int
+    submitted_at: float
+    shape: Shape
+    resources: ResourceSpec
+
+
+@dataclass(frozen=True, slots=True)
+class PoolView:
+    """A pool whose machines are made for it.
+
+    Attributes:
+        machines: by name, those that are not gone, read after `listed` was.
+        listed: what the provider has, in every zone; None: it did not answer, and nothing may be concluded.
+        agents: by id, those of the pool whose records there are, dead and left ones too.
+        silent: ids of live agents that owe heartbeats.
+        owners: of placements in the pool that have not ended, whatever they do.
+        jobs: that wait there.
+        zones: answers, as the last look left them.
+        hosts: of each machine.
+        capacity: of each host; None: nobody knows yet.
+        prices: dollars an hour of one machine by zone; None or absent: nobody knows.
+        looked_at: when the last look ended, whoever had it; 0 if there was none.
+    """
+
+    pool: str
+    spec: ProvisioningSpec
+    machines: Mapping[str, MachineRecord] = field(default_factory=dict)
+    listed: Sequence[ListedMachine] | None = ()
+    agents: Mapping[str, AgentRecord] = field(default_factory=dict)
+    silent: Collection[str] = ()
+    owners: Sequence[Owner] = ()
+    jobs: Sequence[WaitingJob] = ()
+    zones: Mapping[str, ZoneAnswer] = field(default_factory=dict)
+    hosts: int = 1
+    capacity: Resources | None = None
+    prices: Mapping[str, float | None] = field(default_factory=dict)
+    looked_at: float = 0.0
+
+    def agents_by_machine(self) -> dict[str, list[AgentRecord]]:
+        """The agents of each machine, by its name."""
+        found: dict[str, list[AgentRecord]] = {}
+        for agent in self.agents.values():
+            if agent.machine:
+                found.setdefault(agent.machine, []).append(agent)
+        return found
+
+    def beating(self, agents: Iterable[AgentRecord]) -> list[AgentRecord]:
+        """Those that live and do not owe a heartbeat."""
+        return [agent for agent in agents if agent.state == AgentState.LIVE and agent.id not in self.silent]
