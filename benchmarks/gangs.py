@@ -21,6 +21,8 @@ from fray import Entrypoint, JobRequest, ResourceConfig, StorageCluster
 
 BUNDLES = 4
 PATIENCE = 120.0
+CALM = 2.0
+"""Seconds for which all run, on either side, until one is killed: both prepare processes after a start."""
 
 
 @contextlib.contextmanager
@@ -61,6 +63,7 @@ def forms_and_recovers(cluster: StorageCluster, folder: Path) -> tuple[float, fl
     begun = time.monotonic()
     gang = cluster.launch(request)
     formed, pids = wait_for_all(folder, begun, {})
+    time.sleep(CALM)
     begun = time.monotonic()
     os.kill(pids[BUNDLES - 1], signal.SIGKILL)
     recovered, _ = wait_for_all(folder, begun, pids)

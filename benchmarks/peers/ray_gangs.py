@@ -19,6 +19,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 BUNDLES = 4
+CALM = 2.0
 
 
 @ray.remote(num_cpus=1)
@@ -57,6 +58,7 @@ def forms_and_recovers() -> dict[str, float]:
     members, pids = started(group)
     formed = time.monotonic() - begun
 
+    time.sleep(CALM)
     runs = [member.run.remote() for member in members]
     begun = time.monotonic()
     os.kill(pids[-1], signal.SIGKILL)

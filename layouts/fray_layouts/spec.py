@@ -201,6 +201,7 @@ class GangSpec(SpecPart, kw_only=True):
         count: how many.
         slices: whole TPU slices that they are, a bundle a host; 0: they are none.
         spread: each is on an agent of its own.
+        same: "zone" or "region": all are in one; "" for anywhere.
         actor, packages, image: what the jobs in them ask of a host besides resources, as in the keys of index entries.
     """
 
@@ -208,6 +209,7 @@ class GangSpec(SpecPart, kw_only=True):
     count: Annotated[int, Meta(ge=1, le=10**6)] = 1
     slices: Count = 0
     spread: bool = False
+    same: Annotated[str, Meta(pattern=SAME_PATTERN)] = ""
     actor: bool = False
     packages: bool = False
     image: bool = False

@@ -106,6 +106,27 @@ async def test_a_member_that_answers_once_and_is_gone_then_is_what_has_died(clus
     assert (job.status, job.failures, job.agent_deaths) == ("gathering", 0, 1)
 
 
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_a_failure_is_counted_though_exits_of_replicas_that_it_stopped_are_stored_first(
+    cluster: Cluster, tmp_path: Path, leaves: bool
+) -> None:
+    stage = await stage_of(cluster, tmp_path, {"a": [0, 1]}, max_retries_failure=1)
+
+    async def slow() -> None:
+        await asyncio.sleep(5)
+
+    for way in cluster.ways:
+        way.before["put", WorkKeys.exit("g-1", 1, 0)] = slow
+    await stage.run("a")
+    stage.tasks[0].ends("exited")
+    await asyncio.sleep(1)
+    assert await stage.core.store.get(WorkKeys.exit("g-1", 1, 1)) is not None
+    if leaves:
+        await stage.runners["a"].leave(stage.held["a"], 3.0)
+    job = await stage.over("a")
+    assert (job.status, job.failures, job.preemptions) == ("gathering", 1, 0)
+
+
 async def test_a_member_that_is_silent_for_too_long_is_lost_though_nobody_has_declared_it_dead(
     cluster: Cluster, tmp_path: Path
 ) -> None:

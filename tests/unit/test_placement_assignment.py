@@ -325,6 +325,26 @@ def test_all_in_one_zone_or_region_and_never_where_none_is_told() -> None:
     assert assign([host("a"), host("b")], [gang("g", (1, 1), same="zone")])["g"].members == ()
 
 
+@pytest.mark.parametrize("both", ["", "zone", "region"])
+def test_the_gangs_of_a_group_are_each_where_they_ask_to_be(both: str) -> None:
+    """The group takes what all of it needs, and its gangs never find their bundles in several zones."""
+    hosts = [
+        host("a", zone="x", region="r"),
+        host("b", zone="y", region="r"),
+        host("c", zone="y", region="r"),
+        host("d", zone="z", region="s"),
+        host("e", zone="z", region="s"),
+    ]
+    bound = [
+        ReservedPart(gang=GangSpec(resources=ResourceSpec(cpu=1), count=2, same="zone"), job=name) for name in "gh"
+    ]
+    record = ReservationRecord(id="o", kind="group", parts=bound, low=4, same=both)
+    given = agents_of(assign(hosts, [owner_of_reservation(record)])["o"])
+    assert given == ([] if both else ["b", "c", "d", "e"])
+    alone = replace(owner_of_reservation(record), low=2)
+    assert agents_of(assign(hosts, [alone])["o"]) == ["b", "c"]
+
+
 def test_pools_are_apart() -> None:
     owner = replace(gang("g", (1,)), pool="~r")
     hosts = [host("a"), host("b", pool="~r")]

@@ -174,6 +174,16 @@ def test_a_slice_stands_as_a_whole() -> None:
     assert [(part.count, part.slices) for part in broken[2].parts] == [(2, 1)]
 
 
+@pytest.mark.parametrize("how", [{"spread": True}, {"same": "zone"}])
+def test_the_bundles_of_a_gang_that_must_be_placed_together_are_given_anew_together(how: dict[str, Any]) -> None:
+    held = placed(reservation(GangSpec(count=2, **how), GangSpec(count=1), low=3), a=[0], b=[1], c=[2])
+    found = units(held, "a c")
+    assert forming(found) == {0}
+    assert [(part.count, part.same, part.spread) for part in found[0].parts] == [
+        (2, how.get("same", ""), how.get("spread", False))
+    ]
+
+
 def test_the_bundles_of_a_job_that_has_ended_are_free_for_others() -> None:
     held = placed(group("x", "y"), a=[0], b=[1])
     found = units(held, "a b", done="x")

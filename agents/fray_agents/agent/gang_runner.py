@@ -25,6 +25,7 @@ from fray_coordinator.jobs.gang_exits import store_exit
 from fray_coordinator.jobs.gang_peers import AskPeer, GangPeers
 from fray_coordinator.protocol.commit import AttemptEnd
 from fray_coordinator.protocol.placements.gang_end import is_own_failure, runs_gang
+from fray_coordinator.protocol.stopping import holders_of
 from fray_coordinator.store.records import Stored
 from fray_layouts.records import JobRecord, ReplicaExit
 from fray_layouts.states import ExitKind, HoldingPhase
@@ -75,12 +76,13 @@ class GangRunner:
     async def leave(self, held: HeldPlacement, grace: float) -> None:
         """Have the agent leave a gang that runs: the attempt ends as preempted, and only then do its replicas.
 
-        They would break the connections of the others, whose failures would then be counted instead.
+        They would break the connections of the others, whose failures would then be counted instead. Where there are no
+        others they just end, as a single job does: one may have failed whose exit is not written yet.
 
         grace: seconds between SIGTERM and SIGKILL of the replicas.
         """
         known = cast("Stored[JobRecord]", held.record)
-        if not held.abandoned:
+        if not held.abandoned and holders_of(known.record) != [self.member.id]:
             try:
                 async with asyncio.timeout(LEAVING_PATIENCE):
                     await leave_gang(self._core, known, self.member.id)
@@ -116,6 +118,8 @@ class GangRunner:
         held, job = attempt.held, attempt.job.record
         left = self._exit_of(bundle, end)
         if left.exit.kind != ExitKind.SUCCESS:
+            if attempt.cause is None:
+                attempt.cause = bundle.replica
             for other in held.bundles:
                 if other is not bundle:
                     other.ask_to_stop(job.spec.grace, ExitKind.STOPPED)
@@ -130,7 +134,7 @@ class GangRunner:
             network = self.member.record.network
             peers = GangPeers(self._core, attempt.job, self.member.id, network, self.ask)
             await until_written(self.member, job.id, peers.settle)
-        if stored.exit.kind != ExitKind.SUCCESS or len(attempt.exits) == len(held.bundles):
+        if bundle.replica == attempt.cause or len(attempt.exits) == len(held.bundles):
             own = list(attempt.exits.values())
             await until_written(self.member, job.id, lambda: end_member(self._core, attempt.job, self.member.id, own))
             self.tell_pass()
@@ -163,11 +167,17 @@ class GangRunner:
 
 @dataclass(slots=True)
 class _GangAttempt:
-    """One attempt of a gang, as one of its members runs it. exits: those of the own replicas that are stored."""
+    """One attempt of a gang, as one of its members runs it.
+
+    Attributes:
+        exits: those of the own replicas that are stored.
+        cause: the first of them that did not end well: those that are stopped for it may be stored before it is.
+    """
 
     held: HeldPlacement
     job: Stored[JobRecord]
     exits: dict[int, ReplicaExit] = field(default_factory=dict)
+    cause: int | None = None
 
     def is_over(self, agent: str) -> bool:
         """Whether the record, as last read, runs this attempt no longer."""

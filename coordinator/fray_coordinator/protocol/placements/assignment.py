@@ -12,7 +12,7 @@ as long as it can still come about, and is exchanged for what is free at once no
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from fray_coordinator.protocol.placements.hosts import NEVER, HostView, Room, lacks
@@ -129,14 +129,18 @@ class _Ledger:
 
     def _choose(self, owner: Owner) -> Pack | None:
         """The hosts for all that the owner needs, those that are free soonest; None if there are too few."""
-        packs = [(pack.wait, place, pack) for place in self._places(owner) if (pack := self._pack(owner, place))]
+        packs = [
+            (pack.wait, place, pack)
+            for place in self._places(owner.pool, owner.same)
+            if (pack := self._pack(owner, place))
+        ]
         return min(packs, key=lambda found: found[:2])[2] if packs else None
 
-    def _places(self, owner: Owner) -> list[str]:
+    def _places(self, pool: str, same: str) -> list[str]:
         """The zones or regions to try one by one; "" where any will do."""
-        if not owner.same:
+        if not same:
             return [""]
-        return sorted({host.place(owner.same) for host in self._pools.get(owner.pool, ())} - {""})
+        return sorted({host.place(same) for host in self._pools.get(pool, ())} - {""})
 
     def _pack(self, owner: Owner, place: str) -> Pack | None:
         """The largest bundles first; those of one part all on one variant of its device."""
@@ -153,6 +157,16 @@ class _Ledger:
         return whole
 
     def _pack_part(self, owner: Owner, part: Part, place: str, taken: dict[str, Room]) -> Pack | None:
+        """The bundles of a part, in the owner's `place` and in one of the part's own if it asks for that."""
+        places = [place] if part.same == owner.same else self._places(owner.pool, part.same)
+        packs = [
+            (pack.wait, own, pack)
+            for own in places
+            if (pack := self._pack_part_in(owner, part, {owner.same: place, part.same: own}, taken)) is not None
+        ]
+        return min(packs, key=lambda found: found[:2])[2] if packs else None
+
+    def _pack_part_in(self, owner: Owner, part: Part, places: Mapping[str, str], taken: dict[str, Room]) -> Pack | None:
         refused, avoided = set(owner.placement.refused), set(owner.avoid_hosts)
         has = {member.agent for member in owner.placement.members}
 
@@ -164,14 +178,19 @@ class _Ledger:
             others = self._wishes.get((host.pool, host.agent), set()) - {owner.id}
             return host.host in avoided, bool(others), host.agent not in has
 
-        asked = *self._kind(owner.pool, part, part.shape), place, part.spread, part.slices and part.count // part.slices
+        asked = (
+            *self._kind(owner.pool, part, part.shape),
+            *places.items(),
+            part.spread,
+            part.slices and part.count // part.slices,
+        )
         asked += tuple(part.resources.device_alternatives)
         if part.count >= self._hopeless.get(asked, part.count + 1):
             return None
         options: list[tuple[float, int, Pack]] = []
         for rank, shape in enumerate(part.variants()):
             able = (host for host in self._able_hosts(owner.pool, part, shape) if host.agent not in refused)
-            here = (host for host in able if not place or host.place(owner.same) == place)
+            here = (host for host in able if all(host.place(same) == place for same, place in places.items()))
             pack = (pack_slices if part.slices else pack_hosts)(part, here, left, preference)
             if pack is not None:
                 options.append((pack.wait, rank, pack))

@@ -36,6 +36,7 @@ def bundles_of_job(spec: JobSpec, job: str) -> ReservedPart:
             count=spec.replicas,
             slices=spec.slices if spec.replicas > spec.slices else 0,  # a slice of one host is any host that has it
             spread=spec.spread,
+            same=spec.same,
             actor=spec.actor,
             packages=needs_environment(spec.environment),
             image=bool(spec.environment.docker_image),

@@ -37,6 +37,7 @@ class Part:
         resources: as they were asked for, with alternatives of the device and where the host must be.
         slices: whole slices that the bundles are, one a host; 0: none.
         spread: each is on an agent of its own.
+        same: "zone" or "region": all of them are in one, wherever the owner's others are; "" for anywhere.
         job: of a launch group, the job that they are bound to; "" for any.
     """
 
@@ -46,6 +47,7 @@ class Part:
     resources: ResourceSpec
     slices: int = 0
     spread: bool = False
+    same: str = ""
     job: str = ""
 
     @property
@@ -177,4 +179,4 @@ def entry_of_owner(owner: Owner) -> PlacementKey:
 
 def _part(first: int, gang: GangSpec, job: str) -> Part:
     shape = shape_of_resources(gang.resources, gang.actor, gang.packages, gang.image)
-    return Part(first, gang.count, shape, gang.resources, gang.slices, gang.spread, job)
+    return Part(first, gang.count, shape, gang.resources, gang.slices, gang.spread, gang.same, job)

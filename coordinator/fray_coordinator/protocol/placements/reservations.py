@@ -124,11 +124,11 @@ def units_of(
 ) -> list[Owner]:
     """The parts of a held reservation that stand alone, each as an owner that is `forming` unless it is fixed.
 
-    A slice stands alone, and so does each bundle that is none; the bundles of a `spread` part stand together. A whole
-    one is fixed below `low`, and where one of its agents runs a job of the reservation. Another may be given members
-    and keeps those that it has if it can; above `low` it loses them to owners that are earlier, and is the last to be
-    given any. The part of a job that has ended is left out. The bundles of each are numbered from 0; `with_members`
-    puts them together again.
+    A slice stands alone, and so does each bundle that is none; the bundles of a part that is `spread`, or has all of
+    them in one zone or region, stand together. A whole one is fixed below `low`, and where one of its agents runs a job
+    of the reservation. Another may be given members and keeps those that it has if it can; above `low` it loses them to
+    owners that are earlier, and is the last to be given any. The part of a job that has ended is left out. The bundles
+    of each are numbered from 0; `with_members` puts them together again.
 
     Args:
         live: agents that may have bundles; what others had is lost.
@@ -168,7 +168,7 @@ def _units_of_part(part: Part) -> list[Part]:
     if part.slices:
         size, slices = part.count // part.slices, 1
     else:
-        size, slices = part.count if part.spread else 1, 0
+        size, slices = part.count if part.spread or part.same else 1, 0
     return [
         with_changes(part, first=first, count=size, slices=slices)
         for first in range(part.first, part.bundles.stop, size)
