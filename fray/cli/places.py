@@ -25,10 +25,11 @@ def parse_place(
     for option, value in (("--zone", zone), ("--region", region)):
         if value:
             check_name(option, value)
-    return HostPlace(zone, region, dict(_parse_label(text) for text in label), _parse_slice(tpu, slice_name, worker))
+    return HostPlace(zone, region, dict(parse_label(text) for text in label), _parse_slice(tpu, slice_name, worker))
 
 
-def _parse_label(text: str) -> tuple[str, str]:
+def parse_label(text: str) -> tuple[str, str]:
+    """The name and the value of a label. Raises InvalidInput: it is none."""
     name, equals, value = text.partition("=")
     if not name or not equals:
         raise InvalidInput("--label", text, "give name=value, such as disk=ssd")

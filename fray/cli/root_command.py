@@ -10,6 +10,7 @@ from fray.cli.app import DEBUG_KEY
 from fray_layouts.errors import FrayError
 
 _COMMANDS = {
+    "up": "Make a cluster, with the pools of a file.",
     "run": "Submit a command and follow it to its end.",
     "submit": "Submit jobs from a JSON or YAML file.",
     "ps": "List jobs that wait or run.",
@@ -21,6 +22,8 @@ _COMMANDS = {
     "retry": "Submit jobs that have ended once more.",
     "agent": "Make this machine run jobs.",
     "agents": "List the agents.",
+    "pool": "Say what machines the pools may have.",
+    "machines": "List the machines that were made for pools.",
     "reserve": "Hold hosts for the jobs of a namespace.",
     "reservations": "List, renew and release reservations.",
     "env": "List, build and remove this host's environments.",
@@ -41,10 +44,11 @@ _ELSEWHERE = {
     **dict.fromkeys(("launch", "exec", "start", "job"), "run"),
     **dict.fromkeys(("cancel", "kill", "rm", "delete"), "stop"),
     **dict.fromkeys(("describe", "show", "get", "inspect"), "status"),
-    **dict.fromkeys(("worker", "join", "up"), "agent"),
-    **dict.fromkeys(("nodes", "workers", "machines"), "agents"),
+    **dict.fromkeys(("worker", "join"), "agent"),
+    **dict.fromkeys(("nodes", "workers"), "agents"),
     **dict.fromkeys(("down", "leave"), "drain"),
     **dict.fromkeys(("check", "hello"), "doctor"),
+    **dict.fromkeys(("pools", "cluster"), "pool"),
 }
 """What other systems call these commands."""
 

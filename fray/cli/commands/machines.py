@@ -1,0 +1,125 @@
+"""`fray machines`: list the machines that were made for pools."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fray.cli import output
+from fray.cli.app import App, as_command
+from fray.cli.output import format_duration
+from fray_layouts.errors import InvalidInput
+from fray_layouts.states import MachineState
+
+if TYPE_CHECKING:
+    from fray_coordinator.core import Core
+    from fray_layouts.records import MachineRecord
+
+_COLUMNS = ("MACHINE", "POOL", "STATE", "TYPE", "ZONE", "HOSTS", "AGE", "AN HOUR", "SO FAR", "REASON")
+
+
+@as_command
+@click.argument("machine", required=False)
+@click.option("--pool", default="", help="Only machines of this pool.")
+@click.option("--all", "-a", "everything", is_flag=True, help="Also those that are gone.")
+def command(app: App, machine: str | None, pool: str, everything: bool) -> None:
+    """List machines, what they cost and why they are there; of one, also what its hosts said as they started."""
+    if machine is not None:
+        record, logs, now = app.run(lambda core: _find(core, machine, pool))
+        data = {**_json(record, now), "boot_logs": logs}
+        app.show(data, lambda: output.print_pairs(_described(record, logs, now)))
+        return
+    problems: dict[str, str] = {}
+    found, now = app.run(lambda core: _list(core, pool, problems))
+    app.warn(problems)
+    shown = [each for each in found if everything or each.state != MachineState.GONE]
+    rows = [_row(each, now) for each in shown]
+    app.show([_json(each, now) for each in shown], lambda: output.print_table(_COLUMNS, rows))
+
+
+async def _list(core: Core, pool: str, problems: dict[str, str]) -> tuple[list[MachineRecord], float]:
+    from fray_coordinator.jobs.machines import read_machines
+
+    return [machine.record for machine in await read_machines(core, problems, pool)], core.now()
+
+
+async def _find(core: Core, name: str, pool: str) -> tuple[MachineRecord, dict[int, str], float]:
+    """The machine, and by host what it printed while it started."""
+    found, now = await _list(core, pool, {})
+    named = [machine for machine in found if machine.name == name] or [
+        machine for machine in found if machine.name.startswith(name)
+    ]
+    if len(named) != 1:
+        remedy = f"{len(named)} begin so; give more of it" if named else "`fray machines --all` lists those there are"
+        raise InvalidInput("machine", name, remedy)
+    return named[0], await _boot_logs(core, named[0]), now
+
+
+async def _boot_logs(core: Core, machine: MachineRecord) -> dict[int, str]:
+    from fray_layouts.machine_keys import MachineKeys
+
+    logs: dict[int, str] = {}
+    for host in range(machine.hosts):
+        stored = await core.store.get(MachineKeys.boot_log(machine.pool, machine.name, host))
+        if stored is not None:
+            logs[host] = stored.data.decode(errors="replace")
+    return logs
+
+
+def _json(machine: MachineRecord, now: float) -> dict[str, Any]:
+    from fray.cli.job_view import record_json
+    from fray.machine_pools import cost_so_far
+
+    return {**record_json(machine), "cost_so_far": cost_so_far(machine, now)}
+
+
+def _dollars(amount: float | None) -> str:
+    return "unknown" if amount is None else f"${amount:,.2f}"
+
+
+def _row(machine: MachineRecord, now: float) -> tuple[str, ...]:
+    from fray.machine_pools import cost_so_far
+
+    return (
+        machine.name,
+        machine.pool,
+        machine.state,
+        machine.machine_type + ", spot" * machine.spot,
+        machine.zone,
+        str(machine.hosts),
+        format_duration((machine.ended_at or now) - machine.wanted_at),
+        _dollars(machine.hourly_cost),
+        _dollars(cost_so_far(machine, now)),
+        machine.error or machine.reason,
+    )
+
+
+def _described(machine: MachineRecord, logs: dict[int, str], now: float) -> list[tuple[str, str]]:
+    from fray.cli.job_view import format_time
+    from fray.machine_pools import cost_so_far
+
+    pairs = [
+        ("machine", machine.name),
+        ("pool", machine.pool),
+        ("state", machine.state),
+        ("provider", machine.provider),
+        ("type", machine.machine_type + ", spot" * machine.spot),
+        ("zone", machine.zone),
+        ("hosts", str(machine.hosts)),
+        ("reason", machine.reason),
+        ("error", machine.error),
+        ("operation", machine.operation),
+        ("made with", machine.batch if machine.batch != machine.name else ""),
+        ("an hour", _dollars(machine.hourly_cost)),
+        ("so far", _dollars(cost_so_far(machine, now))),
+        ("wanted", format_time(machine.wanted_at, now)),
+        ("created", format_time(machine.created_at, now)),
+        ("up", format_time(machine.up_at, now)),
+        ("idle", format_time(machine.idle_since, now)),
+        ("not heard of", format_time(machine.unseen_since, now)),
+        ("drained", format_time(machine.draining_at, now)),
+        ("gone", format_time(machine.ended_at, now)),
+        *((f"host {host} said", log.rstrip()) for host, log in logs.items()),
+    ]
+    return [(label, text) for label, text in pairs if text]

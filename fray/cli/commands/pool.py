@@ -1,0 +1,181 @@
+"""`fray pool`: what machines the pools may have."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fray.cli import output
+from fray.cli.app import App, subcommand
+
+if TYPE_CHECKING:
+    from fray_coordinator.core import Core
+    from fray_layouts.records import AgentPoolRecord, MachineRecord, PoolScaling, ProvisioningSpec
+
+_COLUMNS = ("POOL", "PROVIDER", "TYPE", "ZONES", "MIN", "MAX", "MACHINES", "WANTED", "AN HOUR", "LIMIT")
+
+
+@click.group(name="pool")
+def command() -> None:
+    """Say what machines the pools may have, which are then made and removed by themselves.
+
+    `fray up` sets all pools of a file at once.
+    """
+
+
+_subcommand = partial(subcommand, command)
+
+
+@_subcommand("set")
+@click.argument("pool")
+@click.option("--provider", help="Of its machines: local, tpu, cloud_run or command.")
+@click.option("--type", "machine_type", help="Of its machines, such as v5litepod-16.")
+@click.option("--zone", "zones", multiple=True, help="Where they may be, the best first; may be repeated.")
+@click.option("--spot/--no-spot", default=None, help="They may be taken away at any time, for a lower price.")
+@click.option("--min", type=int, help="Machines that it always has.")
+@click.option("--max", type=int, help="Machines that it has at most.")
+@click.option("--idle", "idle_seconds", type=float, metavar="SECONDS", help="Without work before one is released.")
+@click.option("--max-cost", "max_hourly_cost", type=float, metavar="DOLLARS", help="Of all together, an hour.")
+@click.option("--cost", "hourly_cost", type=float, metavar="DOLLARS", help="Of one machine an hour, if none is listed.")
+@click.option("--label", "labels", multiple=True, help="Of its agents, as name=value; may be repeated.")
+@click.option("--cpu", type=float, help="Cores of each host.")
+@click.option("--memory", help="Memory of each host, such as 8GB.")
+@click.option("--project", help="Of Google Cloud.")
+@click.option("--image", help="Container with Fray in it.")
+@click.option("--service-account", help="That the machines act as.")
+def _set(app: App, pool: str, **given: Any) -> None:
+    """Set what machines POOL may have. What no option says stays as it is; all that a pool can be told is in a file."""
+    from fray.machine_pools import price_warnings, write_pool, written_pool
+    from fray_layouts.pool_file_parsing import parse_pool
+
+    async def change(core: Core) -> ProvisioningSpec:
+        before = (await _read(core, {}))[0].get(pool)
+        fields = written_pool(before.provisioning) if before is not None and before.provisioning is not None else {}
+        return await write_pool(core, pool, parse_pool(_changed(fields, given)), Path())
+
+    spec = app.run(change, create=True)
+    for warning in price_warnings(spec):
+        output.echo(f"fray: {warning}", err=True)
+    _show(app, pool, spec)
+
+
+def _changed(fields: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a pool, with what the options say."""
+    from fray.cli.places import parse_label
+
+    said = {name: value for name, value in given.items() if value not in (None, ())}
+    capacity = {name: said.pop(name) for name in ("cpu", "memory") if name in said}
+    settings = {name: said.pop(name) for name in ("project", "image", "service_account") if name in said}
+    if "labels" in said:
+        said["labels"] = dict(parse_label(text) for text in said["labels"])
+    if "zones" in said:
+        said["zones"] = list(said["zones"])
+    provider = said.get("provider", fields.get("provider"))
+    if provider != fields.get("provider"):  # its settings are of no use to another one
+        fields = {name: value for name, value in fields.items() if name in ("min", "max", "idle_seconds", "labels")}
+    changed = {**fields, **said}
+    if capacity:
+        changed["capacity"] = {**fields.get("capacity", {}), **capacity}
+    if settings:
+        changed[str(provider)] = {**fields.get(str(provider), {}), **settings}
+    return changed
+
+
+@_subcommand("show")
+@click.argument("pool")
+def _show_one(app: App, pool: str) -> None:
+    """Show what machines POOL may have, as a file for `fray up` says it."""
+    from fray_layouts.errors import InvalidInput
+
+    record = app.run(lambda core: _read(core, {}))[0].get(pool)
+    if record is None or record.provisioning is None:
+        raise InvalidInput("pool", pool, "there is no such pool of machines; `fray pool ls` lists those there are")
+    _show(app, pool, record.provisioning)
+
+
+@_subcommand("ls")
+def _list(app: App) -> None:
+    """List the pools that have machines, and what they cost an hour now."""
+    problems: dict[str, str] = {}
+    pools, machines, scaling = app.run(lambda core: _read(core, problems))
+    app.warn(problems)
+    found = {name: record.provisioning for name, record in pools.items() if record.provisioning is not None}
+    data = [_pool_json(name, spec, machines.get(name, []), scaling.get(name)) for name, spec in found.items()]
+    app.show(data, lambda: output.print_table(_COLUMNS, [_row(each) for each in data]))
+
+
+@_subcommand("rm")
+@click.argument("pool")
+def _remove(app: App, pool: str) -> None:
+    """Leave it to people to start the agents of POOL, which has no machines any more."""
+    from fray.machine_pools import remove_pool
+
+    app.run(lambda core: remove_pool(core, pool))
+    app.show({"pool": pool}, lambda: output.echo(f"pool {pool} has no machines of its own any more"))
+
+
+def _show(app: App, pool: str, spec: ProvisioningSpec) -> None:
+    from fray.machine_pools import written_pool
+
+    document = {"pools": {pool: written_pool(spec)}}
+
+    def text() -> None:
+        import yaml
+
+        output.echo(yaml.safe_dump(document, sort_keys=False).rstrip())
+
+    app.show(document, text)
+
+
+async def _read(
+    core: Core, problems: dict[str, str]
+) -> tuple[dict[str, AgentPoolRecord], dict[str, list[MachineRecord]], dict[str, PoolScaling]]:
+    """The pools, their machines that are not gone, and what the scaler's last look found."""
+    from fray_coordinator.jobs.machines import read_machines, read_pools, read_scaler
+    from fray_layouts.states import MachineState
+
+    machines: dict[str, list[MachineRecord]] = {}
+    for machine in await read_machines(core, problems):
+        if machine.record.state != MachineState.GONE:
+            machines.setdefault(machine.record.pool, []).append(machine.record)
+    scaler = await read_scaler(core)
+    return await read_pools(core, problems), machines, scaler.pools if scaler is not None else {}
+
+
+def _pool_json(
+    name: str, spec: ProvisioningSpec, machines: list[MachineRecord], scaling: PoolScaling | None
+) -> dict[str, Any]:
+    from msgspec import to_builtins
+
+    from fray.machine_pools import written_pool
+
+    prices = [machine.hourly_cost for machine in machines]
+    return {
+        "pool": name,
+        **written_pool(spec),
+        "min": spec.min,
+        "max": spec.max,
+        "machines": len(machines),
+        "hourly_cost_now": None if None in prices else sum(price for price in prices if price is not None),
+        "scaling": to_builtins(scaling) if scaling is not None else None,
+    }
+
+
+def _row(pool: dict[str, Any]) -> tuple[str, ...]:
+    scaling = pool["scaling"] or {}
+    cost = pool["hourly_cost_now"]
+    return (
+        pool["pool"],
+        pool["provider"] + ", spot" * pool.get("spot", False),
+        pool.get("machine_type", ""),
+        " ".join(pool.get("zones", ())),
+        str(pool["min"]),
+        str(pool["max"]),
+        str(pool["machines"]),
+        str(scaling.get("wanted", 0)) if scaling else "",
+        "unknown" if cost is None else f"${cost:,.2f}",
+        scaling.get("problem", "") or scaling.get("limit", ""),
+    )

@@ -1,0 +1,122 @@
+"""`fray up`: make a cluster of a root, with the pools of a file."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fray.cli import output
+from fray.cli.app import App, as_command
+from fray_layouts.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from fray_coordinator.core import Core
+    from fray_layouts.pool_file_parsing import PoolToSet
+
+
+@as_command
+@click.argument("at", required=False, metavar="[ROOT]")
+@click.option("--file", "-f", type=click.Path(path_type=Path), help="Pools; fray.yaml, if it is here, by default.")
+@click.option("--agent", is_flag=True, help="Start an agent on this machine, too, which goes on in the background.")
+def command(app: App, at: str | None, file: Path | None, agent: bool) -> None:
+    """Make a cluster under ROOT, unless it is there, with the pools that a file describes.
+
+    The storage is tried out first, as `fray doctor` does. Pools that the file does not name stay as they are.
+    """
+    app = App(at or app.given_root, app.json)
+    root = app.root
+    path = _file(file)
+    pools = _pools(path)
+    _refuse_unfit(root)
+    app.run(lambda core: _write(core, pools, path), create=True)
+    process, log = _start_agent(root) if agent else (None, "")
+    following = _next_commands(root, bool(pools) or agent)
+    data: dict[str, Any] = {"root": root, "pools": sorted(pools), "agent_pid": process, "next": following}
+
+    def text() -> None:
+        output.echo(f"the cluster is at {root}")
+        for name, pool in pools.items():
+            output.echo(f"pool {name}: {_in_words(pool)}")
+        if process is not None:
+            output.echo(f"an agent runs as process {process}; its log is {log}")
+        output.echo("next:")
+        for line in following:
+            output.echo(f"    {line}")
+
+    app.show(data, text)
+
+
+def _file(given: Path | None) -> Path | None:
+    from fray.machine_pools import FRAY_FILE
+
+    if given is not None:
+        if not given.is_file():
+            raise InvalidInput("--file", str(given), "there is no such file")
+        return given
+    return Path(FRAY_FILE) if Path(FRAY_FILE).is_file() else None
+
+
+def _pools(path: Path | None) -> dict[str, PoolToSet]:
+    """The pools of the file; on stderr what is not known of their prices."""
+    from fray.machine_pools import price_warnings, read_fray_file
+
+    pools = read_fray_file(path) if path is not None else {}
+    for name, pool in pools.items():
+        for warning in price_warnings(pool.provisioning):
+            output.echo(f"fray: pool {name}: {warning}", err=True)
+    return pools
+
+
+def _refuse_unfit(root: str) -> None:
+    from fray_coordinator.errors import StoreRefused
+    from fray_coordinator.store.probe import unfitness
+
+    found = asyncio.run(unfitness(root))
+    if found:
+        why = ". Also: ".join(f"{finding.what}; {finding.remedy}" for finding in found)
+        raise StoreRefused(f"{root} can carry no cluster, as `fray doctor` says: {why}")
+
+
+async def _write(core: Core, pools: dict[str, PoolToSet], path: Path | None) -> None:
+    from fray.cli.workspace_options import tell_stored
+    from fray.machine_pools import write_pool
+
+    base = path.parent if path is not None else Path()
+    for name, pool in pools.items():
+        await write_pool(core, name, pool, base, tell_stored)
+
+
+def _in_words(pool: PoolToSet) -> str:
+    spec = pool.provisioning
+    what = " ".join(filter(None, (spec.provider, spec.machine_type, "spot" * spec.spot)))
+    where = f" in {', '.join(spec.zones)}" if spec.zones else ""
+    limit = f", for at most ${spec.max_hourly_cost:,.2f} an hour" if spec.max_hourly_cost is not None else ""
+    return f"{spec.min} to {spec.max} machines, {what}{where}{limit}"
+
+
+def _start_agent(root: str) -> tuple[int, str]:
+    """Start an agent that outlives this command; its process id, and where its log is."""
+    handle, log = tempfile.mkstemp(prefix="fray-agent-", suffix=".log")
+    with os.fdopen(handle, "wb") as written:
+        agent = subprocess.Popen(
+            [sys.executable, "-m", "fray", "agent", "--root", root],
+            stdin=subprocess.DEVNULL,
+            stdout=written,
+            stderr=written,
+            start_new_session=True,
+        )
+    return agent.pid, log
+
+
+def _next_commands(root: str, has_agents: bool) -> list[str]:
+    first_work = "fray run -- echo hello" if has_agents else "fray agent"
+    look = "fray status echo" if has_agents else "fray run -- echo hello"
+    return [f"export FRAY_CLUSTER_SPEC={shlex.quote(root)}", first_work, look]

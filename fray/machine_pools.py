@@ -1,0 +1,206 @@
+"""Pools of machines that come and go: the file `fray.yaml`, and reading and setting what one pool may have.
+
+from fray.machine_pools import set_pool
+
+set_pool("gs://bucket/team", "train", provider="tpu", machine_type="v5litepod-16", zones=["us-east5-a"], max=4)
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from fray import sync
+from fray.workspace.upload import StoredWorkspace, store_workspace
+from fray_agents.provisioning.prices import hourly_cost, similar_zone, unpriced
+from fray_coordinator.core import Core, open_core
+from fray_coordinator.jobs.machines import change_pool, read_machines, read_pools
+from fray_layouts.errors import InvalidInput
+from fray_layouts.pool_file import WarmEnvironment
+from fray_layouts.pool_file_parsing import PoolToSet, parse_fray_file, parse_pool
+from fray_layouts.records import AgentPoolRecord, MachineRecord, ProvisioningSpec, Resources
+from fray_layouts.spec import EnvironmentSpec
+from fray_layouts.spec_parsing import parse_spec
+from fray_layouts.states import MachineState
+
+T = TypeVar("T")
+
+FRAY_FILE = "fray.yaml"
+
+
+def set_pool(root: str, pool: str, **fields: Any) -> ProvisioningSpec:
+    """Say what machines a pool may have, instead of what was said before; returns it as it is kept.
+
+    Args:
+        root: of the cluster, which is created if it is not there.
+        pool: its name.
+        fields: as below a pool's name in `fray.yaml`.
+
+    Raises:
+        InvalidInput: a field is wrong, or unknown.
+    """
+    wanted = parse_pool(fields)
+    return _on(root, lambda core: write_pool(core, pool, wanted, Path()), create=True)
+
+
+def get_pool(root: str, pool: str) -> ProvisioningSpec | None:
+    """What machines a pool may have; None if people start its agents.
+
+    Args:
+        root, pool: as for `set_pool`.
+    """
+    record = _on(root, lambda core: read_pools(core, {}), create=False).get(pool)
+    return record.provisioning if record is not None else None
+
+
+def _on(root: str, work: Callable[[Core], Coroutine[Any, Any, T]], create: bool) -> T:
+    async def run() -> T:
+        core = await open_core(root, create=create)
+        try:
+            return await work(core)
+        finally:
+            await core.store.close()
+
+    return sync.run(run())
+
+
+def read_fray_file(path: Path) -> dict[str, PoolToSet]:
+    """The checked pools of a file. Raises InvalidInput: it is no YAML, or a field is wrong."""
+    import yaml
+
+    try:
+        document = yaml.safe_load(path.read_text(errors="replace"))
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise InvalidInput("file", str(path), f"it is not YAML: {' '.join(str(error).split())}") from None
+    pools = parse_fray_file(document)
+    for name, pool in pools.items():
+        try:
+            check_prices(pool.provisioning)
+        except InvalidInput as error:
+            raise InvalidInput(f"pools.{name}.{error.field}", error.value, error.remedy) from None
+    return pools
+
+
+async def write_pool(
+    core: Core, name: str, pool: PoolToSet, base: Path, tell: Callable[[StoredWorkspace], None] = lambda stored: None
+) -> ProvisioningSpec:
+    """Write what was said of a pool into its record; folders of environments are relative to `base`."""
+    check_prices(pool.provisioning)
+    spec = _on_this_host(pool.provisioning)
+    kept = None
+    if pool.environments is not None:
+        kept = [await _stored_environment(core, each, base, tell) for each in pool.environments]
+
+    def decide(record: AgentPoolRecord) -> AgentPoolRecord | None:
+        wanted = replace(record, provisioning=spec, environments=record.environments if kept is None else kept)
+        return None if wanted == record else wanted
+
+    await change_pool(core, name, decide)
+    return spec
+
+
+async def remove_pool(core: Core, name: str) -> None:
+    """Make the pool one whose agents people start. Raises InvalidInput: it has machines, or is no pool of machines."""
+    record = (await read_pools(core, {})).get(name)
+    if record is None or record.provisioning is None:
+        raise InvalidInput("pool", name, "there is no such pool of machines; `fray pool ls` lists those there are")
+    problems: dict[str, str] = {}
+    left = [machine.record for machine in await read_machines(core, problems, name)]
+    alive = [machine.name for machine in left if machine.state != MachineState.GONE]
+    if alive or problems:
+        remedy = "nobody could delete them any more; first `fray pool set NAME --min 0 --max 0`, until they are gone"
+        raise InvalidInput("pool", name, f"it has machines ({', '.join([*alive, *problems][:3])}), and {remedy}")
+    await change_pool(core, name, lambda record: replace(record, provisioning=None))
+
+
+def check_prices(spec: ProvisioningSpec) -> None:
+    """Raise InvalidInput unless the pool's limit of cost can be kept, and allows what the pool is to have."""
+    limit = spec.max_hourly_cost
+    if limit is None:
+        return
+    if unknown := unpriced(spec):
+        raise InvalidInput("hourly_cost", None, f"max_hourly_cost needs it, as {_unknown_price(spec, unknown[0])}")
+    dearest = max(hourly_cost(spec, zone) or 0.0 for zone in spec.zones or [""])
+    if dearest > limit:
+        raise InvalidInput("max_hourly_cost", limit, f"one machine costs up to ${dearest:,.2f} an hour; raise it")
+    if dearest * spec.min > limit:
+        raise InvalidInput("min", spec.min, f"so many cost up to ${dearest * spec.min:,.2f} an hour, above the limit")
+
+
+def price_warnings(spec: ProvisioningSpec) -> list[str]:
+    """What is not known of the prices of the pool's machines, and how to tell it."""
+    return [_unknown_price(spec, zone) for zone in unpriced(spec)]
+
+
+def _unknown_price(spec: ProvisioningSpec, zone: str) -> str:
+    near = similar_zone(spec, zone)
+    hint = f"did you mean {near}? If the zone is right, give" if near else "give"
+    where = f" in {zone}" if zone else ""
+    return (
+        f"nobody knows what {spec.machine_type or 'a machine'}{where} costs; {hint} dollars an hour of one machine as "
+        "hourly_cost"
+    )
+
+
+def _on_this_host(spec: ProvisioningSpec) -> ProvisioningSpec:
+    """A local pool is that of this host, also where others look after it."""
+    if spec.provider != "local":
+        return spec
+    return replace(spec, zones=[re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname()).strip("-.") or "host"])
+
+
+def written_pool(spec: ProvisioningSpec) -> dict[str, Any]:
+    """The pool as `fray.yaml` has it: `parse_pool` of it gives the same."""
+    fields: dict[str, Any] = msgspec.to_builtins(spec)
+    if spec.provider == "local":
+        fields.pop("zones", None)
+    if spec.capacity is not None:
+        fields["capacity"] = _written_capacity(spec.capacity)
+    return fields
+
+
+def _written_capacity(has: Resources) -> dict[str, Any]:
+    kind, _, variant = has.device.partition("-")
+    device = {"kind": kind, "variant": variant, "count": has.device_count} if kind else None
+    amounts = {"cpu": has.cpu / 1000, "memory": has.memory, "disk": has.disk, "device": device}
+    return {name: amount for name, amount in amounts.items() if amount}
+
+
+async def _stored_environment(
+    core: Core, written: WarmEnvironment, base: Path, tell: Callable[[StoredWorkspace], None]
+) -> EnvironmentSpec:
+    """The environment that agents make, its workspace stored."""
+    from fray.workspace.choice import named_workspace
+
+    fields = {
+        "extras": written.extras,
+        "pip_packages": written.pip_packages,
+        "docker_image": written.docker_image,
+    }
+    job = {"name": "warm", "entrypoint": {"command": ["true"]}}
+    parse_spec({**job, "environment": fields})  # nothing is uploaded for a slip of the pen
+    if not written.workspace:
+        return parse_spec({**job, "environment": fields}).environment
+    choice = named_workspace(written.workspace, base)
+    folder = choice.find() if choice is not None else None
+    assert folder is not None, "a folder that is named is there, or it was refused"
+    stored = await store_workspace(core, folder)
+    tell(stored)
+    checked = parse_spec({**job, "environment": {**fields, "python": stored.python}})
+    return replace(checked.environment, workspace=stored.spec)
+
+
+def cost_so_far(machine: MachineRecord, now: float) -> float | None:
+    """Dollars that a machine has cost since its provider took the request for it; None if its price is not known."""
+    if machine.hourly_cost is None:
+        return None
+    if machine.created_at is None:
+        return 0.0
+    until = machine.ended_at if machine.ended_at is not None else now
+    return machine.hourly_cost * max(until - machine.created_at, 0.0) / 3600

@@ -1,0 +1,220 @@
+"""Pools of machines from the command line and from Python, on a root without agents."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fray.machine_pools import cost_so_far, get_pool, read_fray_file, set_pool, written_pool
+from fray_coordinator.core import open_core
+from fray_coordinator.store.interface import ABSENT
+from fray_layouts.errors import InvalidInput
+from fray_layouts.machine_keys import MachineKeys
+from fray_layouts.pool_file_parsing import parse_pool
+from fray_layouts.records import MachineRecord
+from tests.support.shell import Shell
+
+TPU = ["--provider", "tpu", "--type", "v5litepod-16", "--zone", "us-east5-a", "--zone", "europe-west4-b"]
+FILE = """
+pools:
+  train:
+    provider: tpu
+    machine_type: v5litepod-16
+    zones: [us-east5-a, europe-west4-b]
+    spot: true
+    max: 4
+    max_hourly_cost: 60
+    tpu: {project: p}
+  small:
+    provider: local
+    max: 2
+    capacity: {cpu: 1, memory: 2GB}
+"""
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    return Shell(tmp_path / "root")
+
+
+def put_machine(shell: Shell, machine: MachineRecord, boot_log: bytes = b"") -> None:
+    async def put() -> None:
+        core = await open_core(str(shell.root))
+        await core.records.put(MachineKeys.key(machine.pool, machine.name), machine, ABSENT)
+        if boot_log:
+            await core.store.put(MachineKeys.boot_log(machine.pool, machine.name, 0), boot_log, ABSENT)
+        await core.store.close()
+
+    asyncio.run(put())
+
+
+def test_a_pool_is_set_and_changed_by_options(shell: Shell) -> None:
+    shell("pool", "set", "train", *TPU, "--max", "4", "--project", "p", "--label", "disk=ssd", "--cpu", "2.5")
+    shown = shell.json("pool", "set", "train", "--min", "1", "--spot", "--memory", "8GB")["pools"]["train"]
+    assert shown == {
+        "provider": "tpu",
+        "machine_type": "v5litepod-16",
+        "zones": ["us-east5-a", "europe-west4-b"],
+        "spot": True,
+        "min": 1,
+        "max": 4,
+        "labels": {"disk": "ssd"},
+        "tpu": {"project": "p"},
+        "capacity": {"cpu": 2.5, "memory": 8 * 10**9},
+    }
+    assert yaml.safe_load(shell("pool", "show", "train").stdout) == {"pools": {"train": shown}}
+
+
+def test_what_a_pool_had_of_another_provider_goes_with_it(shell: Shell) -> None:
+    shell("pool", "set", "train", *TPU, "--max", "4", "--project", "p")
+    assert shell.json("pool", "set", "train", "--provider", "local")["pools"] == {
+        "train": {"provider": "local", "max": 4}
+    }
+    spec = get_pool(str(shell.root), "train")
+    assert spec is not None
+    assert len(spec.zones) == 1, "the host that a local pool is on"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["set", "a", "--max", "1"], "provider: None is not accepted; the field is missing"),
+        (["set", "a", "--provider", "azure"], "provider: 'azure' is not accepted; there are local"),
+        (["set", "a", "--provider", "local", "--min", "2"], "it is above max, which is 1"),
+        (["set", "a", "--provider", "local", "--zone", "z"], "a local pool is on this machine"),
+        (["set", "a", "--provider", "local", "--label", "x"], "give name=value"),
+        (["set", "a/b", "--provider", "local"], "pool: 'a/b' is not accepted"),
+        (["set", "a", *TPU, "--max-cost", "1"], "one machine costs up to $24.96 an hour; raise it"),
+        (["set", "a", *TPU, "--max-cost", "30", "--max", "4", "--min", "2"], "so many cost up to $49.92 an hour"),
+        (
+            ["set", "a", *TPU, "--zone", "mars-north1-a", "--max-cost", "30"],
+            "max_hourly_cost needs it, as nobody knows",
+        ),
+        (["show", "a"], "there is no such pool of machines"),
+        (["rm", "a"], "there is no such pool of machines"),
+    ],
+)
+def test_what_is_wrong_with_a_pool_is_said_in_one_line(shell: Shell, words: list[str], message: str) -> None:
+    shell("init")
+    assert message in shell("pool", *words, code=1).stderr
+    assert shell.json("pool", "ls") == []
+
+
+def test_a_price_that_nobody_knows_is_told(shell: Shell) -> None:
+    told = shell("pool", "set", "a", *TPU[:4], "--zone", "us-esat5-a").stderr
+    assert "nobody knows what v5litepod-16 in us-esat5-a costs; did you mean us-east5-a?" in told
+    assert "hourly_cost" in told
+    assert shell("pool", "set", "a", "--cost", "7").stderr == ""
+
+
+def test_a_cluster_is_made_with_the_pools_of_a_file(shell: Shell) -> None:
+    path = shell.root.parent / "fray.yaml"
+    path.write_text(FILE)
+    done = shell("up")
+    assert done.stdout.splitlines()[-3:] == [
+        f"    export FRAY_CLUSTER_SPEC={shell.root}",
+        "    fray run -- echo hello",
+        "    fray status echo",
+    ]
+    listed = {pool["pool"]: pool for pool in shell.json("pool", "ls")}
+    assert (listed["train"]["max_hourly_cost"], listed["small"]["machines"]) == (60.0, 0)
+    assert "us-east5-a europe-west4-b" in shell("pool", "ls").stdout
+    path.write_text(FILE.replace("max: 4", "max: 5"))
+    assert shell.json("up", str(shell.root), "-f", str(path))["pools"] == ["small", "train"]
+    assert shell.json("pool", "show", "train")["pools"]["train"]["max"] == 5
+
+
+def test_environments_of_a_file_are_stored_with_their_project(shell: Shell) -> None:
+    project = shell.root.parent / "project"
+    project.mkdir()
+    (project / "requirements.txt").write_text("six\n")
+    (shell.root.parent / "fray.yaml").write_text(
+        "pools:\n  a:\n    provider: local\n    environments: [{workspace: project}, {pip_packages: [numpy]}]\n"
+    )
+    shell("up")
+    named = shell.json("env", "list", "--pool", "a")
+    assert named[0]["workspace"]["dependencies"] == "requirements.txt"
+    assert named[1]["pip_packages"] == ["numpy"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("pools: [", "it is not YAML"),
+        (
+            "pools: {a: {provider: local, mix: 3}}",
+            "pools.a.mix: 3 is not accepted; there is no such field; did you mean",
+        ),
+        (FILE.replace("60", "3"), "pools.train.max_hourly_cost"),
+        (FILE.replace("us-east5-a", "us-east5"), "pools.train.zones: 'us-east5' is not accepted"),
+    ],
+)
+def test_a_wrong_file_makes_no_cluster(shell: Shell, text: str, message: str) -> None:
+    (shell.root.parent / "fray.yaml").write_text(text)
+    assert message in shell("up", code=1).stderr
+    assert not shell.root.exists()
+
+
+def test_a_file_that_is_not_there_is_told(shell: Shell) -> None:
+    assert "there is no such file" in shell("up", "-f", "nothing.yaml", code=1).stderr
+
+
+def test_an_empty_root_is_told_how_to_go_on(shell: Shell) -> None:
+    assert shell.json("up")["next"][1:] == ["fray agent", "fray run -- echo hello"]
+
+
+def test_machines_are_listed_with_what_they_cost(shell: Shell) -> None:
+    shell("pool", "set", "train", *TPU)
+    gone = MachineRecord(
+        pool="train", name="m1", state="gone", hourly_cost=10.0, wanted_at=1000.0, created_at=1000.0, ended_at=8200.0
+    )
+    failed = MachineRecord(pool="train", name="m2", state="up", zone="us-east5-a", error="pip failed")
+    put_machine(shell, gone)
+    put_machine(shell, failed, b"no route to host\n")
+    [listed] = shell.json("machines")
+    assert (listed["name"], listed["error"], listed["cost_so_far"]) == ("m2", "pip failed", None)
+    assert [each["cost_so_far"] for each in shell.json("machines", "--all")] == [20.0, None]
+    assert "$20.00" in shell("machines", "-a").stdout
+    assert "no route to host" in shell("machines", "m2").stdout
+    assert shell.json("machines", "m2")["boot_logs"] == {"0": "no route to host\n"}
+    assert "2 begin so" in shell("machines", "m", code=1).stderr
+    assert "lists those there are" in shell("machines", "x", code=1).stderr
+    assert shell.json("pool", "ls")[0]["machines"] == 1
+
+
+def test_a_pool_that_has_machines_is_not_forgotten(shell: Shell) -> None:
+    shell("pool", "set", "train", *TPU)
+    put_machine(shell, MachineRecord(pool="train", name="m1", state="up"))
+    assert "it has machines (m1)" in shell("pool", "rm", "train", code=1).stderr
+    shell("pool", "set", "idle", "--provider", "local")
+    shell("pool", "rm", "idle")
+    assert [pool["pool"] for pool in shell.json("pool", "ls")] == ["train"]
+
+
+def test_a_machine_costs_from_its_creation_to_its_end() -> None:
+    machine = MachineRecord(pool="p", name="m", hourly_cost=3600.0, wanted_at=5.0)
+    assert cost_so_far(machine, 100.0) == 0.0
+    assert cost_so_far(MachineRecord(pool="p", name="m", hourly_cost=3600.0, created_at=10.0), 100.0) == 90.0
+    assert cost_so_far(MachineRecord(pool="p", name="m", created_at=10.0), 100.0) is None
+
+
+def test_programs_set_and_read_pools(tmp_path: Path) -> None:
+    root = str(tmp_path / "root")
+    spec = set_pool(root, "train", provider="tpu", machine_type="v6e-8", zones=["us-east5-a"], max=2)
+    assert get_pool(root, "train") == spec
+    assert get_pool(root, "other") is None
+    with pytest.raises(InvalidInput, match="zone"):
+        set_pool(root, "train", provider="tpu", machine_type="v6e-8", zone="us-east5-a")
+
+
+@pytest.mark.parametrize("name", ["train", "small"])
+def test_a_pool_is_written_as_it_was_read(tmp_path: Path, name: str) -> None:
+    (tmp_path / "fray.yaml").write_text(FILE)
+    spec = read_fray_file(tmp_path / "fray.yaml")[name].provisioning
+    written: dict[str, Any] = json.loads(json.dumps(written_pool(spec)))
+    assert parse_pool(written).provisioning == spec
