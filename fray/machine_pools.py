@@ -24,7 +24,7 @@ from fray_coordinator.jobs.machines import change_pool, read_machines, read_pool
 from fray_layouts.errors import InvalidInput
 from fray_layouts.pool_file import WarmEnvironment
 from fray_layouts.pool_file_parsing import PoolToSet, parse_fray_file, parse_pool
-from fray_layouts.records import AgentPoolRecord, MachineRecord, ProvisioningSpec, Resources
+from fray_layouts.records import AgentPoolRecord, ProvisioningSpec, Resources
 from fray_layouts.spec import EnvironmentSpec
 from fray_layouts.spec_parsing import parse_spec
 from fray_layouts.states import MachineState
@@ -194,13 +194,3 @@ async def _stored_environment(
     tell(stored)
     checked = parse_spec({**job, "environment": {**fields, "python": stored.python}})
     return replace(checked.environment, workspace=stored.spec)
-
-
-def cost_so_far(machine: MachineRecord, now: float) -> float | None:
-    """Dollars that a machine has cost since its provider took the request for it; None if its price is not known."""
-    if machine.hourly_cost is None:
-        return None
-    if machine.created_at is None:
-        return 0.0
-    until = machine.ended_at if machine.ended_at is not None else now
-    return machine.hourly_cost * max(until - machine.created_at, 0.0) / 3600

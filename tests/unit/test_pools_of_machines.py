@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from fray.machine_pools import cost_so_far, get_pool, read_fray_file, set_pool, written_pool
+from fray.machine_pools import get_pool, read_fray_file, set_pool, written_pool
 from fray_coordinator.core import open_core
 from fray_coordinator.store.interface import ABSENT
 from fray_layouts.errors import InvalidInput
@@ -194,13 +194,6 @@ def test_a_pool_that_has_machines_is_not_forgotten(shell: Shell) -> None:
     shell("pool", "set", "idle", "--provider", "local")
     shell("pool", "rm", "idle")
     assert [pool["pool"] for pool in shell.json("pool", "ls")] == ["train"]
-
-
-def test_a_machine_costs_from_its_creation_to_its_end() -> None:
-    machine = MachineRecord(pool="p", name="m", hourly_cost=3600.0, wanted_at=5.0)
-    assert cost_so_far(machine, 100.0) == 0.0
-    assert cost_so_far(MachineRecord(pool="p", name="m", hourly_cost=3600.0, created_at=10.0), 100.0) == 90.0
-    assert cost_so_far(MachineRecord(pool="p", name="m", created_at=10.0), 100.0) is None
 
 
 def test_programs_set_and_read_pools(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from fray_coordinator.core import Core
 from fray_coordinator.errors import JobGone, JobNotFound, StoreError
 from fray_coordinator.jobs.lookup import live_agents, refreshed_agents
 from fray_coordinator.jobs.why_in_reservation import reservations_around
+from fray_coordinator.jobs.why_machines import machines_for
 from fray_coordinator.jobs.why_waiting import reasons_by_job
 from fray_coordinator.protocol.claiming import WAITING_TO_START
 from fray_coordinator.protocol.stopping import holders_of
@@ -254,9 +255,11 @@ class WaitingReasons:
             self._ask_at = self.core.clock.boottime() + next(self._pauses)
         unknown = [job for job in late if job.id not in self._why] if self._live is not None else []
         around: dict[str, ReservationRecord] = {}
+        machines: dict[str, str] = {}
         with suppress(StoreError):
             around = await reservations_around(self.core, unknown)
-        found = self._why | reasons_by_job(unknown, self._live or (), self.core.now(), around)
+            machines = await machines_for(self.core, unknown)
+        found = self._why | reasons_by_job(unknown, self._live or (), self.core.now(), around, machines)
         self._why = {job.id: found[job.id] for job in late if job.id in found}
         before, self._told = self._told, self.text
         return self._told if self._told != before else ""

@@ -32,15 +32,20 @@ def kind_of_job(spec: JobSpec) -> JobKind:
 
 
 def why_waiting(
-    job: JobRecord, live: Iterable[AgentRecord], now: float, around: Mapping[str, ReservationRecord] | None = None
+    job: JobRecord,
+    live: Iterable[AgentRecord],
+    now: float,
+    around: Mapping[str, ReservationRecord] | None = None,
+    machines: Mapping[str, str] | None = None,
 ) -> str:
     """Why a job that waits has not started.
 
     Args:
         live: all agents that live, of every pool.
         around: the reservations and groups that jobs are in, by id (`reservations_around`).
+        machines: by pool of machines, what these have to do with it (`machines_for`).
     """
-    return reasons_by_job([job], list(live), now, around)[job.id]
+    return reasons_by_job([job], list(live), now, around, machines)[job.id]
 
 
 def reasons_by_job(
@@ -48,6 +53,7 @@ def reasons_by_job(
     live: Sequence[AgentRecord],
     now: float,
     around: Mapping[str, ReservationRecord] | None = None,
+    machines: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """`why_waiting` of many jobs by their ids, each kind of them looked at once; each gang by itself."""
     kinds: dict[JobKind, str] = {}
@@ -58,13 +64,23 @@ def reasons_by_job(
             reasons[job.id] = _too_early(job, now) or one_line(inside)
             continue
         if is_gang(job.spec):
-            reasons[job.id] = _too_early(job, now) or why_gathering(owner_of_job(job), live, now)
+            gathering = why_gathering(owner_of_job(job), live, now)
+            reasons[job.id] = _too_early(job, now) or _with_machines(gathering, job.spec.pool, live, machines)
             continue
         kind = kind_of_job(job.spec)
         if kind not in kinds:
-            kinds[kind] = one_line(_why_kind_waits(job.spec, live))
+            kinds[kind] = one_line(_with_machines(_why_kind_waits(job.spec, live), job.spec.pool, live, machines))
         reasons[job.id] = _too_early(job, now) or kinds[kind]
     return reasons
+
+
+def _with_machines(why: str, pool: str, live: Sequence[AgentRecord], machines: Mapping[str, str] | None) -> str:
+    """Why something waits, and what the pool's machines have to do with it: people need not start agents there."""
+    if machines is None or pool not in machines:
+        return why
+    if not any(agent.pool == pool for agent in live):
+        why = f"no live agent in pool {pool}"
+    return f"{why}: {machines[pool]}" if machines[pool] else why
 
 
 def why_stuck(job: JobRecord, live: Iterable[AgentRecord]) -> str:

@@ -69,7 +69,7 @@ async def _boot_logs(core: Core, machine: MachineRecord) -> dict[int, str]:
 
 def _json(machine: MachineRecord, now: float) -> dict[str, Any]:
     from fray.cli.job_view import record_json
-    from fray.machine_pools import cost_so_far
+    from fray_coordinator.protocol.scaling.costs import cost_so_far
 
     return {**record_json(machine), "cost_so_far": cost_so_far(machine, now)}
 
@@ -79,7 +79,7 @@ def _dollars(amount: float | None) -> str:
 
 
 def _row(machine: MachineRecord, now: float) -> tuple[str, ...]:
-    from fray.machine_pools import cost_so_far
+    from fray_coordinator.protocol.scaling.costs import cost_so_far
 
     return (
         machine.name,
@@ -97,7 +97,7 @@ def _row(machine: MachineRecord, now: float) -> tuple[str, ...]:
 
 def _described(machine: MachineRecord, logs: dict[int, str], now: float) -> list[tuple[str, str]]:
     from fray.cli.job_view import format_time
-    from fray.machine_pools import cost_so_far
+    from fray_coordinator.protocol.scaling.costs import cost_so_far
 
     pairs = [
         ("machine", machine.name),

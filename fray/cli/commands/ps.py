@@ -39,12 +39,12 @@ def _lister(app: App, chosen: JobFilter, everything: bool, limit: int | None, cl
 
     def show() -> None:
         problems: dict[str, str] = {}
-        (jobs, holdings, live, now), around = app.run(lambda core: _find(core, chosen, problems, everything))
+        (jobs, holdings, live, now), around, machines = app.run(lambda core: _find(core, chosen, problems, everything))
         if clear and not app.json:
             click.clear()  # not before the jobs are there: the screen is never empty
         app.warn(problems)
         jobs = jobs[-limit:] if limit else jobs
-        waiting = reasons_by_job(filter(is_waiting, jobs), live, now, around)
+        waiting = reasons_by_job(filter(is_waiting, jobs), live, now, around, machines)
         waiting |= {job.id: why for job in jobs if (why := why_stuck(job, live))}
         data: list[dict[str, Any]] = [
             {
@@ -63,9 +63,11 @@ def _lister(app: App, chosen: JobFilter, everything: bool, limit: int | None, cl
 
 
 async def _find(core: Core, chosen: JobFilter, problems: dict[str, str], everything: bool) -> Any:
-    """What `JobFilter.find` finds, and the reservations in which jobs wait."""
+    """What `JobFilter.find` finds, the reservations in which jobs wait, and what is told of their pools' machines."""
     from fray_coordinator.jobs.why_in_reservation import reservations_around
+    from fray_coordinator.jobs.why_machines import machines_for
     from fray_coordinator.protocol.transitions import is_waiting
 
     found = await chosen.find(core, problems, everything)
-    return found, await reservations_around(core, filter(is_waiting, found[0]))
+    waiting = [job for job in found[0] if is_waiting(job)]
+    return found, await reservations_around(core, waiting), await machines_for(core, waiting)

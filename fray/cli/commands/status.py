@@ -37,6 +37,7 @@ async def _find(core: Core, text: str) -> tuple[JobRecord, Holding | None, Membe
     from fray_coordinator.jobs.gang_exits import stored_exits
     from fray_coordinator.jobs.lookup import find_job, live_agents, refreshed_agents
     from fray_coordinator.jobs.why_in_reservation import reservations_around
+    from fray_coordinator.jobs.why_machines import machines_for
     from fray_coordinator.jobs.why_waiting import why_stuck, why_waiting
     from fray_coordinator.protocol.stopping import holders_of
     from fray_coordinator.protocol.transitions import is_waiting
@@ -49,7 +50,8 @@ async def _find(core: Core, text: str) -> tuple[JobRecord, Holding | None, Membe
     agents = await (refreshed_agents(core) if is_waiting(job) else _agents(core, holders_of(job)))
     live = live_agents(agents, core.now())
     around = await reservations_around(core, [job] if is_waiting(job) else [])
-    why = why_waiting(job, live, core.now(), around) if is_waiting(job) else why_stuck(job, live)
+    machines = await machines_for(core, [job] if is_waiting(job) else [])
+    why = why_waiting(job, live, core.now(), around, machines) if is_waiting(job) else why_stuck(job, live)
     waiting = [why] if why else []
     heard = live if is_waiting(job) else [agent.record for agent in agents]
     holdings = {agent.id: agent.holdings[job.id] for agent in heard if job.id in agent.holdings}

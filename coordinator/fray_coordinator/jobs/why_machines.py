@@ -1,0 +1,93 @@
+"""What the machines of a pool have to do with a job that waits in it, in one line for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from fray_coordinator.concurrency import map_noting_problems
+from fray_coordinator.core import Core
+from fray_coordinator.jobs.machines import read_machines, read_scaler
+from fray_coordinator.store.records import record_of
+from fray_layouts.object_keys import PoolKeys, ReservationKeys
+from fray_layouts.records import AgentPoolRecord, JobRecord, MachineRecord, PoolScaling, ProvisioningSpec
+from fray_layouts.states import MachineState
+
+UNATTENDED_SECONDS = 300.0
+"""Seconds without a look of the scaler after which people are told: looks are far more frequent."""
+_COMING = (MachineState.WANTED, MachineState.CREATING)
+_SHOWN = 3
+
+
+async def machines_for(core: Core, jobs: Iterable[JobRecord]) -> dict[str, str]:
+    """By pool, what its machines have to do with these jobs that wait; pools whose agents people start are left out.
+
+    Costs a read of each pool, and where there are pools of machines the scaler's record and theirs.
+    """
+    pools = {job.spec.pool for job in jobs if not ReservationKeys.of_pool(job.spec.pool)}
+
+    async def read(pool: str) -> tuple[str, ProvisioningSpec | None]:
+        record = record_of(await core.records.read(PoolKeys.record(pool), AgentPoolRecord))
+        return pool, record.provisioning if record is not None else None
+
+    found = await map_noting_problems(sorted(pools), read, {})
+    specs = {pool: spec for pool, spec in found if spec is not None}
+    if not specs:
+        return {}
+    scaler = await read_scaler(core)
+    told: dict[str, str] = {}
+    for pool, spec in specs.items():
+        machines = [machine.record for machine in await read_machines(core, {}, pool)]
+        age = core.now() - scaler.looked_at if scaler is not None else None
+        told[pool] = about_machines(spec, scaler.pools.get(pool) if scaler is not None else None, machines, age)
+    return told
+
+
+def about_machines(
+    spec: ProvisioningSpec, scaling: PoolScaling | None, machines: Sequence[MachineRecord], age: float | None
+) -> str:
+    """What keeps the pool from more machines, or which are on their way.
+
+    Args:
+        scaling: the pool as the scaler's last look saw it; None if none did.
+        machines: of the pool.
+        age: seconds since that look; None if there was none.
+    """
+    if scaling is None or age is None:
+        return "its pool has machines, but no scaler has looked at it yet"
+    if age > UNATTENDED_SECONDS:
+        return f"its pool has machines, but no scaler has looked at it for {age:.0f} s"
+    if scaling.problem:
+        return f"its pool cannot be looked after: {scaling.problem}"
+    coming = [machine for machine in machines if machine.state in _COMING]
+    parts = [_answers(spec, scaling, coming), _coming(coming), _limit(spec, scaling) if not coming else ""]
+    return "; ".join(filter(None, parts))
+
+
+def _answers(spec: ProvisioningSpec, scaling: PoolScaling, coming: Sequence[MachineRecord]) -> str:
+    """What zones answered, and which one is tried: "stockout in us-east5-a, trying europe-west4-b"."""
+    if not scaling.zones:
+        return ""
+    answered = ", ".join(f"{answer.kind} in {zone}" for zone, answer in sorted(scaling.zones.items()))
+    tried = next((machine.zone for machine in coming), "") or next(
+        (zone for zone in spec.zones if zone not in scaling.zones), ""
+    )
+    words = next((f" ({answer.text})" for answer in scaling.zones.values() if answer.text), "")
+    return f"{answered}{f', trying {tried}' if tried else words}"
+
+
+def _coming(coming: Sequence[MachineRecord]) -> str:
+    if not coming:
+        return ""
+    names = ", ".join(machine.name for machine in coming[:_SHOWN]) + ", ..." * (len(coming) > _SHOWN)
+    return f"{len(coming)} machine{'s are' if len(coming) > 1 else ' is'} on the way: {names}"
+
+
+def _limit(spec: ProvisioningSpec, scaling: PoolScaling) -> str:
+    if scaling.limit == "max":
+        return f"its pool has as many machines as it may, {spec.max}"
+    if scaling.limit == "cost":
+        limit = "" if spec.max_hourly_cost is None else f" of ${spec.max_hourly_cost:,.2f}"
+        return f"its pool costs ${scaling.hourly_cost:,.2f} an hour, and its limit{limit} allows no more"
+    if scaling.limit == "zones":
+        return "no zone of its pool grants a machine now"
+    return ""

@@ -1,0 +1,83 @@
+"""Why a job waits in a pool of machines: what is on its way, what zones answered, and what keeps the pool from more."""
+
+from __future__ import annotations
+
+import pytest
+
+from fray_coordinator.core import open_core
+from fray_coordinator.jobs.machines import change_pool
+from fray_coordinator.jobs.why_machines import about_machines, machines_for
+from fray_coordinator.jobs.why_waiting import why_waiting
+from fray_coordinator.store.interface import ABSENT
+from fray_layouts.machine_keys import MachineKeys
+from fray_layouts.object_keys import CoordinatorKeys
+from fray_layouts.records import (
+    AgentPoolRecord,
+    JobRecord,
+    MachineRecord,
+    PoolScaling,
+    ProvisioningSpec,
+    ScalerRecord,
+    ZoneAnswer,
+)
+from fray_layouts.spec_parsing import parse_spec
+
+SPEC = ProvisioningSpec(
+    provider="tpu", machine_type="v6e-8", zones=["us-east5-a", "europe-west4-b"], max=4, max_hourly_cost=60.0
+)
+STOCKOUT = {"us-east5-a": ZoneAnswer(kind="stockout", text="no capacity")}
+BOTH = {**STOCKOUT, "europe-west4-b": ZoneAnswer(kind="quota", text="")}
+COMING = MachineRecord(pool="p", name="m1", state="creating", zone="europe-west4-b")
+UP = MachineRecord(pool="p", name="m2", state="up", zone="us-east5-a")
+
+
+@pytest.mark.parametrize(
+    ("scaling", "machines", "says"),
+    [
+        (PoolScaling(), [UP], ""),
+        (PoolScaling(), [COMING, UP], "1 machine is on the way: m1"),
+        (PoolScaling(zones=STOCKOUT), [], "stockout in us-east5-a, trying europe-west4-b"),
+        (
+            PoolScaling(zones=STOCKOUT),
+            [COMING],
+            "stockout in us-east5-a, trying europe-west4-b; 1 machine is on the way: m1",
+        ),
+        (
+            PoolScaling(zones=BOTH, limit="zones"),
+            [UP],
+            "quota in europe-west4-b, stockout in us-east5-a (no capacity); no zone of its pool grants a machine now",
+        ),
+        (PoolScaling(limit="max"), [UP], "its pool has as many machines as it may, 4"),
+        (
+            PoolScaling(limit="cost", hourly_cost=43.2),
+            [UP],
+            "its pool costs $43.20 an hour, and its limit of $60.00 allows no more",
+        ),
+        (PoolScaling(problem="no credentials"), [], "its pool cannot be looked after: no credentials"),
+    ],
+)
+def test_what_keeps_a_pool_from_more_machines_is_said(
+    scaling: PoolScaling, machines: list[MachineRecord], says: str
+) -> None:
+    assert about_machines(SPEC, scaling, machines, 10.0) == says
+
+
+def test_a_pool_that_nobody_looks_at_is_told() -> None:
+    assert about_machines(SPEC, None, [], None).endswith("no scaler has looked at it yet")
+    assert about_machines(SPEC, PoolScaling(), [UP], 900.0).endswith("no scaler has looked at it for 900 s")
+
+
+async def test_a_job_says_what_its_pool_of_machines_does() -> None:
+    core = await open_core("memory://why-machines")
+    spec = parse_spec({"name": "j", "entrypoint": {"command": ["x"]}, "pool": "p"})
+    job = JobRecord(id="j-1", spec=spec, status="pending")
+    assert await machines_for(core, [job]) == {}
+    await change_pool(core, "p", lambda record: AgentPoolRecord(provisioning=SPEC))
+    await core.records.put(MachineKeys.key("p", "m1"), COMING, ABSENT)
+    scaler = ScalerRecord(looked_at=core.now(), pools={"p": PoolScaling(zones=STOCKOUT)})
+    await core.records.put(CoordinatorKeys.scaler, scaler, ABSENT)
+    told = why_waiting(job, [], core.now(), machines=await machines_for(core, [job]))
+    assert told == (
+        "no live agent in pool p: stockout in us-east5-a, trying europe-west4-b; 1 machine is on the way: m1"
+    )
+    await core.store.close()
