@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from msgspec.structs import replace
 
 from fray_coordinator.jobs import gang_commit, stopping
 from fray_coordinator.jobs.doorbell import ring
+from fray_coordinator.placements import scheduler
 from fray_coordinator.protocol.placements.assignment import MAX_MOVES
 from fray_coordinator.protocol.placements.votes import withdrawn
 from fray_coordinator.store.records import Stored
@@ -80,6 +83,29 @@ async def test_only_votes_of_the_round_by_agents_that_live_count(cluster: Cluste
     await odd.beat(**({"state": "dead"} if how == "dead" else {}))
     await found.step(look=False)
     assert (await job_now(found.core, job.id)).status == "gathering"
+
+
+async def test_hints_of_a_large_gang_that_waits_for_others_lead_to_few_reads_and_none_is_forgotten(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler, "HINTED_READS_A_SECOND", 1.0)
+    found = await gathering(cluster, "a", "b", free=Resources())
+    job = await gang(found)
+    await found.step()
+    assert set(members_of(await job_now(found.core, job.id))) == {"a", "b"}
+    way = cluster.ways[-1]
+    way.asked.clear()
+    for _ in range(10):
+        await found.step(look=False, woken=True)
+        await cluster.clock.sleep(0.1)
+    asked = Counter(key for verb, key in way.asked if verb == "get_if_changed" and key.startswith("agents/"))
+    assert asked == {"agents/a.json": 1, "agents/b.json": 1}
+    await vote_all(found, job.id)
+    await found.step(look=False, woken=True)
+    assert (await job_now(found.core, job.id)).status == "gathering", "they were read a second ago"
+    await cluster.clock.sleep(2.0)
+    await found.step(look=False)
+    assert (await job_now(found.core, job.id)).status == "running"
 
 
 async def test_a_round_that_moves_between_the_votes_and_the_start_is_not_started(cluster: Cluster) -> None:

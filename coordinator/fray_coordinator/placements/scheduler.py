@@ -32,6 +32,10 @@ from fray_coordinator.protocol.placements.rounds import (
 from fray_coordinator.store.records import Stored
 from fray_layouts.records import AgentRecord, HintEndpoint, Placement, Suspect
 
+HINTED_READS_A_SECOND = 200.0
+"""Reads of members that hints lead to for one owner which others still keep from starting: each of a thousand members
+tells of its vote, and may do so minutes before the last one can."""
+
 
 @dataclass(slots=True)
 class PlacementScheduler:
@@ -54,6 +58,8 @@ class PlacementScheduler:
     _held: HeldReservations = field(init=False)
     _soon: set[str] = field(default_factory=set)
     _since: dict[tuple[str, int], float] = field(default_factory=dict)
+    _hinted: bool = False
+    _read_at: dict[str, float] = field(default_factory=dict)
     _last: tuple[list[HostView], list[Owner], dict[str, Assignment]] = ([], [], {})
     _views: dict[str, tuple[AgentRecord, tuple[object, ...], HostView]] = field(default_factory=dict)
 
@@ -100,13 +106,27 @@ class PlacementScheduler:
         await self._assign()
 
     async def _read_members(self, woken: bool) -> set[str]:
-        """Read the members that have not voted, as far as is known, of the owners that can start now; returns them."""
+        """Read the members that have not voted, as far as is known, of the owners that can start now; returns them.
+
+        After a hint those of all owners, but for none of them too many a second: what was told is not forgotten.
+        """
         owners = [owner_of(stored.record) for stored in self._owners.forming()]
         self._agents.forget_all_but({member.agent for owner in owners for member in owner.placement.members})
-        agents, near = self._agents.records(), [owner for owner in owners if woken or owner.id in self._soon]
-        missing = {agent for owner in near for agent in missing_votes(owner, agents)}
-        await self._agents.read(missing)
-        return missing
+        agents, now = self._agents.records(), self.core.clock.boottime()
+        hinted, self._hinted = woken or self._hinted, False
+        wanted: set[str] = set()
+        read_at, self._read_at = self._read_at, {}
+        for owner in owners:
+            missing = missing_votes(owner, agents)
+            pause = 0.0 if owner.id in self._soon else len(missing) / HINTED_READS_A_SECOND
+            last = self._read_at[owner.id] = read_at.get(owner.id, float("-inf"))
+            if owner.id in self._soon or (hinted and now - last >= pause):
+                wanted.update(missing)
+                self._read_at[owner.id] = now
+            else:
+                self._hinted |= hinted
+        await self._agents.read(wanted)
+        return wanted
 
     async def _assign(self) -> None:
         """Give the owners that form what is free, in their order."""
