@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fray.cli.commands.agent import capacity_of
+from fray.cli.commands.agent import capacity_of, checked_machine
 from fray.cli.places import parse_place
 from fray_layouts.errors import InvalidInput
 from fray_layouts.records import SliceMember
@@ -53,3 +53,9 @@ def test_what_cannot_be_is_refused(given: tuple[str, str, tuple[str, ...], None,
 def test_a_host_has_gpus_or_a_tpu() -> None:
     with pytest.raises(InvalidInput, match=r"--gpus: '8' .*--tpu"):
         capacity_of(None, None, "8", "v5litepod-4")
+
+
+def test_a_machine_has_the_name_that_its_provider_was_given() -> None:
+    assert [checked_machine(name) for name in ("", "m0kq1")] == ["", "m0kq1"]
+    with pytest.raises(InvalidInput, match=r"--machine: 'a/b' .*fray machines"):
+        checked_machine("a/b")

@@ -81,6 +81,7 @@ class AgentOptions:
         cwd: where tasks start; None: a fresh directory each.
         network: where servers on this host listen and are reached.
         place: where the host is.
+        machine: name of the machine of the pool that the host is, or is in; "" for a host that people keep.
         hint_endpoint: where this agent takes hints; see `fray_agents.agent.hint_listener`.
         overcommits: it is a private cluster's only one; see `fray_agents.agent.overcommit`.
         env_cache: bytes that the host's cache of workspaces and environments may have; None: see `host_cache`.
@@ -100,6 +101,7 @@ class AgentOptions:
     cwd: str | None = None
     network: NetworkSettings = NetworkSettings()  # noqa: RUF009  it is frozen
     place: HostPlace = field(default_factory=HostPlace)
+    machine: str = ""
     hint_endpoint: HintEndpoint | None = None
     overcommits: bool = False
     env_cache: int | None = None
@@ -136,6 +138,7 @@ class Agent:
             labels=dict(options.place.labels),
             slice=options.place.slice,
             places=True,
+            machine=options.machine,
             **asdict(network),
         )
         self.member = Membership(core, record, Leases(capacity))

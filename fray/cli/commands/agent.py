@@ -33,6 +33,7 @@ log = logging.getLogger("fray")
 @click.option("--zone", default="", help="Zone that this host is in.")
 @click.option("--region", default="", help="Region that this host is in.")
 @click.option("--label", multiple=True, help="What jobs may ask of this host, as name=value; may be repeated.")
+@click.option("--machine", default="", help="Name of the pool's machine that this host is, or is in.")
 @click.option("--preemptible", is_flag=True, help="This host may be taken away at any time.")
 @click.option(
     "--env-cache", help="Disk for workspaces and environments, such as 50GB; by default 20GB, or a fifth of it."
@@ -52,6 +53,7 @@ def command(
     zone: str,
     region: str,
     label: tuple[str, ...],
+    machine: str,
     preemptible: bool,
     env_cache: str | None,
     bind: str,
@@ -82,6 +84,7 @@ def command(
         capacity=capacity,
         network=settings,
         place=place,
+        machine=checked_machine(machine),
         preload=PRESTART_MODULES,
         env_cache=None if env_cache is None else parse_bytes("--env-cache", env_cache),
     )
@@ -97,6 +100,15 @@ def command(
         log.info("%s", text)
 
     asyncio.run(_join(app.root, unfit_root, lambda: run_agent(app.root, options, joined)))
+
+
+def checked_machine(name: str) -> str:
+    """The name, if it can be a machine's, or none. Raises InvalidInput."""
+    from fray_layouts.key_encoding import is_id
+
+    if name and not is_id(name):
+        raise InvalidInput("--machine", name, "give the name that `fray machines` shows, or none")
+    return name
 
 
 async def _join(root: str, unfit_root: bool, run: Callable[[], Awaitable[None]]) -> None:
