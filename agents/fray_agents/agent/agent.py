@@ -22,6 +22,7 @@ from fray_agents.agent.gpu_watch import GpuWatch
 from fray_agents.agent.heartbeat import Heartbeat
 from fray_agents.agent.held import HeldLease
 from fray_agents.agent.hint_sender import nobody_answers
+from fray_agents.agent.idle_exit import IdleExit
 from fray_agents.agent.job_watch import JobWatch
 from fray_agents.agent.leases import Leases
 from fray_agents.agent.loops import run_until_first_ends
@@ -85,6 +86,7 @@ class AgentOptions:
         hint_endpoint: where this agent takes hints; see `fray_agents.agent.hint_listener`.
         overcommits: it is a private cluster's only one; see `fray_agents.agent.overcommit`.
         env_cache: bytes that the host's cache of workspaces and environments may have; None: see `host_cache`.
+        idle_exit: seconds without work before it leaves; None: it stays.
         rejoins: this process had joined before: it waits until it may join again, also while it is refused.
         poke: has the agents that take hints there look at their placements.
         ask_peer: asks the agent that takes hints there whether it lives.
@@ -105,6 +107,7 @@ class AgentOptions:
     hint_endpoint: HintEndpoint | None = None
     overcommits: bool = False
     env_cache: int | None = None
+    idle_exit: float | None = None
     rejoins: bool = False
     poke: Callable[[Collection[HintEndpoint]], None] = lambda endpoints: None
     ask_peer: AskPeer = nobody_answers
@@ -260,6 +263,8 @@ class Agent:
         ]
         if self._gpus.names:
             loops.append(self._gpus.run())
+        if self._options.idle_exit is not None:
+            loops.append(IdleExit(self.member, self._options.idle_exit, self.terminate).run())
         if self._options.overcommits:
             loops.append(Overcommit(self.member, self._claimer.claim).run())
         loops.append(self._heartbeat.run())

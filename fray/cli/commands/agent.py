@@ -41,6 +41,9 @@ log = logging.getLogger("fray")
 @click.option("--bind", default="", help="Address that actors listen on; by default the one that others reach.")
 @click.option("--advertise", default="", help="Host name or address under which others reach this host.")
 @click.option("--network", default="default", show_default=True, help="Name of the network this host is in.")
+@click.option(
+    "--idle-exit", type=click.FloatRange(0), metavar="SECONDS", help="Leave after so long without work; else stay."
+)
 @click.option("--no-inbound", is_flag=True, help="Nobody can connect to this host: it runs no actors.")
 @click.option("--unfit-root", is_flag=True, help="Join even if `fray doctor` says that the root can carry no cluster.")
 @click.option("--log-format", type=click.Choice(FORMATS), default="text", help="Of the log on stderr.")
@@ -59,6 +62,7 @@ def command(
     bind: str,
     advertise: str,
     network: str,
+    idle_exit: float | None,
     no_inbound: bool,
     unfit_root: bool,
     log_format: str,
@@ -84,6 +88,7 @@ def command(
         capacity=capacity,
         network=settings,
         place=place,
+        idle_exit=idle_exit,
         machine=checked_machine(machine),
         preload=PRESTART_MODULES,
         env_cache=None if env_cache is None else parse_bytes("--env-cache", env_cache),
