@@ -1,11 +1,13 @@
-"""What requests to the storage cost: estimated from the settings, and as the agents have counted them."""
+"""What requests to the storage cost, estimated from the settings and as the agents have counted them; and machines."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
 from fray_agents.agent.claimer import REMOTE_POLL_BACKOFF
+from fray_coordinator.protocol.scaling.costs import cost_so_far, hourly_cost
 from fray_coordinator.store.metering import GCS_PRICES, RequestCounts
-from fray_layouts.records import AgentRecord, ClusterSettings
+from fray_layouts.records import AgentRecord, ClusterSettings, MachineRecord
+from fray_layouts.states import MachineState
 
 SECONDS_PER_MONTH = 30 * 86400.0
 
@@ -21,15 +23,19 @@ seven lists: of jobs, their indexes, children, endpoints and reservations (of up
 
 @dataclass(frozen=True)
 class CostLine:
-    """A line of `fray cost`: requests of both price classes, writes and lists (A) and reads (B), and what they cost."""
+    """A line of `fray cost`: requests of both price classes, writes and lists (A) and reads (B), or machines.
+
+    machines: dollars that these cost.
+    """
 
     what: str
-    class_a: float
-    class_b: float
+    class_a: float = 0.0
+    class_b: float = 0.0
+    machines: float = 0.0
 
     @property
     def dollars(self) -> float:
-        return (self.class_a * GCS_PRICES.class_a + self.class_b * GCS_PRICES.class_b) / 1000
+        return (self.class_a * GCS_PRICES.class_a + self.class_b * GCS_PRICES.class_b) / 1000 + self.machines
 
 
 def estimates(settings: ClusterSettings) -> list[CostLine]:
@@ -61,3 +67,24 @@ def spent(agents: Iterable[AgentRecord]) -> list[CostLine]:
         total += RequestCounts(**{kind: agent.requests.get(kind, 0) for kind in asdict(total)})
     kept = f"these {len(known)} agents so far" if len(known) != 1 else "this agent so far"
     return [CostLine(kept, total.class_a, total.class_b)] if known else []
+
+
+def machine_lines(machines: Iterable[MachineRecord], now: float) -> list[CostLine]:
+    """By pool, what its machines cost an hour now, and have cost so far as their records say."""
+    pools: dict[str, list[MachineRecord]] = {}
+    for machine in machines:
+        pools.setdefault(machine.pool, []).append(machine)
+    lines: list[CostLine] = []
+    for pool, found in sorted(pools.items()):
+        there = [machine for machine in found if machine.state != MachineState.GONE]
+        spent_so_far = sum(cost_so_far(machine, now) or 0.0 for machine in found)
+        lines += [
+            CostLine(f"machines of pool {pool}, an hour now{_unknown(there)}", machines=hourly_cost(there)),
+            CostLine(f"machines of pool {pool} so far{_unknown(found)}", machines=spent_so_far),
+        ]
+    return lines
+
+
+def _unknown(machines: Iterable[MachineRecord]) -> str:
+    """That some are left out; "" if the price of each is known."""
+    return ", without those of unknown price" if any(machine.hourly_cost is None for machine in machines) else ""

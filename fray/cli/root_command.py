@@ -11,6 +11,7 @@ from fray_layouts.errors import FrayError
 
 _COMMANDS = {
     "up": "Make a cluster, with the pools of a file.",
+    "down": "Let all machines of the pools go.",
     "run": "Submit a command and follow it to its end.",
     "submit": "Submit jobs from a JSON or YAML file.",
     "ps": "List jobs that wait or run.",
@@ -35,7 +36,7 @@ _COMMANDS = {
     "init": "Create a cluster with settings of your own.",
     "fsck": "Find inconsistent records, and repair them.",
     "doctor": "Check that a storage root can carry a cluster.",
-    "cost": "Estimate what the storage requests cost.",
+    "cost": "Estimate what storage requests and machines cost.",
 }
 
 
@@ -46,7 +47,7 @@ _ELSEWHERE = {
     **dict.fromkeys(("describe", "show", "get", "inspect"), "status"),
     **dict.fromkeys(("worker", "join"), "agent"),
     **dict.fromkeys(("nodes", "workers"), "agents"),
-    **dict.fromkeys(("down", "leave"), "drain"),
+    "leave": "drain",
     **dict.fromkeys(("check", "hello"), "doctor"),
     **dict.fromkeys(("pools", "cluster"), "pool"),
 }

@@ -15,8 +15,9 @@ from fray_coordinator.core import open_core
 from fray_coordinator.store.interface import ABSENT
 from fray_layouts.errors import InvalidInput
 from fray_layouts.machine_keys import MachineKeys
+from fray_layouts.object_keys import AgentKeys
 from fray_layouts.pool_file_parsing import parse_pool
-from fray_layouts.records import MachineRecord
+from fray_layouts.records import AgentRecord, MachineRecord
 from tests.support.shell import Shell
 
 TPU = ["--provider", "tpu", "--type", "v5litepod-16", "--zone", "us-east5-a", "--zone", "europe-west4-b"]
@@ -40,6 +41,15 @@ pools:
 @pytest.fixture
 def shell(tmp_path: Path) -> Shell:
     return Shell(tmp_path / "root")
+
+
+def put_agent(shell: Shell, agent: AgentRecord) -> None:
+    async def put() -> None:
+        core = await open_core(str(shell.root))
+        await core.records.put(AgentKeys.key(agent.id), agent, ABSENT)
+        await core.store.close()
+
+    asyncio.run(put())
 
 
 def put_machine(shell: Shell, machine: MachineRecord, boot_log: bytes = b"") -> None:
@@ -194,6 +204,40 @@ def test_a_pool_that_has_machines_is_not_forgotten(shell: Shell) -> None:
     shell("pool", "set", "idle", "--provider", "local")
     shell("pool", "rm", "idle")
     assert [pool["pool"] for pool in shell.json("pool", "ls")] == ["train"]
+
+
+def test_down_closes_the_pools_drains_and_says_what_is_left(shell: Shell) -> None:
+    (shell.root.parent / "fray.yaml").write_text(FILE)
+    shell("up")
+    put_machine(shell, MachineRecord(pool="train", name="m1", state="up"))
+    put_machine(shell, MachineRecord(pool="train", name="m2", state="gone"))
+    put_agent(shell, AgentRecord(id="of-machine", host="h", pool="train", interval=60.0, machine="m1"))
+    put_agent(shell, AgentRecord(id="of-people", host="h", pool="train", interval=60.0))
+    done = shell.json("down", str(shell.root))
+    assert done == {
+        "pools": ["small", "train"],
+        "draining": ["of-machine"],
+        "machines": ["train/m1"],
+        "agents": ["of-people"],
+        "unattended": True,
+    }
+    assert {agent["id"]: agent["state"] for agent in shell.json("agents")} == {
+        "of-machine": "draining",
+        "of-people": "live",
+    }
+    kept = shell.json("pool", "show", "train")["pools"]["train"]
+    assert (kept["max"], kept["max_hourly_cost"]) == (0, 60.0)
+    text = shell("down").stdout
+    assert "1 machine is left: train/m1" in text
+    assert "no scaler has looked at them lately" in text
+    shell("up")
+    assert shell.json("pool", "show", "train")["pools"]["train"]["max"] == 4
+
+
+def test_down_waits_until_the_machines_are_gone(shell: Shell) -> None:
+    shell("pool", "set", "train", *TPU)
+    put_machine(shell, MachineRecord(pool="train", name="m2", state="gone"))
+    assert "no machine is left" in shell("down", "--wait", "60").stdout
 
 
 def test_programs_set_and_read_pools(tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
-"""`fray cost`: what the requests to the storage cost."""
+"""`fray cost`: what the requests to the storage and the machines of pools cost."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+import click
 
 from fray.cli import output
 from fray.cli.app import App, as_command
@@ -10,26 +12,54 @@ from fray.cli.app import App, as_command
 if TYPE_CHECKING:
     from fray.cli.cost_model import CostLine
     from fray_coordinator.core import Core
+    from fray_coordinator.protocol.scaling.shares import MachineShare
 
 
 @as_command
-def command(app: App) -> None:
-    """Estimate what the cluster's requests cost, from its settings, and count what its agents have asked for.
+@click.option("--by", type=click.Choice(("job", "namespace", "pool")), help="Only machines, by who runs on them.")
+def command(app: App, by: str | None) -> None:
+    """Estimate what the cluster's requests cost, count what its agents have asked for, and sum up its machines.
 
-    At the list prices of GCS and S3 in a single region; storage and traffic are not included. Requests to local files
-    cost nothing: for such a root the estimate is that of a bucket with default settings.
+    Requests are at the list prices of GCS and S3 in a single region; storage and traffic are not included. Requests to
+    local files cost nothing: for such a root the estimate is that of a bucket with default settings. With --by, each
+    job pays for the part of its hosts that it asked for, while it runs there; idle machines are nobody's.
     """
-    lines = app.run(_estimate)
+    problems: dict[str, str] = {}
+    if by is not None:
+        shares = app.run(lambda core: _shares(core, by, problems))
+        app.warn(problems)
+        dearest = sorted(shares.items(), key=lambda each: -each[1].so_far)
+        shown = [(owner, f"${share.hourly:,.2f}", f"${share.so_far:,.2f}") for owner, share in dearest]
+        found = [{by: owner, "hourly": share.hourly, "so_far": share.so_far} for owner, share in dearest]
+        app.show(found, lambda: output.print_table((by.upper(), "AN HOUR", "SO FAR"), shown))
+        return
+    lines = app.run(lambda core: _estimate(core, problems))
+    app.warn(problems)
     rows = [(line.what, f"{line.class_a:,.0f}", f"{line.class_b:,.0f}", f"${line.dollars:,.4f}") for line in lines]
     columns = ("", "WRITES+LISTS", "READS", "COST")
     data = [{"what": o.what, "writes_and_lists": o.class_a, "reads": o.class_b, "dollars": o.dollars} for o in lines]
     app.show(data, lambda: output.print_table(columns, rows))
 
 
-async def _estimate(core: Core) -> list[CostLine]:
-    from fray.cli.cost_model import estimates, spent
+async def _estimate(core: Core, problems: dict[str, str]) -> list[CostLine]:
+    from fray.cli.cost_model import estimates, machine_lines, spent
     from fray_coordinator.jobs.lookup import read_agents
+    from fray_coordinator.jobs.machines import read_machines
     from fray_layouts.records import ClusterSettings
 
-    agents = [agent.record for agent in await read_agents(core, problems={})]
-    return [*estimates(ClusterSettings() if core.store.local else core.settings), *spent(agents)]
+    agents = [agent.record for agent in await read_agents(core, problems)]
+    machines = [machine.record for machine in await read_machines(core, problems)]
+    settings = ClusterSettings() if core.store.local else core.settings
+    return [*estimates(settings), *spent(agents), *machine_lines(machines, core.now())]
+
+
+async def _shares(core: Core, by: str, problems: dict[str, str]) -> dict[str, MachineShare]:
+    from fray_coordinator.jobs.lookup import all_jobs, read_agents
+    from fray_coordinator.jobs.machines import read_machines
+    from fray_coordinator.protocol.scaling.shares import shares_of_jobs, sums_by_owner
+
+    agents = [agent.record for agent in await read_agents(core, problems)]
+    machines = [machine.record for machine in await read_machines(core, problems)]
+    jobs = await all_jobs(core, problems)
+    owners = {job.id: {"job": job.id, "namespace": job.spec.namespace, "pool": job.spec.pool}[by] for job in jobs}
+    return sums_by_owner(shares_of_jobs(jobs, agents, machines, core.now()), owners)

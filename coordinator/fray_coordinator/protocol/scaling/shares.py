@@ -1,0 +1,87 @@
+"""Which jobs the money for machines goes to: each pays for the part of its hosts that it asked for, while it ran there.
+
+Attempts that a job's record no longer lists, and agents whose records are gone, are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from fray_layouts.records import AgentRecord, JobRecord, MachineRecord
+from fray_layouts.spec import JobSpec
+
+
+@dataclass(frozen=True, slots=True)
+class MachineShare:
+    """Dollars of machines that somebody has cost so far, and costs an hour now."""
+
+    so_far: float = 0.0
+    hourly: float = 0.0
+
+    def __add__(self, other: MachineShare) -> MachineShare:
+        return MachineShare(self.so_far + other.so_far, self.hourly + other.hourly)
+
+
+def shares_of_jobs(
+    jobs: Iterable[JobRecord], agents: Iterable[AgentRecord], machines: Iterable[MachineRecord], now: float
+) -> dict[str, MachineShare]:
+    """By job, what it costs; jobs that never ran on a machine with a price are left out."""
+    prices = {
+        (machine.pool, machine.name): machine.hourly_cost / max(machine.hosts, 1)
+        for machine in machines
+        if machine.hourly_cost
+    }
+    hosts = {agent.id: agent for agent in agents if (agent.pool, agent.machine) in prices}
+    costs = {name: prices[agent.pool, agent.machine] for name, agent in hosts.items()}
+    found: dict[str, MachineShare] = {}
+    for job in jobs:
+        for stay in _stays(job, now):
+            if (agent := hosts.get(stay.agent)) is not None:
+                hourly = costs[agent.id] * min(stay.bundles * _part(job.spec, agent), 1.0)
+                spent = MachineShare(hourly * stay.seconds / 3600.0, hourly if stay.lasts else 0.0)
+                found[job.id] = found.get(job.id, MachineShare()) + spent
+    return found
+
+
+def sums_by_owner(shares: Mapping[str, MachineShare], owners: Mapping[str, str]) -> dict[str, MachineShare]:
+    """The shares of jobs together, by whom `owners` says each belongs to."""
+    sums: dict[str, MachineShare] = {}
+    for job, share in shares.items():
+        sums[owners[job]] = sums.get(owners[job], MachineShare()) + share
+    return sums
+
+
+@dataclass(frozen=True, slots=True)
+class _Stay:
+    """Seconds for which a job had so many bundles on an agent, and whether it still has."""
+
+    agent: str
+    seconds: float
+    lasts: bool
+    bundles: int = 1
+
+
+def _stays(job: JobRecord, now: float) -> Iterator[_Stay]:
+    for past in job.history:
+        yield _Stay(past.agent, max(past.ended_at - past.started_at, 0.0), False)
+    until = now if job.ended_at is None else job.ended_at
+    if job.lease is not None:
+        yield _Stay(job.lease.agent, max(until - job.lease.since, 0.0), job.ended_at is None)
+    if job.placement is not None and job.started_at is not None:
+        for member in job.placement.members:
+            seconds = max(until - job.started_at, 0.0)
+            yield _Stay(member.agent, seconds, job.ended_at is None, len(member.bundles))
+
+
+def _part(spec: JobSpec, agent: AgentRecord) -> float:
+    """The largest part of any of the host's resources that one replica asks for."""
+    wants, has = spec.resources, agent.capacity
+    parts = [0.0]
+    if has.cpu > 0:
+        parts.append(wants.cpu * 1000 / has.cpu)
+    if has.memory > 0:
+        parts.append(wants.memory / has.memory)
+    if wants.device is not None and wants.device.kind != "cpu" and has.device_count > 0:
+        parts.append(wants.device.count / has.device_count)
+    return min(max(parts), 1.0)
