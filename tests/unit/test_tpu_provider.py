@@ -77,9 +77,10 @@ async def test_a_machine_is_a_node_of_a_queued_resource(provider: TpuProvider, f
     assert spec.node.runtime_version == "v2-alpha-tpuv5-lite"
     assert spec.node.scheduling_config.spot
     assert "spot" in only(fake)
-    assert spec.node.metadata["fray-machines"] == "m1"
+    assert spec.node.metadata["fray-machine"] == "m1"
     assert spec.node.metadata["fray-root"] == "gs://b/c"
     assert spec.node.metadata["fray-labels"] == "team=vision"
+    assert spec.node.metadata["startup-script"].startswith("#!/bin/bash")
     [listed] = await provider.list()
     assert listed == ListedMachine(
         pool="tpus", name="m1", zone=EAST, state=ListedState.READY, batch="m1", operation=operation
@@ -91,6 +92,7 @@ async def test_a_gang_is_one_request_and_its_slices_are_removed_one_by_one(
 ) -> None:
     await provider.create(request("m1", "m2"))
     assert only(fake).tpu.node_spec[0].multislice_params.node_count == 2
+    assert only(fake).tpu.node_spec[0].node.metadata["fray-machines"] == "m1,m2"
     assert [machine.batch for machine in await provider.list()] == ["m1", "m1"]
     await provider.delete("m1", EAST, "m1")
     assert await states(provider) == {"m2": ListedState.READY}

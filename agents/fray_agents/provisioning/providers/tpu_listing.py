@@ -16,8 +16,10 @@ from fray_agents.provisioning.identity import BATCH_LABEL
 from fray_agents.provisioning.providers.google_calls import kind_of
 from fray_coordinator.protocol.scaling.listed import ListedMachine, ListedState
 
+MACHINE_KEY = "fray-machine"
+"""Metadata: the machine of a request for one."""
 MACHINES_KEY = "fray-machines"
-"""Metadata: the machines of the request, divided by commas."""
+"""Metadata: the machines of a request for several, divided by commas."""
 POOL_KEY = "fray-pool"
 """Metadata: the pool, whose label has no capital letters."""
 
@@ -104,7 +106,8 @@ def node_id(request_id: str, number: int, template: tpu_v2.Node) -> str:
 
 
 def _names(metadata: Mapping[str, str]) -> list[str]:
-    return metadata[MACHINES_KEY].split(",")
+    several = metadata.get(MACHINES_KEY, "")
+    return several.split(",") if several else [metadata[MACHINE_KEY]]
 
 
 def node_machine(node: tpu_v2.Node) -> ListedMachine:
