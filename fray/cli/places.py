@@ -1,7 +1,12 @@
-"""The options of `fray agent` that say where its host is: --tpu, --slice, --worker, --zone, --region, --label."""
+"""The options of `fray agent` that say where its host is: --tpu, --slice, --worker, --zone, --region, --label.
+
+What they leave open a VM of Google Cloud is told by its metadata server.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import logging
 import secrets
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -11,8 +16,11 @@ from msgspec.structs import replace
 from fray_layouts.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from fray_agents.host.gce_metadata import GceHost
     from fray_agents.host.place import HostPlace
     from fray_layouts.records import Resources, SliceMember
+
+log = logging.getLogger("fray")
 
 
 def parse_place(
@@ -26,6 +34,31 @@ def parse_place(
         if value:
             check_name(option, value)
     return HostPlace(zone, region, dict(parse_label(text) for text in label), _parse_slice(tpu, slice_name, worker))
+
+
+def read_vm(server: str | None) -> GceHost:
+    """What this host's metadata server says; nothing where there is none, or where it does not answer, which is logged.
+
+    Raises InvalidInput: what it says of the pool, the machine, labels or a slice cannot be.
+    """
+    from fray_agents.host.gce_metadata import GceHost, MetadataUnavailable, read_host
+
+    try:
+        return read_host(server) if server else GceHost()
+    except MetadataUnavailable as error:
+        log.warning("only the options say where this host is: %s", error)
+        return GceHost()
+
+
+def at_vm(place: HostPlace, vm: GceHost) -> HostPlace:
+    """The place that options say, completed by the VM's own."""
+    return dataclasses.replace(
+        place,
+        zone=place.zone or vm.zone,
+        region=place.region or vm.region,
+        labels={**vm.labels, **place.labels},
+        slice=place.slice or vm.slice,
+    )
 
 
 def parse_label(text: str) -> tuple[str, str]:

@@ -114,3 +114,40 @@ def test_who_had_joined_waits_for_its_directory_whoever_has_it(tmp_path: Path, m
         asyncio.run(daemon.run_agent(f"file://{tmp_path}/root", options))
     short_of_room(monkeypatch, SOMEBODY_ELSES, 2, leave)
     asyncio.run(daemon.run_agent(f"file://{tmp_path}/root", replace(options, rejoins=True)))
+
+
+@pytest.mark.parametrize("signals", [0, 1, 2])
+def test_the_end_of_a_host_lets_jobs_end_and_the_signal_that_it_brings_does_not_hurry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, signals: int
+) -> None:
+    class Leaving:
+        """Leaves once it was asked to."""
+
+        id = "leaving"
+        asked = 0
+
+        def __init__(self, *args: object) -> None:
+            self.told = asyncio.Event()
+
+        def terminate(self) -> None:
+            Leaving.asked += 1
+            self.told.set()
+
+        async def run(self) -> ExitReason:
+            await self.told.wait()
+            handled = asyncio.Event()
+            for _ in range(signals):
+                os.kill(os.getpid(), signal.SIGTERM)
+                await asyncio.sleep(0.01)  # the loop handles a signal in its next round
+            asyncio.get_running_loop().call_later(0.01, handled.set)
+            await handled.wait()
+            return ExitReason.LEFT
+
+    async def end_of_host() -> str:
+        return "it is preempted"
+
+    monkeypatch.setattr(daemon, "Agent", Leaving)
+    options = AgentOptions(network=NetworkSettings(inbound=False), end_of_host=end_of_host)
+    asyncio.run(daemon.run_agent(f"file://{tmp_path}/root", options))
+    assert Leaving.asked == (2 if signals == 2 else 1), "only a second signal is immediate"
+    assert "it is preempted: the agent leaves" in caplog.text

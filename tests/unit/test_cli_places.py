@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
+import pytest
+from click.testing import CliRunner
+
+from fray.cli import cli
+from fray.cli.commands import agent
 from fray.cli.commands.agent import capacity_of, checked_machine
 from fray.cli.places import parse_place
+from fray_agents.agent import daemon
+from fray_agents.agent.agent import AgentOptions
 from fray_layouts.errors import InvalidInput
 from fray_layouts.records import SliceMember
+from tests.support.metadata_server import metadata_server, tpu_vm
 
 
 def test_a_host_of_a_slice_has_the_chips_of_its_type() -> None:
@@ -59,3 +67,44 @@ def test_a_machine_has_the_name_that_its_provider_was_given() -> None:
     assert [checked_machine(name) for name in ("", "m0kq1")] == ["", "m0kq1"]
     with pytest.raises(InvalidInput, match=r"--machine: 'a/b' .*fray machines"):
         checked_machine("a/b")
+
+
+def options_of_agent(monkeypatch: pytest.MonkeyPatch, root: Path, metadata: str, *words: str) -> AgentOptions:
+    """The options with which `fray agent` would run an agent."""
+    ran: list[AgentOptions] = []
+
+    async def run_agent(root: str, options: AgentOptions, on_join: object) -> None:
+        ran.append(options)
+
+    monkeypatch.setattr(daemon, "run_agent", run_agent)
+    monkeypatch.setattr(agent, "log_to_stderr", lambda form: None)  # it would stay so for other tests
+    done = CliRunner(env={"GCE_METADATA_HOST": metadata}).invoke(cli, ["agent", "--root", str(root), *words])
+    assert done.exit_code == 0, done.output
+    return ran[0]
+
+
+def test_on_the_vm_of_a_tpu_an_agent_needs_no_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    instance = tpu_vm(fray_pool="tpus", fray_machines="m1", fray_labels="disk=ssd,rack=a")
+    instance["scheduling"]["preemptible"] = "TRUE"
+    with metadata_server(instance) as server:
+        told = options_of_agent(monkeypatch, tmp_path / "root", server.host)
+        given = options_of_agent(
+            monkeypatch, tmp_path / "root", server.host, "--pool", "own", "--zone", "here", "--label", "rack=b"
+        )
+    assert (told.pool, told.machine, told.preemptible) == ("tpus", "m1", True)
+    assert (told.place.zone, told.place.region) == ("us-east5-a", "us-east5")
+    assert told.place.slice == SliceMember(id="blue-6502082742571311568", type="v5litepod-16", index=2, hosts=4)
+    assert told.capacity is not None
+    assert (told.capacity.device, told.capacity.device_count) == ("tpu-v5litepod-16", 4)
+    assert told.end_of_host is not None
+    assert (given.pool, given.place.zone, given.place.labels) == ("own", "here", {"disk": "ssd", "rack": "b"})
+
+
+def test_a_metadata_server_that_is_away_leaves_it_to_the_options(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with metadata_server(tpu_vm()) as server:
+        server.status = 503
+        options = options_of_agent(monkeypatch, tmp_path / "root", server.host, "--zone", "here")
+    assert (options.pool, options.place.zone, options.place.slice) == ("default", "here", None)
+    assert "only the options say where this host is" in caplog.text

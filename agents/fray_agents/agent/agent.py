@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from fray_agents.agent import predecessors
 from fray_agents.agent.attempt_runner import AttemptRunner
@@ -59,6 +59,10 @@ KILL_TIMEOUT = 2 * RUNNER_TIMEOUT
 """Seconds that an agent which ends waits for the processes that it has killed: what a runner may take, and as much."""
 
 
+EndOfHost: TypeAlias = Callable[[], Coroutine[Any, Any, str]]
+"""Waits until the host is about to end, and says why."""
+
+
 class ExitReason(StrEnum):
     """Why an agent's run ended."""
 
@@ -87,6 +91,7 @@ class AgentOptions:
         overcommits: it is a private cluster's only one; see `fray_agents.agent.overcommit`.
         env_cache: bytes that the host's cache of workspaces and environments may have; None: see `host_cache`.
         idle_exit: seconds without work before it leaves; None: it stays.
+        end_of_host: has `run_agent` leave before the host ends; None: nobody announces that.
         rejoins: this process had joined before: it waits until it may join again, also while it is refused.
         poke: has the agents that take hints there look at their placements.
         ask_peer: asks the agent that takes hints there whether it lives.
@@ -108,6 +113,7 @@ class AgentOptions:
     overcommits: bool = False
     env_cache: int | None = None
     idle_exit: float | None = None
+    end_of_host: EndOfHost | None = None
     rejoins: bool = False
     poke: Callable[[Collection[HintEndpoint]], None] = lambda endpoints: None
     ask_peer: AskPeer = nobody_answers

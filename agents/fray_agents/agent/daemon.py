@@ -4,9 +4,9 @@ import asyncio
 import logging
 import signal
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
-from fray_agents.agent.agent import Agent, AgentOptions, ExitReason
+from fray_agents.agent.agent import Agent, AgentOptions, EndOfHost, ExitReason
 from fray_agents.agent.hint_listener import ClusterKeys, HintListener
 from fray_agents.agent.hint_sender import PlacementHints
 from fray_agents.agent.loops import is_set_within
@@ -22,8 +22,40 @@ RETRY_INTERVAL = 5.0
 """Seconds between two tries to find room for an agent's directory and lock: a full disk is freed by people."""
 
 
+@dataclass(slots=True)
+class Departure:
+    """What makes the process leave: signals, or its host's end.
+
+    Attributes:
+        asked: the process is to leave.
+        agent: that it has just then; None between two of them.
+    """
+
+    asked: asyncio.Event = field(default_factory=asyncio.Event)
+    agent: Agent | None = None
+    _signals: int = 0
+
+    def signalled(self) -> None:
+        """Leave; at a second signal at once. The first one after a notice is what the end of the host brings."""
+        self._signals += 1
+        if self._signals > 1 or not self.asked.is_set():
+            self._leave()
+
+    async def heed(self, end_of_host: EndOfHost) -> None:
+        """Leave as at a signal once the host is about to end."""
+        why = await end_of_host()
+        if not self.asked.is_set():
+            log.warning("%s: the agent leaves", why)
+            self._leave()
+
+    def _leave(self) -> None:
+        self.asked.set()
+        if self.agent is not None:
+            self.agent.terminate()
+
+
 async def run_agent(root: str, options: AgentOptions, on_join: Callable[[str], None] = lambda agent_id: None) -> None:
-    """Serve the cluster under `root` until SIGTERM or SIGINT; a second signal is immediate.
+    """Serve the cluster under `root` until SIGTERM or SIGINT, or its host's end; a second signal is immediate.
 
     Args:
         on_join: called with the id under which the agent joins; again after it was declared dead.
@@ -39,19 +71,13 @@ async def run_agent(root: str, options: AgentOptions, on_join: Callable[[str], N
     endpoint = listener.endpoint if listener else None
     hints = PlacementHints(ClusterKeys(core, loop))
     options = replace(options, start_task=prestarter.start, hint_endpoint=endpoint, poke=hints.send, ask_peer=hints.ask)
-    leaving = asyncio.Event()
-    agent: Agent | None = None
-
-    def leave() -> None:
-        leaving.set()
-        if agent is not None:
-            agent.terminate()
-
+    departure = Departure()
+    notice = asyncio.create_task(departure.heed(options.end_of_host)) if options.end_of_host else None
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, leave)
+        loop.add_signal_handler(number, departure.signalled)
     try:
-        while not leaving.is_set():
-            agent = await _created_agent(core, options, leaving)
+        while not departure.asked.is_set():
+            agent = departure.agent = await _created_agent(core, options, departure.asked)
             if agent is None:
                 return
             if listener is not None:
@@ -63,6 +89,8 @@ async def run_agent(root: str, options: AgentOptions, on_join: Callable[[str], N
             log.warning("%s counts as dead for the cluster: this host joins anew", agent.id)
             options = replace(options, rejoins=True)
     finally:
+        if notice is not None:
+            notice.cancel()
         hints.close()
         await prestarter.close()
         if listener is not None:

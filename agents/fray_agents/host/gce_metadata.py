@@ -196,13 +196,13 @@ def _machine(attributes: Mapping[str, str], node: str) -> str:
 
     Raises InvalidInput: there are several, and its node's name has no such number.
     """
-    if several := attributes.get("fray-machines", ""):
-        machines, number = several.split(","), node.rpartition("-")[2]
-        if not number.isdecimal() or int(number) >= len(machines):
-            remedy = f"the name of the node ({node!r}) ends with the number of one of them, from 0"
-            raise InvalidInput("metadata fray-machines", several, remedy)
-        return _name({"fray-machines": machines[int(number)]}, "fray-machines")
-    return _name(attributes, "fray-machine")
+    machines, number = attributes.get("fray-machines", "").split(","), node.rpartition("-")[2]
+    if len(machines) == 1:
+        return _name(attributes, "fray-machines")
+    if not number.isdecimal() or int(number) >= len(machines):
+        remedy = f"the name of the node ({node!r}) ends with the number of one of them, from 0"
+        raise InvalidInput("metadata fray-machines", ",".join(machines), remedy)
+    return _name({"fray-machines": machines[int(number)]}, "fray-machines")
 
 
 def _name(attributes: Mapping[str, str], attribute: str) -> str:

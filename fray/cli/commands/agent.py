@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,7 +14,7 @@ from fray.cli import output
 from fray.cli.app import App, as_command
 from fray.cli.gpus import parse_gpus
 from fray.cli.logging_setup import FORMATS, log_to_stderr
-from fray.cli.places import parse_place, with_chips
+from fray.cli.places import at_vm, parse_place, read_vm, with_chips
 from fray_layouts.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ log = logging.getLogger("fray")
 
 
 @as_command
-@click.option("--pool", default="default", show_default=True, help="Group of agents to join; it runs that pool's jobs.")
+@click.option("--pool", help="Group of agents to join, whose jobs it runs; by default its machine's, or 'default'.")
 @click.option("--cpu", type=float, help="Cores to offer; by default all that this process may use.")
 @click.option("--memory", help="Memory to offer, such as 8GB.")
 @click.option("--gpus", help="GPUs to offer: a count, or kind:count such as h100:8.")
@@ -49,7 +50,7 @@ log = logging.getLogger("fray")
 @click.option("--log-format", type=click.Choice(FORMATS), default="text", help="Of the log on stderr.")
 def command(
     app: App,
-    pool: str,
+    pool: str | None,
     tpu: str | None,
     slice_name: str | None,
     worker: int | None,
@@ -70,26 +71,32 @@ def command(
 ) -> None:
     """Join the cluster under the root and run jobs until SIGTERM or Ctrl-C.
 
-    The first signal lets jobs end within their grace, a second one ends them at once.
+    The first signal lets jobs end within their grace, a second one ends them at once. On a VM of Google Cloud its
+    metadata server is asked for what the options do not say, and for notices of the VM's end.
     """
     from fray.cluster.prestart import PRESTART_MODULES
     from fray_agents.agent.agent import AgentOptions
     from fray_agents.agent.daemon import run_agent
+    from fray_agents.host.gce_metadata import end_of_host, metadata_server
     from fray_agents.host.network import NetworkSettings
     from fray_layouts.units import parse_bytes
 
     log_to_stderr(log_format)
-    place = parse_place(zone, region, label, tpu, slice_name, worker)
-    capacity = capacity_of(**offered, tpu=tpu)
+    server = metadata_server()
+    vm = read_vm(server)
+    place = at_vm(parse_place(zone, region, label, tpu, slice_name, worker), vm)
+    pool = pool or vm.pool or "default"
+    capacity = capacity_of(**offered, tpu=place.slice.type if place.slice else None)
     settings = NetworkSettings(network, bind, advertise, inbound=not no_inbound)
     options = AgentOptions(
         pool=pool,
-        preemptible=preemptible,
+        preemptible=preemptible or vm.preemptible,
         capacity=capacity,
         network=settings,
         place=place,
         idle_exit=idle_exit,
-        machine=checked_machine(machine),
+        machine=checked_machine(machine) or vm.machine,
+        end_of_host=partial(end_of_host, server) if server else None,
         preload=PRESTART_MODULES,
         env_cache=None if env_cache is None else parse_bytes("--env-cache", env_cache),
     )
