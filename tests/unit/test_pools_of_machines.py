@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from fray_layouts.object_keys import AgentKeys
 from fray_layouts.pool_file_parsing import parse_pool
 from fray_layouts.records import AgentRecord, MachineRecord
 from tests.support.shell import Shell
+from tests.support.waiting import wait_until
 
 TPU = ["--provider", "tpu", "--type", "v5litepod-16", "--zone", "us-east5-a", "--zone", "europe-west4-b"]
 FILE = """
@@ -128,7 +131,7 @@ def test_a_cluster_is_made_with_the_pools_of_a_file(shell: Shell) -> None:
     done = shell("up")
     assert done.stdout.splitlines()[-3:] == [
         f"    export FRAY_CLUSTER_SPEC={shell.root}",
-        "    fray run -- echo hello",
+        "    fray run --pool small -- echo hello",
         "    fray status echo",
     ]
     listed = {pool["pool"]: pool for pool in shell.json("pool", "ls")}
@@ -176,6 +179,17 @@ def test_a_file_that_is_not_there_is_told(shell: Shell) -> None:
 
 def test_an_empty_root_is_told_how_to_go_on(shell: Shell) -> None:
     assert shell.json("up")["next"][1:] == ["fray agent", "fray run -- echo hello"]
+
+
+def test_the_first_agent_is_started_and_goes_on(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(shell.root.parent))
+    done = shell.json("up", "--agent")
+    try:
+        assert done["next"][1] == "fray run -- echo hello"
+        wait_until(lambda: [agent["state"] for agent in shell.json("agents")] == ["live"])
+    finally:
+        os.kill(done["agent_pid"], signal.SIGTERM)
+        os.waitpid(done["agent_pid"], 0)
 
 
 def test_machines_are_listed_with_what_they_cost(shell: Shell) -> None:

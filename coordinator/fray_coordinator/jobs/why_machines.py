@@ -53,9 +53,9 @@ def about_machines(
         age: seconds since that look; None if there was none.
     """
     if scaling is None or age is None:
-        return "its pool has machines, but no scaler has looked at it yet"
+        return "its pool may have machines, but no scaler has looked at it yet"
     if age > UNATTENDED_SECONDS:
-        return f"its pool has machines, but no scaler has looked at it for {age:.0f} s"
+        return f"its pool may have machines, but no scaler has looked at it for {age:.0f} s"
     if scaling.problem:
         return f"its pool cannot be looked after: {scaling.problem}"
     coming = [machine for machine in machines if machine.state in _COMING]

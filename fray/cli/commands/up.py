@@ -38,7 +38,7 @@ def command(app: App, at: str | None, file: Path | None, agent: bool) -> None:
     _refuse_unfit(root)
     app.run(lambda core: _write(core, pools, path), create=True)
     process, log = _start_agent(root) if agent else (None, "")
-    following = _next_commands(root, bool(pools) or agent)
+    following = _next_commands(root, sorted(pools), agent)
     data: dict[str, Any] = {"root": root, "pools": sorted(pools), "agent_pid": process, "next": following}
 
     def text() -> None:
@@ -116,7 +116,9 @@ def _start_agent(root: str) -> tuple[int, str]:
     return agent.pid, log
 
 
-def _next_commands(root: str, has_agents: bool) -> list[str]:
-    first_work = "fray run -- echo hello" if has_agents else "fray agent"
-    look = "fray status echo" if has_agents else "fray run -- echo hello"
-    return [f"export FRAY_CLUSTER_SPEC={shlex.quote(root)}", first_work, look]
+def _next_commands(root: str, pools: list[str], agent: bool) -> list[str]:
+    name = f"export FRAY_CLUSTER_SPEC={shlex.quote(root)}"
+    if not pools and not agent:
+        return [name, "fray agent", "fray run -- echo hello"]
+    pool = "" if agent or "default" in pools else f"--pool {pools[0]} "
+    return [name, f"fray run {pool}-- echo hello", "fray status echo"]
