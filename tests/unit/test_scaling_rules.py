@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 
+import pytest
 from msgspec.structs import replace as changed
 
-from fray_coordinator.protocol.placements.owners import owner_of_job
+from fray_coordinator.protocol.placements.hosts import HostView, lacks
+from fray_coordinator.protocol.placements.owners import Part, owner_of_job
 from fray_coordinator.protocol.scaling.costs import cost_so_far
 from fray_coordinator.protocol.scaling.demand import Order, demand
 from fray_coordinator.protocol.scaling.listed import ListedMachine, ListedState
@@ -25,6 +27,7 @@ from fray_coordinator.protocol.scaling.sizes import capacity_of, hosts_of
 from fray_coordinator.protocol.scaling.view import PoolView, WaitingJob
 from fray_coordinator.protocol.scaling.zones import open_zones, place_of, refusal, remembered
 from fray_coordinator.protocol.scheduling import shape_of_resources
+from fray_layouts.index_keys import Shape
 from fray_layouts.records import AgentRecord, Holding, JobRecord, MachineRecord, ProvisioningSpec, Resources
 from fray_layouts.spec import DeviceSpec, EntrypointSpec, JobSpec, ResourceSpec
 
@@ -73,7 +76,7 @@ def orders(seen: PoolView) -> list[tuple[int, str | None, bool]]:
     return [(order.count, order.zone, order.together) for order in plan(seen, NOW).orders]
 
 
-def gang(replicas: int, slices: int = 0, **wants: object) -> JobRecord:
+def gang(replicas: int, slices: int = 0, cpu: float = 2.0, **wants: object) -> JobRecord:
     device = DeviceSpec(kind="tpu", variant="v5litepod-16", count=4) if slices else None
     spec = JobSpec(
         name="g",
@@ -82,7 +85,7 @@ def gang(replicas: int, slices: int = 0, **wants: object) -> JobRecord:
         slices=slices,
         spread=bool(wants.pop("spread", False)),
         same=str(wants.pop("same", "")),
-        resources=ResourceSpec(cpu=2, device=device),
+        resources=ResourceSpec(cpu=cpu, device=device),
         pool="p",
     )
     return JobRecord(id="g-1", spec=spec, status="gathering", submitted_at=1.0)
@@ -375,3 +378,27 @@ def test_costs_run_from_the_request_until_the_end() -> None:
 
 def test_an_order_says_why() -> None:
     assert plan(view(jobs=[job(1)]), NOW).orders == (Order(1, "us-a", reason="1 waiting jobs have no room"),)
+
+
+def test_a_gang_that_finds_the_pool_full_says_so() -> None:
+    owners = [owner_of_job(changed(gang(4, spread=True), id=f"g-{number}")) for number in (1, 2)]
+    found = plan(replace(view(), owners=owners), NOW)
+    assert ([order.count for order in found.orders], found.scaling.limit) == ([4], "")
+    other = owner_of_job(changed(gang(2, cpu=4.0), id="g-3"))
+    cut = plan(replace(view(), owners=[owners[0], other]), NOW)
+    assert ([order.count for order in cut.orders], cut.scaling.limit) == ([4], "max")
+
+
+def test_a_large_cluster_is_planned_with_few_looks_at_each_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hosts of one zone are compared with a kind of work once, however many there are."""
+    looked: list[str] = []
+
+    def counted(host: HostView, part: Part, shape: Shape) -> list[str]:
+        looked.append(host.agent)
+        return lacks(host, part, shape)
+
+    monkeypatch.setattr("fray_coordinator.protocol.scaling.demand.lacks", counted)
+    coming = [machine(f"m{number}", "creating", asked_at=NOW) for number in range(200)]
+    seen = view(changed(SPEC, max=1000), *coming, jobs=[job(number) for number in range(900)])
+    assert orders(seen) == [(250, "us-a", False)]
+    assert len(looked) <= 2

@@ -22,6 +22,7 @@ from fray_coordinator.protocol.placements.packing import Preference, pack_hosts,
 from fray_coordinator.protocol.scaling.view import SERVING, PoolView, WaitingJob
 from fray_coordinator.protocol.scaling.zones import open_zones, place_of
 from fray_coordinator.protocol.scheduling import HostKind
+from fray_layouts.index_keys import Shape
 from fray_layouts.records import SliceMember
 from fray_layouts.states import AgentState, MachineState
 
@@ -41,10 +42,17 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """The machines that work needs: `used`, by name, of those there are or that come; `orders`: what is missing."""
+    """The machines that work needs.
+
+    Attributes:
+        used: names of those there are, or that come.
+        orders: what is missing.
+        cut: there is work for which as many as the pool may have are too few, beside those that are ordered.
+    """
 
     used: frozenset[str]
     orders: tuple[Order, ...]
+    cut: bool = False
 
 
 def demand(view: PoolView, now: float) -> Demand:
@@ -60,7 +68,7 @@ def demand(view: PoolView, now: float) -> Demand:
             packing.serve_owner(item)
         else:
             packing.serve_jobs(item)
-    return Demand(frozenset(packing.used), tuple(packing.orders))
+    return Demand(frozenset(packing.used), tuple(packing.orders), packing.cut)
 
 
 def _probe(view: PoolView, now: float) -> Demand:
@@ -94,8 +102,10 @@ class _Packing:
     machine_of: dict[str, str] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
     orders: list[Order] = field(default_factory=list)
+    cut: bool = False
     _made: int = 0
     _hopeless: set[object] = field(default_factory=set)
+    _needs: dict[tuple[str, Shape, str], Room | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         owners = {owner.id: owner for owner in self.view.owners}
@@ -157,20 +167,20 @@ class _Packing:
         for host in self.hosts:
             if waiting == 0:
                 return
-            if (need := _need(host, part)) is not None:
+            if (need := self._need(host, part)) is not None:
                 count = min(_times(self.left[host.agent], need), waiting)
                 self._give(host, need, count)
                 waiting -= count
         zone, able = self._zone_for([part])
         if waiting == 0 or not able:
             return
-        of_one = sum(_times(h.room, need) for h in self._hosts_of("new", zone or "") if (need := _need(h, part)))
+        of_one = sum(_times(h.room, need) for h in self._hosts_of("new", zone or "") if (need := self._need(h, part)))
         if of_one == 0:
             return
         count = -(-waiting // of_one)
         self.orders.append(Order(count, zone, reason=f"{waiting} waiting jobs have no room"))
-        for host in self._add(min(count, self.view.spec.max), zone or ""):
-            if (need := _need(host, part)) is not None:
+        for host in self._add(min(count, self.view.spec.max - self._made), zone or ""):
+            if (need := self._need(host, part)) is not None:
                 given = min(_times(self.left[host.agent], need), waiting)
                 self._give(host, need, given)
                 waiting -= given
@@ -186,7 +196,7 @@ class _Packing:
         able = [
             zone
             for zone in self.view.spec.zones or [""]
-            if all(_need(self._hosts_of("new", zone)[0], part) is not None for part in parts)
+            if all(self._need(self._hosts_of("new", zone)[0], part) is not None for part in parts)
         ]
         may = set(open_zones(self.view.spec, self.view.zones, self.now))
         return next((zone for zone in able if zone in may), None), bool(able)
@@ -214,6 +224,7 @@ class _Packing:
         found = self._fewest(owner, parts, zone or (self.view.spec.zones or [""])[0]) if able else None
         if found is None:
             self._hopeless.add(kind)
+            self.cut |= able and self._made > 0
             return
         count, given = found
         together = any(part.slices > 1 for part in parts) and count > 1
@@ -224,7 +235,7 @@ class _Packing:
     def _fewest(self, owner: Owner, parts: Sequence[Part], zone: str) -> tuple[int, list[tuple[HostView, Room]]] | None:
         """The fewest machines more in the zone with which it forms, at most `max` of the pool."""
         low, high, best = 0, 1, None
-        most = self.view.spec.max
+        most = self.view.spec.max - self._made
         while best is None and low < most:
             high = min(high, most)
             given = self._pack_anywhere(owner, parts, self._fresh(high, zone))
@@ -271,7 +282,7 @@ class _Packing:
             return False, not self.machine_of.get(host.agent, "new"), host.agent not in has
 
         for part in sorted(parts, key=lambda p: (-p.slices, -p.shape.device_count, -p.shape.cpu)):
-            found = _pack_part(part, [h for h in hosts if h.agent not in refused], left, preference)
+            found = self._pack_part(part, [h for h in hosts if h.agent not in refused], left, preference)
             if found is None:
                 return None
             for host, need in found:
@@ -279,28 +290,35 @@ class _Packing:
             given += found
         return given
 
+    def _pack_part(
+        self,
+        part: Part,
+        hosts: Sequence[HostView],
+        left: Mapping[str, Room],
+        preference: Callable[[HostView], Preference],
+    ) -> list[tuple[HostView, Room]] | None:
+        """Hosts for the bundles of one part, all on one variant of its device."""
+        for shape in part.variants():
+            able = [host for host in hosts if self._need_of(host, part, shape) is not None]
+            wanted = replace(part, shape=shape)
+            pack = (pack_slices if part.slices else pack_hosts)(wanted, able, lambda h: left[h.agent], preference)
+            if pack is not None:
+                return [(host, host.needs(shape)) for host, numbers in pack.bundles for _ in numbers]
+        return None
 
-def _pack_part(
-    part: Part,
-    hosts: Sequence[HostView],
-    left: Mapping[str, Room],
-    preference: Callable[[HostView], Preference],
-) -> list[tuple[HostView, Room]] | None:
-    for shape in part.variants():
-        able = [host for host in hosts if not lacks(host, part, shape)]
-        wanted = replace(part, shape=shape)
-        pack = (pack_slices if part.slices else pack_hosts)(wanted, able, lambda host: left[host.agent], preference)
-        if pack is not None:
-            return [(host, host.needs(shape)) for host, numbers in pack.bundles for _ in numbers]
-    return None
+    def _need(self, host: HostView, part: Part) -> Room | None:
+        """What one bundle takes of the host; None if it can never have one."""
+        needs = (self._need_of(host, part, shape) for shape in part.variants())
+        return next((need for need in needs if need is not None), None)
 
-
-def _need(host: HostView, part: Part) -> Room | None:
-    """What one bundle takes of the host; None if it can never have one."""
-    for shape in part.variants():
-        if not lacks(host, part, shape):
-            return host.needs(shape)
-    return None
+    def _need_of(self, host: HostView, part: Part, shape: Shape) -> Room | None:
+        """The same of one variant, looked at once for all machines of a zone, and for all work that wants the same."""
+        wants = part.resources
+        place = repr((wants.zone, wants.regions, wants.labels)) if wants.zone or wants.regions or wants.labels else ""
+        key = host.agent if "/" not in host.agent else f"/{host.zone}/{host.region}", shape, place
+        if key not in self._needs:
+            self._needs[key] = None if lacks(host, part, shape) else host.needs(shape)
+        return self._needs[key]
 
 
 def _times(left: Room, need: Room) -> int:

@@ -56,6 +56,7 @@ def plan(view: PoolView, now: float) -> Plan:
         zones = open_zones(view.spec, view.zones, now)
         orders.append(Order(short, zones[0] if zones else None, reason=f"at least {view.spec.min} are to be there"))
     granted, limit = _within_bounds(view, orders)
+    limit = limit or ("max" if needs.cut else "")
     changed = _released(view, serving, needed, now)
     asked = len(needed & {m.name for m in serving}) + sum(order.count for order in orders)
     scaling = PoolScaling(
