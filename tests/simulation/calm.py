@@ -10,10 +10,11 @@ from fray_agents.agent.agent import Agent
 from fray_agents.agent.held import HeldLease, HeldPlacement
 from fray_coordinator.protocol.dropped_jobs import UNLISTED_BEATS
 from fray_coordinator.protocol.heartbeat import max_interval
+from fray_coordinator.protocol.placements.owners import RESERVATION
 from fray_coordinator.protocol.transitions import TERMINAL, Status
 from fray_coordinator.reconcile.repair import POOL_SWEEP_INTERVAL
 from fray_layouts.inbox_keys import InboxKeys
-from fray_layouts.index_keys import ChildKey
+from fray_layouts.index_keys import ChildKey, PlacementKey
 from fray_layouts.object_keys import JobKeys, ReservationKeys, WorkKeys
 from fray_layouts.records import ClusterSettings, JobRecord
 from fray_layouts.states import AgentState
@@ -197,19 +198,29 @@ def check_idle(world: World) -> None:
 
 
 def wait_out(world: World) -> None:
-    """Until the entries are gone whose submitter was lost before it wrote the record."""
+    """Until the entries are gone whose submitter was lost before it wrote the record; those of a group stay longest."""
     begin = world.loop.now
-    while entries := _without_job(world):
-        world.loop.advance(world.loop.now + A_WHILE)
-        if world.loop.now - begin > world.scenario.quarantine + LATE:
+    while entries := _without_record(world):
+        longest = world.scenario.quarantine + LATE
+        longest += world.scenario.gives_up if _groups_without_record(world) else 0.0
+        if world.loop.now - begin > longest:
             raise Broken("no entry outlives its job", f"{entries[0]} of a job that never was is left", entries[0])
+        world.loop.advance(world.loop.now + A_WHILE)
 
 
-def _without_job(world: World) -> list[str]:
+def _without_record(world: World) -> list[str]:
     keys = world.storage.contents.keys
     children = ((key, ChildKey.parse(key)) for key in keys("children/", None))
     orphaned = [key for key, child in children if child and child.child not in world.watching.jobs]
-    return [*keys("pending/", None), *orphaned]
+    return [*keys("pending/", None), *orphaned, *_groups_without_record(world)]
+
+
+def _groups_without_record(world: World) -> list[str]:
+    """Entries of groups and reservations: the pass and the repair look for their records until they are given up."""
+    keys = world.storage.contents.keys
+    entries = ((key, PlacementKey.parse(key)) for key in keys(PlacementKey.area, None))
+    owners = {key: ReservationKeys.key(entry.owner) for key, entry in entries if entry and entry.kind == RESERVATION}
+    return [key for key, record in owners.items() if record not in world.storage.contents.objects]
 
 
 def _sent(world: World) -> Counter[tuple[str, str]]:

@@ -16,6 +16,7 @@ from fray_coordinator.errors import BadRecord, StoreError
 from fray_coordinator.fsck import Problem
 from fray_coordinator.jobs.stopping import stop
 from fray_coordinator.protocol import retention
+from fray_coordinator.protocol.placements import launching
 from fray_coordinator.protocol.transitions import TERMINAL
 from fray_coordinator.reconcile import admission
 from fray_coordinator.reconcile.reconciler import Reconciler
@@ -90,6 +91,7 @@ class World(Reports):
         with (
             replaced(self),
             mock.patch.object(retention, "SUBMITTER_TIMEOUT", self.scenario.gives_up),
+            mock.patch.object(launching, "SUBMITTER_TIMEOUT", self.scenario.gives_up),
             mock.patch.object(admission, "MAX_CONCURRENT_FILES", one_by_one),
         ):
             try:
