@@ -1,9 +1,14 @@
 """The place of a host: its zone and region, its place in a TPU slice, and what its operator says of it."""
 
+import re
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from fray_layouts.bounds import MAX_NAME
 from fray_layouts.records import SliceMember
+
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,3 +19,8 @@ class HostPlace:
     region: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     slice: SliceMember | None = None
+
+
+def host_name() -> str:
+    """The name of this host, as the zone of machines that are processes of it."""
+    return _NOT_IN_NAMES.sub("-", socket.gethostname())[:MAX_NAME].strip("-") or "localhost"

@@ -28,8 +28,19 @@ _OTHER = re.compile(r"[^a-z0-9]+")
 
 def provider_name(cluster_id: str, pool: str, machine: str) -> str:
     """What the provider calls a machine: a small letter, then small letters, digits and hyphens, at most 49."""
-    owner = _digest(f"{cluster_id}/{pool}")
-    return f"fray-{_part(pool, _POOL_PART)}-{owner}-{_part(machine, _NAME_PART)}"
+    return name_prefix(cluster_id, pool) + _part(machine, _NAME_PART)
+
+
+def name_prefix(cluster_id: str, pool: str) -> str:
+    """What the provider's names of a pool's machines begin with, and no others."""
+    return f"fray-{_part(pool, _POOL_PART)}-{_digest(f'{cluster_id}/{pool}')}-"
+
+
+def machine_of(name: str, cluster_id: str, pool: str) -> str | None:
+    """The machine that a provider's name says, as `MachineKeys.fresh` made it; None if it is none of this pool's."""
+    prefix = name_prefix(cluster_id, pool)
+    machine = name.removeprefix(prefix)
+    return machine if name.startswith(prefix) and _PLAIN.fullmatch(machine) and len(machine) <= _NAME_PART else None
 
 
 def pool_labels(cluster_id: str, pool: str) -> dict[str, str]:

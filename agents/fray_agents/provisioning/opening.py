@@ -1,0 +1,33 @@
+"""Opens the provider of a pool, by its name; only that provider's module is imported."""
+
+from fray_agents.provisioning.provider import Provider, ProviderError
+from fray_coordinator.core import Core
+from fray_layouts.records import ProvisioningSpec
+
+
+async def open_provider(core: Core, pool: str, spec: ProvisioningSpec) -> Provider:
+    """The provider that makes the machines of a pool.
+
+    Raises:
+        ProviderError: there is no such provider, its library is not installed, or it lets nobody in.
+    """
+    cluster = core.settings.cluster_id
+    try:
+        match spec.provider:
+            case "local":
+                from fray_agents.provisioning.providers.local import LocalProvider
+
+                return LocalProvider(cluster, pool, spec)
+            case "command":
+                from fray_agents.provisioning.providers.command import CommandProvider
+
+                return CommandProvider(cluster, pool, spec)
+            case "tpu":
+                from fray_agents.provisioning.providers.tpu import open_tpu
+
+                return await open_tpu(cluster, pool, spec)
+    except ImportError as error:
+        raise ProviderError(
+            "denied", f"the provider {spec.provider} needs {error.name}; pip install 'fray-cluster[google]'"
+        ) from None
+    raise ProviderError("invalid", f"there is no provider {spec.provider!r}; give local, tpu, cloud_run or command")

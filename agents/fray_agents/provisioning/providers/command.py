@@ -1,0 +1,182 @@
+"""The provider `command`: programs of the user list, make and remove machines; `docs/command-machines.md` says how.
+
+It knows a machine by the name that the program was given, so programs need not keep anything else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import signal
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+
+import msgspec
+
+from fray_agents.provisioning.agent_arguments import agent_arguments
+from fray_agents.provisioning.identity import (
+    CLUSTER_LABEL,
+    POOL_LABEL,
+    machine_of,
+    name_prefix,
+    pool_labels,
+    provider_name,
+)
+from fray_agents.provisioning.provider import MachineRequest, ProviderError
+from fray_coordinator.protocol.scaling.listed import ListedMachine, ListedState
+from fray_layouts.records import ProvisioningSpec
+
+KINDS = {69: "stockout", 73: "quota", 77: "denied", 78: "invalid"}
+"""By exit code, the names of `sysexits.h`: what a failure means. Any other says that nobody knows what was done."""
+
+MAX_OUTPUT = 16 * 2**20
+"""Bytes that a program may print: a hundred thousand machines."""
+_QUOTED = 200
+
+_BEST = (ListedState.READY, ListedState.CREATING, ListedState.ENDING, ListedState.LOST)
+"""Which of two of one name is the machine: a Slurm that was asked twice has two jobs of it."""
+
+
+class _Printed(msgspec.Struct):
+    """A line that the program `list` prints."""
+
+    name: str
+    state: ListedState
+    zone: str = ""
+    error: str = ""
+
+
+class CommandProvider:
+    """Machines of one pool, made by programs."""
+
+    def __init__(self, cluster_id: str, pool: str, spec: ProvisioningSpec) -> None:
+        if spec.command is None:
+            raise ProviderError("invalid", f"pool {pool}: the provider command needs command: list, create and delete")
+        self._cluster_id = cluster_id
+        self._pool = pool
+        self._settings = spec.command
+
+    async def list(self) -> Sequence[ListedMachine]:
+        printed = await self._run("list", self._settings.list, {})
+        found: dict[str, ListedMachine] = {}
+        for line in self._parsed(printed):
+            name = machine_of(line.name, self._cluster_id, self._pool)
+            if name is None:
+                continue  # somebody else's
+            known = found.get(name)
+            if known is None or _BEST.index(line.state) < _BEST.index(known.state):
+                found[name] = ListedMachine(self._pool, name, line.zone, line.state, error=line.error)
+        return list(found.values())
+
+    async def create(self, request: MachineRequest) -> str:
+        """One call for each; if one is refused, those before it are removed again."""
+        for number, name in enumerate(request.names):
+            try:
+                await self._run("create", self._settings.create, self._of(name) | _request_variables(request, name))
+            except ProviderError:
+                for made in request.names[:number]:
+                    with suppress(ProviderError):
+                        await self.delete(made, request.zone)
+                raise
+        return ""
+
+    async def delete(self, name: str, zone: str, batch: str = "") -> None:
+        await self._run("delete", self._settings.delete, {**self._of(name), "FRAY_ZONE": zone})
+
+    async def close(self) -> None:
+        pass
+
+    def _of(self, machine: str) -> dict[str, str]:
+        name = provider_name(self._cluster_id, self._pool, machine)
+        return {"FRAY_NAME": name, "FRAY_MACHINE": machine}
+
+    def _parsed(self, printed: bytes) -> Iterable[_Printed]:
+        for line in printed.splitlines():
+            if not line.strip():
+                continue
+            try:
+                yield msgspec.json.decode(line, type=_Printed)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                quoted = line[:_QUOTED].decode(errors="replace")
+                raise ProviderError(
+                    "invalid",
+                    f"{_called('list', self._settings.list)} printed {quoted!r} ({error}); print a line such as "
+                    '{"name": "fray-...", "state": "ready"} for each machine, and nothing else on stdout',
+                ) from None
+
+    async def _run(self, what: str, command: Sequence[str], variables: Mapping[str, str]) -> bytes:
+        """What the program printed. Raises ProviderError: it failed, or did not end."""
+        labels = pool_labels(self._cluster_id, self._pool)
+        own = {
+            "FRAY_CLUSTER": labels[CLUSTER_LABEL],
+            "FRAY_POOL": labels[POOL_LABEL],
+            "FRAY_PREFIX": name_prefix(self._cluster_id, self._pool),
+        }
+        called = _called(what, command)
+        process = await _started(called, command, {**os.environ, **own, **variables})
+        try:
+            async with asyncio.timeout(self._settings.timeout):
+                printed, said, code = await asyncio.gather(
+                    _read(called, process.stdout), _read(called, process.stderr), process.wait()
+                )
+        except TimeoutError:
+            raise ProviderError(
+                "unavailable",
+                f"{called} did not end within {self._settings.timeout:g} s and was killed; "
+                "have it return before the machine is there, or raise command.timeout",
+            ) from None
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+        if code:
+            words = said.decode(errors="replace").strip()[-_QUOTED:] or "it printed nothing on stderr"
+            raise ProviderError(KINDS.get(code, "unavailable"), f"{called} failed with exit code {code}: {words}")
+        return printed
+
+
+def _called(what: str, command: Sequence[str]) -> str:
+    return f"the command that {what}s machines ({shlex.join(command)[:_QUOTED]})"
+
+
+def _request_variables(request: MachineRequest, machine: str) -> dict[str, str]:
+    agents = (["fray", *agent_arguments(request, machine, host)] for host in range(request.hosts))
+    return {
+        "FRAY_BATCH": request.names[0],
+        "FRAY_ZONE": request.zone,
+        "FRAY_MACHINE_TYPE": request.spec.machine_type,
+        "FRAY_SPOT": "1" if request.spec.spot else "",
+        "FRAY_HOSTS": str(request.hosts),
+        "FRAY_AGENT": "\n".join(map(shlex.join, agents)),
+    }
+
+
+async def _started(called: str, command: Sequence[str], environment: Mapping[str, str]) -> asyncio.subprocess.Process:
+    """The program, with a process group of its own. Raises ProviderError: it cannot be started."""
+    try:
+        return await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=environment,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise ProviderError(
+            "invalid",
+            f"{called} cannot be started on this host ({error.strerror}); give the absolute path of a program, "
+            "or the name of one in PATH, and scale where it is installed",
+        ) from None
+
+
+async def _read(called: str, stream: asyncio.StreamReader | None) -> bytes:
+    """All that a program prints. Raises ProviderError: it is too much."""
+    assert stream is not None
+    parts = bytearray()
+    while part := await stream.read(2**16):
+        parts += part
+        if len(parts) > MAX_OUTPUT:
+            raise ProviderError("invalid", f"{called} printed more than {MAX_OUTPUT} bytes; print a line a machine")
+    return bytes(parts)

@@ -1,0 +1,125 @@
+"""What every provider of machines promises, on each of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from fray_agents.provisioning.opening import open_provider
+from fray_agents.provisioning.provider import MachineRequest, Provider
+from fray_coordinator.clock import SystemClock, system_random
+from fray_coordinator.core import Core, core_on
+from fray_coordinator.protocol.scaling.listed import ListedState
+from fray_coordinator.store.opening import open_backend
+from fray_coordinator.store.store import Store
+from fray_layouts.records import ClusterSettings
+from tests.support.provider_worlds import CLUSTER, POOL, WORLDS, ProviderWorld
+from tests.support.waiting import eventually
+
+FIRST, SECOND, THIRD = "m0aaaaaaaaaaaaa1", "m0aaaaaaaaaaaaa2", "m0aaaaaaaaaaaaa3"
+
+
+@pytest.fixture(params=WORLDS)
+def world(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ProviderWorld]:
+    with WORLDS[request.param](tmp_path, monkeypatch) as made:
+        yield made
+
+
+async def core_of(cluster: str) -> Core:
+    clock, rng = SystemClock(), system_random()
+    store = Store(open_backend(f"memory://{cluster}-{rng.token()}", clock), clock, rng)
+    core = await core_on(store, ClusterSettings(), clock, rng)
+    return Core(core.store, core.records, core.clock, core.rng, replace(core.settings, cluster_id=cluster))
+
+
+@asynccontextmanager
+async def opened(world: ProviderWorld, pool: str = POOL, cluster: str = CLUSTER) -> AsyncIterator[Provider]:
+    provider = await open_provider(await core_of(cluster), pool, world.spec)
+    try:
+        yield provider
+    finally:
+        await provider.close()
+
+
+def asked(world: ProviderWorld, *names: str, pool: str = POOL) -> MachineRequest:
+    return MachineRequest(pool=pool, names=names, zone=world.zone, spec=world.spec, root="memory://root")
+
+
+async def states(provider: Provider) -> dict[str, ListedState]:
+    found = await provider.list()
+    assert len({machine.name for machine in found}) == len(found)
+    return {machine.name: machine.state for machine in found}
+
+
+async def become(provider: Provider, wanted: dict[str, ListedState]) -> None:
+    async def are_so() -> bool:
+        return await states(provider) == wanted
+
+    await eventually(are_so, 60.0)
+
+
+async def test_a_machine_is_listed_from_its_request_on_until_it_is_removed(world: ProviderWorld) -> None:
+    async with opened(world) as provider:
+        assert await states(provider) == {}
+        await provider.create(asked(world, FIRST))
+        assert set(await states(provider)) == {FIRST}
+        await become(provider, {FIRST: ListedState.READY})
+        [listed] = await provider.list()
+        assert listed.pool == POOL
+        await provider.delete(FIRST, listed.zone)
+        await become(provider, {})
+
+
+async def test_a_request_that_is_made_again_makes_nothing_new(world: ProviderWorld) -> None:
+    async with opened(world) as provider, opened(world) as other:
+        await asyncio.gather(*(each.create(asked(world, FIRST)) for each in (provider, other, provider)))
+        await become(provider, {FIRST: ListedState.READY})
+        await other.create(asked(world, FIRST))
+        assert await states(other) == {FIRST: ListedState.READY}
+        await provider.delete(FIRST, world.zone)
+        await become(other, {})
+
+
+async def test_a_machine_is_removed_as_often_as_one_likes(world: ProviderWorld) -> None:
+    async with opened(world) as provider:
+        await provider.delete(FIRST, world.zone)
+        await provider.create(asked(world, FIRST))
+        await provider.delete(FIRST, world.zone)
+        await provider.delete(FIRST, world.zone)
+        await become(provider, {})
+        await provider.delete(FIRST, world.zone)
+
+
+async def test_pools_and_clusters_do_not_see_each_others_machines(world: ProviderWorld) -> None:
+    async with opened(world) as provider, opened(world, "other") as pool, opened(world, cluster="fedcba") as cluster:
+        await provider.create(asked(world, FIRST))
+        await pool.create(asked(world, FIRST, pool="other"))
+        assert await states(cluster) == {}
+        await cluster.delete(FIRST, world.zone)
+        await pool.delete(FIRST, world.zone)
+        await become(pool, {})
+        await become(provider, {FIRST: ListedState.READY})
+
+
+async def test_one_of_a_request_for_several_goes_alone(world: ProviderWorld) -> None:
+    async with opened(world) as provider:
+        names = (FIRST, SECOND, THIRD)
+        await provider.create(asked(world, *names))
+        await become(provider, dict.fromkeys(names, ListedState.READY))
+        await provider.delete(SECOND, world.zone, batch=FIRST)
+        await become(provider, {FIRST: ListedState.READY, THIRD: ListedState.READY})
+
+
+async def test_a_machine_that_was_taken_away_is_lost_until_it_is_removed(world: ProviderWorld) -> None:
+    async with opened(world) as provider:
+        await provider.create(asked(world, FIRST))
+        await become(provider, {FIRST: ListedState.READY})
+        world.lose(FIRST)
+        await become(provider, {FIRST: ListedState.LOST})
+        await provider.delete(FIRST, world.zone)
+        await become(provider, {})

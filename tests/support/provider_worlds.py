@@ -1,0 +1,95 @@
+"""What providers of machines make machines of, in tests: this host, a folder that commands change, fakes of clouds."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from fray_agents.provisioning.identity import provider_name
+from fray_agents.provisioning.providers import local, tpu
+from fray_layouts.records import CommandSettings, ProvisioningSpec, TpuSettings
+from tests.support.fake_tpu import FakeTpu
+
+CLUSTER, POOL = "abcdef012345", "workers"
+
+CREATE = 'echo ready >"$FRAY_MACHINES/$FRAY_NAME"'
+DELETE = 'rm -f "$FRAY_MACHINES/$FRAY_NAME"'
+LIST = """
+cd "$FRAY_MACHINES"
+for name in *; do [ -f "$name" ] && printf '{"name": "%s", "state": "%s"}\\n' "$name" "$(cat "$name")"; done; true
+"""
+
+
+@dataclass
+class ProviderWorld:
+    """One kind of provider: what its pools say, and how a machine is lost."""
+
+    spec: ProvisioningSpec
+    zone: str
+    lose: Callable[[str], None]
+    """Takes a machine of CLUSTER and POOL away, as a preemption does."""
+
+
+def script(body: str, *arguments: str) -> list[str]:
+    """A shell script as a command."""
+    return ["sh", "-c", body, "sh", *arguments]
+
+
+@contextmanager
+def local_world(tmp_path: Path, patch: pytest.MonkeyPatch) -> Iterator[ProviderWorld]:
+    """Machines are processes of this host, which are no agents: they only wait to be ended."""
+    patch.setattr(tempfile, "tempdir", str(tmp_path))
+    patch.setattr(local, "_FRAY", ("sh", "-c", "exec sleep 1000", "sh"))
+    folder = tmp_path / f"fray-{os.geteuid()}" / "machines"
+
+    def lose(name: str) -> None:
+        lock = folder / provider_name(CLUSTER, POOL, name) / "host-0.lock"
+        os.kill(int(lock.read_text()), signal.SIGKILL)
+
+    try:
+        yield ProviderWorld(ProvisioningSpec(provider="local"), "", lose)
+    finally:
+        for lock in folder.glob("*/host-*.lock"):
+            if local._is_held(lock):
+                os.kill(int(lock.read_text()), signal.SIGKILL)
+
+
+@contextmanager
+def command_world(tmp_path: Path, patch: pytest.MonkeyPatch) -> Iterator[ProviderWorld]:
+    """Machines are files of a folder."""
+    patch.setenv("FRAY_MACHINES", str(tmp_path))
+    settings = CommandSettings(list=script(LIST), create=script(CREATE), delete=script(DELETE))
+
+    def lose(name: str) -> None:
+        (tmp_path / provider_name(CLUSTER, POOL, name)).write_text("lost")
+
+    yield ProviderWorld(ProvisioningSpec(provider="command", command=settings), "", lose)
+
+
+@contextmanager
+def tpu_world(tmp_path: Path, patch: pytest.MonkeyPatch) -> Iterator[ProviderWorld]:
+    """Machines are nodes of a Cloud TPU that is served here."""
+    fake = FakeTpu()
+    with fake.serve() as address:
+        patch.setenv(tpu.EMULATOR_VARIABLE, address)
+        zone = fake.zones[0]
+
+        def lose(name: str) -> None:
+            node = next(path for path in fake.nodes if re.search(rf"-{name}(-0)?$", path))
+            fake.preempt(node.rpartition("/")[2])
+
+        spec = ProvisioningSpec(
+            provider="tpu", machine_type="v5litepod-4", zones=[zone], spot=True, tpu=TpuSettings(project="lab")
+        )
+        yield ProviderWorld(spec, zone, lose)
+
+
+WORLDS = {"local": local_world, "command": command_world, "tpu": tpu_world}
