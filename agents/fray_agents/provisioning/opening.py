@@ -26,6 +26,10 @@ async def open_provider(core: Core, pool: str, spec: ProvisioningSpec) -> Provid
                 from fray_agents.provisioning.providers.tpu import open_tpu
 
                 return await open_tpu(cluster, pool, spec)
+            case "cloud_run":
+                from fray_agents.provisioning.providers.cloud_run import open_cloud_run
+
+                return await open_cloud_run(cluster, pool, spec)
     except ImportError as error:
         raise ProviderError(
             "denied", f"the provider {spec.provider} needs {error.name}; pip install 'fray-cluster[google]'"
