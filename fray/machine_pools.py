@@ -7,8 +7,6 @@ set_pool("gs://bucket/team", "train", provider="tpu", machine_type="v5litepod-16
 
 from __future__ import annotations
 
-import re
-import socket
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,6 +16,7 @@ from msgspec.structs import replace
 
 from fray import sync
 from fray.workspace.upload import StoredWorkspace, store_workspace
+from fray_agents.host.place import host_name
 from fray_agents.provisioning.prices import hourly_cost, similar_zone, unpriced
 from fray_coordinator.core import Core, open_core
 from fray_coordinator.jobs.machines import change_pool, read_machines, read_pools
@@ -152,7 +151,7 @@ def _on_this_host(spec: ProvisioningSpec) -> ProvisioningSpec:
     """A local pool is that of this host, also where others look after it."""
     if spec.provider != "local":
         return spec
-    return replace(spec, zones=[re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname()).strip("-.") or "host"])
+    return replace(spec, zones=[host_name()])
 
 
 def written_pool(spec: ProvisioningSpec) -> dict[str, Any]:

@@ -11,14 +11,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import pytest
+import yaml
 
 from fray_agents.provisioning.identity import provider_name
 from fray_agents.provisioning.providers import local, tpu
 from fray_layouts.records import CommandSettings, ProvisioningSpec, TpuSettings
+from tests.support.cluster_stand_ins import install_kubectl, install_slurm
 from tests.support.fake_tpu import FakeTpu
 
 CLUSTER, POOL = "abcdef012345", "workers"
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "command_machines"
 
 CREATE = 'echo ready >"$FRAY_MACHINES/$FRAY_NAME"'
 DELETE = 'rm -f "$FRAY_MACHINES/$FRAY_NAME"'
@@ -75,6 +80,48 @@ def command_world(tmp_path: Path, patch: pytest.MonkeyPatch) -> Iterator[Provide
 
 
 @contextmanager
+def slurm_world(tmp_path: Path, patch: pytest.MonkeyPatch) -> Iterator[ProviderWorld]:
+    """Machines are jobs of Slurm, by the programs of the example."""
+    programs, jobs = _programs(tmp_path, patch)
+    install_slurm(programs, jobs)
+
+    def lose(name: str) -> None:
+        (jobs / f"{provider_name(CLUSTER, POOL, name)}~1").write_text("NODE_FAIL")
+
+    yield ProviderWorld(example_spec("slurm"), "batch", lose)
+
+
+@contextmanager
+def kubernetes_world(tmp_path: Path, patch: pytest.MonkeyPatch) -> Iterator[ProviderWorld]:
+    """Machines are pods, by the programs and the manifest of the example."""
+    programs, pods = _programs(tmp_path, patch)
+    install_kubectl(programs, pods)
+
+    def lose(name: str) -> None:
+        pod = pods / provider_name(CLUSTER, POOL, name)
+        pod.write_text(pod.read_text().replace("Running", "Failed"))
+
+    yield ProviderWorld(example_spec("kubernetes"), "", lose)
+
+
+def _programs(tmp_path: Path, patch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """A folder that is first in PATH, and one for what its programs keep."""
+    programs, kept = tmp_path / "bin", tmp_path / "kept"
+    programs.mkdir()
+    kept.mkdir()
+    patch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    return programs, kept
+
+
+def example_spec(name: str) -> ProvisioningSpec:
+    """The pool of an example, with its programs where they lie in this project."""
+    text = (EXAMPLES / name / "fray.yaml").read_text().replace("/opt/fray", str(EXAMPLES))
+    [pool] = yaml.safe_load(text)["pools"].values()
+    settings = msgspec.convert(pool["command"], CommandSettings)
+    return ProvisioningSpec(provider="command", zones=pool.get("zones", []), command=settings)
+
+
+@contextmanager
 def tpu_world(tmp_path: Path, patch: pytest.MonkeyPatch) -> Iterator[ProviderWorld]:
     """Machines are nodes of a Cloud TPU that is served here."""
     fake = FakeTpu()
@@ -92,4 +139,10 @@ def tpu_world(tmp_path: Path, patch: pytest.MonkeyPatch) -> Iterator[ProviderWor
         yield ProviderWorld(spec, zone, lose)
 
 
-WORLDS = {"local": local_world, "command": command_world, "tpu": tpu_world}
+WORLDS = {
+    "local": local_world,
+    "command": command_world,
+    "slurm": slurm_world,
+    "kubernetes": kubernetes_world,
+    "tpu": tpu_world,
+}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fray.machine_pools import read_fray_file
 from fray_agents.provisioning.identity import provider_name
 from fray_agents.provisioning.opening import open_provider
 from fray_agents.provisioning.provider import MachineRequest, ProviderError
@@ -15,7 +16,7 @@ from fray_agents.provisioning.providers.command import CommandProvider
 from fray_coordinator.core import open_core
 from fray_coordinator.protocol.scaling.listed import ListedMachine, ListedState
 from fray_layouts.records import CommandSettings, ProvisioningSpec
-from tests.support.provider_worlds import CLUSTER, POOL, script
+from tests.support.provider_worlds import CLUSTER, EXAMPLES, POOL, script, slurm_world
 
 FIRST, SECOND = "m0aaaaaaaaaaaaa1", "m0aaaaaaaaaaaaa2"
 NAME = provider_name(CLUSTER, POOL, FIRST)
@@ -147,3 +148,18 @@ async def test_a_pool_without_commands_or_of_an_unknown_provider_is_refused() ->
         with pytest.raises(ProviderError, match=words) as caught:
             await open_provider(core, POOL, ProvisioningSpec(provider=provider))
         assert caught.value.kind == "invalid"
+
+
+async def test_what_slurm_refuses_is_told_by_its_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = "sbatch: error: QOSMaxSubmitJobPerUserLimit"
+    with slurm_world(tmp_path, monkeypatch) as world:
+        (tmp_path / "kept" / "refusal").write_text(words)
+        with pytest.raises(ProviderError, match=words) as caught:
+            await provider_of(world.spec).create(asked(world.spec, FIRST))
+    assert caught.value.kind == "quota"
+
+
+@pytest.mark.parametrize("name", ["slurm", "kubernetes"])
+def test_the_examples_pools_are_read(name: str) -> None:
+    [pool] = read_fray_file(EXAMPLES / name / "fray.yaml")
+    assert pool in ("cluster", "pods")

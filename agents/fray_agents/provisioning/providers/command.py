@@ -32,6 +32,8 @@ KINDS = {69: "stockout", 73: "quota", 77: "denied", 78: "invalid"}
 
 MAX_OUTPUT = 16 * 2**20
 """Bytes that a program may print: a hundred thousand machines."""
+DRAIN_TIMEOUT = 5.0
+"""Seconds until what a killed program printed is read: only a process that left its group can hold it up."""
 _QUOTED = 200
 
 _BEST = (ListedState.READY, ListedState.CREATING, ListedState.ENDING, ListedState.LOST)
@@ -121,15 +123,15 @@ class CommandProvider:
                     _read(called, process.stdout), _read(called, process.stderr), process.wait()
                 )
         except TimeoutError:
+            await _killed(process)
             raise ProviderError(
                 "unavailable",
                 f"{called} did not end within {self._settings.timeout:g} s and was killed; "
                 "have it return before the machine is there, or raise command.timeout",
             ) from None
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
+        except BaseException:
+            await _killed(process)
+            raise
         if code:
             words = said.decode(errors="replace").strip()[-_QUOTED:] or "it printed nothing on stderr"
             raise ProviderError(KINDS.get(code, "unavailable"), f"{called} failed with exit code {code}: {words}")
@@ -169,6 +171,20 @@ async def _started(called: str, command: Sequence[str], environment: Mapping[str
             f"{called} cannot be started on this host ({error.strerror}); give the absolute path of a program, "
             "or the name of one in PATH, and scale where it is installed",
         ) from None
+
+
+async def _killed(process: asyncio.subprocess.Process) -> None:
+    """End the program with all that it started; what it still printed is dropped.
+
+    A pipe that nobody reads is never seen to end, and asyncio does not tell of the program's end before.
+    """
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(DRAIN_TIMEOUT):
+            for stream in (process.stdout, process.stderr):
+                while stream is not None and await stream.read(2**16):
+                    pass
 
 
 async def _read(called: str, stream: asyncio.StreamReader | None) -> bytes:

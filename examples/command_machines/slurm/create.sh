@@ -1,0 +1,14 @@
+#!/bin/sh
+# A machine is a Slurm job that runs an agent. Of two of one name only the first ever starts: the dependency sees to that.
+set -eu
+if [ -n "$(squeue --me --noheader --name "$FRAY_NAME" --format %i)" ]; then exit 0; fi
+if ! said=$(sbatch --parsable --job-name "$FRAY_NAME" --dependency singleton --partition "${FRAY_ZONE:-batch}" \
+    --signal B:TERM@60 --wrap "exec $FRAY_AGENT" 2>&1 >/dev/null); then
+    echo "$said" >&2
+    case $said in
+        *AssocMaxJobs* | *QOSMax* | *"limit"*) exit 73 ;; # quota
+        *"Access"* | *"account"*) exit 77 ;;              # denied
+        *"invalid partition"*) exit 78 ;;                 # invalid
+        *) exit 1 ;;
+    esac
+fi
