@@ -313,8 +313,22 @@ def test_a_deleted_machine_is_gone_once_no_call_can_be_under_way() -> None:
 def test_answers_of_a_create() -> None:
     waits = asked(machine("m1", "wanted"), NOW)
     assert created(waits, "op", NOW).created_at == NOW
-    assert refused(waits, "stockout", "none").state == "deleting"
+    assert refused(waits, "stockout", "none").state == "gone"
     assert refused(waits, "unavailable", "lost").state == "creating"
+
+
+def test_what_was_refused_leaves_its_place_to_the_next_zone_at_once() -> None:
+    waits = asked(machine("m1", "wanted"), NOW)
+    answered = {"us-a": refusal(None, "stockout", "none", NOW)}
+    there = {m.name: m for m in [refused(waits, "stockout", "none")] if m.state != "gone"}
+    seen = replace(view(changed(SPEC, max=1), jobs=[job(1)]), machines=there, zones=answered)
+    assert orders(seen) == [(1, "eu-b", False)]
+
+
+def test_a_machine_that_is_lost_on_its_way_pauses_its_zone() -> None:
+    waits = asked(machine("m1", "wanted"), NOW - 5)
+    found = observe(replace(view(SPEC, waits), listed=[listed("m1", ListedState.LOST)]), NOW)
+    assert found.zones["us-a"].until > NOW
 
 
 def test_an_idle_machine_is_drained_and_deleted_when_its_agents_have_left() -> None:

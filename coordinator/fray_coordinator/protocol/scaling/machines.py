@@ -71,8 +71,9 @@ def observe(view: PoolView, now: float) -> Observed:
         after[name] = _next(view, machine, found, agents.get(name, []), now)
         if _refused(machine, found):
             assert found is not None
-            if found.error_kind and zones.get(machine.zone, _NEVER).at < (machine.asked_at or now):
-                zones[machine.zone] = refusal(zones.get(machine.zone), found.error_kind, found.error, now)
+            kind = found.error_kind or "unavailable"
+            if zones.get(machine.zone, _NEVER).at < (machine.asked_at or now):
+                zones[machine.zone] = refusal(zones.get(machine.zone), kind, found.error, now)
     after |= _without_broken_batches(after, now)
     granted = [m.zone for m in after.values() if m.state == MachineState.UP and m.up_at == now]
     changed = {name: machine for name, machine in after.items() if machine != view.machines[name]}
@@ -87,7 +88,10 @@ def _is_of(listed: ListedMachine, machine: MachineRecord | None) -> bool:
 
 
 def _refused(machine: MachineRecord, found: ListedMachine | None) -> bool:
-    return machine.state == MachineState.CREATING and found is not None and bool(found.error_kind)
+    """Whether a machine on its way will not come: without a kind it is paced as if nobody had answered."""
+    if machine.state != MachineState.CREATING or found is None:
+        return False
+    return bool(found.error_kind) or found.state == ListedState.LOST
 
 
 def _next(
@@ -242,7 +246,8 @@ def refused(machine: MachineRecord, kind: str, text: str) -> MachineRecord:
     """The record after the provider's refusal: nothing was made, so it goes; after "unavailable" the list will tell."""
     if kind == "unavailable":
         return replace(machine, error=text)
-    return deleted(machine, f"{kind} in {machine.zone or machine.provider}", error=text)
+    told = replace(machine, reason=f"{kind} in {machine.zone or machine.provider}", error=text)
+    return gone(told, machine.asked_at or machine.wanted_at)
 
 
 def to_delete(view: PoolView) -> list[MachineRecord]:
