@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from fray_agents.provisioning.provider import MachineRequest
@@ -39,7 +41,7 @@ async def test_an_execution_of_cloud_run_is_an_agent_that_ends_when_it_is_idle(
     spec = ProvisioningSpec(
         provider="cloud_run",
         zones=["us-central1"],
-        idle_seconds=2,
+        idle_seconds=300,
         cloud_run=CloudRunSettings(image="lab/fray", project="lab"),
     )
     async with quick_core(tmp_path / "root") as core:
@@ -53,10 +55,14 @@ async def test_an_execution_of_cloud_run_is_an_agent_that_ends_when_it_is_idle(
             assert (await ended(core, job)).status == "succeeded"
             [agent] = await agents_of(core, 1)
             assert (agent.pool, agent.machine, agent.region) == ("web", "m1", "us-central1")
-            [process] = booted.of_machine["m1"]
+            await provider.delete("m1", "us-central1")
+            assert await provider.list() == []
+            hasty = msgspec.structs.replace(spec, idle_seconds=0)
+            await provider.create(replace(wanted, names=["m2"], spec=hasty))
+            [process] = booted.of_machine["m2"]
             assert await eventually(lambda: process.poll() is not None)
             assert process.returncode == 0
-            fake.finish(next(iter(fake.executions)))
+            fake.finish([*fake.executions][-1])
             assert await provider.list() == []
             await provider.close()
 
