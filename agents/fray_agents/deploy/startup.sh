@@ -1,0 +1,93 @@
+#!/bin/bash
+# Makes a VM of Google Cloud, or a host of a TPU slice, run a Fray agent: the start-up script that machines of a pool have.
+# It runs as root at each boot. The attributes of the VM's metadata say what for: fray-root (the cluster), fray-pool,
+# fray-machines, and perhaps fray-wheel (what pip installs) or fray-image (a container to run instead). What goes wrong is
+# told in the bucket: machines/<pool>/<machine>/boot-<host>.log.
+set -euo pipefail
+
+PREFIX="${FRAY_HOST_ROOT:-}" # tests have another root
+HOME_DIR="$PREFIX/opt/fray"
+UNITS="$PREFIX/etc/systemd/system"
+LOG="$PREFIX/var/log/fray-boot.log"
+METADATA="http://${GCE_METADATA_HOST:-metadata.google.internal}/computeMetadata/v1/instance"
+INSTALLER="https://astral.sh/uv/install.sh"
+
+metadata() { curl -fsS --retry 5 --max-time 10 -H "Metadata-Flavor: Google" "$METADATA/$1"; }
+
+# An attribute that a VM need not have; nothing for none.
+attribute() { metadata "attributes/$1" 2>/dev/null || true; }
+
+encoded() { # what stands in a URL instead of this text
+  local LC_ALL=C text="$1" i char
+  for ((i = 0; i < ${#text}; i++)); do
+    char="${text:i:1}"
+    case "$char" in
+      [A-Za-z0-9._-]) printf '%s' "$char" ;;
+      *) printf '%%%02X' "'$char" ;;
+    esac
+  done
+}
+
+# The machine of this host: of several, the one at the number that ends the name of the TPU.
+machine() {
+  local names number
+  IFS=, read -r -a names <<<"$(attribute fray-machines)"
+  number=0
+  if [ "${#names[@]}" -gt 1 ]; then
+    number="$(attribute instance-id)"
+    number="${number##*-}"
+  fi
+  printf '%s' "${names[$number]}"
+}
+
+tell_bucket() { # the log, as whoever asks for this machine finds it; only where the cluster is a bucket of Google's
+  local place="${root#gs://}" bucket path token
+  [ "$place" != "$root" ] || return 0
+  bucket="${place%%/*}"
+  path="${place#"$bucket"}"
+  path="${path#/}"
+  path="${path:+${path%/}/}machines/$(attribute fray-pool)/$(machine)/boot-$(attribute agent-worker-number | grep . || echo 0).log"
+  token="$(metadata service-accounts/default/token | sed 's/.*"access_token" *: *"\([^"]*\)".*/\1/')"
+  tail -c 100000 "$LOG" | curl -fsS --retry 5 --max-time 60 -X POST --data-binary @- -H "Content-Type: text/plain" \
+    -H "Authorization: Bearer $token" \
+    "https://storage.googleapis.com/upload/storage/v1/b/$bucket/o?uploadType=media&name=$(encoded "$path")"
+}
+
+ended() { # $1: exit code of the script
+  if [ "$1" -ne 0 ]; then
+    echo "fray: this host has no agent: the step above failed with exit code $1"
+    tell_bucket || echo "fray: nor could that be told in the bucket"
+  fi
+  cat "$LOG" >&3
+}
+
+install_agent() {
+  id fray >/dev/null 2>&1 || useradd --system --create-home --shell /usr/sbin/nologin fray
+  if ! [ -x "$HOME_DIR/bin/fray" ]; then
+    command -v uv >/dev/null || curl -fsSL --retry 5 "$INSTALLER" | env UV_INSTALL_DIR=/usr/local/bin sh
+    UV_PYTHON_INSTALL_DIR="$HOME_DIR-python" uv venv --quiet --clear --python 3.11 "$HOME_DIR"
+    uv pip install --quiet --python "$HOME_DIR/bin/python" "${wheel:-fray-cluster[agent,gcs]}"
+  fi
+  mkdir -p "$UNITS/fray-agent.service.d"
+  cp "$("$HOME_DIR/bin/python" -c 'from fray_agents.deploy import UNIT; print(UNIT)')" "$UNITS/fray-agent.service"
+  printf '[Service]\nEnvironment="FRAY_CLUSTER_SPEC=%s"\n' "$root" >"$UNITS/fray-agent.service.d/cluster.conf"
+  systemctl daemon-reload
+  systemctl enable fray-agent
+  systemctl start fray-agent
+}
+
+run_container() {
+  docker rm --force fray-agent >/dev/null 2>&1 || true
+  docker run --detach --name fray-agent --restart on-failure --stop-timeout 45 --privileged --network host \
+    --env "FRAY_CLUSTER_SPEC=$root" "$image" agent
+}
+
+mkdir -p "$(dirname "$LOG")"
+exec 3>&1 >"$LOG" 2>&1
+trap 'ended $?' EXIT
+
+root="$(metadata attributes/fray-root)"
+wheel="$(attribute fray-wheel)"
+image="$(attribute fray-image)"
+if [ -n "$image" ]; then run_container; else install_agent; fi
+echo "fray: the agent of $root was started"

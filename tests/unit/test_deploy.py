@@ -1,0 +1,143 @@
+"""The files by which hosts get their agents; the start-up script is run in another root, with stand-ins on its PATH."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fray_agents.deploy import UNIT, startup_script
+
+OPERATING = Path(__file__).parents[2] / "docs/operating.md"
+
+STAND_INS = {
+    "curl": """
+for url; do :; done
+case "$url" in
+  */attributes/*) cat "$STAGE/attributes/${url##*/}" 2>/dev/null || exit 22 ;;
+  */service-accounts/default/token) echo '{"access_token":"secret","expires_in":3599,"token_type":"Bearer"}' ;;
+  *) printf '%s\\n' "$@" >"$STAGE/upload.args"; cat >"$STAGE/upload.body" ;;
+esac""",
+    "uv": """
+echo "uv $*" >>"$STAGE/called"
+if [ "$1" = venv ]; then
+  for place; do :; done
+  mkdir -p "$place/bin"
+  printf '#!/bin/bash\\nexec "$PYTHON" "$@"\\n' >"$place/bin/python"
+  chmod +x "$place/bin/python"
+elif [ -e "$STAGE/no-packages" ]; then
+  echo "no versions of fray-cluster"; exit 2
+else
+  touch "$(dirname "$5")/fray"; chmod +x "$(dirname "$5")/fray"
+fi""",
+    "id": "exit 1",
+    "useradd": 'echo "useradd $*" >>"$STAGE/called"',
+    "systemctl": 'echo "systemctl $*" >>"$STAGE/called"',
+    "docker": 'echo "docker $*" >>"$STAGE/called"',
+}
+
+
+class Host:
+    """A VM in a folder, whose metadata has these attributes."""
+
+    def __init__(self, folder: Path, **attributes: str) -> None:
+        self.folder, self.root = folder, folder / "root"
+        for name, script in STAND_INS.items():
+            self.put(f"bin/{name}", f"#!/bin/bash\n{script}\n").chmod(0o755)
+        for name, value in attributes.items():
+            self.put(f"attributes/{name.replace('_', '-')}", value)
+
+    def put(self, name: str, text: str) -> Path:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    def read(self, name: str) -> str:
+        path = self.folder / name
+        return path.read_text() if path.exists() else ""
+
+    def boot(self) -> subprocess.CompletedProcess[str]:
+        """Run the start-up script."""
+        environ = {
+            "PATH": f"{self.folder}/bin:{os.environ['PATH']}",
+            "STAGE": str(self.folder),
+            "PYTHON": sys.executable,
+            "FRAY_HOST_ROOT": str(self.root),
+        }
+        return subprocess.run(
+            ["bash"], input=startup_script(), env=environ, capture_output=True, text=True, timeout=120
+        )
+
+
+def test_a_host_installs_its_agent_and_starts_it_and_at_the_next_boot_only_starts_it(tmp_path: Path) -> None:
+    host = Host(tmp_path, fray_root="gs://bucket/fray", fray_pool="tpus", fray_machines="m1")
+    done = host.boot()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "the agent of gs://bucket/fray was started" in done.stdout
+    assert (host.root / "etc/systemd/system/fray-agent.service").read_text() == UNIT.read_text()
+    cluster = (host.root / "etc/systemd/system/fray-agent.service.d/cluster.conf").read_text()
+    assert cluster == '[Service]\nEnvironment="FRAY_CLUSTER_SPEC=gs://bucket/fray"\n'
+    called = host.read("called")
+    assert "useradd --system" in called
+    assert "--python 3.11" in called
+    assert "fray-cluster[agent,gcs]" in called
+    assert called.endswith("systemctl daemon-reload\nsystemctl enable fray-agent\nsystemctl start fray-agent\n")
+    assert host.boot().returncode == 0
+    assert host.read("called").count("uv pip install") == 1
+    assert host.read("upload.body") == ""
+
+
+def test_what_a_pool_has_its_hosts_install_is_installed(tmp_path: Path) -> None:
+    wheel = "fray-cluster[agent,gcs]==9.9"
+    host = Host(tmp_path, fray_root="gs://bucket/fray", fray_pool="p", fray_machines="m1", fray_wheel=wheel)
+    assert host.boot().returncode == 0
+    assert wheel in host.read("called")
+
+
+def test_a_pool_with_an_image_runs_it(tmp_path: Path) -> None:
+    host = Host(tmp_path, fray_root="gs://bucket/fray", fray_pool="p", fray_machines="m1", fray_image="registry/fray:1")
+    assert host.boot().returncode == 0
+    assert "--env FRAY_CLUSTER_SPEC=gs://bucket/fray registry/fray:1 agent\n" in host.read("called")
+    assert "uv" not in host.read("called")
+
+
+@pytest.mark.parametrize(
+    ("attributes", "key"),
+    [
+        ({"fray_machines": "m1"}, "fray%2Fmachines%2Ftpus%2Fm1%2Fboot-0.log"),
+        (
+            {"fray_machines": "m1,m2", "instance_id": "fray-gang-1", "agent_worker_number": "3"},
+            "fray%2Fmachines%2Ftpus%2Fm2%2Fboot-3.log",
+        ),
+    ],
+)
+def test_a_host_that_cannot_install_its_agent_says_why_in_the_bucket(
+    tmp_path: Path, attributes: dict[str, str], key: str
+) -> None:
+    host = Host(tmp_path, fray_root="gs://bucket/fray", fray_pool="tpus", **attributes)
+    host.put("no-packages", "")
+    done = host.boot()
+    assert done.returncode == 2
+    told = host.read("upload.body")
+    assert "no versions of fray-cluster" in told
+    assert "this host has no agent: the step above failed with exit code 2" in told
+    upload = host.read("upload.args").splitlines()
+    assert upload[-1] == f"https://storage.googleapis.com/upload/storage/v1/b/bucket/o?uploadType=media&name={key}"
+    assert "Authorization: Bearer secret" in upload
+    assert "secret" not in done.stdout + done.stderr + told
+    assert "systemctl" not in host.read("called")
+
+
+def test_the_script_has_none_of_the_slips_that_shells_allow() -> None:
+    program = Path(sys.executable).with_name("shellcheck")
+    done = subprocess.run([program, "-"], input=startup_script(), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_operating_has_the_unit_as_it_is_installed() -> None:
+    block = "".join(f"    {line}".rstrip() + "\n" for line in UNIT.read_text().splitlines())
+    assert block in OPERATING.read_text()
