@@ -84,7 +84,7 @@ def options_of_agent(monkeypatch: pytest.MonkeyPatch, root: Path, metadata: str,
 
 
 def test_on_the_vm_of_a_tpu_an_agent_needs_no_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    instance = tpu_vm(fray_pool="tpus", fray_machines="m1", fray_labels="disk=ssd,rack=a")
+    instance = tpu_vm(fray_pool="tpus", fray_machine="m1", fray_labels="disk=ssd,rack=a")
     instance["scheduling"]["preemptible"] = "TRUE"
     with metadata_server(instance) as server:
         told = options_of_agent(monkeypatch, tmp_path / "root", server.host)

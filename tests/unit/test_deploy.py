@@ -74,7 +74,7 @@ class Host:
 
 
 def test_a_host_installs_its_agent_and_starts_it_and_at_the_next_boot_only_starts_it(tmp_path: Path) -> None:
-    host = Host(tmp_path, fray_root="gs://bucket/fray", fray_pool="tpus", fray_machines="m1")
+    host = Host(tmp_path, fray_root="gs://bucket/fray", fray_pool="tpus", fray_machine="m1")
     done = host.boot()
     assert done.returncode == 0, done.stdout + done.stderr
     assert "the agent of gs://bucket/fray was started" in done.stdout
@@ -93,13 +93,13 @@ def test_a_host_installs_its_agent_and_starts_it_and_at_the_next_boot_only_start
 
 def test_what_a_pool_has_its_hosts_install_is_installed(tmp_path: Path) -> None:
     wheel = "fray-cluster[agent,gcs]==9.9"
-    host = Host(tmp_path, fray_root="gs://bucket/fray", fray_pool="p", fray_machines="m1", fray_wheel=wheel)
+    host = Host(tmp_path, fray_root="gs://bucket/fray", fray_pool="p", fray_machine="m1", fray_wheel=wheel)
     assert host.boot().returncode == 0
     assert wheel in host.read("called")
 
 
 def test_a_pool_with_an_image_runs_it(tmp_path: Path) -> None:
-    host = Host(tmp_path, fray_root="gs://bucket/fray", fray_pool="p", fray_machines="m1", fray_image="registry/fray:1")
+    host = Host(tmp_path, fray_root="gs://bucket/fray", fray_pool="p", fray_machine="m1", fray_image="registry/fray:1")
     assert host.boot().returncode == 0
     assert "--env FRAY_CLUSTER_SPEC=gs://bucket/fray registry/fray:1 agent\n" in host.read("called")
     assert "uv" not in host.read("called")
@@ -108,7 +108,7 @@ def test_a_pool_with_an_image_runs_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("attributes", "key"),
     [
-        ({"fray_machines": "m1"}, "fray%2Fmachines%2Ftpus%2Fm1%2Fboot-0.log"),
+        ({"fray_machine": "m1"}, "fray%2Fmachines%2Ftpus%2Fm1%2Fboot-0.log"),
         (
             {"fray_machines": "m1,m2", "instance_id": "fray-gang-1", "agent_worker_number": "3"},
             "fray%2Fmachines%2Ftpus%2Fm2%2Fboot-3.log",

@@ -27,7 +27,7 @@ def test_only_a_vm_of_google_cloud_has_a_metadata_server(tmp_path: Path) -> None
 
 
 def test_a_host_of_a_slice_is_told_all_that_its_agent_says() -> None:
-    attributes = {"fray_pool": "tpus", "fray_machines": "m1", "fray_labels": "disk=ssd,rack=a=1"}
+    attributes = {"fray_pool": "tpus", "fray_machine": "m1", "fray_labels": "disk=ssd,rack=a=1"}
     with metadata_server(tpu_vm(**attributes)) as server:
         assert read_host(server.host) == GceHost(
             zone="us-east5-a",
@@ -75,7 +75,7 @@ def test_a_type_that_fray_does_not_know_is_no_slice(caplog: pytest.LogCaptureFix
         ({"agent_worker_number": "two"}, "agent-worker-number: 'two'"),
         ({"worker_network_endpoints": "a:b:c,a:b:d"}, "worker-network-endpoints: 2 .*4 hosts"),
         ({"fray_pool": "a/b"}, "fray-pool: 'a/b'"),
-        ({"fray_machines": "../m"}, "fray-machines: '../m'"),
+        ({"fray_machine": "../m"}, "fray-machine: '../m'"),
         ({"fray_labels": "disk"}, "fray-labels: 'disk' .*name=value"),
         ({"tpu_env": "NODE_ID: 'a node'"}, "NODE_ID: 'a node'"),
     ],

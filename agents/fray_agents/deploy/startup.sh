@@ -1,7 +1,7 @@
 #!/bin/bash
 # Makes a VM of Google Cloud, or a host of a TPU slice, run a Fray agent: the start-up script that machines of a pool have.
 # It runs as root at each boot. The attributes of the VM's metadata say what for: fray-root (the cluster), fray-pool,
-# fray-machines, and perhaps fray-wheel (what pip installs) or fray-image (a container to run instead). What goes wrong is
+# fray-machine (or fray-machines), and perhaps fray-wheel (what pip installs) or fray-image (a container to run instead). What goes wrong is
 # told in the bucket: machines/<pool>/<machine>/boot-<host>.log.
 set -euo pipefail
 
@@ -32,12 +32,8 @@ encoded() { # what stands in a URL instead of this text
 machine() {
   local names number
   IFS=, read -r -a names <<<"$(attribute fray-machines)"
-  number=0
-  if [ "${#names[@]}" -gt 1 ]; then
-    number="$(attribute instance-id)"
-    number="${number##*-}"
-  fi
-  printf '%s' "${names[$number]}"
+  number="$(attribute instance-id)"
+  if [ "${#names[@]}" -eq 0 ]; then attribute fray-machine; else printf '%s' "${names[${number##*-}]}"; fi
 }
 
 tell_bucket() { # the log, as whoever asks for this machine finds it; only where the cluster is a bucket of Google's

@@ -196,9 +196,9 @@ def _machine(attributes: Mapping[str, str], node: str) -> str:
 
     Raises InvalidInput: there are several, and its node's name has no such number.
     """
-    machines, number = attributes.get("fray-machines", "").split(","), node.rpartition("-")[2]
-    if len(machines) == 1:
-        return _name(attributes, "fray-machines")
+    if "fray-machines" not in attributes:
+        return _name(attributes, "fray-machine")
+    machines, number = attributes["fray-machines"].split(","), node.rpartition("-")[2]
     if not number.isdecimal() or int(number) >= len(machines):
         remedy = f"the name of the node ({node!r}) ends with the number of one of them, from 0"
         raise InvalidInput("metadata fray-machines", ",".join(machines), remedy)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from google.cloud import tpu_v2
 from google.protobuf import duration_pb2
 
+from fray_agents.deploy import startup_script
 from fray_agents.provisioning.identity import machine_labels
 from fray_agents.provisioning.provider import MachineRequest
 from fray_agents.provisioning.providers.google_calls import SCOPE
@@ -24,9 +23,6 @@ _RUNTIMES = {
     "v6e": "v2-alpha-tpuv6e",
 }
 """By family: the software that Google's pages name for PyTorch and JAX."""
-
-_STARTUP = Path(__file__).with_name("startup.sh")
-"""What each host runs as root at each boot."""
 
 
 def queued_resource(parent: str, request_id: str, cluster_id: str, request: MachineRequest) -> tpu_v2.QueuedResource:
@@ -78,6 +74,6 @@ def _metadata(settings: TpuSettings, request: MachineRequest) -> dict[str, str]:
         MACHINE_KEY if len(request.names) == 1 else MACHINES_KEY: ",".join(request.names),
         "fray-labels": ",".join(f"{name}={value}" for name, value in sorted(request.labels.items())),
         "fray-image": settings.image,
-        "startup-script": _STARTUP.read_text(),
+        "startup-script": startup_script(),
     }
     return {key: value for key, value in told.items() if value}
