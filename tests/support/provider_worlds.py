@@ -14,11 +14,13 @@ from pathlib import Path
 import msgspec
 import pytest
 import yaml
+from google.cloud import run_v2
 
 from fray_agents.provisioning.identity import provider_name
-from fray_agents.provisioning.providers import local, tpu
-from fray_layouts.records import CommandSettings, ProvisioningSpec, TpuSettings
+from fray_agents.provisioning.providers import cloud_run, local, tpu
+from fray_layouts.records import CloudRunSettings, CommandSettings, ProvisioningSpec, TpuSettings
 from tests.support.cluster_stand_ins import install_kubectl, install_slurm
+from tests.support.fake_cloud_run import FakeCloudRun
 from tests.support.fake_tpu import FakeTpu
 
 CLUSTER, POOL = "abcdef012345", "workers"
@@ -139,10 +141,28 @@ def tpu_world(tmp_path: Path, patch: pytest.MonkeyPatch) -> Iterator[ProviderWor
         yield ProviderWorld(spec, zone, lose)
 
 
+@contextmanager
+def cloud_run_world(tmp_path: Path, patch: pytest.MonkeyPatch) -> Iterator[ProviderWorld]:
+    """Machines are worker pools of a Cloud Run that is served here; executions have no names of their own."""
+    fake = FakeCloudRun()
+    with fake.serve() as address:
+        patch.setenv(cloud_run.EMULATOR_VARIABLE, address)
+
+        def lose(name: str) -> None:
+            path = next(path for path in fake.worker_pools if path.endswith(f"-{name}"))
+            failed = run_v2.Condition.State.CONDITION_FAILED
+            fake.worker_pools[path].terminal_condition = run_v2.Condition(state=failed, message="no such image")
+
+        settings = CloudRunSettings(image="lab/fray", project="lab")
+        spec = ProvisioningSpec(provider="cloud_run", zones=["us-central1"], min=8, max=8, cloud_run=settings)
+        yield ProviderWorld(spec, "us-central1", lose)
+
+
 WORLDS = {
     "local": local_world,
     "command": command_world,
     "slurm": slurm_world,
     "kubernetes": kubernetes_world,
     "tpu": tpu_world,
+    "cloud_run": cloud_run_world,
 }
