@@ -31,6 +31,7 @@ _COMMANDS = {
     "actors": "List the actors.",
     "queue": "Inspect and change queues.",
     "drain": "Let agents finish their jobs and leave.",
+    "scale": "Make and remove the machines of pools, without an agent.",
     "coordinate": "Run the reconciler without an agent.",
     "rotate": "Replace the key that calls are authenticated with.",
     "init": "Create a cluster with settings of your own.",

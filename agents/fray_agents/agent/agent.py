@@ -32,6 +32,7 @@ from fray_agents.agent.placement_duty import PlacementDuty
 from fray_agents.agent.pool_environments import PoolEnvironments
 from fray_agents.agent.reconciler_duty import ReconcilerDuty
 from fray_agents.agent.replica_runner import ReplicaRunner
+from fray_agents.agent.scaler_duty import ScalerDuty
 from fray_agents.environments.prepare import Preparer
 from fray_agents.host import agent_lock, directories
 from fray_agents.host.capacity import discover
@@ -87,6 +88,7 @@ class AgentOptions:
         network: where servers on this host listen and are reached.
         place: where the host is.
         machine: name of the machine of the pool that the host is, or is in; "" for a host that people keep.
+        provision: it looks after the machines of pools, if nobody else does; agents on machines do so anyway.
         hint_endpoint: where this agent takes hints; see `fray_agents.agent.hint_listener`.
         overcommits: it is a private cluster's only one; see `fray_agents.agent.overcommit`.
         env_cache: bytes that the host's cache of workspaces and environments may have; None: see `host_cache`.
@@ -109,6 +111,7 @@ class AgentOptions:
     network: NetworkSettings = NetworkSettings()  # noqa: RUF009  it is frozen
     place: HostPlace = field(default_factory=HostPlace)
     machine: str = ""
+    provision: bool = False
     hint_endpoint: HintEndpoint | None = None
     overcommits: bool = False
     env_cache: int | None = None
@@ -271,6 +274,8 @@ class Agent:
             loops.append(self._gpus.run())
         if self._options.idle_exit is not None:
             loops.append(IdleExit(self.member, self._options.idle_exit, self.terminate).run())
+        if self._options.provision or self._options.machine:
+            loops.append(ScalerDuty(self.member, self._options.provision).run())
         if self._options.overcommits:
             loops.append(Overcommit(self.member, self._claimer.claim).run())
         loops.append(self._heartbeat.run())

@@ -35,6 +35,7 @@ log = logging.getLogger("fray")
 @click.option("--region", default="", help="Region that this host is in.")
 @click.option("--label", multiple=True, help="What jobs may ask of this host, as name=value; may be repeated.")
 @click.option("--machine", default="", help="Name of the pool's machine that this host is, or is in.")
+@click.option("--provision", is_flag=True, help="Make and remove the machines of pools, if nobody else does.")
 @click.option("--preemptible", is_flag=True, help="This host may be taken away at any time.")
 @click.option(
     "--env-cache", help="Disk for workspaces and environments, such as 50GB; by default 20GB, or a fifth of it."
@@ -58,6 +59,7 @@ def command(
     region: str,
     label: tuple[str, ...],
     machine: str,
+    provision: bool,
     preemptible: bool,
     env_cache: str | None,
     bind: str,
@@ -96,6 +98,7 @@ def command(
         place=place,
         idle_exit=idle_exit,
         machine=checked_machine(machine) or vm.machine,
+        provision=provision,
         end_of_host=partial(end_of_host, server) if server else None,
         preload=PRESTART_MODULES,
         env_cache=None if env_cache is None else parse_bytes("--env-cache", env_cache),

@@ -1,0 +1,134 @@
+"""The cluster as a look of the scaler reads it: agents, placements, work that waits, and the records of machines."""
+
+from dataclasses import dataclass, field
+
+from fray_coordinator.concurrency import map_noting_problems
+from fray_coordinator.core import Core
+from fray_coordinator.placements.owner_table import OwnerTable
+from fray_coordinator.protocol.failure_detection import needs_reaping
+from fray_coordinator.protocol.heartbeat import DEATH_INTERVALS, with_bounded_interval
+from fray_coordinator.protocol.placements.owners import Owner
+from fray_coordinator.protocol.scaling.view import WaitingJob
+from fray_coordinator.protocol.scheduling import shape_of
+from fray_coordinator.protocol.transitions import Status
+from fray_coordinator.store.records import R, Stored, record_of
+from fray_layouts.index_keys import PendingKey
+from fray_layouts.machine_keys import MachineKeys
+from fray_layouts.object_keys import AgentKeys, JobKeys
+from fray_layouts.records import AgentRecord, JobRecord, MachineRecord
+from fray_layouts.spec import is_gang
+from fray_layouts.states import AgentState, MachineState
+
+MAX_WAITING_JOBS = 1000
+"""Jobs of a pool that a look counts, the first in the queue: one page of a listing."""
+
+FORGOTTEN_SECONDS = 3600.0
+"""Agents whose records were not written for as long are not read: no machine waits for them."""
+
+
+@dataclass(slots=True)
+class ClusterView:
+    """Reads what has changed since the last look.
+
+    Attributes:
+        problems: what could not be read in this look, by key.
+    """
+
+    core: Core
+    problems: dict[str, str] = field(default_factory=dict)
+    _owners: OwnerTable = field(init=False)
+    _agents: dict[str, Stored[AgentRecord]] = field(default_factory=dict)
+    _machines: dict[str, Stored[MachineRecord]] = field(default_factory=dict)
+    _jobs: dict[str, WaitingJob | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._owners = OwnerTable(self.core)
+
+    async def refresh(self) -> None:
+        """Read the agents and the owners of placements."""
+        self.problems = {}
+        oldest = self.core.now() - FORGOTTEN_SECONDS
+        self._agents = await self._read(AgentKeys.area, AgentRecord, self._agents, oldest)
+        await self._owners.refresh()
+        self.problems |= self._owners.problems
+
+    def agents(self, pool: str) -> dict[str, AgentRecord]:
+        """The agents of a pool by id, ended ones too."""
+        found = (stored.record for stored in self._agents.values())
+        return {agent.id: agent for agent in found if agent.pool == pool and not agent.driver}
+
+    def silent(self) -> set[str]:
+        """The ids of agents that are said to live, and whose last heartbeat is too old for that."""
+        now = self.core.now()
+        return {s.record.id for s in self._agents.values() if s.record.state == AgentState.LIVE and self._aged(s, now)}
+
+    def owners(self, pool: str) -> list[Owner]:
+        """The owners of placements in a pool that have not ended."""
+        return [owner for owner in self._owners.owners().values() if owner.pool == pool]
+
+    async def machines(self, pool: str) -> dict[str, Stored[MachineRecord]]:
+        """The records of a pool's machines by name, gone ones too, as they are now."""
+        folder = MachineKeys.folder(pool)
+        others = {key: stored for key, stored in self._machines.items() if not key.startswith(folder)}
+        found = await self._read(folder, MachineRecord, self._machines)
+        self._machines = others | found
+        return {stored.record.name: stored for stored in found.values()}
+
+    async def waiting_jobs(self, pool: str) -> list[WaitingJob]:
+        """The jobs that wait in a pool, and those of silent agents: they will wait once somebody runs the pass."""
+        rows = await self.core.store.list(PendingKey.prefix(pool), None, MAX_WAITING_JOBS)
+        entries = {row.key: entry for row in rows if (entry := PendingKey.parse(row.key)) is not None}
+        prefix = PendingKey.prefix(pool)
+        self._jobs = {key: job for key, job in self._jobs.items() if not key.startswith(prefix) or key in entries}
+
+        async def read(key: str) -> None:
+            found = record_of(await self.core.records.read(JobKeys.key(entries[key].job), JobRecord, one_of_many=True))
+            if found is not None:  # else it is about to be written
+                waits = found.status == Status.PENDING and found.attempt == entries[key].attempt
+                self._jobs[key] = _waiting(found) if waits else None
+
+        await map_noting_problems([key for key in entries if key not in self._jobs], read, self.problems)
+        waiting = [job for key in entries if (job := self._jobs.get(key)) is not None]
+        known = {job.id for job in waiting}
+        return waiting + [job for job in await self._stranded(pool) if job.id not in known]
+
+    async def _stranded(self, pool: str) -> list[WaitingJob]:
+        """The jobs that agents hold which are silent, or dead and not reaped."""
+        silent = self.silent()
+        agents = [a for a in self.agents(pool).values() if a.id in silent or needs_reaping(a)]
+        held = sorted({job for agent in agents for job in agent.holdings})
+        found = await map_noting_problems(
+            held, lambda job: self.core.records.read(JobKeys.key(job), JobRecord, one_of_many=True), self.problems
+        )
+        jobs = (stored.record for stored in found if stored is not None)
+        return [_waiting(job) for job in jobs if job.ended_at is None and not is_gang(job.spec) and not job.driver]
+
+    def _aged(self, agent: Stored[AgentRecord], now: float) -> bool:
+        interval = with_bounded_interval(agent.record, self.core.settings).interval
+        return now - agent.updated > DEATH_INTERVALS * interval
+
+    async def _read(
+        self, prefix: str, kind: type[R], known: dict[str, Stored[R]], oldest: float = 0.0
+    ) -> dict[str, Stored[R]]:
+        """The records under a prefix by key, those read again that have changed; none written before `oldest`."""
+        parse = AgentKeys.parse if kind is AgentRecord else MachineKeys.parse
+        rows = [row for row in await self.core.store.list(prefix, versions=True) if parse(row.key) is not None]
+        rows = [row for row in rows if row.updated is None or row.updated >= oldest]
+        found = {row.key: known[row.key] for row in rows if row.key in known and known[row.key].version == row.version}
+
+        async def read(key: str) -> None:
+            if (stored := await self.core.records.read(key, kind, one_of_many=True)) is not None:
+                found[key] = stored
+
+        await map_noting_problems([row.key for row in rows if row.key not in found], read, self.problems)
+        return found
+
+
+def present(machines: dict[str, Stored[MachineRecord]]) -> dict[str, MachineRecord]:
+    """Those that are not gone."""
+    return {name: stored.record for name, stored in machines.items() if stored.record.state != MachineState.GONE}
+
+
+def _waiting(job: JobRecord) -> WaitingJob:
+    spec = job.spec
+    return WaitingJob(job.id, spec.priority, job.submitted_at, shape_of(spec), spec.resources)

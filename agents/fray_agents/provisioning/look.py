@@ -1,0 +1,212 @@
+"""A look at one pool: compares records with the provider's list, decides, writes, and only then calls the provider.
+
+It may end at any point: whatever was written says what the next look has to do.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from msgspec.structs import replace as changed
+
+from fray_agents.provisioning.cluster_view import ClusterView, present
+from fray_agents.provisioning.prices import hourly_cost
+from fray_agents.provisioning.provider import MachineRequest, Provider, ProviderError
+from fray_coordinator.concurrency import map_concurrently
+from fray_coordinator.core import Core
+from fray_coordinator.errors import AgentNotFound
+from fray_coordinator.jobs import mailbox
+from fray_coordinator.protocol.retention import retention_seconds
+from fray_coordinator.protocol.scaling.listed import ListedMachine
+from fray_coordinator.protocol.scaling.machines import (
+    CALL_SECONDS,
+    asked,
+    created,
+    observe,
+    refused,
+    to_ask,
+    to_delete,
+    to_drain,
+)
+from fray_coordinator.protocol.scaling.planning import Plan, confirmed, plan, wanted
+from fray_coordinator.protocol.scaling.sizes import capacity_of, hosts_of
+from fray_coordinator.protocol.scaling.view import PoolView
+from fray_coordinator.protocol.scaling.zones import refusal
+from fray_coordinator.store.records import Stored
+from fray_layouts.machine_keys import MachineKeys
+from fray_layouts.records import MachineRecord, PoolScaling, ProvisioningSpec
+from fray_layouts.states import MachineState
+
+CALL_TIMEOUT = 0.75 * CALL_SECONDS
+"""Seconds after which a call of a provider is given up: sooner than the rules count on it."""
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class PoolLook:
+    """One look at one pool.
+
+    Attributes:
+        cluster: what was read of the cluster for this look.
+        before: the pool as the last look left it.
+        looked_at: when that one ended.
+    """
+
+    core: Core
+    provider: Provider
+    cluster: ClusterView
+    pool: str
+    spec: ProvisioningSpec
+    before: PoolScaling
+    looked_at: float
+    _view: PoolView = field(init=False)
+    _stored: dict[str, Stored[MachineRecord]] = field(default_factory=dict)
+    _problem: str = ""
+
+    async def run(self) -> PoolScaling:
+        """Look at the pool, and act; the pool as it is then."""
+        listed = await self._list()
+        self._stored = await self.cluster.machines(self.pool)
+        self._view = await self._seen(listed)
+        found = observe(self._view, self.core.now())
+        await self._write(found.changed.values())
+        self._view = replace(self._view, zones=found.zones)
+        await self._each_call(self._delete(m.name, m.zone, m.batch) for m in found.strangers)
+        planned = await self._scale()
+        await self._each_call(self._delete(m.name, m.zone, m.batch) for m in to_delete(self._view))
+        await self._drain()
+        await self._forget_old()
+        return changed(planned.scaling, zones=dict(self._view.zones), problem=self._problem)
+
+    async def _scale(self) -> Plan:
+        """Want, ask for and release machines; again while zones refuse, so that the next one is asked at once."""
+        for _ in range(len(self.spec.zones) + 1):
+            planned = plan(self._view, self.core.now())
+            await self._write(planned.changed.values())
+            for order in planned.orders:
+                now = self.core.now()
+                names = [MachineKeys.fresh(now, self.core.rng.token()) for _ in range(order.count)]
+                await self._write(wanted(self._view, order, names, now))
+            if planned.orders:
+                self._stored = await self.cluster.machines(self.pool)
+                self._view = replace(self._view, machines=present(self._stored))
+                await self._write(confirmed(self._view, self.core.now()).values())
+            zones = self._view.zones
+            await self._each_call(self._ask(batch) for batch in to_ask(self._view, self.core.now()))
+            if self._view.zones is zones:
+                break
+        return planned
+
+    async def _ask(self, batch: Sequence[MachineRecord]) -> None:
+        """Ask for the machines of one request, if all of their records are still as they were."""
+        begun = self.core.now()
+        if await self._write([asked(machine, begun) for machine in batch]) < len(batch):
+            return
+        leader, names = batch[0], [machine.name for machine in batch]
+        spec = changed(self.spec, machine_type=leader.machine_type, spot=leader.spot)
+        request = MachineRequest(self.pool, names, leader.zone, spec, self.core.root, leader.hosts, spec.labels)
+        mine = [self._view.machines[name] for name in names]
+        try:
+            operation = await _bounded(self.provider.create(request))
+        except ProviderError as error:
+            text = str(error)
+            await self._write([refused(machine, error.kind, text) for machine in mine])
+            answer = refusal(self._view.zones.get(leader.zone), error.kind, text, self.core.now())
+            self._view = replace(self._view, zones={**self._view.zones, leader.zone: answer})
+        else:
+            await self._write([created(machine, operation, self.core.now()) for machine in mine])
+
+    async def _delete(self, name: str, zone: str, batch: str) -> None:
+        try:
+            await _bounded(self.provider.delete(name, zone, batch))
+        except ProviderError as error:
+            self._problem = self._problem or f"{name} cannot be deleted: {error}"
+            known = self._view.machines.get(name)
+            if known is not None and known.error != str(error):
+                await self._write([changed(known, error=str(error))])
+
+    async def _drain(self) -> None:
+        async def one(agent: str) -> None:
+            try:
+                await mailbox.drain(self.core, agent)
+            except AgentNotFound:  # it has ended meanwhile
+                return
+
+        await map_concurrently(to_drain(self._view), one)
+
+    async def _list(self) -> Sequence[ListedMachine] | None:
+        try:
+            return await _bounded(self.provider.list())
+        except ProviderError as error:
+            self._problem = str(error)
+            return None
+
+    async def _seen(self, listed: Sequence[ListedMachine] | None) -> PoolView:
+        agents = self.cluster.agents(self.pool)
+        spec = self.spec
+        return PoolView(
+            pool=self.pool,
+            spec=spec,
+            machines=present(self._stored),
+            listed=listed,
+            agents=agents,
+            silent=self.cluster.silent(),
+            owners=self.cluster.owners(self.pool),
+            jobs=await self.cluster.waiting_jobs(self.pool),
+            zones=self.before.zones,
+            hosts=hosts_of(spec),
+            capacity=capacity_of(spec, agents.values()),
+            prices={zone: hourly_cost(spec, zone) for zone in spec.zones or [""]},
+            looked_at=self.looked_at,
+        )
+
+    async def _write(self, records: Iterable[MachineRecord]) -> int:
+        """Write these records, each on condition of what was read; how many were. The view has what is there then."""
+
+        async def one(record: MachineRecord) -> bool:
+            key, known = MachineKeys.key(self.pool, record.name), self._stored.get(record.name)
+            written = await self.core.records.write(key, MachineRecord, record, known, one_of_many=True)
+            if written.stored is None:
+                self._stored.pop(record.name, None)
+            else:
+                self._stored[record.name] = written.stored
+            return written.wrote
+
+        wrote = await map_concurrently(list(records), one)
+        self._view = replace(self._view, machines=present(self._stored))
+        return sum(wrote)
+
+    async def _each_call(self, calls: Iterable[Awaitable[None]]) -> None:
+        async def one(call: Awaitable[None]) -> None:
+            await call
+
+        await map_concurrently(list(calls), one)
+
+    async def _forget_old(self) -> None:
+        """Remove the records of machines that are gone for long."""
+        before = self.core.now() - retention_seconds(self.core.settings)
+        old = [
+            stored
+            for stored in self._stored.values()
+            if stored.record.state == MachineState.GONE and (stored.record.ended_at or 0.0) < before
+        ]
+        for stored in old:
+            logs = [MachineKeys.boot_log(self.pool, stored.record.name, host) for host in range(stored.record.hosts)]
+            for key in logs:
+                await self.core.store.delete(key)
+            await self.core.store.delete(stored.key, stored.version)
+
+
+async def _bounded(call: Awaitable[T]) -> T:
+    """A call of a provider, which takes so long at most and raises nothing but ProviderError."""
+    try:
+        async with asyncio.timeout(CALL_TIMEOUT):
+            return await call
+    except TimeoutError:
+        raise ProviderError("unavailable", f"the provider did not answer within {CALL_TIMEOUT:.0f} s") from None
+    except ProviderError:
+        raise
+    except Exception as error:
+        raise ProviderError("unavailable", f"the provider failed: {type(error).__name__}: {error}") from error

@@ -1,0 +1,60 @@
+"""`fray scale`: make and remove the machines of pools, without an agent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from fray.cli import output
+from fray.cli.app import App, as_command
+from fray_layouts.escaping import one_line
+
+if TYPE_CHECKING:
+    from fray_coordinator.core import Core
+    from fray_layouts.records import PoolScaling
+
+
+@as_command
+@click.option("--once", is_flag=True, help="Look at all pools once and return, even while another process scales.")
+def command(app: App, once: bool) -> None:
+    """Make and remove the machines of pools: as many as the work that waits needs, within the bounds of each pool.
+
+    Agents with --provision and agents on machines do this too. With --once, for cron or a cloud's scheduler, each run
+    goes on where the last one came to.
+    """
+    from msgspec import to_builtins
+
+    pools = app.run(_once if once else _until_stopped)
+    app.show({"pools": {name: to_builtins(pool) for name, pool in pools.items()}}, lambda: _print(pools))
+
+
+def _print(pools: dict[str, PoolScaling]) -> None:
+    rows = [
+        (name, str(pool.machines), str(pool.wanted), pool.limit or "-", one_line(pool.problem) or "-")
+        for name, pool in sorted(pools.items())
+    ]
+    output.print_table(("POOL", "MACHINES", "WANTED", "LIMIT", "PROBLEM"), rows)
+
+
+async def _once(core: Core) -> dict[str, PoolScaling]:
+    from fray_agents.provisioning.scaler import Scaler
+
+    scaler = Scaler(core, f"once-{core.rng.token()}")
+    try:
+        return await scaler.look()
+    finally:
+        await scaler.close()
+
+
+async def _until_stopped(core: Core) -> dict[str, PoolScaling]:
+    from fray_agents.provisioning.scaler import Scaler
+
+    scaler = Scaler(core, f"scale-{core.rng.token()}")
+    try:
+        while True:
+            await scaler.try_look()
+            await core.clock.sleep(core.jittered(core.settings.pass_interval))
+    finally:
+        await scaler.resign()
+        await scaler.close()

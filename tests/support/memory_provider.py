@@ -1,0 +1,65 @@
+"""A provider of machines in memory, whose replies may be lost and whose zones may refuse."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from fray_agents.provisioning.provider import MachineRequest, ProviderError
+from fray_coordinator.core import Core
+from fray_coordinator.protocol.scaling.listed import ListedMachine, ListedState
+from fray_layouts.records import ProvisioningSpec
+
+
+@dataclass(slots=True)
+class MemoryProvider:
+    """The machines of one pool.
+
+    Attributes:
+        machines: by name.
+        asked: the calls so far: the verb, and what it was about.
+        refuse: by zone, the kind of error with which it refuses.
+        lost: replies of creates that are lost, though they are carried out.
+        silent: `list` does not answer.
+    """
+
+    machines: dict[str, ListedMachine] = field(default_factory=dict)
+    asked: list[tuple[str, str]] = field(default_factory=list)
+    refuse: dict[str, str] = field(default_factory=dict)
+    lost: int = 0
+    silent: bool = False
+
+    async def open(self, core: Core, pool: str, spec: ProvisioningSpec) -> MemoryProvider:
+        """As `open_provider`, for tests of one pool."""
+        return self
+
+    async def list(self) -> Sequence[ListedMachine]:
+        """All machines."""
+        await asyncio.sleep(0)
+        if self.silent:
+            raise ProviderError("unavailable", "no answer")
+        return list(self.machines.values())
+
+    async def create(self, request: MachineRequest) -> str:
+        """Make machines, which are ready at once."""
+        await asyncio.sleep(0)
+        self.asked.append(("create", request.zone))
+        if request.zone in self.refuse:
+            raise ProviderError(self.refuse[request.zone], f"nothing left in {request.zone}")
+        for name in request.names:
+            made = ListedMachine(request.pool, name, request.zone, ListedState.READY, batch=request.names[0])
+            self.machines.setdefault(name, made)
+        if self.lost:
+            self.lost -= 1
+            raise ProviderError("unavailable", "the reply is lost")
+        return "operation"
+
+    async def delete(self, name: str, zone: str, batch: str = "") -> None:
+        """Remove a machine."""
+        await asyncio.sleep(0)
+        self.asked.append(("delete", name))
+        self.machines.pop(name, None)
+
+    async def close(self) -> None:
+        """Machines stay."""
