@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from fray_layouts.spec_parsing import parse_spec
 from fray_layouts.states import MachineState
 from tests.support.fake_tasks import fake
 from tests.support.memory_provider import MemoryProvider
-from tests.support.virtual import Cluster
+from tests.support.virtual import Cluster, run
 
 HOST = Resources(cpu=4000, memory=2**33, disk=2**33)
 POOL = "burst"
@@ -159,3 +160,33 @@ async def test_two_scalers_at_once_make_no_more_than_the_pool_may_have(cluster: 
         assert len(provider.machines) <= 2
         await asyncio.sleep(10)
     assert len(provider.machines) == 2
+
+
+async def _killed_at(cluster: Cluster, ticks: int) -> bool:
+    """A look that is killed after so many steps, and the looks of others after it; whether it had ended before."""
+    core, provider = await cluster.core(), MemoryProvider()
+    await with_pool(core, max=2)
+    await with_jobs(core, 2)
+    dying = asyncio.create_task(Scaler(await cluster.core(), "dying", provider.open).look())
+    for _ in range(ticks):
+        await asyncio.sleep(0)
+    ended = not dying.cancel()
+    await asyncio.gather(dying, return_exceptions=True)
+    recorded = {machine.name for machine in await machines(cluster, core)}
+    assert provider.machines.keys() <= recorded
+    other = Scaler(core, "other", provider.open)
+    for _ in range(3):
+        await other.look()
+        assert len(provider.machines) <= 2
+        await asyncio.sleep(60)
+    there = [machine for machine in await machines(cluster, core) if machine.state != MachineState.GONE]
+    assert provider.machines.keys() == {machine.name for machine in there}
+    assert len(there) == 2
+    return ended
+
+
+def test_a_scaler_that_is_killed_anywhere_leaves_nothing_twice_and_nothing_forgotten() -> None:
+    ticks = 0
+    while not run(partial(_killed_at, ticks=ticks)):
+        ticks += 1
+    assert ticks > 20

@@ -73,9 +73,9 @@ class PoolLook:
         found = observe(self._view, self.core.now())
         await self._write(found.changed.values())
         self._view = replace(self._view, zones=found.zones)
-        await self._each_call(self._delete(m.name, m.zone, m.batch) for m in found.strangers)
+        await map_concurrently(found.strangers, self._delete)
         planned = await self._scale()
-        await self._each_call(self._delete(m.name, m.zone, m.batch) for m in to_delete(self._view))
+        await map_concurrently(to_delete(self._view), self._delete)
         await self._drain()
         await self._forget_old()
         return changed(planned.scaling, zones=dict(self._view.zones), problem=self._problem)
@@ -94,7 +94,7 @@ class PoolLook:
                 self._view = replace(self._view, machines=present(self._stored))
                 await self._write(confirmed(self._view, self.core.now()).values())
             zones = self._view.zones
-            await self._each_call(self._ask(batch) for batch in to_ask(self._view, self.core.now()))
+            await map_concurrently(to_ask(self._view, self.core.now()), self._ask)
             if self._view.zones is zones:
                 break
         return planned
@@ -118,12 +118,12 @@ class PoolLook:
         else:
             await self._write([created(machine, operation, self.core.now()) for machine in mine])
 
-    async def _delete(self, name: str, zone: str, batch: str) -> None:
+    async def _delete(self, machine: MachineRecord | ListedMachine) -> None:
         try:
-            await _bounded(self.provider.delete(name, zone, batch))
+            await _bounded(self.provider.delete(machine.name, machine.zone, machine.batch))
         except ProviderError as error:
-            self._problem = self._problem or f"{name} cannot be deleted: {error}"
-            known = self._view.machines.get(name)
+            self._problem = self._problem or f"{machine.name} cannot be deleted: {error}"
+            known = self._view.machines.get(machine.name)
             if known is not None and known.error != str(error):
                 await self._write([changed(known, error=str(error))])
 
@@ -177,12 +177,6 @@ class PoolLook:
         wrote = await map_concurrently(list(records), one)
         self._view = replace(self._view, machines=present(self._stored))
         return sum(wrote)
-
-    async def _each_call(self, calls: Iterable[Awaitable[None]]) -> None:
-        async def one(call: Awaitable[None]) -> None:
-            await call
-
-        await map_concurrently(list(calls), one)
 
     async def _forget_old(self) -> None:
         """Remove the records of machines that are gone for long."""
