@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from fray_agents.agent.agent import Agent, AgentOptions
 from fray_agents.provisioning.scaler import Scaler
 from fray_coordinator.core import Core
@@ -25,7 +27,7 @@ POOL = "burst"
 
 
 async def with_pool(core: Core, **fields: Any) -> None:
-    spec = ProvisioningSpec(**{"provider": "command", "capacity": HOST, "max": 4, "hourly_cost": 1.0} | fields)
+    spec = replace(ProvisioningSpec(provider="command", capacity=HOST, max=4, hourly_cost=1.0), **fields)
     await core.records.write(PoolKeys.record(POOL), AgentPoolRecord, AgentPoolRecord(provisioning=spec), None)
 
 
