@@ -7,7 +7,7 @@ ZEPHYR := .build/zephyr
 # The tests start hundreds of processes: Python compiles a module once, also where the environment forbids that.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test collected test-long test-stress test-containers models histories chaos fuzz check types schemas vectors drawing clean bench bench-jobs bench-actors bench-drain bench-startup bench-cli bench-queues bench-actor-creation bench-pool bench-hints bench-environments bench-gangs bench-zephyr example-gang zephyr simulate simulate-variants scale
+.PHONY: demo test collected test-long test-stress test-containers models histories chaos fuzz check types schemas vectors drawing clean bench bench-jobs bench-actors bench-drain bench-startup bench-cli bench-queues bench-actor-creation bench-pool bench-hints bench-environments bench-gangs bench-zephyr example-gang example-autoscale zephyr simulate simulate-variants scale
 
 # virtualenv rather than venv: a Debian without python3-venv has no ensurepip.
 $(VENV)/bin/python:
@@ -36,6 +36,11 @@ $(GANG)/.ready: pyproject.toml | $(VENV)/bin/python
 
 example-gang: $(GANG)/.ready
 	$(GANG)/bin/python examples/gang/main.py
+
+# A pool of machines that comes and goes with its work, half a minute; it draws .build/autoscale.png.
+example-autoscale: $(VENV)/.demo
+	mkdir -p .build
+	$(BIN)/python examples/autoscale/main.py --output .build/autoscale.png
 
 # Lint, types, layers, then every test that is neither slow nor a campaign; seeds are the same each time. More workers
 # than cores: many tests wait.

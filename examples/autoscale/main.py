@@ -1,0 +1,197 @@
+"""A pool that makes its own machines: work comes, machines come; one is taken away, and in the end none is left.
+
+A cluster in a temporary directory, and a pool of at most four machines, each a slice of two hosts: agents on this
+machine. Nothing runs at first. Forty jobs come, and with them the machines; one of these is killed as a preemption
+would, and replaced; a gang takes two whole slices; then nothing waits any more, and all machines go. What is seen is
+printed and drawn, and the run fails if it is not what `docs/machines.md` promises.
+
+    make example-autoscale
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from chart import Sample, draw
+from msgspec.structs import replace
+
+from fray import Entrypoint, JobId, JobRequest, JobStatus, ResourceConfig, StorageCluster, sync
+from fray.machine_pools import set_pool
+from fray_coordinator.core import LOCAL_SETTINGS, open_core
+from fray_coordinator.jobs.machines import read_machines
+from fray_layouts.records import MachineRecord
+
+POOL, MOST = "machines", 4
+JOBS, SLICES = 40, 2
+SETTINGS = replace(LOCAL_SETTINGS, beat_interval=1.0, idle_beat_interval=1.0, pass_interval=0.5, repair_interval=3.0)
+"""Beats and looks every second or two, so that a minute shows what takes some with the usual intervals."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where machines are made.
+
+    Attributes:
+        fields: of the pool, as below its name in `fray.yaml`.
+        slice_type: of the machines, if they are slices.
+        preempt: takes a machine away.
+    """
+
+    fields: Mapping[str, Any]
+    slice_type: str
+    preempt: Callable[[MachineRecord], None]
+
+
+class Scene:
+    """The work, and the machines that come and go for it."""
+
+    def __init__(self, cluster: StorageCluster, place: Place) -> None:
+        self.cluster = cluster
+        self.place = place
+        self.begun = time.monotonic()
+        self.samples: list[Sample] = []
+        self.jobs: list[JobId] = []
+
+    def play(self) -> None:
+        """Everything, in order."""
+        self.tell(f"a pool of at most {MOST} machines, of which there is none")
+        burst = JobRequest("burst", Entrypoint.from_binary("sleep", ["3"]), ResourceConfig(cpu=1), pool=POOL)
+        self.jobs = list(self.cluster.launch_many([burst] * JOBS))
+        self.tell(f"{JOBS} jobs are launched")
+        self.wait_until("machines", lambda: self.machines("up"))
+        self.preempt(self.machines("up")[0])
+        self.wait_until("the jobs", lambda: self.ended() == JOBS)
+        self.tell(f"all jobs have succeeded, on {len(self.machines())} machines")
+
+        if self.place.slice_type:
+            self.run_gang()
+        self.wait_until("no machine", lambda: not self.present())
+        self.tell("nothing waits, and no machine is left")
+        self.check()
+
+    def preempt(self, machine: MachineRecord) -> None:
+        self.place.preempt(machine)
+        self.tell(f"{machine.name} is taken away")
+        self.wait_until("its end", lambda: self.machine(machine.name).state == "gone")
+        self.tell("it is gone, and others have its jobs")
+
+    def run_gang(self) -> None:
+        resources = ResourceConfig.with_tpu(self.place.slice_type, slice_count=SLICES, cpu=1)
+        gang = self.cluster.launch(JobRequest("gang", Entrypoint.from_binary("sleep", ["4"]), resources, pool=POOL))
+        self.jobs.append(gang)
+        self.wait_until("the gang", lambda: self.ended() == JOBS + 1)
+        self.tell(f"a gang has had {SLICES} slices at once")
+
+    def check(self) -> None:
+        """Every job has succeeded; there were never more machines than allowed; there was a replacement."""
+        assert all(info.status is JobStatus.SUCCEEDED for info in self.cluster.wait(self.jobs))
+        most = max(sum(sample.machines.values()) for sample in self.samples)
+        made = len(self.machines())
+        assert most <= MOST, f"{most} machines at once"
+        assert made > 1, "the machine that was taken away was not replaced"
+        self.tell(f"{made} machines were made, at most {most} at once")
+
+    def machines(self, *states: str) -> list[MachineRecord]:
+        """The machines that there were, or those in one of the states."""
+        found = self.cluster.run(lambda core: read_machines(core, {}, POOL))
+        return [stored.record for stored in found if not states or stored.record.state in states]
+
+    def machine(self, name: str) -> MachineRecord:
+        return next(machine for machine in self.machines() if machine.name == name)
+
+    def present(self) -> list[MachineRecord]:
+        return [machine for machine in self.machines() if machine.state != "gone"]
+
+    def ended(self) -> int:
+        """How many jobs have succeeded. The others are on their way: a failed one is an error."""
+        status = self.status()
+        assert not status[JobStatus.FAILED], "a job has failed"
+        return status[JobStatus.SUCCEEDED]
+
+    def status(self) -> Counter[JobStatus]:
+        return Counter(info.status for info in self.cluster.list_jobs())
+
+    def wait_until(self, what: str, look: Callable[[], T], patience: float = 240.0) -> T:
+        """Look until there is something; each time, what is seen is kept for the chart."""
+        end = time.monotonic() + patience
+        while not (found := look()):
+            if time.monotonic() > end:
+                raise TimeoutError(f"waited {patience:.0f} s for {what}")
+            self.sample()
+            time.sleep(0.2)
+        return found
+
+    def sample(self) -> None:
+        status = self.status()
+        states = Counter(machine.state for machine in self.present() if machine.state != "wanted")
+        at = time.monotonic() - self.begun
+        self.samples.append(Sample(at, states, status[JobStatus.PENDING], status[JobStatus.RUNNING]))
+
+    def tell(self, text: str) -> None:
+        self.sample()
+        print(f"{time.monotonic() - self.begun:6.1f} s  {text}", flush=True)
+
+
+@contextmanager
+def scaler(root: str) -> Iterator[None]:
+    """A process that makes and removes machines; agents on them take over from it, so it may end."""
+    process = subprocess.Popen([sys.executable, "-m", "fray", "scale", "--root", root])
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait()
+
+
+def here(slice_type: str = "v4-16") -> Place:
+    """This machine: agents as processes of it."""
+
+    def preempt(machine: MachineRecord) -> None:
+        """Kill its agents, whose process ids stand in the locks that they hold."""
+        folder = Path(tempfile.gettempdir(), f"fray-{os.geteuid()}", "machines")
+        for lock in folder.glob(f"*-{machine.name}/host-*.lock"):
+            with suppress(ValueError, ProcessLookupError):
+                os.kill(int(lock.read_text()), signal.SIGKILL)
+
+    return Place({"provider": "local", "machine_type": slice_type}, slice_type, preempt)
+
+
+def run(place: Place, output: Path) -> None:
+    """Everything, in a cluster of its own; the chart goes into `output`."""
+    with tempfile.TemporaryDirectory(prefix="fray-autoscale-") as name:
+        root = str(Path(name, "root"))
+        sync.run(sync.run(open_core(root, SETTINGS)).store.close())
+        set_pool(root, POOL, min=0, max=MOST, idle_seconds=5, **place.fields)
+        with scaler(root), closing(StorageCluster(root)) as cluster:
+            scene = Scene(cluster, place)
+            try:
+                scene.play()
+            finally:
+                for machine in scene.present():  # after an error: nothing of it stays behind
+                    place.preempt(machine)
+                output.write_bytes(draw(scene.samples))
+                print(f"the chart is {output}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, default=Path("autoscale.png"), help="of the chart")
+    run(here(), parser.parse_args().output)
+
+
+if __name__ == "__main__":
+    main()
