@@ -22,7 +22,7 @@ from fray_coordinator.placements.routing import ReservationRouter, outside_of_en
 from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_coordinator.store.interface import ANY
 from fray_layouts.errors import InvalidInput
-from fray_layouts.object_keys import JobIds, ReservationKeys
+from fray_layouts.object_keys import JobIds, JobKeys, ReservationKeys
 from fray_layouts.records import JobRecord, Placement, PlacementMember, ReservationRecord, ReservedPart
 from fray_layouts.spec import GangSpec, JobSpec, ResourceSpec
 from fray_layouts.spec_parsing import parse_spec
@@ -195,6 +195,15 @@ async def test_a_group_of_which_a_job_ends_before_it_is_held_is_void(cluster: Cl
     (key,) = groups(cluster)
     assert f"job {first.id} ended before" in (await record_now(core, ReservationKeys.parse(key) or "")).reason
     assert (await job_now(core, second.id)).status == "stopped"
+
+
+async def test_a_damaged_record_of_one_job_does_not_keep_a_void_group_alive(cluster: Cluster, core: Core) -> None:
+    first, damaged = await launched(core, [spec("a"), spec("b")])
+    await core.store.put(JobKeys.key(damaged.id), b"{", ANY)
+    await reservations.stopping.stop(core, first.id, "not wanted")
+    await repaired(cluster)
+    (key,) = groups(cluster)
+    assert (await record_now(core, ReservationKeys.parse(key) or "")).state == "ended"
 
 
 async def test_a_group_inside_a_reservation_takes_its_bundles(core: Core) -> None:

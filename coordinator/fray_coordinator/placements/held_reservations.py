@@ -59,8 +59,9 @@ class HeldReservations:
         listed = {held for agent in (agents or {}).values() for held in agent.holdings}
         done = self._done.setdefault(record.id, set())
         unknown = set(jobs_of(record)) - done - (listed if record.state == ReservationState.HELD else set())
-        done |= await reservations.ended_jobs(self.core, unknown)
-        reason = await reservations.why_it_ends(self.core, record, done)
+        problems: dict[str, str] = {}
+        done |= await reservations.ended_jobs(self.core, unknown, problems)
+        reason = await reservations.why_it_ends(self.core, record, done, problems)
         if not reason:
             return False
         await reservations.end(self.core, stored, reason)

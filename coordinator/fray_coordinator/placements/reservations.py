@@ -1,6 +1,6 @@
 """Reservations and launch groups as a whole: make, find, renew and end them, and stop what is left in them."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from fray_coordinator.concurrency import map_concurrently, map_noting_problems
 from fray_coordinator.core import Core
@@ -160,12 +160,14 @@ async def _held_by(core: Core, agent: str) -> set[str]:
     return set(found.record.holdings) if found is not None else set()
 
 
-async def why_it_ends(core: Core, record: ReservationRecord, done: Collection[str]) -> str:
+async def why_it_ends(core: Core, record: ReservationRecord, done: Collection[str], problems: Mapping[str, str]) -> str:
     """Why it has to end now; "" if it goes on.
 
-    done: jobs of the group that have ended.
+    Args:
+        done: jobs of the group that have ended.
+        problems: jobs of it that cannot be read. One that has ended makes a group void that forms, whatever they are.
 
-    Raises BadRecord: its parent, or the reservation that it is in, cannot be read.
+    Raises BadRecord: its parent, or the reservation that it is in, cannot be read, or what depends on these jobs.
     """
     if around := ReservationKeys.of_pool(record.pool):
         found = await find_reservation(core, around)
@@ -174,15 +176,15 @@ async def why_it_ends(core: Core, record: ReservationRecord, done: Collection[st
     parent = None
     if record.parent:
         parent = record_of(await core.records.read(JobKeys.key(record.parent), JobRecord, one_of_many=True))
-    return reservations.end_reason(record, done, parent, core.now())
-
-
-async def ended_jobs(core: Core, jobs: Collection[str]) -> set[str]:
-    """Those of the jobs that have ended, or are gone. Raises BadRecord: one cannot be read."""
-    problems: dict[str, str] = {}
-    found = await jobs_by_id(core, sorted(jobs), problems)
-    if problems:
+    reason = reservations.end_reason(record, done, parent, core.now())
+    if problems and not reason:
         raise BadRecord("; ".join(problems.values()))
+    return reason
+
+
+async def ended_jobs(core: Core, jobs: Collection[str], problems: dict[str, str]) -> set[str]:
+    """Those of the jobs that have ended, or are gone; `problems` gets those that cannot be read."""
+    found = await jobs_by_id(core, sorted(jobs), problems)
     return {job for job, record in found.items() if record is None or is_terminal(record)}
 
 

@@ -94,8 +94,9 @@ class ReservationRepair:
             await placement_index.ring_bell(self.core)
 
     async def _why_it_ends(self, record: ReservationRecord) -> str:
-        done = await reservations.ended_jobs(self.core, jobs_of(record))
-        return await reservations.why_it_ends(self.core, record, done)
+        problems: dict[str, str] = {}
+        done = await reservations.ended_jobs(self.core, jobs_of(record), problems)
+        return await reservations.why_it_ends(self.core, record, done, problems)
 
     async def _clean(self, known: Stored[ReservationRecord], has_entry: bool, inside: list[JobInside]) -> None:
         """Stop what is left in one that has ended, and remove its record once it is old and nothing is left."""
