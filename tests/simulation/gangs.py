@@ -20,12 +20,14 @@ from fray_agents.agent.leases import Leases
 from fray_agents.agent.placements import PlacementWatch
 from fray_agents.host.place import HostPlace
 from fray_agents.tasks.handle import TaskSpec
+from fray_coordinator.protocol.placements.rounds import owner_of
 from fray_coordinator.protocol.transitions import TERMINAL, Status
 from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_layouts.index_keys import PendingKey
 from fray_layouts.object_keys import ReservationKeys
 from fray_layouts.records import JobRecord, Resources, SliceMember
 from fray_layouts.spec import is_gang
+from fray_layouts.states import ReservationState
 from tests.simulation import calm, gang_invariants, reservation_invariants
 from tests.simulation.campaign import main
 from tests.simulation.effects import Run
@@ -250,11 +252,12 @@ class GangWorld(World):
         waiting = [job for job in self.watching.jobs.values() if job.status == Status.GATHERING]
         waiting = [job for job in waiting if not ReservationKeys.of_pool(job.spec.pool)]
         waiting = [job for job in waiting if not self._is_to_be_stopped(job) and not self.strangers.excuses(job)]
+        waiting = [job for job in waiting if fits(self, job.spec, self._unharmed())]
         endless = any(job.spec.name == "endless" and job.status not in TERMINAL for job in self.watching.jobs.values())
-        if not waiting or endless:
+        first = min(waiting, key=lambda job: owner_of(job).order, default=None)
+        if first is None or endless or self._is_behind_a_group(first):
             self._first = ("", 0.0)
             return
-        first = min(waiting, key=lambda job: (-job.spec.priority, job.submitted_at, job.id))
         which = f"{first.id}~{first.attempt}"
         if which != self._first[0]:
             self._first = (which, self.loop.now)
@@ -262,6 +265,16 @@ class GangWorld(World):
         if self.loop.now - since > FORMS:
             message = f"{told(first)} has been first since {since:.0f}"
             raise Broken("a gang that is first and fits is formed", f"{first.id}: {message}", first.id)
+
+    def _is_behind_a_group(self, job: JobRecord) -> bool:
+        """Whether a group or a reservation that comes earlier in order keeps room, and may wait for more."""
+        forming = [r for r in self.gangs.reservations.values() if r.state == ReservationState.FORMING]
+        return any(r.placement.members and owner_of(r).order < owner_of(job).order for r in forming)
+
+    def _unharmed(self) -> list[GangHost]:
+        """Sound hosts whose agents the others can see: one that was put into an unknown state is written off first."""
+        agents = {host: host.agent for host in self.hosts if not host.fails_starts}
+        return [host for host, agent in agents.items() if agent is None or agent.id not in self.strangers.harmed]
 
 
 if __name__ == "__main__":
