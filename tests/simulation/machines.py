@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from fray_agents.agent import scaler_duty
 from fray_agents.agent.agent import Agent, AgentOptions
@@ -46,6 +47,10 @@ UNRECORDED_SECONDS = 300.0
 """For so long a machine may be there without a record at most: a reply that is late, and a few looks."""
 LATE_SECONDS = 60.0
 """After so long a create whose caller gave up may still be carried out; less than the rules count on."""
+
+
+STRANGER = "stranger-"
+"""The names of machines that no record ever knew begin like this."""
 
 
 @dataclass(slots=True)
@@ -88,6 +93,8 @@ class FaultyProvider:
         await asyncio.sleep(self.rng.uniform(0, 1))
         if self._happens(0.15):
             raise ProviderError("stockout", f"nothing left in {request.zone}")
+        if self._happens(0.2):
+            raise ProviderError("unavailable", "never carried out")
         if self._happens(0.15):
             asyncio.get_running_loop().call_later(self.rng.uniform(0, LATE_SECONDS), self._make, request)
             raise ProviderError("unavailable", "no answer yet")
@@ -117,20 +124,26 @@ class FaultyProvider:
         known = machine.listed
         machine.listed = ListedMachine(known.pool, name, known.zone, ListedState.LOST, known.batch, error="preempted")
 
+    def add_stranger(self) -> None:
+        """A machine of this cluster that no record knows, as where somebody has removed the record."""
+        name = f"{STRANGER}{len(self.machines) + len(self.past)}"
+        self.machines[name] = SimulatedMachine(ListedMachine(POOL, name, "a-a", ListedState.READY), _now())
+
     def end(self, name: str) -> None:
         """It is there, and paid, no more."""
         machine = self.machines.pop(name, None)
         if machine is not None:
             machine.stop()
             machine.ended = _now()
-            self.past.append(machine)
+            if not name.startswith(STRANGER):
+                self.past.append(machine)
 
     def _make(self, request: MachineRequest) -> None:
         for name in request.names:
             if name not in self.machines:
                 listed = ListedMachine(POOL, name, request.zone, ListedState.READY, request.names[0])
                 machine = self.machines[name] = SimulatedMachine(listed, _now())
-                if not self._happens(0.15):
+                if not self._happens(0.4):
                     machine.stop = self.world.boot(name, self.rng.uniform(1, 60))
 
     def _happens(self, chance: float) -> bool:
@@ -208,24 +221,26 @@ class MachineWorld:
         while True:
             number += 1
             scaler = Scaler(await self.cluster.core(), f"scaler-{id(self) % 7}-{number}", self.provider.open)
-            alone = self.rng.random() < 0.3
+            alone = self.rng.random() < 0.5
             looks = asyncio.create_task(_look_on(scaler, alone))
-            await asyncio.sleep(self.rng.uniform(0, 120) if not self.provider.calm else FAULTY_SECONDS + CALM_SECONDS)
+            await asyncio.sleep(self.rng.uniform(0, 60) if not self.provider.calm else FAULTY_SECONDS + CALM_SECONDS)
             looks.cancel()
             await asyncio.gather(looks, return_exceptions=True)
 
     async def _submit(self, core: Core) -> None:
-        wants = {"name": "job", "pool": POOL, "entrypoint": {"command": ["true"]}, "resources": {"cpu": 2}}
-        for _ in range(3):
-            specs = [parse_spec(wants) for _ in range(self.rng.randint(1, 6))]
+        wants: dict[str, Any] = {"name": "job", "pool": POOL, "entrypoint": {"command": ["true"]}}
+        wants |= {"resources": {"cpu": 2}, "max_retries_failure": 20}  # three agents that die in a row are one failure
+        for _ in range(4):
+            specs = [parse_spec(wants) for _ in range(self.rng.randint(1, 12))]
             self.jobs += [done.job.id for done in await submit(core, specs, None)]
-            await asyncio.sleep(self.rng.uniform(0, 400))
+            await asyncio.sleep(self.rng.uniform(0, 300))
 
     async def _weather(self) -> None:
         while True:
             await asyncio.sleep(self.rng.uniform(20, 300))
-            there = sorted(self.provider.machines)
+            there = sorted(name for name in self.provider.machines if not name.startswith(STRANGER))
             storm = self.rng.random() < 0.3
+            self.provider.add_stranger()
             for name in there if storm else there[:1]:
                 self.provider.preempt(name)
 
@@ -234,8 +249,9 @@ class MachineWorld:
         while True:
             await asyncio.sleep(5)
             there = self.provider.machines
-            if len(there) > self.most:
-                self.breaches.append(f"{len(there)} machines of at most {self.most} at {_now():.0f}")
+            made = sum(not name.startswith(STRANGER) for name in there)
+            if made > self.most:
+                self.breaches.append(f"{made} machines of at most {self.most} at {_now():.0f}")
             known = {m.name for m in await read_machines(self.cluster, core) if m.state != MachineState.GONE}
             self._unrecorded = {name: self._unrecorded.get(name, _now()) for name in there if name not in known}
             for name, since in self._unrecorded.items():
@@ -282,19 +298,15 @@ def _now() -> float:
 def simulate(seed: int) -> MachineWorld:
     """Run one world; what was wrong is in its `breaches`."""
     rng = random.Random(seed)
-    plain = scaler_duty.Scaler
     with tempfile.TemporaryDirectory() as folder:
 
         async def main(cluster: Cluster) -> MachineWorld:
             world = MachineWorld(cluster, Path(folder), rng, rng.randint(1, 4))
-            scaler_duty.Scaler = partial(plain, open_provider=world.provider.open)  # type: ignore[assignment,misc]
-            await world.live()
+            with patch.object(scaler_duty, "Scaler", partial(Scaler, open_provider=world.provider.open)):
+                await world.live()
             return world
 
-        try:
-            return run(main)
-        finally:
-            scaler_duty.Scaler = plain  # type: ignore[misc]
+        return run(main)
 
 
 def main() -> int:
