@@ -92,7 +92,7 @@ async def test_each_host_of_a_slice_is_an_agent_that_outlives_whoever_made_it(co
     assert await provider.list() == [ListedMachine("slices", NAME, host_name(), ListedState.READY, NAME)]
     machine = folder / provider_name("cluster", "slices", NAME)
     os.kill(int((machine / "host-1.lock").read_text()), signal.SIGKILL)
-    await only(provider, ListedState.LOST)
+    assert (await only(provider, ListedState.LOST)).error == ""
     await provider.delete(NAME, host_name())
 
     async def is_gone() -> bool:

@@ -217,8 +217,8 @@ def _read_about(folder: Path) -> _LocalMachine | None:
 
 
 def _last_words(log: Path) -> str:
-    """The end of what an agent printed, which says why it ended."""
+    """The end of what an agent printed, if it says why it ended: one that has left says nothing that is wrong."""
     with suppress(OSError):
-        said = log.read_bytes()[-_LOG_BYTES:].decode(errors="replace").strip()
-        return said.rpartition("\n")[2] or "its agent has ended"
-    return "its agent has ended"
+        last = log.read_bytes()[-_LOG_BYTES:].decode(errors="replace").strip().rpartition("\n")[2]
+        return "" if " INFO " in last else last
+    return ""
