@@ -2,9 +2,10 @@
 
 import re
 
-from fray_layouts.key_encoding import RANDOM_DIGITS, encode_time, is_id, is_name
+from fray_layouts.key_encoding import NUMBER_PATTERN, RANDOM_DIGITS, encode_time, is_id, is_name
 
 _MACHINE_KEY = re.compile(r"machines/([^/]+)/([^/]+)\.json")
+_BOOT_LOG = re.compile(rf"machines/([^/]+)/([^/]+)/boot-{NUMBER_PATTERN}\.log")
 
 
 class MachineKeys:
@@ -36,3 +37,9 @@ class MachineKeys:
     def boot_log(pool: str, name: str, host: int) -> str:
         """What a host of the machine printed while it started, if its agent could not be started."""
         return f"{MachineKeys.folder(pool)}{name}/boot-{host}.log"
+
+    @staticmethod
+    def is_boot_log(key: str) -> bool:
+        """Whether the key is one that `boot_log` builds."""
+        found = _BOOT_LOG.fullmatch(key)
+        return found is not None and is_name(found[1]) and is_id(found[2])

@@ -17,8 +17,9 @@ from fray_coordinator.fsck.areas import AREAS
 from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_coordinator.store.interface import ANY
-from fray_layouts.object_keys import AgentKeys, JobKeys
-from fray_layouts.records import AgentRecord
+from fray_layouts.machine_keys import MachineKeys
+from fray_layouts.object_keys import AgentKeys, CoordinatorKeys, JobKeys
+from fray_layouts.records import AgentRecord, MachineRecord, ScalerRecord
 from tests.support.scripted_agents import join, launch, passes
 from tests.support.virtual import Cluster
 
@@ -102,3 +103,14 @@ async def test_an_outage_is_no_trouble_of_an_area(cluster: Cluster) -> None:
     cluster.cut()
     with pytest.raises(StoreUnavailable):
         await fsck.check(user)
+
+
+async def test_machines_and_what_they_printed_belong_there(cluster: Cluster) -> None:
+    user = await cluster.core()
+    name = MachineKeys.fresh(user.now(), "0123456789")
+    await user.records.put(MachineKeys.key("p", name), MachineRecord(pool="p", name=name), ANY)
+    await user.records.put(CoordinatorKeys.scaler, ScalerRecord(), ANY)
+    await user.store.put(MachineKeys.boot_log("p", name, 3), b"no disk", ANY)
+    assert await troubles(user) == {}
+    await user.store.put(MachineKeys.key("p", name), b"{", ANY)
+    assert "leaves the machine's pool alone" in (await troubles(user))[MachineKeys.key("p", name)]

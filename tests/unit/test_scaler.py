@@ -13,6 +13,7 @@ from fray_agents.agent.agent import Agent, AgentOptions
 from fray_agents.provisioning.scaler import Scaler
 from fray_coordinator.core import Core
 from fray_coordinator.jobs.submission import submit
+from fray_coordinator.store.interface import ANY
 from fray_layouts.machine_keys import MachineKeys
 from fray_layouts.object_keys import CoordinatorKeys, PoolKeys
 from fray_layouts.records import AgentPoolRecord, MachineRecord, ProvisioningSpec, Resources, ScalerRecord
@@ -192,3 +193,17 @@ def test_a_scaler_that_is_killed_anywhere_leaves_nothing_twice_and_nothing_forgo
     while not run(partial(_killed_at, ticks=ticks)):
         ticks += 1
     assert ticks > 20
+
+
+async def test_a_machine_whose_record_cannot_be_read_is_left_alone_and_told(cluster: Cluster) -> None:
+    core, provider = await cluster.core(), MemoryProvider()
+    await with_pool(core, max=1)
+    await with_jobs(core, 1)
+    scaler = Scaler(core, "one", provider.open)
+    await scaler.look()
+    (key,) = cluster.keys(MachineKeys.folder(POOL))
+    await core.store.put(key, b"{", ANY)
+    await asyncio.sleep(60)
+    found = await scaler.look()
+    assert [verb for verb, _ in provider.asked] == ["create"], "and no other in its place"
+    assert key in found[POOL].problem

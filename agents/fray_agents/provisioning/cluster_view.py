@@ -74,6 +74,11 @@ class ClusterView:
         self._machines = others | found
         return {stored.record.name: stored for stored in found.values()}
 
+    def unread_machines(self, pool: str) -> list[str]:
+        """What is wrong with those of the pool's records that could not be read in this look."""
+        folder = MachineKeys.folder(pool)
+        return [f"{key}: {problem}" for key, problem in self.problems.items() if key.startswith(folder)]
+
     async def waiting_jobs(self, pool: str) -> list[WaitingJob]:
         """The jobs that wait in a pool, and those of silent agents: they will wait once somebody runs the pass."""
         rows = await self.core.store.list(PendingKey.prefix(pool), None, MAX_WAITING_JOBS)

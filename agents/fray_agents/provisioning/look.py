@@ -69,6 +69,8 @@ class PoolLook:
         """Look at the pool, and act; the pool as it is then."""
         listed = await self._list()
         self._stored = await self.cluster.machines(self.pool)
+        if unread := self.cluster.unread_machines(self.pool):  # a machine whose record is only damaged is no stranger
+            return changed(self.before, problem="; ".join(unread))
         self._view = await self._seen(listed)
         found = observe(self._view, self.core.now())
         await self._write(found.changed.values())

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from fray_coordinator.fsck.report import BY_HAND
 from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.index_keys import ChildKey, PendingKey, PlacementKey
+from fray_layouts.machine_keys import MachineKeys
 from fray_layouts.object_keys import (
     CLUSTER_KEY,
     AgentKeys,
@@ -34,12 +35,14 @@ from fray_layouts.records import (
     Doorbell,
     EndpointRecord,
     JobRecord,
+    MachineRecord,
     NameRecord,
     PoolPlan,
     ReconcilerRecord,
     Record,
     ReservationRecord,
     RpcSecrets,
+    ScalerRecord,
 )
 
 Kind = type[Record]
@@ -108,6 +111,14 @@ def _of_tasks(key: str) -> Kind | None:
     return None if tasks is None else PoolRecord if key == tasks.pool else NameOnly
 
 
+def _of_coordinator(key: str) -> Kind | None:
+    return ScalerRecord if key == CoordinatorKeys.scaler else _only(CoordinatorKeys.lease, ReconcilerRecord)(key)
+
+
+def _of_machines(key: str) -> Kind | None:
+    return MachineRecord if MachineKeys.parse(key) else NameOnly if MachineKeys.is_boot_log(key) else None
+
+
 AREAS = (
     Area(InboxKeys.area, _of_inbox),
     Area(WorkKeys.area, _named(WorkKeys.parse, NameOnly)),
@@ -115,7 +126,7 @@ AREAS = (
     Area(PendingKey.area, _named(PendingKey.parse, NameOnly)),
     Area(PlacementKey.area, _of_placements),
     Area(ChildKey.area, _named(ChildKey.parse, NameOnly)),
-    Area(CoordinatorKeys.area, _only(CoordinatorKeys.lease, ReconcilerRecord)),
+    Area(CoordinatorKeys.area, _of_coordinator),
     Area(PoolKeys.area, _of_pool),
     Area(SecretKeys.area, _only(SecretKeys.rpc, RpcSecrets)),
     Area(NameKeys.area, _named(NameKeys.parse, NameRecord)),
@@ -123,6 +134,7 @@ AREAS = (
     Area(TaskKeys.area, _of_tasks),
     Area(EndpointKey.area, _named(EndpointKey.parse, EndpointRecord), versions=True),
     Area(ReservationKeys.area, _named(ReservationKeys.parse, ReservationRecord), versions=True),
+    Area(MachineKeys.area, _of_machines),
     Area(AgentKeys.area, _named(AgentKeys.parse, AgentRecord), versions=True),
     Area(JobKeys.area, _named(JobKeys.parse, JobRecord), versions=True),
 )
@@ -155,6 +167,11 @@ CONSEQUENCES: dict[Kind, tuple[str, str]] = {
         "nobody gathers, renews or ends this reservation, and its jobs wait",
         "mend it, or remove it and stop its jobs, which `fray ps` shows",
     ),
+    MachineRecord: (
+        "the scaler leaves the machine's pool alone: it makes and removes none there",
+        "mend it, or remove it: the scaler then deletes the machine",
+    ),
+    ScalerRecord: ("no machine is made or removed", "remove it, and the scaler begins anew"),
     PoolPlan: ("it is a hint that costs a delay", "remove it, and the pass writes it anew"),
     Doorbell: ("it is a hint that costs a delay", "whoever rings next makes it anew"),
     AgentPoolRecord: (
