@@ -7,7 +7,7 @@ ZEPHYR := .build/zephyr
 # The tests start hundreds of processes: Python compiles a module once, also where the environment forbids that.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test collected test-long test-stress test-containers models histories chaos fuzz check types schemas vectors drawing clean bench bench-jobs bench-actors bench-drain bench-startup bench-cli bench-queues bench-actor-creation bench-pool bench-hints bench-environments bench-gangs bench-zephyr example-gang example-autoscale zephyr simulate simulate-variants scale
+.PHONY: demo test collected test-long test-stress test-containers models histories chaos fuzz check types schemas vectors drawing clean bench bench-jobs bench-actors bench-drain bench-startup bench-cli bench-queues bench-actor-creation bench-pool bench-hints bench-scaler bench-environments bench-gangs bench-zephyr bench-backends example-gang example-autoscale zephyr ray iris simulate simulate-variants scale
 
 # virtualenv rather than venv: a Debian without python3-venv has no ensurepip.
 $(VENV)/bin/python:
@@ -55,7 +55,7 @@ collected: $(VENV)/.dev
 	-$(BIN)/python -m pytest --collect-only --quiet >/dev/null
 
 # What CI runs after that, some 25 minutes on two cores: types, the slow tests, more fixed seeds and malformed bytes, and the
-# release of Zephyr that needs no newer Python. Fresh seeds are for `make simulate` and `make fuzz`.
+# release of Zephyr that needs no newer Python, without Ray. Fresh seeds are for `make simulate` and `make fuzz`.
 test-long: $(VENV)/.dev $(ZEPHYR)/old/.ready
 	$(MAKE) types
 	$(PYTEST) -m 'slow and not campaign'
@@ -64,7 +64,8 @@ test-long: $(VENV)/.dev $(ZEPHYR)/old/.ready
 	$(BIN)/python -m tests.simulation.actors --first 1001 --seeds 40
 	$(BIN)/python -m tests.simulation.gangs --first 1004 --seeds 9
 	$(BIN)/python -m tests.simulation.queues --first 1001 --seeds 200
-	$(ZEPHYR)/old/bin/python -m pytest tests/zephyr
+	$(BIN)/python -m tests.simulation.machines --first 1001 --seeds 12
+	$(ZEPHYR)/old/bin/python -m pytest -k 'not ray' tests/zephyr
 
 # The tests of `make test`, again and again beside busy loops: none is red by chance.
 STRESS_ROUNDS ?= 10
@@ -150,6 +151,9 @@ bench-environments: $(VENV)/.dev $(BENCH)/.ready
 bench-gangs: $(VENV)/.demo $(BENCH)/.ready
 	@$(BIN)/python benchmarks/gangs.py --ray $(BENCH)/bin/python
 
+bench-scaler: $(VENV)/.demo
+	@$(BIN)/python benchmarks/scaler.py
+
 bench-hints: $(VENV)/.demo
 	@$(BIN)/python benchmarks/hints.py
 
@@ -167,6 +171,29 @@ $(ZEPHYR)/new/.ready: pyproject.toml | $(VENV)/bin/python
 	$(ZEPHYR_ENVIRONMENT) $(ZEPHYR)/new $(ZEPHYR_NEW) --python $(PYTHON312)
 	touch $@
 
+# Everything on Ray, against a real one that begins and ends with the tests: 300 MB.
+RAY := .build/ray
+
+$(RAY)/.ready: pyproject.toml | $(VENV)/bin/python
+	PYTHONPATH=.build/virtualenv $(PYTHON) -m virtualenv --quiet $(RAY)
+	$(RAY)/bin/pip install --quiet 'ray[default]==2.60.*' hypothesis pytest pytest-asyncio pytest-timeout --editable .
+	touch $@
+
+ray: $(RAY)/.ready
+	$(RAY)/bin/python -m pytest tests/on_ray
+
+# Everything on Iris, against its own local controller: 550 MB, with Python 3.12.
+IRIS := .build/iris
+FINELOG := 0.2.71.dev40003900277
+
+$(IRIS)/.ready: pyproject.toml | $(VENV)/bin/python
+	PYTHONPATH=.build/virtualenv $(PYTHON) -m virtualenv --quiet --python $(PYTHON312) $(IRIS)
+	$(IRIS)/bin/pip install --quiet 'marin-iris[controller]' marin-finelog-server==$(FINELOG) hypothesis pytest pytest-asyncio pytest-timeout --editable '.[iris]'
+	touch $@
+
+iris: $(IRIS)/.ready
+	$(IRIS)/bin/python -m pytest tests/on_iris
+
 # Zephyr as it is published, with marin-fray, for comparison.
 $(ZEPHYR)/published/.ready: | $(VENV)/bin/python
 	$(ZEPHYR_ENVIRONMENT) $(ZEPHYR)/published $(ZEPHYR_NEW) --python $(PYTHON312) --published
@@ -178,6 +205,10 @@ zephyr: $(ZEPHYR)/old/.ready $(ZEPHYR)/new/.ready
 
 bench-zephyr: $(ZEPHYR)/new/.ready $(ZEPHYR)/published/.ready
 	@$(ZEPHYR)/new/bin/python benchmarks/pipelines.py --peer $(ZEPHYR)/published/bin/python
+
+# One program on threads, on agents and on Ray, side by side.
+bench-backends: $(ZEPHYR)/new/.ready
+	@$(ZEPHYR)/new/bin/python benchmarks/backends.py
 
 $(BENCH)-queues/.ready: | $(VENV)/bin/python
 	PYTHONPATH=.build/virtualenv $(PYTHON) -m virtualenv --quiet $(BENCH)-queues
@@ -193,6 +224,7 @@ simulate: $(VENV)/.dev
 	$(BIN)/python -m tests.simulation.actors --cpu-seconds 300
 	$(BIN)/python -m tests.simulation.gangs --cpu-seconds 600
 	$(BIN)/python -m tests.simulation.queues --cpu-seconds 300
+	$(BIN)/python -m tests.simulation.machines --cpu-seconds 300
 
 # Which invariant catches which deliberately broken variant of the code, and after how many seeds.
 simulate-variants: $(VENV)/.dev

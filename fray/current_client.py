@@ -11,9 +11,11 @@ from typing import Any, TypeVar
 
 from fray.client.api import Client
 from fray.client.storage_client import StorageClient
-from fray.cluster.current import environment_cluster, open_cluster
+from fray.cluster.api import Cluster
+from fray.cluster.current import environment_cluster, environment_root, open_cluster, storage_cluster
+from fray.cluster.iris.connection import is_iris
+from fray.cluster.storage import StorageCluster
 from fray.local_backend import client_of
-from fray_agents.tasks.current_task import task_environ
 
 __all__ = ["current_client", "set_current_client"]
 
@@ -29,8 +31,10 @@ def current_client() -> Client:
 
     It is, in this order: the client of the innermost `set_current_client` block; the client of the cluster that
     FRAY_CLUSTER_SPEC names, as it does in a job, in an actor (its serving threads too) and in their subprocesses; a
-    `LocalClient` that the whole process shares, on the private cluster that `current_cluster()` is: what one of the two
-    makes the other sees. Subprocesses of a `LocalClient`'s threads do not inherit its cluster.
+    `FrayIrisClient` in a task of Iris; a `RayClient` where this process is connected to Ray, or is part of a job that
+    was submitted to Ray; a `LocalClient` that the whole process shares, on the private cluster that
+    `current_cluster()` is: what one of the two makes the other sees. Subprocesses of a `LocalClient`'s threads do not
+    inherit its cluster.
 
     Raises:
         InvalidInput: FRAY_CLUSTER_SPEC names nothing that can be opened.
@@ -38,8 +42,13 @@ def current_client() -> Client:
     chosen = _current.get()
     if chosen is not None:
         return chosen
-    spec = task_environ().get("FRAY_CLUSTER_SPEC")
-    return client_of(environment_cluster()) if spec else _local()
+    root = environment_root()
+    if root is None:
+        return _local()
+    cluster = environment_cluster()
+    if isinstance(cluster, StorageCluster):
+        return client_of(cluster)
+    return _client_on_iris(cluster) if is_iris(root) else _client_on_ray(cluster)
 
 
 @contextmanager
@@ -58,11 +67,23 @@ def set_current_client(client: C) -> Iterator[C]:
         _current.reset(token)
 
 
+def _client_on_iris(cluster: Cluster) -> Client:
+    from fray.iris_backend.client import FrayIrisClient  # what few processes need
+
+    return FrayIrisClient(cluster)
+
+
+def _client_on_ray(cluster: Cluster) -> Client:
+    from fray.ray_backend.client import RayClient  # what few processes need
+
+    return RayClient(cluster)
+
+
 def _local() -> StorageClient:
     global _default
     with _lock:
         if _default is None:
-            _default = client_of(open_cluster("local").threads)
+            _default = client_of(storage_cluster(open_cluster("local")).threads)
         return _default
 
 

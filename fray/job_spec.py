@@ -198,8 +198,6 @@ def _labels(given: object) -> dict[str, Any]:
 def _alternatives(resources: ResourceConfig) -> list[str]:
     """The other variants that do as well. Raises InvalidInput: types of TPU that are not alike."""
     others = _texts("resources.device_alternatives", resources.device_alternatives or ())
-    if others and isinstance(resources.device, CpuConfig):
-        raise InvalidInput("resources.device_alternatives", others, "name a device too, or leave them out")
     if isinstance(resources.device, TpuConfig):
         ResourceConfig.with_tpu([resources.device.variant, *others])
     return others
@@ -250,23 +248,6 @@ def _environment(environment: EnvironmentConfig) -> dict[str, Any]:
         "docker_image": environment.docker_image,
     }
     return {name: value for name, value in given.items() if value}
-
-
-def with_whole_slices(spec: JobSpec) -> JobSpec:
-    """The spec of a job that was written without a `ResourceConfig`, if the TPU that it names is one.
-
-    Raises:
-        InvalidInput: there is no such slice, or the replicas do not fill whole ones.
-    """
-    device = spec.resources.device
-    if device is None or device.kind != "tpu" or not device.variant:
-        return spec
-    hosts = get_tpu_topology(device.variant).vm_count
-    if spec.slices * hosts == spec.replicas or (spec.replicas == hosts == 1):
-        return spec
-    count = max(1, spec.slices)
-    whole = f"{count} slice{'s' * (count != 1)} of {device.variant}"
-    raise InvalidInput("replicas", spec.replicas, f"give slices: {count} and replicas: {count * hosts} for {whole}")
 
 
 def gang_size(resources: ResourceConfig, replicas: int = 1) -> dict[str, int]:

@@ -73,7 +73,7 @@ class LocalClient(StorageClient):
         if in_actor():  # whose calls run one at a time, and whom the new actors' `__init__` may call
             return group
         try:
-            group._await_all()
+            group._wait_ready(count, timeout=None)
         except ActorUnavailableError as error:
             group.shutdown()
             raise (error.__cause__ or error) from ActorUnavailableError(str(error))

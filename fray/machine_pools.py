@@ -113,8 +113,8 @@ async def remove_pool(core: Core, name: str) -> None:
     left = [machine.record for machine in await read_machines(core, problems, name)]
     alive = [machine.name for machine in left if machine.state != MachineState.GONE]
     if alive or problems:
-        remedy = "nobody could delete them any more; first `fray pool set NAME --min 0 --max 0`, until they are gone"
-        raise InvalidInput("pool", name, f"it has machines ({', '.join([*alive, *problems][:3])}), and {remedy}")
+        remedy = "first `fray pool set NAME --min 0 --max 0`, until they are gone"
+        raise InvalidInput("pool", name, f"it has machines ({', '.join([*alive, *problems][:3])}); {remedy}")
     await change_pool(core, name, lambda record: replace(record, provisioning=None))
 
 

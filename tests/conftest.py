@@ -8,14 +8,25 @@ import signal
 from collections.abc import Callable, Iterator, Mapping
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from fray_coordinator.queue import poison_isolation
 from tests.support import left_behind
 from tests.support.virtual import Cluster, VirtualLoop
 
+pytest.register_assert_rewrite("tests.behaviour")  # modules of tests that others import
+
 # A shell without job control starts background commands with SIGINT ignored, and children inherit that: the tests that
 # interrupt commands would wait for ever.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# How many examples are drawn: a few or many, the same each time (`fixed`, `long`), or very many new ones (`fresh`).
+USUAL = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # the machine may be busy
+
+settings.register_profile("fixed", USUAL, derandomize=True, max_examples=40, database=None)
+settings.register_profile("long", USUAL, derandomize=True, max_examples=1_000, database=None)
+settings.register_profile("fresh", USUAL, max_examples=5_000, print_blob=True)
+settings.load_profile("fixed")
 
 
 def pytest_collection_finish() -> None:

@@ -24,6 +24,7 @@ from fray_coordinator.store.interface import Object
 from fray_coordinator.store.memory import digest
 from fray_coordinator.store.store import Store
 from fray_layouts import codec, object_keys
+from fray_layouts.object_keys import AgentKeys
 from fray_layouts.records import (
     ClusterSettings,
     HintEndpoint,
@@ -98,6 +99,7 @@ class Fleet:
                 poke=self._poke,
             )
             agent = Agent(core, options)
+            way.own = AgentKeys.key(agent.id)
             if options.hint_endpoint is not None:
                 self._hearing[options.hint_endpoint.nonce] = agent
             self.members.append(Member(agent, way, asyncio.create_task(agent.run())))

@@ -14,7 +14,6 @@ from benchmarks.scale import gangs, traffic
 from benchmarks.scale.fleet import Fleet, job_spec
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreUnavailable
-from fray_coordinator.jobs.doorbell import ring
 from fray_coordinator.jobs.submission import submit
 from fray_layouts.object_keys import AgentKeys
 
@@ -130,28 +129,35 @@ async def deaths(fleet: Fleet, size: Size) -> dict[str, Any]:
 
 
 async def gang(fleet: Fleet, size: Size) -> dict[str, Any]:
-    """A gang forms in an idle fleet and loses a host twice; another one forms with singles in its way."""
+    """A gang forms in an idle fleet, and forms again after it has lost a host with notice, and one without."""
     await fleet.join(size.agents, JOINING)
     await fleet.clock.sleep(CALM)
-    idle, formed = await gangs.gathered(fleet, size.gang)
-    lost_one = await gangs.preempted(fleet, idle, size.gang)
-    one_died = await gangs.bereaved(fleet, idle, size.gang)
-    await gangs.dissolved(fleet, idle)
-    fleet.enqueue(size.jobs, over=600.0)
-    await ring((await fleet.core())[0], "default")
-    await fleet.clock.sleep(sum(fleet.tasks) / 2)
-    _, beside = await gangs.gathered(fleet, size.gang, priority=1)
+    gang, formed = await gangs.gathered(fleet, size.gang)
     return {
         "hosts": size.gang,
         "hints": fleet.hints,
         "formed": formed,
-        "formed_again_after_notice": lost_one,
-        "formed_again_after_death": one_died,
-        "formed_with_singles_in_the_way": {**beside, "singles": size.jobs, "longest_single": fleet.tasks[1]},
+        "formed_again_after_notice": await gangs.preempted(fleet, gang, size.gang),
+        "formed_again_after_death": await gangs.bereaved(fleet, gang, size.gang),
     }
 
 
-SCENARIOS = {"drain": drain, "burst": burst, "idle": idle, "deaths": deaths, "gang": gang}
+async def crowd(fleet: Fleet, size: Size) -> dict[str, Any]:
+    """A gang forms in a fleet whose hosts all run singles, with more of them waiting, and then loses a host."""
+    fleet.enqueue(size.jobs, over=600.0)
+    await fleet.join(size.agents, JOINING)
+    gang, formed = await gangs.gathered(fleet, size.gang, priority=1)
+    return {
+        "hosts": size.gang,
+        "hints": fleet.hints,
+        "singles": size.jobs,
+        "longest_single": fleet.tasks[1],
+        "formed_with_singles_in_the_way": formed,
+        "formed_again_after_notice": await gangs.preempted(fleet, gang, size.gang),
+    }
+
+
+SCENARIOS = {"drain": drain, "burst": burst, "idle": idle, "deaths": deaths, "gang": gang, "crowd": crowd}
 
 
 async def _all_ended(fleet: Fleet, jobs: int, patience: float) -> int:

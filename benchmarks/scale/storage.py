@@ -77,11 +77,17 @@ class Rate:
 CLASS_OF = {"get": "reads", "put": "writes", "delete": "deletes", "list": "lists"}
 
 
+def limit_of(kind: str) -> str:
+    """The limit that requests of one class fall under."""
+    return "writes" if kind in ("writes", "deletes") else "reads"
+
+
 class Storage:
     """The bucket.
 
     Attributes:
         asked: by (prefix, class), requests in each second; refused ones too, they were sent and not billed.
+        aims: by second and class, what these requests were for, by kind of object.
         throttled: refused requests by (prefix, class).
         commits: times at which a job's record first said "succeeded".
         deaths: when each agent was declared dead, by key.
@@ -91,6 +97,7 @@ class Storage:
         self.service = service
         self.contents = ManyContents()
         self.asked: defaultdict[tuple[str, str], Counter[int]] = defaultdict(Counter)
+        self.aims: defaultdict[tuple[int, str], Counter[str]] = defaultdict(Counter)
         self.throttled: Counter[tuple[str, str]] = Counter()
         self.commits: list[float] = []
         self.deaths: dict[str, float] = {}
@@ -105,11 +112,12 @@ class Storage:
         """Seconds that a request takes."""
         return self.service.latencies[verb].draw(self._rng)
 
-    def admit(self, verb: str, key: str) -> None:
+    def admit(self, verb: str, key: str, aim: str) -> None:
         """Count a request, and refuse it if it comes too fast."""
         now = self.clock.boottime()
         kind, prefix = CLASS_OF[verb], key.partition("/")[0]
         self.asked[prefix, kind][int(now)] += 1
+        self.aims[int(now), limit_of(kind)][f"{aim} {kind}"] += 1
         if not self._rate(prefix, kind).take(now):
             self.throttled[prefix, kind] += 1
             raise NotApplied(f"429: too many requests for {prefix}")
@@ -127,7 +135,7 @@ class Storage:
 
     def limited_as(self, prefix: str, kind: str) -> tuple[str, str]:
         """Under which of the service's limits requests of one class fall: whose, and "writes" or "reads"."""
-        return prefix if self.service.by_prefix else "bucket", "writes" if kind in ("writes", "deletes") else "reads"
+        return prefix if self.service.by_prefix else "bucket", limit_of(kind)
 
     def rates(self) -> dict[str, float]:
         """What the bucket serves by now, requests a second."""
@@ -139,7 +147,7 @@ class Storage:
 
     def forget(self) -> None:
         """Begin to count anew."""
-        for counted in (self.asked, self.throttled, self.commits, self.deaths):
+        for counted in (self.asked, self.aims, self.throttled, self.commits, self.deaths):
             counted.clear()
 
     def _rate(self, prefix: str, kind: str) -> Rate:
@@ -150,7 +158,12 @@ class Storage:
 
 
 class Way:
-    """One participant's backend. `silent`: the participant is dead: none of its requests arrives or is answered."""
+    """One participant's backend.
+
+    Attributes:
+        silent: the participant is dead: none of its requests arrives or is answered.
+        own: the key of its own record; "" if it has none.
+    """
 
     scheme = "scale"
     local = False
@@ -158,6 +171,7 @@ class Way:
     def __init__(self, storage: Storage) -> None:
         self.root = storage.memory.root
         self.silent = False
+        self.own = ""
         self._storage = storage
 
     async def get(self, key: str) -> Object | None:
@@ -211,4 +225,14 @@ class Way:
         await self._storage.clock.sleep(self._storage.time_for(timed_as or verb))
         if self.silent:
             await asyncio.get_running_loop().create_future()
-        self._storage.admit(verb, key)
+        self._storage.admit(verb, key, self._aim(key))
+
+    def _aim(self, key: str) -> str:
+        """The kind of object, for people: its area, and what of it."""
+        area, _, rest = key.partition("/")
+        match area:
+            case "agents":
+                return "own agent" if key == self.own else "other agent"
+            case "pools":
+                return f"{area} {rest.rpartition('/')[2]}"
+        return "exits" if "/exits/" in rest else area

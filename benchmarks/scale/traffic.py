@@ -23,6 +23,7 @@ def figures(storage: Storage, begin: float, end: float) -> dict[str, Any]:
             for name, counts in sorted(groups.items())
         },
         "peak_of_limit": _peaks_of_limits(storage),
+        "busiest_second": {f"of {which}": _busiest(storage, which) for which in ("writes", "reads")},
         "served_at_first": storage.first_rates(),
         "served_at_last": {name: round(rate) for name, rate in storage.rates().items()},
         "throttled": {f"{prefix} {kind}": count for (prefix, kind), count in sorted(storage.throttled.items())},
@@ -40,6 +41,12 @@ def _peaks_of_limits(storage: Storage) -> dict[str, float]:
         f"{whose} {which}": round(max(counts.values()) / first[which], 3)
         for (whose, which), counts in sorted(asked.items())
     }
+
+
+def _busiest(storage: Storage, which: str) -> dict[str, int]:
+    """What the requests of the busiest second of one class were for, most first."""
+    seconds = (aims for (_, limit), aims in storage.aims.items() if limit == which)
+    return dict(max(seconds, key=Counter.total, default=Counter[str]()).most_common())
 
 
 def served(storage: Storage) -> Counter[tuple[str, str]]:

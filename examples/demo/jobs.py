@@ -14,7 +14,8 @@ from measure import DoesNotParse, Module, Source, measure, sources
 from plot import draw
 from ranking import Ranking, rank
 
-from fray import Entrypoint, JobId, JobRequest, ResourceConfig, current_cluster
+from fray import Entrypoint, JobId, JobRequest, ResourceConfig
+from fray.cluster import storage_cluster
 from fray_coordinator.store.metering import RequestCounts
 
 CONTROLLER = ResourceConfig.with_cpu(0.1)
@@ -52,7 +53,7 @@ class Reduced:
 
 def survey(shards: int, files: int | None) -> Survey:
     """The controller: measure the library's `files` largest files, or all, in so many shards, then reduce."""
-    cluster = current_cluster()
+    cluster = storage_cluster()
     begun = time.monotonic()
     chosen = sorted(sources(), key=lambda source: source.size, reverse=True)[:files]
     parts = split(chosen, shards)
@@ -94,7 +95,7 @@ def measure_shard(paths: list[str]) -> Measured:
 
 def reduce(shards: list[JobId]) -> Reduced:
     """Put the shards' results together."""
-    cluster = current_cluster()
+    cluster = storage_cluster()
     results: list[Measured] = [cluster.result(job) for job in shards]
     modules = [module for result in results for module in result.modules]
     unparsed = {path: why for result in results for path, why in result.unparsed.items()}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from fray.actor import ActorHandle
 from fray.client import StorageClient, wait_all
-from fray.cluster import ClusterResolver, StorageCluster, current_cluster
+from fray.cluster import Cluster, ClusterResolver, current_cluster
 from fray.pool import WorkerPool
 from fray.rpc import ActorContext, ActorServer
 from fray.types import Entrypoint, JobRequest, ResourceConfig
@@ -44,7 +44,7 @@ class Totals:
         return self.total
 
 
-def inference(cluster: StorageCluster) -> list[str]:
+def inference(cluster: Cluster) -> list[str]:
     """A server in this process, found by its name."""
     server = ActorServer(cluster)
     server.register("inference", EchoModel())
@@ -58,7 +58,7 @@ def inference(cluster: StorageCluster) -> list[str]:
         server.shutdown()
 
 
-def broadcast(cluster: StorageCluster) -> list[int]:
+def broadcast(cluster: Cluster) -> list[int]:
     """Two servers, one call to both."""
     servers = [ActorServer(cluster) for _ in range(2)]
     try:
@@ -78,13 +78,13 @@ def double(number: int) -> int:
     return number * 2
 
 
-def worker_pool(cluster: StorageCluster) -> list[int]:
+def worker_pool(cluster: Cluster) -> list[int]:
     """Jobs that do what they are given."""
     with WorkerPool(cluster, num_workers=2, resources=ResourceConfig.with_cpu(0.5)) as pool:
         return [future.result() for future in pool.map(double, [1, 2, 3, 4, 5])]
 
 
-def jobs_and_an_actor(cluster: StorageCluster) -> int:
+def jobs_and_an_actor(cluster: Cluster) -> int:
     """Jobs that all talk to one actor, whose handle they were given."""
     client, small = StorageClient(cluster), ResourceConfig.with_cpu(0.5)
     group = client.create_actor_group(Totals, name="totals", count=1, resources=small)

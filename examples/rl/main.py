@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fray.cluster import (
+    Cluster,
     ClusterResolver,
     Entrypoint,
     JobGroupConfig,
@@ -181,7 +182,7 @@ def roll_out(size: int = 16) -> None:
         rollouts.put(tried)
 
 
-def shared(cluster: StorageCluster) -> tuple[Curriculum, Weights]:
+def shared(cluster: Cluster) -> tuple[Curriculum, Weights]:
     """Handles to the curriculum and the weights, once they are there. No call of theirs does harm when made twice."""
     resolver = ClusterResolver(cluster)
     curriculum: Curriculum = resolver.wait_for_actor("curriculum").call(idempotent=True)

@@ -43,6 +43,7 @@ async def wait_for_endpoint(
     tell: Callable[[str, str], None] = lambda progress, why: None,
     failed: str = "",
     seen: Rank = (0, 0),
+    on_machines: Callable[[], None] = lambda: None,
 ) -> EndpointRecord:
     """The endpoint of an actor, once it can be called.
 
@@ -50,11 +51,12 @@ async def wait_for_endpoint(
         tell: gets how far the actor is, and why it has not started, after two seconds.
         failed: nonce of an endpoint that did not answer; it is returned only if the storage says that its attempt runs.
         seen: the highest (incarnation, attempt) that was met; a lower one was written late by a dead process.
+        on_machines: called if its job waits in a pool that may have machines.
 
     Raises:
         ActorUnavailableError: the actor has ended for good.
     """
-    pace, reasons, activity = PollBackoff(core), WaitingReasons(core), ActivityReports(core)
+    pace, reasons, activity = PollBackoff(core), WaitingReasons(core, on_machines), ActivityReports(core)
     begin = core.clock.boottime()
     job: Stored[JobRecord] | None = None
     while True:

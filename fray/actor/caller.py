@@ -22,6 +22,7 @@ from fray.rpc.resolver import ClusterResolver
 from fray.wait_line import WaitLine
 from fray_agents.rpc.errors import LOST_ERRORS
 from fray_coordinator.backoff import exponential_wait
+from fray_coordinator.core import Core
 from fray_coordinator.protocol.naming import Rank, rank
 from fray_layouts.records import EndpointRecord
 
@@ -90,12 +91,14 @@ class HandleCaller(ActorCaller):
             self._told = f"{progress}: {why}" if why else progress
             post(line, progress, why)
 
+        async def find(core: Core) -> EndpointRecord:
+            async with (await self._cluster.scaler()).during_wait() as on_machines:
+                return await wait_for_endpoint(core, self._address, tell, self._failed, self._seen, on_machines)
+
         self._told = ""
         try:
             with WaitLine() as line:
-                endpoint = self._cluster.run(
-                    lambda core: wait_for_endpoint(core, self._address, tell, self._failed, self._seen)
-                )
+                endpoint = self._cluster.run(find)
         except ActorUnavailableError as error:
             self._ended = error
             raise

@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from fray.actor.config import validated
-from fray.actor.group import ActorGroup
 from fray.actor.hosting import GRACE, serve_actor
+from fray.actor.storage_group import StorageActorGroup
 from fray.cluster.storage import StorageCluster
 from fray.types import (
     ActorConfig,
@@ -29,7 +29,7 @@ from fray_layouts.spec_checks import check_name
 T = TypeVar("T")
 
 
-def create_actors(cluster: StorageCluster, request: JobRequest, count: int) -> ActorGroup[Any]:
+def create_actors(cluster: StorageCluster, request: JobRequest, count: int) -> StorageActorGroup[Any]:
     """Create actors as jobs "<name>-0", "<name>-1" ...; returns at once.
 
     They end with the job, or the program outside of jobs, that creates them, unless the request says `detached`. Each
@@ -47,12 +47,12 @@ def create_actors(cluster: StorageCluster, request: JobRequest, count: int) -> A
         raise InvalidInput("count", count, "give at least 1")
     namespace = cluster.lasting_namespace if request.detached else cluster.namespace
     if request.detached and count == 1:
-        return ActorGroup(cluster, namespace, request.name, [launch_named(cluster, request, namespace)])
+        return StorageActorGroup(cluster, namespace, request.name, [launch_named(cluster, request, namespace)])
     parent = None if request.detached else cluster.owner()
     requests = [
         replace(request, name=f"{request.name}-{index}", namespace=namespace, parent=parent) for index in range(count)
     ]
-    return ActorGroup(cluster, namespace, request.name, cluster.launch_many(requests))
+    return StorageActorGroup(cluster, namespace, request.name, cluster.launch_many(requests))
 
 
 def launch_named(cluster: StorageCluster, request: JobRequest, namespace: Namespace, exist_ok: bool = False) -> JobId:

@@ -1,86 +1,60 @@
-"""Handles of actors, as callers have them in hand."""
+"""Handles of actors, as callers have them in hand, wherever the actors are."""
 
 from __future__ import annotations
 
-import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
 
-from fray.actor.address import ActorAddress
-from fray.actor.caller import HandleCaller, caller_of
-from fray.cluster.current import environment_cluster, open_cluster
-from fray.cluster.current_job import current_job
-from fray.cluster.storage import StorageCluster
-from fray.display import Shown, ShownTable
-from fray.errors import InvalidInput
-from fray.rpc.calling import ActorMethod, checked_method
-from fray.types import JobId
+from fray.display import Shown
+from fray.rpc.calling import ActorMethod, MethodCaller, checked_method
+from fray.types import JobStatus
 
 T = TypeVar("T")
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class ActorHandle(Shown, Generic[T]):
+class ActorHandle(Shown, ABC, Generic[T]):
     """A handle of one actor: `handle.f(x)` calls and waits, `handle.f.remote(x)` gives a future.
 
     Usable before the actor is up, by any number of threads. Pickles as names, and works in every job of the namespace.
     """
-
-    def __init__(self, cluster: StorageCluster, address: ActorAddress) -> None:
-        self._cluster = cluster
-        self._address = address
-        self._own_caller: HandleCaller | None = None
 
     def __getattr__(self, name: str) -> ActorMethod[..., Any]:
         method: ActorMethod[..., Any] = ActorMethod(self._caller, checked_method(self, name))
         self.__dict__[name] = method  # found without this function the next time
         return method
 
-    def _caller(self) -> HandleCaller:
-        if self._own_caller is None or self._own_caller.pid != os.getpid():
-            self._own_caller = caller_of(self._cluster, self._address)
-        return self._own_caller
-
     def __enter__(self) -> Self:
         """The handle: the actor is asked to end at the end of the block."""
-        self._check_own_job()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._shut_down("was shut down at the end of its block")
 
+    @abstractmethod
+    def _caller(self) -> MethodCaller:
+        """Makes the calls of this process to the actor."""
+
+    @abstractmethod
     def _shut_down(self, why: str) -> None:
-        """Ask that the actor end, and return at once."""
-        self._check_own_job()
-        self._cluster.terminate(JobId(self._address.job))
-        self._end(why)
+        """Ask that the actor end, and return at once; calls of this process fail from now on, and say `why`."""
 
-    def _check_own_job(self) -> None:
-        if self._address.attempt:
-            raise InvalidInput("actor", self, "the program that hosts it ends it, by HostedActor.shutdown()")
+    @abstractmethod
+    def _status(self) -> JobStatus:
+        """PENDING or RUNNING while the actor may be called, then how it ended."""
 
-    def _end(self, why: str) -> None:
-        """Calls of this process fail from now on."""
-        self._caller().end(why)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _loaded, (type(self), self._cluster.root, self._address)
+    @abstractmethod
+    def _identity(self) -> object:
+        """Tells the actor from all others; two handles of one actor are equal."""
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ActorHandle) and self._address == other._address
+        return isinstance(other, ActorHandle) and self._identity() == other._identity()
 
     def __hash__(self) -> int:
-        return hash(self._address)
-
-    def __repr__(self) -> str:
-        return f"ActorHandle({self._address.name!r}, {self._address.actor_id!r})"
-
-    def _shown(self) -> ShownTable:
-        job = self._cluster.poll(JobId(self._address.job))._shown()
-        return replace(job, title=f"actor {self._address.name} ({self._address.job})")
+        return hash(self._identity())
 
 
 def typed(handle: ActorHandle[T]) -> T:
@@ -104,12 +78,3 @@ else:
     def method(function):
         """Tell type checkers that callers have `.remote` and its siblings; while running it changes nothing."""
         return function
-
-
-def _loaded(kind: type[ActorHandle[Any]], root: str, address: ActorAddress) -> ActorHandle[Any]:
-    return kind(cluster_at(root), address)
-
-
-def cluster_at(root: str) -> StorageCluster:
-    """The cluster that a pickled handle belongs to: in a job the one that runs it, whatever the pickler called it."""
-    return environment_cluster() if current_job() is not None else open_cluster(root)

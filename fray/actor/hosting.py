@@ -5,7 +5,7 @@ import logging
 import os
 import secrets
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
@@ -15,7 +15,8 @@ from fray.actor.checkpointing import CheckpointJournal, restore
 from fray.actor.config import retry_policy, validated
 from fray.actor.current import CurrentActor, set_current_actor
 from fray.actor.handle import ActorHandle
-from fray.cluster.current import current_cluster
+from fray.actor.storage_handle import StorageActorHandle
+from fray.cluster.current import storage_cluster
 from fray.cluster.current_job import current_job, current_job_on
 from fray.cluster.storage import StorageCluster
 from fray.rpc.server import EXIT_TERMINATED, ActorServer
@@ -52,11 +53,11 @@ def serve_actor(
         SystemExit: the job was asked to end, or the storage did not answer.
         Exception: what its `__init__` raised, or what it failed with.
     """
-    cluster, mine = current_cluster(), current_job()
+    cluster, mine = storage_cluster(), current_job()
     assert mine is not None, "only an actor's job runs this"
     address = ActorAddress(mine.namespace, name, mine.job_id, mine.job_id)
     index = int(task_environ()["FRAY_JOB_NAME"].rpartition("-")[2])
-    actor = CurrentActor(ActorHandle(cluster, address), index, name)
+    actor = CurrentActor(StorageActorHandle(cluster, address), index, name)
     asked = threading.Event()
 
     def stop() -> None:
@@ -115,13 +116,13 @@ class HostedActor(Generic[T]):
         handle: calls the actor, from here and from other jobs of the namespace.
     """
 
-    def __init__(self, handle: ActorHandle[T], current: CurrentActor, server: ActorServer) -> None:
+    def __init__(self, handle: ActorHandle[T], name: str, stop: Callable[[], None]) -> None:
         self.handle = handle
-        self._current = current
-        self._server = server
+        self._name = name
+        self._stop = stop
 
     def __repr__(self) -> str:
-        return f"HostedActor({self._current.group_name!r})"
+        return f"HostedActor({self._name!r})"
 
     def __enter__(self) -> Self:
         return self
@@ -131,9 +132,7 @@ class HostedActor(Generic[T]):
 
     def shutdown(self) -> None:
         """Stop serving; calls that run are answered first. Calls of this process fail from now on."""
-        self.handle._end("was shut down by the program that hosted it")
-        self._current.shutdown_event.set()
-        self._server.shutdown(_SHUTDOWN_GRACE)
+        self._stop()
 
 
 def host_actor(
@@ -158,9 +157,16 @@ def host_actor(
     mine = current_job_on(cluster.root)
     job, attempt = (mine.job_id, mine.attempt) if mine is not None else (cluster.owner() or "", DRIVER_ATTEMPT)
     address = ActorAddress(cluster.namespace, name, secrets.token_hex(8), job, attempt)
-    current = CurrentActor(ActorHandle(cluster, address), 0, name)
+    handle = StorageActorHandle[T](cluster, address)
+    current = CurrentActor(handle, 0, name)
     context = contextvars.copy_context()
     context.run(set_current_actor, current, False)
     instance = context.run(cls, *args, **kwargs)
     server = context.run(_serve, cluster, instance, asdict(retry_policy(cls, config)), address, config)
-    return HostedActor(current.handle, current, server)
+
+    def stop() -> None:
+        handle._end("was shut down by the program that hosted it")
+        current.shutdown_event.set()
+        server.shutdown(_SHUTDOWN_GRACE)
+
+    return HostedActor(handle, name, stop)

@@ -8,9 +8,12 @@ from typing import Any, Literal, TypeVar
 from fray.actor.address import ActorAddress
 from fray.actor.create import actor_request, launch_named
 from fray.actor.handle import ActorHandle
+from fray.actor.storage_handle import StorageActorHandle
+from fray.cluster.api import Cluster
+from fray.cluster.current import storage_cluster
 from fray.cluster.storage import StorageCluster
 from fray.errors import InvalidInput
-from fray.types import ActorConfig, JobId, JobStatus, ResourceConfig
+from fray.types import ActorConfig, JobStatus, ResourceConfig
 from fray_coordinator.actors import naming
 from fray_layouts.spec_checks import check_name
 
@@ -21,7 +24,7 @@ Lifetime = Literal["non_detached", "detached"]
 
 
 def create_named_actor(
-    cluster: StorageCluster,
+    cluster: Cluster,
     cls: type[T],
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
@@ -32,7 +35,7 @@ def create_named_actor(
     preemptible: bool = True,
     num_cpus: float | None = None,
     actor_config: ActorConfig | None = None,
-) -> ActorHandle[T]:
+) -> StorageActorHandle[T]:
     """Create the actor that has `name`, or find it; returns at once.
 
     Args:
@@ -43,27 +46,29 @@ def create_named_actor(
 
     Raises:
         NameTaken: somebody has the name, which is a ValueError.
-        InvalidInput: an argument is wrong or cannot be pickled; nothing was created.
+        InvalidInput: an argument is wrong or cannot be pickled, or the cluster is none in storage; nothing was created.
     """
+    stored = storage_cluster(cluster)
     if lifetime not in ("non_detached", "detached"):
         raise InvalidInput("lifetime", lifetime, "say 'non_detached' or 'detached'")
     resources = ResourceConfig(cpu=num_cpus or 0, preemptible=preemptible)
     request = actor_request(cls, args, kwargs or {}, name, actor_config, resources)
     request = replace(request, detached=request.detached or lifetime == "detached")
-    namespace = cluster.lasting_namespace if request.detached else cluster.namespace
-    return _handle(cluster, namespace, name, launch_named(cluster, request, namespace, get_if_exists))
+    namespace = stored.lasting_namespace if request.detached else stored.namespace
+    return _handle(stored, namespace, name, launch_named(stored, request, namespace, get_if_exists))
 
 
-def find_named_actor(cluster: StorageCluster, name: str) -> ActorHandle[Any] | None:
+def find_named_actor(cluster: Cluster, name: str) -> StorageActorHandle[Any] | None:
     """A handle of the actor that has the name now, in the cluster's namespace or among what lasts; None if nobody has.
 
     Detached actors last: one that a program creates outside of jobs is found by the next (`lasting_namespace`).
     """
     check_name("name", name)
-    for namespace in dict.fromkeys([cluster.namespace, cluster.lasting_namespace]):
-        record = cluster.run(partial(naming.read_held, namespace=namespace, kind="actor", name=name))
+    stored = storage_cluster(cluster)
+    for namespace in dict.fromkeys([stored.namespace, stored.lasting_namespace]):
+        record = stored.run(partial(naming.read_held, namespace=namespace, kind="actor", name=name))
         if record is not None:
-            return _handle(cluster, namespace, name, record.job)
+            return _handle(stored, namespace, name, record.job)
     return None
 
 
@@ -73,8 +78,8 @@ def delete_actor(handle: ActorHandle[Any]) -> None:
 
 
 def actor_status(handle: ActorHandle[Any]) -> JobStatus:
-    return handle._cluster.poll(JobId(handle._address.job)).status
+    return handle._status()
 
 
-def _handle(cluster: StorageCluster, namespace: str, name: str, job: str) -> ActorHandle[Any]:
-    return ActorHandle(cluster, ActorAddress(namespace, name, job, job))
+def _handle(cluster: StorageCluster, namespace: str, name: str, job: str) -> StorageActorHandle[Any]:
+    return StorageActorHandle(cluster, ActorAddress(namespace, name, job, job))

@@ -56,9 +56,22 @@ def holds_of(agent: AgentRecord, owners: Iterable[Owner]) -> list[Hold]:
     return holds
 
 
-def jobs_at_work(agent: AgentRecord) -> int:
-    """How many jobs the agent runs, or is about to."""
-    return sum(holding.phase not in _NOT_AT_WORK for holding in agent.holdings.values())
+def jobs_at_work(agent: AgentRecord, owners: Iterable[Owner]) -> int:
+    """How many jobs the agent runs, or is about to. owners: those that have not ended."""
+    known = {owner.id: owner for owner in owners}
+    return sum(_is_at_work(agent, held, known.get(held)) for held in agent.holdings)
+
+
+def _is_at_work(agent: AgentRecord, held: str, owner: Owner | None) -> bool:
+    """Whether what the agent lists is a job that runs there: until the next beat, a gang that started is a vote."""
+    from fray_coordinator.protocol.placements.owners import RESERVATION
+    from fray_coordinator.protocol.placements.rounds import vote_of
+
+    if owner is not None and owner.kind == RESERVATION:
+        return False
+    if agent.holdings[held].phase not in _NOT_AT_WORK:
+        return True
+    return owner is not None and not owner.forming and vote_of(owner, agent) is not None
 
 
 def place_text(agent: AgentRecord) -> str:

@@ -9,6 +9,7 @@ import dataclasses
 import logging
 import secrets
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -16,6 +17,7 @@ from msgspec.structs import replace
 from fray_layouts.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from fray_agents.agent.chip_watch import LookAtChips
     from fray_agents.host.gce_metadata import GceHost
     from fray_agents.host.place import HostPlace
     from fray_layouts.records import Resources, SliceMember
@@ -100,3 +102,11 @@ def with_chips(found: Resources, tpu: str) -> Resources:
     from fray_layouts.topology import get_tpu_topology
 
     return replace(found, device=f"tpu-{tpu}".lower(), device_count=get_tpu_topology(tpu).chips_per_vm)
+
+
+def look_at_chips(capacity: Resources, is_tpu_vm: bool) -> LookAtChips | None:
+    """How the agent sees that its TPU chips can be used; None on a host that has none, or only poses as having some."""
+    from fray_agents.host.chips import chip_files, chip_trouble
+
+    has_tpu = capacity.device.startswith("tpu") and (is_tpu_vm or bool(chip_files()))
+    return partial(chip_trouble, capacity.device_count) if has_tpu else None

@@ -5,9 +5,8 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
+from fray.cluster.api import Cluster
 from fray.cluster.job_handle import JobHandle
-from fray.cluster.storage import StorageCluster
-from fray.errors import ActorNotFoundError
 from fray.types import ActorConfig, EnvironmentConfig, JobRequest, ResourceConfig
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ class Client(Protocol):
     """
 
     @property
-    def cluster(self) -> StorageCluster:
+    def cluster(self) -> Cluster:
         """The cluster that the jobs run on: for their results, for lists of jobs and for logs that are followed."""
 
     def submit(self, request: JobRequest, adopt_existing: bool = True) -> JobHandle:
@@ -117,10 +116,7 @@ class Client(Protocol):
         request = actor_request(actor_class, args, kwargs, name, actor_config, resources, environment)
         return self._create_actors(request, count)
 
-    def _create_actors(self, request: JobRequest, count: int) -> ActorGroup[Any]:
-        from fray.actor.create import create_actors
-
-        return create_actors(self.cluster, request, count)
+    def _create_actors(self, request: JobRequest, count: int) -> ActorGroup[Any]: ...
 
     def host_actor(
         self, actor_class: type[T], *args: Any, name: str, actor_config: ActorConfig | None = None, **kwargs: Any
@@ -138,9 +134,6 @@ class Client(Protocol):
             InvalidInput: an argument is wrong, or the actor is to be durable, which needs a job of its own.
             Exception: what its `__init__` raises.
         """
-        from fray.actor.hosting import host_actor
-
-        return host_actor(self.cluster, actor_class, args, kwargs, name, actor_config)
 
     def get_actor(self, name: str) -> ActorHandle[Any]:
         """A handle of the actor that has the name: a detached one that any program has created, or a named one.
@@ -154,13 +147,6 @@ class Client(Protocol):
             ActorNotFoundError: nobody has the name now.
             InvalidInput: no actor can have it.
         """
-        from fray.actor.named import find_named_actor
-
-        found = find_named_actor(self.cluster, name)
-        if found is None:
-            remedy = "create it with ActorConfig(detached=True), or pass the handle of one that ends with its creator"
-            raise ActorNotFoundError(f"no detached actor has the name {name!r}; {remedy}; `fray actors` lists all")
-        return found
 
     def __enter__(self) -> Self:
         return self

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fray.client.api import Client
+from fray.cluster.api import Cluster
 from fray.cluster.arguments import checked_request
+from fray.cluster.current import storage_cluster
 from fray.cluster.job_handle import JobAlreadyExists, JobHandle
 from fray.cluster.storage import StorageCluster
-from fray.types import JobId, JobRequest
+from fray.errors import ActorNotFoundError
+from fray.types import ActorConfig, JobId, JobRequest
 from fray_coordinator.actors import naming
 from fray_coordinator.core import Core
 from fray_layouts import object_keys
 from fray_layouts.spec_checks import check_name, check_namespace
 
 if TYPE_CHECKING:
-    pass
+    from fray.actor.group import ActorGroup
+    from fray.actor.handle import ActorHandle
+    from fray.actor.hosting import HostedActor
 
 T = TypeVar("T")
 
@@ -27,10 +32,13 @@ class StorageClient(Client):
     Args:
         cluster: the cluster, or its root: `gs://bucket/prefix`, `s3://bucket/prefix`, a path, or `memory://name`. Jobs
             and actors are named in its namespace.
+
+    Raises:
+        InvalidInput: the cluster is none in storage.
     """
 
-    def __init__(self, cluster: StorageCluster | str) -> None:
-        self._cluster = StorageCluster(cluster) if isinstance(cluster, str) else cluster
+    def __init__(self, cluster: Cluster | str) -> None:
+        self._cluster = StorageCluster(cluster) if isinstance(cluster, str) else storage_cluster(cluster)
 
     @property
     def cluster(self) -> StorageCluster:
@@ -45,6 +53,27 @@ class StorageClient(Client):
             raise JobAlreadyExists(request.name, JobHandle(self._cluster, job_id))
         own_id = object_keys.JobIds.own(request.name, job_id)
         return JobHandle(self._cluster, self._cluster.launch(replace(request, id=own_id, namespace=namespace)))
+
+    def _create_actors(self, request: JobRequest, count: int) -> ActorGroup[Any]:
+        from fray.actor.create import create_actors
+
+        return create_actors(self._cluster, request, count)
+
+    def host_actor(
+        self, actor_class: type[T], *args: Any, name: str, actor_config: ActorConfig | None = None, **kwargs: Any
+    ) -> HostedActor[T]:
+        from fray.actor.hosting import host_actor
+
+        return host_actor(self._cluster, actor_class, args, kwargs, name, actor_config)
+
+    def get_actor(self, name: str) -> ActorHandle[Any]:
+        from fray.actor.named import find_named_actor
+
+        found = find_named_actor(self._cluster, name)
+        if found is None:
+            remedy = "create it with ActorConfig(detached=True), or pass the handle of one that ends with its creator"
+            raise ActorNotFoundError(f"no detached actor has the name {name!r}; {remedy}; `fray actors` lists all")
+        return found
 
     def shutdown(self, wait: bool = True) -> None:
         self._cluster.close()

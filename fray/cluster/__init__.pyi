@@ -4,8 +4,10 @@ from fray.cluster.current import (
     current_cluster as current_cluster,
     open_cluster as open_cluster,
     set_current_cluster as set_current_cluster,
+    storage_cluster as storage_cluster,
 )
 from fray.cluster.local_cluster import LocalCluster as LocalCluster
+from fray.cluster.ray.submission import RayCluster as RayCluster
 from fray.cluster.replica import Replica as Replica, current_replica as current_replica
 from fray.cluster.storage import StorageCluster as StorageCluster
 from fray.errors import JobFailed as JobFailed, NoResult as NoResult

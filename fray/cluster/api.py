@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, overload
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, Self, overload
 
 from fray.cluster.arguments import checked_ids
+from fray.cluster.current_job import current_job_on
+from fray.cluster.replica_lines import ReplicaLines
 from fray.items import Items
 from fray.types import (
     JobGroupConfig,
@@ -20,6 +25,7 @@ from fray.types import (
     ReservationInfo,
 )
 from fray_coordinator.jobs.logs import LogLine
+from fray_layouts.object_keys import JobIds
 from fray_layouts.records import ResourceUsage
 
 if TYPE_CHECKING:
@@ -35,7 +41,12 @@ class Cluster(Protocol):
         cluster = current_cluster()
         job = cluster.launch(JobRequest("train", Entrypoint.from_callable(train, args=(config,))))
         cluster.wait(job, raise_on_failure=True)
+
+    Attributes:
+        root: which cluster it is, as `open_cluster` takes it and FRAY_CLUSTER_SPEC names it.
     """
+
+    root: str
 
     @property
     def namespace(self) -> Namespace:
@@ -45,6 +56,16 @@ class Cluster(Protocol):
         else one made up for this object. So a driver, its jobs and its actors find one another, and two drivers do not
         collide.
         """
+
+    @property
+    def lasting_namespace(self) -> Namespace:
+        """The scope of the names of what outlives programs, so that the next one finds it: detached actors.
+
+        It is `namespace` if somebody chose that, and "default" if it was made up for this program or job.
+        """
+        mine, namespace = current_job_on(self.root), self.namespace
+        is_made_up = JobIds.is_fresh(namespace) or (mine is not None and namespace == mine.job_id)
+        return Namespace("default") if is_made_up else namespace
 
     @property
     def metadata(self) -> Metadata:
@@ -275,6 +296,13 @@ class Cluster(Protocol):
         Raises:
             JobNotFound: there is no such job.
         """
+        lines: Iterable[LogLine] = self.logs(job_id, follow=True)
+        if self.poll(job_id).replicas > 1:
+            merged = ReplicaLines()
+            lines = chain(merged.whole(lines), merged.rest())
+        for line in lines:
+            print(line.data.decode(errors="replace"), end="\n" if line.complete else "", file=sys.stdout)
+        return self.poll(job_id)
 
     def logs(self, job_id: str, follow: bool = False, replica: int | None = None) -> Items[LogLine]:
         """Iterate over the lines that the job has written to stdout and stderr; those of a gang's replicas by time.
@@ -293,6 +321,9 @@ class Cluster(Protocol):
             JobNotFound: there is no such job.
             InvalidInput: there is no such replica.
         """
+
+    def _last_lines(self, job_id: str, count: int) -> Sequence[LogLine]:
+        """The last lines of `logs` without `follow`; 0: all."""
 
     def result(self, job_id: str, timeout: float | None = None) -> Any:
         """Wait for the job to end, and return what its callable returned.
@@ -383,3 +414,9 @@ class Cluster(Protocol):
 
         A call after it opens connections again.
         """
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()

@@ -2,12 +2,9 @@
 
 from collections.abc import Sequence
 
-from fray.cluster.storage import StorageCluster
+from fray.cluster.api import Cluster
 from fray.display import Shown, ShownTable
 from fray.types import JobId, JobStatus
-from fray_coordinator.core import Core
-from fray_coordinator.jobs.logs import LogLine, read_logs
-from fray_coordinator.jobs.lookup import read_job
 from fray_layouts.errors import InvalidInput, Permanent
 from fray_layouts.records import ResourceUsage
 
@@ -19,7 +16,7 @@ class JobHandle(Shown):
     equal.
     """
 
-    def __init__(self, cluster: StorageCluster, job_id: str) -> None:
+    def __init__(self, cluster: Cluster, job_id: str) -> None:
         self._cluster = cluster
         self._job_id = JobId(job_id, cluster.poll)
 
@@ -29,7 +26,7 @@ class JobHandle(Shown):
         return self._job_id
 
     @property
-    def cluster(self) -> StorageCluster:
+    def cluster(self) -> Cluster:
         """The cluster that the job runs on; `job.cluster.result(job.job_id)` is what its callable returned."""
         return self._cluster
 
@@ -92,9 +89,7 @@ class JobHandle(Shown):
         """
         if max_lines < 0:
             raise InvalidInput("max_lines", max_lines, "give the number of lines, or 0 for all")
-        return tuple(
-            line.data.decode(errors="replace") for line in self._cluster.run(lambda c: self._read(c, max_lines))
-        )
+        return tuple(line.data.decode(errors="replace") for line in self._cluster._last_lines(self._job_id, max_lines))
 
     def terminate(self) -> None:
         """Ask that the job and its children end, and return at once; `wait` for the end.
@@ -102,9 +97,6 @@ class JobHandle(Shown):
         A running job gets SIGTERM, its `grace` seconds, then SIGKILL. A job that has ended is left as it is.
         """
         self._cluster.terminate(self._job_id)
-
-    async def _read(self, core: Core, max_lines: int) -> list[LogLine]:
-        return await read_logs(core, (await read_job(core, self._job_id)).record, max_lines or None)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, JobHandle) and (self._cluster.root, self._job_id) == (
@@ -174,7 +166,7 @@ async def wait_all_async(
     return [info.status for info in infos]
 
 
-def _their_cluster(jobs: Sequence[JobHandle]) -> StorageCluster | None:
+def _their_cluster(jobs: Sequence[JobHandle]) -> Cluster | None:
     """The cluster that all of the jobs are on; None of no jobs. Raises InvalidInput."""
     clusters = {job.cluster.root: job.cluster for job in jobs}
     if len(clusters) > 1:

@@ -2,11 +2,12 @@
 
 import base64
 import pickle
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
-from fray.errors import NoResult
+from fray.errors import JobFailed, NoResult
 from fray.types import JobId, JobInfo, JobStatus, Namespace
 from fray_coordinator.concurrency import map_concurrently
 from fray_coordinator.core import Core
@@ -70,6 +71,13 @@ def original_exception(end: AttemptExit | None) -> BaseException | None:
     except Exception:  # its class may live in modules that only the job has; the message has the traceback anyway
         return None
     return loaded if isinstance(loaded, BaseException) else None
+
+
+def raise_first_failure(infos: Iterable[JobInfo]) -> None:
+    """Raise JobFailed for the first job that has ended and did not succeed, if there is one."""
+    for info in infos:
+        if info.status.finished() and info.status is not JobStatus.SUCCEEDED:
+            raise JobFailed.of(info) from original_exception(info.exit)
 
 
 async def fetch_result(core: Core, job: JobRecord, replica: int | None = None) -> tuple[JobResult, bytes]:

@@ -6,14 +6,12 @@ import logging
 import os
 import sys
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing
 from functools import cached_property, partial
-from itertools import chain
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fray import sync
 from fray.cluster import log_printer
@@ -21,15 +19,13 @@ from fray.cluster.arguments import checked_id
 from fray.cluster.current_job import current_job_on
 from fray.cluster.driver_output import DriverOutput
 from fray.cluster.hints import HintSender
-from fray.cluster.job_info import decode_result, fetch_result, fetch_results, info_of, original_exception
+from fray.cluster.job_info import decode_result, fetch_result, fetch_results, info_of, raise_first_failure
 from fray.cluster.launching import LaunchingCluster
-from fray.cluster.replica_lines import ReplicaLines
-from fray.errors import JobFailed
+from fray.cluster.scaling import WaitingScaler
 from fray.items import Items, LoopItems
 from fray.types import (
     JobId,
     JobInfo,
-    JobStatus,
     Namespace,
 )
 from fray.wait_line import WaitLine
@@ -82,6 +78,7 @@ class StorageCluster(LaunchingCluster):
         self._core = PerLoop(self._open)
         self._driver = PerLoop(self._open_driver)
         self._output = DriverOutput(self._core.get, self._has_log_only)
+        self._scaler = PerLoop(self._open_scaler)
         self._leaving_pid = 0
         self._hints = HintSender(lambda: self.keyring)
         self._router = ReservationRouter()
@@ -90,16 +87,6 @@ class StorageCluster(LaunchingCluster):
     def namespace(self) -> Namespace:
         mine = current_job_on(self.root)
         return Namespace(self._namespace or (mine.namespace if mine else self._driver_namespace))
-
-    @property
-    def lasting_namespace(self) -> Namespace:
-        """The scope of the names of what outlives programs, so that the next one finds it: detached actors.
-
-        It is `namespace` if somebody chose that, and "default" if it was made up for this program or job.
-        """
-        mine, namespace = current_job_on(self.root), self.namespace
-        is_made_up = JobIds.is_fresh(namespace) or (mine is not None and namespace == mine.job_id)
-        return Namespace("default") if is_made_up else namespace
 
     @property
     def in_threads(self) -> bool:
@@ -159,18 +146,12 @@ class StorageCluster(LaunchingCluster):
     def poll(self, job_id: str) -> JobInfo:
         return info_of(self.root, self._read(job_id))
 
-    def monitor(self, job_id: str) -> JobInfo:
-        lines: Iterable[LogLine] = self.logs(job_id, follow=True)
-        if is_gang(self._read(job_id).spec):
-            merged = ReplicaLines()
-            lines = chain(merged.whole(lines), merged.rest())
-        for line in lines:
-            print(line.data.decode(errors="replace"), end="\n" if line.complete else "", file=sys.stdout)
-        return self.poll(job_id)
-
     def logs(self, job_id: str, follow: bool = False, replica: int | None = None) -> Items[LogLine]:
         job = checked_id(job_id)
         return LoopItems(self._follow(job, replica) if follow else self._lines_so_far(job, replica))
+
+    def _last_lines(self, job_id: str, count: int) -> list[LogLine]:
+        return self.run(lambda core: _read_last(core, job_id, count))
 
     def result(self, job_id: str, timeout: float | None = None) -> Any:
         self.wait(checked_id(job_id), raise_on_failure=True, timeout=timeout)
@@ -237,15 +218,13 @@ class StorageCluster(LaunchingCluster):
         """`run` for code that is in the background loop already."""
         return await work(await self._core.get())
 
+    async def scaler(self) -> WaitingScaler:
+        """What makes machines for this program's waits, if nobody else does; for code in the background loop."""
+        return await self._scaler.get()
+
     def close(self) -> None:
         sync.run(self._close())
         self._output.flush()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
 
     def __reduce__(self) -> tuple[type[StorageCluster], tuple[str, str | None], dict[str, str]]:
         return StorageCluster, (self.root, self._namespace), {"_driver_namespace": self._driver_namespace}
@@ -294,7 +273,7 @@ class StorageCluster(LaunchingCluster):
     def _infos(self, ids: list[str], records: dict[str, JobRecord], raise_on_failure: bool) -> list[JobInfo]:
         infos = [info_of(self.root, records[job]) for job in ids]
         if raise_on_failure:
-            _raise_first_failure(infos)
+            raise_first_failure(infos)
         return infos
 
     # --- in the background loop
@@ -317,6 +296,12 @@ class StorageCluster(LaunchingCluster):
         if driver is not None:
             await driver.leave()
         await self._output.leave()
+        scaler = await self._scaler.take()
+        if scaler is not None:
+            await scaler.close()
+
+    async def _open_scaler(self) -> WaitingScaler:
+        return WaitingScaler(await self._core.get())
 
     async def _open(self) -> Core:
         return await open_core(self.root)
@@ -331,15 +316,17 @@ class StorageCluster(LaunchingCluster):
         def tell(now: WaitProgress) -> None:
             log_printer.post(line, now.text, now.why)
 
-        async with self._output.waiting(ids) as note:
-            return await wait_for(core, ids, timeout, raise_on_failure, note, tell)
+        async with self._output.waiting(ids) as note, (await self.scaler()).during_wait() as on_machines:
+            return await wait_for(core, ids, timeout, raise_on_failure, note, tell, on_machines)
 
     async def _follow(self, job_id: str, replica: int | None) -> AsyncGenerator[Sequence[LogLine], None]:
         await self._output.forget(job_id)
-        followed = follow_chunks(await self._core.get(), job_id, on_waiting=_warn, replica=replica)
-        async with aclosing(followed) as chunks:
-            async for chunk in chunks:
-                yield chunk
+        core = await self._core.get()
+        async with (await self.scaler()).during_wait() as on_machines:
+            followed = follow_chunks(core, job_id, on_waiting=_warn, replica=replica, on_machines=on_machines)
+            async with aclosing(followed) as chunks:
+                async for chunk in chunks:
+                    yield chunk
 
     async def _lines_so_far(self, job_id: str, replica: int | None) -> AsyncGenerator[Sequence[LogLine], None]:
         core = await self._core.get()
@@ -372,15 +359,13 @@ async def _read_results(core: Core, job_id: str) -> list[tuple[JobResult, bytes]
     return await fetch_results(core, (await read_job(core, job_id)).record)
 
 
+async def _read_last(core: Core, job_id: str, count: int) -> list[LogLine]:
+    return await read_logs(core, (await read_job(core, job_id)).record, count or None)
+
+
 async def _request_counts(core: Core) -> Requests:
     return core.store.usage.snapshot()
 
 
 def _warn(job: JobRecord, why: str) -> None:
     log.warning("job %s waits: %s", job.id, why)
-
-
-def _raise_first_failure(infos: list[JobInfo]) -> None:
-    for info in infos:
-        if info.status.finished() and info.status is not JobStatus.SUCCEEDED:
-            raise JobFailed.of(info) from original_exception(info.exit)

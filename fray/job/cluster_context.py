@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, overload
 
 from fray import sync
-from fray.actor import named
-from fray.actor.handle import ActorHandle, cluster_at
-from fray.cluster.current import current_cluster
-from fray.cluster.storage import StorageCluster
+from fray.actor.handle import ActorHandle
+from fray.actor.named import actor_status, create_named_actor, delete_actor
+from fray.actor.storage_handle import cluster_at
+from fray.cluster.api import Cluster
+from fray.cluster.current import storage_cluster
 from fray.errors import FrayError
 from fray.futures import GeneratorFuture, TaskFuture, result_of
 from fray.job.job_context import JobContext, Lifetime, checked_workers, map_refs
@@ -49,14 +50,14 @@ class ClusterContext(JobContext):
         resources: what each worker reserves.
 
     Raises:
-        InvalidInput: `max_workers` is below 1.
+        InvalidInput: `max_workers` is below 1, or the cluster is none in storage.
     """
 
     def __init__(
-        self, max_workers: int = 1, cluster: StorageCluster | None = None, resources: ResourceConfig | None = None
+        self, max_workers: int = 1, cluster: Cluster | None = None, resources: ResourceConfig | None = None
     ) -> None:
         self._max_workers = checked_workers(max_workers)
-        self._cluster = cluster or current_cluster()
+        self._cluster = storage_cluster(cluster)
         self._resources = resources
         self._lock = threading.Lock()
         self._lent: BorrowedPool | None = None
@@ -96,7 +97,7 @@ class ClusterContext(JobContext):
         num_cpus: float | None = None,
         **kwargs: Any,
     ) -> ActorHandle[Any]:
-        return named.create_named_actor(
+        return create_named_actor(
             self._cluster,
             actor_class,
             args,
@@ -109,10 +110,10 @@ class ClusterContext(JobContext):
         )
 
     def delete_actor(self, actor: ActorHandle[Any]) -> None:
-        named.delete_actor(actor)
+        delete_actor(actor)
 
     def get_actor_status(self, actor: ActorHandle[Any]) -> JobStatus:
-        return named.actor_status(actor)
+        return actor_status(actor)
 
     def close(self) -> None:
         with self._lock:

@@ -1,7 +1,6 @@
 """Names of `fray.job` where older programs import them."""
 
 from fray.job.create import (
-    RayContext as RayContext,
     _job_context as _job_context,
     create_job_ctx as create_job_ctx,
     fray_default_job_ctx as fray_default_job_ctx,
@@ -9,3 +8,4 @@ from fray.job.create import (
 )
 from fray.job.in_process import SyncContext as SyncContext, ThreadContext as ThreadContext
 from fray.job.job_context import JobContext as JobContext
+from fray.job.ray_context import RayContext as RayContext

@@ -7,6 +7,9 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Literal, TypeVar
 
+from fray.cluster.current import environment_root, open_cluster
+from fray.cluster.iris.connection import is_iris
+from fray.cluster.ray.connection import AUTO, is_ray
 from fray.errors import InvalidInput
 from fray.job.in_process import SyncContext, ThreadContext
 from fray.job.job_context import JobContext
@@ -14,9 +17,7 @@ from fray.resource_options import Size
 from fray.resources import ResourceConfig
 from fray_agents.tasks.current_task import task_environ
 
-ContextKind = Literal["sync", "threadpool", "fray", "auto"]
-
-_KINDS = "say 'sync', 'threadpool', 'fray' or 'auto'"
+ContextKind = Literal["sync", "threadpool", "fray", "ray", "auto"]
 
 
 def create_job_ctx(
@@ -31,14 +32,15 @@ def create_job_ctx(
 
     Args:
         context_type: "sync" runs tasks at once on the caller's thread, "threadpool" on threads of this process, "fray"
-            on workers of the current cluster; "auto" is "fray" where FRAY_CLUSTER_SPEC names a cluster, as it does in
-            every job, and "threadpool" elsewhere.
-        max_workers: threads, or workers on the cluster.
-        memory, num_cpus: of each worker on the cluster; threads have none of their own.
-        ray_options: options of tasks on Ray, which are ignored.
+            on workers of the current cluster, "ray" as tasks of the Ray that this process is connected to or runs in;
+            "auto" is "ray" or "fray" where FRAY_CLUSTER_SPEC names a cluster, as it does in every job, "ray" where this
+            process is connected to Ray, and "threadpool" elsewhere, on Iris too.
+        max_workers: threads, or workers on the cluster; Ray decides by itself how many it has.
+        memory, num_cpus: of each worker on the cluster, or of each task on Ray; threads have none of their own.
+        ray_options: options of Ray's for its tasks, such as `max_retries`; the other kinds ignore them.
 
     Raises:
-        InvalidInput: there is no such kind.
+        InvalidInput: there is no such kind, or no Ray.
     """
     match context_type:
         case "sync":
@@ -47,30 +49,32 @@ def create_job_ctx(
             return ThreadContext(max_workers)
         case "fray":
             return _on_cluster(max_workers, memory, num_cpus)
-        case "auto":
-            on_cluster = task_environ().get("FRAY_CLUSTER_SPEC", "local") != "local"
-            return _on_cluster(max_workers, memory, num_cpus) if on_cluster else ThreadContext(max_workers)
         case "ray":
-            raise _no_ray()
-    raise InvalidInput("context_type", context_type, f"Unknown context type; {_KINDS}")
-
-
-class RayContext:
-    """Tasks on Ray come in a later release: making one raises InvalidInput, as `create_job_ctx("ray")` does."""
-
-    def __init__(self, *args: object, **kwargs: object) -> None:
-        raise _no_ray()
-
-
-def _no_ray() -> InvalidInput:
-    return InvalidInput("context_type", "ray", f"Fray does not run tasks on Ray yet; {_KINDS}")
+            return _on_ray(AUTO, memory, num_cpus, ray_options)
+        case "auto":
+            root = environment_root() or "local"
+            if is_ray(root):
+                return _on_ray(root, memory, num_cpus, ray_options)
+            is_here = root == "local" or is_iris(root)
+            return ThreadContext(max_workers) if is_here else _on_cluster(max_workers, memory, num_cpus)
+    kinds = "say 'sync', 'threadpool', 'fray', 'ray' or 'auto'"
+    raise InvalidInput("context_type", context_type, f"Unknown context type; {kinds}")
 
 
 def _on_cluster(max_workers: int, memory: Size | None, num_cpus: float | None) -> JobContext:
     from fray.job.cluster_context import ClusterContext  # the contexts of one process do without what a cluster needs
 
-    resources = ResourceConfig(cpu=1 if num_cpus is None else num_cpus, memory=memory)
-    return ClusterContext(max_workers, resources=resources)
+    return ClusterContext(max_workers, resources=_of_each(memory, num_cpus))
+
+
+def _on_ray(root: str, memory: Size | None, num_cpus: float | None, ray_options: dict[str, Any]) -> JobContext:
+    from fray.job.ray_context import RayContext
+
+    return RayContext(open_cluster(root), _of_each(memory, num_cpus), **ray_options)
+
+
+def _of_each(memory: Size | None, num_cpus: float | None) -> ResourceConfig:
+    return ResourceConfig(cpu=1 if num_cpus is None else num_cpus, memory=memory)
 
 
 _job_context: ContextVar[JobContext | None] = ContextVar("fray_job_context", default=None)

@@ -5,7 +5,7 @@ import pickle
 from dataclasses import dataclass
 from typing import Any
 
-from fray.cluster.current import open_cluster
+from fray.cluster.current import open_cluster, storage_cluster
 from fray.errors import Permanent
 
 _CACHED_OBJECTS = 4
@@ -31,7 +31,7 @@ def fetch(value: Any) -> Any:
 
 @functools.lru_cache(maxsize=_CACHED_OBJECTS)
 def _read(ref: ObjectRef) -> bytes:
-    found = open_cluster(ref.root).run(lambda core: core.store.get(ref.key))
+    found = storage_cluster(open_cluster(ref.root)).run(lambda core: core.store.get(ref.key))
     if found is None:
         raise ObjectGone(f"{ref.key}: {ObjectGone.__doc__}")
     return found.data

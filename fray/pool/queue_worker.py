@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from fray.cluster.current import current_cluster
+from fray.cluster.current import storage_cluster
 from fray.cluster.storage import StorageCluster
 from fray.errors import Permanent
 from fray.pool.objects import fetch
@@ -61,7 +61,7 @@ def run_worker(name: str, incarnation: int, idle: float) -> None:
     idle: seconds without a task after which the worker ends; the driver starts others when there is work.
     """
     with suppress(QueueNotFound):
-        QueueWorker(current_cluster(), name, incarnation, idle).work()
+        QueueWorker(storage_cluster(), name, incarnation, idle).work()
 
 
 class QueueWorker:

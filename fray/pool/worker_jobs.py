@@ -5,7 +5,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from fray.cluster import log_printer
@@ -18,6 +18,7 @@ from fray_coordinator.backoff import WARN_AFTER, backoff
 from fray_coordinator.core import Core
 from fray_coordinator.jobs.lookup import jobs_by_id, live_agents, read_jobs, refreshed_agents
 from fray_coordinator.jobs.waiting import PollBackoff
+from fray_coordinator.jobs.why_machines import machines_for
 from fray_coordinator.jobs.why_waiting import why_waiting
 from fray_coordinator.pool import worker_pools
 from fray_layouts.queue_keys import TaskKeys
@@ -87,6 +88,7 @@ class WorkerJobs:
         self._terminate(chosen)
 
     def end(self) -> None:
+        self.absence.end()
         self._terminate(self._jobs)
 
     def forget(self) -> None:
@@ -188,17 +190,31 @@ class AbsenceWatch:
     def look(self, up: int, missing: Sequence[str]) -> None:
         """Take note of how many workers are up, and of the jobs of those that are not."""
         if not missing:
+            self.end()
             self.why = ""
             self._pauses = backoff(*_EXPLAIN_PAUSES)
             self._due = time.monotonic() + WARN_AFTER
         elif time.monotonic() >= self._due:
             self._due = time.monotonic() + next(self._pauses)
             self._explained = set(missing)
-            self.why = self._cluster.run(partial(explain_absence, jobs=missing[:_MAX_EXPLAINED]))
+            self.why = self._cluster.run(partial(self._explain, jobs=missing[:_MAX_EXPLAINED]))
             text = f"pool {self._name}: {up} of {up + len(missing)} workers are up: {self.why}"
             log_printer.printer.tell(self, partial(_warn, text))
         elif self._explained != set(missing):
             self.why = ""
+
+    def end(self) -> None:
+        """Wait for no worker any more, and so for no machine."""
+        if self._explained:
+            self._explained = set()
+            self._cluster.run(self._end)
+
+    async def _explain(self, core: Core, jobs: Sequence[str]) -> str:
+        scaler = await self._cluster.scaler()
+        return await explain_absence(core, jobs, partial(scaler.begin, self))
+
+    async def _end(self, core: Core) -> None:
+        await (await self._cluster.scaler()).end(self)
 
 
 _END_PATIENCE, _END_AGE = 5.0, 3.0
@@ -229,20 +245,26 @@ _MAX_REASONS = 3
 """Reasons in one message, those of most workers first: more would hide what to do."""
 
 
-async def explain_absence(core: Core, jobs: Sequence[str]) -> str:
-    """Why the workers with these jobs are missing, and what to do about it; "" if there are none."""
+async def explain_absence(core: Core, jobs: Sequence[str], on_machines: Callable[[], None] = lambda: None) -> str:
+    """Why the workers with these jobs are missing, and what to do about it; "" if there are none.
+
+    on_machines: called if they wait in a pool that may have machines.
+    """
     records = await read_jobs(core, jobs, problems={})
     live = live_agents(await refreshed_agents(core), core.now())
-    states = Counter(_state(core, job, live) for job in records)
+    machines = await machines_for(core, records)
+    if machines:
+        on_machines()
+    states = Counter(_state(core, job, live, machines) for job in records)
     reasons = [f"{count} {text}" for text, count in states.most_common(_MAX_REASONS)]
     return "; ".join([*reasons, f"`fray status {records[0].id}` tells more"]) if records else ""
 
 
-def _state(core: Core, job: JobRecord, live: Sequence[AgentRecord]) -> str:
+def _state(core: Core, job: JobRecord, live: Sequence[AgentRecord], machines: Mapping[str, str]) -> str:
     """The state of a missing worker's job, with the reason."""
     status = info_of(core.root, job).status
     if status is JobStatus.PENDING:
-        return f"pending ({why_waiting(job, live, core.now())})"
+        return f"pending ({why_waiting(job, live, core.now(), machines=machines)})"
     if job.exit is not None:
         return f"{status} ({exit_reason(job.exit)})"
     last = job.history[-1] if job.history else None

@@ -10,7 +10,8 @@ from types import TracebackType
 from typing import Any, Literal, ParamSpec, Self, TypeVar
 
 from fray import sync
-from fray.cluster.current import current_cluster
+from fray.cluster.api import Cluster
+from fray.cluster.current import storage_cluster
 from fray.cluster.storage import StorageCluster
 from fray.display import Shown, ShownTable
 from fray.errors import InvalidInput
@@ -72,7 +73,7 @@ class WorkerPool(Shown):
 
     def __init__(
         self,
-        cluster: StorageCluster | None = None,
+        cluster: Cluster | None = None,
         num_workers: int | Sequence[int] = 1,
         resources: ResourceConfig | None = None,
         environment: EnvironmentConfig | None = None,
@@ -86,17 +87,17 @@ class WorkerPool(Shown):
             remedy = "it becomes a queue's name: use at most 55 letters, digits, '-' and '_', no dots"
             raise InvalidInput("name_prefix", name_prefix, remedy)
         size = PoolSize.of(num_workers)
-        cluster = _checked(cluster) or current_cluster()
+        storage = _checked(cluster)
         resources = _of_one_process(resources or ResourceConfig())
         own_name = name or f"{name_prefix}-{secrets.token_hex(4)}"
         match transport:
             case "direct" if name is None:
-                made: Transport = DirectTransport(cluster, own_name, resources, environment)
+                made: Transport = DirectTransport(storage, own_name, resources, environment)
             case "direct":
                 raise InvalidInput("name", name, 'only a pool with transport="queue" can be found again')
             case "queue":
                 made = QueueTransport.open(
-                    cluster, cluster.namespace, own_name, resources, environment, size.idle, new=True, old=False
+                    storage, storage.namespace, own_name, resources, environment, size.idle, new=True, old=False
                 )
             case _:
                 raise InvalidInput("transport", transport, 'say "direct" or "queue"')
@@ -106,7 +107,7 @@ class WorkerPool(Shown):
     def attach(
         cls,
         name: str,
-        cluster: StorageCluster | None = None,
+        cluster: Cluster | None = None,
         num_workers: int | Sequence[int] = 1,
         resources: ResourceConfig | None = None,
         environment: EnvironmentConfig | None = None,
@@ -130,10 +131,10 @@ class WorkerPool(Shown):
         """
         size = PoolSize.of(num_workers)
         pool = cls.__new__(cls)
-        cluster = _checked(cluster) or current_cluster()
-        space, resources = namespace or cluster.namespace, _of_one_process(resources or ResourceConfig())
+        storage = _checked(cluster)
+        space, resources = namespace or storage.namespace, _of_one_process(resources or ResourceConfig())
         found = QueueTransport.open(
-            cluster, space, name, resources, environment, size.idle, new=create, old=True, shared=shared
+            storage, space, name, resources, environment, size.idle, new=create, old=True, shared=shared
         )
         pool._begin(name, found, size)
         return pool
@@ -381,11 +382,11 @@ def _of_one_process(resources: ResourceConfig) -> ResourceConfig:
     return resources
 
 
-def _checked(cluster: object) -> StorageCluster | None:
-    if cluster is not None and not isinstance(cluster, StorageCluster):
+def _checked(cluster: object) -> StorageCluster:
+    if isinstance(cluster, (int, Sequence)):
         text = "a number of workers is num_workers=..., a cluster is LocalCluster() or StorageCluster(root)"
         raise InvalidInput("cluster", cluster, text)
-    return cluster
+    return storage_cluster(cluster)
 
 
 def _has_failed(future: Future[Any]) -> bool:

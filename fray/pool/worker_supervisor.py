@@ -167,6 +167,7 @@ class WorkerSupervisor:
             self._ended = True
             jobs = list(self._jobs)
         self._wake.set()
+        self.absence.end()
         for job in jobs:
             self._cluster.terminate(job)
 

@@ -13,8 +13,8 @@ from types import TracebackType
 from typing import Any, Self, overload
 
 from fray import sync
-from fray.cluster.current import current_cluster, open_cluster
-from fray.cluster.storage import StorageCluster
+from fray.cluster.api import Cluster
+from fray.cluster.current import open_cluster, storage_cluster
 from fray.errors import InvalidInput
 from fray.queue.api import Queue, T
 from fray.queue.engine import Counts, Delivery, EncodedItem, Peeked, QueueEngine
@@ -50,22 +50,22 @@ class HttpQueue(Queue[T]):
         port: int | str,
         queue_name: str | None = None,
         *,
-        cluster: StorageCluster | None = None,
+        cluster: Cluster | None = None,
         encoding: str = "pickle",
     ) -> None:
         self._address, self._name = _address(host, port, queue_name)
-        self._cluster = cluster
+        self._cluster = storage_cluster(cluster) if cluster is not None else None
         super().__init__(PerLoop(self._open), encoding)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        root = (self._cluster or current_cluster()).root
+        root = (self._cluster or storage_cluster()).root
         return _reopened, (self._address, self._name, root, self._encoding)
 
     def __repr__(self) -> str:
         return f"HttpQueue('http://{self._address}', {self._name!r})"
 
     async def _open(self) -> HttpEngine:
-        keyring = (self._cluster or current_cluster()).keyring
+        keyring = (self._cluster or storage_cluster()).keyring
         target = Target(self._name, self._address)
         return HttpEngine(self._name, lambda: connect(target, keyring))
 
@@ -166,8 +166,8 @@ class HttpQueueServer:
         cluster: who can read its secrets can use the queues; by default the current one.
     """
 
-    def __init__(self, host: str = "127.0.0.1", port: int = 0, cluster: StorageCluster | None = None) -> None:
-        self._cluster = cluster or current_cluster()
+    def __init__(self, host: str = "127.0.0.1", port: int = 0, cluster: Cluster | None = None) -> None:
+        self._cluster = storage_cluster(cluster)
         keyring = self._cluster.keyring
         self._server = RpcServer(keyring, host, port, tls=keyring.encrypted)
         self._host = host

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from msgspec import structs
 
@@ -54,6 +54,24 @@ class RetryPolicy:
     def allows(self, method: str, repeated: int) -> bool:
         """Whether a call of `method` is made once more that was made again `repeated` times."""
         return self.retries < 0 or repeated < self.retries or method in self.idempotent
+
+
+class MethodCaller(Protocol):
+    """Makes the calls of `ActorMethod`s, wherever their actors are."""
+
+    name: str
+
+    def call(
+        self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], policy: RetryPolicy | None = None
+    ) -> Any: ...
+
+    def start(
+        self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], policy: RetryPolicy | None = None
+    ) -> ActorFuture[Any]: ...
+
+    def stream(
+        self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], policy: RetryPolicy | None = None
+    ) -> Generator[Any, None, None]: ...
 
 
 class ReachedActor(NamedTuple):
@@ -301,7 +319,7 @@ class ActorMethod(Generic[P, R]):
 
     __slots__ = ("_caller", "_name", "_policy")
 
-    def __init__(self, caller: Callable[[], ActorCaller], name: str, policy: RetryPolicy | None = None) -> None:
+    def __init__(self, caller: Callable[[], MethodCaller], name: str, policy: RetryPolicy | None = None) -> None:
         self._caller = caller
         self._name = name
         self._policy = policy

@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from fray.cluster.current import current_cluster
+from fray.cluster.current import storage_cluster
 from fray.cluster.current_job import current_job_on
 from fray.cluster.storage import StorageCluster
 from fray.rpc.resolver import ClusterResolver, Resolver
@@ -48,7 +48,7 @@ class ActorContext:
     @classmethod
     def from_environment(cls) -> ActorContext:
         """The context of the job that this code runs in, on the current cluster, as the FRAY_* variables say."""
-        return cls.of(current_cluster())
+        return cls.of(storage_cluster())
 
 
 def bound_methods(target: object, context: ActorContext) -> Callable[[str], Callable[..., Any]]:

@@ -13,10 +13,9 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError, wait
 from contextlib import suppress
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from fray.futures import TaskFuture
-from fray_agents.rpc import ClientCall
 from fray_agents.rpc.errors import LOST_ERRORS, is_lost
 
 T = TypeVar("T")
@@ -25,7 +24,23 @@ _lock = threading.Lock()
 """Guards what changes in a future when its call is lost; losses are rare, so one lock serves all futures."""
 
 
-Again = Callable[[ConnectionError, float], ClientCall]
+class SentCall(Protocol):
+    """A call on its way, as its future asks it; `ClientCall` has the words."""
+
+    def result(self, timeout: float | None = None) -> Any: ...
+
+    def done(self) -> bool: ...
+
+    def exception(self) -> BaseException | None: ...
+
+    def add_done_callback(self, function: Callable[[Any], object], /) -> None:
+        """Have `function` called with the call once it is done, which may be as late as after `hasten`."""
+
+    def hasten(self) -> None:
+        """Somebody waits who does not ask: tell them."""
+
+
+Again = Callable[[ConnectionError, float], SentCall]
 """Sends a call again that was lost by an error at a time of `time.monotonic`, or raises what its future shall raise."""
 
 
@@ -63,9 +78,9 @@ class RetryQueue:
 
 
 class UnsentCall:
-    """A call that could not be sent, and so was lost at once by `error`."""
+    """A call that could not be sent, and so ended at once with `error`."""
 
-    def __init__(self, error: ConnectionError) -> None:
+    def __init__(self, error: Exception) -> None:
         self._error = error
 
     def result(self, timeout: float | None = None) -> Any:
@@ -74,7 +89,7 @@ class UnsentCall:
     def done(self) -> bool:
         return True
 
-    def exception(self) -> ConnectionError:
+    def exception(self) -> Exception:
         return self._error
 
     def add_done_callback(self, function: Callable[[Any], object]) -> None:
@@ -104,8 +119,8 @@ class ActorFuture(TaskFuture[T]):
 
     __slots__ = ("_again", "_call", "_moved", "_queue", "_stands")
 
-    def __init__(self, call: ClientCall | UnsentCall, again: Again, queue: RetryQueue) -> None:
-        self._call: ClientCall | UnsentCall = call  # without super().__init__, see the module
+    def __init__(self, call: SentCall, again: Again, queue: RetryQueue) -> None:
+        self._call: SentCall = call  # without super().__init__, see the module
         self._again: Again | None = again
         self._queue = queue
         self._moved: Future[None] | None = None
@@ -203,7 +218,7 @@ class ActorFuture(TaskFuture[T]):
         with suppress(InvalidStateError):  # the other has told them
             self.set_exception(error) if error is not None else self.set_result(self.result())
 
-    def _lost(self, call: ClientCall | UnsentCall, error: ConnectionError) -> Future[None] | None:
+    def _lost(self, call: SentCall, error: ConnectionError) -> Future[None] | None:
         """Send `call` again, which was lost; done when it was sent. None: it has been sent again already."""
         with _lock:
             if call is not self._call:

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fray.cluster.actors import ActorEndpoint, ActorId
-from fray.cluster.current import open_cluster, opened_clusters
-from fray.cluster.storage import StorageCluster
+from fray.cluster.api import Cluster
+from fray.cluster.current import open_cluster, opened_clusters, storage_cluster
 from fray.rpc.pool import ActorPool, EndpointSource
 from fray.rpc.running import running_servers, server_at
 from fray.types import JobId, Namespace
@@ -59,8 +59,8 @@ class ClusterResolver(Resolver):
         namespace: where names are looked up; by default the namespace that the cluster object has here.
     """
 
-    def __init__(self, cluster: StorageCluster, namespace: str | None = None) -> None:
-        self._cluster = cluster
+    def __init__(self, cluster: Cluster, namespace: str | None = None) -> None:
+        self._cluster = storage_cluster(cluster)
         self._namespace = namespace or cluster.namespace
         self._lookups: dict[str, EndpointLookup] = {}
 
@@ -94,11 +94,9 @@ class FixedResolver(Resolver):
 
     patience = 5.0
 
-    def __init__(
-        self, addresses: str | Mapping[str, str | Sequence[str]], cluster: StorageCluster | None = None
-    ) -> None:
+    def __init__(self, addresses: str | Mapping[str, str | Sequence[str]], cluster: Cluster | None = None) -> None:
         self._addresses = addresses
-        self._cluster = cluster
+        self._cluster = storage_cluster(cluster) if cluster is not None else None
         each = [addresses] if isinstance(addresses, str) else list(addresses.values())
         for address in (address for some in each for address in _listed(some)):
             if not address.rpartition(":")[0] or not address.rpartition(":")[2].isdigit():
@@ -135,7 +133,7 @@ class LocalResolver(Resolver):
 
     patience = 5.0
 
-    def __init__(self, cluster: StorageCluster | None = None) -> None:
+    def __init__(self, cluster: Cluster | None = None) -> None:
         self._in_cluster = ClusterResolver(cluster) if cluster is not None else None
 
     def find(self, name: str) -> list[ActorEndpoint]:

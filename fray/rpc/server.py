@@ -27,8 +27,9 @@ from msgspec.structs import replace
 
 from fray import sync
 from fray.cluster.actors import ActorId, host_identity
+from fray.cluster.api import Cluster
+from fray.cluster.current import storage_cluster
 from fray.cluster.current_job import CurrentJob, current_job_on
-from fray.cluster.storage import StorageCluster
 from fray.rpc.context import ActorContext, bound_methods
 from fray.rpc.running import running_servers
 from fray_agents.host.directories import private_dir, user_dir
@@ -73,14 +74,15 @@ class ActorServer:
         port: 0 for any that is free.
     """
 
-    def __init__(self, cluster: StorageCluster, host: str | None = None, port: int = 0) -> None:
-        network = _network_settings(cluster.run(_is_local), host)
-        self.keyring = cluster.keyring
-        self.namespace = cluster.namespace
-        self._cluster = cluster
-        self._job = current_job_on(cluster.root)
+    def __init__(self, cluster: Cluster, host: str | None = None, port: int = 0) -> None:
+        stored = storage_cluster(cluster)
+        network = _network_settings(stored.run(_is_local), host)
+        self.keyring = stored.keyring
+        self.namespace = stored.namespace
+        self._cluster = stored
+        self._job = current_job_on(stored.root)
         self._process = os.getpid()
-        self._context = ActorContext.of(cluster)
+        self._context = ActorContext.of(stored)
         sockets = socket_dir(self._job.task_dir if self._job else None)
         remove_stale_sockets(sockets)
         self._server = RpcServer(
@@ -89,7 +91,7 @@ class ActorServer:
             port,
             unix_dir=sockets,
             tls=self.keyring.encrypted,
-            by_reference=cluster.in_threads,
+            by_reference=stored.in_threads,
         )
         self._advertised = network.advertise
         self._number = next(_numbers[self._job])

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from fray.cluster.current import current_cluster
-from fray.cluster.storage import StorageCluster
+from fray.cluster.api import Cluster
+from fray.cluster.current import current_cluster, storage_cluster
+from fray.cluster.ray.jobs import RayJobs
 from fray.errors import JobFailed
 from fray.tpu import flex
 from fray.types import Entrypoint, EnvironmentConfig, JobId, JobInfo, JobRequest, JobStatus, ResourceConfig
@@ -141,7 +142,7 @@ def _name_of(fn: Callable[[], Any]) -> str:
     return name[:64] or "pod"
 
 
-def _run_fixed(cluster: StorageCluster, request: JobRequest) -> list[Any]:
+def _run_fixed(cluster: Cluster, request: JobRequest) -> list[Any]:
     job = cluster.launch(request)
     try:
         cluster.wait(job, raise_on_failure=True)
@@ -153,7 +154,7 @@ def _run_fixed(cluster: StorageCluster, request: JobRequest) -> list[Any]:
     return cluster.results(job)
 
 
-def _run_flex(cluster: StorageCluster, request: JobRequest, tpu_type: str, counts: Sequence[int]) -> list[Any]:
+def _run_flex(cluster: Cluster, request: JobRequest, tpu_type: str, counts: Sequence[int]) -> list[Any]:
     count = flex.best_count(counts, _available(cluster, tpu_type, ""))
     while True:
         resources = ResourceConfig.with_tpu(tpu_type, slice_count=count)
@@ -168,7 +169,7 @@ def _run_flex(cluster: StorageCluster, request: JobRequest, tpu_type: str, count
         request = _with_budget_left(request, info)
 
 
-def _until_other_count(cluster: StorageCluster, job: JobId, tpu_type: str, choice: flex.FlexChoice) -> int:
+def _until_other_count(cluster: Cluster, job: JobId, tpu_type: str, choice: flex.FlexChoice) -> int:
     """Wait until the job has succeeded, or should go on with another number of slices, which is returned.
 
     Raises JobFailed.
@@ -192,12 +193,14 @@ def _with_budget_left(request: JobRequest, spent: JobInfo) -> JobRequest:
     )
 
 
-def _available(cluster: StorageCluster, tpu_type: str, job: str) -> int:
+def _available(cluster: Cluster, tpu_type: str, job: str) -> int:
     """The slices that the job could have; before there is one ("") those of the default pool."""
+    if isinstance(cluster, RayJobs):
+        return cluster.available_slices(tpu_type, job)
 
     async def count(core: Core) -> int:
         pool = (await read_job(core, job)).record.spec.pool if job else "default"
         agents = await read_agents(core, problems={})
         return flex.available_slices(live_agents(agents, core.now()), tpu_type, job, pool)
 
-    return cluster.run(count)
+    return storage_cluster(cluster).run(count)

@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from typing import Any
 
-from fray.cluster.current import current_cluster
+from fray.cluster.api import Cluster
+from fray.cluster.current import storage_cluster
 from fray.cluster.current_job import current_job
-from fray.cluster.storage import StorageCluster
 from fray.pool.worker_pool import WorkerPool
 from fray.types import ResourceConfig
 from fray.zephyr.compat import Dataset, ListShard, ShardTask, TaskResult, compute_plan
@@ -37,9 +37,9 @@ class FrayBackend:
     """
 
     def __init__(
-        self, cluster: StorageCluster | None = None, max_parallelism: int = 100, memory_per_worker: int | str = "2GB"
+        self, cluster: Cluster | None = None, max_parallelism: int = 100, memory_per_worker: int | str = "2GB"
     ) -> None:
-        self._cluster = cluster or current_cluster()
+        self._cluster = storage_cluster(cluster)
         self._max_parallelism = max_parallelism
         self._resources = ResourceConfig(cpu=1, memory=memory_per_worker)
 

@@ -273,5 +273,8 @@ def port_variable(name: str) -> str:
 
 
 def is_gang(spec: JobSpec) -> bool:
-    """Whether its replicas are started together, by a placement; any other job is claimed by one agent."""
-    return spec.replicas > 1
+    """Whether a placement chooses its agents: for several replicas at once, or for one of several devices.
+
+    Any other job is claimed by an agent.
+    """
+    return spec.replicas > 1 or bool(spec.resources.device_alternatives)

@@ -15,8 +15,9 @@ from fray_layouts.bounds import (
 from fray_layouts.errors import InvalidInput
 from fray_layouts.key_encoding import ID_DIGEST_DIGITS
 from fray_layouts.path_patterns import check_patterns
-from fray_layouts.spec import EntrypointSpec, EnvironmentSpec, JobSpec, is_gang, port_variable
+from fray_layouts.spec import EntrypointSpec, EnvironmentSpec, JobSpec, port_variable
 from fray_layouts.struct_reading import REDACTED
+from fray_layouts.topology import get_tpu_topology
 
 MAX_PORTS = 16
 """Ports of one job: a host has 10,000 for all of its jobs."""
@@ -73,13 +74,37 @@ def check_name(field: str, value: object, longest: int = MAX_NAME) -> None:
         raise InvalidInput(field, value, REMEDIES[NAME_PATTERN])
 
 
+def check_whole_slices(spec: JobSpec) -> None:
+    """Refuse a TPU that is none, or not whole, in what was written without `ResourceConfig`, which counts by itself.
+
+    Raises:
+        InvalidInput: there is no such slice, or the replicas do not fill whole ones.
+    """
+    device, others = spec.resources.device, spec.resources.device_alternatives
+    if device is None or device.kind != "tpu" or not device.variant:
+        return
+    for variant in (device.variant, *others):
+        try:
+            hosts = get_tpu_topology(variant).vm_count
+        except InvalidInput as error:
+            field = "device_alternatives" if variant in others else "device.variant"
+            raise InvalidInput(f"resources.{field}", variant, error.remedy) from None
+        if spec.slices * hosts != spec.replicas and not spec.replicas == hosts == 1:
+            count = max(1, spec.slices)
+            whole = f"{count} slice{'s' * (count != 1)} of {variant}"
+            remedy = f"give slices: {count} and replicas: {count * hosts} for {whole}"
+            raise InvalidInput("replicas", spec.replicas, remedy)
+
+
 def _check_gang(spec: JobSpec) -> None:
     if spec.replicas > 1 and spec.actor:
         raise InvalidInput("replicas", spec.replicas, "an actor is one process; create a group of actors instead")
     others = spec.resources.device_alternatives
-    if others and not is_gang(spec):
-        raise InvalidInput("resources.device_alternatives", others, "only gangs have them; launch it for one device")
     device = spec.resources.device
+    if others and spec.actor:
+        raise InvalidInput("resources.device_alternatives", others, "an actor is for one device; leave them out")
+    if others and device is None:
+        raise InvalidInput("resources.device_alternatives", others, "name a device too, or leave them out")
     if spec.slices and (device is None or device.kind != "tpu"):
         raise InvalidInput(
             "slices", spec.slices, "only a TPU comes in slices; name a TPU as the device, or leave it out"

@@ -101,6 +101,16 @@ def _invalid_input(error: msgspec.ValidationError, raw: Mapping[str, Any], top: 
 _PATTERN = "Expected `str` matching regex "
 _LENGTH = re.compile(r"Expected `str` of length <= (\d+)")
 _BOUND = re.compile(r"Expected `\w+` (<|<=|>|>=) (\S+)")
+_KIND = re.compile(r"Expected `([\w| ]+)`, got `\w+`")
+_KINDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text, in quotes",
+    "bool": "true or false",
+    "array": "a list: [...]",
+    "object": "fields with their values",
+}
+"""What msgspec expects, as people write it."""
 _SIDES = {"<": "below", "<=": "of at most", ">": "above", ">=": "of at least"}
 
 
@@ -112,4 +122,8 @@ def _remedy(what: str) -> str:
         return f"give at most {found[1]} characters"
     if found := _BOUND.fullmatch(what):
         return f"give a number {_SIDES[found[1]]} {float(found[2]):.15g}"
+    if (found := _KIND.fullmatch(what)) and (
+        wanted := [_KINDS[kind] for kind in found[1].split(" | ") if kind in _KINDS]
+    ):
+        return f"give {' or '.join(wanted)}"
     return what[0].lower() + what[1:]

@@ -41,7 +41,7 @@ TYPED = [
     ),
     (
         "submit FILE '{name: a, entrypoint: {command: [ls]}, resources: {device: {kind: tpu, variant: v5-16}}}'",
-        "tpu_type: 'v5-16' is not accepted; there are v4-16, v5p-16, v5litepod-16, v6e-16 and others",
+        "resources.device.variant: 'v5-16' is not accepted; there are v4-16, v5p-16, v5litepod-16, v6e-16 and others",
     ),
     (
         "submit FILE '{name: a, entrypoint: {command: [ls]}, replicas: 2, same: rack}'",
@@ -96,9 +96,11 @@ WRITTEN: list[tuple[Callable[[StorageCluster], object], str]] = [
     ),
     (
         lambda c: c.launch(
-            JobRequest("train", train, ResourceConfig(device=GpuConfig("h100"), device_alternatives=["a100"]))
+            JobRequest(
+                "train", train, ResourceConfig(device=GpuConfig("h100"), device_alternatives=["a100"]), actor=True
+            )
         ),
-        "resources.device_alternatives: ['a100'] is not accepted; only gangs have them; launch it for one device",
+        "resources.device_alternatives: ['a100'] is not accepted; an actor is for one device; leave them out",
     ),
     (
         lambda c: c.launch(JobRequest("train", train, ResourceConfig(labels=["disk=ssd"]))),  # type: ignore[arg-type]

@@ -37,6 +37,8 @@ from tests.support.agents import (
 from tests.support.freezing import freeze
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.slow
+
 LAYOUTS = Path(__file__).parents[2] / "layouts"
 POOL = "node"
 """Whose agent is in Node; the other pools' agents are ours."""

@@ -11,9 +11,9 @@ import pytest
 import fray
 from tests.support.pages import NEEDS, PAGES, README, described, program, public_names, run, used
 
-LONG = {"actors", "pool"}
+QUICK = {"client", "queues"}
 WITH_EXAMPLES = [
-    pytest.param(page, id=page.stem, marks=[pytest.mark.slow] if page.stem in LONG else [])
+    pytest.param(page, id=page.stem, marks=[] if page.stem in QUICK else [pytest.mark.slow])
     for page in PAGES
     if page != README and program(page)
 ]

@@ -8,9 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 MAIN = Path(__file__).parents[2] / "examples" / "wordcount" / "main.py"
 
 
+@pytest.mark.slow
 def test_two_of_four_workers_are_killed_and_the_result_is_the_sequential_one(tmp_path: Path) -> None:
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     ran = subprocess.run([sys.executable, str(MAIN)], env=environment, capture_output=True, text=True, timeout=200)

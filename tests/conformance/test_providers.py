@@ -8,17 +8,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from fray_agents.provisioning.opening import open_provider
 from fray_agents.provisioning.provider import MachineRequest, Provider
-from fray_coordinator.clock import SystemClock, system_random
-from fray_coordinator.core import Core, core_on
 from fray_coordinator.protocol.scaling.listed import ListedState
-from fray_coordinator.store.opening import open_backend
-from fray_coordinator.store.store import Store
-from fray_layouts.records import ClusterSettings
-from tests.support.provider_worlds import CLUSTER, POOL, WORLDS, ProviderWorld
+from tests.support.provider_worlds import CLUSTER, POOL, WORLDS, ProviderWorld, core_of
 from tests.support.waiting import eventually
 
 FIRST, SECOND, THIRD = "m0aaaaaaaaaaaaa1", "m0aaaaaaaaaaaaa2", "m0aaaaaaaaaaaaa3"
@@ -28,13 +22,6 @@ FIRST, SECOND, THIRD = "m0aaaaaaaaaaaaa1", "m0aaaaaaaaaaaaa2", "m0aaaaaaaaaaaaa3
 def world(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ProviderWorld]:
     with WORLDS[request.param](tmp_path, monkeypatch) as made:
         yield made
-
-
-async def core_of(cluster: str) -> Core:
-    clock, rng = SystemClock(), system_random()
-    store = Store(open_backend(f"memory://{cluster}-{rng.token()}", clock), clock, rng)
-    core = await core_on(store, ClusterSettings(), clock, rng)
-    return Core(core.store, core.records, core.clock, core.rng, replace(core.settings, cluster_id=cluster))
 
 
 @asynccontextmanager
@@ -58,6 +45,9 @@ async def states(provider: Provider) -> dict[str, ListedState]:
 
 async def become(provider: Provider, wanted: dict[str, ListedState]) -> None:
     async def are_so() -> bool:
+        for stranger in await provider.list():
+            if stranger.name not in (FIRST, SECOND, THIRD):  # no record knows it, so a look deletes it
+                await provider.delete(stranger.name, stranger.zone)
         return await states(provider) == wanted
 
     await eventually(are_so, 60.0)
@@ -123,3 +113,9 @@ async def test_a_machine_that_was_taken_away_is_lost_until_it_is_removed(world: 
         await become(provider, {FIRST: ListedState.LOST})
         await provider.delete(FIRST, world.zone)
         await become(provider, {})
+
+
+async def test_a_check_makes_nothing_and_finds_nothing_wrong(world: ProviderWorld) -> None:
+    async with opened(world) as provider:
+        assert await provider.check() == []
+        assert await states(provider) == {}

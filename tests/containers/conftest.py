@@ -17,7 +17,7 @@ from fray_agents.host.container_engine import ContainerEngine, find_engine
 LIBRARIES = ("libpthread.so.0", "libdl.so.2", "librt.so.1", "libutil.so.1", "libgcc_s.so.1")
 """Beside libc: every image has them, and compiled packages ask for them when they are loaded."""
 
-PROGRAMS = ("sh", "sleep", "cat", "env", "id", "setsid", "touch")
+PROGRAMS = ("sh", "sleep", "cat", "env", "id", "setsid", "touch", "rm")
 
 
 @pytest.fixture(scope="session")

@@ -1,136 +1,46 @@
-"""Actors as their callers see them: the same on the threads of a private cluster and through storage."""
+"""Actors as their callers see them, on the threads of a private cluster and through storage."""
 
 from __future__ import annotations
 
 import os
-import pickle
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
 import cloudpickle
 import pytest
 
 from fray.actor import ActorConfig, ActorUnavailableError
-from fray.client import StorageClient
-from fray.cluster import LocalCluster, StorageCluster
+from fray.client import Client, StorageClient
+from fray.cluster import LocalCluster
 from fray.types import Entrypoint, JobRequest, JobStatus
-from fray_agents.rpc.errors import RemoteTraceback
-from fray_layouts.errors import InvalidInput
+from tests.behaviour.actors import *  # noqa: F403
+from tests.behaviour.actors import create, create_group
 from tests.support import actors
 from tests.support.waiting import wait_until
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
-threads_first = pytest.mark.parametrize(
-    "cluster", ["threads", pytest.param("storage", marks=pytest.mark.slow)], indirect=True
-)
-"""Behaviour that hardly depends on where actors run."""
 
-
-@pytest.fixture(scope="module", params=["threads", "storage"])
-def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StorageCluster]:
+@pytest.fixture(scope="module", params=["threads", pytest.param("storage", marks=pytest.mark.slow)])
+def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     with actors.cluster_of_kind(request.param, tmp_path_factory.mktemp("cluster")) as opened:
-        yield opened
+        yield StorageClient(opened)
 
 
-def create(cluster: StorageCluster, cls: type, *args: Any, name: str = "actor", **config: Any) -> Any:
-    return actors.create_group(cluster, cls, *args, name=name, **config).handles[0]
+def in_threads(client: Client) -> bool:
+    return isinstance(client.cluster, LocalCluster) and not client.cluster.use_processes
 
 
-def test_calls_keep_the_actors_state(cluster: StorageCluster) -> None:
-    counter = create(cluster, actors.Counter, 5)
-    future = counter.add.remote(1)
-    assert [counter.add(2), future.result(), counter.add.submit(number=3).result()] == [8, 6, 11]
+def test_the_current_cluster_of_an_actor_is_its_own(client: Client) -> None:
+    here = (client.cluster.root, client.cluster.namespace)
+    alone = create(client, actors.Self)
+    assert alone.cluster() == here
+    if not in_threads(client):
+        assert tuple(alone.cluster_in_a_process()) == here
 
 
-@threads_first
-def test_calls_made_before_the_actor_is_up_keep_their_order(cluster: StorageCluster) -> None:
-    diary = create(cluster, actors.Diary)
-    notes = [diary.note.remote(number) for number in range(200)]
-    assert diary.read() == list(range(200))
-    assert all(note.done() for note in notes)
-
-
-@threads_first
-def test_calls_with_concurrency_one_run_in_the_order_in_which_they_were_made(cluster: StorageCluster) -> None:
-    diary = create(cluster, actors.Diary)
-    diary.read()
-    for number in range(50):
-        diary.note.remote(number, wait=0.002 * (number % 3))
-    assert diary.read() == list(range(50))
-
-
-@threads_first
-def test_concurrency_is_real(cluster: StorageCluster) -> None:
-    meeting = create(cluster, actors.Meeting, 5, max_concurrency=5)
-    assert sorted(future.result(200) for future in [meeting.arrive.remote() for _ in range(5)]) == [0, 1, 2, 3, 4]
-
-
-@threads_first
-def test_asking_in_vain_cancels_nothing_and_sends_nothing_again(cluster: StorageCluster) -> None:
-    meeting = create(cluster, actors.Meeting, 2, max_concurrency=3)
-    future = meeting.arrive.remote()
-    for _ in range(3):
-        with pytest.raises(TimeoutError):
-            future.result(timeout=0.01)
-    assert not future.done()
-    assert sorted([meeting.arrive(), future.result()]) == [0, 1], "it would have met itself"
-    assert future.exception() is None
-
-
-def test_exceptions_keep_their_type_and_carry_the_remote_traceback(cluster: StorageCluster) -> None:
-    counter = create(cluster, actors.Counter)
-    with pytest.raises(LookupError, match="nothing there") as caught:
-        counter.fail("nothing there")
-    assert isinstance(caught.value.__cause__, RemoteTraceback)
-    assert "in fail" in str(caught.value.__cause__)
-    assert isinstance(counter.fail.remote("x").exception(), type(None) | LookupError)
-    with pytest.raises(AttributeError, match="no attribute 'missing'"):
-        counter.missing()
-
-
-@threads_first
-def test_arguments_and_results_are_copies(cluster: StorageCluster) -> None:
-    counter = create(cluster, actors.Counter)
-    given = [1]
-    assert counter.extend(given) == [1, 0]
-    assert given == [1]
-
-
-def test_coroutines_run_at_once_and_generators_are_streamed(cluster: StorageCluster) -> None:
-    actor = create(cluster, actors.Async, max_concurrency=3)
-    waiting = actor.wait.remote()
-    actor.open()
-    assert waiting.result(200) == "open"
-    assert list(actor.numbers.stream(4)) == [0, 1, 2, 3]
-    assert list(actor.later.stream(3)) == [0, 1, 2]
-
-
-@threads_first
-def test_every_creation_is_an_actor_of_its_own(cluster: StorageCluster) -> None:
-    first, second = create(cluster, actors.Counter, 1), create(cluster, actors.Counter, 100)
-    assert (first.add(), second.add(), first.add()) == (2, 101, 3)
-    assert first != second
-
-
-def test_an_actor_knows_itself_in_init_in_calls_and_in_threads(cluster: StorageCluster) -> None:
-    group = actors.create_group(cluster, actors.Self, name="selves", count=2)
-    for index, handle in enumerate(group.handles):
-        assert handle.here() == (index, "selves", True)
-        wait_until(handle.was_called)
-        assert handle.handle() == handle
-    here = (cluster.root, cluster.namespace)
-    assert group.handles[0].cluster() == here
-    if not cluster_is_threads(cluster):
-        assert tuple(group.handles[1].cluster_in_a_process()) == here
-    group.shutdown()
-
-
-@threads_first
-def test_an_actor_fails_with_the_error_it_names(cluster: StorageCluster) -> None:
-    group = actors.create_group(cluster, actors.Self, name="failing")
+def test_an_actor_fails_with_the_error_it_names(client: Client) -> None:
+    group = create_group(client, actors.Self, name="failing")
     (handle,) = group.wait_ready()
     handle.fail()
     wait_until(group.is_done)
@@ -140,153 +50,29 @@ def test_an_actor_fails_with_the_error_it_names(cluster: StorageCluster) -> None
     assert group.statuses() == [JobStatus.FAILED]
 
 
-def test_an_init_that_raises_reaches_those_who_wait(cluster: StorageCluster) -> None:
-    group = actors.create_group(cluster, actors.Broken, name="broken", count=2)
-    with pytest.raises(ActorUnavailableError, match="no such model") as caught:
+def test_the_error_of_an_init_is_the_cause_and_its_job_is_named(client: Client) -> None:
+    group = create_group(client, actors.Broken, name="without-model")
+    with pytest.raises(ActorUnavailableError) as caught:
         group.handles[0].anything()
     assert isinstance(caught.value.__cause__, LookupError)
-    assert isinstance(caught.value, RuntimeError)
-    with pytest.raises(ActorUnavailableError, match=r"only . of the 2 actors"):
+    with pytest.raises(ActorUnavailableError, match=group._job_id):
         group.wait_ready()
-    assert group.jobs[0].job_id in str(caught.value)
-
-
-def test_a_group_tells_who_is_ready(cluster: StorageCluster) -> None:
-    group = actors.create_group(cluster, actors.Counter, name="counters", count=3)
-    ready = group.wait_ready(count=3, timeout=200)
-    assert ready == group.handles
-    assert (group.ready_count, group.discover_new(), group.is_done()) == (3, [], False)
-    assert group.statuses() == [JobStatus.RUNNING] * 3
-    assert [handle.add() for handle in ready] == [1, 1, 1]
     assert group._job_id == group.jobs[0].job_id
-    group.shutdown()
-    wait_until(group.is_done)
-    with pytest.raises(ActorUnavailableError):
-        ready[0].add()
 
 
-@threads_first
-def test_as_many_handles_are_given_as_were_asked_for(cluster: StorageCluster) -> None:
-    group = actors.create_group(cluster, actors.Counter, name="several", count=3)
-    group.wait_ready(timeout=200)
-    assert group.wait_ready(count=2) == group.handles[:2]
-    assert (group.wait_ready(count=0), group.wait_ready(count=3)) == ([], group.handles)
-    with pytest.raises(InvalidInput, match="count"):
-        group.wait_ready(count=-1)
-    group.shutdown()
+def test_an_actor_in_this_process_is_reached_like_any_other(client: Client) -> None:
+    config = ActorConfig(max_concurrency=2)
+    with client.host_actor(actors.Counter, 7, name="hosted", actor_config=config) as hosted:
+        assert (hosted.handle.pid(), hosted.handle.add()) == (os.getpid(), 8)
+        call = Entrypoint.from_callable(lambda handle: handle.add(2), (hosted.handle,))
+        job = client.submit(JobRequest("asker", call, resources=actors.SMALL))
+        assert client.cluster.result(job.job_id, timeout=200) == 10
 
 
-def test_calls_fail_at_once_when_their_group_was_shut_down(cluster: StorageCluster) -> None:
-    group = actors.create_group(cluster, actors.Counter, name="shut")
-    handle = group.handles[0]
-    assert handle.add() == 1
-    group.shutdown()
-    calls: list[Callable[[], object]] = [handle.add, handle.add.remote().result, lambda: next(handle.add.stream())]
-    for call in calls:
-        with pytest.raises(ActorUnavailableError, match="was shut down with its group"):
-            call()
-
-
-class Late:
-    """Comes up once the file is there."""
-
-    def __init__(self, file: Path) -> None:
-        wait_until(file.exists)
-
-
-@threads_first
-def test_waiting_for_more_than_come_in_time_is_a_timeout(cluster: StorageCluster, tmp_path: Path) -> None:
-    group = actors.create_group(cluster, Late, tmp_path / "come", name="many")
-    with pytest.raises(InvalidInput, match="the group has 1 actors"):
-        group.wait_ready(count=2)
-    with pytest.raises(TimeoutError, match="0 of 1 actors"):
-        group.wait_ready(timeout=0.05)
-    assert (group.discover_new(), group.ready_count) == ([], 0)
-    (tmp_path / "come").touch()
-    assert len(group.wait_ready(timeout=200)) == 1
-    group.shutdown()
-
-
-def ask(handle: Any, group: Any) -> tuple[int, int, int]:
-    return handle.add(), len(group.wait_ready()), group.handles[1].add(10)
-
-
-def test_handles_and_groups_work_in_other_jobs(cluster: StorageCluster) -> None:
-    group = actors.create_group(cluster, actors.Counter, name="shared", count=2)
-    request = JobRequest("asker", Entrypoint.from_callable(ask, (group.handles[0], group)), resources=actors.SMALL)
-    assert cluster.result(cluster.launch(request), timeout=200) == (1, 2, 10)
-    assert group.handles[0].add() == 2
-    assert pickle.loads(pickle.dumps(group)).handles == group.handles
-    group.shutdown()
-
-
-class Nesting:
-    """Creates actors of its own, and passes a group to one of them."""
-
-    def __init__(self) -> None:
-        self.group = actors.create_group(actors.current_cluster(), actors.Counter, name="inner", count=2)
-
-    def sum(self) -> int:
-        return sum(handle.add() for handle in self.group.wait_ready())
-
-    def pids(self) -> list[int]:
-        return [os.getpid(), *(handle.pid() for handle in self.group.handles)]
-
-    def group_itself(self) -> Any:
-        return self.group
-
-
-def test_actors_create_actors_that_end_with_them(cluster: StorageCluster) -> None:
-    outer = actors.create_group(cluster, Nesting, name="outer")
-    (handle,) = outer.wait_ready()
-    assert handle.sum() == 2
-    inner = handle.group_itself()
-    assert inner.handles[0].add() == 2
-    distinct = 1 if cluster_is_threads(cluster) else 3
-    assert len(set(handle.pids())) == distinct
-    outer.shutdown()
-    wait_until(inner.is_done)
-
-
-def cluster_is_threads(cluster: StorageCluster) -> bool:
-    return isinstance(cluster, LocalCluster) and not cluster.use_processes
-
-
-def test_replies_are_sent_before_an_actor_ends(cluster: StorageCluster) -> None:
-    group = actors.create_group(cluster, actors.Self, name="leaving", max_concurrency=2)
-    (handle,) = group.wait_ready()
-    waiting = handle.until_shutdown.remote()
-    handle.here()
-    group.shutdown()
-    assert waiting.result(200) == "flushed"
-    wait_until(group.is_done)
-    assert group.statuses() == [JobStatus.STOPPED]
-
-
-def test_an_actor_in_this_process_is_reached_like_any_other(cluster: StorageCluster) -> None:
-    hosted = StorageClient(cluster).host_actor(
-        actors.Counter, 7, name="hosted", actor_config=ActorConfig(max_concurrency=2)
-    )
-    assert (hosted.handle.pid(), hosted.handle.add()) == (os.getpid(), 8)
-    request = JobRequest(
-        "asker", Entrypoint.from_callable(lambda handle: handle.add(2), (hosted.handle,)), resources=actors.SMALL
-    )
-    assert cluster.result(cluster.launch(request), timeout=200) == 10
-    hosted.shutdown()
-
-
-def test_wrong_requests_are_refused_before_anything_is_created(cluster: StorageCluster) -> None:
-    before = len(cluster.list_jobs())
-    with pytest.raises(InvalidInput, match="count"):
-        actors.create_group(cluster, actors.Counter, name="x", count=0)
-    with pytest.raises(InvalidInput, match="max_concurrency"):
-        create(cluster, actors.Counter, max_concurrency=0)
-    with pytest.raises(InvalidInput, match="name"):
-        create(cluster, actors.Counter, name="a/b")
-    if not cluster_is_threads(cluster):
+def test_what_cannot_be_pickled_is_refused_before_anything_is_created(client: Client) -> None:
+    if not in_threads(client):
         with pytest.raises(ValueError, match="cannot be pickled"):
-            create(cluster, actors.Counter, os.scandir())
-    assert len(cluster.list_jobs()) == before
+            create(client, actors.Counter, os.scandir())
 
 
 def test_a_private_cluster_runs_actors_in_processes_of_their_own() -> None:

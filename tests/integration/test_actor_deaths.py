@@ -22,6 +22,8 @@ from tests.support import actors
 from tests.support.agents import AgentProcess
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 

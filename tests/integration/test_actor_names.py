@@ -11,8 +11,9 @@ import pytest
 from msgspec.structs import replace
 
 from fray.actor.named import actor_status, create_named_actor, delete_actor, find_named_actor
+from fray.actor.storage_handle import StorageActorHandle
 from fray.client import StorageClient
-from fray.cluster import StorageCluster
+from fray.cluster import Cluster, StorageCluster
 from fray.errors import ActorNotFoundError, ActorUnavailableError, InvalidInput, NameTaken
 from fray.job_spec import to_spec
 from fray.types import ActorConfig, Entrypoint, JobId, JobRequest, JobStatus
@@ -27,7 +28,7 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 CLUSTER = "threads"
 
 
-def create(cluster: StorageCluster, name: str, count: int = 0, **more: Any) -> Any:
+def create(cluster: Cluster, name: str, count: int = 0, **more: Any) -> Any:
     return create_named_actor(cluster, actors.Counter, (count,), name=name, **more)
 
 
@@ -170,4 +171,5 @@ def test_what_a_block_has_made_ends_with_it(cluster: StorageCluster) -> None:
             hosted.handle.add()
         owned = client.create_actor(actors.Counter, name="owned")
         assert owned.add() == 1
+    assert isinstance(owned, StorageActorHandle)
     assert cluster.wait(JobId(owned._address.job), timeout=200).status is JobStatus.STOPPED

@@ -25,6 +25,8 @@ from tests.support.agents import (
 from tests.support.freezing import freeze
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.slow
+
 # Notes its process, waits for the file "go", notes that it ended.
 WORKER = """
 import os, pathlib, sys, time
@@ -160,7 +162,6 @@ while True:
             assert (await job(core, job_id)).status == "pending"
 
 
-@pytest.mark.slow
 async def test_a_job_that_kills_its_hosts_is_given_up_after_three(tmp_path: Path) -> None:
     code = """
 import os, pathlib, signal

@@ -17,6 +17,8 @@ from tests.support.agents import agent_record, agents, ended, job, launch, quick
 from tests.support.archives import file, packed
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

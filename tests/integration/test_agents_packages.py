@@ -59,6 +59,7 @@ async def test_a_job_runs_with_its_projects_packages_and_an_edit_builds_nothing(
             assert len(built(host)) == 1
 
 
+@pytest.mark.slow
 async def test_a_callable_runs_with_packages_on_top_of_the_agents_own(host: Path) -> None:
     def call() -> list[str]:
         import sys
@@ -98,6 +99,7 @@ async def test_a_package_that_does_not_exist_fails_the_job_at_once_in_uvs_words(
             assert built(host) == []
 
 
+@pytest.mark.slow
 async def test_a_version_that_no_host_has_fails_the_job_and_names_both(host: Path) -> None:
     async with quick_core(host / "root") as core:
         with agents(core.root, host / "work"):
@@ -109,6 +111,7 @@ async def test_a_version_that_no_host_has_fails_the_job_and_names_both(host: Pat
             assert "3.99 (which pickled the callable) wanted, 3." in record.exit.message
 
 
+@pytest.mark.slow
 async def test_an_index_that_is_away_is_the_hosts_trouble_and_the_job_is_tried_again(
     host: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +133,7 @@ async def test_an_index_that_is_away_is_the_hosts_trouble_and_the_job_is_tried_a
             assert record.avoid_hosts
 
 
+@pytest.mark.slow
 async def test_an_environment_that_was_warmed_is_the_one_that_jobs_find(host: Path) -> None:
     project = host / "project"
     project.mkdir()
@@ -154,6 +158,7 @@ async def test_an_environment_that_was_warmed_is_the_one_that_jobs_find(host: Pa
     assert await asyncio.to_thread(fray, "list") == []
 
 
+@pytest.mark.slow
 async def test_what_is_warmed_for_a_pool_is_built_by_an_agent_that_no_job_asks_for_it(host: Path) -> None:
     project = host / "project"
     project.mkdir()

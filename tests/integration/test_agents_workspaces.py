@@ -19,6 +19,8 @@ from tests.support.agents import agents, ended, launch, quick_core
 from tests.support.archives import file, link, packed
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.slow
+
 PROJECT = packed(
     file("data/words.txt", b"first\n"),
     link("data/latest.txt", "words.txt"),

@@ -27,7 +27,7 @@ def left(place: Path) -> list[Path]:
     ]
 
 
-@pytest.mark.parametrize("environ", [{}, {"FRAY_CLUSTER_SPEC": "local"}])
+@pytest.mark.parametrize("environ", [{}, pytest.param({"FRAY_CLUSTER_SPEC": "local"}, marks=pytest.mark.slow)])
 def test_it_ends_like_the_command_and_leaves_nothing(tmp_path: Path, environ: dict[str, Any]) -> None:
     script = "echo $PWD; echo err >&2; test -d ${FRAY_CLUSTER_SPEC#file://}; echo $?; exit 7"
     ran = fray_run(tmp_path, "--gpus", "8", "--cpu", "5000", "--", "sh", "-c", script, **environ)
@@ -37,7 +37,14 @@ def test_it_ends_like_the_command_and_leaves_nothing(tmp_path: Path, environ: di
     assert left(tmp_path) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGINT,
+        pytest.param(signal.SIGTERM, marks=pytest.mark.slow),
+        pytest.param(signal.SIGHUP, marks=pytest.mark.slow),
+    ],
+)
 def test_a_signal_lets_the_command_come_to_its_end(tmp_path: Path, number: int) -> None:
     ran = fray_run(tmp_path, "--", "sh", "-c", 'trap "echo bye; exit 0" TERM; echo $$; sleep 1000 & wait')
     assert ran.stdout is not None

@@ -16,6 +16,8 @@ from tests.support.agents import agents, on_cluster
 from tests.support.freezing import freeze
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = """
 import sys
 from fray.client import StorageClient

@@ -15,6 +15,8 @@ from fray_layouts.records import JobRecord
 from tests.support.agents import AgentProcess, agents, ended, is_alive, job, launch, lines, quick_core
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.slow
+
 MEETING = """
 import json, os, signal, socket, sys, time
 me, all_of_us, attempt = int(os.environ["FRAY_REPLICA"]), int(os.environ["FRAY_REPLICAS"]), os.environ["FRAY_ATTEMPT"]

@@ -20,6 +20,8 @@ from tests.support.fake_cloud_run import FakeCloudRun
 from tests.support.fake_tpu import FakeTpu
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.slow
+
 
 async def agents_of(core: Core, count: int) -> list[AgentRecord]:
     """The records of agents, once there are so many."""

@@ -15,7 +15,8 @@ import pytest
 
 from fray import wait_line
 from fray.client import wait_all
-from fray.cluster import ClusterResolver, StorageCluster, current_cluster
+from fray.cluster import ClusterResolver, StorageCluster
+from fray.cluster.current import storage_cluster
 from fray.current_client import current_client, set_current_client
 from fray.local_backend import LocalClient
 from fray.types import ActorConfig, CheckpointConfig, Entrypoint, JobRequest, JobStatus, ResourceConfig
@@ -144,7 +145,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[StorageCluster]:
     """The current cluster of a program that has begun just now."""
     monkeypatch.setattr("fray.cluster.current._clusters", {})
     monkeypatch.setattr("fray.current_client._default", None)
-    with current_cluster() as made:
+    with storage_cluster() as made:
         yield made
 
 

@@ -116,6 +116,7 @@ def test_an_exception_that_cannot_be_loaded_here_still_tells_its_traceback(clust
     assert caught.value.__cause__ is None
 
 
+@pytest.mark.slow
 def test_waiting_for_many_keeps_their_order_and_counts_each_id(cluster: LocalCluster) -> None:
     ids = cluster.launch_many([call(lambda n=n: n, name=f"n{n}") for n in range(6)])
     infos = cluster.wait([*reversed(ids), ids[0]])
@@ -221,6 +222,7 @@ def test_environment_variables_reach_the_job(cluster: LocalCluster) -> None:
     assert cluster.result(job) == "ab"
 
 
+@pytest.mark.slow
 async def test_it_works_in_a_notebook_and_from_many_threads(cluster: LocalCluster) -> None:
     assert cluster.result(cluster.launch(call(lambda: "cell"))) == "cell"
     with ThreadPoolExecutor(4) as pool:
@@ -297,6 +299,7 @@ ELSEWHERE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("resources", ELSEWHERE, ids=["tpu", "gpu"])
 def test_what_other_machines_have_is_not_looked_at_here(cluster: LocalCluster, resources: ResourceConfig) -> None:
     environment = EnvironmentConfig.create(env_vars={"PLAIN": "a"}, extras=["tpu"], pip_packages=["x"], workspace=".")

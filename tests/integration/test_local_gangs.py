@@ -16,7 +16,7 @@ from fray.types import Entrypoint, JobGroupConfig, ReservationConfig
 from tests.support.waiting import wait_until
 
 
-@pytest.fixture(params=["processes", "threads"])
+@pytest.fixture(params=[pytest.param("processes", marks=pytest.mark.slow), "threads"])
 def cluster(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
     with LocalCluster(1, use_processes=request.param == "processes") as cluster:
         yield cluster

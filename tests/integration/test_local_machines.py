@@ -152,3 +152,10 @@ async def test_another_hosts_machines_are_neither_listed_nor_made_here(folder: P
         with pytest.raises(ProviderError, match="processes of elsewhere, not of this host; scale it there") as caught:
             await call
         assert caught.value.kind == "denied"
+
+
+async def test_a_job_makes_none_because_they_would_end_with_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FRAY_JOB_ID", "job-1")
+    with pytest.raises(ProviderError, match="would end with this job") as raised:
+        await LocalProvider("cluster", "p", SPEC).list()
+    assert raised.value.kind == "denied"

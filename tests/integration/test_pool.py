@@ -318,6 +318,7 @@ def test_more_workers_than_the_pool_wants_never_come(
             pool.wait_for_workers(5, timeout=0.1)
 
 
+@pytest.mark.slow
 def test_a_pool_that_is_resized_gets_more_workers_and_ends_those_that_are_spare(
     cluster: StorageCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

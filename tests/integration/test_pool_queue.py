@@ -78,6 +78,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.slow
 def test_another_driver_goes_on_where_one_has_died(cluster: StorageCluster, tmp_path: Path) -> None:
     first = subprocess.Popen([sys.executable, "-c", _DRIVER, cluster.root, str(tmp_path)], stdout=subprocess.PIPE)
     assert first.stdout is not None

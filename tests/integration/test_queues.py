@@ -263,6 +263,7 @@ def _consume_one(queue: FileQueue[int]) -> None:
 # --- consumers that come and go
 
 
+@pytest.mark.slow
 def test_fifty_consumers_complete_each_item_once_and_seldom_beat_each_other(tmp_path: Path) -> None:
     items = 2000
     consumers = [queues.start(str(tmp_path), 0.5, threads) for threads in (13, 13, 12, 12)]

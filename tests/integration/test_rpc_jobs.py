@@ -170,6 +170,7 @@ def test_a_job_that_is_stopped_answers_what_runs_and_withdraws_its_records(
     assert pool.size == 0
 
 
+@pytest.mark.slow
 def test_calls_follow_a_server_that_died_to_its_next_attempt(machine: LocalCluster) -> None:
     hosting = machine.launch(job(serve_counter, 0, max_retries_failure=1))
     pool = ClusterResolver(machine).wait_for_actor("hosted")
@@ -185,6 +186,7 @@ def test_calls_follow_a_server_that_died_to_its_next_attempt(machine: LocalClust
     machine.wait(hosting)
 
 
+@pytest.mark.slow
 def test_a_server_whose_host_is_taken_away_moves(tmp_path: Path) -> None:
     root = (tmp_path / "root").as_uri()
     with agents(root, tmp_path / "work", count=2) as both, StorageCluster(root) as cluster:

@@ -101,6 +101,7 @@ def test_a_command_runs_where_it_was_submitted_in_a_copy_of_the_project(project:
     assert (done.stdout, len(done.stderr.splitlines())) == ("", 1)
 
 
+@pytest.mark.slow
 def test_a_file_names_its_workspace_relative_to_itself(project: Path, root: str) -> None:
     jobs = [
         {"name": "said", "entrypoint": {"command": ["python", "report.py"]}, "environment": {"workspace": "."}},
@@ -121,6 +122,7 @@ def test_a_file_names_its_workspace_relative_to_itself(project: Path, root: str)
     cluster.close()
 
 
+@pytest.mark.slow
 def test_a_callable_and_its_children_bring_the_project_of_their_module(project: Path, root: str) -> None:
     counted, *failure = run(project, "driver.py", root).stdout.splitlines()
     assert counted == "[2, 2]"

@@ -16,6 +16,7 @@ def explored(rules: Rules, attempts: int = 2, late: int = 1, limit: int = 200_00
     return explore(world.start, world.steps, world.good, world.broken, limit, until)
 
 
+@pytest.mark.slow
 def test_no_acknowledged_call_is_lost_and_the_newest_goes_on() -> None:
     found = explored(Rules())
     assert found.holes == {}

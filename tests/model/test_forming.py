@@ -37,7 +37,16 @@ def explored(rules: Rules, scope: Scope, until: str = "") -> Found:
     return explore(world.start, world.steps, world.good, world.broken, until=until)
 
 
-@pytest.mark.parametrize("scope", (ONE_GANG | TWO_GANGS).values(), ids=ONE_GANG | TWO_GANGS)
+LONG = {"death, heartbeats late", "one that leaves", "freeze and a stale pass", "leaving and a stale pass", "death"}
+
+
+@pytest.mark.parametrize(
+    "scope",
+    [
+        pytest.param(scope, id=name, marks=[pytest.mark.slow] if name in LONG else [])
+        for name, scope in (ONE_GANG | TWO_GANGS).items()
+    ],
+)
 def test_whatever_happens_gangs_form_and_are_whole(scope: Scope) -> None:
     assert explored(Rules(), scope).holes == {}
 
@@ -67,5 +76,6 @@ def test_without_one_order_two_gangs_wait_for_each_other() -> None:
     assert found.stuck
 
 
+@pytest.mark.slow
 def test_without_the_repair_a_gang_that_started_on_a_dead_agent_stays_there() -> None:
     assert explored(Rules(repair=False), ONE_GANG["death, heartbeats late"]).stuck

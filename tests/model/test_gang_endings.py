@@ -12,7 +12,16 @@ STUCK = "stuck"
 
 @pytest.mark.parametrize(
     "faults",
-    [(), ("crash",), ("freeze",), ("leave",), ("fail",), ("stop",), ("stop", "fail"), ("crash", "leave")],
+    [
+        (),
+        ("crash",),
+        pytest.param(("freeze",), marks=pytest.mark.slow),
+        ("leave",),
+        ("fail",),
+        ("stop",),
+        ("stop", "fail"),
+        ("crash", "leave"),
+    ],
     ids=lambda faults: " and ".join(faults) or "none",
 )
 def test_a_gang_ends_as_it_should(faults: tuple[str, ...]) -> None:
@@ -53,8 +62,8 @@ def test_so_it_does_after_two_faults(faults: tuple[str, ...]) -> None:
         ("last_commits", (), STUCK),
         ("stop_waits", ("stop",), STOPPED_EARLY),
         ("heeds_stop", ("stop",), AFTER_STOP),
-        ("fence", ("freeze", "fail"), MISCOUNTED),
-        ("record_first", ("stop", "fail"), STUCK),
+        pytest.param("fence", ("freeze", "fail"), MISCOUNTED, marks=pytest.mark.slow),
+        pytest.param("record_first", ("stop", "fail"), STUCK, marks=pytest.mark.slow),
         ("peers", ("crash",), MISCOUNTED),
     ],
 )

@@ -21,9 +21,9 @@ CALM: dict[str, Any] = {"faults": 0, "singles": 0}
 @pytest.mark.parametrize(
     "scope",
     [
-        Scope(kinds=("crash",)),
+        pytest.param(Scope(kinds=("crash",)), marks=pytest.mark.slow),
         Scope(kinds=("freeze",), singles=0),
-        Scope(kinds=("leave", "stop")),
+        pytest.param(Scope(kinds=("leave", "stop")), marks=pytest.mark.slow),
         Scope(kinds=("release",)),
         Scope(group=False, low=1, kinds=("rival", "release"), singles=0),
         Scope(group=False, low=1, kinds=("crash", "rival"), singles=0),

@@ -30,12 +30,14 @@ def test_only_who_is_silent_is_declared_dead_and_everybody_who_is_gone(once: boo
     assert found.states > 20_000, "the model lost its interleavings"
 
 
+@pytest.mark.slow
 def test_every_death_is_declared_though_the_observers_die_one_after_another() -> None:
     found = explored(Rules(), "crash", "outage", **ONE_AFTER_ANOTHER)
     assert found.holes == {}
     assert found.states > 20_000, "the model lost its interleavings"
 
 
+@pytest.mark.slow
 def test_who_falls_silent_with_others_has_twice_the_time_and_is_then_declared_dead() -> None:
     found = explored(Rules(), "crash", "outage", once=True, twin=True)
     assert found.holes == {}

@@ -23,10 +23,18 @@ Break = Callable[[], list[Swap]]
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One way to break the code. `setting`: what is swapped in the simulation for its sake, the code being sound."""
+    """One way to break the code.
+
+    Attributes:
+        setting: what is swapped in the simulation for its sake, the code being sound.
+        rule: number of the rule that it breaks; 0 where rules have none.
+        test: of what hardly any seed comes to, the test that is red while it is applied, as pytest names it.
+    """
 
     breaks: Break
     setting: Sequence[Swap] = ()
+    rule: int = 0
+    test: str = ""
 
 
 class Variants(dict[str, Variant]):
@@ -46,6 +54,15 @@ class Variants(dict[str, Variant]):
 
         return register
 
+    def rule(self, number: int, test: str = "") -> Callable[[Break], Break]:
+        """Register one that breaks the rule with this number."""
+
+        def register(make: Break) -> Break:
+            self[make.__name__] = Variant(make, rule=number, test=test)
+            return make
+
+        return register
+
     @contextmanager
     def applied(self, name: str, sound: bool = False) -> Iterator[None]:
         """While this lasts the code is broken in that way, or `sound` in its setting; "" leaves it as it is."""
@@ -57,8 +74,8 @@ class Variants(dict[str, Variant]):
 
 
 def everywhere(old: Any, new: Any) -> list[Swap]:
-    """Replace a function wherever a module of Fray refers to it."""
-    modules = [module for name, module in sorted(sys.modules.items()) if name.startswith("fray_")]
+    """Replace a function wherever a module of Fray refers to it, or a test."""
+    modules = [module for name, module in sorted(sys.modules.items()) if name.startswith(("fray_", "test_"))]
     return [(m, attribute, new) for m in modules for attribute, value in vars(m).copy().items() if value is old]
 
 

@@ -105,15 +105,16 @@ def only_who_knows_the_rules_is_chosen(w: GangWatch, c: Change) -> None:
 
 
 def nobody_has_more_than_its_host(w: GangWatch, c: Change) -> None:
-    """All gangs that run, by their records."""
+    """All gangs that run, by their records; a replica that has left its end uses nothing while the others go on."""
     if c.after is None or c.after.status != Status.RUNNING or (c.before and c.before.status == Status.RUNNING):
         return
     for member in _placements(c)[1].members:
         taken: Counter[str] = Counter()
         for job in w.watching.jobs.values():
             if job.status == Status.RUNNING and job.placement is not None:
+                ended = w.exits.get((job.id, job.attempt), {})
                 mine = [n for m in job.placement.members if m.agent == member.agent for n in m.bundles]
-                take(taken, job, len(mine))
+                take(taken, job, len(set(mine).difference(ended)))
         w.check_room(member.agent, taken, c.name)
 
 
@@ -249,6 +250,23 @@ def no_agent_runs_more_than_it_has(w: GangWatch, run: Run) -> None:
         if task.run.agent == run.agent and job is not None:
             take(taken, job, 1)
     w.check_room(run.agent, taken, run.job)
+
+
+def a_job_finds_its_chips_free(w: GangWatch, run: Run) -> None:
+    """Its agent has looked at them since the last job that had them ended, and found them free."""
+    if not _has_chips(w, run):
+        return
+    here = [other for other in w.world.effects.runs.values() if other.host == run.host and _has_chips(w, other)]
+    since = max((other.end for other in here if other.end is not None), default=0.0)
+    found_free_at = w.world.chips_found_free_at(run.agent)
+    if found_free_at is None or found_free_at < since:
+        message = f"{run.told_as} starts on {run.host}, whose chips were last found free at {found_free_at}"
+        raise Broken("a job finds its chips free", message, run.job, run.agent)
+
+
+def _has_chips(w: GangWatch, run: Run) -> bool:
+    job = w.watching.jobs.get(run.job)
+    return job is not None and shape_of(job.spec).device != ""
 
 
 def take(taken: Counter[str], job: JobRecord, bundles: int) -> None:

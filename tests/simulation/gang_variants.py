@@ -1,4 +1,4 @@
-"""The real code with one rule about gangs switched off: all must be caught."""
+"""The real code with one rule about gangs switched off: all must be caught, by seeds or by the test that is named."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fray_agents.agent import placements as placement_watch
+from fray_agents.agent import membership, placements as placement_watch
 from fray_agents.agent.held import HeldTask
 from fray_agents.agent.leases import Leases
 from fray_coordinator.jobs import gang_commit, gang_exits
+from fray_coordinator.placements.scheduler import PlacementScheduler
 from fray_coordinator.protocol.placements import assignment, gang_end, hosts, owners, rounds, votes
 from fray_coordinator.protocol.placements.owners import Owner
 from fray_coordinator.protocol.placements.votes import Duty, OwnerPhase
@@ -20,20 +21,20 @@ from fray_layouts.states import HoldingPhase
 from tests.simulation.broken_code import Swap, Variants, everywhere
 
 VARIANTS = Variants()
-variant = VARIANTS.variant
+rule = VARIANTS.rule
 
 
 # --- forming
 
 
-@variant
+@rule(1)
 def rounds_start_anew_with_each_attempt() -> list[Swap]:
     """A new attempt counts its rounds from 0."""
     real = votes.withdrawn
     return everywhere(real, lambda placement: replace(real(placement), round=0))
 
 
-@variant
+@rule(1)
 def members_change_within_a_round() -> list[Swap]:
     """The pass changes members without raising the round."""
     real = rounds.next_round
@@ -45,7 +46,7 @@ def members_change_within_a_round() -> list[Swap]:
     return everywhere(real, next_round)
 
 
-@variant
+@rule(2)
 def votes_are_given_without_room() -> list[Swap]:
     """A bundle is listed, whether there is room for it or not."""
 
@@ -57,7 +58,7 @@ def votes_are_given_without_room() -> list[Swap]:
     return [(Leases, "reserve", reserve)]
 
 
-@variant
+@rule(3, "tests/unit/test_placement_scheduler.py::test_only_votes_of_the_round_by_agents_that_live_count")
 def a_vote_of_any_round_counts() -> list[Swap]:
     """Who has ever voted for the owner has voted."""
     real = rounds.vote_of
@@ -71,7 +72,7 @@ def a_vote_of_any_round_counts() -> list[Swap]:
     return everywhere(real, vote_of)
 
 
-@variant
+@rule(4)
 def a_vote_is_no_more_than_a_wish() -> list[Swap]:
     """Until the gang starts, singles may have the room of a vote."""
     real = Leases._in
@@ -84,7 +85,7 @@ def a_vote_is_no_more_than_a_wish() -> list[Swap]:
     return [(Leases, "_in", within)]
 
 
-@variant
+@rule(5)
 def who_leaves_forgets_its_vote() -> list[Swap]:
     """A vote is taken back silently."""
     real = votes.duty
@@ -92,7 +93,7 @@ def who_leaves_forgets_its_vote() -> list[Swap]:
     return everywhere(real, lambda *given: released.get(real(*given), real(*given)))
 
 
-@variant
+@rule(6)
 def a_majority_of_votes_will_do() -> list[Swap]:
     """A gang starts when one vote is missing."""
     real = rounds.missing_votes
@@ -104,13 +105,29 @@ def a_majority_of_votes_will_do() -> list[Swap]:
     return everywhere(real, missing)
 
 
-@variant
+@rule(7, "tests/unit/test_placement_scheduler.py::test_the_next_attempt_waits_for_agents_that_list_the_last_one")
 def the_next_attempt_waits_for_nobody() -> list[Swap]:
     """An attempt starts, whoever still lists an earlier one."""
     return everywhere(rounds.lingering, lambda *given: [])
 
 
-@variant
+@rule(
+    7,
+    "tests/unit/test_placement_scheduler.py::"
+    "test_a_process_that_cannot_be_killed_does_not_hold_the_next_attempt_for_ever",
+)
+def an_attempt_waits_for_ever() -> list[Swap]:
+    """An attempt waits for whoever lists an earlier one, however long."""
+    return everywhere(rounds.waits_for_lingering, lambda *given: True)
+
+
+@rule(8, "tests/unit/test_agent_placements.py::test_what_was_started_runs_once_and_only_with_trust")
+def replicas_start_without_trust() -> list[Swap]:
+    """Who wakes up starts what its record says, as if no time had passed."""
+    return [(membership.Membership, "trusts", lambda self: True)]
+
+
+@rule(8)
 def replicas_start_with_the_vote() -> list[Swap]:
     """Whoever has voted starts its replicas."""
     real = votes.duty
@@ -123,39 +140,48 @@ def replicas_start_with_the_vote() -> list[Swap]:
     return everywhere(real, duty)
 
 
-@variant
+@rule(10, "tests/unit/test_placement_scheduler.py::test_what_is_free_now_is_preferred_a_few_times")
 def better_sets_without_end() -> list[Swap]:
     """A gang moves whenever others are free."""
     return [(assignment, "MAX_MOVES", 10**9)]
 
 
-@variant
+@rule(11, "tests/unit/test_placement_scheduler.py::test_a_member_that_refuses_is_exchanged_for_this_attempt")
 def whoever_refuses_is_asked_again() -> list[Swap]:
     """Members that can never have their bundles are chosen again."""
     return everywhere(rounds.refusals, lambda *given: [])
 
 
-@variant
+@rule(
+    11,
+    "tests/unit/test_placement_scheduler.py::test_a_member_that_shows_room_and_does_not_vote_is_exchanged_in_time",
+)
+def whoever_is_silent_is_waited_for() -> list[Swap]:
+    """Members that show room and do not vote stay members."""
+    return [(PlacementScheduler, "_slow", lambda *given: [])]
+
+
+@rule(12)
 def agents_that_know_no_gangs_are_chosen() -> list[Swap]:
     """Any live agent may be a member."""
     real = hosts.host_view
     return everywhere(real, lambda agent, *given: real(replace(agent, places=True), *given))
 
 
-@variant
+@rule(16)
 def half_a_gang_is_enough() -> list[Swap]:
     """An owner is given what there is."""
     real = assignment.needed_parts
     return everywhere(real, lambda owner: [changed(p, count=p.count - 1) for p in real(owner) if p.count > 1])
 
 
-@variant
+@rule(9)
 def hosts_are_given_twice() -> list[Swap]:
     """What an earlier owner was given is given to a later one as well."""
     return [(assignment._Ledger, "_take", lambda self, owner, members: None)]
 
 
-@variant
+@rule(16)
 def slices_are_given_in_parts() -> list[Swap]:
     """A gang of slices is given any hosts of the type."""
     real = owners._part
@@ -169,7 +195,7 @@ def slices_are_given_in_parts() -> list[Swap]:
 # --- holds
 
 
-@variant
+@rule(13, "tests/unit/test_holds.py::test_later_jobs_have_only_what_is_not_kept")
 def what_becomes_free_goes_to_whoever_comes() -> list[Swap]:
     """An agent claims singles while a gang waits for its room."""
 
@@ -179,7 +205,14 @@ def what_becomes_free_goes_to_whoever_comes() -> list[Swap]:
     return [(Leases, "unheld", unheld)]
 
 
-@variant
+@rule(14, "tests/unit/test_holds.py::test_jobs_that_come_before_the_owner_go_first")
+def nobody_goes_before_a_gang() -> list[Swap]:
+    """Room is kept for a gang from singles that come earlier, too."""
+    real = Leases.unheld
+    return [(Leases, "unheld", lambda self, room=None, order=None: real(self, room))]
+
+
+@rule(15)
 def the_window_is_counted_from_now() -> list[Swap]:
     """Later singles may use the room for as long as what runs there lasts, whenever that was claimed."""
     real = rounds.next_round
@@ -189,13 +222,13 @@ def the_window_is_counted_from_now() -> list[Swap]:
 # --- running and ending
 
 
-@variant
+@rule(17)
 def nobody_watches_its_gang() -> list[Swap]:
     """What runs is looked at once an hour."""
     return [(placement_watch, "RUNNING_POLLS", 3600)]
 
 
-@variant
+@rule(18)
 def exits_are_not_stored() -> list[Swap]:
     """A member drops its gang without a word."""
 
@@ -205,13 +238,13 @@ def exits_are_not_stored() -> list[Swap]:
     return everywhere(gang_exits.store_exit, store_exit)
 
 
-@variant
+@rule(19, "tests/unit/test_gang_end.py::test_a_member_of_an_attempt_that_is_over_writes_nothing")
 def whoever_was_a_member_ends_the_gang() -> list[Swap]:
     """A write about an attempt is made whatever the record says by now."""
     return everywhere(gang_end.runs_gang, lambda job, attempt, agent: job is not None and job.status == Status.RUNNING)
 
 
-@variant
+@rule(20)
 def only_the_first_looks_for_all() -> list[Swap]:
     """Who has replica 0 writes the end, if it sees all."""
     real = gang_commit.end_member
@@ -222,20 +255,32 @@ def only_the_first_looks_for_all() -> list[Swap]:
     return everywhere(real, end_member)
 
 
-@variant
+@rule(20)
 def a_replicas_success_is_the_gangs() -> list[Swap]:
-    """The first that succeeds writes the end."""
-    return everywhere(gang_end.is_whole, lambda job, exits: len(exits) > 0)
+    """The first that succeeds writes the end, as if all had ended so."""
+    real = gang_end.end_of_gang
+
+    def end(job: Any, attempt: int, agent: str, exits: Any, *more: Any) -> Any:
+        missing = set(range(job.spec.replicas)) - set(exits) if job and exits else ()
+        return real(job, attempt, agent, exits | {n: exits[min(exits)] for n in missing}, *more)
+
+    return [*everywhere(gang_end.is_whole, lambda job, exits: len(exits) > 0), *everywhere(real, end)]
 
 
-@variant
+@rule(21, "tests/unit/test_gang_commit.py::test_few_members_of_a_large_gang_write_that_one_has_failed")
+def all_members_write_at_once() -> list[Swap]:
+    """Nobody waits for its turn to end the gang."""
+    return everywhere(gang_commit._turn, lambda *given: 0.0)
+
+
+@rule(22, "tests/unit/test_gang_commit.py::test_a_failure_that_meets_a_stop_ends_the_gang_once_all_have_ended")
 def a_stopped_gang_may_go_on() -> list[Swap]:
     """A bad exit requeues, whatever was asked for."""
     real = gang_end.end_of_gang
     return everywhere(real, lambda job, *given: real(replace(job, stop=None) if job else None, *given))
 
 
-@variant
+@rule(22, "tests/unit/test_gang_end.py::test_a_stopped_gang_ends_once_all_replicas_have_ended")
 def stopped_is_written_at_the_first_exit() -> list[Swap]:
     """Who hears of the stop writes that the gang has stopped."""
     real = gang_end.end_of_gang
@@ -248,7 +293,7 @@ def stopped_is_written_at_the_first_exit() -> list[Swap]:
     return everywhere(real, end)
 
 
-@variant
+@rule(23, "tests/unit/test_gang_repair.py::test_a_member_that_dies_after_its_part_ends_the_gang_if_all_others_have")
 def who_is_lost_has_left_nothing() -> list[Swap]:
     """A gang is put back when a member dies, whatever its replicas have left."""
     real = gang_end.gang_without
@@ -257,8 +302,14 @@ def who_is_lost_has_left_nothing() -> list[Swap]:
     )
 
 
-@variant
+@rule(19)
 def a_gangs_preemption_is_a_failure() -> list[Swap]:
     """Whatever ends a replica spends the failure budget."""
     real = gang_end.after_exit
     return everywhere(real, lambda job, end, *given: real(job, replace(end, kind="exited"), *given))
+
+
+@rule(24, "tests/unit/test_agent_placements.py::test_a_replica_ends_with_the_trust_of_its_agent")
+def replicas_live_through_outages() -> list[Swap]:
+    """A replica has the outage grace of single jobs."""
+    return [(membership, "is_gang", lambda spec: False)]

@@ -47,13 +47,16 @@ GANGS = 0.4
 """Share of what they submit."""
 
 
+LONGEST_TTL = 600.0
+"""Virtual seconds for which a reservation is made at most."""
+
 NAMESPACE = "team"
 """For which reservations are made."""
 
 
 def drawn_reservation(draw: random.Random, reservation: str, now: float) -> ReservationRecord:
     """A reservation as a user wishes it: so many bundles at least, perhaps some more."""
-    low, more, ttl = draw.choice([1, 2, 3]), draw.choice([0, 0, 2]), draw.uniform(60, 600)
+    low, more, ttl = draw.choice([1, 2, 3]), draw.choice([0, 0, 2]), draw.uniform(60, LONGEST_TTL)
     wants = ResourceSpec(cpu=draw.choice([1.0, 2.0]))
     parts = [ReservedPart(gang=GangSpec(resources=wants, count=count)) for count in (low, more) if count]
     return ReservationRecord(

@@ -24,23 +24,23 @@ from fray_coordinator.protocol.placements.rounds import owner_of
 from fray_coordinator.protocol.transitions import TERMINAL, Status
 from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_layouts.index_keys import PendingKey
-from fray_layouts.object_keys import ReservationKeys
+from fray_layouts.object_keys import AgentKeys, ReservationKeys
 from fray_layouts.records import JobRecord, Resources, SliceMember
 from fray_layouts.spec import is_gang
 from fray_layouts.states import ReservationState
-from tests.simulation import calm, gang_invariants, reservation_invariants
+from tests.simulation import calm, gang_invariants, gang_variants, reservation_invariants, reservation_variants
+from tests.simulation.broken_code import Variants
 from tests.simulation.campaign import main
 from tests.simulation.effects import Run
-from tests.simulation.gang_variants import VARIANTS
 from tests.simulation.gang_watching import GangWatch
-from tests.simulation.gangpeople import USUAL, GangUser
+from tests.simulation.gangpeople import LONGEST_TTL, USUAL, GangUser
 from tests.simulation.gangwork import CHIPS, LONGEST, SLICE_HOSTS, Fleet, GangTask, fits, task_of
 from tests.simulation.host import Host
 from tests.simulation.invariants import Broken, told
 from tests.simulation.loop import Participant
 from tests.simulation.tasks import HostTask
 from tests.simulation.users import User
-from tests.simulation.world import World
+from tests.simulation.world import SWEEP, World
 
 SETTLED = 700.0
 """Virtual seconds from the last fault until all hosts are back and whatever was dead is found to be."""
@@ -55,13 +55,21 @@ HEARD_OF = 2 * 6.0 + calm.LONGEST_GRACE + calm.A_WHILE
 
 
 class GangHost(Host):
-    """A machine with room for several bundles, in a zone, perhaps a part of a slice. older: it knows no gangs."""
+    """A machine with room for several bundles, in a zone, perhaps a part of a slice.
+
+    Attributes:
+        older: it knows no gangs.
+        chip_is_held: a stranger's process has one of its chips.
+        found_free_at: when its agent last looked at its chips and found them free; None if it found one held.
+    """
 
     def __init__(self, world: GangWorld, name: str, draw: random.Random, place: SliceMember | None) -> None:
         super().__init__(world, name, draw)
         self.cores = draw.choice([2, 4, 4, 8])
         self.slice = place
         self.zone = f"z{draw.randrange(world.fleet.zones)}" if place is None else "z0"
+        self.chip_is_held = False
+        self.found_free_at: float | None = None
         self.older = place is None and name != "h1" and draw.random() < world.fleet.older
 
     @property
@@ -72,7 +80,19 @@ class GangHost(Host):
         return Resources(cpu=1000 * self.cores, memory=2**36, disk=2**36, device=device, device_count=CHIPS)
 
     def options(self) -> AgentOptions:
-        return dataclasses.replace(super().options(), place=HostPlace(zone=self.zone, slice=self.slice))
+        look = self._look_at_chips if self.slice is not None else None
+        return dataclasses.replace(
+            super().options(), place=HostPlace(zone=self.zone, slice=self.slice), look_at_chips=look
+        )
+
+    def _look_at_chips(self) -> str:
+        self.found_free_at = None if self.chip_is_held else self.world.loop.now
+        return "a stranger has a chip" if self.chip_is_held else ""
+
+    def hold_chip(self, held: bool) -> None:
+        """A stranger's process takes a chip, or lets go of it."""
+        self.chip_is_held = held
+        self.world.note(self.name, "a stranger takes a chip" if held else "the stranger lets go of the chip", "")
 
 
 class GangWorld(World):
@@ -85,7 +105,7 @@ class GangWorld(World):
 
     kind = "gangs"
     module = "tests.simulation.gangs"
-    variants = VARIANTS
+    variants = Variants(gang_variants.VARIANTS | reservation_variants.VARIANTS)
     usual: ClassVar[dict[str, float]] = USUAL
     hosts: list[GangHost]  # type: ignore[assignment]
 
@@ -95,6 +115,7 @@ class GangWorld(World):
         self.gangs = GangWatch(self)
         self._first: tuple[str, float] = ("", 0.0)
         self._again_and_again(self.fleet.lose_slice_every, self._lose_a_slice)
+        self._again_and_again(self.fleet.hold_chip_every, self._hold_a_chip)
 
     @property
     def plan(self) -> str:
@@ -179,6 +200,12 @@ class GangWorld(World):
         """The place that an agent's host really has."""
         return self.process_host(agent).slice
 
+    def chips_found_free_at(self, agent: str) -> float | None:
+        """When the agent last looked at the chips of its host; None if it found one held, or has not looked."""
+        host = self.process_host(agent)
+        assert isinstance(host, GangHost)
+        return host.found_free_at
+
     def _lose_a_slice(self) -> None:
         """All hosts of a slice are taken away at once."""
         ids = sorted({host.slice.id for host in self.hosts if host.slice is not None})
@@ -188,13 +215,25 @@ class GangWorld(World):
                 if host.slice is not None and host.slice.id == lost:
                     host.preempt()
 
+    def _hold_a_chip(self) -> None:
+        """A stranger has a chip of a host for a while, or until the calm."""
+        workers = [host for host in self.hosts if host.slice is not None]
+        if workers:
+            host = self.draw.choice(workers)
+            host.hold_chip(True)
+            self.loop.call_later(self.draw.uniform(1, 120), host.hold_chip, False)
+
     # --- what is checked
 
     def task_began(self, run: Run) -> None:
         super().task_began(run)
         if run.job in self.strangers.harmed:
             return
-        checks = [gang_invariants.no_agent_runs_more_than_it_has, reservation_invariants.a_bundle_has_one_job]
+        checks = [
+            gang_invariants.no_agent_runs_more_than_it_has,
+            gang_invariants.a_job_finds_its_chips_free,
+            reservation_invariants.a_bundle_has_one_job,
+        ]
         for check in checks if run.replicas == 1 else [*checks, gang_invariants.a_replica_starts_with_its_gang]:
             try:
                 check(self.gangs, run)
@@ -220,13 +259,31 @@ class GangWorld(World):
                 host.terminate()
         super()._calm()
 
+    def _settle(self) -> None:
+        """Also until reservations have ended that nobody renews any more."""
+        super()._settle()
+        begin = self.loop.now
+        while reserved := self._reserved():
+            if self.loop.now - begin > LONGEST_TTL + calm.PASSES_GO_ON:
+                raise Broken("nothing is held for ever", f"{reserved[0]} has not ended", reserved[0])
+            self.loop.advance(self.loop.now + SWEEP)
+            self._sweep()
+
+    def _reserved(self) -> list[str]:
+        """The reservations that have not ended; groups end with their jobs."""
+        kept = [r.id for r in self.gangs.reservations.values() if r.ttl and r.state != ReservationState.ENDED]
+        return [name for name in kept if not self.strangers.is_stranger(ReservationKeys.key(name))]
+
     def _is_to_be_stopped(self, job: JobRecord) -> bool:
-        """Also what all sound hosts together have no room for. Of a group that has not been held by then they may have
-        room for each job, and not for all."""
+        """Also what all sound hosts together have no room for; later, what those have none for whose agents others see.
+
+        Of a group that has not been held by then they may have room for each job, and not for all.
+        """
         sound = [host for host in self.hosts if not host.fails_starts]
-        too_large = is_gang(job.spec) and not fits(self, job.spec, sound)
-        owner, waited = ReservationKeys.of_pool(job.spec.pool), self.loop.now - self.calm_since
-        left = bool(owner) and owner not in self.gangs.held and waited > SETTLED + FORMS
+        waited = self.loop.now - self.calm_since > SETTLED + FORMS
+        too_large = is_gang(job.spec) and not fits(self, job.spec, self._unharmed() if waited else sound)
+        owner = ReservationKeys.of_pool(job.spec.pool)
+        left = bool(owner) and owner not in self.gangs.held and waited
         return too_large or left or super()._is_to_be_stopped(job)
 
     def _sweep(self) -> None:
@@ -272,9 +329,13 @@ class GangWorld(World):
         return any(r.placement.members and owner_of(r).order < owner_of(job).order for r in forming)
 
     def _unharmed(self) -> list[GangHost]:
-        """Sound hosts whose agents the others can see: one that was put into an unknown state is written off first."""
+        """Sound hosts whose agents others can see, and which keep no room for a gang whose record nobody can read."""
         agents = {host: host.agent for host in self.hosts if not host.fails_starts}
-        return [host for host, agent in agents.items() if agent is None or agent.id not in self.strangers.harmed]
+        return [host for host, agent in agents.items() if agent is None or not self._is_harmed(agent)]
+
+    def _is_harmed(self, agent: Agent) -> bool:
+        harmed = self.strangers.harmed.intersection([agent.id, *agent.member.leases.placements])
+        return bool(harmed) or self.strangers.is_stranger(AgentKeys.key(agent.id))
 
 
 if __name__ == "__main__":

@@ -43,12 +43,14 @@ class Fleet(Plan):
         zones: so many, in turn.
         older: share of the agents that know nothing of gangs until the calm.
         lose_slice_every: seconds between two ends of a whole slice, on average.
+        hold_chip_every: seconds between two times when a stranger's process takes a chip, on average.
     """
 
     slices: tuple[str, ...]
     zones: int
     older: float
     lose_slice_every: float
+    hold_chip_every: float
 
     @staticmethod
     def drawn(draw: random.Random) -> Fleet:
@@ -57,6 +59,7 @@ class Fleet(Plan):
             zones=draw.choice([1, 1, 2]),
             older=draw.choice([0.0, 0.0, 0.3]),
             lose_slice_every=between(draw, 100, 1000),
+            hold_chip_every=between(draw, 60, 600),
         )
 
     @property

@@ -1,329 +1,411 @@
-"""A simulated provider of machines with faults, and scalers that are killed: `python -m tests.simulation.machines`.
+"""Simulated pools of machines, from a seed; `python -m tests.simulation.machines` runs seeds, or replays one.
 
-Real agents run jobs on simulated machines in virtual time. Creates are refused, lost after they were carried out, or
-late; lists are stale; machines never boot or are preempted, some in storms; two scalers look at once, and are killed
-at any step. Then the faults end, and everything has to be done and gone.
+Real scalers, agents and passes; the provider, hosts and tasks are simulated. In the storm creates are refused, lost,
+late or repeated, lists are stale, machines never boot or are preempted, some in storms, records are damaged, the
+storage has its faults, and two scalers look at once, which are killed and frozen at any step. Then all has to be done,
+and what nobody needs has to be gone.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
+import logging
+import os
 import random
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
+from unittest import mock
 
-from fray_agents.agent import scaler_duty
+from msgspec.structs import replace as changed
+
+from fray_agents.agent import agent as agent_module, scaler_duty, voting
 from fray_agents.agent.agent import Agent, AgentOptions
-from fray_agents.provisioning.provider import MachineRequest, ProviderError
+from fray_agents.host import agent_lock
+from fray_agents.host.place import HostPlace
+from fray_agents.host.ports import HeldPorts
 from fray_agents.provisioning.scaler import Scaler
-from fray_coordinator.core import Core
+from fray_coordinator.clock import RandomSource
+from fray_coordinator.core import Core, core_on
 from fray_coordinator.errors import StoreError
 from fray_coordinator.jobs.submission import submit
-from fray_coordinator.protocol.scaling.costs import cost_so_far
-from fray_coordinator.protocol.scaling.listed import ListedMachine, ListedState
-from fray_coordinator.protocol.transitions import Status
+from fray_coordinator.placements import reservations
+from fray_coordinator.store.store import Store
 from fray_layouts.machine_keys import MachineKeys
-from fray_layouts.object_keys import JobKeys, PoolKeys
-from fray_layouts.records import AgentPoolRecord, JobRecord, MachineRecord, ProvisioningSpec, Resources
+from fray_layouts.object_keys import JobIds, PoolKeys
+from fray_layouts.records import (
+    AgentPoolRecord,
+    ClusterSettings,
+    ProvisioningSpec,
+    ReservationRecord,
+    ReservedPart,
+    Resources,
+    SliceMember,
+)
+from fray_layouts.spec import GangSpec, ResourceSpec
 from fray_layouts.spec_parsing import parse_spec
-from fray_layouts.states import MachineState
+from fray_layouts.states import ReservationKind
+from tests.simulation.campaign import main
+from tests.simulation.clocks import HostClock
+from tests.simulation.invariants import Broken
+from tests.simulation.loop import OWNER, Participant
+from tests.simulation.machine_invariants import STEP, MachineWatch
+from tests.simulation.machine_provider import STRANGER, Service, SimulatedProvider
+from tests.simulation.machine_variants import VARIANTS
+from tests.simulation.network import Way
+from tests.simulation.scenario import Plan, between
+from tests.simulation.weather import Rates
 from tests.support.fake_tasks import fake
-from tests.support.virtual import Cluster, Way, run
+from tests.support.malformed_objects import odd_body
 
-POOL = "burst"
-HOST = Resources(cpu=4000, memory=2**33, disk=2**33)
+SINGLES, SLICES = "singles", "slices"
+HOST = Resources(cpu=4000, memory=2**36, disk=2**36)
+CHIPS = Resources(cpu=4000, memory=2**36, disk=2**36, device="tpu-v4-16", device_count=4)
+SLICE = "v4-16"
+"""The type of the machines of `SLICES`: two hosts of four chips."""
+ZONES = ["a-a", "b-b"]
 PRICE = 3.6
 """Dollars an hour: a thousandth of a dollar a second."""
-FAULTY_SECONDS, CALM_SECONDS = 1200.0, 3600.0
-UNRECORDED_SECONDS = 300.0
-"""For so long a machine may be there without a record at most: a reply that is late, and a few looks."""
-LATE_SECONDS = 60.0
-"""After so long a create whose caller gave up may still be carried out; less than the rules count on."""
+STORM = 600.0
 
 
-STRANGER = "stranger-"
-"""The names of machines that no record ever knew begin like this."""
-
-
-@dataclass(slots=True)
-class SimulatedMachine:
-    """A machine from when it is paid until it is not. stop: ends its host."""
-
-    listed: ListedMachine
-    since: float
-    stop: Callable[[], None] = lambda: None
-    ended: float | None = None
-
-
-@dataclass(slots=True)
-class FaultyProvider:
-    """The provider of one pool. calm: it has no faults any more."""
-
-    world: MachineWorld
-    rng: random.Random
-    calm: bool = False
-    machines: dict[str, SimulatedMachine] = field(default_factory=dict)
-    past: list[SimulatedMachine] = field(default_factory=list)
-    creates: int = 0
-
-    async def open(self, core: Core, pool: str, spec: ProvisioningSpec) -> FaultyProvider:
-        """As `open_provider`."""
-        return self
-
-    async def list(self) -> Sequence[ListedMachine]:
-        """What there is, and now and then what was deleted lately."""
-        await asyncio.sleep(self.rng.uniform(0, 1))
-        if self._happens(0.05):
-            raise ProviderError("unavailable", "no answer")
-        now = _now()
-        stale = [m.listed for m in self.past if m.ended is not None and now - m.ended < 20.0 and self._happens(0.3)]
-        return [*(m.listed for m in self.machines.values()), *stale]
-
-    async def create(self, request: MachineRequest) -> str:
-        """Make machines, at once, late, or not; the reply may be lost."""
-        self.creates += 1
-        await asyncio.sleep(self.rng.uniform(0, 1))
-        if self._happens(0.15):
-            raise ProviderError("stockout", f"nothing left in {request.zone}")
-        if self._happens(0.2):
-            raise ProviderError("unavailable", "never carried out")
-        if self._happens(0.15):
-            asyncio.get_running_loop().call_later(self.rng.uniform(0, LATE_SECONDS), self._make, request)
-            raise ProviderError("unavailable", "no answer yet")
-        self._make(request)
-        if self._happens(0.15):
-            self._make(request)  # sent twice
-        if self._happens(0.15):
-            raise ProviderError("unavailable", "the reply is lost")
-        return f"operation-{self.creates}"
-
-    async def delete(self, name: str, zone: str, batch: str = "") -> None:
-        """Remove a machine; the reply may be lost, or the call."""
-        await asyncio.sleep(self.rng.uniform(0, 1))
-        if self._happens(0.1):
-            raise ProviderError("unavailable", "not carried out")
-        self.end(name)
-        if self._happens(0.1):
-            raise ProviderError("unavailable", "the reply is lost")
-
-    async def close(self) -> None:
-        """Machines stay."""
-
-    def preempt(self, name: str) -> None:
-        """The host dies; the machine is listed, and paid, until it is deleted."""
-        machine = self.machines[name]
-        machine.stop()
-        known = machine.listed
-        machine.listed = ListedMachine(known.pool, name, known.zone, ListedState.LOST, known.batch, error="preempted")
-
-    def add_stranger(self) -> None:
-        """A machine of this cluster that no record knows, as where somebody has removed the record."""
-        name = f"{STRANGER}{len(self.machines) + len(self.past)}"
-        self.machines[name] = SimulatedMachine(ListedMachine(POOL, name, "a-a", ListedState.READY), _now())
-
-    def end(self, name: str) -> None:
-        """It is there, and paid, no more."""
-        machine = self.machines.pop(name, None)
-        if machine is not None:
-            machine.stop()
-            machine.ended = _now()
-            if not name.startswith(STRANGER):
-                self.past.append(machine)
-
-    def _make(self, request: MachineRequest) -> None:
-        for name in request.names:
-            if name not in self.machines:
-                listed = ListedMachine(POOL, name, request.zone, ListedState.READY, request.names[0])
-                machine = self.machines[name] = SimulatedMachine(listed, _now())
-                if not self._happens(0.4):
-                    machine.stop = self.world.boot(name, self.rng.uniform(1, 60))
-
-    def _happens(self, chance: float) -> bool:
-        return not self.calm and self.rng.random() < chance
-
-
-@dataclass(slots=True)
-class MachineWorld:
-    """One simulated cluster: what lies in it, who acts, and what was found wrong.
+@dataclass(frozen=True, slots=True)
+class Trouble(Plan):
+    """What befalls the pools of a seed. Times in virtual seconds, on average; counts of machines.
 
     Attributes:
-        breaches: what broke an invariant, for people.
+        most, least: of each pool. dear: the price, and not `max`, keeps them at `most`.
+        batch: single jobs that are submitted at once, at most.
+        preempt_every: between two preemptions; storms: the share of these that take all machines.
+        damage_every: between two records of machines that are damaged, or odd objects beside them.
+        outages: of the storage, of two minutes at most.
     """
 
-    cluster: Cluster
-    folder: Path
-    rng: random.Random
+    rates: Rates
+    service: Service
     most: int
-    provider: FaultyProvider = field(init=False)
-    breaches: list[str] = field(default_factory=list)
-    jobs: list[str] = field(default_factory=list)
-    _unrecorded: dict[str, float] = field(default_factory=dict)
-    _hosts: set[asyncio.Task[Any]] = field(default_factory=set)
+    least: int
+    dear: bool
+    batch: int
+    preempt_every: float
+    storms: float
+    damage_every: float
+    outages: int
 
-    def __post_init__(self) -> None:
-        self.provider = FaultyProvider(self, self.rng)
+    @staticmethod
+    def drawn(draw: random.Random) -> Trouble:
+        return Trouble(
+            rates=Rates.drawn(draw),
+            service=Service.drawn(draw),
+            most=draw.randint(1, 4),
+            least=draw.choice([0, 0, 1]),
+            dear=draw.random() < 0.3,
+            batch=draw.choice([3, 12, 30]),
+            preempt_every=between(draw, 30, 600),
+            storms=draw.uniform(0, 0.5),
+            damage_every=between(draw, 60, 2000),
+            outages=draw.choice([0, 0, 1, 2]),
+        )
 
-    def boot(self, name: str, seconds: float) -> Callable[[], None]:
-        """Start an agent on a machine after so long; what is returned ends it without a word."""
-        ways: list[Way] = []
+    def spec(self, pool: str) -> ProvisioningSpec:
+        """How a pool's machines are made."""
+        limit = self.most * PRICE if self.dear else None
+        bounds: dict[str, Any] = {"min": self.least, "max": 9 if self.dear else self.most, "max_hourly_cost": limit}
+        bounds |= {"hourly_cost": PRICE, "idle_seconds": 60.0, "zones": ZONES}
+        if pool == SINGLES:
+            return ProvisioningSpec(provider="command", capacity=HOST, **bounds)
+        return ProvisioningSpec(provider="tpu", machine_type=SLICE, capacity=CHIPS, **bounds)
 
-        async def host() -> None:
-            await asyncio.sleep(seconds)
-            core = await self.cluster.core()
-            ways.append(self.cluster.ways[-1])
-            start = fake(self.folder, {"job": self.rng.uniform(5, 120)})
-            work_dir = self.folder / name
-            work_dir.mkdir(exist_ok=True)
-            await Agent(core, AgentOptions(POOL, HOST, work_dir=work_dir, start_task=start, machine=name)).run()
 
-        task = asyncio.create_task(host())
-        self._hosts.add(task)
+class MachineWorld(MachineWatch):
+    """Pools whose machines come and go, and those who use them."""
+
+    kind = "machines"
+    module = "tests.simulation.machines"
+    variants = VARIANTS
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.trouble = Trouble.drawn(self.draw)
+        self.providers = {
+            pool: SimulatedProvider(self, pool, self.trouble.service, random.Random(f"{pool} {seed}"))
+            for pool in (SINGLES, SLICES)
+        }
+        self.specs = {pool: self.trouble.spec(pool) for pool in self.providers}
+        self._agents: list[Agent] = []
+        self._folder = Path()
+
+    @property
+    def plan(self) -> str:
+        return str(self.trouble)
+
+    # --- the run
+
+    def run(self) -> None:
+        with self._replaced():
+            try:
+                self._storm()
+                self._calm()
+            finally:
+                amounts = {"jobs": len(self.jobs), "machines": sum(len(p.past) for p in self.providers.values())}
+                self._sum_up(**amounts)
+                self.loop.bury()
+                for agent in self._agents:
+                    if agent._lock.path.exists():  # it was killed
+                        os.close(agent._lock.fd)
+
+    def _storm(self) -> None:
+        trouble = self.trouble
+        self._do("people", self._set_up)
+        self.advance(self.loop.now + STEP)
+        for number in range(2):
+            self._start_scaler(f"scaler{number + 1}")
+        for _ in range(3):
+            self._in(self.draw.uniform(0, 0.8 * STORM), self._submit_some)
+        for _ in range(trouble.outages):
+            self._in(self.draw.uniform(0, STORM), self._outage)
+        self._again_and_again(trouble.preempt_every, self._preempt)
+        self._again_and_again(trouble.damage_every, self._damage)
+        self._again_and_again(300.0, lambda: self.draw.choice(list(self.providers.values())).add_stranger())
+        self.advance(STORM)
+
+    def _calm(self) -> None:
+        self.stormy = False
+        self.note("world", "calm begins")
+        self.storage.heal()
+        for owner, way in self.ways.items():
+            way.suffer(None)
+            self.loop.wake(owner)
+        self._tidy()
+        self._submit_some()
+        self.calm_since = self.loop.now
+        self.advance(self.loop.now + STEP)
+        self.settle()
+        self.figures.calm_seconds = self.loop.now - self.calm_since
+        self.settle_machines()
+        self.check_bill()
+
+    # --- who takes part
+
+    def core(self, owner: Participant, clock: HostClock, spared: bool = False) -> Coroutine[Any, Any, Core]:
+        """A participant's view of the cluster, through a way of its own. spared: it suffers from outages only."""
+        way = Way(self.storage, owner, clock, self.trouble.rates if self.stormy and not spared else None)
+        way.fate = lambda kind: self.meet(owner, kind)
+        self.ways[owner] = way
+        rng = RandomSource(f"chance {self.seed_number} {self._next()}")
+        return core_on(Store(way, clock, rng, 45.0), ClusterSettings(), clock, rng)
+
+    def meet(self, owner: Participant, kind: str) -> None:
+        """A crash or a freeze of who takes part."""
+        if not self.stormy or owner.mode != "up":
+            return
+        self.note(owner.name, "meets", kind)
+        if kind == "crash":
+            self.loop.crash(owner)
+        else:
+            self.loop.freeze(owner)
+            self.later(self.draw.choice([3.0, 40.0, 200.0]), self.loop.wake, owner)
+
+    def boot(self, pool: str, name: str, hosts: int, zone: str) -> Callable[[], None]:
+        """Start the agents of a machine after a while; what is returned ends them without a word."""
+        there: list[Participant] = []
+        over: list[bool] = []
+
+        def start(index: int) -> None:
+            if over:
+                return
+            owner = Participant(f"{name}.{index}.{self._next()}")
+            owner.on_crash.append(lambda: self.later(self.draw.uniform(1, 60), start, index))
+            there.append(owner)
+            member = SliceMember(id=name, type=SLICE, index=index, hosts=hosts) if pool == SLICES else None
+            self._spawn(owner, self._host(owner, pool, name, HostPlace(zone=zone, slice=member)))
 
         def stop() -> None:
-            for way in ways:
-                way.cut = True
-            task.cancel()
+            over.append(True)
+            for owner in there:
+                self.loop.crash(owner)
 
+        for index in range(hosts):
+            self.later(self.draw.uniform(1, 60), start, index)
         return stop
 
-    async def live(self) -> None:
-        """The faulty time, then the calm one, and what must be true at its end."""
-        core = await self.cluster.core()
-        spec = ProvisioningSpec(
-            provider="command", capacity=HOST, max=self.most, hourly_cost=PRICE, idle_seconds=60.0, zones=["a-a", "b-b"]
+    async def _host(self, owner: Participant, pool: str, name: str, place: HostPlace) -> None:
+        clock = self.drawn_clock(self.draw)
+        core = await self._joined(owner, clock)
+        seconds = {"single": self.draw.uniform(5, 120), "gang": self.draw.uniform(5, 90)}
+        folder = self._folder / owner.name
+        folder.mkdir()
+        capacity = HOST if pool == SINGLES else CHIPS
+        options = AgentOptions(
+            pool, capacity, work_dir=folder, start_task=fake(folder, seconds), machine=name, place=place
         )
-        await core.records.write(PoolKeys.record(POOL), AgentPoolRecord, AgentPoolRecord(provisioning=spec), None)
-        acting = [asyncio.create_task(work) for work in (self._scale(), self._scale(), self._submit(core))]
-        weather, watch = asyncio.create_task(self._weather()), asyncio.create_task(self._watch(core))
-        await asyncio.sleep(FAULTY_SECONDS)
-        weather.cancel()
-        self.provider.calm = True
-        await asyncio.sleep(CALM_SECONDS)
-        for task in [*acting, watch]:
-            if task.done():
-                task.result()
-        await self._judge(core)
-        for task in (*acting, watch, *self._hosts):
-            task.cancel()
-        await asyncio.gather(*acting, weather, watch, *self._hosts, return_exceptions=True)
-
-    async def _scale(self) -> None:
-        """A scaler that is killed now and then, at any step, and followed by another."""
-        number = 0
-        while True:
-            number += 1
-            scaler = Scaler(await self.cluster.core(), f"scaler-{id(self) % 7}-{number}", self.provider.open)
-            alone = self.rng.random() < 0.5
-            looks = asyncio.create_task(_look_on(scaler, alone))
-            await asyncio.sleep(self.rng.uniform(0, 60) if not self.provider.calm else FAULTY_SECONDS + CALM_SECONDS)
-            looks.cancel()
-            await asyncio.gather(looks, return_exceptions=True)
-
-    async def _submit(self, core: Core) -> None:
-        wants: dict[str, Any] = {"name": "job", "pool": POOL, "entrypoint": {"command": ["true"]}}
-        wants |= {"resources": {"cpu": 2}, "max_retries_failure": 20}  # three agents that die in a row are one failure
-        for _ in range(4):
-            specs = [parse_spec(wants) for _ in range(self.rng.randint(1, 12))]
-            self.jobs += [done.job.id for done in await submit(core, specs, None)]
-            await asyncio.sleep(self.rng.uniform(0, 300))
-
-    async def _weather(self) -> None:
-        while True:
-            await asyncio.sleep(self.rng.uniform(20, 300))
-            there = sorted(name for name in self.provider.machines if not name.startswith(STRANGER))
-            storm = self.rng.random() < 0.3
-            self.provider.add_stranger()
-            for name in there if storm else there[:1]:
-                self.provider.preempt(name)
-
-    async def _watch(self, core: Core) -> None:
-        """What must be true at any time."""
-        while True:
-            await asyncio.sleep(5)
-            there = self.provider.machines
-            made = sum(not name.startswith(STRANGER) for name in there)
-            if made > self.most:
-                self.breaches.append(f"{made} machines of at most {self.most} at {_now():.0f}")
-            known = {m.name for m in await read_machines(self.cluster, core) if m.state != MachineState.GONE}
-            self._unrecorded = {name: self._unrecorded.get(name, _now()) for name in there if name not in known}
-            for name, since in self._unrecorded.items():
-                if _now() - since > UNRECORDED_SECONDS:
-                    self.breaches.append(f"{name} has no record since {since:.0f}")
-
-    async def _judge(self, core: Core) -> None:
-        """What must be true at the end."""
-        for job in self.jobs:
-            found = await core.records.read(JobKeys.key(job), JobRecord)
-            if found is None or found.record.status != Status.SUCCEEDED:
-                self.breaches.append(f"{job} is {found.record.status if found else 'not there'}")
-        records = await read_machines(self.cluster, core)
-        self.breaches += [f"{m.name} is {m.state}" for m in records if m.state != MachineState.GONE]
-        self.breaches += [f"{name} is still there" for name in self.provider.machines]
-        never = {m.listed.name for m in self.provider.past} - {m.name for m in records}
-        self.breaches += [f"{name} never had a record" for name in never]
-        billed = sum((m.ended or 0.0) - m.since for m in self.provider.past) / 3600.0 * PRICE
-        told = sum(cost_so_far(m, core.now()) or 0.0 for m in records)
-        looks = len(self.provider.past) * 2 * core.settings.pass_interval / 3600.0 * PRICE
-        if abs(billed - told) > 0.01 * billed + looks + LATE_SECONDS / 3600.0 * PRICE:
-            self.breaches.append(f"the provider bills ${billed:.3f}, and the records say ${told:.3f}")
-
-
-async def _look_on(scaler: Scaler, alone: bool) -> None:
-    """Look on and on; alone: without the lease, as `fray scale --once` does."""
-    while True:
         with suppress(StoreError):
-            await (scaler.look() if alone else scaler.try_look())
-        await asyncio.sleep(scaler.core.settings.pass_interval)
+            agent = Agent(core, options)
+            self._agents.append(agent)
+            await agent.run()
 
+    def _start_scaler(self, name: str) -> None:
+        owner = Participant(f"{name}.{self._next()}")
+        owner.on_crash.append(lambda: self.later(self.draw.uniform(0, 20), self._start_scaler, name))
+        alone = self.draw.random() < 0.5
 
-async def read_machines(cluster: Cluster, core: Core) -> list[MachineRecord]:
-    """The records of all machines, gone ones too."""
-    keys = [key for key in cluster.keys(MachineKeys.area) if MachineKeys.parse(key)]
-    found = [await core.records.read(key, MachineRecord) for key in keys]
-    return [stored.record for stored in found if stored is not None]
+        async def live() -> None:
+            """It looks on and on; alone: without the lease, as `fray scale --once` does."""
+            core = await self._joined(owner, self.drawn_clock(self.draw))
+            scaler = Scaler(core, owner.name, open_provider=self._open_provider)
+            while True:
+                with suppress(StoreError):
+                    await (scaler.look() if alone else scaler.try_look())
+                await core.clock.sleep(core.settings.pass_interval)
 
+        self._spawn(owner, live())
+        if self.stormy:
+            self.later(self.draw.uniform(0, 120), self.meet, owner, "crash")
 
-def _now() -> float:
-    return asyncio.get_running_loop().time()
+    async def _joined(self, owner: Participant, clock: HostClock, spared: bool = False) -> Core:
+        while True:
+            try:
+                return await self.core(owner, clock, spared)
+            except StoreError:
+                await clock.sleep(1.0)
 
+    async def _open_provider(self, core: Core, pool: str, spec: ProvisioningSpec) -> SimulatedProvider:
+        return self.providers[pool]
 
-def simulate(seed: int) -> MachineWorld:
-    """Run one world; what was wrong is in its `breaches`."""
-    rng = random.Random(seed)
-    with tempfile.TemporaryDirectory() as folder:
+    # --- people, and what befalls them all
 
-        async def main(cluster: Cluster) -> MachineWorld:
-            world = MachineWorld(cluster, Path(folder), rng, rng.randint(1, 4))
-            with patch.object(scaler_duty, "Scaler", partial(Scaler, open_provider=world.provider.open)):
-                await world.live()
-            return world
+    async def _set_up(self, core: Core) -> None:
+        for pool, spec in self.specs.items():
+            await core.records.write(PoolKeys.record(pool), AgentPoolRecord, AgentPoolRecord(provisioning=spec), None)
 
-        return run(main)
+    def _submit_some(self) -> None:
+        """A batch of singles, and a gang of replicas, of slices, or none; a reservation now and then."""
+        draw = self.draw
+        entry: dict[str, Any] = {
+            "entrypoint": {"command": ["x"]},
+            "max_retries_failure": 50,
+            "max_retries_preemption": 500,
+        }
+        single = {"name": "single", "pool": SINGLES, "resources": {"cpu": draw.choice([1, 2])}, **entry}
+        wanted = [single] * draw.randint(1, self.trouble.batch)
+        device = {"kind": "tpu", "variant": SLICE, "count": 4}
+        if draw.random() < 0.6:
+            replicas = draw.randint(2, 2 * self.trouble.most)
+            wanted.append({"name": "gang", "pool": SINGLES, "replicas": replicas, "resources": {"cpu": 2}, **entry})
+        if draw.random() < 0.6:
+            slices = draw.randint(1, min(self.trouble.most, 2))
+            wants = {"cpu": 1, "device": device}
+            wanted.append(
+                {"name": "gang", "pool": SLICES, "slices": slices, "replicas": 2 * slices, "resources": wants, **entry}
+            )
+        reserves = draw.random() < 0.4
 
+        async def act(core: Core) -> None:
+            for raw in wanted:
+                (done,) = await submit(core, [parse_spec(raw)], None)
+                self.jobs.append(done.job.id)
+            if reserves:
+                now = core.now()
+                part = ReservedPart(gang=GangSpec(resources=ResourceSpec(cpu=2.0), count=draw.randint(1, 2)))
+                name = JobIds.fresh("reservation", now, core.rng.token())
+                record = ReservationRecord(
+                    id=name, kind=ReservationKind.RESERVATION, pool=SINGLES, namespace="n", submitted_at=now
+                )
+                await reservations.create(
+                    core, changed(record, parts=[part], low=part.gang.count, ttl=200.0, expires_at=now + 200.0)
+                )
 
-def main() -> int:
-    """Run worlds of many seeds, and say which are wrong."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=20, help="how many worlds")
-    parser.add_argument("--first", type=int, default=1, help="the first seed")
-    options = parser.parse_args()
-    failed = 0
-    for seed in range(options.first, options.first + options.seeds):
-        world = simulate(seed)
-        made = len(world.provider.past)
-        print(f"seed {seed}: {len(world.jobs)} jobs, {made} machines, {world.provider.creates} creates", end="")
-        print(f": {'; '.join(dict.fromkeys(world.breaches))}" if world.breaches else "", flush=True)
-        failed += bool(world.breaches)
-    return 1 if failed else 0
+        self._do("user", act)
+
+    def _do(self, name: str, act: Callable[[Core], Coroutine[Any, Any, None]]) -> None:
+        """Somebody does something; who is kept from it tries no more."""
+        owner = Participant(f"{name}{self._next()}")
+
+        async def live() -> None:
+            core = await self._joined(owner, HostClock(self.loop), spared=True)
+            with suppress(StoreError):
+                await act(core)
+
+        self._spawn(owner, live())
+
+    def _preempt(self) -> None:
+        provider = self.draw.choice(list(self.providers.values()))
+        there = sorted(name for name in provider.machines if not name.startswith(STRANGER))
+        for name in there if self.draw.random() < self.trouble.storms else there[:1]:
+            provider.preempt(name)
+
+    def _damage(self) -> None:
+        """Somebody damages the record of a machine, removes it, or leaves something beside it."""
+        objects = self.storage.contents.objects
+        keys = sorted(key for key in objects if MachineKeys.parse(key) and key not in self.damaged)
+        if not keys:
+            return
+        key, how = self.draw.choice(keys), self.draw.choice(["damage", "damage", "remove", "odd"])
+        good = objects[key].data
+        self.harm(key)
+        if how == "odd":
+            key = f"{key.rpartition('/')[0]}/{self.draw.choice(['copy.json', 'x y.json', '.DS_Store', 'a/b/c.json'])}"
+        if how == "remove" or key in self.damaged:
+            self.overwrite(key, None)
+        else:
+            self.overwrite(key, odd_body(self.draw, good))
+            back = good if how == "damage" and self.draw.random() < 0.5 else None
+            self.damaged[key] = back
+            self.later(self.draw.uniform(10, 120), self._mend, key)
+
+    def _mend(self, key: str) -> None:
+        """People put back what they have, or remove what lies there."""
+        if key in self.damaged:
+            self.overwrite(key, self.damaged.pop(key))
+
+    def _tidy(self) -> None:
+        for key in list(self.damaged):
+            self._mend(key)
+
+    def _outage(self) -> None:
+        until = self.loop.now + self.draw.uniform(20, 120)
+        self.note("storage", "is down", f"until {until:.1f}")
+        self.storage.down_until = until
+
+    def _spawn(self, owner: Participant, work: Coroutine[Any, Any, None]) -> None:
+        task = self.loop.create_task(work, context=owner.context())
+        task.add_done_callback(lambda ended: self._over(owner, ended), context=self.owner.context())
+
+    def _over(self, owner: Participant, ended: asyncio.Task[None]) -> None:
+        if not ended.cancelled() and (error := ended.exception()) is not None and owner.mode != "gone":
+            broken = Broken("nobody ends by an unexpected error", f"{owner} ended with {error!r}", owner.name)
+            broken.__cause__ = error
+            self.is_broken(broken)
+
+    @contextmanager
+    def _replaced(self) -> Iterator[None]:
+        """Agents on machines open the simulated provider, their locks are in a folder of the world, ports are drawn."""
+
+        @contextmanager
+        def held_ports(names: Any, rng: Any) -> Iterator[HeldPorts]:
+            yield HeldPorts({name: rng.randint(20000, 30000) for name in names}, ())
+
+        def lock_folder(root: str) -> Path:
+            return self._folder / f"locks-{OWNER.get().name}"
+
+        opened = partial(Scaler, open_provider=self._open_provider)
+        with tempfile.TemporaryDirectory(prefix="fray-sim-") as folder, ExitStack() as stack:
+            self._folder = Path(folder)
+            for owner, name, new in (
+                (logging.getLogger("fray"), "disabled", True),
+                (scaler_duty, "Scaler", opened),
+                (voting, "held_ports", held_ports),
+                (agent_lock, "lock_folder", lock_folder),
+                (agent_module, "lack_of_room", lambda *given: ""),
+            ):
+                stack.enter_context(mock.patch.object(owner, name, new))
+            yield
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(MachineWorld))

@@ -76,9 +76,9 @@ def leases_are_written_unconditionally() -> list[Swap]:
     """A change of a lease overwrites whatever lies there."""
     real = Records.write
 
-    async def write(self: Records, key: str, kind: Any, wanted: Any, current: Any, *more: Any) -> Any:
+    async def write(self: Records, key: str, kind: Any, wanted: Any, current: Any, *more: Any, **named: Any) -> Any:
         if kind is not QueueLease or current is None:
-            return await real(self, key, kind, wanted, current, *more)
+            return await real(self, key, kind, wanted, current, *more, **named)
         body = codec.successor(wanted, self._rng.unique_id(), current.record)
         outcome = await self._store.put(key, codec.encode(body, current.raw), ANY, body.op)
         return UpdateResult(Stored(key, body, current.raw, getattr(outcome, "version", ""), self._store.now()), True, 0)

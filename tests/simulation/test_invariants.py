@@ -30,6 +30,7 @@ from tests.simulation import calm
 from tests.simulation.actors import ActorWorld
 from tests.simulation.effects import Run
 from tests.simulation.gang_breaches import BREACHES
+from tests.simulation.gang_rules import RULES
 from tests.simulation.gangs import GangWorld
 from tests.simulation.invariants import (
     Broken,
@@ -39,8 +40,10 @@ from tests.simulation.invariants import (
 )
 from tests.simulation.job_invariants import nothing_leaves_a_terminal_state, only_transitions_of_the_table
 from tests.simulation.loop import Participant
+from tests.simulation.machine_breaches import BREACHES as MACHINE_BREACHES
 from tests.simulation.queues import QueueWorld
 from tests.simulation.stage import Stage
+from tests.simulation.strength import VARIANTS, WORLDS, Catch, by_rule, by_test, heading
 from tests.simulation.watching import Change
 from tests.simulation.work import drawn_spec
 from tests.simulation.world import World
@@ -223,32 +226,36 @@ def a_job_is_dropped() -> None:
             calm.check_services(world)
 
 
-SHOWN: dict[str, Callable[[], None]] = {
-    "only transitions of the table": a_pending_job_succeeds,
-    "nothing leaves a terminal state": a_job_that_ended_runs_again,
-    "a deleted name is never born again": a_deleted_job_is_back,
-    "no object ends an agent": an_agent_ends_by_what_it_read,
-    "no refusal ends an agent": an_agent_ends_by_a_refusal,
-    "every odd object is named": nobody_is_told_of_an_odd_object,
-    "the pass goes on": nobody_runs_the_pass,
-    "the repair goes on": nobody_repairs,
-    "a working holder keeps the pass": the_pass_goes_round,
-    "a running job is listed by its holder or taken back": a_job_is_dropped,
-    "mail is not lost": a_stop_is_never_heard,
-    "the outage grace ends": a_task_runs_for_ever,
-    "fsck finds nothing": something_does_not_fit,
-    "an attempt runs once": an_attempt_is_started_again,
-    "an outcome that was seen stands": a_waiter_sees_what_is_not_so,
-    "no task outlives its job": a_task_is_left,
-    "no entry outlives its job": an_entry_is_left,
-    "nothing is held for ever": a_claim_is_never_resolved,
-    "no call is applied twice": a_call_is_in_the_state_twice,
-    "a name's incarnations grow one by one": an_incarnation_is_left_out,
-    "no endpoint outlives its job for long": an_endpoint_of_nobody_is_left,
-    "nobody fails": a_consumer_fails,
-    "only what was pushed is delivered": something_else_is_delivered,
-    "no harmless item is condemned": a_harmless_item_is_a_dead_letter,
-} | BREACHES
+SHOWN: dict[str, Callable[[], None]] = (
+    {
+        "only transitions of the table": a_pending_job_succeeds,
+        "nothing leaves a terminal state": a_job_that_ended_runs_again,
+        "a deleted name is never born again": a_deleted_job_is_back,
+        "no object ends an agent": an_agent_ends_by_what_it_read,
+        "no refusal ends an agent": an_agent_ends_by_a_refusal,
+        "every odd object is named": nobody_is_told_of_an_odd_object,
+        "the pass goes on": nobody_runs_the_pass,
+        "the repair goes on": nobody_repairs,
+        "a working holder keeps the pass": the_pass_goes_round,
+        "a running job is listed by its holder or taken back": a_job_is_dropped,
+        "mail is not lost": a_stop_is_never_heard,
+        "the outage grace ends": a_task_runs_for_ever,
+        "fsck finds nothing": something_does_not_fit,
+        "an attempt runs once": an_attempt_is_started_again,
+        "an outcome that was seen stands": a_waiter_sees_what_is_not_so,
+        "no task outlives its job": a_task_is_left,
+        "no entry outlives its job": an_entry_is_left,
+        "nothing is held for ever": a_claim_is_never_resolved,
+        "no call is applied twice": a_call_is_in_the_state_twice,
+        "a name's incarnations grow one by one": an_incarnation_is_left_out,
+        "no endpoint outlives its job for long": an_endpoint_of_nobody_is_left,
+        "nobody fails": a_consumer_fails,
+        "only what was pushed is delivered": something_else_is_delivered,
+        "no harmless item is condemned": a_harmless_item_is_a_dead_letter,
+    }
+    | BREACHES
+    | MACHINE_BREACHES
+)
 
 
 @pytest.mark.parametrize("invariant", SHOWN)
@@ -261,6 +268,18 @@ def test_an_invariant_fires(invariant: str) -> None:
 def test_every_invariant_is_shown_to_fire_by_a_variant_or_above() -> None:
     by_variants = set(re.findall(r"^\| .+ \| ([a-z][^|]+) \| \d+ \|$", TABLES.read_text(), re.MULTILINE))
     assert set(names_of_invariants()) == by_variants | SHOWN.keys()
+
+
+def test_every_rule_of_gangs_is_broken_by_a_variant() -> None:
+    assert {variant.rule for variant in GangWorld.variants.values()} == RULES.keys()
+
+
+def test_the_table_of_gangs_has_all_rules_with_their_variants_and_what_catches_them() -> None:
+    table = TABLES.read_text().partition(heading(GangWorld) + "\n")[2].partition("\n\n")[0].splitlines()
+    for row, name in zip(table, by_rule(GangWorld), strict=True):
+        test = VARIANTS[name].test
+        sure = re.escape(Catch(name, by_test(test) if test else "INVARIANT", None if test else 1).row())
+        assert re.fullmatch(sure.replace("INVARIANT", "[a-z][^|]+").replace(r"\ 1\ \|", r" \d+ \|"), row), row
 
 
 def names_of_invariants() -> Iterator[str]:
@@ -284,7 +303,7 @@ def raise_what_broke(world: Stage) -> None:
     raise world.loop.broken
 
 
-@pytest.mark.parametrize("world", [World, ActorWorld, GangWorld, QueueWorld])
+@pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("sound", [False, True])
 def test_every_broken_variant_swaps_what_is_there(world: type[Stage], sound: bool) -> None:
     for name in world.variants:
@@ -292,7 +311,7 @@ def test_every_broken_variant_swaps_what_is_there(world: type[Stage], sound: boo
             pass
 
 
-@pytest.mark.parametrize("world", [World, ActorWorld, GangWorld, QueueWorld])
+@pytest.mark.parametrize("world", WORLDS)
 def test_every_broken_variant_takes_what_the_sound_code_takes(world: type[Stage]) -> None:
     for variant in world.variants.values():
         for owner, name, new in [*variant.setting, *variant.breaks()]:

@@ -13,11 +13,11 @@ import pytest
 from tests.simulation.campaign import failed_once
 from tests.simulation.gangs import GangWorld
 from tests.simulation.stage import Stage
-from tests.simulation.strength import WORLDS
+from tests.simulation.strength import VARIANTS, WORLDS
 
 ROOT = Path(__file__).parents[2]
 JOBS, ACTORS, QUEUES = "tests.simulation", "tests.simulation.actors", "tests.simulation.queues"
-GANGS = "tests.simulation.gangs"
+GANGS, MACHINES = "tests.simulation.gangs", "tests.simulation.machines"
 STRENGTH = "tests.simulation.strength"
 
 QUICK: dict[str, tuple[str, ...]] = {
@@ -49,7 +49,8 @@ def simulate(*arguments: str, module: str = JOBS) -> subprocess.CompletedProcess
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    ("module", "seeds"), [(JOBS, 2), (ACTORS, 1), pytest.param(GANGS, 4, marks=pytest.mark.slow), (QUEUES, 6)]
+    ("module", "seeds"),
+    [(JOBS, 1), (ACTORS, 1), pytest.param(GANGS, 4, marks=pytest.mark.slow), (QUEUES, 6), (MACHINES, 1)],
 )
 def test_some_seeds_break_no_invariant(module: str, seeds: int, capsys: pytest.CaptureFixture[str]) -> None:
     """What was run is printed, whatever came of it; a failing seed tells its replay. `make test-long` runs more."""
@@ -61,7 +62,7 @@ def test_some_seeds_break_no_invariant(module: str, seeds: int, capsys: pytest.C
 
 
 each_module = pytest.mark.parametrize(
-    "module", [*(pytest.param(each, marks=pytest.mark.slow) for each in (JOBS, ACTORS, GANGS)), QUEUES]
+    "module", [*(pytest.param(each, marks=pytest.mark.slow) for each in (JOBS, ACTORS, GANGS, MACHINES)), QUEUES]
 )
 
 
@@ -96,16 +97,22 @@ def test_broken_variants_of_the_code_are_caught() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
+def test_broken_rules_of_gangs_to_which_hardly_any_seed_comes_turn_their_tests_red() -> None:
+    run = simulate(*(name for name, variant in GangWorld.variants.items() if variant.test), module=STRENGTH)
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_every_twelfth_other_variant_is_caught() -> None:
-    certain = [made for made in WORLDS if made is not GangWorld]  # most of its variants are caught by chance only
-    others = [name for made in certain for name in made.variants if name not in QUICK]
+    others = [name for name, variant in VARIANTS.items() if name not in QUICK and not variant.test]
     run = simulate(*others[::12], module=STRENGTH)
     assert run.returncode == 0, run.stdout + run.stderr
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("module", "made"), list(zip((JOBS, ACTORS, GANGS, QUEUES), WORLDS, strict=True)))
+@pytest.mark.parametrize(("module", "made"), list(zip((JOBS, ACTORS, GANGS, QUEUES, MACHINES), WORLDS, strict=True)))
 def test_a_seed_that_once_failed_breaks_no_invariant(module: str, made: type[Stage]) -> None:
     for seed in failed_once(made.kind):
         run = simulate("--seed", str(seed), module=module)
@@ -121,7 +128,11 @@ def test_every_broken_variant_is_caught() -> None:
 
 @pytest.mark.parametrize(
     ("module", "variant"),
-    [(JOBS, "budgets_swapped"), (ACTORS, "fences_without_state"), (QUEUES, "nothing_is_collected")],
+    [
+        pytest.param(JOBS, "budgets_swapped", marks=pytest.mark.slow),
+        pytest.param(ACTORS, "fences_without_state", marks=pytest.mark.slow),
+        (QUEUES, "nothing_is_collected"),
+    ],
 )
 def test_a_broken_invariant_is_told_with_its_history_and_a_command_that_replays_it(module: str, variant: str) -> None:
     run = simulate("--seed", "1", "--variant", variant, module=module)

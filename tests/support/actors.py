@@ -19,7 +19,7 @@ import cloudpickle
 
 from fray.actor import ActorGroup, current_actor
 from fray.client import StorageClient
-from fray.cluster import LocalCluster, ResourceConfig, StorageCluster, current_cluster
+from fray.cluster import Cluster, LocalCluster, ResourceConfig, StorageCluster, current_cluster
 from fray.rpc import ActorServer
 from fray.types import ActorConfig
 from tests.support.agents import AgentProcess, agents, on_cluster
@@ -32,9 +32,7 @@ Serve = Callable[..., ActorServer]
 SMALL = ResourceConfig(cpu=0.1, disk="1m")
 
 
-def create_group(
-    cluster: StorageCluster, cls: type, *args: Any, name: str, count: int = 1, **config: Any
-) -> ActorGroup[Any]:
+def create_group(cluster: Cluster, cls: type, *args: Any, name: str, count: int = 1, **config: Any) -> ActorGroup[Any]:
     """Small actors. config: fields of `ActorConfig`."""
     client, chosen = StorageClient(cluster), ActorConfig(**config)
     return client.create_actor_group(cls, *args, name=name, count=count, resources=SMALL, actor_config=chosen)

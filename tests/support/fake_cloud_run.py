@@ -79,7 +79,8 @@ class FakeCloudRun:
     def _update_job(self, call: run_v2.UpdateJobRequest) -> operations_pb2.Operation:
         if call.job.name not in self.jobs and not call.allow_missing:
             raise FakeRefusalError(code_pb2.NOT_FOUND, f"Resource '{call.job.name}' was not found")
-        self.jobs[call.job.name] = call.job
+        if not call.validate_only:
+            self.jobs[call.job.name] = call.job
         return _done(call.job)
 
     def _run_job(self, call: run_v2.RunJobRequest) -> operations_pb2.Operation:

@@ -27,6 +27,7 @@ class FakeTpu:
 
     Attributes:
         zones: that exist.
+        types: of slices that there are in each of them.
         capacity: by zone, nodes that may still be made; None: any number.
         quota: nodes that the project may have in a zone.
         slow: requests wait until `grant` is called.
@@ -34,6 +35,7 @@ class FakeTpu:
     """
 
     zones: tuple[str, ...] = ("us-east5-a", "europe-west4-b")
+    types: tuple[str, ...] = ("v5litepod-4", "v5litepod-16")
     capacity: dict[str, int] = field(default_factory=dict)
     quota: int = 1000
     slow: bool = False
@@ -53,6 +55,7 @@ class FakeTpu:
             "CreateQueuedResource": (tpu_v2.CreateQueuedResourceRequest, self._create),
             "DeleteQueuedResource": (tpu_v2.DeleteQueuedResourceRequest, self._delete_request),
             "ListNodes": (tpu_v2.ListNodesRequest, self._list_nodes),
+            "ListAcceleratorTypes": (tpu_v2.ListAcceleratorTypesRequest, self._list_types),
             "DeleteNode": (tpu_v2.DeleteNodeRequest, self._delete_node),
         }
         places: dict[str, tuple[object, Handler]] = {
@@ -164,6 +167,13 @@ class FakeTpu:
     def _remove(self, path: str) -> None:
         self.running.pop(path, lambda: None)()
         del self.nodes[path]
+
+    def _list_types(self, call: tpu_v2.ListAcceleratorTypesRequest) -> tpu_v2.ListAcceleratorTypesResponse:
+        self._check_zone(call.parent)
+        found = [
+            tpu_v2.AcceleratorType(name=f"{call.parent}/acceleratorTypes/{each}", type_=each) for each in self.types
+        ]
+        return tpu_v2.ListAcceleratorTypesResponse(accelerator_types=found)
 
     def _list_locations(self, call: locations_pb2.ListLocationsRequest) -> locations_pb2.ListLocationsResponse:
         found = [locations_pb2.Location(name=f"{call.name}/locations/{zone}", location_id=zone) for zone in self.zones]

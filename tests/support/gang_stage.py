@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from fray_agents.agent.chip_watch import ChipWatch
 from fray_agents.agent.gang_runner import GangRunner
 from fray_agents.agent.gpu_watch import GpuWatch
 from fray_agents.agent.held import HeldBundle, HeldPlacement
@@ -34,6 +35,7 @@ from fray_layouts.records import (
     JobRecord,
     Placement,
     PlacementMember,
+    ReplicaExit,
     Resources,
     ResourceUsage,
 )
@@ -99,6 +101,7 @@ class GangStage:
     Attributes:
         answering: agents that answer when they are asked directly; `gone`: those of which it is told that they ended.
         tasks: by replica, once they are started.
+        late: what each member's runner returns; `lives`: until all that it does is done.
         asked: agents that were asked whether they live, in that order.
     """
 
@@ -110,6 +113,7 @@ class GangStage:
     tasks: dict[int, ScriptedTask] = field(default_factory=dict)
     held: dict[str, HeldPlacement] = field(default_factory=dict)
     runners: dict[str, GangRunner] = field(default_factory=dict)
+    late: dict[str, asyncio.Task[dict[int, ReplicaExit]]] = field(default_factory=dict)
     lives: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     told_pass: list[str] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
@@ -119,9 +123,14 @@ class GangStage:
         for agent in agents:
             held = self.held[agent] = self._hold(agent)
             runner = self.runners[agent] = await self._runner(agent)
-            self.lives[agent] = asyncio.create_task(runner.run(held))
+            self.late[agent] = asyncio.create_task(runner.run(held))
+            self.lives[agent] = asyncio.create_task(self._live(agent))
         await asyncio.sleep(0.01)
         assert all(bundle.task is not None for agent in agents for bundle in self.held[agent].bundles)
+
+    async def _live(self, agent: str) -> None:
+        late = await self.late[agent]
+        await self.runners[agent].store_late(self.gang.record, late)
 
     def _hold(self, agent: str) -> HeldPlacement:
         owner = owner_of_job(self.gang.record)
@@ -132,8 +141,8 @@ class GangStage:
         known = await self.core.records.read(AgentKeys.key(agent), AgentRecord)
         assert known is not None
         member = Membership(self.core, known.record, Leases(HOST), known, trusted_until=float("inf"))
-        gpus, preparer = GpuWatch(member, {}), Preparer(self.core, None)
-        replicas = ReplicaRunner(member, self.folder, None, self._start, gpus, preparer, NetworkSettings())
+        gpus, chips, preparer = GpuWatch(member, {}), ChipWatch(member, None), Preparer(self.core, None)
+        replicas = ReplicaRunner(member, self.folder, None, self._start, gpus, chips, preparer, NetworkSettings())
         return GangRunner(member, replicas, self._ask, lambda: self.told_pass.append(agent))
 
     async def _start(self, spec: TaskSpec, deadline: float, lock_fd: int | None) -> TaskHandle:

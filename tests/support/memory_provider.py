@@ -22,6 +22,9 @@ class MemoryProvider:
         refuse: by zone, the kind of error with which it refuses.
         lost: replies of creates that are lost, though they are carried out.
         silent: `list` does not answer.
+        full: zones in which requests wait.
+        slow: seconds that `list` takes.
+        denied: `list` is not allowed.
     """
 
     machines: dict[str, ListedMachine] = field(default_factory=dict)
@@ -29,6 +32,9 @@ class MemoryProvider:
     refuse: dict[str, str] = field(default_factory=dict)
     lost: int = 0
     silent: bool = False
+    full: set[str] = field(default_factory=set)
+    slow: float = 0.0
+    denied: bool = False
 
     async def open(self, core: Core, pool: str, spec: ProvisioningSpec) -> MemoryProvider:
         """As `open_provider`, for tests of one pool."""
@@ -36,19 +42,22 @@ class MemoryProvider:
 
     async def list(self) -> Sequence[ListedMachine]:
         """All machines."""
-        await asyncio.sleep(0)
+        await asyncio.sleep(self.slow)
         if self.silent:
             raise ProviderError("unavailable", "no answer")
+        if self.denied:
+            raise ProviderError("denied", "the role machines.list is missing")
         return list(self.machines.values())
 
     async def create(self, request: MachineRequest) -> str:
-        """Make machines, which are ready at once."""
+        """Make machines, which are ready at once, or wait."""
         await asyncio.sleep(0)
         self.asked.append(("create", request.zone))
         if request.zone in self.refuse:
             raise ProviderError(self.refuse[request.zone], f"nothing left in {request.zone}")
         for name in request.names:
-            made = ListedMachine(request.pool, name, request.zone, ListedState.READY, batch=request.names[0])
+            state = ListedState.WAITING if request.zone in self.full else ListedState.READY
+            made = ListedMachine(request.pool, name, request.zone, state, batch=request.names[0])
             self.machines.setdefault(name, made)
         if self.lost:
             self.lost -= 1
@@ -60,6 +69,10 @@ class MemoryProvider:
         await asyncio.sleep(0)
         self.asked.append(("delete", name))
         self.machines.pop(name, None)
+
+    async def check(self) -> Sequence[ProviderError]:
+        """Nothing is wrong with it."""
+        return []
 
     async def close(self) -> None:
         """Machines stay."""

@@ -1,8 +1,8 @@
 """The Python blocks of README.md and docs/: each page's are one program, which a test runs.
 
-The blocks run in their order, in an empty directory. Those that need Zephyr say so after "python", and are run by
-`make zephyr`. Tables of equivalents have a column "Fray", whose code is part of the program too, but for commands and
-job files.
+The blocks run in their order, in an empty directory. Those that need Zephyr or Ray say so after "python", and are run
+by `make zephyr` and `make ray`. Tables of equivalents have a column "Fray", whose code is part of the program too, but
+for commands and job files.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
-NEEDS = ("", "zephyr")
+NEEDS = ("", "zephyr", "ray", "iris")
 MODULES = ("*.py", "*/__init__.py", "actor/named.py", "v2/*.py")
 _FENCE = re.compile(r"```(.*)")
 

@@ -15,10 +15,15 @@ import msgspec
 import pytest
 import yaml
 from google.cloud import run_v2
+from msgspec.structs import replace
 
 from fray_agents.provisioning.identity import provider_name
 from fray_agents.provisioning.providers import cloud_run, local, tpu
-from fray_layouts.records import CloudRunSettings, CommandSettings, ProvisioningSpec, TpuSettings
+from fray_coordinator.clock import SystemClock, system_random
+from fray_coordinator.core import Core, core_on
+from fray_coordinator.store.opening import open_backend
+from fray_coordinator.store.store import Store
+from fray_layouts.records import CloudRunSettings, ClusterSettings, CommandSettings, ProvisioningSpec, TpuSettings
 from tests.support.cluster_stand_ins import install_kubectl, install_slurm
 from tests.support.fake_cloud_run import FakeCloudRun
 from tests.support.fake_tpu import FakeTpu
@@ -43,6 +48,14 @@ class ProviderWorld:
     zone: str
     lose: Callable[[str], None]
     """Takes a machine of CLUSTER and POOL away, as a preemption does."""
+
+
+async def core_of(cluster: str) -> Core:
+    """A cluster of this id, in memory and in real time."""
+    clock, rng = SystemClock(), system_random()
+    store = Store(open_backend(f"memory://{cluster}-{rng.token()}", clock), clock, rng)
+    core = await core_on(store, ClusterSettings(), clock, rng)
+    return Core(core.store, core.records, core.clock, core.rng, replace(core.settings, cluster_id=cluster))
 
 
 def script(body: str, *arguments: str) -> list[str]:
@@ -143,7 +156,7 @@ def tpu_world(tmp_path: Path, patch: pytest.MonkeyPatch) -> Iterator[ProviderWor
 
 @contextmanager
 def cloud_run_world(tmp_path: Path, patch: pytest.MonkeyPatch) -> Iterator[ProviderWorld]:
-    """Machines are worker pools of a Cloud Run that is served here; executions have no names of their own."""
+    """Machines are worker pools of a Cloud Run that is served here."""
     fake = FakeCloudRun()
     with fake.serve() as address:
         patch.setenv(cloud_run.EMULATOR_VARIABLE, address)
@@ -158,6 +171,22 @@ def cloud_run_world(tmp_path: Path, patch: pytest.MonkeyPatch) -> Iterator[Provi
         yield ProviderWorld(spec, "us-central1", lose)
 
 
+@contextmanager
+def cloud_run_jobs_world(tmp_path: Path, patch: pytest.MonkeyPatch) -> Iterator[ProviderWorld]:
+    """Machines are executions of a job of Cloud Run: these have no names of their own, so two may be made for one."""
+    fake = FakeCloudRun()
+    with fake.serve() as address:
+        patch.setenv(cloud_run.EMULATOR_VARIABLE, address)
+
+        def lose(name: str) -> None:
+            made = next(path for path, each in fake.executions.items() if name in each.template.containers[0].args)
+            fake.finish(made, failed="the container ended")
+
+        settings = CloudRunSettings(image="lab/fray", project="lab")
+        spec = ProvisioningSpec(provider="cloud_run", zones=["us-central1"], max=8, cloud_run=settings)
+        yield ProviderWorld(spec, "us-central1", lose)
+
+
 WORLDS = {
     "local": local_world,
     "command": command_world,
@@ -165,4 +194,5 @@ WORLDS = {
     "kubernetes": kubernetes_world,
     "tpu": tpu_world,
     "cloud_run": cloud_run_world,
+    "cloud_run_jobs": cloud_run_jobs_world,
 }

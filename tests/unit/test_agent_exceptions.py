@@ -249,6 +249,7 @@ async def test_a_job_that_waits_for_its_callable_can_be_stopped(cluster: Cluster
         assert after.status == "stopped"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unanswered", [("get", "blobs/"), ("list", "children/")], ids=["callable", "children"])
 @pytest.mark.parametrize("how", ["unanswered", "refused"])
 async def test_a_job_whose_objects_alone_cannot_be_had_leaves_its_room_to_others(

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
+import pytest
+
+from fray_agents.agent import scaler_duty
 from fray_agents.agent.agent import Agent, AgentOptions
-from fray_layouts.object_keys import AgentKeys
-from fray_layouts.records import AgentRecord, Resources
+from fray_agents.provisioning.scaler import Scaler
+from fray_coordinator.jobs.submission import submit
+from fray_coordinator.store.interface import ABSENT
+from fray_layouts.object_keys import AgentKeys, PoolKeys
+from fray_layouts.records import AgentPoolRecord, AgentRecord, ProvisioningSpec, Resources
+from fray_layouts.spec_parsing import parse_spec
+from tests.support.fake_tasks import fake
+from tests.support.memory_provider import MemoryProvider
 from tests.support.virtual import Cluster
 
 HOST = Resources(cpu=4000, memory=2**33, disk=2**33)
@@ -23,3 +33,21 @@ async def test_an_agent_says_which_machine_it_runs_on(cluster: Cluster, tmp_path
     await running
     assert found is not None
     assert (found.record.pool, found.record.machine) == ("spot", "m0kq1")
+
+
+async def test_the_last_agent_of_a_pool_has_its_own_machine_deleted(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core, provider = await cluster.core(), MemoryProvider()
+    monkeypatch.setattr(scaler_duty, "Scaler", partial(Scaler, open_provider=provider.open))
+    spec = ProvisioningSpec(provider="command", capacity=HOST, idle_seconds=30.0, hourly_cost=1.0)
+    await core.records.put(PoolKeys.record("spot"), AgentPoolRecord(provisioning=spec), ABSENT)
+    await submit(core, [parse_spec({"name": "job", "pool": "spot", "entrypoint": {"command": ["true"]}})])
+    starter = Scaler(core, "wait-1", provider.open)
+    assert await starter.try_look()
+    await starter.resign()
+    [machine] = provider.machines
+    options = AgentOptions("spot", HOST, work_dir=tmp_path, start_task=fake(tmp_path, {"job": 5.0}), machine=machine)
+    await Agent(await cluster.core(), options).run()
+    assert provider.machines == {}
+    assert provider.asked == [("create", ""), ("delete", machine)]

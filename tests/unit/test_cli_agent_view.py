@@ -5,8 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from fray.cli.agent_view import Hold, conflicts, holds_of, jobs_at_work, place_text
-from fray_coordinator.protocol.placements.owners import Owner, owner_of_job
-from fray_layouts.records import AgentRecord, Holding, JobRecord, Placement, PlacementMember, SliceMember
+from fray_coordinator.protocol.placements.owners import Owner, owner_of_job, owner_of_reservation
+from fray_layouts.records import (
+    AgentRecord,
+    Holding,
+    JobRecord,
+    Placement,
+    PlacementMember,
+    ReservationRecord,
+    SliceMember,
+)
 from fray_layouts.spec import EntrypointSpec, JobSpec
 
 
@@ -41,7 +49,21 @@ def test_it_is_said_for_how_long() -> None:
 def test_votes_are_no_jobs() -> None:
     phases = {"s": "running", "c": "claiming", "v": "reserved", "r": "refused"}
     holdings: dict[str, Any] = {name: Holding(attempt=1, phase=phase) for name, phase in phases.items()}
-    assert jobs_at_work(agent(**holdings)) == 2
+    assert jobs_at_work(agent(**holdings), []) == 2
+
+
+def test_a_gang_that_has_started_is_a_job_though_the_last_heartbeat_lists_its_vote() -> None:
+    voted = agent(g=Holding(attempt=1, phase="reserved", round=2))
+    assert jobs_at_work(voted, [gang("g")]) == 0
+    assert jobs_at_work(voted, [gang("g", "running")]) == 1
+    of_another_round = agent(g=Holding(attempt=1, phase="reserved", round=1))
+    assert jobs_at_work(of_another_round, [gang("g", "running")]) == 0
+
+
+def test_a_reservation_is_no_job() -> None:
+    record = ReservationRecord(id="r", pool="default", state="held", kind="reservation")
+    used = agent(r=Holding(attempt=1, phase="running"), s=Holding(attempt=1, phase="running"))
+    assert jobs_at_work(used, [owner_of_reservation(record)]) == 1
 
 
 def test_the_place_of_a_host() -> None:

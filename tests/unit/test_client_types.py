@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PROGRAM = """
 from fray.client import Client, StorageClient, wait_all
 from fray.current_client import current_client
@@ -53,6 +55,7 @@ REVEALED = [
 ]
 
 
+@pytest.mark.slow
 def test_the_types_of_a_program(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -101,7 +102,7 @@ async def test_what_is_no_machine_is_refused_and_quoted(printed: str) -> None:
 
 async def test_a_program_that_is_not_there_is_named() -> None:
     error = await failure(["/nowhere/list-machines", "--all"])
-    assert error.kind == "invalid"
+    assert error.kind == "denied"
     assert str(error) == (
         "the command that lists machines (/nowhere/list-machines --all) cannot be started on this host (No such file "
         "or directory); give the absolute path of a program, or the name of one in PATH, and scale where it is "
@@ -150,13 +151,40 @@ async def test_a_pool_without_commands_or_of_an_unknown_provider_is_refused() ->
         assert caught.value.kind == "invalid"
 
 
-async def test_what_slurm_refuses_is_told_by_its_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = "sbatch: error: QOSMaxSubmitJobPerUserLimit"
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        ("Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)", "quota"),
+        ("Invalid account or account/partition combination specified", "denied"),
+        ("Access/permission denied", "denied"),
+        ("User's group not permitted to use this partition", "denied"),
+        ("Required partition not available (inactive or drain)", "stockout"),
+        ("Invalid partition name specified", "invalid"),
+        ("Requested node configuration is not available", "invalid"),
+        ("Unable to contact slurm controller (connect failure)", "unavailable"),
+    ],
+)
+async def test_what_slurm_refuses_is_told_by_its_kind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, kind: str
+) -> None:
     with slurm_world(tmp_path, monkeypatch) as world:
-        (tmp_path / "kept" / "refusal").write_text(words)
-        with pytest.raises(ProviderError, match=words) as caught:
+        (tmp_path / "kept" / "refusal").write_text(f"sbatch: error: Batch job submission failed: {words}")
+        with pytest.raises(ProviderError, match=re.escape(words)) as caught:
             await provider_of(world.spec).create(asked(world.spec, FIRST))
-    assert caught.value.kind == "quota"
+    assert caught.value.kind == kind
+
+
+@pytest.mark.parametrize(
+    ("state", "listed"),
+    [("PENDING", "waiting"), ("CONFIGURING", "creating"), ("COMPLETING", "ending"), ("NODE_FAIL", "lost")],
+)
+async def test_states_of_slurms_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, listed: str) -> None:
+    with slurm_world(tmp_path, monkeypatch) as world:
+        provider = provider_of(world.spec)
+        await provider.create(asked(world.spec, FIRST))
+        [job] = (tmp_path / "kept").iterdir()
+        job.write_text(state)
+        assert [machine.state for machine in await provider.list()] == [listed]
 
 
 @pytest.mark.parametrize("name", ["slurm", "kubernetes"])

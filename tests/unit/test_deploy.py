@@ -19,7 +19,14 @@ for url; do :; done
 case "$url" in
   */attributes/*) cat "$STAGE/attributes/${url##*/}" 2>/dev/null || exit 22 ;;
   */service-accounts/default/token) echo '{"access_token":"secret","expires_in":3599,"token_type":"Bearer"}' ;;
-  *) printf '%s\\n' "$@" >"$STAGE/upload.args"; cat >"$STAGE/upload.body" ;;
+  *)
+    printf '%s\\n' "$@" >"$STAGE/upload.args"
+    for word; do
+      case "$word" in
+        @*) cp "${word#@}" "$STAGE/upload.body" ;;
+        /dev/fd/*) cat "$word" >"$STAGE/upload.config" ;;
+      esac
+    done ;;
 esac""",
     "uv": """
 echo "uv $*" >>"$STAGE/called"
@@ -60,13 +67,14 @@ class Host:
         path = self.folder / name
         return path.read_text() if path.exists() else ""
 
-    def boot(self) -> subprocess.CompletedProcess[str]:
-        """Run the start-up script."""
+    def boot(self, **more: str) -> subprocess.CompletedProcess[str]:
+        """Run the start-up script, with more variables."""
         environ = {
             "PATH": f"{self.folder}/bin:{os.environ['PATH']}",
             "STAGE": str(self.folder),
             "PYTHON": sys.executable,
             "FRAY_HOST_ROOT": str(self.root),
+            **more,
         }
         return subprocess.run(
             ["bash"], input=startup_script(), env=environ, capture_output=True, text=True, timeout=120
@@ -84,7 +92,7 @@ def test_a_host_installs_its_agent_and_starts_it_and_at_the_next_boot_only_start
     called = host.read("called")
     assert "useradd --system" in called
     assert "--python 3.11" in called
-    assert "fray-cluster[agent,gcs]" in called
+    assert "fray-cluster[agent,gcs,s3]" in called
     assert called.endswith("systemctl daemon-reload\nsystemctl enable fray-agent\nsystemctl start fray-agent\n")
     assert host.boot().returncode == 0
     assert host.read("called").count("uv pip install") == 1
@@ -92,10 +100,10 @@ def test_a_host_installs_its_agent_and_starts_it_and_at_the_next_boot_only_start
 
 
 def test_what_a_pool_has_its_hosts_install_is_installed(tmp_path: Path) -> None:
-    wheel = "fray-cluster[agent,gcs]==9.9"
-    host = Host(tmp_path, fray_root="gs://bucket/fray", fray_pool="p", fray_machine="m1", fray_wheel=wheel)
+    package = "fray-cluster[agent,gcs]==9.9"
+    host = Host(tmp_path, fray_root="gs://bucket/fray", fray_pool="p", fray_machine="m1", fray_package=package)
     assert host.boot().returncode == 0
-    assert wheel in host.read("called")
+    assert package in host.read("called")
 
 
 def test_a_pool_with_an_image_runs_it(tmp_path: Path) -> None:
@@ -130,6 +138,33 @@ def test_a_host_that_cannot_install_its_agent_says_why_in_the_bucket(
     assert "Authorization: Bearer secret" in upload
     assert "secret" not in done.stdout + done.stderr + told
     assert "systemctl" not in host.read("called")
+
+
+def test_it_is_told_in_a_bucket_of_s3_with_the_keys_of_the_environment(tmp_path: Path) -> None:
+    host = Host(tmp_path, fray_root="s3://bucket/fray", fray_pool="tpus", fray_machine="m1")
+    host.put("no-packages", "")
+    done = host.boot(AWS_ACCESS_KEY_ID="me", AWS_SECRET_ACCESS_KEY="secret", AWS_REGION="eu-west-1")
+    assert done.returncode == 2
+    upload = host.read("upload.args").splitlines()
+    assert upload[-1] == "https://s3.eu-west-1.amazonaws.com/bucket/fray/machines/tpus/m1/boot-0.log"
+    assert "aws:amz:eu-west-1:s3" in upload
+    assert host.read("upload.config") == 'user = "me:secret"\n'
+    assert "no versions of fray-cluster" in host.read("upload.body")
+    assert "secret" not in done.stdout + done.stderr + host.read("upload.args")
+
+
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_it_is_told_in_a_folder_that_hosts_share(tmp_path: Path, scheme: str) -> None:
+    host = Host(tmp_path, fray_root=f"{scheme}/shared/fray", fray_pool="tpus", fray_machine="m1")
+    host.put("no-packages", "")
+    assert host.boot().returncode == 2
+    assert "no versions of fray-cluster" in host.read("root/shared/fray/machines/tpus/m1/boot-0.log")
+
+
+def test_what_cannot_be_told_is_printed(tmp_path: Path) -> None:
+    host = Host(tmp_path, fray_root="s3://bucket/fray", fray_pool="tpus", fray_machine="m1")
+    host.put("no-packages", "")
+    assert "nor could that be told in s3://bucket/fray" in host.boot().stdout
 
 
 def test_the_script_has_none_of_the_slips_that_shells_allow() -> None:

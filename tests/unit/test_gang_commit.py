@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from fray_coordinator.core import Core
 from fray_coordinator.jobs import gang_commit, stopping
+from fray_coordinator.store.interface import ABSENT, ANY
 from fray_coordinator.store.records import Stored
 from fray_layouts.index_keys import PlacementKey
 from fray_layouts.object_keys import JobKeys, WorkKeys
@@ -65,6 +68,23 @@ async def test_when_one_fails_all_fail_and_it_is_counted_once(core: Core) -> Non
     assert (again.status, again.attempt, again.failures) == ("gathering", 2, 1)
     assert len(await entries(core)) == 1, "it waits for its next attempt"
     assert await rings(core) != before, "whoever gathers gangs is to look"
+
+
+async def test_few_members_of_a_large_gang_write_that_one_has_failed(core: Core) -> None:
+    gang = await running_gang(core, 100)
+    failed = [await leave_exit(core, gang.record, replica, "exited") for replica in range(60)]
+    real, writes = core.records.write, 0
+
+    async def slow(*given: Any) -> Any:
+        nonlocal writes
+        writes += 1
+        await asyncio.sleep(0.05)  # virtual: as on a bucket
+        return await real(*given)
+
+    object.__setattr__(core.records, "write", slow)
+    await asyncio.gather(*(gang_commit.end_member(core, gang, own.agent, [own]) for own in failed))
+    assert (await now(core)).failures == 1
+    assert writes <= 20
 
 
 async def test_an_exit_is_created_once(core: Core) -> None:
@@ -128,3 +148,45 @@ async def test_the_exits_of_an_attempt_are_its_own(core: Core) -> None:
     await leave_exit(core, replace(gang.record, attempt=2), 1)
     assert [row.key for row in await core.store.list(WorkKeys.exits("g-1", 1))] == [WorkKeys.exit("g-1", 1, 0)]
     assert (await gang_commit.end_member(core, gang, "a0", [own])).record.status == "running"
+
+
+@pytest.mark.parametrize("damaged", [0, 1])
+async def test_an_exit_that_cannot_be_read_is_that_of_a_replica_whose_host_failed(core: Core, damaged: int) -> None:
+    gang = await running_gang(core)
+    await core.store.put(WorkKeys.exit("g-1", 1, damaged), b"garbage", ABSENT)
+    for replica in (0, 1):
+        own = await leave_exit(core, gang.record, replica)
+        await gang_commit.end_member(core, gang, f"a{replica}", [own])
+    again = await now(core)
+    assert (again.status, again.attempt, again.failures, again.preemptions) == ("gathering", 2, 0, 1)
+    past = again.history[-1]
+    assert (past.agent, past.exit.kind) == (f"a{damaged}", "host-failed")
+    assert f"replica {damaged} on h{damaged}: its exit cannot be read" in past.exit.message
+
+
+async def test_an_exit_that_is_damaged_when_its_member_is_done_ends_the_attempt_with_the_last_one(core: Core) -> None:
+    gang = await running_gang(core)
+    own = await leave_exit(core, gang.record, 0)
+    await gang_commit.end_member(core, gang, "a0", [own])
+    await core.store.put(WorkKeys.exit("g-1", 1, 0), b"garbage", ANY)
+    own = await leave_exit(core, gang.record, 1)
+    await gang_commit.end_member(core, gang, "a1", [own])
+    again = await now(core)
+    assert (again.status, again.attempt, again.failures, again.preemptions) == ("gathering", 2, 0, 1)
+
+
+async def test_a_stopped_gang_ends_though_an_exit_cannot_be_read(core: Core) -> None:
+    gang = await running_gang(core)
+    await stopping.stop(core, "g-1", "enough")
+    await core.store.put(WorkKeys.exit("g-1", 1, 0), b"garbage", ABSENT)
+    own = await leave_exit(core, gang.record, 1, "stopped")
+    await gang_commit.end_member(core, gang, "a1", [own])
+    assert (await now(core)).status == "stopped"
+
+
+async def test_the_burial_of_a_member_whose_exit_cannot_be_read_puts_the_gang_back(core: Core) -> None:
+    gang = await running_gang(core)
+    await core.store.put(WorkKeys.exit("g-1", 1, 1), b"garbage", ABSENT)
+    await gang_commit.end_without(core, gang, "a1")
+    again = await now(core)
+    assert (again.status, again.attempt, again.failures, again.preemptions) == ("gathering", 2, 0, 1)

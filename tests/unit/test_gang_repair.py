@@ -195,6 +195,16 @@ async def test_fsck_tells_of_members_that_are_gone_or_stop_nothing(cluster: Clus
         life.cancel()
 
 
+async def test_fsck_tells_of_an_exit_that_cannot_be_read(cluster: Cluster) -> None:
+    user = await cluster.core()
+    gang = await running_gang(user)
+    await leave_exit(user, gang.record, 0)
+    await user.store.put(WorkKeys.exit("g-1", 1, 1), b"garbage", ABSENT)
+    told = {problem.key: problem.what for problem in await fsck.check(user)}
+    assert WorkKeys.exit("g-1", 1, 0) not in told
+    assert "nobody knows how this replica of a gang ended" in told[WorkKeys.exit("g-1", 1, 1)]
+
+
 async def test_fsck_tells_of_a_gang_that_names_no_members(cluster: Cluster) -> None:
     user = await cluster.core()
     await running_gang(user, fields={"placement": None})

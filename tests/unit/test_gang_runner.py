@@ -9,6 +9,7 @@ from unittest import mock
 import pytest
 
 from fray_coordinator.jobs.gang_commit import leave_gang
+from fray_coordinator.jobs.gang_exits import ended_replicas, exit_times
 from fray_coordinator.jobs.gang_peers import PeerAnswer
 from fray_coordinator.jobs.stopping import stop
 from fray_layouts.object_keys import WorkKeys
@@ -163,6 +164,27 @@ async def test_an_agent_that_ends_is_noticed_within_two_seconds_though_no_replic
     assert stage.told_pass == ["a"]
 
 
+async def test_an_agent_that_falls_silent_is_noticed_within_ten_seconds_if_it_owes_a_heartbeat(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    stage = await stage_of(cluster, tmp_path, {"a": [0], "b": [1], "c": [2]})
+    await stage.run("a", "b", "c")
+    beating = asyncio.create_task(stage.beats("b"))
+    await asyncio.sleep(14)
+    stage.answering.remove("b")
+    await asyncio.sleep(60)
+    assert (await stage.now()).status == "running", "its heartbeat goes on: it only cannot be reached"
+    stage.answering.add("b")
+    await asyncio.sleep(5)
+    stage.answering.remove("b")
+    beating.cancel()
+    await asyncio.sleep(9)
+    job = await stage.now()
+    assert (job.status, job.attempt, job.failures, job.preemptions) == ("gathering", 2, 0, 1)
+    assert job.history[-1].exit.message == "replica 1 on hb: its agent b does not answer any more"
+    assert stage.told_pass == ["a"]
+
+
 async def test_an_agent_that_never_answered_is_not_lost_because_connections_to_it_are_refused(
     cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -311,3 +333,34 @@ async def test_an_exit_that_cannot_be_written_is_waited_for(cluster: Cluster, tm
     assert not stage.lives["a"].done()
     cluster.ways[-1].cut = False
     assert (await stage.over("a")).status == "succeeded"
+
+
+async def test_exits_from_which_nothing_follows_keep_no_member_and_come_one_after_the_other(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    members = {f"m{number}": [number] for number in range(50)}
+    stage = await stage_of(cluster, tmp_path, members)
+    await stage.run(*members)
+    moved = await leave_gang(stage.core, stage.gang, "m0")
+    assert moved is not None
+    for held in stage.held.values():
+        held.record = moved
+        held.ask_to_stop(0.0, "lost")
+    await asyncio.sleep(0)
+    for agent in members:
+        assert len(await stage.late[agent]) == 1, "its room is free"
+    assert await ended_replicas(stage.core, stage.gang.record) == set()
+    await stage.over(*members)
+    times = await exit_times(stage.core, stage.gang.record)
+    assert len(times) == 50
+    assert 0.3 < max(times.values()) - min(times.values()) <= 0.5, "at most a hundred a second"
+
+
+async def test_an_agent_that_leaves_has_left_its_exits(cluster: Cluster, tmp_path: Path) -> None:
+    stage = await stage_of(cluster, tmp_path, {"a": [0], "b": [1]})
+    await stage.run("a", "b")
+    stage.runners["b"].member.leaving = True
+    await stage.runners["b"].leave(stage.held["b"], 2.0)
+    stage.held["b"].record = (await stage.core.records.reread(stage.gang)) or stage.gang
+    assert await stage.late["b"] == {}
+    assert await ended_replicas(stage.core, stage.gang.record) == {1}

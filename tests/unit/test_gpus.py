@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
+from msgspec.structs import replace
 
 from fray_agents.agent.gpu_watch import GpuWatch
 from fray_agents.agent.leases import Leases
@@ -147,6 +148,35 @@ def test_a_gpu_that_stays_in_use_is_taken_out_told_and_offered_again(
         rechecks.cancel()
         assert member.leases.free().device_count == 1
         assert member.problems.summary() == ""
+
+    monkeypatch.setattr("fray_agents.agent.gpu_watch.gpus_in_trouble", trouble)
+    run(scenario)
+
+
+def test_a_host_none_of_whose_gpus_can_be_used_takes_no_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    users = {"0": "the driver does not list it", "1": "the driver does not list it"}
+
+    async def trouble(names: list[str], environ: Any) -> dict[str, str]:
+        return {name: users[name] for name in names if name in users}
+
+    async def scenario(cluster: Cluster) -> None:
+        core = await cluster.core()
+        member = trusted_member(core, replace(HOST, device_count=2))
+        watch = GpuWatch(member, {})
+        first = member.leases.add(entry(1, 1))
+        with pytest.raises(HostUnfit):
+            await watch.check(first)
+        member.leases.remove(first)
+        assert member.may_claim(), "it has another one"
+        second = member.leases.add(entry(1, 2))
+        with pytest.raises(HostUnfit):
+            await watch.check(second)
+        assert (member.unfit, member.may_claim()) == (True, False)
+        users.clear()
+        rechecks = asyncio.create_task(watch.run())
+        await core.clock.sleep(61)
+        rechecks.cancel()
+        assert member.may_claim()
 
     monkeypatch.setattr("fray_agents.agent.gpu_watch.gpus_in_trouble", trouble)
     run(scenario)

@@ -130,3 +130,16 @@ def test_jobs_in_a_reservation_take_of_it_and_not_of_the_host(device: DeviceSpec
     assert shortage(single("large", ResourceSpec(cpu=1, memory=2 * 10**9)).shape, leases.free(placement), HostKind())
     leases.remove(held)
     assert leases.free(placement).cpu == 4000
+
+
+def test_a_reservation_whose_jobs_are_abandoned_keeps_no_agent_that_leaves() -> None:
+    leases, room = Leases(HOST), reservation(ResourceSpec(cpu=4))
+    lease, inside = leases.add(single("s", ResourceSpec(cpu=1)), room), gang("g", 2, [0], ResourceSpec(cpu=1))
+    inside.bundles[0].room = room
+    for placement in (room, inside):
+        leases.wish(placement)
+        placement.phase = HoldingPhase.RUNNING
+    lease.abandoned = True
+    assert not leases.nothing_to_do()
+    inside.abandoned = True
+    assert leases.nothing_to_do(), "others go on with both once the agent is dead"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from fray.cli.cost_model import machine_lines
 from fray_coordinator.core import open_core
@@ -65,6 +66,24 @@ def test_a_job_pays_for_its_earlier_attempts() -> None:
     )
     found = shares_of_jobs([job(since=3600.0, history=[past])], AGENTS, [MACHINE], 3600.0)
     assert found["j-1"] == MachineShare(1.0, 2.5)
+
+
+def test_attempts_that_the_record_no_longer_lists_cost_as_much_as_those_that_it_does() -> None:
+    past = PastAttempt(
+        attempt=9, agent="b", host="b", started_at=0.0, ended_at=1440.0, exit=AttemptExit(kind="preempted")
+    )
+    found = shares_of_jobs([job(since=3600.0, history=[past], forgotten_seconds=2880.0)], AGENTS, [MACHINE], 3600.0)
+    assert found["j-1"].so_far == pytest.approx(3.0)
+
+
+def test_a_gang_pays_for_all_of_its_hosts_in_earlier_attempts_too() -> None:
+    past = PastAttempt(attempt=1, agent="b", host="b", started_at=0.0, ended_at=3600.0, exit=AttemptExit(kind="failed"))
+    one = job(lease=None, history=[past])
+    spec = parse_spec(
+        {"name": "j", "entrypoint": {"command": ["x"]}, "pool": "p", "resources": {"cpu": 8}, "replicas": 2}
+    )
+    found = shares_of_jobs([replace(one, spec=spec)], AGENTS, [MACHINE], 7200.0)
+    assert found["j-1"] == MachineShare(20.0, 0.0)
 
 
 def test_a_gang_pays_for_all_of_its_hosts() -> None:

@@ -95,4 +95,4 @@ async def test_what_people_are_told_of_a_gang_that_only_older_agents_could_run(c
     gang = await launch(core, replicas=2)
     await join(cluster, "old")
     told = why_waiting(gang, [await agent_now(core, "old")], core.now())
-    assert told.endswith("is drained, or of a version without gangs: old is one")
+    assert told.endswith("is drained, unfit, or of a version without gangs: old is one")

@@ -12,7 +12,7 @@ from fray_agents.agent.placement_duty import PlacementDuty
 from fray_coordinator.core import Core
 from fray_coordinator.protocol.placements.owners import owner_of_job
 from fray_coordinator.store.records import Stored
-from fray_layouts.records import JobRecord, Placement, Resources
+from fray_layouts.records import JobRecord, Placement, ReplicaExit, Resources
 from fray_layouts.spec import EntrypointSpec, JobSpec
 from fray_layouts.states import HoldingPhase
 from tests.support.members import trusted_member
@@ -26,9 +26,13 @@ class Gangs:
         self.left: list[tuple[str, float]] = []
         self.fails = False
 
-    async def run(self, held: HeldPlacement) -> None:
+    async def run(self, held: HeldPlacement) -> dict[int, ReplicaExit]:
         if self.fails:
             raise RuntimeError("its end cannot be written")
+        return {}
+
+    async def store_late(self, job: JobRecord, exits: dict[int, ReplicaExit]) -> None:
+        assert not exits
 
     async def leave(self, held: HeldPlacement, grace: float) -> None:
         self.left.append((held.owner.id, grace))

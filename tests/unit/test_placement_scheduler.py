@@ -450,3 +450,19 @@ async def test_a_slice_is_given_whole(cluster: Cluster) -> None:
     job = await gang(found, slices=1, resources={"device": device})
     await found.step()
     assert members_of(await job_now(found.core, job.id)) == {"b": [0], "a": [1]}
+
+
+async def test_a_job_for_one_of_several_devices_is_placed_where_the_first_of_them_is_free(cluster: Cluster) -> None:
+    found = await gathering(cluster, "a", "b")
+    for member, device in zip(found.members, ("gpu-a100", "gpu-h100"), strict=True):
+        room = replace(ONE_CORE, device=device, device_count=1)
+        await member.beat(capacity=room, free=room)
+    wants = {"device": {"kind": "gpu", "variant": "h100"}, "device_alternatives": ["a100"]}
+    first, second = [await launch(found.core, name="one", resources=wants) for _ in range(2)]
+    assert (first.status, cluster.keys("pending/")) == ("gathering", [])
+    await found.step()
+    assert members_of(await job_now(found.core, first.id)) == {"b": [0]}
+    assert members_of(await job_now(found.core, second.id)) == {"a": [0]}
+    await vote_all(found, first.id)
+    await found.step()
+    assert (await job_now(found.core, first.id)).status == "running"

@@ -78,7 +78,7 @@ def test_all_that_a_pool_says_is_kept() -> None:
         ({**LOCAL, "tpu": {"project": "p"}}, "tpu", "settings of provider tpu, and the pool has local"),
         ({**LOCAL, "min": 3, "max": 2}, "min", "it is above max, which is 2"),
         ({**LOCAL, "min": -1}, "min", "give a number of at least 0"),
-        ({**LOCAL, "max": "4"}, "max", "expected `int`, got `str`"),
+        ({**LOCAL, "max": "4"}, "max", "give a whole number"),
         ({**LOCAL, "idle_seconds": -5}, "idle_seconds", "give a number of at least 0"),
         ({**LOCAL, "hourly_cost": -1}, "hourly_cost", "at least 0"),
         ({**LOCAL, "max_hourly_cost": 0}, "max_hourly_cost", "above 0"),
@@ -105,7 +105,8 @@ def test_all_that_a_pool_says_is_kept() -> None:
         ({"provider": "cloud_run", "zones": ["us-central1"]}, "cloud_run", "which container"),
         ({"provider": "command"}, "command", "give the programs"),
         ({**COMMAND, "command": {**COMMAND["command"], "list": []}}, "command.list", "a program and its arguments"),
-        ({**COMMAND, "command": {**COMMAND["command"], "list": "ls -l"}}, "command.list", "expected `array`"),
+        ({**COMMAND, "command": {**COMMAND["command"], "list": "ls -l"}}, "command.list", "give a list"),
+        ({**COMMAND, "command": {**COMMAND["command"], "list": [True]}}, "command.list[0]", "give text, in quotes"),
         ({**COMMAND, "command": {**COMMAND["command"], "create": ["a\0"]}}, "command.create", "a program"),
     ],
 )

@@ -91,6 +91,8 @@ def test_what_a_pool_had_of_another_provider_goes_with_it(shell: Shell) -> None:
     spec = get_pool(str(shell.root), "train")
     assert spec is not None
     assert len(spec.zones) == 1, "the host that a local pool is on"
+    put_machine(shell, MachineRecord(pool="train", name="m1", state="up", provider="local"))
+    assert "machines of another provider go first: m1" in shell("pool", "set", "train", *TPU).stderr
 
 
 @pytest.mark.parametrize(
@@ -220,7 +222,8 @@ def test_a_pool_that_has_machines_is_not_forgotten(shell: Shell) -> None:
     assert [pool["pool"] for pool in shell.json("pool", "ls")] == ["train"]
 
 
-def test_down_closes_the_pools_drains_and_says_what_is_left(shell: Shell) -> None:
+def test_down_closes_the_pools_drains_and_says_what_is_left(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nowhere")
     (shell.root.parent / "fray.yaml").write_text(FILE)
     shell("up")
     put_machine(shell, MachineRecord(pool="train", name="m1", state="up"))
@@ -228,6 +231,7 @@ def test_down_closes_the_pools_drains_and_says_what_is_left(shell: Shell) -> Non
     put_agent(shell, AgentRecord(id="of-machine", host="h", pool="train", interval=60.0, machine="m1"))
     put_agent(shell, AgentRecord(id="of-people", host="h", pool="train", interval=60.0))
     done = shell.json("down", str(shell.root))
+    assert "no credentials of Google Cloud" in done.pop("problems")["train"]
     assert done == {
         "pools": ["small", "train"],
         "draining": ["of-machine"],
@@ -243,14 +247,15 @@ def test_down_closes_the_pools_drains_and_says_what_is_left(shell: Shell) -> Non
     assert (kept["max"], kept["max_hourly_cost"]) == (0, 60.0)
     text = shell("down").stdout
     assert "1 machine is left: train/m1" in text
-    assert "no scaler has looked at them lately" in text
+    assert "pool train cannot be looked after: " in text
+    assert "nobody else looks after them" in text
     shell("up")
     assert shell.json("pool", "show", "train")["pools"]["train"]["max"] == 4
 
 
-def test_down_waits_until_the_machines_are_gone(shell: Shell) -> None:
-    shell("pool", "set", "train", *TPU)
-    put_machine(shell, MachineRecord(pool="train", name="m2", state="gone"))
+def test_down_waits_until_the_machines_are_gone_and_scales_if_nobody_does(shell: Shell) -> None:
+    shell("pool", "set", "small", "--provider", "local")
+    put_machine(shell, MachineRecord(pool="small", name="m2", state="deleting"))
     assert "no machine is left" in shell("down", "--wait", "60").stdout
 
 
@@ -269,3 +274,17 @@ def test_a_pool_is_written_as_it_was_read(tmp_path: Path, name: str) -> None:
     spec = read_fray_file(tmp_path / "fray.yaml")[name].provisioning
     written: dict[str, Any] = json.loads(json.dumps(written_pool(spec)))
     assert parse_pool(written).provisioning == spec
+
+
+@pytest.mark.parametrize("zones", [["z"], []])
+def test_what_a_provider_refuses_is_told_where_people_look(shell: Shell, zones: list[str]) -> None:
+    create = ["sh", "-c", "echo no account >&2; exit 77"]
+    pool = {"provider": "command", "zones": zones, "capacity": {"cpu": 1, "memory": "1GB"}, "hourly_cost": 1}
+    pool["command"] = {"list": ["true"], "create": create, "delete": ["true"]}
+    (shell.root.parent / "fray.yaml").write_text(json.dumps({"pools": {"a": pool}}))
+    shell("up")
+    job = shell("run", "--pool", "a", "--detach", "--", "true").stdout.strip()
+    kind = "denied in z" if zones else "denied"
+    assert f"{kind}: the command that creates machines" in shell("scale", "--once").stdout
+    assert f"no live agent in pool a: {kind} (the command" in " ".join(shell("status", job).stdout.split())
+    assert "no account" in shell("machines", "--all").stdout

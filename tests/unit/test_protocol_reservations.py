@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from fray_coordinator.protocol.placements.assignment import assign
+from fray_coordinator.protocol.placements.hosts import HostView
 from fray_coordinator.protocol.placements.launching import (
     bundles_of_job,
     check_can_ever_fit,
@@ -182,6 +184,31 @@ def test_the_bundles_of_a_gang_that_must_be_placed_together_are_given_anew_toget
     assert [(part.count, part.same, part.spread) for part in found[0].parts] == [
         (2, how.get("same", ""), how.get("spread", False))
     ]
+
+
+def zoned(name: str, zone: str) -> HostView:
+    return HostView(agent=name, pool="default", capacity=Resources(cpu=1000), zone=zone)
+
+
+@pytest.mark.parametrize(
+    ("same", "live", "hosts", "after"),
+    [
+        ("zone", "a", {"a": "z1", "b": "z2", "c": "z1"}, {"a": [0], "c": [1]}),
+        ("zone", "a", {"a": "z1", "b": "z2"}, {"a": [0]}),
+        ("", "a", {"a": "z1", "b": "z2"}, {"a": [0], "b": [1]}),
+        ("zone", "", {"b": "z1", "c": "z2", "d": "z2"}, {"c": [0], "d": [1]}),
+        ("zone", "", {"b": "z1", "c": "z2"}, {}),
+    ],
+)
+def test_the_bundles_of_a_group_stay_in_one_zone_when_hosts_are_lost(
+    same: str, live: str, hosts: dict[str, str], after: dict[str, list[int]]
+) -> None:
+    held = placed(group("x", "y", same=same), a=[0], gone=[1])
+    found = units_of(held, live.split(), set(), places=hosts)
+    given = assign([zoned(name, zone) for name, zone in hosts.items()], found)
+    members = {unit.id: given[unit.id].members if unit.forming else unit.placement.members for unit in found}
+    now = with_members(held, members)
+    assert {m.agent: m.bundles for m in (now or held).placement.members} == after
 
 
 def test_the_bundles_of_a_job_that_has_ended_are_free_for_others() -> None:

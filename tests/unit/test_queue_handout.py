@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from typing import Any
 
 import pytest
 
+from fray_coordinator.queue.delivery import Delivery
 from fray_coordinator.queue.handout import ACKNOWLEDGE_WITHIN, RETURN_AFTER, Handout
 from tests.support.queue_processes import NAMES, Hand, hand
 from tests.support.virtual import Cluster, Way
@@ -105,6 +107,27 @@ async def test_a_pop_that_finds_nothing_writes_what_is_noted(cluster: Cluster) -
     assert await handout.refill(TIMEOUT, 0.0) == []
     assert one.consumer.held == {}
     assert [key for verb, key in way.asked if verb == "put" and key.startswith(NAMES.receipts)]
+
+
+async def test_a_pop_waits_though_what_is_noted_is_written_while_it_looks(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, handout, _ = await worker(cluster)
+    other = await hand(cluster)
+    await one.push("a", batch=1)
+    await work(cluster, one, handout, 1)
+    look = one.consumer.take
+
+    async def look_while_the_window_ends(*asked: Any) -> list[Delivery]:
+        found = await look(*asked)
+        await handout.flush()
+        return found
+
+    monkeypatch.setattr(one.consumer, "take", look_while_the_window_ends)
+    popping = asyncio.create_task(handout.refill(TIMEOUT, 100.0))
+    await cluster.clock.sleep(20.0)
+    await other.push("b", batch=1)
+    assert [delivery.item.body for delivery in await popping] == [b"b"]
 
 
 async def test_who_wants_each_acknowledgement_stored_has_it(cluster: Cluster) -> None:

@@ -10,9 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from fray_coordinator.jobs.claiming import NotClaimed, try_claim
-from fray_coordinator.protocol.reconciler_lease import MAX_PROBLEMS, UNREADABLE_HOLDER
+from fray_coordinator.protocol.reconciler_lease import MAX_PROBLEMS
 from fray_coordinator.protocol.retention import ENDED_AGENTS_KEPT
-from fray_coordinator.protocol.role_lease import LEASE_INTERVALS
+from fray_coordinator.protocol.role_lease import LEASE_INTERVALS, UNREADABLE_HOLDER
 from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.reconcile import reaper, removal
 from fray_coordinator.reconcile.admission import Admission

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from fray_agents.agent.agent import Agent, AgentOptions
+from fray_agents.provisioning.scaler import Scaler
 from fray_coordinator.core import Core, open_core
 from fray_coordinator.jobs.submission import submit
 from fray_coordinator.jobs.waiting import wait_for
-from fray_layouts.records import Resources
+from fray_coordinator.protocol.scaling.listed import ListedMachine, ListedState
+from fray_coordinator.store.interface import ABSENT
+from fray_layouts.machine_keys import MachineKeys
+from fray_layouts.object_keys import AgentKeys, PoolKeys
+from fray_layouts.records import AgentPoolRecord, AgentRecord, Holding, MachineRecord, ProvisioningSpec, Resources
 from fray_layouts.spec_parsing import parse_spec
 from tests.support.fake_tasks import fake
 from tests.support.gcs_emulator import Emulator
+from tests.support.memory_provider import MemoryProvider
 from tests.support.servers import gcs_emulator
 from tests.support.virtual import Cluster, Way
 
@@ -131,6 +140,63 @@ async def test_an_idle_agent_asks_for_its_beats_its_doorbell_and_the_repairs_lis
     assert reads <= {"pools/default/doorbell", "pools/default/plan.json", "coordinator/reconciler.json"}
     plans = sum(key == "pools/default/plan.json" and verb != "unchanged" for verb, key in asked)
     assert plans == pytest.approx(settings_beats, abs=10), "one each repair interval"
+
+
+async def test_who_waits_where_people_start_agents_asks_for_no_scaler(cluster: Cluster) -> None:
+    client, way = await _cloud_core(cluster)
+    job = await _submit(client)
+    way.asked.clear()
+    begun: list[None] = []
+    with pytest.raises(TimeoutError):
+        await wait_for(client, [job], 600.0, on_progress=lambda progress: None, on_machines=partial(begun.append, None))
+    assert begun == []
+    reads = {key for verb, key in way.asked if verb in ("get", "get_if_changed")}
+    assert reads == {f"jobs/{job}.json", "pools/default/pool.json"}
+    assert way.asked.count(("get", "pools/default/pool.json")) == way.asked.count(("list", "agents/")) == 5
+
+
+async def test_a_look_of_the_scaler_lists_each_pool_twice_and_reads_what_has_changed(cluster: Cluster) -> None:
+    core, way = await _cloud_core(cluster)
+    pools = {pool: await _pool_of_machines(core, pool, 2) for pool in ("one", "two", "three")}
+
+    async def opened(core: Core, pool: str, spec: ProvisioningSpec) -> MemoryProvider:
+        return pools[pool]
+
+    scaler = Scaler(core, "scaler", opened)
+    assert await scaler.try_look()
+    way.asked.clear()
+    assert await scaler.try_look()
+    idle = sorted(way.asked)
+    lease = "coordinator/scaler.json"
+    assert idle == sorted(
+        [("get_if_changed", lease), ("unchanged", lease), ("list", "pools/"), ("list", "agents/"), ("put", lease)]
+        + [("get_if_changed", "placements/bell")]
+        + [("get", f"pools/{pool}/pool.json") for pool in pools]
+        + [("list", f"{folder}/{pool}/") for pool in pools for folder in ("machines", "pending")]
+    )
+    way.asked.clear()
+    await core.records.change(AgentKeys.key("one-0"), AgentRecord, lambda agent: replace(agent, beat=1))
+    job = await _submit(core, pool="two")
+    way.asked.clear()
+    assert await scaler.try_look()
+    more = Counter(way.asked) - Counter(idle)
+    assert more == {("get", "agents/one-0.json"): 1, ("get", f"jobs/{job}.json"): 1}
+
+
+async def _pool_of_machines(core: Core, pool: str, count: int) -> MemoryProvider:
+    """A pool with as many machines as it may have, which are up and have work."""
+    provider = MemoryProvider()
+    spec = ProvisioningSpec(provider="command", max=count, hourly_cost=1.0, capacity=HOST)
+    await core.records.put(PoolKeys.record(pool), AgentPoolRecord(provisioning=spec), ABSENT)
+    for number in range(count):
+        name = f"{pool}-{number}"
+        held = {f"job-{name}": Holding(attempt=1, phase="running")}
+        agent = AgentRecord(id=name, host="h", pool=pool, machine=name, interval=60.0, capacity=HOST, holdings=held)
+        await core.records.put(AgentKeys.key(name), agent, ABSENT)
+        machine = MachineRecord(pool=pool, name=name, state="up", batch=name, created_at=core.now(), up_at=core.now())
+        await core.records.put(MachineKeys.key(pool, name), machine, ABSENT)
+        provider.machines[name] = ListedMachine(pool, name, "", ListedState.READY, batch=name)
+    return provider
 
 
 async def test_opening_a_cluster_costs_one_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,6 +44,10 @@ class Fleet:
         for name in names:
             await self._start(name, HOST, None)
 
+    async def join_small(self, name: str) -> None:
+        """Have a host of one core join."""
+        await self._start(name, replace(HOST, cpu=1000), None)
+
     async def join_slice(self, slice_id: str, name: str, index: int = 0) -> None:
         """Have a host of a slice of two join."""
         capacity = replace(HOST, device="tpu-v5litepod-16", device_count=4)
@@ -200,6 +204,38 @@ async def test_it_grows_to_its_maximum_and_gives_back_what_is_idle_to_an_earlier
         await team.has_bundles(held.id, 4)
 
 
+async def test_a_bundle_that_is_another_s_by_now_is_kept_while_its_job_runs(cluster: Cluster, tmp_path: Path) -> None:
+    """A pass that looked before the job was claimed gives its bundle to another agent."""
+    async with fleet(cluster, tmp_path, "a") as team:
+        held = await team.reserve(1, cpu=2.0)
+        job = await team.submit(resources={"cpu": 2.0})
+        await team.runs(job)
+        known = await reservations.read(team.core, held.id)
+        lost = replace(known.record.placement, round=known.record.placement.round + 1, members=[])
+        await team.core.records.write(known.key, ReservationRecord, replace(known.record, placement=lost), known)
+        single = await team.submit("long", namespace="others", resources={"cpu": 2.0})
+        while not await team.has_status(job, "succeeded"):
+            assert await team.bundles(held.id) == 1
+            assert (await job_now(team.core, single.id)).status == "pending"
+            await asyncio.sleep(1.0)
+
+
+async def test_a_small_job_of_a_group_does_not_sit_in_the_bundle_of_a_large_one(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    async with fleet(cluster, tmp_path) as team:
+        await team.join_small("small")
+        slow = cluster.ways[-1]
+        await team.join("large")
+        claims = asyncio.Event()
+        slow.before["put", "jobs/"] = claims.wait
+        first = team.spec("long", priority=1)  # in the pool; not by whoever claims it
+        small, large = await team.launch(first, team.spec("long", resources={"cpu": 2}))
+        await team.runs(large)
+        claims.set()
+        await team.runs(small)
+
+
 async def test_what_a_dead_host_had_is_given_to_another_and_its_job_runs_there(
     cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -246,7 +282,7 @@ async def test_an_agent_that_may_take_no_work_loses_its_bundles_until_it_may_aga
         await team.has_bundles(held.id, 1)
         (member,) = (await team.now(held.id)).placement.members
         broken = team.agents[team.name_of(member.agent)].member
-        broken.problems.unfit = "no task can be started"
+        broken.problems.starts = "no task can be started"
         job = await team.submit("long")
         await team.runs(job)
         lease = (await job_now(team.core, job.id)).lease
@@ -254,7 +290,7 @@ async def test_an_agent_that_may_take_no_work_loses_its_bundles_until_it_may_aga
         assert lease.agent != member.agent
         (now,) = (await team.now(held.id)).placement.members
         assert now.agent == lease.agent
-        broken.problems.unfit = ""
+        broken.problems.starts = ""
         await team.crash(team.name_of(lease.agent))
 
         async def moved_back() -> bool:

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from fray_coordinator import fsck
 from fray_coordinator.core import Core
 from fray_coordinator.errors import ReservationNotFound
 from fray_coordinator.jobs.lookup import live_agents, read_agents
@@ -23,10 +24,10 @@ from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_coordinator.store.interface import ANY
 from fray_layouts.errors import InvalidInput
 from fray_layouts.object_keys import JobIds, JobKeys, ReservationKeys
-from fray_layouts.records import JobRecord, Placement, PlacementMember, ReservationRecord, ReservedPart
+from fray_layouts.records import Holding, JobRecord, Placement, PlacementMember, ReservationRecord, ReservedPart
 from fray_layouts.spec import GangSpec, JobSpec, ResourceSpec
 from fray_layouts.spec_parsing import parse_spec
-from tests.support.scripted_agents import job_now, join
+from tests.support.scripted_agents import Hand, job_now, join, passes
 from tests.support.virtual import Cluster
 
 GIVEN_UP = 600.0 + 3600.0
@@ -309,3 +310,43 @@ async def test_who_may_not_read_what_is_reserved_submits_as_ever(cluster: Cluste
     cluster.ways[-1].refused = [("get", "placements/"), ("get_if_changed", "placements/")]
     (job,) = await routed(core, spec())
     assert job.spec.pool == "default"
+
+
+async def held_group(cluster: Cluster, core: Core) -> tuple[Hand, JobRecord]:
+    """An agent that holds a group of two jobs, the first of which has ended; and the second one."""
+    hand = await join(cluster, "a", places=True)
+    first, second = await launched(core, [spec("a"), spec("b")])
+    (key,) = groups(cluster)
+
+    def hold(record: ReservationRecord) -> ReservationRecord:
+        members = [PlacementMember(agent="a", bundles=[0, 1])]
+        return replace(record, state="held", placement=Placement(round=1, members=members))
+
+    await core.records.change(key, ReservationRecord, hold)
+    await reservations.stopping.stop(core, first.id, "done")
+    return hand, second
+
+
+async def passes_with_placements(coordinator: Reconciler) -> None:
+    for _ in range(10):
+        await passes(coordinator, 8.0)
+        await coordinator.schedule_placements()
+
+
+async def test_a_held_group_ends_though_a_record_of_a_job_that_nobody_runs_is_damaged(
+    cluster: Cluster, core: Core
+) -> None:
+    hand, damaged = await held_group(cluster, core)
+    await core.store.put(JobKeys.key(damaged.id), b"{", ANY)
+    hand.holding[damaged.id] = Holding(attempt=1, phase="running")
+    beating = asyncio.create_task(hand.beat_for_ever())
+    (key,) = groups(cluster)
+    group, coordinator = ReservationKeys.parse(key) or "", Reconciler(await cluster.core(), "p")
+    await passes_with_placements(coordinator)
+    assert (await record_now(core, group)).state == "held", "an agent runs it"
+    told = {problem.key: problem.what for problem in await fsck.check(core)}
+    assert "nobody can run, end or remove this job" in told[JobKeys.key(damaged.id)]
+    hand.holding.clear()
+    await passes_with_placements(coordinator)
+    assert (await record_now(core, group)).reason == "all of its jobs have ended"
+    beating.cancel()

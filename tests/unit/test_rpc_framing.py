@@ -49,7 +49,7 @@ def test_messages_are_the_same_however_the_bytes_are_cut(contents: list[bytes], 
 
 
 @given(st.lists(garbage, max_size=6), st.booleans())
-@settings(max_examples=500)
+@settings(max_examples=200)
 def test_anything_is_a_message_or_refused(pieces: list[bytes], requests: bool) -> None:
     framing = MessageParser(requests, max_body=100)
     try:
@@ -61,7 +61,7 @@ def test_anything_is_a_message_or_refused(pieces: list[bytes], requests: bool) -
 
 
 @given(bodies, st.integers(0, 200), garbage)
-@settings(max_examples=300)
+@settings(max_examples=150)
 def test_a_damaged_head_is_a_message_or_refused(body: bytes, at: int, damage: bytes) -> None:
     whole = request(body)
     framing = MessageParser(requests=True, max_body=300)

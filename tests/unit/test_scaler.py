@@ -12,11 +12,21 @@ from msgspec.structs import replace
 from fray_agents.agent.agent import Agent, AgentOptions
 from fray_agents.provisioning.scaler import Scaler
 from fray_coordinator.core import Core
+from fray_coordinator.jobs.machines import change_pool
 from fray_coordinator.jobs.submission import submit
+from fray_coordinator.protocol.role_lease import LEASE_INTERVALS
 from fray_coordinator.store.interface import ANY
 from fray_layouts.machine_keys import MachineKeys
-from fray_layouts.object_keys import CoordinatorKeys, PoolKeys
-from fray_layouts.records import AgentPoolRecord, MachineRecord, ProvisioningSpec, Resources, ScalerRecord
+from fray_layouts.object_keys import CoordinatorKeys, JobKeys, PoolKeys
+from fray_layouts.records import (
+    AgentPoolRecord,
+    JobLease,
+    JobRecord,
+    MachineRecord,
+    ProvisioningSpec,
+    Resources,
+    ScalerRecord,
+)
 from fray_layouts.spec_parsing import parse_spec
 from fray_layouts.states import MachineState
 from tests.support.fake_tasks import fake
@@ -25,6 +35,7 @@ from tests.support.virtual import Cluster, run
 
 HOST = Resources(cpu=4000, memory=2**33, disk=2**33)
 POOL = "burst"
+SOUND = ProvisioningSpec(provider="command", capacity=HOST)
 
 
 async def with_pool(core: Core, **fields: Any) -> None:
@@ -131,6 +142,64 @@ async def test_a_role_whose_holder_died_is_taken_over(cluster: Cluster) -> None:
     assert looked[-1] is True
 
 
+async def test_a_look_that_takes_longer_than_the_lease_keeps_it(cluster: Cluster) -> None:
+    core, provider = await cluster.core(), MemoryProvider(slow=80.0)
+    await with_pool(core)
+    first, second = Scaler(core, "first", provider.open), Scaler(await cluster.core(), "second", provider.open)
+    looking = asyncio.create_task(first.try_look())
+    while not looking.done():
+        await asyncio.sleep(5)
+        assert not await second.try_look()
+    assert await looking
+
+
+async def test_a_scaler_that_lost_the_role_asks_the_provider_for_nothing_more(cluster: Cluster) -> None:
+    core, provider = await cluster.core(), MemoryProvider(slow=80.0)
+    await with_pool(core)
+    await with_jobs(core, 1)
+    looking = asyncio.create_task(Scaler(core, "first", provider.open).try_look())
+    await asyncio.sleep(1)
+    await core.records.change(CoordinatorKeys.scaler, ScalerRecord, lambda now: replace(now, holder="second"))
+    assert not await looking
+    await asyncio.sleep(100)
+    assert provider.asked == []
+
+
+async def test_a_role_whose_record_cannot_be_read_is_taken_once_it_has_aged(cluster: Cluster) -> None:
+    core = await cluster.core()
+    await core.store.put(CoordinatorKeys.scaler, b"{", ANY)
+    scaler, interval = Scaler(core, "one"), core.settings.pass_interval
+    for _ in range(LEASE_INTERVALS):
+        assert not await scaler.try_look()
+        await asyncio.sleep(interval)
+    assert await scaler.try_look()
+    found = await core.records.read(CoordinatorKeys.scaler, ScalerRecord)
+    assert found is not None
+    assert found.record.holder == "one"
+
+
+async def test_who_was_not_asked_to_scale_leaves_it_to_others_where_a_right_is_missing(cluster: Cluster) -> None:
+    core, provider = await cluster.core(), MemoryProvider(denied=True)
+    await with_pool(core)
+    volunteer = Scaler(core, "volunteer", provider.open, steps_back=True)
+    assert await volunteer.try_look()
+    assert not await volunteer.try_look()
+    other = Scaler(await cluster.core(), "other", provider.open)
+    assert await other.try_look(), "the role is free"
+    assert await other.try_look(), "who was asked to goes on"
+    found = await core.records.read(CoordinatorKeys.scaler, ScalerRecord)
+    assert found is not None
+    assert found.record.pools[POOL].problem == "the role machines.list is missing"
+
+
+async def test_who_was_not_asked_to_scale_goes_on_while_a_provider_does_not_answer(cluster: Cluster) -> None:
+    core, provider = await cluster.core(), MemoryProvider(silent=True)
+    await with_pool(core)
+    volunteer = Scaler(core, "volunteer", provider.open, steps_back=True)
+    assert await volunteer.try_look()
+    assert await volunteer.try_look()
+
+
 async def test_an_idle_machine_is_drained_and_then_deleted(cluster: Cluster, tmp_path: Path) -> None:
     core, provider = await cluster.core(), MemoryProvider()
     await with_pool(core, max=1, idle_seconds=30.0)
@@ -207,3 +276,136 @@ async def test_a_machine_whose_record_cannot_be_read_is_left_alone_and_told(clus
     found = await scaler.look()
     assert [verb for verb, _ in provider.asked] == ["create"], "and no other in its place"
     assert key in found[POOL].problem
+    two = ProvisioningSpec(provider="command", capacity=HOST, max=2, hourly_cost=1.0)
+    await change_pool(core, POOL, lambda pool: AgentPoolRecord(provisioning=two))
+    found = await scaler.look()
+    assert [verb for verb, _ in provider.asked] == ["create", "create"], "the rest of the pool goes on"
+    assert key in found[POOL].problem
+
+
+async def test_a_damaged_record_of_a_machine_is_its_pools_trouble_only(cluster: Cluster) -> None:
+    """Also one that is a record but for its zone, which the scaler's own record would repeat."""
+    core, provider = await cluster.core(), MemoryProvider()
+    await with_pool(core)
+    await core.records.write(PoolKeys.record("other"), AgentPoolRecord, AgentPoolRecord(provisioning=SOUND), None)
+    damaged = b'{"pool": "burst", "name": "m1", "state": "up", "zone": "a b"}'
+    await core.store.put(MachineKeys.key(POOL, "m1"), damaged, ANY)
+    found = await Scaler(core, "one", provider.open).look()
+    assert [bool(found[pool].problem) for pool in (POOL, "other")] == [True, False]
+
+
+async def test_a_job_whose_agent_was_killed_right_after_its_claim_makes_a_machine(cluster: Cluster) -> None:
+    """With no agent left nobody runs the pass that would put it back: its entry is what is left of it."""
+    core, provider = await cluster.core(), MemoryProvider()
+    await with_pool(core)
+    (done,) = await submit(core, [parse_spec({"name": "j", "pool": POOL, "entrypoint": {"command": ["true"]}})])
+    lease = JobLease(agent="vm-1", host="vm", since=core.now())
+    await asyncio.sleep(1)
+    scaler = Scaler(core, "one", provider.open)
+    key = JobKeys.key(done.job.id)
+    await core.records.update(key, JobRecord, lambda now: replace(done.job, status="running", lease=lease))
+    await scaler.look()
+    assert len(provider.machines) == 1
+
+
+async def set_pool(core: Core, spec: ProvisioningSpec | None) -> None:
+    """What people write into the pool's record by hand."""
+    await core.records.update(PoolKeys.record(POOL), AgentPoolRecord, lambda now: AgentPoolRecord(provisioning=spec))
+
+
+async def test_machines_of_a_pool_that_may_have_none_any_more_are_removed(cluster: Cluster) -> None:
+    core, provider = await cluster.core(), MemoryProvider()
+    await with_pool(core)
+    await with_jobs(core, 2)
+    scaler = Scaler(core, "one", provider.open)
+    await scaler.look()
+    assert len(provider.machines) == 2
+    await set_pool(core, None)
+    for _ in range(4):
+        await Scaler(core, "another", provider.open).look()
+        await asyncio.sleep(60)
+    assert provider.machines == {}
+    assert {m.state for m in await machines(cluster, core)} == {MachineState.GONE}
+    assert await Scaler(core, "another", provider.open).look() == {}, "nobody looks after it any more"
+
+
+async def test_machines_of_a_provider_that_a_pool_had_go_before_others_come(cluster: Cluster) -> None:
+    core, old, new = await cluster.core(), MemoryProvider(), MemoryProvider()
+
+    async def opened(core: Core, pool: str, spec: ProvisioningSpec) -> MemoryProvider:
+        return old if spec.provider == "command" else new
+
+    await with_pool(core)
+    await with_jobs(core, 1)
+    scaler = Scaler(core, "one", opened)
+    await scaler.look()
+    await set_pool(core, ProvisioningSpec(provider="cloud_run", zones=["us-central1"], capacity=HOST))
+    await scaler.look()
+    assert new.asked == []
+    for _ in range(4):
+        await asyncio.sleep(60)
+        await scaler.look()
+    assert (len(old.machines), len(new.machines)) == (0, 1)
+
+
+async def test_a_zone_that_a_pool_no_longer_names_is_looked_at_while_it_has_machines(cluster: Cluster) -> None:
+    core, provider = await cluster.core(), MemoryProvider()
+    looked: list[list[str]] = []
+
+    async def opened(core: Core, pool: str, spec: ProvisioningSpec) -> MemoryProvider:
+        looked.append(spec.zones)
+        return provider
+
+    await with_pool(core, zones=["us-a"])
+    await with_jobs(core, 1)
+    scaler = Scaler(core, "one", opened)
+    await scaler.look()
+    await set_pool(core, ProvisioningSpec(provider="command", zones=["eu-b"], capacity=HOST, max=0))
+    await scaler.look()
+    for _ in range(4):
+        await asyncio.sleep(60)
+        await scaler.look()
+    assert provider.machines == {}
+    assert looked[:2] == [["us-a"], ["eu-b", "us-a"]]
+    assert looked[-1] == ["eu-b"]
+
+
+async def test_a_pool_whose_record_cannot_be_read_keeps_its_machines_and_says_so(cluster: Cluster) -> None:
+    core, provider = await cluster.core(), MemoryProvider()
+    await with_pool(core)
+    await with_jobs(core, 1)
+    scaler = Scaler(core, "one", provider.open)
+    await scaler.look()
+    await core.store.put(PoolKeys.record(POOL), b"{", ANY)
+    for _ in range(3):
+        found = await scaler.look()
+        await asyncio.sleep(60)
+    assert len(provider.machines) == 1
+    assert found[POOL].problem
+
+
+async def test_a_provider_that_does_not_say_what_there_is_is_asked_for_nothing(cluster: Cluster) -> None:
+    core, provider = await cluster.core(), MemoryProvider(silent=True)
+    await with_pool(core, min=1)
+    await with_jobs(core, 2)
+    scaler = Scaler(core, "one", provider.open)
+    found = await scaler.look()
+    assert (provider.asked, await machines(cluster, core)) == ([], [])
+    assert (found[POOL].problem, found[POOL].wanted) == ("no answer", 2)
+    provider.silent = False
+    await scaler.look()
+    assert len(provider.machines) == 2
+
+
+async def test_a_request_that_waits_gives_way_to_the_next_zone(cluster: Cluster) -> None:
+    core, provider = await cluster.core(), MemoryProvider(full={"us-a"})
+    await with_pool(core, zones=["us-a", "eu-b"], max=1)
+    await with_jobs(core, 1)
+    scaler = Scaler(core, "one", provider.open)
+    for _ in range(20):
+        found = await scaler.look()
+        await asyncio.sleep(10)
+    creates = [zone for verb, zone in provider.asked if verb == "create"]
+    assert creates == ["us-a", "eu-b"]
+    assert [listed.zone for listed in provider.machines.values()] == ["eu-b"]
+    assert found[POOL].zones["us-a"].kind == "stockout"

@@ -14,6 +14,7 @@ from fray_coordinator.protocol.scaling.machines import (
     BOOT_SECONDS,
     CALL_SECONDS,
     MISSING_SECONDS,
+    UNFIT_SECONDS,
     asked,
     created,
     observe,
@@ -22,13 +23,22 @@ from fray_coordinator.protocol.scaling.machines import (
     to_delete,
     to_drain,
 )
-from fray_coordinator.protocol.scaling.planning import confirmed, plan, wanted
+from fray_coordinator.protocol.scaling.planning import WAIT_SECONDS, confirmed, plan, wanted, withdrawn
+from fray_coordinator.protocol.scaling.provisioning import everywhere, gone_by, in_force
 from fray_coordinator.protocol.scaling.sizes import capacity_of, hosts_of
 from fray_coordinator.protocol.scaling.view import PoolView, WaitingJob
 from fray_coordinator.protocol.scaling.zones import open_zones, place_of, refusal, remembered
 from fray_coordinator.protocol.scheduling import shape_of_resources
 from fray_layouts.index_keys import Shape
-from fray_layouts.records import AgentRecord, Holding, JobRecord, MachineRecord, ProvisioningSpec, Resources
+from fray_layouts.records import (
+    AgentRecord,
+    Holding,
+    JobRecord,
+    MachineRecord,
+    PoolScaling,
+    ProvisioningSpec,
+    Resources,
+)
 from fray_layouts.spec import DeviceSpec, EntrypointSpec, JobSpec, ResourceSpec
 
 NOW = 10_000.0
@@ -211,6 +221,22 @@ def test_a_machine_of_unknown_size_is_tried_first() -> None:
     assert capacity_of(SPEC, [agent("a", "m1")]) == CAPACITY
 
 
+def test_what_a_pool_does_not_say_of_its_hosts_is_as_they_have_it() -> None:
+    said = changed(TPU, capacity=Resources(cpu=8000))
+    found = capacity_of(said, [])
+    assert found is not None
+    assert (found.cpu, found.device, found.device_count) == (8000, "tpu-v5litepod-16", 4)
+    assert found.memory > 0
+    seen = replace(view(said), owners=[owner_of_job(gang(8, 2))])
+    assert orders(seen) == [(2, "us-a", True)], "its chips are there"
+    known = agent("a", "m1", capacity=Resources(cpu=1000, memory=7, disk=9, device="gpu-h100", device_count=8))
+    few = changed(SPEC, capacity=Resources(cpu=500))
+    assert capacity_of(few, [known]) == Resources(cpu=500, memory=7, disk=9, device="gpu-h100", device_count=8)
+    assert capacity_of(few, []) is None, "nobody knows its memory"
+    own = changed(few, capacity=Resources(cpu=500, memory=1, device="gpu-a100", device_count=1))
+    assert capacity_of(own, [known]) == Resources(cpu=500, memory=1, disk=9, device="gpu-a100", device_count=1)
+
+
 def test_two_scalers_at_once_do_not_exceed_max() -> None:
     """Whoever lists last counts the other's intents, and takes its own back."""
     spec = changed(SPEC, max=1)
@@ -257,8 +283,67 @@ def test_a_machine_is_up_once_all_of_its_hosts_beat() -> None:
 def test_a_machine_that_never_boots_is_replaced_after_ten_minutes() -> None:
     booting = machine("m1", "creating", asked_at=1.0, created_at=1.0, unseen_since=NOW - BOOT_SECONDS)
     seen = replace(view(SPEC, booting), listed=[listed("m1")])
-    assert observe(seen, NOW).changed["m1"].state == "deleting"
+    found = observe(seen, NOW)
+    assert found.changed["m1"].state == "deleting"
+    assert (found.zones["us-a"].kind, "m1" in found.zones["us-a"].text) == ("boot-failure", True)
     assert observe(seen, NOW - 1).changed == {}
+    was_up = replace(seen, machines={"m1": changed(booting, state="up", up_at=1.0)})
+    assert (observe(was_up, NOW).changed["m1"].state, observe(was_up, NOW).zones) == ("deleting", {})
+
+
+def test_requests_that_wait_are_withdrawn_if_another_zone_may_be_asked() -> None:
+    waits = machine("m1", "creating", asked_at=1.0, created_at=NOW - WAIT_SECONDS)
+    seen = replace(view(SPEC, waits, jobs=[job(1)]), listed=[listed("m1", ListedState.WAITING)])
+    gone, zones = withdrawn(seen, NOW)
+    assert (gone["m1"].state, zones["us-a"].kind) == ("deleting", "stockout")
+    assert withdrawn(seen, NOW - 1) == ({}, {})
+    assert withdrawn(replace(seen, listed=[listed("m1", ListedState.CREATING)]), NOW)[0] == {}
+    only_there = replace(seen, jobs=[job(1, ResourceSpec(zone="us-a"))])
+    assert withdrawn(only_there, NOW) == ({}, {}), "it waits on where nothing else would do"
+    refused = {"eu-b": refusal(None, "stockout", "", NOW)}
+    assert withdrawn(replace(seen, zones=refused), NOW) == ({}, refused)
+    low = replace(seen, jobs=[], spec=changed(SPEC, min=1))
+    assert withdrawn(low, NOW)[0].keys() == {"m1"}
+
+
+def test_a_gang_in_one_zone_is_completed_where_its_hosts_are() -> None:
+    free = [changed(agent(f"a{n}", ""), zone="eu-b", region="eu") for n in range(3)]
+    seen = with_agents(replace(view(), owners=[owner_of_job(gang(8, same="zone"))]), *free)
+    assert orders(seen) == [(1, "eu-b", False)]
+    assert orders(with_agents(seen)) == [(4, "us-a", False)]
+    shut = {"us-a": refusal(None, "stockout", "", NOW), "eu-b": refusal(None, "stockout", "", NOW)}
+    assert plan(replace(seen, zones=shut), NOW).scaling.limit == "zones"
+
+
+def test_why_a_machine_goes_stays_when_its_provider_says_something_else() -> None:
+    idle = machine("m1", "draining", up_at=1.0, created_at=1.0, reason="idle for 60 s")
+    ended = replace(view(SPEC, idle), listed=[listed("m1", ListedState.LOST, error="the container ended")])
+    after = observe(ended, NOW).changed["m1"]
+    assert (after.state, after.reason, after.error) == ("deleting", "idle for 60 s", "the container ended")
+    left = with_agents(replace(ended, listed=[listed("m1")]), agent("a", "m1", state="left"))
+    assert observe(left, NOW).changed["m1"].reason == "idle for 60 s"
+
+
+def test_nothing_is_made_while_the_provider_does_not_say_what_there_is() -> None:
+    blind = replace(view(changed(SPEC, min=1), machine("m1", "wanted"), jobs=[job(n) for n in range(9)]), listed=None)
+    assert (plan(blind, NOW).orders, to_ask(blind, NOW)) == ((), [])
+    assert plan(blind, NOW).scaling.wanted == 5
+
+
+def test_a_pool_goes_by_what_it_said_before_until_its_machines_are_gone() -> None:
+    tpu, run = changed(TPU, max=2), ProvisioningSpec(provider="cloud_run", zones=["us-east1"])
+    before = PoolScaling(machines=1, provisioning=tpu)
+    kept = changed(tpu, min=0, max=0)
+    assert (in_force(None, before), in_force(run, before)) == (kept, kept)
+    assert in_force(run, PoolScaling(machines=0, provisioning=tpu)) == kept, "one look finds that there is nothing"
+    empty = PoolScaling(machines=0, provisioning=kept)
+    assert (in_force(None, empty), in_force(run, empty)) == (None, run)
+    moved = changed(tpu, zones=["eu-b"])
+    assert in_force(moved, before) == moved
+    assert everywhere(moved, before).zones == ["eu-b", "us-a"]
+    assert gone_by(moved, [machine("m1", "up")]).zones == ["eu-b", "us-a"]
+    here = ProvisioningSpec(provider="local", zones=["here"])
+    assert everywhere(here, PoolScaling(provisioning=changed(here, zones=["there"]))).zones == ["here"]
 
 
 def test_an_outage_without_looks_kills_no_machine() -> None:
@@ -274,6 +359,31 @@ def test_a_machine_that_is_not_listed_is_gone_unless_its_agents_beat() -> None:
     assert observe(replace(view(SPEC, up), listed=None), NOW).changed == {}
     alive = with_agents(view(SPEC, up), agent("a", "m1"))
     assert observe(alive, NOW).changed["m1"].state == "up"
+
+
+def test_a_machine_with_an_agent_that_takes_no_work_drains_and_is_replaced() -> None:
+    up = machine("m1", "up", up_at=1.0, created_at=1.0, hosts=2)
+    sick = agent("b", "m1", unfit=True, problem="claims nothing: a chip is held")
+    seen = replace(with_agents(view(SPEC, up, jobs=[job(1)]), agent("a", "m1"), sick), listed=[listed("m1")])
+    first = observe(seen, NOW).changed["m1"]
+    why = "its agent b is unfit: claims nothing: a chip is held"
+    assert (first.state, first.unfit_since, first.error) == ("up", NOW, why)
+    waits = replace(seen, machines={"m1": first})
+    assert observe(waits, NOW + UNFIT_SECONDS - 1).changed == {}
+    healed = observe(with_agents(waits, agent("b", "m1")), NOW + 100).changed["m1"]
+    assert (healed.state, healed.unfit_since, healed.error) == ("up", None, "")
+    after = observe(waits, NOW + UNFIT_SECONDS).changed["m1"]
+    assert (after.state, after.reason) == ("draining", why)
+
+
+def test_an_unfit_machine_is_waited_for_before_another_is_wanted() -> None:
+    up = machine("m1", "up", up_at=1.0, created_at=1.0)
+    sick = with_agents(view(SPEC, up, jobs=[job(1)]), agent("a", "m1", unfit=True))
+    assert (set(demand(sick, NOW).used), demand(sick, NOW).orders) == ({"m1"}, ())
+    given_up = with_agents(view(SPEC, changed(up, state="draining"), jobs=[job(1)]), agent("a", "m1", unfit=True))
+    assert [order.count for order in demand(given_up, NOW).orders] == [1]
+    of_people = with_agents(view(SPEC, jobs=[job(1)]), agent("a", "", unfit=True))
+    assert [order.count for order in demand(of_people, NOW).orders] == [1]
 
 
 def test_a_preempted_machine_is_deleted() -> None:
@@ -304,10 +414,30 @@ def test_strangers_are_deleted() -> None:
 
 def test_a_deleted_machine_is_gone_once_no_call_can_be_under_way() -> None:
     never = machine("m1", "deleting", asked_at=NOW - CALL_SECONDS + 1)
-    assert observe(view(SPEC, never), NOW).changed == {}
-    assert observe(view(SPEC, never), NOW + 1).changed["m1"].state == "gone"
+    assert observe(replace(view(SPEC, never), listed_at=NOW), NOW).changed == {}
+    assert observe(replace(view(SPEC, never), listed_at=NOW), NOW + 600.0).changed == {}
+    assert observe(replace(view(SPEC, never), listed_at=NOW + 1), NOW + 1).changed["m1"].state == "gone"
     there = replace(view(SPEC, never), listed=[listed("m1", ListedState.ENDING)])
     assert observe(there, NOW + 1).changed["m1"].state == "deleting"
+
+
+@pytest.mark.parametrize(("state", "after"), [("deleting", "deleting"), ("up", "up")])
+def test_a_list_that_was_asked_for_before_a_machine_was_made_says_nothing_of_it(state: str, after: str) -> None:
+    there = machine("m1", state, asked_at=NOW - 300.0, created_at=NOW - 290.0, unseen_since=NOW - 200.0)
+    old = replace(view(SPEC, there), listed_at=NOW - 290.0)
+    assert observe(old, NOW).changed.get("m1", there).state == after
+    assert observe(replace(old, listed_at=NOW - 289.0), NOW).changed["m1"].state == "gone"
+
+
+def test_a_slice_that_is_taken_away_on_its_way_goes_though_another_of_its_request_is_up() -> None:
+    """Nobody asks for it again: that would be for half of the request."""
+    pair = {"batch": "m1", "batch_size": 2, "asked_at": NOW - 300.0, "created_at": NOW - 290.0}
+    up, lost = machine("m1", "up", up_at=NOW - 200.0, **pair), machine("m2", "creating", **pair)
+    seen = replace(view(SPEC, up, lost), listed=[listed("m1")], listed_at=NOW)
+    assert observe(seen, NOW).changed["m2"].state == "gone"
+    neither = replace(view(SPEC, machine("m1", "creating", **pair), lost), listed_at=NOW)
+    assert observe(neither, NOW).changed == {}
+    assert [len(batch) for batch in to_ask(neither, NOW)] == [2]
 
 
 def test_answers_of_a_create() -> None:
@@ -315,6 +445,7 @@ def test_answers_of_a_create() -> None:
     assert created(waits, "op", NOW).created_at == NOW
     assert refused(waits, "stockout", "none").state == "gone"
     assert refused(waits, "unavailable", "lost").state == "creating"
+    assert refused(waits, "stockout", "none", again=True).state == "deleting"
 
 
 def test_what_was_refused_leaves_its_place_to_the_next_zone_at_once() -> None:

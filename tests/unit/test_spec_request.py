@@ -157,7 +157,10 @@ def test_a_function_of_a_script_may_not_use_what_cannot_be_pickled(monkeypatch: 
         ({"resources": ResourceConfig(zone="a/b")}, "resources.zone: 'a/b'"),
         ({"resources": ResourceConfig(labels={"rack": 4})}, "resources.labels"),  # type: ignore[dict-item]
         ({"resources": ResourceConfig(target_cluster="other")}, "resources.target_cluster: .*root"),
-        ({"resources": ResourceConfig.with_tpu(["v6e-4", "v4-8"])}, "resources.device_alternatives: .*only gangs"),
+        (
+            {"resources": ResourceConfig.with_tpu(["v6e-4", "v4-8"]), "actor": True},
+            "resources.device_alternatives: .*an actor is for one device",
+        ),
         ({"resources": ResourceConfig(device_alternatives=["v4"])}, "resources.device_alternatives: .*name a device"),
         (
             {"resources": ResourceConfig(device=TpuConfig("v6e-4"), device_alternatives=["v6e-8"])},

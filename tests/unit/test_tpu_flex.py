@@ -87,7 +87,7 @@ class ScriptedCluster:
         self.launched.append(request)
         return JobId(f"job-{len(self.launched)}")
 
-    def run(self, work: object) -> int:
+    def available(self, *asked: object) -> int:
         return self.slices.pop(0) if len(self.slices) > 1 else self.slices[0]
 
     def poll(self, job: str) -> JobInfo:
@@ -110,6 +110,12 @@ class ScriptedCluster:
         return [f"result of {job}"]
 
 
+def use(cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make it the current cluster, which says itself how many slices there are."""
+    monkeypatch.setattr(pods, "current_cluster", lambda: cluster)
+    monkeypatch.setattr(pods, "_available", cluster.available)
+
+
 def replicas_of(cluster: ScriptedCluster) -> list[int]:
     return [request.resources.replicas for request in cluster.launched]
 
@@ -120,7 +126,7 @@ def test_a_run_is_restarted_with_more_slices_and_keeps_what_is_left_of_its_retri
     cluster = ScriptedCluster(
         [1, *[2] * (flex.LOOKS_BEFORE_CHANGE + 1)], [(JobStatus.STOPPED, 3, 1), (JobStatus.SUCCEEDED, 0, 0)]
     )
-    monkeypatch.setattr(pods, "current_cluster", lambda: cluster)
+    use(cluster, monkeypatch)
     results = run_on_pod_multislice_resumable(print, TYPE, [1, 2], max_retries_preemption=10, max_retries_failure=1)
     assert results == ["result of job-2"]
     assert replicas_of(cluster) == [4, 8]
@@ -131,7 +137,7 @@ def test_a_run_is_restarted_with_more_slices_and_keeps_what_is_left_of_its_retri
 
 def test_a_run_that_fails_is_told_and_not_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = ScriptedCluster([2], [(JobStatus.FAILED, 0, 0)])
-    monkeypatch.setattr(pods, "current_cluster", lambda: cluster)
+    use(cluster, monkeypatch)
     with pytest.raises(JobFailed):
         run_on_pod_multislice_resumable(print, TYPE, [1, 2])
     assert (replicas_of(cluster), cluster.stopped) == ([8], [1])

@@ -8,13 +8,19 @@ import pytest
 import pytest_asyncio
 from google.cloud import tpu_v2
 from google.rpc import code_pb2
+from msgspec.structs import replace
 
 from fray_agents.provisioning.provider import MachineRequest, ProviderError
 from fray_agents.provisioning.providers.tpu import EMULATOR_VARIABLE, TpuProvider, open_tpu
+from fray_agents.provisioning.scaler import Scaler
+from fray_coordinator.protocol.scaling import planning
 from fray_coordinator.protocol.scaling.listed import ListedMachine, ListedState
-from fray_layouts.records import ProvisioningSpec, TpuSettings
+from fray_coordinator.store.interface import ABSENT
+from fray_layouts.object_keys import PoolKeys
+from fray_layouts.records import AgentPoolRecord, ProvisioningSpec, TpuSettings
 from tests.support.fake_google import GoogleFaults
 from tests.support.fake_tpu import FakeTpu
+from tests.support.provider_worlds import core_of
 
 EAST, WEST = "us-east5-a", "europe-west4-b"
 SPEC = ProvisioningSpec(
@@ -79,6 +85,7 @@ async def test_a_machine_is_a_node_of_a_queued_resource(provider: TpuProvider, f
     assert "spot" in only(fake)
     assert spec.node.metadata["fray-machine"] == "m1"
     assert spec.node.metadata["fray-root"] == "gs://b/c"
+    assert spec.node.metadata["fray-package"].startswith("fray-cluster[agent,gcs,s3]==")
     assert spec.node.metadata["fray-labels"] == "team=vision"
     assert spec.node.metadata["startup-script"].startswith("#!/bin/bash")
     [listed] = await provider.list()
@@ -140,7 +147,7 @@ async def test_a_request_that_waits_is_coming_and_then_has_its_nodes(provider: T
     fake.slow = True
     await provider.create(request("m1", "m2"))
     listed = await provider.list()
-    assert {(machine.state, machine.error) for machine in listed} == {(ListedState.CREATING, "waits for capacity")}
+    assert {(machine.state, machine.error) for machine in listed} == {(ListedState.WAITING, "waits for capacity")}
     fake.grant()
     assert await states(provider) == {"m1": ListedState.READY, "m2": ListedState.READY}
 
@@ -276,3 +283,20 @@ async def test_calls_of_a_look_do_not_grow_with_machines(provider: TpuProvider, 
     fake.faults.asked.clear()
     assert len(await provider.list()) == 5
     assert fake.faults.asked == {"ListQueuedResources": len(SPEC.zones), "ListNodes": 1}
+
+
+async def test_a_slice_that_waits_in_one_zone_is_made_in_the_next(
+    fake: FakeTpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "WAIT_SECONDS", 0.0)
+    fake.capacity[EAST] = 0
+    core = await core_of("cluster1")
+    spec = replace(SPEC, min=1)
+    await core.records.put(PoolKeys.record("tpus"), AgentPoolRecord(provisioning=spec), ABSENT)
+    scaler = Scaler(core, "one")
+    for _ in range(4):
+        found = await scaler.look()
+    await scaler.close()
+    assert [path.split("/")[3] for path in fake.nodes] == [WEST]
+    assert [path.split("/")[3] for path in fake.requests] == [WEST]
+    assert found["tpus"].zones[EAST].kind == "stockout"

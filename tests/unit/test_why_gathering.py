@@ -15,9 +15,12 @@ from fray_layouts.records import (
     JobRecord,
     Placement,
     PlacementMember,
+    ReservationRecord,
+    ReservedPart,
     Resources,
     SliceMember,
 )
+from fray_layouts.spec import GangSpec, ResourceSpec
 from fray_layouts.spec_parsing import parse_spec
 
 NOW = 1000.0
@@ -56,7 +59,13 @@ class Case:
         Case([], "no live agent in pool default; start one with `fray agent --pool default`"),
         Case(
             [an_agent("a", drain=True), an_agent("b", places=False)],
-            "each live agent of pool default is drained, or of a version without gangs: a is one",
+            "each live agent of pool default is drained, unfit, or of a version without gangs: a is one",
+        ),
+        Case(
+            [*(a_worker("s1", n) for n in range(3)), replace(a_worker("s1", 3), unfit=True, problem="a chip is held")],
+            "1 slice of v5litepod-16 is wanted, 0 whole there (s1 lacks 1 of 4 hosts); start agents on every host of a "
+            "slice; unfit: s1-3 (a chip is held)",
+            {**SLICES, "replicas": 4, "slices": 1},
         ),
         Case(
             [an_agent("a"), an_agent("b", 1)],
@@ -155,3 +164,24 @@ def test_a_gang_whose_member_is_silent_says_so() -> None:
     running = replace(a_gang(MEMBERS), status="running")
     assert "its agent d was not heard of lately" in why_stuck(running, [an_agent(name) for name in "abc"])
     assert why_stuck(running, [an_agent(name) for name in "abcd"]) == ""
+
+
+def test_a_gang_that_wants_one_zone_in_a_reservation_over_several_says_so() -> None:
+    parts = [ReservedPart(gang=GangSpec(resources=ResourceSpec(cpu=1), count=4))]
+    members = [PlacementMember(agent=name, bundles=[n]) for n, name in enumerate("abcd")]
+    around = ReservationRecord(
+        id="r-1", kind="reservation", state="held", parts=parts, placement=Placement(round=3, members=members)
+    )
+    live = [
+        an_agent(name, zone=zone, holdings={"r-1": Holding(attempt=1, phase="reserved", bundles=[n])})
+        for n, (name, zone) in enumerate(zip("abcd", ("z1", "z1", "z2", "z2"), strict=True))
+    ]
+    told = {
+        replicas: why_waiting(a_gang(pool="~r-1", same="zone", replicas=replicas), live, NOW, {"r-1": around})
+        for replicas in (2, 4)
+    }
+    assert told[4] == (
+        "its reservation r-1 is held, and has places enough for its 4 replicas, but not in one zone; launch it without "
+        "same, or wait until more places come"
+    )
+    assert "not in one zone" not in told[2]

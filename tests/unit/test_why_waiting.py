@@ -56,6 +56,10 @@ class Case:
             "no agent can take it now: b comes closest of 3 (1 job there; cpu: 1 core wanted, 0.9 free)",
         ),
         Case([agent("a", 4000, problem="its disk is full")], "no agent can take it now: a (its disk is full)"),
+        Case(
+            [agent("a", 4000, unfit=True, problem="a chip is held")],
+            "each agent that could run it is unfit: a (a chip is held)",
+        ),
         Case([agent("a", 4000, drain=True)], "each agent of pool default that could run it is drained: a"),
         Case([agent("a", 4000), agent("b", 500)], "a has room and should claim it soon"),
     ],

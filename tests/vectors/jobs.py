@@ -123,6 +123,16 @@ def _ends() -> File:
         "it failed, and has no retries": (1, running(), failure),
         "it failed, and has one": (1, running(spec={"max_retries_failure": 1}), failure),
         "preempted": (1, running(), AttemptEnd(AttemptExit(kind="preempted"))),
+        "preempted for the seventh time": (
+            7,
+            running(
+                attempt=7,
+                preemptions=6,
+                history=[_past(n, NOW - 100 * (7 - n), NOW - 100 * (7 - n) + 20) for n in range(2, 7)],
+                forgotten_seconds=10.0,
+            ),
+            AttemptEnd(AttemptExit(kind="preempted")),
+        ),
         "preempted once too often": (
             1,
             running(spec={"max_retries_preemption": 1}, preemptions=1),

@@ -11,6 +11,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+TESTING = ("hypothesis", "pytest", "pytest-asyncio", "pytest-timeout")
+"""What `tests/conftest.py` needs."""
+
 _REQUIRED = "import importlib.metadata as m; print('\\n'.join(m.requires('marin-zephyr')))"
 
 
@@ -33,7 +36,7 @@ def build(directory: Path, version: str, python: str, published: bool) -> None:
     install(interpreter, "--no-deps", f"marin-zephyr=={version}")
     required = subprocess.run([interpreter, "-c", _REQUIRED], check=True, capture_output=True, text=True).stdout
     install(interpreter, *(line for line in required.splitlines() if not line.startswith("marin-fray")))
-    install(interpreter, "--editable", ".", "pytest", "pytest-asyncio", "pytest-timeout")
+    install(interpreter, "--editable", ".", "ray[default]==2.60.*", *TESTING)
 
 
 def install(interpreter: str, *what: str) -> None:

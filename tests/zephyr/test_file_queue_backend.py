@@ -21,6 +21,7 @@ from processes import processes
 from release import Dataset
 
 from fray.cluster import LocalCluster, StorageCluster
+from fray.cluster.ray.jobs import RayJobs
 from fray.errors import InvalidInput, JobFailed
 from fray.pool import queue_worker
 from fray.types import Entrypoint, JobRequest
@@ -253,3 +254,8 @@ def test_outside_of_a_cluster_threads_do_it(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_private_cluster_will_do() -> None:
     with LocalCluster() as cluster:
         assert FrayBackend(cluster, memory_per_worker="1GB").execute(Dataset.from_list([1]).map(lambda n: n + 1)) == [2]
+
+
+def test_ray_is_refused_with_what_to_use_instead() -> None:
+    with pytest.raises(InvalidInput, match=r"through storage, .*StorageCluster\(root\)"):
+        FrayBackend(RayJobs())

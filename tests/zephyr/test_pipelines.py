@@ -1,4 +1,4 @@
-"""Real Zephyr, unchanged: the same pipelines in threads of this process and on two agents."""
+"""Real Zephyr, unchanged: the same pipelines in threads of this process, on two agents and on Ray."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 import release
 from release import NEW, Dataset, ZephyrContext, count, inline, load_jsonl, zephyr_worker_ctx
 
-from fray.client import StorageClient
+from fray.client import Client, StorageClient
 from fray.cluster import StorageCluster
 from fray.local_backend import LocalClient
 from tests.support.agents import agents, on_cluster
@@ -28,8 +29,11 @@ cloudpickle.register_pickle_by_value(release)
 DOCUMENTS, FILES = 120, 6
 
 
-@pytest.fixture(scope="module", params=["threads", "agents"])
-def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StorageClient]:
+@pytest.fixture(scope="module", params=["threads", "agents", *(["ray"] if find_spec("ray") else [])])
+def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    if request.param == "ray":
+        yield from ray_client()
+        return
     if request.param == "threads":
         client = LocalClient()
         yield client
@@ -42,8 +46,29 @@ def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield StorageClient(StorageCluster(str(root)))
 
 
+def ray_client() -> Iterator[Client]:
+    """A client of a Ray of this machine alone, which ends with it."""
+    import ray
+
+    from fray.ray_backend import RayClient
+
+    ray.init(
+        address="local",
+        num_cpus=4,
+        resources={"head_node": 1},  # where Zephyr has its coordinator
+        include_dashboard=False,
+        _node_ip_address="127.0.0.1",
+        object_store_memory=100 * 1024**2,
+        log_to_driver=False,
+    )
+    client = RayClient()
+    yield client
+    client.shutdown()
+    ray.shutdown()
+
+
 @pytest.fixture
-def context(client: StorageClient, tmp_path: Path) -> ZephyrContext:
+def context(client: Client, tmp_path: Path) -> ZephyrContext:
     return ZephyrContext(
         client=client,
         max_workers=3,

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 from fray_agents.agent import predecessors
 from fray_agents.agent.attempt_runner import AttemptRunner
+from fray_agents.agent.chip_watch import ChipWatch, LookAtChips
 from fray_agents.agent.claimer import ClaimCounts, Claimer
 from fray_agents.agent.gang_runner import GangRunner
 from fray_agents.agent.gpu_watch import GpuWatch
@@ -87,6 +88,7 @@ class AgentOptions:
         cwd: where tasks start; None: a fresh directory each.
         network: where servers on this host listen and are reached.
         place: where the host is.
+        look_at_chips: says what is wrong with the host's TPU chips; None: it has none.
         machine: name of the machine of the pool that the host is, or is in; "" for a host that people keep.
         provision: it looks after the machines of pools, if nobody else does; agents on machines do so anyway.
         hint_endpoint: where this agent takes hints; see `fray_agents.agent.hint_listener`.
@@ -110,6 +112,7 @@ class AgentOptions:
     cwd: str | None = None
     network: NetworkSettings = NetworkSettings()  # noqa: RUF009  it is frozen
     place: HostPlace = field(default_factory=HostPlace)
+    look_at_chips: LookAtChips | None = None
     machine: str = ""
     provision: bool = False
     hint_endpoint: HintEndpoint | None = None
@@ -159,6 +162,7 @@ class Agent:
         self._job_watch = JobWatch(self.member)
         self._reconciler_duty = ReconcilerDuty(self.member, options.poke)
         self._gpus = GpuWatch(self.member)
+        self._chips = ChipWatch(self.member, options.look_at_chips)
         preparer = Preparer(core, options.env_cache)
         self._pool_environments = PoolEnvironments(self.member, preparer, self._work_dir)
         tasks = ReplicaRunner(
@@ -167,6 +171,7 @@ class Agent:
             self._lock.fd,
             options.start_task,
             self._gpus,
+            self._chips,
             preparer,
             network,
             options.cwd,
@@ -259,6 +264,7 @@ class Agent:
         self._placements.look_now()
 
     async def _work(self) -> None:
+        await self._chips.look()
         await persist(self._core, self._heartbeat.register, self._may_not_join)
         await persist(self._core, lambda: predecessors.reap_predecessors(self._core, self._lock))
         loops = [
@@ -272,14 +278,20 @@ class Agent:
         ]
         if self._gpus.names:
             loops.append(self._gpus.run())
+        if self._options.look_at_chips is not None:
+            loops.append(self._chips.run())
         if self._options.idle_exit is not None:
             loops.append(IdleExit(self.member, self._options.idle_exit, self.terminate).run())
+        scaling = ScalerDuty(self.member, self._options.provision)
         if self._options.provision or self._options.machine:
-            loops.append(ScalerDuty(self.member, self._options.provision).run())
+            loops.append(scaling.run())
         if self._options.overcommits:
             loops.append(Overcommit(self.member, self._claimer.claim).run())
         loops.append(self._heartbeat.run())
         await run_until_first_ends(*loops)
+        if self._options.machine and self.member.draining and not self.member.fenced.is_set():
+            with self.member.problems.tolerated("look after the machines of pools"):
+                await scaling.look_last()
 
     async def _claim(self) -> None:
         """Claim for ever, once the pool's environments are there; a private cluster's jobs run in the program's own."""

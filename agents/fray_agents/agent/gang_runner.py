@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import cast
@@ -20,7 +20,7 @@ from fray_agents.agent.replica_runner import ReplicaRunner, host_failed
 from fray_coordinator.concurrency import map_concurrently
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, StoreError
-from fray_coordinator.jobs.gang_commit import end_member, leave_gang
+from fray_coordinator.jobs.gang_commit import WRITES_A_SECOND, end_member, leave_gang
 from fray_coordinator.jobs.gang_exits import store_exit
 from fray_coordinator.jobs.gang_peers import AskPeer, GangPeers
 from fray_coordinator.protocol.commit import AttemptEnd
@@ -57,10 +57,13 @@ class GangRunner:
     def _core(self) -> Core:
         return self.member.core
 
-    async def run(self, held: HeldPlacement) -> None:
+    async def run(self, held: HeldPlacement) -> dict[int, ReplicaExit]:
         """Run the replicas, until nothing of them is left and what follows from their exits is written.
 
         held: as the record that said that the gang runs has it.
+
+        Returns:
+            The exits that nothing follows from, by replica: `store_late` keeps them once the room is let go.
 
         Raises:
             Exception: an end could not be written. The gang is still held: its agent must end.
@@ -72,6 +75,27 @@ class GangRunner:
         finally:
             watch.cancel()
             await asyncio.wait([watch])
+        if self.member.leaving:  # there is no later
+            await self._store_for_people(attempt.job.record, attempt.late)
+            return {}
+        return attempt.late
+
+    async def store_late(self, job: JobRecord, exits: Mapping[int, ReplicaExit]) -> None:
+        """Create the exits that `run` has left, which are for people only.
+
+        All members of a large gang that was ended have some at once, just when its next attempt gathers their votes: so
+        each takes its turn, and none keeps its room for it.
+
+        job: the record at the attempt that was run.
+        """
+        if exits:
+            await self._core.clock.sleep(self._core.rng.uniform(0.0, job.spec.replicas / WRITES_A_SECOND))
+            await self._store_for_people(job, exits)
+
+    async def _store_for_people(self, job: JobRecord, exits: Mapping[int, ReplicaExit]) -> None:
+        for replica, left in exits.items():
+            with suppress(StoreError, BadRecord):
+                await store_exit(self._core, job, replica, left)
 
     async def leave(self, held: HeldPlacement, grace: float) -> None:
         """Have the agent leave a gang that runs: the attempt ends as preempted, and only then do its replicas.
@@ -125,9 +149,8 @@ class GangRunner:
                     other.ask_to_stop(job.spec.grace, ExitKind.STOPPED)
         if len(attempt.exits) + 1 == len(held.bundles):
             held.phase = HoldingPhase.ENDING
-        if attempt.is_over(self.member.id):  # for people only
-            with suppress(StoreError, BadRecord):
-                await store_exit(self._core, job, bundle.replica, left)
+        if attempt.is_over(self.member.id):
+            attempt.late[bundle.replica] = left
             return
         stored = attempt.exits[bundle.replica] = await self._store(job, bundle.replica, left)
         if is_own_failure(stored.exit):
@@ -171,12 +194,14 @@ class _GangAttempt:
 
     Attributes:
         exits: those of the own replicas that are stored.
+        late: those of the own replicas that ended when the attempt was over: nothing follows from them.
         cause: the first of them that did not end well: those that are stopped for it may be stored before it is.
     """
 
     held: HeldPlacement
     job: Stored[JobRecord]
     exits: dict[int, ReplicaExit] = field(default_factory=dict)
+    late: dict[int, ReplicaExit] = field(default_factory=dict)
     cause: int | None = None
 
     def is_over(self, agent: str) -> bool:

@@ -71,3 +71,4 @@ class GpuWatch:
     def _tell(self) -> None:
         out = self.member.leases.gpus_out.items()
         self.member.problems.gpus = "; ".join(f"GPU {self.names[place]} is taken out: {why}" for place, why in out)
+        self.member.request_beat()

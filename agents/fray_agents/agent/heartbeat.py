@@ -5,6 +5,7 @@ beat that promises it was found applied, a shorter one from the send on: others 
 What a beat says and what a rejected one means is decided in `fray_coordinator.protocol.heartbeat`.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
@@ -50,7 +51,7 @@ class Heartbeat:
         """Create the agent's record; before that it may claim nothing. Raises StoreError: call again."""
         member = self.member
         sent = member.core.clock.boottime()
-        record = replace(member.record, problem=member.problems.summary())
+        record = replace(member.record, problem=member.problems.summary(), unfit=member.unfit)
         try:
             written = await member.core.records.write(AgentKeys.key(record.id), AgentRecord, record, None)
         except BadRecord:  # somebody wrote over it before this agent knew that it was there
@@ -73,7 +74,7 @@ class Heartbeat:
                 await self._beat()
                 pauses = backoff(MIN_BEAT_SPACING, LONGEST_PAUSE)
                 continue
-            self.member.beat_requested = True
+            self.member.request_beat()
             await self.member.core.clock.sleep(self.member.core.jittered(next(pauses)))
 
     async def watch_mail(self) -> None:
@@ -108,11 +109,10 @@ class Heartbeat:
         while True:
             member.leases.changed.clear()
             promised = member.stored.record.interval if member.stored else 0.0
-            wait = self._last_send + min(promised, self._interval()) - clock.boottime()
+            due = min(member.beat_by, self._last_send + min(promised, self._interval()))
             spacing = 0.0 if member.core.store.local else self._last_send + MIN_BEAT_SPACING - clock.boottime()
-            if member.beat_requested or (member.leaving and member.leases.nothing_to_do()):
-                wait = spacing
-            wait = max(wait, spacing)
+            at_once = member.leaving and member.leases.nothing_to_do()
+            wait = spacing if at_once else max(due - clock.boottime(), spacing)
             if wait <= 0:
                 return
             if not await is_set_within(member.leases.changed, wait):
@@ -121,11 +121,11 @@ class Heartbeat:
     async def _beat(self) -> None:
         member, stored = self.member, self.member.stored
         assert stored is not None, "the agent registers before it beats"
-        member.beat_requested = False
+        member.beat_by = math.inf
         self._mail_taken |= stored.record.mail
         listed, interval = member.leases.holdings(), self._interval()
         problem, requests = member.problems.summary(), asdict(member.core.store.usage)
-        given = HeartbeatInput(listed, interval, member.leases.free(), problem, member.leaving, requests)
+        given = HeartbeatInput(listed, interval, member.leases.free(), problem, member.unfit, member.leaving, requests)
         wanted = heartbeat.next_beat(stored.record, given)
         sent = self._last_send = member.core.clock.boottime()
         member.trusted_until = min(member.trusted_until, heartbeat.trusted_until(sent, interval))
@@ -140,7 +140,7 @@ class Heartbeat:
             return
         member.stored = written.stored
         if not written.wrote:
-            member.beat_requested = True
+            member.request_beat()
             return
         self._applied(sent, interval)
         self.on_listed(listed)

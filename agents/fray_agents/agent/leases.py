@@ -173,9 +173,11 @@ class Leases:
         return bool(self.held) or any(placement.listed for placement in self.placements.values())
 
     def nothing_to_do(self) -> bool:
-        """Whether the agent has ended all that it could."""
-        leases = all(lease.abandoned for lease in self.held.values())
-        return leases and all(held.abandoned or not held.listed for held in self.placements.values())
+        """Whether the agent has ended all that it could; a reservation is kept for what it could not end in it."""
+        gangs = [held for held in self.placements.values() if held.abandoned]
+        rooms = {task.room for task in (*self.held.values(), *(b for held in gangs for b in held.bundles))}
+        placements = (held.abandoned or not held.listed or held in rooms for held in self.placements.values())
+        return all(lease.abandoned for lease in self.held.values()) and all(placements)
 
     def any_at_work(self) -> bool:
         """Whether anything runs, or may be about to."""

@@ -1,6 +1,7 @@
 """An agent's membership of a cluster: who it is, what it holds, and until when it may rely on that."""
 
 import asyncio
+import math
 from dataclasses import dataclass, field
 
 from fray_agents.agent.leases import Leases
@@ -26,7 +27,7 @@ class Membership:
         fenced: set once this id must do nothing more for ever. An agent whose record was overwritten with something odd
             is fenced when its trust has run out and what it held has ended.
         leaving: it takes no more work, and its next beat without holdings is the last.
-        beat_requested: a beat is to be made as soon as the store's limits allow.
+        beat_by: boot time by which a beat is wanted, as far as the store's limits allow; infinite: none is.
         live_agents: of the cluster, as the last pass saw them.
         pool_slots: one-core tasks that its pool can run at once, as the last pass saw them.
         problems: what is wrong with the agent, for people.
@@ -39,7 +40,7 @@ class Membership:
     trusted_until: float = 0.0
     fenced: asyncio.Event = field(default_factory=asyncio.Event)
     leaving: bool = False
-    beat_requested: bool = False
+    beat_by: float = math.inf
     live_agents: int = 1
     pool_slots: int = 1
     problems: AgentProblems = field(init=False)
@@ -73,7 +74,9 @@ class Membership:
     @property
     def unfit(self) -> bool:
         """Whether something is wrong with the agent, so that it must take no work."""
-        return bool(self.problems.unfit or self.problems.disk)
+        leases = self.leases
+        has_no_gpu = bool(leases.gpus_out) and len(leases.gpus_out) == leases.capacity.device_count
+        return bool(self.problems.starts or self.problems.chips or self.problems.disk or has_no_gpu)
 
     def may_claim(self) -> bool:
         return self.trusts() and not self.leaving and not self.draining and not self.unfit
@@ -95,16 +98,16 @@ class Membership:
         now, settings = self.core.clock.boottime(), self.core.settings
         return heartbeat.task_deadline(now, self.trusted_until, settings, ends_with_trust)
 
-    def request_beat(self) -> None:
-        """Beat as soon as the store's limits allow."""
-        self.beat_requested = True
+    def request_beat(self, within: float = 0.0) -> None:
+        """Beat within so many seconds, as far as the store's limits allow."""
+        self.beat_by = min(self.beat_by, self.core.clock.boottime() + within)
         self.leases.changed.set()
 
     def count_start(self, worked: bool) -> None:
         """Note whether a task could be started; a host where too many in a row could not takes no more work."""
         self._failed_starts = 0 if worked else self._failed_starts + 1
         if self._failed_starts >= self.core.settings.start_failure_limit:
-            self.problems.unfit = (
+            self.problems.starts = (
                 f"claims nothing: {self._failed_starts} tasks in a row could not be started; see their jobs"
             )
             self.request_beat()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from fray_agents.agent.gang_runner import GangRunner
 from fray_agents.agent.held import HeldPlacement
@@ -16,7 +16,7 @@ from fray_agents.agent.reservation_rooms import ReservationRooms
 from fray_agents.agent.voting import Voting
 from fray_coordinator.protocol.placements.owners import GANG
 from fray_layouts.index_keys import PendingKey
-from fray_layouts.records import Holding
+from fray_layouts.records import Holding, JobRecord
 from fray_layouts.states import HoldingPhase
 
 
@@ -93,8 +93,9 @@ class PlacementDuty:
         self.spawn(self._run(held))
 
     async def _run(self, held: HeldPlacement) -> None:
+        job = cast(JobRecord, held.record.record)
         try:
-            await self.gangs.run(held)
+            late = await self.gangs.run(held)
         except BaseException as error:  # its end is not written: it stays listed, until its agent has ended
             self.broken(error)
             return
@@ -102,3 +103,4 @@ class PlacementDuty:
             self.member.leases.changed.set()
         else:
             await self._voting.let_go(held)
+            await self.gangs.store_late(job, late)

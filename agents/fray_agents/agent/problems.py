@@ -57,7 +57,8 @@ class AgentProblems:
         unkilled: processes of its tasks that SIGKILL does not end; "" if all end.
         gpus: which of its GPUs it does not offer now; "" if it offers all.
         environments: which of its pool's environments it builds now, or could not build; "" if all is well.
-        unfit: why the agent must take no more work; "" if it may.
+        chips: why the TPU chips of its host cannot be used now; "" if they can.
+        starts: why it must take no more work after tasks that could not be started; "" if it may.
         warnings: its log of what stays wrong.
     """
 
@@ -66,7 +67,8 @@ class AgentProblems:
     unkilled: str = ""
     gpus: str = ""
     environments: str = ""
-    unfit: str = ""
+    chips: str = ""
+    starts: str = ""
     warnings: LogThrottle = field(init=False)
     _failures: dict[str, str] = field(default_factory=dict)
     _has_told: bool = False
@@ -97,7 +99,8 @@ class AgentProblems:
     def summary(self) -> str:
         """All that is wrong now, for people; "" if nothing is. What is new is logged."""
         own = {
-            "unfit": self.unfit,
+            "starts": self.starts,
+            "chips": self.chips,
             "disk": self.disk,
             "unkilled": self.unkilled,
             "gpus": self.gpus,

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from fray_agents.agent.chip_watch import ChipWatch
 from fray_agents.agent.gpu_watch import GpuWatch
 from fray_agents.agent.held import HeldTask
 from fray_agents.agent.membership import Membership
@@ -64,6 +65,7 @@ class ReplicaRunner:
         lock_fd: descriptor of the agent's lock, which runners inherit; None if there is none.
         start_task: starts a task.
         gpus: the GPUs that the agent offers.
+        chips: the TPU chips of its host.
         preparer: makes ready what a job brings.
         network: where servers on this host listen and are reached.
         cwd: where tasks start; None: a fresh directory each.
@@ -74,6 +76,7 @@ class ReplicaRunner:
     lock_fd: int | None
     start_task: StartTask
     gpus: GpuWatch
+    chips: ChipWatch
     preparer: Preparer
     network: NetworkSettings
     cwd: str | None = None
@@ -146,6 +149,7 @@ class ReplicaRunner:
             await persist(self._core, lambda: cascade.stop_children(self._core, job.id), fails_alone(self._core))
         spec = await self._task_spec(held, job, ports)
         await self.gpus.check(held)
+        await self.chips.check(held)
         held.activity = ""
         if not self.member.trusts():  # frozen since the claim, perhaps: the job may be someone else's
             return None

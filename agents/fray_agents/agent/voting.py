@@ -28,6 +28,10 @@ from fray_layouts.states import ExitKind, HoldingPhase
 
 log = logging.getLogger("fray")
 
+BEATS_A_SECOND = 1000.0
+"""Heartbeats in which the agents of one owner say that they have let go of it, at most: what a bucket takes at first.
+Agents that the next round names meanwhile say both at once."""
+
 StoredOwner: TypeAlias = Stored[JobRecord] | Stored[ReservationRecord]
 
 
@@ -156,7 +160,8 @@ class Voting:
         self._leases.release(held)
         await held.resources.aclose()
         if held.listed:
-            self.member.request_beat()
+            together = held.owner.low / BEATS_A_SECOND
+            self.member.request_beat(self.member.core.rng.uniform(0.0, together))
         self.freed()
 
 

@@ -1,8 +1,8 @@
 #!/bin/bash
 # Makes a VM of Google Cloud, or a host of a TPU slice, run a Fray agent: the start-up script that machines of a pool have.
 # It runs as root at each boot. The attributes of the VM's metadata say what for: fray-root (the cluster), fray-pool,
-# fray-machine (or fray-machines), and perhaps fray-wheel (what pip installs) or fray-image (a container to run instead). What goes wrong is
-# told in the bucket: machines/<pool>/<machine>/boot-<host>.log.
+# fray-machine (or fray-machines), and perhaps fray-package (what pip installs) or fray-image (a container to run
+# instead). What goes wrong is told under the root: machines/<pool>/<machine>/boot-<host>.log.
 set -euo pipefail
 
 PREFIX="${FRAY_HOST_ROOT:-}" # tests have another root
@@ -36,23 +36,46 @@ machine() {
   if [ "${#names[@]}" -eq 0 ]; then attribute fray-machine; else printf '%s' "${names[${number##*-}]}"; fi
 }
 
-tell_bucket() { # the log, as whoever asks for this machine finds it; only where the cluster is a bucket of Google's
-  local place="${root#gs://}" bucket path token
-  [ "$place" != "$root" ] || return 0
-  bucket="${place%%/*}"
-  path="${place#"$bucket"}"
-  path="${path#/}"
-  path="${path:+${path%/}/}machines/$(attribute fray-pool)/$(machine)/boot-$(attribute agent-worker-number | grep . || echo 0).log"
-  token="$(metadata service-accounts/default/token | sed 's/.*"access_token" *: *"\([^"]*\)".*/\1/')"
-  tail -c 100000 "$LOG" | curl -fsS --retry 5 --max-time 60 -X POST --data-binary @- -H "Content-Type: text/plain" \
-    -H "Authorization: Bearer $token" \
-    "https://storage.googleapis.com/upload/storage/v1/b/$bucket/o?uploadType=media&name=$(encoded "$path")"
+upload() { curl -fsS --retry 5 --max-time 60 --data-binary "@$LOG.end" -H "Content-Type: text/plain" "$@"; }
+
+tell_root() { # the end of the log, as whoever asks for this machine finds it
+  local place="${root#*://}" host bucket key
+  host="$(attribute agent-worker-number | grep . || echo 0)"
+  key="machines/$(attribute fray-pool)/$(machine)/boot-$host.log"
+  tail -c 100000 "$LOG" >"$LOG.end"
+  case "$root" in
+    gs://* | s3://*)
+      bucket="${place%%/*}"
+      place="${place#"$bucket"}"
+      place="${place#/}"
+      key="$(encoded "${place:+${place%/}/}$key")"
+      ;;
+  esac
+  case "$root" in
+    gs://*)
+      local token
+      token="$(metadata service-accounts/default/token | sed 's/.*"access_token" *: *"\([^"]*\)".*/\1/')"
+      upload -X POST -H "Authorization: Bearer $token" \
+        "https://storage.googleapis.com/upload/storage/v1/b/$bucket/o?uploadType=media&name=$key"
+      ;;
+    s3://*) # with the keys of the environment, by a curl that signs (7.87 or newer)
+      local region="${AWS_REGION:-us-east-1}"
+      [ -n "${AWS_ACCESS_KEY_ID:-}" ] || return 1
+      upload -X PUT --aws-sigv4 "aws:amz:$region:s3" \
+        --config <(printf 'user = "%s:%s"\n' "$AWS_ACCESS_KEY_ID" "$AWS_SECRET_ACCESS_KEY") \
+        "${AWS_ENDPOINT_URL:-https://s3.$region.amazonaws.com}/$bucket/${key//%2F//}"
+      ;;
+    file:///* | /*) # a folder that hosts share
+      install -D "$LOG.end" "$PREFIX${root#file://}/$key"
+      ;;
+    *) return 1 ;;
+  esac
 }
 
 ended() { # $1: exit code of the script
   if [ "$1" -ne 0 ]; then
     echo "fray: this host has no agent: the step above failed with exit code $1"
-    tell_bucket || echo "fray: nor could that be told in the bucket"
+    tell_root || echo "fray: nor could that be told in $root"
   fi
   cat "$LOG" >&3
 }
@@ -62,7 +85,7 @@ install_agent() {
   if ! [ -x "$HOME_DIR/bin/fray" ]; then
     command -v uv >/dev/null || curl -fsSL --retry 5 "$INSTALLER" | env UV_INSTALL_DIR=/usr/local/bin sh
     UV_PYTHON_INSTALL_DIR="$HOME_DIR-python" uv venv --quiet --clear --python 3.11 "$HOME_DIR"
-    uv pip install --quiet --python "$HOME_DIR/bin/python" "${wheel:-fray-cluster[agent,gcs]}"
+    uv pip install --quiet --python "$HOME_DIR/bin/python" "${package:-fray-cluster[agent,gcs,s3]}"
   fi
   mkdir -p "$UNITS/fray-agent.service.d"
   cp "$("$HOME_DIR/bin/python" -c 'from fray_agents.deploy import UNIT; print(UNIT)')" "$UNITS/fray-agent.service"
@@ -83,7 +106,7 @@ exec 3>&1 >"$LOG" 2>&1
 trap 'ended $?' EXIT
 
 root="$(metadata attributes/fray-root)"
-wheel="$(attribute fray-wheel)"
+package="$(attribute fray-package)"
 image="$(attribute fray-image)"
 if [ -n "$image" ]; then run_container; else install_agent; fi
 echo "fray: the agent of $root was started"

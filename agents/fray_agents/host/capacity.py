@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from fray_agents.host.chips import chip_files
 from fray_agents.runner.cgroups import UNIFIED, cgroup_directories
 from fray_layouts.records import Resources
 
@@ -103,7 +104,7 @@ def _variant(name: str) -> str:
 def _tpus(root: Path, environ: Mapping[str, str]) -> tuple[str, int] | None:
     """Kind of the slice, and how many of its chips are on this host."""
     variant = environ.get("TPU_ACCELERATOR_TYPE") or environ.get("ACCELERATOR_TYPE")
-    chips = len(list((root / "dev").glob("accel[0-9]*")))
-    if variant and not chips:
-        chips = len(list((root / "dev/vfio").glob("[0-9]*")))
-    return (f"tpu-{variant}" if variant else "tpu", chips) if chips else None
+    files = chip_files(root)
+    if not files or (files[0].parent.name == "vfio" and not variant):  # these may be of anything
+        return None
+    return f"tpu-{variant}" if variant else "tpu", len(files)

@@ -37,9 +37,12 @@ class ClusterView:
     core: Core
     problems: dict[str, str] = field(default_factory=dict)
     _owners: OwnerTable = field(init=False)
+    _refreshed_at: float = 0.0
     _agents: dict[str, Stored[AgentRecord]] = field(default_factory=dict)
-    _machines: dict[str, Stored[MachineRecord]] = field(default_factory=dict)
-    _jobs: dict[str, WaitingJob | None] = field(default_factory=dict)
+    _agents_of: dict[str, list[Stored[AgentRecord]]] = field(default_factory=dict)
+    _owners_of: dict[str, list[Owner]] = field(default_factory=dict)
+    _machines_of: dict[str, dict[str, Stored[MachineRecord]]] = field(default_factory=dict)
+    _jobs_of: dict[str, dict[str, WaitingJob | None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._owners = OwnerTable(self.core)
@@ -47,59 +50,68 @@ class ClusterView:
     async def refresh(self) -> None:
         """Read the agents and the owners of placements."""
         self.problems = {}
-        oldest = self.core.now() - FORGOTTEN_SECONDS
+        self._refreshed_at = self.core.now()
+        oldest = self._refreshed_at - FORGOTTEN_SECONDS
         self._agents = await self._read(AgentKeys.area, AgentRecord, self._agents, oldest)
         await self._owners.refresh()
         self.problems |= self._owners.problems
+        self._agents_of, self._owners_of = {}, {}
+        for stored in self._agents.values():
+            if not stored.record.driver:
+                self._agents_of.setdefault(stored.record.pool, []).append(stored)
+        for owner in self._owners.owners().values():
+            self._owners_of.setdefault(owner.pool, []).append(owner)
 
     def agents(self, pool: str) -> dict[str, AgentRecord]:
         """The agents of a pool by id, ended ones too."""
-        found = (stored.record for stored in self._agents.values())
-        return {agent.id: agent for agent in found if agent.pool == pool and not agent.driver}
+        return {stored.record.id: stored.record for stored in self._agents_of.get(pool, ())}
 
-    def silent(self) -> set[str]:
-        """The ids of agents that are said to live, and whose last heartbeat is too old for that."""
-        now = self.core.now()
-        return {s.record.id for s in self._agents.values() if s.record.state == AgentState.LIVE and self._aged(s, now)}
+    def silent(self, pool: str) -> set[str]:
+        """The ids of a pool's agents that are said to live, and whose last heartbeat is too old for that."""
+        now, agents = self.core.now(), self._agents_of.get(pool, ())
+        return {s.record.id for s in agents if s.record.state == AgentState.LIVE and self._aged(s, now)}
 
     def owners(self, pool: str) -> list[Owner]:
         """The owners of placements in a pool that have not ended."""
-        return [owner for owner in self._owners.owners().values() if owner.pool == pool]
+        return self._owners_of.get(pool, [])
 
     async def machines(self, pool: str) -> dict[str, Stored[MachineRecord]]:
         """The records of a pool's machines by name, gone ones too, as they are now."""
-        folder = MachineKeys.folder(pool)
-        others = {key: stored for key, stored in self._machines.items() if not key.startswith(folder)}
-        found = await self._read(folder, MachineRecord, self._machines)
-        self._machines = others | found
+        known = self._machines_of.get(pool, {})
+        found = self._machines_of[pool] = await self._read(MachineKeys.folder(pool), MachineRecord, known)
         return {stored.record.name: stored for stored in found.values()}
 
-    def unread_machines(self, pool: str) -> list[str]:
-        """What is wrong with those of the pool's records that could not be read in this look."""
-        folder = MachineKeys.folder(pool)
-        return [f"{key}: {problem}" for key, problem in self.problems.items() if key.startswith(folder)]
+    def unread_machines(self, pool: str) -> dict[str, str]:
+        """The machines of the pool whose records could not be read in this look, by name, and what is wrong."""
+        named = {MachineKeys.parse(key): f"{key}: {problem}" for key, problem in self.problems.items()}
+        return {place[1]: problem for place, problem in named.items() if place is not None and place[0] == pool}
 
     async def waiting_jobs(self, pool: str) -> list[WaitingJob]:
         """The jobs that wait in a pool, and those of silent agents: they will wait once somebody runs the pass."""
         rows = await self.core.store.list(PendingKey.prefix(pool), None, MAX_WAITING_JOBS)
         entries = {row.key: entry for row in rows if (entry := PendingKey.parse(row.key)) is not None}
-        prefix = PendingKey.prefix(pool)
-        self._jobs = {key: job for key, job in self._jobs.items() if not key.startswith(prefix) or key in entries}
+        known = self._jobs_of.get(pool, {})
+        jobs = self._jobs_of[pool] = {key: known[key] for key in entries if key in known}
+        left: dict[str, WaitingJob] = {}
 
         async def read(key: str) -> None:
             found = record_of(await self.core.records.read(JobKeys.key(entries[key].job), JobRecord, one_of_many=True))
-            if found is not None:  # else it is about to be written
-                waits = found.status == Status.PENDING and found.attempt == entries[key].attempt
-                self._jobs[key] = _waiting(found) if waits else None
+            if found is None:  # it is about to be written
+                return
+            same = found.attempt == entries[key].attempt
+            if not same or found.status != Status.RUNNING:
+                jobs[key] = _waiting(found) if same and found.status == Status.PENDING else None
+            elif self._is_left(found):  # else its holder's next heartbeat has the entry removed
+                left[key] = _waiting(found)
 
-        await map_noting_problems([key for key in entries if key not in self._jobs], read, self.problems)
-        waiting = [job for key in entries if (job := self._jobs.get(key)) is not None]
-        known = {job.id for job in waiting}
-        return waiting + [job for job in await self._stranded(pool) if job.id not in known]
+        await map_noting_problems([key for key in entries if key not in jobs], read, self.problems)
+        waiting = [job for key in entries if (job := jobs.get(key) or left.get(key)) is not None]
+        listed = {job.id for job in waiting}
+        return waiting + [job for job in await self._stranded(pool) if job.id not in listed]
 
     async def _stranded(self, pool: str) -> list[WaitingJob]:
         """The jobs that agents hold which are silent, or dead and not reaped."""
-        silent = self.silent()
+        silent = self.silent(pool)
         agents = [a for a in self.agents(pool).values() if a.id in silent or needs_reaping(a)]
         held = sorted({job for agent in agents for job in agent.holdings})
         found = await map_noting_problems(
@@ -107,6 +119,13 @@ class ClusterView:
         )
         jobs = (stored.record for stored in found if stored is not None)
         return [_waiting(job) for job in jobs if job.ended_at is None and not is_gang(job.spec) and not job.driver]
+
+    def _is_left(self, job: JobRecord) -> bool:
+        """Whether the holder of a running job was gone when the agents were read."""
+        if job.lease is None or job.lease.since > self._refreshed_at:
+            return False
+        holder = self._agents.get(AgentKeys.key(job.lease.agent))
+        return holder is None or holder.record.state != AgentState.LIVE or self._aged(holder, self.core.now())
 
     def _aged(self, agent: Stored[AgentRecord], now: float) -> bool:
         interval = with_bounded_interval(agent.record, self.core.settings).interval

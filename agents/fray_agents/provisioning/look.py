@@ -29,9 +29,10 @@ from fray_coordinator.protocol.scaling.machines import (
     to_delete,
     to_drain,
 )
-from fray_coordinator.protocol.scaling.planning import Plan, confirmed, plan, wanted
+from fray_coordinator.protocol.scaling.planning import Plan, confirmed, plan, wanted, withdrawn
+from fray_coordinator.protocol.scaling.provisioning import gone_by
 from fray_coordinator.protocol.scaling.sizes import capacity_of, hosts_of
-from fray_coordinator.protocol.scaling.view import PoolView
+from fray_coordinator.protocol.scaling.view import PoolView, without_unread
 from fray_coordinator.protocol.scaling.zones import refusal
 from fray_coordinator.store.records import Stored
 from fray_layouts.machine_keys import MachineKeys
@@ -52,6 +53,7 @@ class PoolLook:
         cluster: what was read of the cluster for this look.
         before: the pool as the last look left it.
         looked_at: when that one ended.
+        denied: the provider denied this process something: another one may have the rights.
     """
 
     core: Core
@@ -61,26 +63,34 @@ class PoolLook:
     spec: ProvisioningSpec
     before: PoolScaling
     looked_at: float
+    denied: bool = False
     _view: PoolView = field(init=False)
     _stored: dict[str, Stored[MachineRecord]] = field(default_factory=dict)
     _problem: str = ""
 
     async def run(self) -> PoolScaling:
         """Look at the pool, and act; the pool as it is then."""
-        listed = await self._list()
+        listed_at, listed = self.core.now(), await self._list()
         self._stored = await self.cluster.machines(self.pool)
-        if unread := self.cluster.unread_machines(self.pool):  # a machine whose record is only damaged is no stranger
-            return changed(self.before, problem="; ".join(unread))
-        self._view = await self._seen(listed)
+        unread = self.cluster.unread_machines(self.pool)
+        self._view = without_unread(await self._seen(listed, listed_at), unread.keys())
         found = observe(self._view, self.core.now())
         await self._write(found.changed.values())
         self._view = replace(self._view, zones=found.zones)
+        late, zones = withdrawn(self._view, self.core.now())
+        await self._write(late.values())
+        self._view = replace(self._view, zones=zones)
         await map_concurrently(found.strangers, self._delete)
         planned = await self._scale()
         await map_concurrently(to_delete(self._view), self._delete)
         await self._drain()
         await self._forget_old()
-        return changed(planned.scaling, zones=dict(self._view.zones), problem=self._problem)
+        return changed(
+            planned.scaling,
+            zones=dict(self._view.zones),
+            problem="; ".join(filter(None, [self._problem, *unread.values()])),
+            provisioning=gone_by(self.spec, self._view.machines.values()),
+        )
 
     async def _scale(self) -> Plan:
         """Want, ask for and release machines; again while zones refuse, so that the next one is asked at once."""
@@ -94,7 +104,8 @@ class PoolLook:
             if planned.orders:
                 self._stored = await self.cluster.machines(self.pool)
                 self._view = replace(self._view, machines=present(self._stored))
-                await self._write(confirmed(self._view, self.core.now()).values())
+            while given_up := confirmed(self._view, self.core.now()):  # others may be quicker, so it is looked at again
+                await self._write(given_up.values())
             zones = self._view.zones
             await map_concurrently(to_ask(self._view, self.core.now()), self._ask)
             if self._view.zones is zones:
@@ -103,18 +114,20 @@ class PoolLook:
 
     async def _ask(self, batch: Sequence[MachineRecord]) -> None:
         """Ask for the machines of one request, if all of their records are still as they were."""
-        begun = self.core.now()
+        begun, again = self.core.now(), batch[0].asked_at is not None
         if await self._write([asked(machine, begun) for machine in batch]) < len(batch):
+            return
+        if self.core.now() - begun > CALL_SECONDS - CALL_TIMEOUT:  # this process was frozen: others may go on already
             return
         leader, names = batch[0], [machine.name for machine in batch]
         spec = changed(self.spec, machine_type=leader.machine_type, spot=leader.spot)
         request = MachineRequest(self.pool, names, leader.zone, spec, self.core.root, leader.hosts, spec.labels)
         mine = [self._view.machines[name] for name in names]
         try:
-            operation = await _bounded(self.provider.create(request))
+            operation = await self._call(self.provider.create(request))
         except ProviderError as error:
             text = str(error)
-            await self._write([refused(machine, error.kind, text) for machine in mine])
+            await self._write([refused(machine, error.kind, text, again) for machine in mine])
             answer = refusal(self._view.zones.get(leader.zone), error.kind, text, self.core.now())
             self._view = replace(self._view, zones={**self._view.zones, leader.zone: answer})
         else:
@@ -122,7 +135,7 @@ class PoolLook:
 
     async def _delete(self, machine: MachineRecord | ListedMachine) -> None:
         try:
-            await _bounded(self.provider.delete(machine.name, machine.zone, machine.batch))
+            await self._call(self.provider.delete(machine.name, machine.zone, machine.batch))
         except ProviderError as error:
             self._problem = self._problem or f"{machine.name} cannot be deleted: {error}"
             known = self._view.machines.get(machine.name)
@@ -140,12 +153,19 @@ class PoolLook:
 
     async def _list(self) -> Sequence[ListedMachine] | None:
         try:
-            return await _bounded(self.provider.list())
+            return await self._call(self.provider.list())
         except ProviderError as error:
             self._problem = str(error)
             return None
 
-    async def _seen(self, listed: Sequence[ListedMachine] | None) -> PoolView:
+    async def _call(self, call: Awaitable[T]) -> T:
+        try:
+            return await _bounded(call)
+        except ProviderError as error:
+            self.denied |= error.kind == "denied"
+            raise
+
+    async def _seen(self, listed: Sequence[ListedMachine] | None, listed_at: float) -> PoolView:
         agents = self.cluster.agents(self.pool)
         spec = self.spec
         return PoolView(
@@ -153,8 +173,9 @@ class PoolLook:
             spec=spec,
             machines=present(self._stored),
             listed=listed,
+            listed_at=listed_at,
             agents=agents,
-            silent=self.cluster.silent(),
+            silent=self.cluster.silent(self.pool),
             owners=self.cluster.owners(self.pool),
             jobs=await self.cluster.waiting_jobs(self.pool),
             zones=self.before.zones,

@@ -73,6 +73,10 @@ class Provider(Protocol):
         """Ask to remove a machine; one that is not there is no error. The others of its batch stay."""
         ...
 
+    async def check(self) -> Sequence[ProviderError]:
+        """All that keeps machines from being made, as far as the provider says before it is asked for one."""
+        ...
+
     async def close(self) -> None:
         """Release connections. Machines stay."""
         ...

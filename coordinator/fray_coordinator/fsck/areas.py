@@ -40,6 +40,7 @@ from fray_layouts.records import (
     PoolPlan,
     ReconcilerRecord,
     Record,
+    ReplicaExit,
     ReservationRecord,
     RpcSecrets,
     ScalerRecord,
@@ -102,6 +103,12 @@ def _of_pool(key: str) -> Kind | None:
     return AgentPoolRecord if PoolKeys.parse_record(key) else Doorbell if PoolKeys.parse(key) else None
 
 
+def _of_work(key: str) -> Kind | None:
+    if WorkKeys.parse(key) is None:
+        return None
+    return NameOnly if WorkKeys.parse_exit(key) is None else ReplicaExit
+
+
 def _of_placements(key: str) -> Kind | None:
     return Doorbell if key == PlacementKey.bell else NameOnly if PlacementKey.parse(key) else None
 
@@ -121,7 +128,7 @@ def _of_machines(key: str) -> Kind | None:
 
 AREAS = (
     Area(InboxKeys.area, _of_inbox),
-    Area(WorkKeys.area, _named(WorkKeys.parse, NameOnly)),
+    Area(WorkKeys.area, _of_work),
     Area(BlobKeys.area, _named(BlobKeys.parse, NameOnly)),
     Area(PendingKey.area, _named(PendingKey.parse, NameOnly)),
     Area(PlacementKey.area, _of_placements),
@@ -167,11 +174,18 @@ CONSEQUENCES: dict[Kind, tuple[str, str]] = {
         "nobody gathers, renews or ends this reservation, and its jobs wait",
         "mend it, or remove it and stop its jobs, which `fray ps` shows",
     ),
+    ReplicaExit: (
+        "nobody knows how this replica of a gang ended: if the attempt was not over, it counts as preempted",
+        "nothing brings it back; remove it",
+    ),
     MachineRecord: (
         "the scaler leaves the machine's pool alone: it makes and removes none there",
         "mend it, or remove it: the scaler then deletes the machine",
     ),
-    ScalerRecord: ("no machine is made or removed", "remove it, and the scaler begins anew"),
+    ScalerRecord: (
+        "no machine is made or removed",
+        "remove it, and the scaler begins anew, but for pools that may have no machines any more",
+    ),
     PoolPlan: ("it is a hint that costs a delay", "remove it, and the pass writes it anew"),
     Doorbell: ("it is a hint that costs a delay", "whoever rings next makes it anew"),
     AgentPoolRecord: (

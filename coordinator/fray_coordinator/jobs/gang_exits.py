@@ -1,10 +1,12 @@
-"""The exits of a gang's replicas in the store: each is created once, by the member that ran it."""
+"""The exits of a gang's replicas in the store: each is created once, by the member that ran it.
 
-from collections.abc import Iterable
+One that cannot be read says no more than that the replica has ended; `unreadable_exit` says what it counts as.
+"""
 
 from fray_coordinator.concurrency import map_concurrently
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord
+from fray_coordinator.protocol.placements.gang_end import unreadable_exit
 from fray_layouts.object_keys import WorkKeys
 from fray_layouts.records import JobRecord, ReplicaExit
 
@@ -15,7 +17,10 @@ async def store_exit(core: Core, job: JobRecord, replica: int, left: ReplicaExit
     Raises StoreUnavailable: unresolved; call again until it answers.
     """
     key = WorkKeys.exit(job.id, job.attempt, replica)
-    stored = (await core.records.write(key, ReplicaExit, left, None)).stored
+    try:
+        stored = (await core.records.write(key, ReplicaExit, left, None)).stored
+    except BadRecord as error:
+        return unreadable_exit(job, replica, str(error), core.now())
     return stored.record if stored is not None else left
 
 
@@ -31,20 +36,18 @@ async def ended_replicas(core: Core, job: JobRecord) -> set[int]:
     return set(await exit_times(core, job))
 
 
-async def read_exits(core: Core, job: JobRecord, replicas: Iterable[int]) -> dict[int, ReplicaExit]:
-    """Stored exits of the job's attempt, by replica. Raises BadRecord: one is none, or is gone."""
+async def stored_exits(core: Core, job: JobRecord) -> dict[int, ReplicaExit]:
+    """The exits that the replicas of the job's attempt have left, by replica. Raises BadRecord: one is gone again."""
 
     async def read(replica: int) -> ReplicaExit:
         key = WorkKeys.exit(job.id, job.attempt, replica)
-        found = await core.records.read(key, ReplicaExit, one_of_many=True)
+        try:
+            found = await core.records.read(key, ReplicaExit, one_of_many=True)
+        except BadRecord as error:
+            return unreadable_exit(job, replica, str(error), core.now())
         if found is None:
             raise BadRecord(f"{key} was listed, but is gone")
         return found.record
 
-    numbers = sorted(replicas)
+    numbers = sorted(await ended_replicas(core, job))
     return dict(zip(numbers, await map_concurrently(numbers, read), strict=True))
-
-
-async def stored_exits(core: Core, job: JobRecord) -> dict[int, ReplicaExit]:
-    """The exits that the replicas of the job's attempt have left, by replica. Raises BadRecord: as `read_exits`."""
-    return await read_exits(core, job, await ended_replicas(core, job))

@@ -126,18 +126,20 @@ async def follow_chunks(
     job_id: str,
     on_waiting: Callable[[JobRecord, str], None] | None = None,
     replica: int | None = None,
+    on_machines: Callable[[], None] = lambda: None,
 ) -> AsyncGenerator[list[LogLine], None]:
     """The job's log, a chunk at a time, through all its attempts until the job has ended and all is read.
 
     Args:
         on_waiting: gets a job whose task does not start, and why, or what its agent does for it.
         replica: of a gang, the only one whose log is read.
+        on_machines: as in `wait_for`, with `on_waiting`.
 
     Raises:
         JobNotFound, JobGone: as `wait_for`.
         InvalidInput: there is no such replica.
     """
-    watched, pace, reasons = WatchedJobs(core, [job_id]), PollBackoff(core), WaitingReasons(core)
+    watched, pace, reasons = WatchedJobs(core, [job_id]), PollBackoff(core), WaitingReasons(core, on_machines)
     activity = ActivityReports(core)
     cursor: LogCursor | None = None
     while True:
@@ -221,7 +223,12 @@ async def _chunk(core: Core, job: JobRecord, attempt: int, replica: int, number:
     found = await core.store.get(key)
     if found is None:
         return None
-    return [_parse(key, line, attempt, replica) for line in found.data.removesuffix(b"\n").split(b"\n")]
+    return parse_chunk(key, found.data, attempt, replica)
+
+
+def parse_chunk(key: str, data: bytes, attempt: int, replica: int) -> list[LogLine]:
+    """The lines of a chunk of what a replica has printed. Raises BadRecord, which names `key`: it is none."""
+    return [_parse(key, line, attempt, replica) for line in data.removesuffix(b"\n").split(b"\n")]
 
 
 _LINE = re.compile(rb"([0-9TZ:.-]+) (stdout|stderr) ([FP]) (.*)", re.DOTALL)

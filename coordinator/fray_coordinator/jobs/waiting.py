@@ -81,6 +81,7 @@ async def wait_for(
     any_failure: bool = False,
     on_change: Callable[[JobRecord], None] | None = None,
     on_progress: Callable[[WaitProgress], None] | None = None,
+    on_machines: Callable[[], None] = lambda: None,
 ) -> dict[str, JobRecord]:
     """Wait until all jobs have ended.
 
@@ -90,6 +91,7 @@ async def wait_for(
         on_change: gets each record when it is first seen and when it changed.
         on_progress: after two seconds gets how far the jobs are, at every look; None: nobody wants to know, and nothing
             is asked.
+        on_machines: called if jobs wait in pools that may have machines, of which nobody is told without `on_progress`.
 
     Returns:
         The records by id, in the given order; with `any_failure` some may not have ended.
@@ -99,7 +101,8 @@ async def wait_for(
         JobNotFound: there is no such job.
         JobGone: a record vanished while it was waited for.
     """
-    watched, pace, reasons = WatchedJobs(core, list(dict.fromkeys(job_ids))), PollBackoff(core), WaitingReasons(core)
+    watched, pace = WatchedJobs(core, list(dict.fromkeys(job_ids))), PollBackoff(core)
+    reasons = WaitingReasons(core, on_machines)
     begin = core.clock.boottime()
     while True:
         polled_at = core.clock.boottime()
@@ -226,15 +229,21 @@ _MAX_REASONS = 3
 
 @dataclass(slots=True)
 class WaitingReasons:
-    """Why the jobs of one waiter have not started. The agents are asked after two seconds, then ever more rarely."""
+    """Why the jobs of one waiter have not started. The agents are asked after two seconds, then ever more rarely.
+
+    Attributes:
+        on_machines: called once jobs wait in pools that may have machines.
+    """
 
     core: Core
+    on_machines: Callable[[], None] = lambda: None
     _since: dict[str, float] = field(default_factory=dict)
     _why: dict[str, str] = field(default_factory=dict)
     _live: list[AgentRecord] | None = None
     _pauses: Iterator[float] = field(default_factory=lambda: backoff(*_ASK_PAUSES))
     _ask_at: float = 0.0
     _told: str = ""
+    _machines: bool = False
 
     @property
     def text(self) -> str:
@@ -259,6 +268,10 @@ class WaitingReasons:
         with suppress(StoreError):
             around = await reservations_around(self.core, unknown)
             machines = await machines_for(self.core, unknown)
+        if machines and not self._machines:
+            self._machines = True
+            self.on_machines()
+            self._ask_at = min(self._ask_at, self.core.clock.boottime() + self.core.settings.pass_interval)
         found = self._why | reasons_by_job(unknown, self._live or (), self.core.now(), around, machines)
         self._why = {job.id: found[job.id] for job in late if job.id in found}
         before, self._told = self._told, self.text

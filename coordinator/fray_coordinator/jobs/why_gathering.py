@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fray_coordinator.jobs.closest_agents import never, nobody_in
+from fray_coordinator.jobs.closest_agents import never, nobody_in, of_several
 from fray_coordinator.protocol.placements.assignment import assign
 from fray_coordinator.protocol.placements.hosts import HostView, host_view, lacks
 from fray_coordinator.protocol.placements.owners import GANG, Owner, Part
@@ -57,12 +57,22 @@ def _why_unplaced(owner: Owner, live: Sequence[AgentRecord]) -> str:
     hosts = {agent.id: host_view(agent, {}) for agent in agents}
     willing = [agent for agent in agents if hosts[agent.id].willing]
     if not willing:
-        return f"each live agent of pool {owner.pool} is drained, or of a version without gangs: {agents[0].id} is one"
+        others = f"each live agent of pool {owner.pool} is drained, unfit, or of a version without gangs"
+        return f"{others}: {agents[0].id} is one{_unfit(agents)}"
     alone = replace(owner, placement=Placement(refused=owner.placement.refused))
     views = [hosts[agent.id] for agent in willing]
     if assign(views, [alone])[owner.id].members:
         return "there are agents for all of it, but others that come before it have them, or it was not looked at yet"
-    return next(filter(None, (_short_of(owner, part, willing, hosts) for part in owner.parts)), _too_tight(owner))
+    short = next(filter(None, (_short_of(owner, part, willing, hosts) for part in owner.parts)), _too_tight(owner))
+    return short + _unfit(agents)
+
+
+def _unfit(agents: Sequence[AgentRecord]) -> str:
+    """The agents that take no work now, with the reason of one; "" for none."""
+    unfit = [agent for agent in agents if agent.unfit]
+    if not unfit:
+        return ""
+    return f"; unfit: {unfit[0].id}{of_several(unfit, 'is one')} ({unfit[0].problem})"
 
 
 def _too_tight(owner: Owner) -> str:

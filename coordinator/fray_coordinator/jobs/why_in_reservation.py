@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from fray_coordinator.concurrency import map_noting_problems
 from fray_coordinator.core import Core
 from fray_coordinator.jobs.lookup import find_reservation
 from fray_coordinator.jobs.why_gathering import why_gathering
-from fray_coordinator.protocol.placements.owners import Owner, owner_of_reservation
+from fray_coordinator.protocol.placements.assignment import assign
+from fray_coordinator.protocol.placements.hosts import Room, host_view
+from fray_coordinator.protocol.placements.owners import Owner, owner_of_job, owner_of_reservation
+from fray_coordinator.protocol.placements.private_pools import in_own_bundles, private_views
 from fray_layouts.object_keys import ReservationKeys
-from fray_layouts.records import AgentRecord, JobRecord, ReservationRecord
+from fray_layouts.records import AgentRecord, JobRecord, Placement, ReservationRecord
 from fray_layouts.states import ReservationKind, ReservationState
 
 
@@ -40,7 +44,22 @@ def why_in_reservation(
     if record.state == ReservationState.FORMING:
         start = "starts all of its jobs at once" if is_group else "has not all that it needs at least"
         return f"{what} {start}: {why_gathering(owner, live, now)}"
+    if job.spec.same and _is_split(job, owner, live):
+        return (
+            f"{what} is held, and has places enough for its {job.spec.replicas} replicas, but not in one "
+            f"{job.spec.same}; launch it without same, or wait until more places come"
+        )
     return f"{what} is held, and {_why_not_in(job, owner, is_group)}"
+
+
+def _is_split(job: JobRecord, reservation: Owner, live: Sequence[AgentRecord]) -> bool:
+    """Whether the reservation has room for all of a gang, were it not in several zones or regions."""
+    agents = {agent.id: agent for agent in live}
+    hosts = {agent.id: host_view(agent, {}) for agent in live}
+    views = [replace(view, busy=Room()) for view in private_views(reservation, hosts, agents)]
+    gang = replace(in_own_bundles(owner_of_job(job), {reservation.id: reservation}), placement=Placement())
+    together, anywhere = (assign(views, [replace(gang, same=same)])[gang.id].members for same in (gang.same, ""))
+    return bool(anywhere) and not together
 
 
 def _why_not_in(job: JobRecord, owner: Owner, is_group: bool) -> str:

@@ -58,6 +58,8 @@ def about_machines(
         return f"its pool may have machines, but no scaler has looked at it for {age:.0f} s"
     if scaling.problem:
         return f"its pool cannot be looked after: {scaling.problem}"
+    if scaling.provisioning is not None and scaling.provisioning.provider != spec.provider:
+        return f"its pool has other machines once those of {scaling.provisioning.provider} are gone"
     coming = [machine for machine in machines if machine.state in _COMING]
     parts = [_answers(spec, scaling, coming), _coming(coming), _limit(spec, scaling) if not coming else ""]
     return "; ".join(filter(None, parts))
@@ -67,7 +69,9 @@ def _answers(spec: ProvisioningSpec, scaling: PoolScaling, coming: Sequence[Mach
     """What zones answered, and which one is tried: "stockout in us-east5-a, trying europe-west4-b"."""
     if not scaling.zones:
         return ""
-    answered = ", ".join(f"{answer.kind} in {zone}" for zone, answer in sorted(scaling.zones.items()))
+    answered = ", ".join(
+        f"{each.kind} in {zone}" if zone else each.kind for zone, each in sorted(scaling.zones.items())
+    )
     tried = next((machine.zone for machine in coming), "") or next(
         (zone for zone in spec.zones if zone not in scaling.zones), ""
     )

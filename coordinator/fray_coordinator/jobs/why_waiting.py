@@ -115,6 +115,9 @@ def _why_kind_waits(spec: JobSpec, live: Sequence[AgentRecord]) -> str:
     staying = [agent for agent in able if not agent.drain]
     if not staying:
         return f"each agent of pool {spec.pool} that could run it is drained: {able[0].id}{of_several(able, 'is one')}"
+    if all(agent.unfit for agent in staying):
+        one = staying[0]
+        return f"each agent that could run it is unfit: {one.id}{of_several(staying, 'is one')} ({one.problem})"
     now_lacks = {agent.id: _lacks_now(shape, agent) for agent in staying}
     closest = closest_of(staying, now_lacks, lambda agent: agent.free)
     if not now_lacks[closest.id]:

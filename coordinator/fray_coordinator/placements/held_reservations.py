@@ -53,15 +53,18 @@ class HeldReservations:
     ) -> bool:
         """End a reservation that has to end now; whether it did.
 
-        agents: of a group, jobs that these list have not ended, and are not read; None: all are read.
+        agents: of a group that is held, jobs that these list have not ended, and are not read, and others whose records
+            cannot be read have; None: all are read.
         """
         record = stored.record
         listed = {held for agent in (agents or {}).values() for held in agent.holdings}
         done = self._done.setdefault(record.id, set())
-        unknown = set(jobs_of(record)) - done - (listed if record.state == ReservationState.HELD else set())
+        is_held = agents is not None and record.state == ReservationState.HELD
+        unknown = set(jobs_of(record)) - done - (listed if is_held else set())
         problems: dict[str, str] = {}
         done |= await reservations.ended_jobs(self.core, unknown, problems)
-        reason = await reservations.why_it_ends(self.core, record, done, problems)
+        lost = await reservations.unreadable_jobs(self.core, unknown - done) if is_held and problems else set()
+        reason = await reservations.why_it_ends(self.core, record, done | lost, problems)
         if not reason:
             return False
         await reservations.end(self.core, stored, reason)
@@ -77,7 +80,8 @@ class HeldReservations:
             divided.pop(record.id, None)
             used = {agent for agent, now in agents.items() if _is_in(HoldingPhase.RUNNING, record.id, now)}
             refusing = {agent for agent, now in agents.items() if _is_in(HoldingPhase.REFUSED, record.id, now)}
-            units = units_of(record, live, used, self._done.get(record.id, set()), refusing)
+            places = {agent: getattr(now, record.same) for agent, now in agents.items()} if record.same else {}
+            units = units_of(record, live, used, self._done.get(record.id, set()), refusing, places)
             divided |= {unit.id: unit for unit in units}
         return divided
 

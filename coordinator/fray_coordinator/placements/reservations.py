@@ -1,6 +1,7 @@
 """Reservations and launch groups as a whole: make, find, renew and end them, and stop what is left in them."""
 
 from collections.abc import Collection, Mapping
+from itertools import compress
 
 from fray_coordinator.concurrency import map_concurrently, map_noting_problems
 from fray_coordinator.core import Core
@@ -186,6 +187,20 @@ async def ended_jobs(core: Core, jobs: Collection[str], problems: dict[str, str]
     """Those of the jobs that have ended, or are gone; `problems` gets those that cannot be read."""
     found = await jobs_by_id(core, sorted(jobs), problems)
     return {job for job, record in found.items() if record is None or is_terminal(record)}
+
+
+async def unreadable_jobs(core: Core, jobs: Collection[str]) -> set[str]:
+    """Those of the jobs whose records are none: nobody can run them, nor say that they have ended."""
+
+    async def is_unreadable(job: str) -> bool:
+        try:
+            await core.records.read(JobKeys.key(job), JobRecord, one_of_many=True)
+        except BadRecord:
+            return True
+        return False
+
+    wanted = sorted(jobs)
+    return set(compress(wanted, await map_concurrently(wanted, is_unreadable)))
 
 
 def _why_ended(record: ReservationRecord | None) -> str:

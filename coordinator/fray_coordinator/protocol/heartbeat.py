@@ -44,6 +44,7 @@ class HeartbeatInput:
     interval: float
     free: Resources
     problem: str = ""
+    unfit: bool = False
     leaving: bool = False
     requests: Mapping[str, int] = field(default_factory=dict)
 
@@ -57,6 +58,7 @@ def next_beat(record: AgentRecord, pulse: HeartbeatInput) -> AgentRecord:
         interval=pulse.interval,
         free=pulse.free,
         problem=pulse.problem,
+        unfit=pulse.unfit,
         requests=dict(pulse.requests),
         mail=False,
         drain=record.drain or pulse.leaving,

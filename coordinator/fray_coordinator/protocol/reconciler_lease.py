@@ -6,8 +6,7 @@
 ever declared.
 
 **Why this cannot happen.** Suspects live in the lease's record and are inherited; the lease ages as `role_lease`
-says. A record that cannot be read ages like any other and is then replaced: what is lost with it is suspects, which
-are observed again, and hints.
+says. What is lost with a record that cannot be read is suspects, which are observed again, and hints.
 """
 
 from collections import Counter
@@ -21,9 +20,6 @@ from fray_coordinator.protocol.heartbeat import TRUST_INTERVALS
 from fray_layouts.bounds import MAX_SAFE_INTEGER
 from fray_layouts.records import AgentRecord, PoolSummary, ReconcilerRecord, Suspect
 from fray_layouts.states import AgentState
-
-UNREADABLE_HOLDER = "unreadable"
-"""The holder of a lease whose record cannot be read. No agent has this id: one ends in a time."""
 
 MAX_PROBLEMS = 50
 """Problems that the lease's record names; it counts the rest, to stay small."""

@@ -9,6 +9,8 @@ that ended them all, and the gang is out of retries after its first.
 raises the attempt: whoever writes on condition of the attempt that has ended spends it once.
 """
 
+from typing import Any
+
 from msgspec.structs import replace
 
 from fray_coordinator.backoff import exponential_wait
@@ -117,8 +119,8 @@ def fail_for_good(job: JobRecord, end: AttemptExit, now: float, why: str) -> Job
 
 
 def _requeue(job: JobRecord, end: AttemptExit, holder: JobLease, now: float, wait: float) -> JobRecord:
-    history = _history(job, end, holder, now)
-    waiting = {"started_at": None, "not_before": now + wait, "history": history}
+    past = _past(job, end, holder, now)
+    waiting = {"started_at": None, "not_before": now + wait, **past}
     if is_gang(job.spec):
         return transition(job, Event.REGATHER, placement=_cleared(job.placement or Placement()), **waiting)
     return transition(job, Event.REQUEUE, lease=None, **waiting)
@@ -131,10 +133,8 @@ def _cleared(placement: Placement) -> Placement:
 
 def _restart(job: JobRecord, end: AttemptExit, holder: JobLease, now: float) -> JobRecord:
     """The next attempt in the same hands; it may be started after `not_before`."""
-    history, ready = _history(job, end, holder, now), now + restart_wait(job, now)
-    return transition(
-        job, Event.RESTART, lease=replace(holder, since=now), started_at=now, not_before=ready, history=history
-    )
+    past, ready = _past(job, end, holder, now), now + restart_wait(job, now)
+    return transition(job, Event.RESTART, lease=replace(holder, since=now), started_at=now, not_before=ready, **past)
 
 
 def restart_wait(job: JobRecord, now: float) -> float:
@@ -151,8 +151,8 @@ def _quick_ends(job: JobRecord, now: float) -> int:
     return quick
 
 
-def _history(job: JobRecord, end: AttemptExit, holder: JobLease, now: float) -> list[PastAttempt]:
-    """The past attempts, the one that ends now among them."""
+def _past(job: JobRecord, end: AttemptExit, holder: JobLease, now: float) -> dict[str, Any]:
+    """What the record says of past attempts, the one that ends now among them."""
     past = PastAttempt(
         attempt=job.attempt,
         agent=holder.agent,
@@ -161,7 +161,11 @@ def _history(job: JobRecord, end: AttemptExit, holder: JobLease, now: float) -> 
         ended_at=now,
         exit=end,
     )
-    return [*job.history, past][-MAX_HISTORY:]
+    history = [*job.history, past]
+    if len(history) <= MAX_HISTORY:
+        return {"history": history}
+    forgotten = sum(max(old.ended_at - old.started_at, 0.0) for old in history[:-MAX_HISTORY])
+    return {"history": history[-MAX_HISTORY:], "forgotten_seconds": job.forgotten_seconds + forgotten}
 
 
 def _requeue_wait(job: JobRecord, nth: int, now: float, settings: ClusterSettings) -> float:

@@ -6,8 +6,8 @@
 that renewed it all the time, but for the last second.
 
 **Why this cannot happen.** The lease ages by successful reads at most two intervals apart, between which it stood
-still. And it protects nothing: every write of its holder is conditional by itself, and every call to others is
-idempotent.
+still; one that cannot be read ages like any other, and is then replaced. And it protects nothing: every write of its
+holder is conditional by itself, and every call to others is idempotent.
 """
 
 from typing import Protocol
@@ -16,6 +16,10 @@ from fray_coordinator.protocol.failure_detection import MAX_GAP_INTERVALS
 
 LEASE_INTERVALS = 3
 """Intervals for which the lease must stand still to be taken: its holder writes once in each, and may be late."""
+
+
+UNREADABLE_HOLDER = "unreadable"
+"""The holder of a lease whose record cannot be read. No agent has this id: one ends in a time."""
 
 
 class RoleLease(Protocol):

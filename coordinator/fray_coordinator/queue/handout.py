@@ -100,8 +100,9 @@ class Handout:
             return [delivery]  # another thread was here first
         self._put_back()
         wanted = self._wanted()
-        taken = await self._consumer.take(wanted, timeout, self._isolation, 0.0 if self._done else wait)
-        if not taken and self._done:
+        has_noted = bool(self._done)  # what is noted may be written while this looks, which must not end the wait
+        taken = await self._consumer.take(wanted, timeout, self._isolation, 0.0 if has_noted else wait)
+        if not taken and has_noted:
             await self.flush()
             taken = await self._consumer.take(wanted, timeout, self._isolation, wait)
         if not taken:

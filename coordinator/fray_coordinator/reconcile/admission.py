@@ -28,6 +28,7 @@ from fray_layouts.object_keys import JobKeys
 from fray_layouts.parsing import parse_json
 from fray_layouts.records import JobRecord, ParentLink, Rejection
 from fray_layouts.spec import JobSpec
+from fray_layouts.spec_checks import check_whole_slices
 from fray_layouts.spec_parsing import parse_spec
 
 MAX_CONCURRENT_FILES, MAX_CONCURRENT_LOCAL_FILES = 16, 2
@@ -138,6 +139,7 @@ class Admission:
             return
         try:
             spec = parse_spec(drop.data)
+            check_whole_slices(spec)
             if self.core.store.renames and InboxKeys.staged_at(key) is None:
                 await self._take_in(key, drop.version)
             else:

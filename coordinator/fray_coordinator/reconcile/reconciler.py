@@ -6,7 +6,6 @@ it gathers the members of gangs. Any agent runs it under the lease in `coordinat
 else may take long, so it goes on beside the passes that follow.
 """
 
-import asyncio
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,6 +23,7 @@ from fray_coordinator.reconcile import reaper
 from fray_coordinator.reconcile.admission import Admission
 from fray_coordinator.reconcile.failure_detector import UNREAD_AGENTS, FailureDetector
 from fray_coordinator.reconcile.repair import Repair
+from fray_coordinator.role_election import RoleElection
 from fray_coordinator.store.records import Stored, record_of
 from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.object_keys import AgentKeys, CoordinatorKeys, JobKeys
@@ -58,9 +58,7 @@ class Reconciler:
     admission: Admission = field(init=False)
     repair: Repair = field(init=False)
     placements: PlacementScheduler = field(init=False)
-    lease: Stored[ReconcilerRecord] | None = None
-    _age: float = 0.0
-    _looked_at: float | None = None
+    _role: RoleElection[ReconcilerRecord] = field(init=False)
     _background: BackgroundWork = field(default_factory=BackgroundWork)
     _failed: dict[str, str] = field(default_factory=dict)
     _repaired_at: float = 0.0
@@ -69,14 +67,20 @@ class Reconciler:
     _judged: tuple[str, bool] = ("", False)
 
     def __post_init__(self) -> None:
+        self._role = RoleElection(self.core, CoordinatorKeys.lease, ReconcilerRecord, self.identity)
         self.detector = FailureDetector(self.core, self._background)
         self.admission = Admission(self.core)
         self.repair = Repair(self.core, self.admission)
         self.placements = PlacementScheduler(self.core, self.detector.watched, self.detector.silent, self.poke)
 
     @property
+    def lease(self) -> Stored[ReconcilerRecord] | None:
+        """The lease as last read or written."""
+        return self._role.lease
+
+    @property
     def holds_lease(self) -> bool:
-        return self.lease is not None and self.lease.record.holder == self.identity
+        return self._role.is_won
 
     @property
     def problems(self) -> dict[str, str]:
@@ -86,31 +90,26 @@ class Reconciler:
 
     def pool_slots(self, pool: str) -> int:
         """Free slots of a pool as the last pass saw them; a hint."""
-        view = self.lease.record.pools.get(pool) if self.lease else None
+        view = self._role.record.pools.get(pool)
         return view.slots if view else 1
 
     def fleet(self) -> int:
         """Live agents of all pools, as the last pass saw them; at least one, a hint."""
-        views = self.lease.record.pools.values() if self.lease else ()
-        return max(sum(view.agents for view in views), 1)
+        return max(sum(view.agents for view in self._role.record.pools.values()), 1)
 
     async def try_pass(self) -> bool:
         """Look at the lease, take it if it is free or stale, and run a pass if it is ours; whether it ran."""
         try:
-            await self._look_at_lease()
-            if not self.holds_lease and not await self._take():
-                self.stop()
-                self._has_looked = False
-                return False
-            await self._run()
-            self.detector.confirm()
+            await self._role.look()
+            if (self.holds_lease or await self._take()) and await self._run():
+                self.detector.confirm()
+                return True
         except StoreError:
             self.detector.discount()
             raise
-        except BadRecord:  # of the lease: all else is noted where it is read
-            self._set_lease(await self._unreadable_lease())
-            return False
-        return True
+        self.stop()
+        self._has_looked = False
+        return False
 
     async def schedule_placements(self, woken: bool = False) -> None:
         """Bring gangs and reservations forward, if the last pass was this one's and has seen all agents.
@@ -130,9 +129,8 @@ class Reconciler:
 
     async def run_once(self) -> None:
         """Run a pass without the lease: looks twice, to see silence, then leaves the suspects for later runs."""
-        self.lease = await self._read_lease()
-        suspects = dict(self.lease.record.suspects) if self.lease else {}
-        suspects = await self._look(suspects)
+        await self._role.look()
+        suspects = await self._look(dict(self._role.record.suspects))
         await self._run_background()
         if self.detector.watched() or self.admission.waiting:
             await self._write_suspects(suspects)  # who cannot write can tell nobody's silence from an outage of writes
@@ -150,79 +148,35 @@ class Reconciler:
 
     async def _write_suspects(self, suspects: dict[str, Suspect]) -> None:
         """Write the suspects into the lease's record, unless that cannot be read: an agent replaces it in time."""
-        if self.lease is not None and self.lease.record.holder == reconciler_lease.UNREADABLE_HOLDER:
+        if self._role.record.holder == role_lease.UNREADABLE_HOLDER:
             return
         alive = set(self.detector.watched())
-        await self.core.records.update(
-            CoordinatorKeys.lease,
-            ReconcilerRecord,
-            lambda now: reconciler_lease.after_run_without_lease(now or ReconcilerRecord(), suspects, alive),
+        await self._role.update(
+            lambda now: reconciler_lease.after_run_without_lease(now or ReconcilerRecord(), suspects, alive)
         )
 
     async def resign(self) -> None:
         """Give the lease up, so that another need not wait for it to age."""
-        if self.holds_lease:
-            await self.core.records.update(
-                CoordinatorKeys.lease,
-                ReconcilerRecord,
-                lambda now: replace(now, holder="") if now and now.holder == self.identity else None,
-                known=self.lease,
-            )
-
-    async def _look_at_lease(self) -> None:
-        clock, before = self.core.clock, self.lease
-        gap = None if self._looked_at is None else clock.boottime() - self._looked_at
-        self.lease = await self._read_lease()
-        self._looked_at = clock.boottime()
-        unchanged = bool(before and self.lease and role_lease.is_unchanged(before.record, self.lease.record))
-        self._age = role_lease.lease_age(self._age, unchanged, gap, self.core.settings.pass_interval)
-
-    async def _read_lease(self) -> Stored[ReconcilerRecord] | None:
-        records = self.core.records
-        try:
-            return await (
-                records.reread(self.lease) if self.lease else records.read(CoordinatorKeys.lease, ReconcilerRecord)
-            )
-        except BadRecord:
-            return await self._unreadable_lease()
-
-    async def _unreadable_lease(self) -> Stored[ReconcilerRecord] | None:
-        """The stand-in for a lease that cannot be read: as held by an unknown, it ages and is then replaced."""
-        present = await self.core.store.get(CoordinatorKeys.lease)
-        if present is None:
-            return None
-        return Stored(
-            CoordinatorKeys.lease,
-            ReconcilerRecord(holder=reconciler_lease.UNREADABLE_HOLDER),
-            {},
-            present.version,
-            present.updated,
-        )
+        await self._role.resign()
 
     async def _take(self) -> bool:
-        found = self.lease.record if self.lease else None
-        if (
-            not role_lease.may_take(found, self._age, self.core.settings.pass_interval)
-            and not await self._is_outdated()
-        ):
+        if not self._role.may_take() and not await self._is_outdated():
             return False
-        suspects: dict[str, Suspect] = {}
-        if found is not None:
-            suspects = reconciler_lease.inherited_suspects(found, self._age, await self._old_holder(found.holder))
-        wanted = replace(
-            found or ReconcilerRecord(),
-            holder=self.identity,
-            suspects=suspects,
-            holder_beat=self.own_beat(),
-            hint_endpoint=self.hint_endpoint,
+        found = self._role.record
+        suspects = reconciler_lease.inherited_suspects(found, self._role.age, await self._old_holder(found.holder))
+        return await self._role.take(
+            replace(
+                found,
+                holder=self.identity,
+                suspects=suspects,
+                holder_beat=self.own_beat(),
+                hint_endpoint=self.hint_endpoint,
+            )
         )
-        written = await self.core.records.write(CoordinatorKeys.lease, ReconcilerRecord, wanted, self.lease)
-        self._set_lease(written.stored)
-        return written.wrote
 
     async def _is_outdated(self) -> bool:
         """Whether the holder is an agent of a version that gathers no gangs: it is asked once of each holder."""
-        holder = self.lease.record.holder if self.lease is not None else ""
+        holder = self._role.record.holder
         if self._judged[0] != holder:
             agent = await self._old_holder(holder)
             self._judged = holder, agent is not None and reconciler_lease.is_outdated(agent)
@@ -240,14 +194,11 @@ class Reconciler:
             return None
         return with_bounded_interval(found, self.core.settings) if found is not None else None
 
-    def _set_lease(self, lease: Stored[ReconcilerRecord] | None) -> None:
-        """Set the lease as last read or written; its age begins anew with each version."""
-        self.lease, self._age, self._looked_at = lease, 0.0, self.core.clock.boottime()
-
-    async def _run(self) -> None:
-        assert self.lease is not None, "a pass runs under the lease"
-        last = self.lease.record
-        await self._look_under_lease(last.suspects)
+    async def _run(self) -> bool:
+        """Run a pass under the lease, and renew it; whether it is still this one's."""
+        last = self._role.record
+        if await self._role.renew_during(self._look(last.suspects), self._renewed) is None:
+            return False
         self._has_looked = True
         self._someone_died |= self.detector.someone_died
         self.detector.someone_died = False
@@ -256,17 +207,7 @@ class Reconciler:
         if self.detector.complete and self._repair_is_due():
             self._background.begin(JobKeys.area, self._repair)
         await self._run_background(self.core.settings.poll_interval)
-        await self._renew(self._with_findings)
-
-    async def _look_under_lease(self, suspects: dict[str, Suspect]) -> None:
-        """Look while renewing the lease, which the first look at very many agents may outlast."""
-        looking = asyncio.create_task(self._look(suspects))
-        try:
-            while not (await asyncio.wait([looking], timeout=self.core.settings.pass_interval))[0]:
-                await self._renew(lambda now: reconciler_lease.renewed(now, self.identity, self.own_beat()))
-            looking.result()
-        finally:
-            looking.cancel()
+        return await self._role.renew(self._with_findings)
 
     async def _look(self, suspects: dict[str, Suspect]) -> dict[str, Suspect]:
         """Watch the agents; an unexpected error ends this look only."""
@@ -301,12 +242,8 @@ class Reconciler:
         await self.repair.run(self.detector.watched())
         self._repaired_at = begun
 
-    async def _renew(self, change: Callable[[ReconcilerRecord], ReconcilerRecord]) -> None:
-        def renewed(now: ReconcilerRecord | None) -> ReconcilerRecord | None:
-            return change(now) if now is not None and now.holder == self.identity else None
-
-        update = await self.core.records.update(CoordinatorKeys.lease, ReconcilerRecord, renewed, known=self.lease)
-        self._set_lease(update.stored)
+    def _renewed(self, now: ReconcilerRecord) -> ReconcilerRecord:
+        return reconciler_lease.renewed(now, self.identity, self.own_beat())
 
     def _with_findings(self, now: ReconcilerRecord) -> ReconcilerRecord:
         """The lease renewed, with all that this pass has found out."""

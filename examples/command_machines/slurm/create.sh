@@ -5,10 +5,11 @@ if [ -n "$(squeue --me --noheader --name "$FRAY_NAME" --format %i)" ]; then exit
 if ! said=$(sbatch --parsable --job-name "$FRAY_NAME" --dependency singleton --partition "${FRAY_ZONE:-batch}" \
     --signal B:TERM@60 --wrap "exec $FRAY_AGENT" 2>&1 >/dev/null); then
     echo "$said" >&2
-    case $said in
-        *AssocMaxJobs* | *QOSMax* | *"limit"*) exit 73 ;; # quota
-        *"Access"* | *"account"*) exit 77 ;;              # denied
-        *"invalid partition"*) exit 78 ;;                 # invalid
+    case $said in # the words of src/common/slurm_errno.c
+        *"accounting/QOS policy"*) exit 73 ;;                                       # quota
+        *"permission denied"* | *"not permitted"* | *"Invalid account"*) exit 77 ;; # denied
+        *"partition not available"* | *"DOWN state"*) exit 69 ;;                    # stockout
+        *"nvalid partition"* | *"not available"* | *"than permitted"*) exit 78 ;;   # invalid
         *) exit 1 ;;
     esac
 fi

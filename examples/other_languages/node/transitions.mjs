@@ -87,9 +87,11 @@ function spentBudget({ spec, failures = 0, preemptions = 0 }) {
 function requeued(job, exit, now, settings) {
   const { lease, started_at, history = [], ...kept } = job;
   const past = { attempt: attemptOf(job), agent: lease.agent, host: lease.host, started_at, ended_at: now, exit };
+  const attempts = [...history, past];
+  const forgotten = attempts.slice(0, -HISTORY).reduce((sum, old) => sum + old.ended_at - old.started_at, 0);
   return {
     ...kept, status: "pending", attempt: attemptOf(job) + 1, not_before: now + backOff(job, exit.kind, settings),
-    history: [...history, past].slice(-HISTORY),
+    history: attempts.slice(-HISTORY), forgotten_seconds: (job.forgotten_seconds ?? 0) + forgotten || undefined,
   };
 }
 

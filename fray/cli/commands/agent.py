@@ -14,7 +14,7 @@ from fray.cli import output
 from fray.cli.app import App, as_command
 from fray.cli.gpus import parse_gpus
 from fray.cli.logging_setup import FORMATS, log_to_stderr
-from fray.cli.places import at_vm, parse_place, read_vm, with_chips
+from fray.cli.places import at_vm, look_at_chips, parse_place, read_vm, with_chips
 from fray_layouts.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -96,6 +96,7 @@ def command(
         capacity=capacity,
         network=settings,
         place=place,
+        look_at_chips=look_at_chips(capacity, bool(vm.tpu)),
         idle_exit=idle_exit,
         machine=checked_machine(machine) or vm.machine,
         provision=provision,

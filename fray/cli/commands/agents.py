@@ -30,9 +30,9 @@ def command(app: App, everything: bool) -> None:
     agents, owners, now = app.run(lambda core: _find(core, problems))
     app.warn(problems)
     agents = [agent for agent in agents if not agent.record.driver]
-    wrong = conflicts([agent.record for agent in agents if _state(agent, now) == AgentState.LIVE])
+    wrong = conflicts([agent.record for agent in agents if _state(agent, now) in ("live", "unfit")])
     shown = [agent for agent in agents if everything or agent.record.state == AgentState.LIVE]
-    views = [_AgentView(agent, holds_of(agent.record, owners), wrong.get(agent.record.id, ""), now) for agent in shown]
+    views = [_AgentView(agent, owners, wrong.get(agent.record.id, ""), now) for agent in shown]
     app.show([view.json() for view in views], lambda: output.print_table(_COLUMNS, [view.row() for view in views]))
 
 
@@ -53,17 +53,28 @@ def _state(agent: Stored[AgentRecord], now: float) -> str:
     record = agent.record
     if record.state != AgentState.LIVE:
         return record.state
-    return "silent" if is_silent(agent, now) else "draining" if record.drain else "live"
+    if is_silent(agent, now):
+        return "silent"
+    return "draining" if record.drain else "unfit" if record.unfit else "live"
 
 
 @dataclass(frozen=True, slots=True)
 class _AgentView:
-    """One agent as it is shown. conflict: what contradicts another agent; "" for nothing."""
+    """One agent as it is shown.
+
+    Attributes:
+        owners: gangs and reservations that have not ended, in order.
+        conflict: what contradicts another agent; "" for nothing.
+    """
 
     agent: Stored[AgentRecord]
-    holds: list[Hold]
+    owners: list[Owner]
     conflict: str
     now: float
+
+    @property
+    def holds(self) -> list[Hold]:
+        return holds_of(self.agent.record, self.owners)
 
     @property
     def problem(self) -> str:
@@ -90,7 +101,7 @@ class _AgentView:
             record.pool,
             _state(self.agent, self.now),
             f"{format_duration(self.now - self.agent.updated)} ago",
-            str(jobs_at_work(record)),
+            str(jobs_at_work(record, self.owners)),
             _gpus(record),
             resources_text(record.free),
             resources_text(record.capacity) + kinds,

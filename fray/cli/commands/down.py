@@ -8,11 +8,10 @@ import click
 
 from fray.cli import output
 from fray.cli.app import App, as_command
+from fray_layouts.escaping import one_line
 
 if TYPE_CHECKING:
     from fray_coordinator.core import Core
-
-_POLL_SECONDS = 2.0
 
 
 @as_command
@@ -22,8 +21,8 @@ def command(app: App, at: str | None, wait: float) -> None:
     """Let all machines of the pools of ROOT go, and say what is left.
 
     No pool may have machines any more, until it is set again, by `fray up` for one. Their agents finish the jobs that
-    they have and take no more; the scaler deletes the machines. Nothing is deleted from the bucket, and agents that
-    people started go on.
+    they have and take no more; then the machines are deleted, by this command unless another process scales. Nothing
+    is deleted from the bucket, and agents that people started go on.
     """
     app = App(at or app.given_root, app.json)
     problems: dict[str, str] = {}
@@ -38,8 +37,10 @@ def command(app: App, at: str | None, wait: float) -> None:
         left = data["machines"]
         count = f"{len(left)} machine{'s are' if len(left) > 1 else ' is'} left"
         output.echo(f"{count}: {', '.join(left)}" if left else "no machine is left")
+        for pool, problem in data["problems"].items():
+            output.echo(f"pool {pool} cannot be looked after: {one_line(problem)}")
         if left and data["unattended"]:
-            output.echo("no scaler has looked at them lately, so nobody deletes them")
+            output.echo("nobody else looks after them: `fray down --wait 600` goes on until they are gone")
         if data["agents"]:
             output.echo(f"agents that people started go on: {', '.join(data['agents'])}; see `fray drain`")
 
@@ -50,24 +51,43 @@ async def _down(core: Core, wait: float, problems: dict[str, str]) -> dict[str, 
     from fray_coordinator.jobs import mailbox
     from fray_coordinator.jobs.lookup import live_agents, read_agents
     from fray_coordinator.jobs.machines import read_scaler
-    from fray_coordinator.jobs.why_machines import UNATTENDED_SECONDS
 
     pools = await _close_pools(core, problems)
     live = live_agents(await read_agents(core, problems), core.now())
     draining = [agent.id for agent in live if agent.machine]
     for agent in draining:
         await mailbox.drain(core, agent)
-    until = core.clock.boottime() + wait
-    while (left := await _machines_left(core, problems)) and core.clock.boottime() < until:
-        await core.clock.sleep(_POLL_SECONDS)
+    left, looked = await _delete_machines(core, wait, problems)
     scaler = await read_scaler(core)
+    told = {pool: scaling.problem for pool, scaling in scaler.pools.items() if scaling.problem} if scaler else {}
     return {
         "pools": pools,
         "draining": draining,
         "machines": left,
         "agents": [agent.id for agent in live if not agent.machine],
-        "unattended": scaler is None or core.now() - scaler.looked_at > UNATTENDED_SECONDS,
+        "problems": told if left else {},
+        "unattended": looked,
     }
+
+
+async def _delete_machines(core: Core, wait: float, problems: dict[str, str]) -> tuple[list[str], bool]:
+    """Scale, unless another process does, until no machine is left; those that are left, and whether it scaled."""
+    from fray_agents.provisioning.scaler import Scaler
+
+    until, looked = core.clock.boottime() + wait, False
+    scaler = Scaler(core, f"down-{core.rng.token()}")
+    try:
+        left = await _machines_left(core, problems)
+        while left:
+            looked = await scaler.try_look()
+            left = await _machines_left(core, problems)
+            if not left or (rest := until - core.clock.boottime()) <= 0:
+                break
+            await core.clock.sleep(min(core.settings.pass_interval, rest))
+    finally:
+        await scaler.resign()
+        await scaler.close()
+    return left, looked
 
 
 async def _close_pools(core: Core, problems: dict[str, str]) -> list[str]:

@@ -118,6 +118,7 @@ def _described(machine: MachineRecord, logs: dict[int, str], now: float) -> list
         ("up", format_time(machine.up_at, now)),
         ("idle", format_time(machine.idle_since, now)),
         ("not heard of", format_time(machine.unseen_since, now)),
+        ("unfit", format_time(machine.unfit_since, now)),
         ("drained", format_time(machine.draining_at, now)),
         ("gone", format_time(machine.ended_at, now)),
         *((f"host {host} said", log.rstrip()) for host, log in logs.items()),

@@ -51,12 +51,16 @@ def _set(app: App, pool: str, **given: Any) -> None:
     from fray.machine_pools import price_warnings, write_pool, written_pool
     from fray_layouts.pool_file_parsing import parse_pool
 
-    async def change(core: Core) -> ProvisioningSpec:
-        before = (await _read(core, {}))[0].get(pool)
-        fields = written_pool(before.provisioning) if before is not None and before.provisioning is not None else {}
-        return await write_pool(core, pool, parse_pool(_changed(fields, given)), Path())
+    async def change(core: Core) -> tuple[ProvisioningSpec, list[str]]:
+        pools, machines, _ = await _read(core, {})
+        before = pools[pool].provisioning if pool in pools else None
+        fields = written_pool(before) if before is not None else {}
+        spec = await write_pool(core, pool, parse_pool(_changed(fields, given)), Path())
+        return spec, [machine.name for machine in machines.get(pool, ()) if machine.provider != spec.provider]
 
-    spec = app.run(change, create=True)
+    spec, others = app.run(change, create=True)
+    if others:
+        output.echo(f"fray: its machines of another provider go first: {', '.join(others)}", err=True)
     for warning in price_warnings(spec):
         output.echo(f"fray: {warning}", err=True)
     _show(app, pool, spec)

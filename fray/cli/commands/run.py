@@ -213,6 +213,7 @@ async def follow(core: Core, app: App, job_id: str) -> int:
     from contextlib import aclosing
 
     from fray.cli.job_view import job_json
+    from fray.cluster.scaling import WaitingScaler
     from fray_coordinator.jobs.logs import follow_chunks
     from fray_coordinator.jobs.lookup import read_job
     from fray_layouts.spec import is_gang
@@ -220,12 +221,14 @@ async def follow(core: Core, app: App, job_id: str) -> int:
     attempt = 1
     submitted = (await read_job(core, job_id)).record
     printer = LinePrinter(app.json, raw=True, merges=is_gang(submitted.spec))
-    async with aclosing(follow_chunks(core, job_id, on_waiting=_print_waiting)) as chunks:
-        async for chunk in chunks:
-            if chunk[0].attempt != attempt:
-                attempt = chunk[0].attempt
-                output.echo(f"fray: attempt {attempt}", err=True)
-            printer.print(chunk)
+    async with WaitingScaler(core).during_wait() as on_machines:
+        followed = follow_chunks(core, job_id, on_waiting=_print_waiting, on_machines=on_machines)
+        async with aclosing(followed) as chunks:
+            async for chunk in chunks:
+                if chunk[0].attempt != attempt:
+                    attempt = chunk[0].attempt
+                    output.echo(f"fray: attempt {attempt}", err=True)
+                printer.print(chunk)
     printer.end()
     job = (await read_job(core, job_id)).record
     if app.json:

@@ -31,10 +31,16 @@ def command(app: App, once: bool) -> None:
 
 def _print(pools: dict[str, PoolScaling]) -> None:
     rows = [
-        (name, str(pool.machines), str(pool.wanted), pool.limit or "-", one_line(pool.problem) or "-")
+        (name, str(pool.machines), str(pool.wanted), pool.limit or "-", one_line(_problem(pool)) or "-")
         for name, pool in sorted(pools.items())
     ]
     output.print_table(("POOL", "MACHINES", "WANTED", "LIMIT", "PROBLEM"), rows)
+
+
+def _problem(pool: PoolScaling) -> str:
+    """Why it cannot be looked after, or else what its zones refused."""
+    refusals = (f"{answer.kind}{f' in {zone}' if zone else ''}: {answer.text}" for zone, answer in pool.zones.items())
+    return pool.problem or "; ".join(refusals)
 
 
 async def _once(core: Core) -> dict[str, PoolScaling]:
@@ -50,11 +56,5 @@ async def _once(core: Core) -> dict[str, PoolScaling]:
 async def _until_stopped(core: Core) -> dict[str, PoolScaling]:
     from fray_agents.provisioning.scaler import Scaler
 
-    scaler = Scaler(core, f"scale-{core.rng.token()}")
-    try:
-        while True:
-            await scaler.try_look()
-            await core.clock.sleep(core.jittered(core.settings.pass_interval))
-    finally:
-        await scaler.resign()
-        await scaler.close()
+    await Scaler(core, f"scale-{core.rng.token()}").run()
+    return {}

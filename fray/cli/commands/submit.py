@@ -66,17 +66,23 @@ def read_jobs(text: str) -> list[WrittenJob]:
 
 
 def _read_job(document: dict[str, Any]) -> WrittenJob:
-    from fray.job_spec import with_whole_slices
-    from fray_layouts.spec_parsing import parse_spec
-
     environment = document.get("environment")
     if not isinstance(environment, dict) or "workspace" not in environment:
-        return WrittenJob(with_whole_slices(parse_spec(document)), None)
+        return WrittenJob(_checked_spec(document), None)
     folder = environment["workspace"]
     if not isinstance(folder, str):
-        return WrittenJob(with_whole_slices(parse_spec(document)), "")
+        return WrittenJob(_checked_spec(document), "")
     others = {name: value for name, value in environment.items() if name != "workspace"}
-    return WrittenJob(with_whole_slices(parse_spec({**document, "environment": others})), folder)
+    return WrittenJob(_checked_spec({**document, "environment": others}), folder)
+
+
+def _checked_spec(document: dict[str, Any]) -> JobSpec:
+    from fray_layouts.spec_checks import check_whole_slices
+    from fray_layouts.spec_parsing import parse_spec
+
+    spec = parse_spec(document)
+    check_whole_slices(spec)
+    return spec
 
 
 def _choice(job: WrittenJob, base: Path, otherwise: WorkspaceChoice | None) -> WorkspaceChoice | None:

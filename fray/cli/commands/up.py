@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 def command(app: App, at: str | None, file: Path | None, agent: bool) -> None:
     """Make a cluster under ROOT, unless it is there, with the pools that a file describes.
 
-    The storage is tried out first, as `fray doctor` does. Pools that the file does not name stay as they are.
+    The storage is tried out first, as `fray doctor` does, and the providers of the pools are asked for their zones, for
+    rights and for quotas. Pools that the file does not name stay as they are.
     """
     app = App(at or app.given_root, app.json)
     root = app.root
@@ -89,9 +90,23 @@ async def _write(core: Core, pools: dict[str, PoolToSet], path: Path | None) -> 
     from fray.cli.workspace_options import tell_stored
     from fray.machine_pools import write_pool
 
+    await _check(core, pools)
     base = path.parent if path is not None else Path()
     for name, pool in pools.items():
         await write_pool(core, name, pool, base, tell_stored)
+
+
+async def _check(core: Core, pools: dict[str, PoolToSet]) -> None:
+    """Tell what keeps the providers from making machines; raise ProviderError if a pool can never have any so."""
+    from fray_agents.provisioning.checking import check_pool
+    from fray_agents.provisioning.provider import ProviderError
+
+    checks = (check_pool(core, name, pool.provisioning) for name, pool in pools.items())
+    for name, found in zip(pools, await asyncio.gather(*checks), strict=True):
+        for error in found:
+            if error.kind == "invalid":
+                raise ProviderError(error.kind, f"pools.{name}: {error}")
+            output.echo(f"fray: pool {name}: as this host sees it, it gets no machines: {error}", err=True)
 
 
 def _in_words(pool: PoolToSet) -> str:

@@ -92,6 +92,7 @@ class AgentRecord(Record, kw_only=True):
         reaped: every holding of this dead agent has been put back.
         started_at: when the process started.
         problem: what is wrong with the agent now, for people; "" if nothing is.
+        unfit: it takes no work while that lasts, and is given none.
         preemptible: the host may be taken away at any time.
         requests: number of requests that the process had sent to the storage before this beat: "writes", "lists",
             "reads", "deletes".
@@ -122,6 +123,7 @@ class AgentRecord(Record, kw_only=True):
     free: Resources = msgspec.field(default_factory=Resources)
     started_at: Time = 0.0
     problem: str = ""
+    unfit: bool = False
     preemptible: bool = False
     requests: dict[str, Count] = msgspec.field(default_factory=dict)
     network: str = "default"

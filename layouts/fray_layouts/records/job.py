@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from fray_layouts.bounds import Amount, AttemptNumber, Count, Id, Key, MaybeId, Number, Time
+from fray_layouts.bounds import Amount, AttemptNumber, Count, Id, Key, MaybeId, Number, Seconds, Time
 from fray_layouts.records.base import Record
 from fray_layouts.records.outputs import KeptOutputs
 from fray_layouts.records.placement import Placement
@@ -174,6 +174,7 @@ class JobRecord(Record, kw_only=True):
         start_failures: attempts in a row that could not be started.
         avoid_hosts: hosts that failed to start it lately; a claimer on one of them leaves it to others for a while.
         not_before: earliest time of the next claim.
+        forgotten_seconds: that attempts ran which `history` no longer has.
         expiring: retention has begun to delete what belongs to this job.
         outputs: the files that the attempt which succeeded has left and the spec's `outputs` name.
         retry_of: the job that had ended and was submitted once more as this one; "" for none.
@@ -202,6 +203,7 @@ class JobRecord(Record, kw_only=True):
     result: JobResult | None = None
     outputs: KeptOutputs | None = None
     history: list[PastAttempt] = msgspec.field(default_factory=list)
+    forgotten_seconds: Seconds = 0.0
     expiring: bool = False
     retry_of: MaybeId = ""
     placement: Placement | None = None

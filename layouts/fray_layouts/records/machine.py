@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from fray_layouts.bounds import Count, Id, Interval, MaybeId, Name, Number, Pool, Seconds, Time
+from fray_layouts.bounds import Count, Id, Interval, MaybeId, MaybeName, Name, Number, Pool, Seconds, Time
 from fray_layouts.records.agent import Resources
 from fray_layouts.records.base import Record
 from fray_layouts.states import MachineState
@@ -22,6 +22,7 @@ class TpuSettings(msgspec.Struct, kw_only=True, omit_defaults=True):
         network, subnetwork: of the hosts; "" for the project's default ones.
         service_account: that the hosts act as; "" for the project's default one.
         image: container that the hosts run the agent in; "" to install it by pip.
+        package: what pip installs there; "" for the scaler's own version of Fray.
     """
 
     project: str = ""
@@ -30,6 +31,7 @@ class TpuSettings(msgspec.Struct, kw_only=True, omit_defaults=True):
     subnetwork: str = ""
     service_account: str = ""
     image: str = ""
+    package: str = ""
 
 
 class CloudRunSettings(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -118,13 +120,15 @@ class MachineRecord(Record, kw_only=True):
         batch_size: machines of that request; they are asked for once all of them have a record.
         operation: the provider's name of what makes it, or removes it; "" if it has none.
         reason: why it was wanted; later why it goes, for people.
-        error: the provider's last error, or what the machine said as it could not start; "" for none.
+        error: the provider's last error, what the machine said as it could not start, or why one of its hosts takes no
+            work; "" for none.
         hourly_cost: dollars an hour when it was made; None if nobody knows.
         wanted_at, asked_at, created_at, up_at, draining_at, ended_at: when it was written as wanted, when the provider
             was last about to be asked for it, when that had taken the request, when it was up first, when it was told
             to drain, when it was gone. None: not yet.
         idle_since: since when nothing needs it, be it up or on its way; None while something does.
         unseen_since: since when a machine that should be there has no agent that beats; None while all have.
+        unfit_since: since when one of its agents takes no work because something is wrong there; None while all may.
     """
 
     pool: Pool
@@ -132,7 +136,7 @@ class MachineRecord(Record, kw_only=True):
     state: str = MachineState.WANTED
     provider: str = ""
     machine_type: str = ""
-    zone: str = ""
+    zone: MaybeName = ""
     spot: bool = False
     hosts: Count = 1
     batch: MaybeId = ""
@@ -149,13 +153,14 @@ class MachineRecord(Record, kw_only=True):
     ended_at: Time | None = None
     idle_since: Time | None = None
     unseen_since: Time | None = None
+    unfit_since: Time | None = None
 
 
 class ZoneAnswer(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What a zone answered to the last request for machines that it did not grant.
 
     Attributes:
-        kind: "stockout", "quota", "denied", "invalid" or "unavailable".
+        kind: "stockout", "quota", "denied", "invalid", "unavailable", or "boot-failure": a machine had no agents.
         text: the provider's own words.
         at: when it was answered.
         until: before which it is asked for no more machines.
@@ -179,6 +184,8 @@ class PoolScaling(msgspec.Struct, kw_only=True, omit_defaults=True):
         limit: what keeps it from more: "max", "cost", "zones" (none of them grants any), "" for nothing.
         zones: by zone, the answers that still count.
         problem: why the pool cannot be looked after, for people; "" if it can.
+        provisioning: what the look went by, with the zones of all machines that are left. A pool that says nothing of
+            machines any more, or names another provider, is looked after by this until they are gone.
     """
 
     wanted: Count = 0
@@ -187,6 +194,7 @@ class PoolScaling(msgspec.Struct, kw_only=True, omit_defaults=True):
     limit: str = ""
     zones: dict[str, ZoneAnswer] = {}
     problem: str = ""
+    provisioning: ProvisioningSpec | None = None
 
 
 class ScalerRecord(Record, kw_only=True):
@@ -196,7 +204,7 @@ class ScalerRecord(Record, kw_only=True):
         holder: agent id, or "<what>-<token>" of another process; "" when free.
         progress: raised by the holder at each look; the lease's heartbeat.
         looked_at: when the last look ended.
-        pools: by pool, of those that have a provider.
+        pools: by pool, of those that have a provider, or machines that are left of one.
     """
 
     holder: MaybeId = ""

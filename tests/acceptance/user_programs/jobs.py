@@ -30,7 +30,7 @@ def submit(client: Client) -> list[JobStatus]:
         print(error.job_id, error.failed_status)
     jobs[0].terminate()
     assert_type(jobs[1].wait(timeout=60, raise_on_failure=False), JobStatus)
-    assert_type(client.cluster, StorageCluster)
+    assert_type(client.cluster, Cluster)
     return fray.wait_all(jobs)
 
 

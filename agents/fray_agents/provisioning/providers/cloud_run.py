@@ -38,6 +38,7 @@ from fray_agents.provisioning.providers.google_calls import (
     GoogleCalls,
     find_access,
 )
+from fray_agents.provisioning.providers.google_project import missing_rights
 from fray_coordinator.protocol.scaling.listed import ListedMachine
 from fray_layouts.records import ProvisioningSpec
 
@@ -48,6 +49,16 @@ EMULATOR_VARIABLE = "RUN_EMULATOR_HOST"
 
 JOB = "job"
 """What stands for a machine in the name of a pool's job; machines' own names begin with another letter."""
+
+PERMISSIONS = (
+    "run.jobs.create",
+    "run.jobs.update",
+    "run.jobs.run",
+    "run.jobs.runWithOverrides",
+    "run.executions.cancel",
+    "run.executions.delete",
+)
+"""What the account of the scaler must be allowed, beside listing, which is tried out."""
 
 
 async def open_cloud_run(cluster_id: str, pool: str, spec: ProvisioningSpec) -> CloudRunProvider:
@@ -96,8 +107,27 @@ class CloudRunProvider:
             if machine.name == name:
                 await self._remove(made)
 
+    async def check(self) -> Sequence[ProviderError]:
+        unfit = await asyncio.gather(*(self._unfit(region) for region in self._spec.zones))
+        return [
+            *(error for error in unfit if error is not None),
+            *await missing_rights(self._calls.access, PERMISSIONS),
+        ]
+
     async def close(self) -> None:
         await self._channel.close()
+
+    async def _unfit(self, region: str) -> ProviderError | None:
+        """Why nothing can be made in a region; None if Cloud Run accepts what it would be asked for there."""
+        request = MachineRequest(self._pool, ("check",), region, self._spec, "gs://check", labels=self._spec.labels)
+        try:
+            job = job_of_pool(self._job(region), self._cluster_id, request)
+            call = run_v2.UpdateJobRequest(job=job, allow_missing=True, validate_only=True)
+            await self._found(region)
+            await self._calls.repeat(lambda: self._jobs.update_job(call, **_ONCE))
+        except ProviderError as error:
+            return error
+        return None
 
     async def _found(self, region: str) -> Sequence[tuple[ListedMachine, Made]]:
         """The machines of a region, with what they are made of."""

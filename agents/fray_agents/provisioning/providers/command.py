@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
+import shutil
 import signal
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -36,7 +37,13 @@ DRAIN_TIMEOUT = 5.0
 """Seconds until what a killed program printed is read: only a process that left its group can hold it up."""
 _QUOTED = 200
 
-_BEST = (ListedState.READY, ListedState.CREATING, ListedState.ENDING, ListedState.LOST)
+_BEST = (
+    ListedState.READY,
+    ListedState.CREATING,
+    ListedState.WAITING,
+    ListedState.ENDING,
+    ListedState.LOST,
+)
 """Which of two of one name is the machine: a Slurm that was asked twice has two jobs of it."""
 
 
@@ -86,6 +93,20 @@ class CommandProvider:
     async def delete(self, name: str, zone: str, batch: str = "") -> None:
         await self._run("delete", self._settings.delete, {**self._of(name), "FRAY_ZONE": zone})
 
+    async def check(self) -> Sequence[ProviderError]:
+        """The program `list` is run; of the others it is only seen that they are there."""
+        commands = {"create": self._settings.create, "delete": self._settings.delete}
+        found = [
+            _unstartable(_called(what, command), "there is no such program")
+            for what, command in commands.items()
+            if shutil.which(command[0]) is None
+        ]
+        try:
+            await self.list()
+        except ProviderError as error:
+            found.insert(0, error)
+        return found
+
     async def close(self) -> None:
         pass
 
@@ -127,7 +148,7 @@ class CommandProvider:
             raise ProviderError(
                 "unavailable",
                 f"{called} did not end within {self._settings.timeout:g} s and was killed; "
-                "have it return before the machine is there, or raise command.timeout",
+                f"{'have it return before the machine is there, or ' * (what == 'create')}raise command.timeout",
             ) from None
         except BaseException:
             await _killed(process)
@@ -166,11 +187,15 @@ async def _started(called: str, command: Sequence[str], environment: Mapping[str
             start_new_session=True,
         )
     except OSError as error:
-        raise ProviderError(
-            "invalid",
-            f"{called} cannot be started on this host ({error.strerror}); give the absolute path of a program, "
-            "or the name of one in PATH, and scale where it is installed",
-        ) from None
+        raise _unstartable(called, str(error.strerror)) from None
+
+
+def _unstartable(called: str, why: str) -> ProviderError:
+    return ProviderError(
+        "denied",
+        f"{called} cannot be started on this host ({why}); give the absolute path of a program, or the name of one in "
+        "PATH, and scale where it is installed",
+    )
 
 
 async def _killed(process: asyncio.subprocess.Process) -> None:

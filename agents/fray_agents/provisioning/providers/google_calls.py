@@ -103,8 +103,8 @@ def _default() -> tuple[Credentials, str]:
     except GoogleAuthError as error:
         raise ProviderError(
             "denied",
-            f"no credentials of Google Cloud: {error}. Run `gcloud auth application-default login`, or scale on a "
-            "machine of Google Cloud",
+            f"no credentials of Google Cloud: {str(error).rstrip('.')}. Run `gcloud auth application-default login`, "
+            "or scale on a machine of Google Cloud",
         ) from error
     return credentials, project or ""
 
@@ -162,16 +162,26 @@ class GoogleCalls:
     def _remedy(self, kind: str, text: str, reason: str, details: dict[str, Any]) -> str:
         if reason == "SERVICE_DISABLED":
             return f"; run: gcloud services enable {details.get('service', '')} --project={self.access.project}"
+        if kind == "quota":
+            return (
+                f"; ask for more at https://console.cloud.google.com/iam-admin/quotas?project={self.access.project}, "
+                "or name another zone"
+            )
         if kind != "denied":
             return ""
         match = _PERMISSION.search(text)
         permission = str(details.get("permission", "")) or (match and (match[1] or match[2])) or ""
-        role = _ROLES.get(permission.partition(".")[0])
-        if role is None:
+        role = role_for(permission)
+        if not role:
             return f"; see that {self.access.account} has the rights, and credentials that are accepted"
         return (
             f"; {permission or 'it'} is missing: grant {role} in project {self.access.project} to {self.access.account}"
         )
+
+
+def role_for(permission: str) -> str:
+    """The predefined role that has the permission, of those that providers need; "" if none of them has."""
+    return _ROLES.get(permission.partition(".")[0], "")
 
 
 def kind_of(code: int, text: str, reason: str = "") -> str:

@@ -26,6 +26,7 @@ from fray_agents.host.place import host_name
 from fray_agents.provisioning.agent_arguments import agent_arguments
 from fray_agents.provisioning.identity import is_of_pool, machine_labels, provider_name
 from fray_agents.provisioning.provider import MachineRequest, ProviderError
+from fray_agents.tasks.current_task import task_environ
 from fray_coordinator.protocol.scaling.listed import ListedMachine, ListedState
 from fray_layouts.records import ProvisioningSpec
 
@@ -65,6 +66,10 @@ class LocalProvider:
 
     async def delete(self, name: str, zone: str, batch: str = "") -> None:
         await asyncio.to_thread(self._delete, name)
+
+    async def check(self) -> Sequence[ProviderError]:
+        await asyncio.to_thread(self._machines)
+        return []
 
     async def close(self) -> None:
         pass
@@ -114,6 +119,8 @@ class LocalProvider:
 
     def _machines(self) -> Path:
         """The folder of this host's machines. Raises ProviderError: they are on another host, or it cannot be used."""
+        if "FRAY_JOB_ID" in task_environ():
+            raise ProviderError("denied", "its machines are processes, which would end with this job; scale it outside")
         if self._zones and host_name() not in self._zones:
             where = ", ".join(self._zones)
             raise ProviderError("denied", f"its machines are processes of {where}, not of this host; scale it there")

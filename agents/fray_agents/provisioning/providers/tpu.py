@@ -24,18 +24,22 @@ from fray_agents.provisioning.providers.google_calls import (
     find_access,
     missing_location,
 )
+from fray_agents.provisioning.providers.google_project import missing_rights, quotas_of_zero
 from fray_agents.provisioning.providers.tpu_listing import (
     Queue,
     last_part,
     listed_machines,
     node_machine,
 )
-from fray_agents.provisioning.providers.tpu_request import queued_resource
+from fray_agents.provisioning.providers.tpu_request import queued_resource, quotas_for
 from fray_coordinator.protocol.scaling.listed import ListedMachine, ListedState
 from fray_layouts.records import ProvisioningSpec, TpuSettings
 
 EMULATOR_VARIABLE = "TPU_EMULATOR_HOST"
 """Host and port that are called instead of Google, as `STORAGE_EMULATOR_HOST` is for storage."""
+
+PERMISSIONS = ("tpu.nodes.create", "tpu.nodes.delete", "tpu.nodes.list")
+"""What the account of the scaler must be allowed."""
 
 
 async def open_tpu(cluster_id: str, pool: str, spec: ProvisioningSpec) -> TpuProvider:
@@ -51,13 +55,13 @@ class TpuProvider:
         self._calls = GoogleCalls(access)
         self._cluster_id = cluster_id
         self._pool = pool
-        self._zones = spec.zones
+        self._spec = spec
         self._transport = _transport(access)
         self._client = tpu_v2.TpuAsyncClient(transport=self._transport)
 
     async def list(self) -> Sequence[ListedMachine]:
         """Two rounds of calls: the requests in each of the pool's zones, then the nodes in all zones there are."""
-        requests = await asyncio.gather(*(self._requests(zone) for zone in self._zones))
+        requests = await asyncio.gather(*(self._requests(zone) for zone in self._spec.zones))
         nodes = await self._nodes(self._location("-"))
         return [*listed_machines(chain.from_iterable(requests), nodes)]
 
@@ -89,8 +93,34 @@ class TpuProvider:
             if others and machine.name == name and machine.state is not ListedState.ENDING:
                 await self._delete_node(node.name)
 
+    async def check(self) -> Sequence[ProviderError]:
+        unfit = await asyncio.gather(*(self._unfit(zone) for zone in self._spec.zones))
+        access = self._calls.access
+        return [
+            *(error for error in unfit if error is not None),
+            *await missing_rights(access, PERMISSIONS),
+            *await quotas_of_zero(access, "tpu.googleapis.com", quotas_for(self._spec), self._spec.zones),
+        ]
+
     async def close(self) -> None:
         await self._transport.grpc_channel.close()
+
+    async def _unfit(self, zone: str) -> ProviderError | None:
+        """Why no slice of the pool's type can be made in a zone; None if one may."""
+        call = tpu_v2.ListAcceleratorTypesRequest(parent=self._location(zone))
+
+        async def attempt() -> Sequence[str]:
+            pager = await self._client.list_accelerator_types(call, retry=None, timeout=ATTEMPT_TIMEOUT)
+            return [last_part(kind.name) async for kind in pager]
+
+        try:
+            kinds = await self._calls.repeat(attempt)
+        except ProviderError as error:
+            return await self._explained(error)
+        wanted = self._spec.machine_type
+        if wanted in kinds:
+            return None
+        return ProviderError("invalid", f"there is no {wanted} in {zone}; name a zone that has it, or one of its types")
 
     async def _requests(self, zone: str) -> Sequence[tpu_v2.QueuedResource]:
         """The requests of the pool in a zone. There are none in one that does not exist."""
@@ -116,7 +146,7 @@ class TpuProvider:
             pager = await self._client.list_nodes(call, retry=None, timeout=ATTEMPT_TIMEOUT)
             async for page in pager.pages:
                 found += [node for node in page.nodes if self._is_of_pool(node)]
-                if silent := {last_part(place) for place in page.unreachable} & {*self._zones}:
+                if silent := {last_part(place) for place in page.unreachable} & {*self._spec.zones}:
                     raise ProviderError("unavailable", f"Cloud TPU does not answer for {', '.join(sorted(silent))}")
             return found
 

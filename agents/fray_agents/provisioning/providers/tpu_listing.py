@@ -83,6 +83,8 @@ def _of_request(request: tpu_v2.QueuedResource, nodes: Sequence[tpu_v2.Node]) ->
 
 
 def _request_state(state: tpu_v2.QueuedResourceState.State) -> ListedState:
+    if state is Queue.WAITING_FOR_RESOURCES:
+        return ListedState.WAITING
     if state in _WAITING:
         return ListedState.CREATING
     return ListedState.ENDING if state is Queue.DELETING else ListedState.LOST

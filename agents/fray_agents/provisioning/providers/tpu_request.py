@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
+
 from google.cloud import tpu_v2
 from google.protobuf import duration_pb2
 
@@ -10,7 +12,7 @@ from fray_agents.provisioning.identity import machine_labels
 from fray_agents.provisioning.provider import MachineRequest
 from fray_agents.provisioning.providers.google_calls import SCOPE
 from fray_agents.provisioning.providers.tpu_listing import MACHINE_KEY, MACHINES_KEY, POOL_KEY
-from fray_layouts.records import TpuSettings
+from fray_layouts.records import ProvisioningSpec, TpuSettings
 from fray_layouts.topology import tpu_family
 
 PATIENCE = 600
@@ -22,7 +24,17 @@ _RUNTIMES = {
     "v5p": "v2-alpha-tpuv5",
     "v6e": "v2-alpha-tpuv6e",
 }
-"""By family: the software that Google's pages name for PyTorch and JAX."""
+"""By family: the software for PyTorch and JAX, by https://cloud.google.com/tpu/docs/runtimes as of November 2026."""
+
+
+_QUOTAS = {"v4": "TPUV4s{}Pod", "v5e": "TPUV5s{}Litepod", "v5p": "TPUV5P{}", "v6e": "TPUV6E{}"}
+"""By family: what the ids of its quotas begin with, as Google's refusals name them."""
+
+
+def quotas_for(spec: ProvisioningSpec) -> list[str]:
+    """The ids of the quotas that machines of a pool count in."""
+    begin = _QUOTAS[tpu_family(spec.machine_type)].format("Preemptible" if spec.spot else "")
+    return [f"{begin}PerProjectPer{place}ForTPUAPI" for place in ("Zone", "Region")]
 
 
 def queued_resource(parent: str, request_id: str, cluster_id: str, request: MachineRequest) -> tpu_v2.QueuedResource:
@@ -74,6 +86,7 @@ def _metadata(settings: TpuSettings, request: MachineRequest) -> dict[str, str]:
         MACHINE_KEY if len(request.names) == 1 else MACHINES_KEY: ",".join(request.names),
         "fray-labels": ",".join(f"{name}={value}" for name, value in sorted(request.labels.items())),
         "fray-image": settings.image,
+        "fray-package": settings.package or f"fray-cluster[agent,gcs,s3]=={version('fray-cluster')}",
         "startup-script": startup_script(),
     }
     return {key: value for key, value in told.items() if value}

@@ -131,7 +131,7 @@ class _Ledger:
         """The hosts for all that the owner needs, those that are free soonest; None if there are too few."""
         packs = [
             (pack.wait, place, pack)
-            for place in self._places(owner.pool, owner.same)
+            for place in ([owner.within] if owner.within else self._places(owner.pool, owner.same))
             if (pack := self._pack(owner, place))
         ]
         return min(packs, key=lambda found: found[:2])[2] if packs else None

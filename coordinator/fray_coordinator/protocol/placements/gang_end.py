@@ -49,6 +49,12 @@ def replicas_of(job: JobRecord, agent: str) -> list[int]:
     return member.bundles if member is not None else []
 
 
+def _runner_of(job: JobRecord, replica: int) -> PlacementMember:
+    """The member that runs a replica."""
+    members = job.placement.members if job.placement is not None else []
+    return next((member for member in members if replica in member.bundles), PlacementMember(agent=""))
+
+
 def runs_gang(job: JobRecord | None, attempt: int, agent: str) -> bool:
     """Whether the gang runs at this attempt with the agent as a member."""
     return (
@@ -67,6 +73,15 @@ def is_whole(job: JobRecord, exits: Collection[int]) -> bool:
 def is_own_failure(end: AttemptExit) -> bool:
     """Whether a replica that ended so has failed by itself, or because of another one that is not known yet."""
     return end.kind != ExitKind.SUCCESS and end.kind not in _NO_FAILURE | _ENDED_BY_OTHERS
+
+
+def unreadable_exit(job: JobRecord, replica: int, why: str, now: float) -> ReplicaExit:
+    """What an exit that cannot be read counts as: the replica has ended, and its host is to blame, not the job.
+
+    It is nobody's, so whoever sees it ends the attempt: its member may have read it, and be done.
+    """
+    end = AttemptExit(kind=ExitKind.HOST_FAILED, message=f"its exit cannot be read: {why}")
+    return ReplicaExit(agent="", host=_runner_of(job, replica).host, exit=end, ended_at=now)
 
 
 def end_of_gang(
@@ -99,7 +114,8 @@ def end_of_gang(
         return None
     left = exits[cause]
     told = f"replica {cause} on {left.host}: {left.exit.message or left.exit.kind}"
-    return after_exit(job, replace(_without_logs(left.exit), message=told), _holder(job, left.agent), now, settings)
+    holder = _holder(job, _runner_of(job, cause).agent)
+    return after_exit(job, replace(_without_logs(left.exit), message=told), holder, now, settings)
 
 
 def gang_without(
@@ -173,7 +189,8 @@ def _cause(job: JobRecord, agent: str, exits: Mapping[int, ReplicaExit]) -> int 
 
     It is the first one that failed, unless the host of one explains that.
     """
-    if all(exits[n].exit.kind == ExitKind.SUCCESS for n in replicas_of(job, agent) if n in exits):
+    own = {*replicas_of(job, agent), *(n for n, left in exits.items() if not left.agent)}
+    if all(exits[n].exit.kind == ExitKind.SUCCESS for n in own if n in exits):
         return None
 
     def rank(replica: int) -> tuple[int, float, int]:

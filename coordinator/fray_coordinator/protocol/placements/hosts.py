@@ -84,7 +84,7 @@ class HostView:
         kind, capacity: of the room, whatever uses it.
         busy: what is in use there that is no owner's.
         until: storage's time when that will have ended; None: nobody knows.
-        willing: it lives, knows the rules of placements, and does not leave.
+        willing: it lives, knows the rules of placements, takes work, and does not leave.
         doubtful: it is silent: it keeps what it was given, and is given nothing new.
     """
 
@@ -157,7 +157,7 @@ def host_view(agent: AgentRecord, owners: Mapping[str, Owner], silent: bool = Fa
         labels=agent.labels,
         slice=agent.slice,
         started_at=agent.started_at,
-        willing=agent.state == AgentState.LIVE and agent.places and not agent.drain and not agent.driver,
+        willing=agent.state == AgentState.LIVE and agent.places and not (agent.unfit or agent.drain or agent.driver),
         doubtful=silent,
     )
     return _with_use(view, agent, owners)

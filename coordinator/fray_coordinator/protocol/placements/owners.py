@@ -82,6 +82,7 @@ class Owner:
         placement: its members, with the round.
         forming: its members are gathered, by votes; else it runs, is held, or has ended.
         avoid_hosts: names of hosts that failed to start it lately.
+        within: the place, of the kind that `same` says, where all that it is given must be; "" for any.
     """
 
     id: str
@@ -97,6 +98,7 @@ class Owner:
     placement: Placement
     forming: bool
     avoid_hosts: tuple[str, ...] = ()
+    within: str = ""
 
     @property
     def order(self) -> tuple[int, float, str]:

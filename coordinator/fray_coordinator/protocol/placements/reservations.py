@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace as with_changes
+from types import MappingProxyType
 
 from msgspec.structs import replace
 
@@ -121,6 +122,7 @@ def units_of(
     used: Collection[str],
     done: Collection[str] = (),
     refusing: Collection[str] = (),
+    places: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Owner]:
     """The parts of a held reservation that stand alone, each as an owner that is `forming` unless it is fixed.
 
@@ -130,16 +132,27 @@ def units_of(
     owners that are earlier, and is the last to be given any. The part of a job that has ended is left out. The bundles
     of each are numbered from 0; `with_members` puts them together again.
 
+    Where all of its bundles are in one zone or region, those that it has left say in which the others are given; if it
+    has none left, all are given at once, as before it was held.
+
     Args:
         live: agents that may have bundles; what others had is lost.
         used: agents that run a job of the reservation.
         done: jobs of the group that have ended.
         refusing: agents that can have none of its bundles now; they lose those that they have.
+        places: by agent, the zone or the region that it is in, whichever the reservation's `same` says.
     """
     owner = owner_of_reservation(reservation)
     refused = [*owner.placement.refused, *sorted(refusing)]
     owner = with_changes(owner, placement=replace(owner.placement, refused=refused))
     live = set(live).difference(refusing)
+    if owner.same:
+        left = _members_of(owner.placement.members, range(owner.low), live)
+        if not left:
+            return [
+                with_changes(owner, id=f"{owner.id}~0", placement=replace(owner.placement, members=[]), forming=True)
+            ]
+        owner = with_changes(owner, within=next(filter(None, (places.get(member.agent) for member in left)), ""))
     parts = [part for part in owner.parts if not part.job or part.job not in done]
     return [_unit_owner(owner, unit, live, used) for part in parts for unit in _units_of_part(part)]
 

@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
 from fray_coordinator.protocol.placements.assignment import needed_parts
 from fray_coordinator.protocol.placements.hosts import HostView, Room, host_view, lacks
 from fray_coordinator.protocol.placements.owners import Owner, Part
@@ -87,7 +89,7 @@ def _kinds(jobs: Iterable[WaitingJob]) -> list[list[WaitingJob]]:
     for job in sorted(jobs, key=lambda job: (-job.priority, job.submitted_at, job.id)):
         wants = job.resources
         place = wants.zone, tuple(sorted(wants.regions)), tuple(sorted(wants.labels.items()))
-        kinds.setdefault((job.shape, place, tuple(wants.device_alternatives)), []).append(job)
+        kinds.setdefault((job.shape, place), []).append(job)
     return list(kinds.values())
 
 
@@ -114,7 +116,8 @@ class _Packing:
             known = self.view.machines.get(agent.machine)
             seen = agent.id not in self.view.silent or known is not None
             if agent.state == AgentState.LIVE and seen and (known is None or known.state == MachineState.UP):
-                host = host_view(agent, owners)
+                # One that is unfit on a machine may be fit again soon; else its machine is given up.
+                host = host_view(agent if known is None else msgspec.structs.replace(agent, unfit=False), owners)
                 if host.willing:
                     room = host.room.less(host.busy)
                     self._offer(replace(host, busy=Room()), room, agent.machine if known is not None else "")
@@ -171,9 +174,10 @@ class _Packing:
                 count = min(_times(self.left[host.agent], need), waiting)
                 self._give(host, need, count)
                 waiting -= count
-        zone, able = self._zone_for([part])
-        if waiting == 0 or not able:
+        zones = self._zones_for([part])
+        if waiting == 0 or not zones:
             return
+        zone = zones[0]
         of_one = sum(_times(h.room, need) for h in self._hosts_of("new", zone or "") if (need := self._need(h, part)))
         if of_one == 0:
             return
@@ -191,15 +195,15 @@ class _Packing:
         if count and self.machine_of[host.agent]:
             self.used.add(self.machine_of[host.agent])
 
-    def _zone_for(self, parts: Sequence[Part]) -> tuple[str | None, bool]:
-        """The first zone that may be asked and would do, None if all that would are avoided; whether any would."""
+    def _zones_for(self, parts: Sequence[Part]) -> Sequence[str | None]:
+        """The zones that may be asked and would do; only None if all that would are avoided, nothing if none would."""
         able = [
             zone
             for zone in self.view.spec.zones or [""]
             if all(self._need(self._hosts_of("new", zone)[0], part) is not None for part in parts)
         ]
         may = set(open_zones(self.view.spec, self.view.zones, self.now))
-        return next((zone for zone in able if zone in may), None), bool(able)
+        return [zone for zone in able if zone in may] or [None] * bool(able)
 
     def _add(self, count: int, zone: str) -> list[HostView]:
         """Hosts of machines that are ordered; what comes later in the order finds what is left of them."""
@@ -220,20 +224,24 @@ class _Packing:
         if (given := self._pack_anywhere(owner, parts, [])) is not None:
             self._take_all(given)
             return
-        zone, able = self._zone_for(parts)
-        found = self._fewest(owner, parts, zone or (self.view.spec.zones or [""])[0]) if able else None
-        if found is None:
+        zones = self._zones_for(parts)
+        tried = ((zone, self._fewest(owner, parts, zone)) for zone in (zones if owner.same else zones[:1]))
+        found = [(count, zone, given) for zone, fewest in tried if fewest is not None for count, given in [fewest]]
+        if not found:
             self._hopeless.add(kind)
-            self.cut |= able and self._made > 0
+            self.cut |= bool(zones) and self._made > 0
             return
-        count, given = found
+        count, zone, given = min(found, key=lambda each: each[0])  # the hosts that are there may be in a later zone
         together = any(part.slices > 1 for part in parts) and count > 1
         self.orders.append(Order(count, zone, together, f"{owner.kind} {owner.id} waits for hosts"))
         self._add(count, zone or "")
         self._take_all(given)
 
-    def _fewest(self, owner: Owner, parts: Sequence[Part], zone: str) -> tuple[int, list[tuple[HostView, Room]]] | None:
-        """The fewest machines more in the zone with which it forms, at most `max` of the pool."""
+    def _fewest(
+        self, owner: Owner, parts: Sequence[Part], zone: str | None
+    ) -> tuple[int, list[tuple[HostView, Room]]] | None:
+        """The fewest machines more with which it forms, at most `max` of the pool, in the zone; None: in the first."""
+        zone = (self.view.spec.zones or [""])[0] if zone is None else zone
         low, high, best = 0, 1, None
         most = self.view.spec.max - self._made
         while best is None and low < most:

@@ -9,8 +9,10 @@ from enum import StrEnum
 class ListedState(StrEnum):
     """What a provider says of a machine that it lists: `ListedMachine.state`."""
 
+    WAITING = "waiting"
+    """Asked for; there is no capacity for it yet."""
     CREATING = "creating"
-    """Asked for; perhaps it waits for capacity."""
+    """It is being made."""
     READY = "ready"
     ENDING = "ending"
     """It is being deleted."""

@@ -10,9 +10,10 @@ dies.
 
 **Why this cannot happen.** Each call is derived from a record, and made again until the provider's list agrees: names
 are the records' names, so a repeated call finds what the first one made. Records are read after the provider's list,
-so whatever is listed and has no record, one in another zone or one that is gone, is nobody's and deleted. A batch is
-asked for only when all of its records are there; a broken one goes as a whole. Time without a beat counts only as far
-as looks are close to one another: an outage in which nobody could beat, nor look, kills no machine.
+so whatever is listed and has no record, one in another zone or one that is gone, is nobody's and deleted. That a
+machine is not there is told only by a list that was asked for after its call had been answered, or must have ended. A
+batch is asked for only when all of its records are there; a broken one goes as a whole. Time without a beat counts
+only as far as looks are close to one another: an outage in which nobody could beat, nor look, kills no machine.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from msgspec.structs import replace
 
 from fray_coordinator.protocol.scaling.listed import ListedMachine, ListedState
 from fray_coordinator.protocol.scaling.view import COMING, PoolView
-from fray_coordinator.protocol.scaling.zones import refusal, remembered
+from fray_coordinator.protocol.scaling.zones import BOOT_FAILURE, refusal, remembered
 from fray_layouts.records import AgentRecord, MachineRecord, ZoneAnswer
 from fray_layouts.states import AgentState, MachineState
 
@@ -36,8 +37,13 @@ CALL_SECONDS = 120.0
 """A call that was begun has reached the provider after as long, or never will: callers must give up sooner."""
 ASK_AGAIN_SECONDS = 30.0
 """A machine that is not listed as long after it was asked for is asked for again."""
+UNFIT_SECONDS = 180.0
+"""A machine one of whose agents takes no work is drained after as long: more than a killed process holds a chip."""
 LONGEST_GAP = 120.0
 """Seconds between two looks that count at most as time without a beat."""
+
+
+_NO_AGENT = f"for {BOOT_SECONDS / 60:.0f} minutes not all of its hosts had an agent that beats"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +75,9 @@ def observe(view: PoolView, now: float) -> Observed:
     for name, machine in view.machines.items():
         found = listed.get(name)
         after[name] = _next(view, machine, found, agents.get(name, []), now)
-        if _refused(machine, found):
-            assert found is not None
-            kind = found.error_kind or "unavailable"
-            if zones.get(machine.zone, _NEVER).at < (machine.asked_at or now):
-                zones[machine.zone] = refusal(zones.get(machine.zone), kind, found.error, now)
+        kind, text = _zone_failure(machine, found, after[name])
+        if kind and zones.get(machine.zone, _NEVER).at < (machine.asked_at or now):
+            zones[machine.zone] = refusal(zones.get(machine.zone), kind, text, now)
     after |= _without_broken_batches(after, now)
     granted = [m.zone for m in after.values() if m.state == MachineState.UP and m.up_at == now]
     changed = {name: machine for name, machine in after.items() if machine != view.machines[name]}
@@ -92,6 +96,16 @@ def _refused(machine: MachineRecord, found: ListedMachine | None) -> bool:
     if machine.state != MachineState.CREATING or found is None:
         return False
     return bool(found.error_kind) or found.state == ListedState.LOST
+
+
+def _zone_failure(before: MachineRecord, found: ListedMachine | None, after: MachineRecord) -> tuple[str, str]:
+    """The kind and the words of what its zone is avoided for; "" twice if it is not."""
+    if _refused(before, found):
+        assert found is not None
+        return found.error_kind or "unavailable", found.error
+    if before.state == MachineState.CREATING and after.reason == _NO_AGENT:
+        return BOOT_FAILURE, f"{after.name}: {_NO_AGENT}; `fray machines {after.name}` shows what they printed"
+    return "", ""
 
 
 def _next(
@@ -113,9 +127,17 @@ def _next(
 
 
 def _deleting(view: PoolView, machine: MachineRecord, found: ListedMachine | None, now: float) -> MachineRecord:
-    """Gone once it is not listed, and nobody can be about to ask for it."""
-    in_flight = machine.created_at is None and now < (machine.asked_at or 0.0) + CALL_SECONDS
-    return machine if found is not None or view.listed is None or in_flight else gone(machine, now)
+    """Gone once a list that can tell does not have it."""
+    return gone(machine, now) if found is None and _can_tell(view, machine) else machine
+
+
+def _can_tell(view: PoolView, machine: MachineRecord) -> bool:
+    """Whether the list would have the machine: it was asked for after the call had reached the provider."""
+    if view.listed is None:
+        return False
+    if machine.created_at is not None:
+        return view.listed_at > machine.created_at
+    return view.listed_at >= (machine.asked_at or 0.0) + CALL_SECONDS
 
 
 def _with_beats(
@@ -127,17 +149,25 @@ def _with_beats(
         if machine.state == MachineState.CREATING:
             machine = replace(machine, state=str(MachineState.UP), up_at=now, created_at=machine.created_at or now)
         return _leaving(machine, beating, agents, now)
+    if machine.state == MachineState.CREATING and found is None and _is_left_behind(view, machine):
+        return gone(replace(machine, reason="the provider no longer has it"), now)
     if machine.state == MachineState.CREATING and (found is None or found.state != ListedState.READY):
         return machine
     if _all_left(machine, agents):
         return deleted(machine, "its agents have left")
     since = _credited(machine.unseen_since, view.looked_at, now)
     machine = replace(machine, unseen_since=since)
-    if found is None and view.listed is not None and not beating and now - since >= MISSING_SECONDS:
+    if found is None and _can_tell(view, machine) and not beating and now - since >= MISSING_SECONDS:
         return gone(replace(machine, reason="the provider no longer has it"), now)
     if now - since >= BOOT_SECONDS:
-        return deleted(machine, f"for {BOOT_SECONDS / 60:.0f} minutes not all of its hosts had an agent that beats")
+        return deleted(machine, _NO_AGENT)
     return _leaving(machine, beating, agents, now)
+
+
+def _is_left_behind(view: PoolView, machine: MachineRecord) -> bool:
+    """Whether it was made and is there no more, and nobody will ask for it again: others of its request are up."""
+    mates = (m for m in view.machines.values() if m.batch == machine.batch and m.name != machine.name)
+    return _can_tell(view, machine) and any(mate.up_at is not None for mate in mates)
 
 
 def _credited(since: float | None, looked_at: float, now: float) -> float:
@@ -163,9 +193,20 @@ def _leaving(
     leaving = [agent for agent in beating if agent.drain]
     if len(beating) < machine.hosts:
         leaving += [agent for agent in agents if agent.state == AgentState.LEFT]
-    if not leaving:
-        return machine
-    return drained(machine, f"its agent {leaving[0].id} leaves", now)
+    if leaving:
+        return drained(machine, f"its agent {leaving[0].id} leaves", now)
+    return _with_fitness(machine, beating, now)
+
+
+def _with_fitness(machine: MachineRecord, beating: Sequence[AgentRecord], now: float) -> MachineRecord:
+    """It drains once one of its hosts has taken no work for long: what runs on the others ends first."""
+    unfit = [agent for agent in beating if agent.unfit]
+    if not unfit:
+        return machine if machine.unfit_since is None else replace(machine, unfit_since=None, error="")
+    since = now if machine.unfit_since is None else machine.unfit_since
+    why = f"its agent {unfit[0].id} is unfit: {unfit[0].problem}"
+    machine = replace(machine, unfit_since=since, error=why)
+    return drained(machine, why, now) if now - since >= UNFIT_SECONDS else machine
 
 
 def _without_broken_batches(machines: Mapping[str, MachineRecord], now: float) -> dict[str, MachineRecord]:
@@ -184,7 +225,8 @@ def _without_broken_batches(machines: Mapping[str, MachineRecord], now: float) -
 
 
 def deleted(machine: MachineRecord, reason: str, error: str = "") -> MachineRecord:
-    """A machine that the provider is to be told to remove."""
+    """A machine that the provider is to be told to remove; one that drains goes for the reason that it drains for."""
+    reason = machine.reason if machine.state == MachineState.DRAINING else reason
     return replace(machine, state=str(MachineState.DELETING), reason=reason, error=error or machine.error)
 
 
@@ -210,26 +252,29 @@ def abandoned(machine: MachineRecord, reason: str, now: float) -> MachineRecord:
 def to_ask(view: PoolView, now: float) -> list[tuple[MachineRecord, ...]]:
     """The requests that are to be made now: intents that are whole, and those of which nothing was heard.
 
+    None while the provider does not say what there is: it might say then that the pool has enough.
+
     Before each, all of its records are written as `asked`; who fails to write one makes no call.
     """
-    listed = {known.name for known in view.listed or ()}
+    if view.listed is None:
+        return []
+    listed = {known.name for known in view.listed}
     batches: dict[str, list[MachineRecord]] = {}
     for machine in sorted(view.machines.values(), key=lambda m: m.name):
         if machine.state in COMING:
             batches.setdefault(machine.batch or machine.name, []).append(machine)
     due: list[tuple[MachineRecord, ...]] = []
     for members in batches.values():
-        if len(members) == members[0].batch_size and any(_is_due(view, m, listed, now) for m in members):
+        if len(members) == members[0].batch_size and any(_is_due(m, listed, now) for m in members):
             members.sort(key=lambda m: (m.name != m.batch, m.name))
             due.append(tuple(members))
     return due
 
 
-def _is_due(view: PoolView, machine: MachineRecord, listed: Iterable[str], now: float) -> bool:
+def _is_due(machine: MachineRecord, listed: Iterable[str], now: float) -> bool:
     if machine.state == MachineState.WANTED:
         return True
-    unheard = view.listed is not None and machine.name not in listed
-    return unheard and now >= (machine.asked_at or 0.0) + ASK_AGAIN_SECONDS
+    return machine.name not in listed and now >= (machine.asked_at or 0.0) + ASK_AGAIN_SECONDS
 
 
 def asked(machine: MachineRecord, now: float) -> MachineRecord:
@@ -242,12 +287,15 @@ def created(machine: MachineRecord, operation: str, now: float) -> MachineRecord
     return replace(machine, operation=operation, created_at=machine.created_at or now, error="")
 
 
-def refused(machine: MachineRecord, kind: str, text: str) -> MachineRecord:
-    """The record after the provider's refusal: nothing was made, so it goes; after "unavailable" the list will tell."""
+def refused(machine: MachineRecord, kind: str, text: str, again: bool = False) -> MachineRecord:
+    """The record after the provider's refusal: nothing was made, so it goes; after "unavailable" the list will tell.
+
+    again: it had been asked for before, and that call may still be carried out: it is waited for.
+    """
     if kind == "unavailable":
         return replace(machine, error=text)
     told = replace(machine, reason=f"{kind} in {machine.zone or machine.provider}", error=text)
-    return gone(told, machine.asked_at or machine.wanted_at)
+    return deleted(told, told.reason) if again else gone(told, machine.asked_at or machine.wanted_at)
 
 
 def to_delete(view: PoolView) -> list[MachineRecord]:

@@ -7,26 +7,31 @@ machine goes on which something runs, is promised a place, or waits for it.
 machine is idle, a job is claimed on it, and it is deleted with the job.
 
 **Why this cannot happen.** Who wants machines writes their records, then lists the records, and asks only for what is
-within bounds (`confirmed`). Of all machines that are there at once, whoever asked for the one written last had listed
-after that, and so counted all others. And an idle machine is drained first: it goes when its agents have left, which
-they do when they hold nothing. What is needed again and again stays, because it must be idle without a break.
+within bounds (`confirmed`); so does whoever finds records that another has left. Of all machines that are there at
+once, whoever asked for the one written last had listed after that, and so counted all others. And an idle machine is
+drained first: it goes when its agents have left, which they do when they hold nothing. What is needed again and again
+stays, because it must be idle without a break.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace as replace_view
 
 from msgspec.structs import replace
 
 from fray_coordinator.protocol.scaling.costs import affordable, hourly_cost
 from fray_coordinator.protocol.scaling.demand import Order, demand
-from fray_coordinator.protocol.scaling.machines import abandoned
+from fray_coordinator.protocol.scaling.listed import ListedState
+from fray_coordinator.protocol.scaling.machines import abandoned, deleted
 from fray_coordinator.protocol.scaling.view import COMING, SERVING, PoolView
-from fray_coordinator.protocol.scaling.zones import open_zones
-from fray_layouts.records import MachineRecord, PoolScaling, ProvisioningSpec
+from fray_coordinator.protocol.scaling.zones import open_zones, refusal
+from fray_layouts.records import MachineRecord, PoolScaling, ProvisioningSpec, ZoneAnswer
 from fray_layouts.states import AgentState, MachineState
+
+WAIT_SECONDS = 120.0
+"""A request that waits for capacity as long is withdrawn if another zone may be asked: most are granted in a minute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +60,7 @@ def plan(view: PoolView, now: float) -> Plan:
     if short > 0:
         zones = open_zones(view.spec, view.zones, now)
         orders.append(Order(short, zones[0] if zones else None, reason=f"at least {view.spec.min} are to be there"))
-    granted, limit = _within_bounds(view, orders)
+    granted, limit = _within_bounds(view, orders if view.listed is not None else [])
     limit = limit or ("max" if needs.cut else "")
     changed = _released(view, serving, needed, now)
     asked = len(needed & {m.name for m in serving}) + sum(order.count for order in orders)
@@ -91,6 +96,30 @@ def _within_bounds(view: PoolView, orders: Iterable[Order]) -> tuple[list[Order]
     return granted, limit
 
 
+def withdrawn(view: PoolView, now: float) -> tuple[dict[str, MachineRecord], dict[str, ZoneAnswer]]:
+    """The requests that have waited for capacity for too long while another zone may be asked, and all zones' answers.
+
+    They go before the other zone is asked. Where none may be, they wait on: there they come before new ones.
+    """
+    there_is_none = {known.name for known in view.listed or () if known.state is ListedState.WAITING}
+    late = {
+        name: machine
+        for name, machine in view.machines.items()
+        if name in there_is_none
+        and machine.state == MachineState.CREATING
+        and now - (machine.created_at or now) >= WAIT_SECONDS
+    }
+    zones = dict(view.zones)
+    for zone in {machine.zone for machine in late.values()}:
+        zones[zone] = refusal(zones.get(zone), "stockout", f"no capacity in {WAIT_SECONDS:.0f} s", now)
+    others = {name: machine for name, machine in view.machines.items() if name not in late}
+    if not late or not plan(replace_view(view, machines=others, zones=zones), now).orders:
+        return {}, dict(view.zones)
+    return {
+        name: deleted(m, f"no capacity in {m.zone}, and another zone may be asked") for name, m in late.items()
+    }, zones
+
+
 def wanted(view: PoolView, order: Order, names: Sequence[str], now: float) -> list[MachineRecord]:
     """The intents of an order, one a name; those of a request for several name the first as their batch."""
     spec, zone = view.spec, order.zone or ""
@@ -115,6 +144,8 @@ def wanted(view: PoolView, order: Order, names: Sequence[str], now: float) -> li
 
 def confirmed(view: PoolView, now: float) -> dict[str, MachineRecord]:
     """The intents that go again, because there are too many records; of a view listed after they were written.
+
+    Asked again while any goes: another may have been quicker to ask for one of them, and then a further one goes.
 
     The youngest go first, requests for several as a whole.
     """

@@ -1,6 +1,7 @@
 """Which jobs the money for machines goes to: each pays for the part of its hosts that it asked for, while it ran there.
 
-Attempts that a job's record no longer lists, and agents whose records are gone, are left out.
+Attempts that a job's record no longer lists count as costing as much an hour as those before its last one that it
+lists. Agents whose records are gone are left out: they go no sooner than the jobs that they ran.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ def shares_of_jobs(
     for job in jobs:
         for stay in _stays(job, now):
             if (agent := hosts.get(stay.agent)) is not None:
-                hourly = costs[agent.id] * min(stay.bundles * _part(job.spec, agent), 1.0)
-                spent = MachineShare(hourly * stay.seconds / 3600.0, hourly if stay.lasts else 0.0)
+                hourly = costs[agent.id] * stay.bundles * _part(job.spec, agent)
+                seconds = stay.seconds * stay.weight
+                spent = MachineShare(hourly * seconds / 3600.0, hourly if stay.lasts else 0.0)
                 found[job.id] = found.get(job.id, MachineShare()) + spent
     return found
 
@@ -54,17 +56,25 @@ def sums_by_owner(shares: Mapping[str, MachineShare], owners: Mapping[str, str])
 
 @dataclass(frozen=True, slots=True)
 class _Stay:
-    """Seconds for which a job had so many bundles on an agent, and whether it still has."""
+    """Seconds for which a job had so many bundles on an agent, or on hosts like its, and whether it still has.
+
+    Attributes:
+        weight: how often it counts: also for attempts that are no longer known.
+    """
 
     agent: str
     seconds: float
     lasts: bool
     bundles: int = 1
+    weight: float = 1.0
 
 
 def _stays(job: JobRecord, now: float) -> Iterator[_Stay]:
-    for past in job.history:
-        yield _Stay(past.agent, max(past.ended_at - past.started_at, 0.0), False)
+    """Where a gang's earlier attempts ran is known of one member only: its host stands for those of all replicas."""
+    listed = [max(past.ended_at - past.started_at, 0.0) for past in job.history]
+    weight = 1.0 + job.forgotten_seconds / sum(listed) if sum(listed) > 0 else 1.0
+    for past, seconds in zip(job.history, listed, strict=True):
+        yield _Stay(past.agent, seconds, False, job.spec.replicas, weight)
     until = now if job.ended_at is None else job.ended_at
     if job.lease is not None:
         yield _Stay(job.lease.agent, max(until - job.lease.since, 0.0), job.ended_at is None)

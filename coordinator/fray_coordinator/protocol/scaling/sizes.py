@@ -23,20 +23,35 @@ def hosts_of(spec: ProvisioningSpec) -> int:
 
 
 def capacity_of(spec: ProvisioningSpec, agents: Iterable[AgentRecord]) -> Resources | None:
-    """What each host has: as the pool says, as an agent on one said last, or as its type has it; None: unknown."""
-    if spec.capacity is not None:
-        return spec.capacity
+    """What each host has: as the pool says; what it does not say as an agent on one said last, or as its type has it.
+
+    None: there is no agent yet, and the pool says neither its type nor cores and memory.
+    """
+    said = spec.capacity or Resources()
     known = [agent for agent in agents if agent.machine]
-    if known:
-        return max(known, key=lambda agent: agent.started_at).capacity
-    topology = TPU_TOPOLOGIES.get(spec.machine_type)
+    has = max(known, key=lambda agent: agent.started_at).capacity if known else _of_type(spec.machine_type)
+    if has is None:
+        return said if said.cpu and said.memory else None
+    return Resources(
+        cpu=said.cpu or has.cpu,
+        memory=said.memory or has.memory,
+        disk=said.disk or has.disk,
+        device=said.device or has.device,
+        device_count=said.device_count if said.device else has.device_count,
+        device_shares=[] if said.device else has.device_shares,
+    )
+
+
+def _of_type(machine_type: str) -> Resources | None:
+    """What hosts of a type of TPU slices have; None of any other."""
+    topology = TPU_TOPOLOGIES.get(machine_type)
     if topology is None:
         return None
-    cpu, gigabytes = _TPU_HOSTS[tpu_family(spec.machine_type)].get(topology.chips_per_vm, (24, 48))
+    cpu, gigabytes = _TPU_HOSTS[tpu_family(machine_type)].get(topology.chips_per_vm, (24, 48))
     return Resources(
         cpu=1000 * cpu,
         memory=gigabytes * 10**9,
         disk=50 * 10**9,
-        device=f"tpu-{spec.machine_type}".lower(),
+        device=f"tpu-{machine_type}".lower(),
         device_count=topology.chips_per_vm,
     )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+from msgspec.structs import replace as changed
 
 from fray_coordinator.protocol.placements.owners import Owner
 from fray_coordinator.protocol.scaling.listed import ListedMachine
@@ -36,6 +39,7 @@ class PoolView:
     Attributes:
         machines: by name, those that are not gone, read after `listed` was.
         listed: what the provider has, in every zone; None: it did not answer, and nothing may be concluded.
+        listed_at: when it was asked for that: of what came later the list says nothing.
         agents: by id, those of the pool whose records there are, dead and left ones too.
         silent: ids of live agents that owe heartbeats.
         owners: of placements in the pool that have not ended, whatever they do.
@@ -51,6 +55,7 @@ class PoolView:
     spec: ProvisioningSpec
     machines: Mapping[str, MachineRecord] = field(default_factory=dict)
     listed: Sequence[ListedMachine] | None = ()
+    listed_at: float = math.inf
     agents: Mapping[str, AgentRecord] = field(default_factory=dict)
     silent: Collection[str] = ()
     owners: Sequence[Owner] = ()
@@ -72,3 +77,15 @@ class PoolView:
     def beating(self, agents: Iterable[AgentRecord]) -> list[AgentRecord]:
         """Those that live and do not owe a heartbeat."""
         return [agent for agent in agents if agent.state == AgentState.LIVE and agent.id not in self.silent]
+
+
+def without_unread(view: PoolView, names: Collection[str]) -> PoolView:
+    """The pool without the machines whose records cannot be read: they are left alone, and count as the dearest."""
+    if not names:
+        return view
+    spec, count = view.spec, len(names)
+    dearest = max((price for price in view.prices.values() if price is not None), default=0.0)
+    left = None if spec.max_hourly_cost is None else max(spec.max_hourly_cost - count * dearest, 0.0)
+    listed = None if view.listed is None else [known for known in view.listed if known.name not in names]
+    bounds = changed(spec, min=max(spec.min - count, 0), max=max(spec.max - count, 0), max_hourly_cost=left)
+    return replace(view, listed=listed, spec=bounds)

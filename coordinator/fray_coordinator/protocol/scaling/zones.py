@@ -16,7 +16,10 @@ from collections.abc import Mapping, Sequence
 
 from fray_layouts.records import ProvisioningSpec, ZoneAnswer
 
-PAUSES = {"stockout": 60.0, "quota": 120.0, "denied": 120.0, "invalid": 300.0, "unavailable": 10.0}
+BOOT_FAILURE = "boot-failure"
+"""The kind of answer of a zone whose machine never had its agents."""
+
+PAUSES = {"stockout": 60.0, "quota": 120.0, "denied": 120.0, "invalid": 300.0, "unavailable": 10.0, BOOT_FAILURE: 300.0}
 """Seconds for which a zone is avoided after its first answer of each kind; doubled by each further one."""
 
 LONGEST_PAUSE = 1800.0

@@ -1,0 +1,45 @@
+"""The TPU chips of this host: a device file each, which one process at a time can use."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def chip_files(root: Path = Path("/")) -> list[Path]:
+    """The device files of the chips: `/dev/accel<n>`, of newer kinds `/dev/vfio/<n>`. root: where `/dev` is."""
+    return sorted((root / "dev").glob("accel[0-9]*")) or sorted((root / "dev/vfio").glob("[0-9]*"))
+
+
+def chip_trouble(expected: int, root: Path = Path("/")) -> str:
+    """Why the chips of this host cannot all be used now, for people; "" if they can.
+
+    A process of another user is seen only by root.
+
+    Args:
+        expected: chips that the host should have.
+        root: where `/dev` and `/proc` are looked for.
+    """
+    files = chip_files(root)
+    if len(files) < expected:
+        return f"{len(files)} of its {expected} TPU chips have a device file"
+    for process, file in _open_files(root):
+        if file in map(str, files):
+            return f"process {process.name} ({_program(process)}) has the TPU chip {file} open"
+    return ""
+
+
+def _open_files(root: Path) -> Iterator[tuple[Path, str]]:
+    """The folder of each process in `/proc`, with each file that it has open."""
+    for process in (root / "proc").glob("[0-9]*"):
+        try:
+            for descriptor in os.scandir(process / "fd"):
+                yield process, os.readlink(descriptor)
+        except OSError:
+            continue  # another user's, or it has ended meanwhile
+
+
+def _program(process: Path) -> str:
+    try:
+        return (process / "comm").read_text(errors="replace").strip()
+    except OSError:
+        return "it has ended"

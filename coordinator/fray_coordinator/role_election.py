@@ -1,0 +1,122 @@
+"""A process's part in the election of the one that has a role: it reads the role's lease, takes, renews and resigns it.
+
+What it decides by is in `protocol/role_lease.py`.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from msgspec.structs import replace
+
+from fray_coordinator.core import Core
+from fray_coordinator.errors import BadRecord
+from fray_coordinator.protocol import role_lease
+from fray_coordinator.store.records import Stored
+from fray_layouts.records import ReconcilerRecord, ScalerRecord
+
+T = TypeVar("T")
+L = TypeVar("L", ReconcilerRecord, ScalerRecord)
+
+
+@dataclass(slots=True)
+class RoleElection(Generic[L]):
+    """One process that may have a role.
+
+    Attributes:
+        key: of the role's record, whose type is `kind`.
+        identity: of the process: agent id, or "<what>-<token>".
+        lease: the record as last read or written; None if there is none. In place of one that cannot be read, one of an
+            unknown holder: it ages, and is replaced then.
+        age: seconds for which its holder has been seen to do nothing.
+    """
+
+    core: Core
+    key: str
+    kind: type[L]
+    identity: str
+    lease: Stored[L] | None = None
+    age: float = 0.0
+    _read_at: float | None = None
+
+    @property
+    def is_won(self) -> bool:
+        return self.lease is not None and self.lease.record.holder == self.identity
+
+    @property
+    def record(self) -> L:
+        """The role's record; a fresh one if there is none."""
+        return self.lease.record if self.lease is not None else self.kind()
+
+    def may_take(self) -> bool:
+        """Whether the role is free, or its holder has done nothing for long enough."""
+        return role_lease.may_take(self.record, self.age, self.core.settings.pass_interval)
+
+    async def look(self) -> None:
+        """Read the lease."""
+        clock, before, records = self.core.clock, self.lease, self.core.records
+        gap = None if self._read_at is None else clock.boottime() - self._read_at
+        try:
+            self.lease = await (records.reread(before) if before else records.read(self.key, self.kind))
+        except BadRecord:
+            self.lease = await self._unreadable()
+        self._read_at = clock.boottime()
+        unchanged = bool(before and self.lease and role_lease.is_unchanged(before.record, self.lease.record))
+        self.age = role_lease.lease_age(self.age, unchanged, gap, self.core.settings.pass_interval)
+
+    async def take(self, wanted: L) -> bool:
+        """Write the record of a role that this process takes, if it is as last read; whether it was."""
+        try:
+            written = await self.core.records.write(self.key, self.kind, wanted, self.lease)
+        except BadRecord:
+            self._set(await self._unreadable())
+            return False
+        self._set(written.stored)
+        return written.wrote
+
+    async def renew(self, change: Callable[[L], L]) -> bool:
+        """Write what the holder makes of its record; whether this process is the holder."""
+
+        def renewed(now: L | None) -> L | None:
+            return change(now) if now is not None and now.holder == self.identity else None
+
+        await self.update(renewed)
+        return self.is_won
+
+    async def renew_during(self, work: Coroutine[Any, Any, T], change: Callable[[L], L]) -> T | None:
+        """Do the work of the role, which may outlast the lease; None: the role was lost, and the work with it."""
+        doing = asyncio.create_task(work)
+        try:
+            while not (await asyncio.wait([doing], timeout=self.core.settings.pass_interval))[0]:
+                if not await self.renew(change):
+                    return None
+            return doing.result()
+        finally:
+            doing.cancel()
+
+    async def resign(self) -> None:
+        """Give the role up, so that another need not wait for the lease to age."""
+        if self.is_won:
+            await self.renew(lambda now: replace(now, holder=""))
+
+    async def update(self, decide: Callable[[L | None], L | None]) -> None:
+        """Write what `decide` makes of the record, whoever has the role."""
+        try:
+            update = await self.core.records.update(self.key, self.kind, decide, known=self.lease)
+        except BadRecord:
+            self._set(await self._unreadable())
+        else:
+            self._set(update.stored)
+
+    async def _unreadable(self) -> Stored[L] | None:
+        """The stand-in for a record that cannot be read."""
+        present = await self.core.store.get(self.key)
+        if present is None:
+            return None
+        unknown = self.kind(holder=role_lease.UNREADABLE_HOLDER)
+        return Stored(self.key, unknown, {}, present.version, present.updated)
+
+    def _set(self, lease: Stored[L] | None) -> None:
+        """Set the lease as last written; its age begins anew with each version."""
+        self.lease, self.age, self._read_at = lease, 0.0, self.core.clock.boottime()

@@ -1,0 +1,127 @@
+"""Groups of actors on a cluster in storage, each actor a job of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from fray.actor.address import ActorAddress
+from fray.actor.group import ActorGroup
+from fray.actor.storage_handle import StorageActorHandle, cluster_at
+from fray.cluster.job_info import info_of, original_exception
+from fray.cluster.log_printer import post
+from fray.cluster.storage import StorageCluster
+from fray.display import MAX_ROWS, ShownTable
+from fray.errors import ActorUnavailableError, JobFailed
+from fray.types import JobId, JobStatus
+from fray.wait_line import WaitLine
+from fray_coordinator.actors.discovery import EndpointLookup
+from fray_coordinator.core import Core
+from fray_coordinator.jobs.waiting import PollBackoff, WaitProgress, wait_for
+
+if TYPE_CHECKING:
+    from fray.cluster.job_handle import JobHandle
+
+T = TypeVar("T")
+
+
+class StorageActorGroup(ActorGroup[T]):
+    """A group whose actors are jobs "<name>-0", "<name>-1" ... `statuses` reads a record for each."""
+
+    def __init__(self, cluster: StorageCluster, namespace: str, name: str, job_ids: Sequence[JobId]) -> None:
+        super().__init__(
+            name, [StorageActorHandle(cluster, ActorAddress(namespace, name, job, job)) for job in job_ids]
+        )
+        self._cluster = cluster
+        self._namespace = namespace
+        self._job_ids = job_ids
+        self._serving = 0
+
+    @property
+    def jobs(self) -> list[JobHandle]:
+        from fray.cluster.job_handle import JobHandle
+
+        return [JobHandle(self._cluster, job) for job in self._job_ids]
+
+    def statuses(self) -> list[JobStatus]:
+        return [job.status() for job in self.jobs]
+
+    def _ready(self) -> list[int]:
+        return self._cluster.run(self._look)
+
+    def _wait_ready(self, wanted: int, timeout: float | None) -> list[int]:
+        with WaitLine() as line:
+            return self._cluster.run(lambda core: self._wait(core, wanted, timeout, line))
+
+    async def _wait_ready_async(self, wanted: int, timeout: float | None) -> list[int]:
+        with WaitLine() as line:
+            return await self._cluster.run_async(lambda core: self._wait(core, wanted, timeout, line))
+
+    async def _look(self, core: Core, lookup: EndpointLookup | None = None) -> list[int]:
+        lookup = lookup or EndpointLookup(core, self._namespace, self._name)
+        serving = {found.actor_id for found in await lookup.look()}
+        ready = [index for index, job in enumerate(self._job_ids) if job in serving]
+        self._serving = len(ready)
+        return ready
+
+    async def _wait(self, core: Core, wanted: int, timeout: float | None, line: WaitLine) -> list[int]:
+        last = WaitProgress("", "", "")
+
+        def tell(jobs: WaitProgress) -> None:
+            nonlocal last
+            last = jobs
+            post(line, self._progress(wanted, jobs), jobs.why)
+
+        enough = asyncio.ensure_future(self._enough(core, wanted))
+        too_few = asyncio.ensure_future(self._too_few(core, wanted, tell))
+        try:
+            async with asyncio.timeout(timeout):
+                done, _ = await asyncio.wait({enough, too_few}, return_when=asyncio.FIRST_COMPLETED)
+            return await (enough if enough in done else too_few)
+        except TimeoutError:
+            await self._look(core)
+            late = f"{self._progress(wanted, last)} after {timeout:g} s"
+            raise TimeoutError(f"{late}: {last.why}" if last.why else late) from None
+        finally:
+            enough.cancel()
+            too_few.cancel()
+
+    def _progress(self, wanted: int, jobs: WaitProgress) -> str:
+        text = f"{self._serving} of {wanted} actors of {self._name!r} serve calls"
+        return f"{text} (jobs: {jobs.others})" if jobs.others else text
+
+    async def _enough(self, core: Core, wanted: int) -> list[int]:
+        pace, lookup = PollBackoff(core), EndpointLookup(core, self._namespace, self._name)
+        while len(ready := await self._look(core, lookup)) < wanted:
+            await pace.sleep()
+        return ready[:wanted]
+
+    async def _too_few(self, core: Core, wanted: int, tell: Callable[[WaitProgress], None]) -> list[int]:
+        """Wait for ever, or raise ActorUnavailableError once too many have ended."""
+        living = list(self._job_ids)
+        while len(living) >= wanted:
+            if not living:
+                await asyncio.sleep(math.inf)
+            async with (await self._cluster.scaler()).during_wait() as on_machines:
+                records = await wait_for(core, living, None, True, None, tell, on_machines)
+            ended = [info for info in (info_of(core.root, job) for job in records.values()) if info.status.finished()]
+            living = [job for job in living if job not in {info.job_id for info in ended}]
+        raise ActorUnavailableError(
+            f"only {len(living)} of the {wanted} actors of {self._name!r} that are wanted can still come: "
+            f"{JobFailed.of(ended[0])}"
+        ) from original_exception(ended[0].exit)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _loaded, (self._cluster.root, self._namespace, self._name, self._job_ids)
+
+    def _shown(self) -> ShownTable:
+        infos = [self._cluster.poll(job) for job in self._job_ids[:MAX_ROWS]]
+        rows = [(info.name, info.status.value, info.host or "", info.error_message or "") for info in infos]
+        title = f"{len(self._job_ids)} actors of {self._name}"
+        return ShownTable(title, rows, ("actor", "status", "host", "reason"), len(self._job_ids) - len(rows))
+
+
+def _loaded(root: str, namespace: str, name: str, job_ids: list[JobId]) -> StorageActorGroup[Any]:
+    return StorageActorGroup(cluster_at(root), namespace, name, job_ids)

@@ -1,0 +1,76 @@
+"""The Iris controller that a program works with: the roots that name it, and connecting to it.
+
+"iris://host:port" is a controller; "iris:auto" is the one that runs this process.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from fray_layouts.errors import InvalidInput
+
+AUTO = "iris:auto"
+"""The root of the controller that runs this process."""
+
+_NOT_INSTALLED = (
+    "Iris is not installed here; on Python 3.12 install Fray with its extra: pip install 'fray-cluster[iris]'"
+)
+
+
+def is_iris(root: str) -> bool:
+    """Whether a cluster's root names Iris."""
+    return root.startswith("iris:")
+
+
+def in_iris_job() -> bool:
+    """Whether this process is a task of an Iris job; imports nothing of Iris."""
+    return "IRIS_TASK_ID" in os.environ and "IRIS_CONTROLLER_ADDRESS" in os.environ
+
+
+def import_iris(root: str = AUTO) -> Any:
+    """The module `iris.client.client`. Raises InvalidInput, which names `root`: it is not installed."""
+    try:
+        from iris.client import client
+    except ImportError as error:
+        raise InvalidInput("root", root, _NOT_INSTALLED) from error
+    return client
+
+
+def connect(root: str, workspace: Path | None) -> Any:
+    """An `iris.client.IrisClient` of the controller that `root` names; in a task of Iris, that of the task.
+
+    Nothing is asked of the controller yet.
+
+    Args:
+        workspace: the folder with a pyproject.toml that jobs bring; None: none, or that of the task.
+
+    Raises:
+        InvalidInput: Iris is not installed; or `root` is "iris:auto" outside of Iris.
+    """
+    iris = import_iris(root)
+    if in_iris_job():
+        return iris.iris_ctx().client
+    address = root.removeprefix("iris:").removeprefix("//")
+    if address in ("", "auto"):
+        raise InvalidInput(
+            "root", root, "this process runs in no Iris job; say where the controller is: iris://HOST:PORT"
+        )
+    return iris.IrisClient.remote(f"http://{address}", workspace=workspace)
+
+
+def root_of(address: str) -> str:
+    """The root of a controller, by its address as people write it: "host:port", a URL, or a root.
+
+    Raises:
+        InvalidInput: it is none.
+    """
+    if is_iris(address):
+        return address
+    host = address.removeprefix("http://").rstrip("/")
+    if not host or "/" in host:
+        raise InvalidInput(
+            "controller_address", address, "give the controller's host and port, such as http://localhost:10000"
+        )
+    return f"iris://{host}"

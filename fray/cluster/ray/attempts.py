@@ -1,0 +1,88 @@
+"""The record of a job on Ray, from its admission to its end: plain functions, with the decisions of every Fray job.
+
+A record is the one that a job in storage has; here it is in the controller's memory alone. What follows the end of an
+attempt, and from which budget of retries, is decided as everywhere: `fray_coordinator.protocol.retries`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec.structs import replace
+
+from fray_coordinator.protocol.retries import after_exit, after_loss
+from fray_coordinator.protocol.stopping import stop_now
+from fray_coordinator.protocol.transitions import Event, Status, transition
+from fray_layouts.records import (
+    ClusterSettings,
+    JobLease,
+    JobRecord,
+    JobResult,
+    ParentLink,
+    Placement,
+    PlacementMember,
+    ReplicaExit,
+    total_usage,
+)
+from fray_layouts.spec import JobSpec, is_gang
+from fray_layouts.states import ExitKind
+
+SETTINGS = ClusterSettings()
+"""Waits between attempts, and how many losses in a row count as a failure: as in storage."""
+
+
+def admitted(spec: JobSpec, job_id: str, parent: JobRecord | None, now: float) -> JobRecord:
+    """The record of a job that was submitted now."""
+    link = ParentLink(job=parent.id, attempt=parent.attempt, detached=spec.detached) if parent is not None else None
+    status = Status.GATHERING if is_gang(spec) else Status.PENDING
+    return JobRecord(id=job_id, spec=spec, status=status, parent=link, submitted_at=now)
+
+
+def started(job: JobRecord, members: Sequence[PlacementMember], now: float) -> JobRecord:
+    """The record once all replicas have their places, in their order."""
+    if is_gang(job.spec):
+        round = job.placement.round if job.placement is not None else 0
+        placement = Placement(round=round, members=list(members))
+        return transition(job, Event.START, started_at=now, placement=placement)
+    lease = JobLease(agent=members[0].agent, host=members[0].host, since=now)
+    return transition(job, Event.CLAIM, started_at=now, lease=lease)
+
+
+def ended(job: JobRecord, exits: Mapping[int, ReplicaExit], now: float) -> JobRecord:
+    """The record after the attempt, of which every replica has left its exit."""
+    first = exits[0]
+    if all(left.exit.kind == ExitKind.SUCCESS for left in exits.values()):
+        used = total_usage(left.exit.usage for left in exits.values())
+        end = replace(first.exit, usage=used)
+        return transition(job, Event.SUCCEED, ended_at=now, exit=end, result=first.result, agent_deaths=0)
+    if job.stop is not None:
+        return stop_now(job, now, job.stop.reason, job.stop.by)
+    number = _cause(exits)
+    cause = exits[number]
+    end = cause.exit
+    if is_gang(job.spec):
+        end = replace(end, message=f"replica {number} on {cause.host}: {end.message or end.kind}")
+    holder = JobLease(agent=cause.agent, host=cause.host, since=job.started_at or now)
+    decide = after_loss if end.kind == ExitKind.LOST else after_exit
+    return decide(job, end, holder, now, SETTINGS)
+
+
+def _cause(exits: Mapping[int, ReplicaExit]) -> int:
+    """The replica whose exit ended the attempt: one that was lost explains the failures of the others."""
+
+    def rank(number: int) -> tuple[int, float, int]:
+        left = exits[number]
+        order = {ExitKind.LOST: 0, ExitKind.STOPPED: 2}
+        return order.get(ExitKind(left.exit.kind), 1), left.ended_at, number
+
+    return min((number for number, left in exits.items() if left.exit.kind != ExitKind.SUCCESS), key=rank)
+
+
+def nowhere(spec: JobSpec) -> list[PlacementMember]:
+    """The places of replicas that were given none."""
+    return [PlacementMember(agent="none", bundles=[number]) for number in range(spec.replicas)]
+
+
+def result_of(encoding: str, size: int, key: str) -> JobResult:
+    """A result whose bytes are in Ray's object store."""
+    return JobResult(encoding=encoding, key=key, size=size)

@@ -1,0 +1,88 @@
+"""The Ray that this process is connected to: connecting to it, and the names by which programs say which one.
+
+A process is connected to one Ray at a time. "ray:auto" is the one that it is connected to or runs in, else the one that
+RAY_ADDRESS names or that runs on this machine; "ray:host:6379" has its head there, and "ray://host:10001" is reached
+through Ray's own proxy, from outside of its network.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from fray_layouts.errors import InvalidInput
+
+AUTO = "ray:auto"
+"""The root of the Ray that a process is connected to or runs in."""
+
+NAMESPACE = "fray"
+"""Ray's namespace of the actors by which Fray works. Ray finds named actors within a namespace only."""
+
+_NOT_INSTALLED = "Ray is not installed here; install Fray with its extra: pip install 'fray-cluster[ray]'"
+
+
+def is_ray(root: str) -> bool:
+    """Whether a cluster's root names Ray."""
+    return root.partition("?")[0].partition(":")[0] == "ray"
+
+
+def import_ray(root: str = AUTO) -> Any:
+    """Ray's package. Raises InvalidInput, which names `root`: it is not installed."""
+    try:
+        import ray
+    except ImportError as error:
+        raise InvalidInput("root", root, _NOT_INSTALLED) from error
+    return ray
+
+
+def connected(root: str = AUTO) -> Any:
+    """Ray's package, in a process that is connected to the Ray that `root` names; any, if it is connected already.
+
+    Raises:
+        InvalidInput: Ray is not installed, or there is none at that address.
+    """
+    ray = import_ray(root)
+    if ray.is_initialized():
+        return ray
+    address = _address(root)
+    try:
+        ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, ignore_reinit_error=True)
+    except ConnectionError as error:
+        remedy = f"there is no Ray ({error}); start it by `ray start --head`, or say where it is: ray:HOST:PORT"
+        raise InvalidInput("root", root, remedy) from error
+    return ray
+
+
+def _address(root: str) -> str:
+    """What `ray.init` takes for a root."""
+    if root.startswith("ray://"):
+        return root
+    named = root.removeprefix("ray").removeprefix(":")
+    return named if named not in ("", "auto") else os.environ.get("RAY_ADDRESS") or "auto"
+
+
+def process_variables(namespace: str) -> dict[str, str]:
+    """The variables of a process that works for Fray on this Ray: what it launches and finds is there, too.
+
+    Args:
+        namespace: of the names of jobs and actors.
+    """
+    address: str = import_ray().get_runtime_context().gcs_address
+    return {"FRAY_CLUSTER_SPEC": AUTO, "FRAY_NAMESPACE": namespace, "RAY_ADDRESS": address}
+
+
+_KEPT = ("RAY_AUTH_", "RAY_TMPDIR", "RAY_USAGE_STATS_ENABLED")
+"""Beginnings of Ray's own variables that hold for every process of a node; the others describe one worker."""
+
+
+def task_variables(variables: Mapping[str, str], address: str, job_config: str) -> dict[str, str]:
+    """The variables of a job's task: programs that it runs reach this Ray, as drivers of their own.
+
+    Args:
+        variables: of the task, with those that it has inherited from Ray's worker.
+        address: of this Ray.
+        job_config: JSON of Ray's configuration of what such a driver starts.
+    """
+    kept = {name: value for name, value in variables.items() if not name.startswith("RAY_") or name.startswith(_KEPT)}
+    return {**kept, "RAY_ADDRESS": address, "RAY_JOB_CONFIG_JSON_ENV_VAR": job_config}

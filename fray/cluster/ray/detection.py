@@ -1,0 +1,13 @@
+"""Whether this process works on Ray, told without importing it."""
+
+import os
+import sys
+
+_SUBMITTED = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+"""A variable that Ray sets for what `ray job submit` runs, and for its subprocesses."""
+
+
+def runs_in_ray() -> bool:
+    """Whether this process is connected to Ray, or is part of a job that was submitted to Ray."""
+    is_initialized = getattr(sys.modules.get("ray"), "is_initialized", None)
+    return _SUBMITTED in os.environ or (is_initialized is not None and is_initialized())

@@ -1,0 +1,278 @@
+"""`RayJobs`: the jobs of the Ray that this process is connected to, as a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fray.cluster.arguments import checked_id, checked_request
+from fray.cluster.current_job import current_job_on
+from fray.cluster.job_info import decode_result, info_of, raise_first_failure
+from fray.cluster.ray.connection import AUTO, connected, is_ray
+from fray.cluster.ray.controller import controller
+from fray.cluster.ray.demands import checked_spec, without_call
+from fray.cluster.ray.workspaces import with_workspace
+from fray.cluster.submission import as_children
+from fray.cluster.without_storage import ClusterWithoutStorage
+from fray.errors import FrayError, JobNotFound, NoResult
+from fray.items import Items, LoopItems
+from fray.types import (
+    JobId,
+    JobInfo,
+    JobRequest,
+    JobStatus,
+    Namespace,
+)
+from fray_agents.tasks.current_task import task_environ
+from fray_coordinator.clock import system_random
+from fray_coordinator.jobs.logs import LogLine
+from fray_coordinator.protocol.transitions import Status, is_terminal
+from fray_layouts.errors import InvalidInput
+from fray_layouts.object_keys import JobIds
+from fray_layouts.records import JobRecord, JobResult, ResourceUsage
+from fray_layouts.spec import JobSpec
+from fray_layouts.spec_checks import check_namespace
+
+if TYPE_CHECKING:
+    pass
+
+_LOOK_SECONDS = 10.0
+"""Seconds of one question to the controller that waits for something: who is interrupted notices within it."""
+
+_ONLY_STORAGE = "only a cluster in storage has {}; open one: StorageCluster(root)"
+
+
+class RayJobs(ClusterWithoutStorage):
+    """The jobs of a Ray. Making one connects to nothing; the first call does. It pickles as its root and namespace.
+
+    Args:
+        root: "ray:auto", "ray:host:6379" or "ray://host:10001"; see `fray.cluster.ray.connection`. A process that is
+            connected to a Ray works with that one.
+        namespace: the scope of the names of what is launched here; by default see `Cluster.namespace`.
+
+    Raises:
+        InvalidInput: the namespace cannot be one.
+    """
+
+    _scheduler = "Ray"
+
+    def __init__(self, root: str = AUTO, namespace: str | None = None) -> None:
+        environ = task_environ()
+        self.root = AUTO if is_ray(environ.get("FRAY_CLUSTER_SPEC", "")) else root
+        self._namespace = namespace
+        self._own_namespace = environ.get("FRAY_NAMESPACE") or _made_up_namespace()
+        check_namespace(namespace or self._own_namespace)
+        self._controller: tuple[str, Any] = ("", None)
+
+    @property
+    def namespace(self) -> Namespace:
+        mine = current_job_on(self.root)
+        return Namespace(self._namespace or (mine.namespace if mine else self._own_namespace))
+
+    @property
+    def gcs_address(self) -> str:
+        """The address of this Ray's head, as RAY_ADDRESS takes it."""
+        address: str = connected(self.root).get_runtime_context().gcs_address
+        return address
+
+    def launch(self, request: JobRequest) -> JobId:
+        return self._submit(checked_request(request), by_name=False)[0]
+
+    def launch_spec(self, spec: JobSpec) -> JobId:
+        """Launch the job of a checked spec."""
+        return self._submit_spec(spec, by_name=False)[0]
+
+    def submit_named(self, request: JobRequest) -> tuple[JobId, bool]:
+        """Launch a job, or find the unfinished one that has its name: its id, and whether it was found."""
+        return self._submit(checked_request(request), by_name=request.id is None)
+
+    def poll(self, job_id: str) -> JobInfo:
+        return info_of(self.root, self._record(checked_id(job_id)))
+
+    def logs(self, job_id: str, follow: bool = False, replica: int | None = None) -> Items[LogLine]:
+        job = checked_id(job_id)
+        record = self._record(job)
+        if replica is not None and not 0 <= replica < record.spec.replicas:
+            raise InvalidInput("replica", replica, f"{job} has replicas 0 to {record.spec.replicas - 1}")
+        return LoopItems(self._followed(job, replica) if follow else self._lines_so_far(job, replica))
+
+    def _last_lines(self, job_id: str, count: int) -> Sequence[LogLine]:
+        lines = list(self.logs(job_id))
+        return lines[-count:] if count else lines
+
+    def result(self, job_id: str, timeout: float | None = None) -> Any:
+        return self._values(checked_id(job_id), timeout, first_only=True)[0]
+
+    def results(self, job_id: str, timeout: float | None = None) -> list[Any]:
+        return self._values(checked_id(job_id), timeout, first_only=False)
+
+    async def result_async(self, job_id: str, timeout: float | None = None) -> Any:
+        await self.wait_async(checked_id(job_id), raise_on_failure=True, timeout=timeout)
+        return await asyncio.to_thread(self.result, job_id)
+
+    def usage(self, job_id: str) -> ResourceUsage | None:
+        record = self._record(checked_id(job_id))
+        return record.exit.usage if record.exit is not None else None
+
+    def terminate(self, job_id: str) -> None:
+        if not self._ask("stop", checked_id(job_id), "terminated by a program"):
+            raise _not_found(job_id)
+
+    def list_jobs(self) -> list[JobInfo]:
+        return [info_of(self.root, job) for job in self._ask("records").values()]
+
+    def available_slices(self, tpu_type: str, job_id: str = "") -> int:
+        """The whole TPU slices of a type that a job has or could have at once."""
+        from fray.cluster.ray.attempt_run import free_slices
+
+        connected(self.root)
+        own = self._record(job_id).spec.slices if job_id and self.poll(job_id).status is JobStatus.RUNNING else 0
+        return own + len(free_slices(tpu_type))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _opened, (self.root, self._namespace, self._own_namespace)
+
+    def __repr__(self) -> str:
+        return f"RayJobs({self.root!r})"
+
+    # --- what asks the controller
+
+    def _check(self, request: JobRequest) -> None:
+        connected(self.root)
+        checked_spec(request)
+
+    def _submit(self, request: JobRequest, by_name: bool) -> tuple[JobId, bool]:
+        connected(self.root)
+        in_job = current_job_on(self.root) is not None
+        return self._submit_spec(with_workspace(checked_spec(request), request, in_job), by_name)
+
+    def _submit_spec(self, spec: JobSpec, by_name: bool) -> tuple[JobId, bool]:
+        mine = current_job_on(self.root)
+        (spec,) = as_children([spec], mine, self.namespace)
+        bare, call = without_call(spec)
+        attempt = mine.attempt if mine is not None and spec.parent == mine.job_id else None
+        job, found = self._ask("submit", bare, call, attempt, by_name)
+        return JobId(job, self.poll), found
+
+    def _wait(self, ids: list[str], raise_on_failure: bool, timeout: float | None) -> list[JobInfo]:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not _settled(
+            found := self._ask("wait", ids, raise_on_failure, _patience(deadline)), ids, raise_on_failure
+        ):
+            _check_time(deadline, found, timeout)
+        return self._infos(ids, found, raise_on_failure)
+
+    async def _wait_async(self, ids: list[str], raise_on_failure: bool, timeout: float | None) -> list[JobInfo]:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            found = await self._ask_async("wait", ids, raise_on_failure, _patience(deadline))
+            if _settled(found, ids, raise_on_failure):
+                return self._infos(ids, found, raise_on_failure)
+            _check_time(deadline, found, timeout)
+
+    def _infos(self, ids: list[str], found: dict[str, JobRecord], raise_on_failure: bool) -> list[JobInfo]:
+        infos = [info_of(self.root, found[job]) for job in ids]
+        if raise_on_failure:
+            raise_first_failure(infos)
+        return infos
+
+    def _values(self, job_id: str, timeout: float | None, first_only: bool) -> list[Any]:
+        self.wait(job_id, raise_on_failure=True, timeout=timeout)
+        left: list[tuple[JobResult | None, Any]] = self._ask("results", job_id)
+        return [self._value(job_id, *one) for one in (left[:1] if first_only else left)]
+
+    def _value(self, job_id: str, result: JobResult | None, data: Any) -> Any:
+        if result is None:
+            remedy = "only a callable returns one, or a command that writes the file FRAY_RESULT names"
+            raise NoResult(f"job {job_id} has no result; {remedy}")
+        ray = connected(self.root)
+        try:
+            return decode_result(result, ray.get(data))
+        except ray.exceptions.RayError as error:
+            raise NoResult(f"the result of {job_id} is gone with the node that had it: {error}") from error
+
+    def _record(self, job_id: str) -> JobRecord:
+        record: JobRecord | None = self._ask("records", [job_id]).get(job_id)
+        if record is None:
+            raise _not_found(job_id)
+        return record
+
+    def _ask(self, method: str, *args: Any) -> Any:
+        ray = connected(self.root)
+        try:
+            return ray.get(getattr(self._handle(ray), method).remote(*args))
+        except ray.exceptions.RayTaskError as error:
+            raise _own(error) from None
+
+    async def _ask_async(self, method: str, *args: Any) -> Any:
+        ray = connected(self.root)
+        try:
+            asked = getattr(self._handle(ray), method).remote(*args).future()
+            return await asyncio.wrap_future(asked)
+        except ray.exceptions.RayTaskError as error:
+            raise _own(error) from None
+
+    def _handle(self, ray: Any) -> Any:
+        session = ray.get_runtime_context().get_job_id()
+        if self._controller[0] != session:
+            self._controller = session, controller()
+        return self._controller[1]
+
+    async def _followed(self, job_id: str, replica: int | None) -> AsyncGenerator[Sequence[LogLine], None]:
+        after = 0
+        while True:
+            output = await self._ask_async("output", job_id, after, _LOOK_SECONDS)
+            if output is None:
+                raise _not_found(job_id)
+            yield [line for line in output.lines if replica in (None, line.replica)]
+            after = output.next
+            if output.over:
+                return
+
+    async def _lines_so_far(self, job_id: str, replica: int | None) -> AsyncGenerator[Sequence[LogLine], None]:
+        output = await self._ask_async("output", job_id, 0, 0.0)
+        lines = output.lines if output is not None else []
+        last = max((line.attempt for line in lines), default=0)
+        yield [line for line in lines if line.attempt == last and replica in (None, line.replica)]
+
+
+def _opened(root: str, namespace: str | None, own_namespace: str) -> RayJobs:
+    made = RayJobs(root, namespace)
+    made._own_namespace = own_namespace
+    return made
+
+
+def _made_up_namespace() -> str:
+    return JobIds.fresh("driver", time.time(), system_random().token())
+
+
+def _not_found(job_id: str) -> JobNotFound:
+    return JobNotFound(f"this Ray has no job {job_id}; jobs are known for a day after their end")
+
+
+def _own(error: Any) -> BaseException:
+    """Fray's error that the controller raised; else Ray's, as it is."""
+    return error.cause if isinstance(error.cause, FrayError) else error
+
+
+def _settled(found: dict[str, JobRecord], ids: Sequence[str], any_failure: bool) -> bool:
+    """Whether nothing is left to wait for. Raises JobNotFound."""
+    for job in ids:
+        if job not in found:
+            raise _not_found(job)
+    failed = any(is_terminal(job) and job.status != Status.SUCCEEDED for job in found.values())
+    return all(map(is_terminal, found.values())) or (any_failure and failed)
+
+
+def _patience(deadline: float | None) -> float:
+    return _LOOK_SECONDS if deadline is None else max(0.0, min(_LOOK_SECONDS, deadline - time.monotonic()))
+
+
+def _check_time(deadline: float | None, found: dict[str, JobRecord], timeout: float | None) -> None:
+    if deadline is not None and time.monotonic() >= deadline:
+        left = sorted(job.id for job in found.values() if not is_terminal(job))
+        raise TimeoutError(
+            f"{len(left)} of {len(found)} jobs have not ended after {timeout:g} s: {', '.join(left[:3])}"
+        )

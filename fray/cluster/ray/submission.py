@@ -1,0 +1,212 @@
+"""`RayCluster`: jobs on a Ray from outside of it, through Ray's job submission API.
+
+All that it needs is the HTTP port of Ray's dashboard. What is submitted is a small driver, which launches the job
+inside (`fray.cluster.ray.submitted`), prints what it prints, and ends as it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import AsyncGenerator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from fray.cluster.arguments import checked_id, checked_request
+from fray.cluster.job_info import raise_first_failure
+from fray.cluster.ray.connection import import_ray
+from fray.cluster.ray.demands import checked_spec
+from fray.cluster.ray.workspaces import workspace_folder
+from fray.cluster.without_storage import ClusterWithoutStorage
+from fray.errors import JobNotFound, NoResult
+from fray.items import Items, LoopItems
+from fray.types import JobId, JobInfo, JobRequest, JobStatus, Namespace
+from fray_agents.tasks.current_task import task_environ
+from fray_coordinator.clock import system_random
+from fray_coordinator.jobs.logs import LogLine
+from fray_layouts.errors import InvalidInput
+from fray_layouts.object_keys import JobIds
+from fray_layouts.records import AttemptExit, ResourceUsage
+from fray_layouts.spec_checks import check_namespace
+from fray_layouts.states import ExitKind
+
+MODULE, SPEC_FILE = "fray_submitted", "spec.json"
+"""The package with which a job's spec travels to its driver, and the file in it."""
+
+_ENTRYPOINT = "python -m fray.cluster.ray.submitted"
+"""A shell's command, by Ray's convention: `python` on its nodes is the one that Ray and Fray are installed for."""
+
+_LOOK_INTERVAL = 1.0
+"""Seconds between two questions about a job: each is a request to Ray's dashboard."""
+
+_TOLD_CHARACTERS = 4_000
+"""Characters of the end of a failed job's output that its error tells: some tracebacks."""
+
+
+class RayCluster(ClusterWithoutStorage):
+    """Jobs on a Ray through its job submission API. Pickles as its address and namespace.
+
+        cluster = RayCluster("http://head:8265")
+        job = cluster.launch(JobRequest("train", Entrypoint.from_callable(train)))
+        cluster.monitor(job)
+
+    Programs on the cluster itself take `RayClient`, which also returns results and makes actors.
+
+    Args:
+        address: of Ray's dashboard; None: as RAY_API_SERVER_ADDRESS says, else that of the Ray of this machine.
+        namespace: the scope of the names of what the jobs launch; by default FRAY_NAMESPACE, else each job's own.
+
+    Raises:
+        InvalidInput: the namespace cannot be one, Ray is not installed, or no dashboard answers there.
+    """
+
+    _scheduler = "Ray"
+
+    def __init__(self, address: str | None = None, namespace: str | None = None) -> None:
+        self._namespace = namespace or task_environ().get("FRAY_NAMESPACE", "")
+        check_namespace(self._namespace or "default")
+        self.root = f"ray:{address or 'http'}"
+        self._address = address
+        self._client = _submission_client(address)
+
+    @property
+    def namespace(self) -> Namespace:
+        return Namespace(self._namespace)
+
+    def launch(self, request: JobRequest) -> JobId:
+        spec = checked_spec(checked_request(request), connected=False)
+        job_id = JobIds.fresh(spec.name, time.time(), system_random().token())
+        environment: dict[str, Any] = {"env_vars": {"FRAY_NAMESPACE": spec.namespace or self._namespace or job_id}}
+        if folder := workspace_folder(request):
+            environment["working_dir"] = str(folder)
+        if spec.environment.pip_packages:
+            environment["pip"] = list(spec.environment.pip_packages)
+        with tempfile.TemporaryDirectory(prefix="fray-") as parent:
+            package = Path(parent, MODULE)
+            package.mkdir()
+            (package / "__init__.py").touch()
+            (package / SPEC_FILE).write_bytes(msgspec.json.encode(spec))
+            environment["py_modules"] = [str(package)]
+            metadata = {"fray.name": spec.name, "fray.replicas": str(spec.replicas)}
+            self._client.submit_job(
+                entrypoint=_ENTRYPOINT, submission_id=job_id, runtime_env=environment, metadata=metadata
+            )
+        return JobId(job_id, self.poll)
+
+    def poll(self, job_id: str) -> JobInfo:
+        return self._info(self._details(checked_id(job_id)))
+
+    def list_jobs(self) -> list[JobInfo]:
+        known = [one for one in self._client.list_jobs() if "fray.name" in (one.metadata or {})]
+        return [self._info(one) for one in sorted(known, key=lambda one: one.start_time or 0)]
+
+    def terminate(self, job_id: str) -> None:
+        self._details(checked_id(job_id))
+        self._client.stop_job(job_id)
+
+    def logs(self, job_id: str, follow: bool = False, replica: int | None = None) -> Items[LogLine]:
+        """The lines that the job has printed; those of a gang's replicas have no numbers here."""
+        if replica is not None:
+            raise InvalidInput("replica", replica, "Ray's job submission merges the output of replicas; leave it out")
+        job = checked_id(job_id)
+        self._details(job)
+        return LoopItems(self._lines(job, follow))
+
+    def _last_lines(self, job_id: str, count: int) -> Sequence[LogLine]:
+        lines = list(self.logs(job_id))
+        return lines[-count:] if count else lines
+
+    def result(self, job_id: str, timeout: float | None = None) -> Any:
+        self.wait(checked_id(job_id), raise_on_failure=True, timeout=timeout)
+        remedy = "Ray's job submission passes on none; launch it by RayClient, inside of Ray"
+        raise NoResult(f"job {job_id} has no result here; {remedy}")
+
+    def results(self, job_id: str, timeout: float | None = None) -> list[Any]:
+        return [self.result(job_id, timeout)]
+
+    async def result_async(self, job_id: str, timeout: float | None = None) -> Any:
+        return await asyncio.to_thread(self.result, job_id, timeout)
+
+    def usage(self, job_id: str) -> ResourceUsage | None:
+        self._details(checked_id(job_id))
+        return None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RayCluster, (self._address, self._namespace or None)
+
+    def __repr__(self) -> str:
+        return f"RayCluster({self._address!r})"
+
+    def _check(self, request: JobRequest) -> None:
+        checked_spec(request, connected=False)
+
+    def _wait(self, ids: list[str], raise_on_failure: bool, timeout: float | None) -> list[JobInfo]:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            infos = [self.poll(job) for job in ids]
+            if raise_on_failure:
+                raise_first_failure(infos)
+            left = [info.job_id for info in infos if not info.status.finished()]
+            if not left:
+                return infos
+            if deadline is not None and time.monotonic() >= deadline:
+                raise TimeoutError(f"{len(left)} of {len(ids)} jobs have not ended after {timeout:g} s")
+            time.sleep(_LOOK_INTERVAL)
+
+    async def _wait_async(self, ids: list[str], raise_on_failure: bool, timeout: float | None) -> list[JobInfo]:
+        return await asyncio.to_thread(self._wait, ids, raise_on_failure, timeout)
+
+    def _details(self, job_id: str) -> Any:
+        try:
+            return self._client.get_job_info(job_id)
+        except RuntimeError as error:
+            raise JobNotFound(f"this Ray has no job {job_id}: {error}") from error
+
+    def _info(self, details: Any) -> JobInfo:
+        job_id = details.submission_id
+        status = JobStatus(str(details.status).lower())
+        return JobInfo(
+            job_id=JobId(job_id, self.poll),
+            name=details.metadata.get("fray.name", job_id),
+            status=status,
+            error_message=details.message if status.finished() and status is not JobStatus.SUCCEEDED else None,
+            exit=self._exit(job_id, details.message) if status is JobStatus.FAILED else None,
+            start_time=_seconds(details.start_time),
+            end_time=_seconds(details.end_time),
+            namespace=Namespace((details.runtime_env or {}).get("env_vars", {}).get("FRAY_NAMESPACE", "")),
+            replicas=int(details.metadata.get("fray.replicas", "1")),
+        )
+
+    def _exit(self, job_id: str, message: str | None) -> AttemptExit:
+        told = self._client.get_job_logs(job_id)[-_TOLD_CHARACTERS:]
+        return AttemptExit(kind=ExitKind.EXITED, message=message or "", traceback=told)
+
+    async def _lines(self, job_id: str, follow: bool) -> AsyncGenerator[Sequence[LogLine], None]:
+        told = 0
+        while True:
+            ended = not follow or (await asyncio.to_thread(self.poll, job_id)).status.finished()
+            text: str = (await asyncio.to_thread(self._client.get_job_logs, job_id))[told:]
+            whole = len(text) if ended else text.rfind("\n") + 1
+            told += whole
+            yield [LogLine(1, 0, "", "stdout", line.encode(), True) for line in text[:whole].splitlines()]
+            if ended:
+                return
+            await asyncio.sleep(_LOOK_INTERVAL)
+
+
+def _submission_client(address: str | None) -> Any:
+    import_ray(f"ray:{address or 'http'}")
+    from ray.job_submission import JobSubmissionClient
+
+    try:
+        return JobSubmissionClient(address)
+    except (ConnectionError, RuntimeError) as error:
+        remedy = f"no dashboard of Ray answers there ({error}); give its address, as in http://head:8265"
+        raise InvalidInput("address", address, remedy) from error
+
+
+def _seconds(milliseconds: int | None) -> float | None:
+    return milliseconds / 1000 if milliseconds else None

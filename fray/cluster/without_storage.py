@@ -1,0 +1,67 @@
+"""The part of a cluster that needs storage, refused with its remedy where there is only Ray, or Iris."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from fray.cluster.api import Cluster
+from fray.cluster.arguments import checked_id, checked_requests
+from fray.errors import NoOutputs
+from fray.types import JobGroupConfig, JobId, JobRequest, ReservationConfig, ReservationId, ReservationInfo
+from fray_layouts.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from fray.cluster.actors import Metadata
+
+
+class ClusterWithoutStorage(Cluster):
+    """What clusters on Ray and Iris have in common: jobs are launched one by one, and nothing is kept in storage."""
+
+    _scheduler: str
+    """What runs the jobs, for messages."""
+
+    @property
+    def metadata(self) -> Metadata:
+        self._refuse("announced actors")
+
+    def launch_many(self, requests: Sequence[JobRequest]) -> list[JobId]:
+        checked = checked_requests(requests)
+        for request in checked:
+            self._check(request)
+        return [self.launch(request) for request in checked]
+
+    def launch_group(
+        self, requests: Sequence[JobRequest], group: JobGroupConfig, reservation_id: str | None = None
+    ) -> list[JobId]:
+        raise InvalidInput(
+            "group", group, f"{self._scheduler} starts the replicas of one job at once: JobRequest(replicas=...)"
+        )
+
+    def create_reservation(self, config: ReservationConfig) -> ReservationId:
+        self._refuse("reservations")
+
+    def get_reservation(self, reservation_id: str) -> ReservationInfo:
+        self._refuse("reservations")
+
+    def renew_reservation(self, reservation_id: str, ttl_seconds: float | None = None) -> ReservationInfo:
+        self._refuse("reservations")
+
+    def release_reservation(self, reservation_id: str) -> None:
+        self._refuse("reservations")
+
+    def pull(self, job_id: str, target: str | os.PathLike[str], path: str = "") -> list[Path]:
+        remedy = f"{self._scheduler} keeps no files; write them to storage instead"
+        raise NoOutputs(f"job {checked_id(job_id)} has no outputs: {remedy}")
+
+    def close(self) -> None:
+        """Nothing: the process stays connected."""
+
+    def _check(self, request: JobRequest) -> None:
+        """Raises InvalidInput: this cannot do what the request asks for."""
+
+    def _refuse(self, what: str) -> NoReturn:
+        remedy = f"only a cluster in storage has {what}; open one: StorageCluster(root)"
+        raise InvalidInput("cluster", self.root, remedy)

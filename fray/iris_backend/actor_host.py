@@ -1,0 +1,82 @@
+"""The task of an actor on Iris: it makes the user's object and serves calls by Iris's own server."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from fray.actor.current import CurrentActor, set_current_actor
+from fray.cluster.iris.cluster import IrisCluster
+from fray.cluster.iris.connection import AUTO
+from fray.cluster.iris.replica_main import fail_for_good
+from fray.iris_backend.actor_address import IrisActorAddress
+from fray.iris_backend.actor_handle import IrisActorHandle
+from fray.sync import LoopThread
+from fray_agents.rpc.errors import RemoteError
+
+PORT = "actor"
+"""The name of the port that Iris gives an actor's task."""
+
+
+class IrisActorHost:
+    """The methods of the user's object, as Iris's server calls them. Not in a thread of an event loop."""
+
+    def __init__(self, instance: Any) -> None:
+        self._instance = instance
+        self._loop = LoopThread()
+
+    def call(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Run a call; what the method raises, Iris carries to the caller."""
+        try:
+            value = getattr(self._instance, method)(*args, **kwargs)
+            value = self._loop.run(value) if hasattr(value, "__await__") else value
+        except Exception:
+            raise
+        except BaseException as error:  # a SystemExit of the method is its caller's, and ends nobody
+            raise RemoteError(f"{method}() raised {error!r}") from error
+        if hasattr(value, "__next__") or hasattr(value, "__anext__"):
+            raise RemoteError("it is a generator, which Iris does not carry; return a list")
+        return value
+
+
+def serve_actor(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any], address: IrisActorAddress) -> None:
+    """Serve one actor until its task is asked to end, or the actor ends itself.
+
+    Args:
+        address: where it is found, but for the job, which is the one that runs this.
+
+    Raises:
+        Exception: what its `__init__` raised, or what it failed with.
+    """
+    from iris.actor.server import ActorServer
+    from iris.client.client import iris_ctx
+    from iris.cluster.client.job_info import get_job_info
+
+    context, mine = iris_ctx(), get_job_info()
+    assert mine is not None, "only a task of an Iris job runs this"
+    own = replace(address, root=AUTO, job=str(context.job_id))
+    actor = CurrentActor(IrisActorHandle(IrisCluster(), own), own.index, own.name)
+    set_current_actor(actor, owns_process=True)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda number, frame: actor.shutdown_event.set())
+    host = IrisActorHost(_made(cls, args, kwargs))
+    server = ActorServer(port=context.get_port(PORT), max_concurrency=own.max_concurrency)
+    server.register(own.endpoint, host)
+    port = server.serve_background()
+    with context.registry.registered(own.endpoint, f"http://{mine.advertise_host}:{port}"):
+        actor.shutdown_event.wait()
+    server.stop()
+    if actor.failure is not None:
+        fail_for_good(actor.failure)
+        raise actor.failure
+
+
+def _made(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    try:
+        return cls(*args, **kwargs)
+    except Exception as error:
+        fail_for_good(error)
+        raise

@@ -1,0 +1,143 @@
+"""`FrayIrisClient`: submits jobs and creates actors on the controller of an Iris cluster."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from fray.actor.config import retry_policy
+from fray.client.api import Client
+from fray.cluster.api import Cluster
+from fray.cluster.arguments import checked_request
+from fray.cluster.iris.cluster import IrisCluster
+from fray.cluster.iris.connection import root_of
+from fray.cluster.job_handle import JobAlreadyExists, JobHandle
+from fray.entrypoints import CallableEntrypoint
+from fray.errors import ActorNotFoundError, InvalidInput
+from fray.iris_backend.actor_address import IrisActorAddress
+from fray.iris_backend.actor_group import IrisActorGroup
+from fray.iris_backend.actor_handle import IrisActorHandle
+from fray.iris_backend.actor_host import PORT, serve_actor
+from fray.types import ActorConfig, Entrypoint, JobId, JobRequest
+
+if TYPE_CHECKING:
+    from fray.actor.hosting import HostedActor
+
+T = TypeVar("T")
+
+
+class FrayIrisClient(Client):
+    """The client of an Iris cluster. Pickles as its controller, and is the task's own within a task of Iris.
+
+        with set_current_client(FrayIrisClient("http://localhost:10000", workspace=".")) as client:
+            main()
+
+    `docs/backends.md` says what differs from a cluster in storage. Arguments and replies of actors are pickled and
+    unpickled by Iris's own server, which lets in whoever reaches its port: it is as safe as the network is closed.
+
+    Args:
+        controller_address: "http://host:port", "host:port", "iris://host:port", or "iris:auto" within Iris;
+            or the cluster.
+        workspace: the folder with a pyproject.toml that jobs bring; it has to depend on this package.
+
+    Raises:
+        InvalidInput: Iris is not installed, or the address is none.
+    """
+
+    def __init__(self, controller_address: str | Cluster, workspace: str | os.PathLike[str] | None = None) -> None:
+        if isinstance(controller_address, str):
+            controller_address = IrisCluster(root_of(controller_address), workspace)
+        if not isinstance(controller_address, IrisCluster):
+            raise InvalidInput("controller_address", controller_address, "give the address of an Iris controller")
+        self._cluster = controller_address
+        self._owned: list[IrisActorGroup[Any]] = []
+
+    @property
+    def cluster(self) -> IrisCluster:
+        return self._cluster
+
+    def submit(self, request: JobRequest, adopt_existing: bool = True) -> JobHandle:
+        from iris.client.client import JobAlreadyExists as NameInUse
+
+        name = checked_request(request).name
+        try:
+            return JobHandle(self._cluster, self._cluster.submit(request, name, adopt_existing))
+        except NameInUse:
+            raise JobAlreadyExists(name, self._handle_named(name)) from None
+
+    def host_actor(
+        self, actor_class: type[T], *args: Any, name: str, actor_config: ActorConfig | None = None, **kwargs: Any
+    ) -> HostedActor[T]:
+        remedy = "Iris finds actors in its own tasks only; create_actor makes one there"
+        raise InvalidInput("actor_class", actor_class, remedy)
+
+    def get_actor(self, name: str) -> IrisActorHandle[Any]:
+        handle = self._handle_named(f"{name}-0")
+        if handle is None or handle.status().finished():
+            remedy = "create it with ActorConfig(detached=True)"
+            raise ActorNotFoundError(f"no detached actor has the name {name!r}; {remedy}")
+        return IrisActorHandle(self._cluster, IrisActorAddress(self._cluster.root, handle.job_id, name))
+
+    def shutdown(self, wait: bool = True) -> None:
+        """End the actors that this client owns; jobs go on, and detached actors."""
+        for group in self._owned:
+            group.shutdown()
+        self._owned.clear()
+
+    def _create_actors(self, request: JobRequest, count: int) -> IrisActorGroup[Any]:
+        if count < 1:
+            raise InvalidInput("count", count, "give at least 1")
+        made = request.entrypoint
+        assert isinstance(made, CallableEntrypoint), "as `actor_request` makes it"
+        cls, args, kwargs, name, config = made.args
+        if config.checkpoint is not None:
+            raise InvalidInput("actor_config.checkpoint", config.checkpoint, "Iris keeps no checkpoints of actors")
+        suffix = "" if request.detached else f"-{secrets.token_hex(4)}"
+        policy = retry_policy(cls, config)
+        addresses = []
+        for index in range(count):
+            address = IrisActorAddress(self._cluster.root, "", name, policy, config.max_concurrency, index)
+            entrypoint = Entrypoint.from_callable(serve_actor, (cls, args, kwargs, address))
+            job = replace(request, entrypoint=entrypoint, ports=[PORT], priority=0)
+            addresses.append(replace(address, job=str(self._launch(job, f"{name}-{index}{suffix}"))))
+        group = IrisActorGroup[Any](self._cluster, name, addresses)
+        if not request.detached:
+            self._owned.append(group)
+        return group
+
+    def _launch(self, request: JobRequest, name: str) -> JobId:
+        from iris.client.client import JobAlreadyExists as NameInUse
+
+        from fray_coordinator.errors import NameTaken
+
+        try:
+            return self._cluster.submit(request, name, adopt=False)
+        except NameInUse as error:
+            remedy = "get_actor finds it, or choose another name"
+            raise NameTaken(f"an actor named {request.name} lives; {remedy}") from error
+
+    def _handle_named(self, name: str) -> JobHandle | None:
+        """The job of this name that this program, or the task that it is, has submitted."""
+        named = [job for job in self._cluster.list_jobs() if job.job_id == f"{self._parent()}/{name}"]
+        return JobHandle(self._cluster, named[-1].job_id) if named else None
+
+    def _parent(self) -> str:
+        from iris.client.client import get_iris_ctx
+        from iris.cluster.client.job_info import resolve_job_user
+
+        context = get_iris_ctx()
+        return str(context.job_id) if context is not None else f"/{resolve_job_user(None)}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FrayIrisClient, (self._cluster,)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FrayIrisClient) and self._cluster == other._cluster
+
+    def __hash__(self) -> int:
+        return hash(self._cluster)
+
+    def __repr__(self) -> str:
+        return f"FrayIrisClient({self._cluster.root!r})"

@@ -1,0 +1,155 @@
+"""The job context on Ray: tasks and actors are Ray's, objects are in its object store."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import secrets
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar, overload
+
+from fray.actor.create import actor_request
+from fray.actor.handle import ActorHandle
+from fray.actor.named import actor_status
+from fray.cluster.api import Cluster
+from fray.cluster.current import open_cluster
+from fray.cluster.ray.connection import AUTO, connected, process_variables
+from fray.futures import GeneratorFuture, TaskFuture, result_of, run_into
+from fray.job.job_context import JobContext, Lifetime, map_refs
+from fray.ray_backend.actor_create import create_named_actor
+from fray.ray_backend.actor_handle import RayActorHandle
+from fray.ray_backend.outcomes import future_of, value_of
+from fray.ray_backend.pickling import pickle_registered_by_value
+from fray.types import ActorConfig, JobStatus, ResourceConfig
+from fray_layouts.units import parse_bytes
+
+T = TypeVar("T")
+
+
+class RayContext(JobContext):
+    """A `JobContext` on Ray.
+
+    References are Ray's own: a task that takes one as an argument is given the object. How many
+    tasks run at once is Ray's decision, by what each of them reserves. Pickles, and works in tasks.
+
+    Args:
+        cluster: whose namespace its actors are named in; by default that of the Ray that this process is connected to
+            or runs in.
+        resources: what each task reserves; by default one core.
+        ray_options: further options of Ray's for each task, such as `max_retries`.
+    """
+
+    def __init__(
+        self, cluster: Cluster | None = None, resources: ResourceConfig | None = None, **ray_options: Any
+    ) -> None:
+        self._cluster = cluster or open_cluster(AUTO)
+        self._resources = resources or ResourceConfig(cpu=1)
+        self._ray_options = ray_options
+
+    def put(self, obj: Any) -> Any:
+        return self._ray.put(obj)
+
+    def get(self, ref: Any) -> Any:
+        """Wait for the value of a reference, or of a task's or an actor's future; any other value is returned as it is.
+
+        Args:
+            ref: one, or a list of them, for which a list of values is returned.
+
+        Raises:
+            Exception: what the task raised.
+            CallInterrupted: Ray has lost the object.
+        """
+        kind = self._ray.ObjectRef
+        return map_refs(ref, lambda one: value_of(one, "an object") if isinstance(one, kind) else result_of(one))
+
+    @overload
+    def run(self, fn: Callable[..., Iterator[T]], *args: Any, name: str | None = None) -> GeneratorFuture[T]: ...
+    @overload
+    def run(self, fn: Callable[..., T], *args: Any, name: str | None = None) -> TaskFuture[T]: ...
+    def run(self, fn: Callable[..., Any], *args: Any, name: str | None = None) -> TaskFuture[Any]:
+        """Start the task `fn(*args)`. The future of a generator function also yields its values, while they come.
+
+        Args:
+            name: of the task, in what Ray shows.
+        """
+        what = f"task {name or getattr(fn, '__name__', fn)!r}"
+        options = {**self._options(), "name": name or what}
+        pickle_registered_by_value()
+        if not inspect.isgeneratorfunction(fn):
+            return future_of(_remote(_run).options(**options).remote(fn, *args), what)
+        items = _remote(_iterate).options(num_returns="streaming", **options).remote(fn, *args)
+        future = GeneratorFuture[Any]()
+
+        def values() -> Iterator[Any]:
+            return (value_of(item, what) for item in items)
+
+        threading.Thread(target=run_into, args=(values, (), future), name="fray-items", daemon=True).start()
+        return future
+
+    def create_actor(
+        self,
+        actor_class: type,
+        *args: Any,
+        name: str | None = None,
+        get_if_exists: bool = False,
+        lifetime: Lifetime = "non_detached",
+        preemptible: bool = True,
+        num_cpus: float | None = None,
+        **kwargs: Any,
+    ) -> RayActorHandle[Any]:
+        resources = ResourceConfig(cpu=num_cpus or 0, preemptible=preemptible)
+        config = ActorConfig(detached=lifetime == "detached")
+        own_name = name or f"actor-{secrets.token_hex(4)}"
+        request = actor_request(actor_class, args, kwargs, own_name, config, resources)
+        return create_named_actor(self._cluster, request, get_if_exists)
+
+    def delete_actor(self, actor: ActorHandle[Any]) -> None:
+        """End an actor at once, and the call that it runs; its name is free.
+
+        Args:
+            actor: the handle that `create_actor` gave.
+        """
+        assert isinstance(actor, RayActorHandle), "as `create_actor` makes it"
+        actor._kill("was deleted")
+
+    def get_actor_status(self, actor: ActorHandle[Any]) -> JobStatus:
+        return actor_status(actor)
+
+    def close(self) -> None:
+        """Nothing: Ray ends its workers, and removes objects that nobody refers to."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, (self._cluster, self._resources, self._ray_options)
+
+    @property
+    def _ray(self) -> Any:
+        return connected(self._cluster.root)
+
+    def _options(self) -> dict[str, Any]:
+        memory = self._resources.memory
+        return {
+            "num_cpus": self._resources.cpu,
+            "memory": None if memory is None else parse_bytes("memory", memory),
+            "runtime_env": {"env_vars": process_variables(self._cluster.namespace)},
+            **self._ray_options,
+        }
+
+
+def _unpickled(cluster: Cluster, resources: ResourceConfig, ray_options: dict[str, Any]) -> RayContext:
+    return RayContext(cluster, resources, **ray_options)
+
+
+@functools.cache
+def _remote(function: Callable[..., Any]) -> Any:
+    """Ray's form of a function, one for all calls: Ray stores each form once."""
+    return connected().remote(function)
+
+
+def _run(fn: Callable[..., T], *args: Any) -> T:
+    return fn(*args)
+
+
+def _iterate(fn: Callable[..., Iterator[T]], *args: Any) -> Iterator[T]:
+    for item in fn(*args):  # noqa: UP028 - Ray sends values into what it iterates over, which not every iterator takes
+        yield item

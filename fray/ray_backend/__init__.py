@@ -1,0 +1,10 @@
+"""Jobs and actors on Ray through one object: `RayClient`.
+
+The jobs are those of `fray.cluster.ray`, actors are Ray's own. Ray is imported when it is first used: the extra `ray`
+installs it. Read `client`, then `actor_create`, `actor_host` (the actor's process), `actor_handle`, `actor_calls` and
+`actor_group` (the caller's side).
+"""
+
+from fray.lazy_exports import attach_stub
+
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

@@ -1,0 +1,1 @@
+from fray.ray_backend.client import RayClient as RayClient

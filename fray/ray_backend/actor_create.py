@@ -1,0 +1,160 @@
+"""The creation of actors on Ray, alone or in groups, and how they are found by their names."""
+
+from __future__ import annotations
+
+import functools
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from fray.actor.config import retry_policy
+from fray.actor.create import actor_request
+from fray.actor.hosting import HostedActor
+from fray.cluster.api import Cluster
+from fray.cluster.ray.connection import NAMESPACE, connected, process_variables
+from fray.cluster.ray.demands import actor_options, checked_spec
+from fray.errors import InvalidInput, NameTaken
+from fray.ray_backend.actor_address import RayActorAddress, exclusive_name
+from fray.ray_backend.actor_calls import CONTROL
+from fray.ray_backend.actor_group import RayActorGroup
+from fray.ray_backend.actor_handle import RayActorHandle
+from fray.ray_backend.actor_host import ActorHost
+from fray.ray_backend.outcomes import value_of
+from fray.ray_backend.pickling import pickle_registered_by_value
+from fray.types import ActorConfig, CallableEntrypoint, JobRequest
+from fray_layouts.spec import JobSpec
+
+T = TypeVar("T")
+
+_owned: dict[str, Any] = {}
+"""Ray's handles of the actors that end with this process, by their names: Ray ends an actor whose handles are gone."""
+
+
+def create_actors(cluster: Cluster, request: JobRequest, count: int) -> RayActorGroup[Any]:
+    """Create actors; returns at once.
+
+    They end with the process that creates them, unless the request says `detached`.
+
+    Args:
+        request: of `fray.actor.create.actor_request`.
+
+    Raises:
+        InvalidInput: an argument is wrong or cannot be pickled, or Ray has nothing like what is asked for.
+        NameTaken: a detached actor alone is the only one of its name, and another lives.
+    """
+    if count < 1:
+        raise InvalidInput("count", count, "give at least 1")
+    if request.detached and count == 1:
+        return RayActorGroup(request.name, _created(cluster, request, [_exclusive_name(cluster, request)]))
+    own = exclusive_name(cluster.namespace, request.name)
+    names = [f"{own}/{index}-{secrets.token_hex(8)}" for index in range(count)]
+    return RayActorGroup(request.name, _created(cluster, request, names))
+
+
+def create_named_actor(cluster: Cluster, request: JobRequest, get_if_exists: bool) -> RayActorHandle[Any]:
+    """Create the actor that has the request's name, or find it; returns at once.
+
+    Raises:
+        NameTaken: somebody has the name.
+        InvalidInput: as `create_actors`.
+    """
+    try:
+        return _created(cluster, request, [_exclusive_name(cluster, request)])[0]
+    except NameTaken:
+        found = find_named_actor(cluster, request.name) if get_if_exists else None
+        if found is None:
+            raise
+        return found
+
+
+def find_named_actor(cluster: Cluster, name: str) -> RayActorHandle[Any] | None:
+    """A handle of the actor that has the name now, in the cluster's namespace or among what lasts; None if nobody has.
+
+    Waits until it serves calls. Raises ActorUnavailableError: it has ended before it served any.
+    """
+    ray = connected(cluster.root)
+    for namespace in dict.fromkeys([cluster.namespace, cluster.lasting_namespace]):
+        try:
+            actor = ray.get_actor(exclusive_name(namespace, name), namespace=NAMESPACE)
+        except ValueError:
+            continue
+        address = value_of(actor.address.options(concurrency_group=CONTROL).remote(), f"actor {name!r}")
+        return RayActorHandle(address, actor)
+    return None
+
+
+def host_actor(
+    cluster: Cluster,
+    cls: type[T],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    name: str,
+    config: ActorConfig | None = None,
+) -> HostedActor[T]:
+    """Create an actor that ends with this process, in a process of its own: Ray calls no object of a driver.
+
+    Raises:
+        Exception: as `create_actors`; what its `__init__` raises is told as ActorUnavailableError.
+    """
+    group = create_actors(cluster, actor_request(cls, args, kwargs, name, config), 1)
+    (handle,) = group.wait_ready()
+    return HostedActor(handle, name, lambda: handle._shut_down("was shut down by the program that hosted it"))
+
+
+def end_owned() -> None:
+    """End the actors that this process owns."""
+    while _owned:
+        connected().kill(_owned.popitem()[1])
+
+
+def _exclusive_name(cluster: Cluster, request: JobRequest) -> str:
+    return exclusive_name(cluster.lasting_namespace if request.detached else cluster.namespace, request.name)
+
+
+def _created(cluster: Cluster, request: JobRequest, ray_names: Sequence[str]) -> list[RayActorHandle[Any]]:
+    serve = request.entrypoint
+    assert isinstance(serve, CallableEntrypoint), "as `actor_request` makes it"
+    cls, args, kwargs, name, config = serve.args
+    ray = connected(cluster.root)
+    spec = _checked_spec(request, config)
+    options = _options(spec, config, cluster.namespace)
+    secret = spec.environment.secret_env_vars
+    pickle_registered_by_value()
+    handles: list[RayActorHandle[Any]] = []
+    for index, ray_name in enumerate(ray_names):
+        address = RayActorAddress(cluster.root, ray_name, name, retry_policy(cls, config), request.detached)
+        try:
+            actor = _remote_host().options(name=ray_name, **options).remote(address, index, secret, cls, args, kwargs)
+        except ray.exceptions.ActorAlreadyExistsError:
+            remedy = "get_actor(name) gives that one; or choose another name"
+            raise NameTaken(f"an actor named {name!r} lives already; {remedy}") from None
+        if not request.detached:
+            _owned[ray_name] = actor
+        handles.append(RayActorHandle(address, actor))
+    return handles
+
+
+@functools.cache
+def _remote_host() -> Any:
+    """Ray's form of the host, one for all actors: Ray stores each form once."""
+    return connected().remote(concurrency_groups={CONTROL: 1})(ActorHost)
+
+
+def _checked_spec(request: JobRequest, config: ActorConfig) -> JobSpec:
+    """The spec of an actor. Raises InvalidInput: it cannot be pickled, or Ray cannot do what it asks for."""
+    if config.checkpoint is not None:
+        remedy = "checkpoints are in storage, which Ray does not have: leave it out, or use a StorageClient"
+        raise InvalidInput("actor_config.checkpoint", config.checkpoint, remedy)
+    return checked_spec(replace(request, actor=False))
+
+
+def _options(spec: JobSpec, config: ActorConfig, namespace: str) -> dict[str, Any]:
+    """Ray's options of an actor."""
+    return actor_options(spec.resources) | {
+        "namespace": NAMESPACE,
+        "lifetime": "detached" if spec.detached else None,
+        "max_concurrency": config.max_concurrency,
+        "max_restarts": -1 if config.max_restarts is None else config.max_restarts,
+        "runtime_env": {"env_vars": {**spec.environment.env_vars, **process_variables(namespace)}},
+    }

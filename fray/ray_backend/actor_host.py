@@ -1,0 +1,122 @@
+"""The process of an actor on Ray: it holds the user's object and runs the calls."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from fray.actor.current import CurrentActor, set_current_actor
+from fray.actor.hosting import GRACE
+from fray.ray_backend.actor_address import RayActorAddress
+from fray.ray_backend.actor_handle import RayActorHandle
+from fray.sync import LoopThread
+from fray_agents.rpc.errors import RemoteError
+
+_IDLE_GRACE = GRACE - 2.0
+"""Seconds of the grace for calls; in the rest the process ends."""
+
+_FLUSH = 1.0
+"""Seconds for the reply of the last call, which Ray sends after the call has returned: far longer than that takes."""
+
+
+class ActorHost:
+    """A Ray actor that runs the methods of the user's object.
+
+    Its own methods beside `call` and `stream` are in a concurrency group of their own, so calls that run do not hinder
+    them.
+
+    Args:
+        address: where this actor is found.
+        index: its number in its group.
+        secrets: variables of the process that Ray is not to show.
+        cls, args, kwargs: make the user's object. What that raises ends the actor.
+    """
+
+    def __init__(
+        self,
+        address: RayActorAddress,
+        index: int,
+        secrets: Mapping[str, str],
+        cls: type,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> None:
+        os.environ.update(secrets)
+        self._address = address
+        self._current = CurrentActor(RayActorHandle(address), index, address.name)
+        self._loop = LoopThread()
+        self._state = threading.Condition()
+        self._running = 0
+        set_current_actor(self._current, owns_process=True)
+        self._instance = cls(*args, **kwargs)
+        threading.Thread(target=self._end_when_asked, name="fray-stop", daemon=True).start()
+
+    def call(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Run a call; what the method raises, Ray carries to the caller."""
+        return self._run(method, args, kwargs, self._finished)
+
+    def stream(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
+        """Run a call of a generator, whose items Ray carries to the caller as they come."""
+        items = self._run(method, args, kwargs, lambda value: value)
+        try:
+            for item in self._drained(items) if hasattr(items, "__anext__") else items:  # noqa: UP028 - Ray sends values
+                yield item
+        finally:
+            close = getattr(items, "close", None)
+            if close is not None:
+                close()
+
+    def ready(self) -> bool:
+        """True, as soon as `__init__` has returned."""
+        return True
+
+    def address(self) -> RayActorAddress:
+        """The address, for who has only the actor's name."""
+        return self._address
+
+    def stop(self) -> None:
+        """Have the actor's code told that it is to end; returns when all calls are answered, or the grace is over."""
+        self._current.shutdown_event.set()
+        self._wait_until_answered()
+
+    def _run(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any], finish: Callable[[Any], Any]) -> Any:
+        with self._state:
+            self._running += 1
+        try:
+            return finish(getattr(self._instance, method)(*args, **kwargs))
+        except Exception:
+            raise
+        except BaseException as error:  # a SystemExit of the method is its caller's, and ends nobody
+            raise RemoteError(f"{method}() raised {error!r}") from error
+        finally:
+            with self._state:
+                self._running -= 1
+                self._state.notify_all()
+
+    def _finished(self, value: Any) -> Any:
+        if hasattr(value, "__await__"):
+            value = self._loop.run(value)
+        if hasattr(value, "__next__") or hasattr(value, "__anext__"):
+            raise RemoteError("it is a generator; call the method as a stream, or have it return a list")
+        return value
+
+    def _drained(self, items: Any) -> Iterator[Any]:
+        while True:
+            try:
+                yield self._loop.run(anext(items))
+            except StopAsyncIteration:
+                return
+
+    def _end_when_asked(self) -> None:
+        """End the process once its `shutdown_event` is set, whoever has set it; calls that run have the grace."""
+        self._current.shutdown_event.wait()
+        self._wait_until_answered()
+        RayActorHandle[Any](self._address)._kill("has ended itself")
+
+    def _wait_until_answered(self) -> None:
+        with self._state:
+            self._state.wait_for(lambda: not self._running, _IDLE_GRACE)
+        time.sleep(_FLUSH)

@@ -1,0 +1,97 @@
+"""`RayClient`: submits jobs under names, and creates actors, on Ray."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from fray.client.api import Client
+from fray.cluster.api import Cluster
+from fray.cluster.arguments import checked_request
+from fray.cluster.job_handle import JobAlreadyExists, JobHandle
+from fray.cluster.ray.connection import AUTO
+from fray.cluster.ray.jobs import RayJobs
+from fray.errors import ActorNotFoundError, InvalidInput
+from fray.ray_backend.actor_create import create_actors, end_owned, find_named_actor, host_actor
+from fray.types import ActorConfig, JobRequest
+
+if TYPE_CHECKING:
+    from fray.actor.group import ActorGroup
+    from fray.actor.handle import ActorHandle
+    from fray.actor.hosting import HostedActor
+
+T = TypeVar("T")
+
+
+class RayClient(Client):
+    """The client of a Ray. Pickles as its cluster's root and namespace.
+
+    Jobs are those of `RayJobs`; actors are Ray's own, so that calls go from worker to worker as Ray's do.
+
+    Args:
+        cluster: the jobs of a Ray, or its root: "ray:auto" is the Ray that this process is connected to or runs in,
+            else the one of RAY_ADDRESS or of this machine; "ray:host:6379", or "ray://host:10001" from outside.
+
+    Raises:
+        InvalidInput: the cluster is none of Ray, or only its job submission API.
+    """
+
+    def __init__(self, cluster: Cluster | str = AUTO) -> None:
+        opened = RayJobs(cluster) if isinstance(cluster, str) else cluster
+        if not isinstance(opened, RayJobs):
+            raise InvalidInput("cluster", opened.root, "it takes no actors; name a Ray as ray:auto or ray:HOST:PORT")
+        self._cluster = opened
+
+    @property
+    def cluster(self) -> RayJobs:
+        return self._cluster
+
+    def submit(self, request: JobRequest, adopt_existing: bool = True) -> JobHandle:
+        job_id, found = self._cluster.submit_named(checked_request(request))
+        handle = JobHandle(self._cluster, job_id)
+        if found and not adopt_existing and request.id is None:
+            raise JobAlreadyExists(request.name, handle)
+        return handle
+
+    def _create_actors(self, request: JobRequest, count: int) -> ActorGroup[Any]:
+        return create_actors(self._cluster, request, count)
+
+    def host_actor(
+        self, actor_class: type[T], *args: Any, name: str, actor_config: ActorConfig | None = None, **kwargs: Any
+    ) -> HostedActor[T]:
+        return host_actor(self._cluster, actor_class, args, kwargs, name, actor_config)
+
+    def get_actor(self, name: str) -> ActorHandle[Any]:
+        """A handle of the detached actor that has the name; waits until that serves calls.
+
+        Args:
+            name: as `create_actor` was given it.
+
+        Raises:
+            ActorNotFoundError: nobody has the name now.
+            ActorUnavailableError: it has ended before it served any.
+            InvalidInput: no actor can have it.
+        """
+        found = find_named_actor(self._cluster, name)
+        if found is None:
+            remedy = "create it with ActorConfig(detached=True), or pass the handle of one that ends with its creator"
+            raise ActorNotFoundError(f"no detached actor of this Ray has the name {name!r}; {remedy}")
+        return found
+
+    def shutdown(self, wait: bool = True) -> None:
+        end_owned()
+        self._cluster.close()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RayClient) and self._identity() == other._identity()
+
+    def __hash__(self) -> int:
+        return hash(self._identity())
+
+    def __reduce__(self) -> tuple[type[RayClient], tuple[RayJobs]]:
+        return RayClient, (self._cluster,)
+
+    def __repr__(self) -> str:
+        return f"RayClient({self._cluster!r})"
+
+    def _identity(self) -> tuple[str, str]:
+        return self._cluster.root, self._cluster.namespace

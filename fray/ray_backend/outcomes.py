@@ -1,0 +1,84 @@
+"""What Ray's objects come to, in Fray's words: values, the exceptions of user code, and errors of Fray's."""
+
+from __future__ import annotations
+
+import re
+from concurrent.futures import Future
+from typing import Any
+
+from fray.cluster.ray.connection import import_ray
+from fray.errors import ActorUnavailableError, CallInterrupted
+from fray.futures import TaskFuture
+from fray.pool.dispatcher import TaskKillsWorkers
+from fray_agents.rpc.errors import ConnectionLost, RemoteError, RemoteTraceback
+
+_REFUSED = "The actor is restarting"
+"""What Ray says of a call that it did not send, because its actor is being restarted."""
+
+
+def value_of(ref: Any, what: str, timeout: float | None = None) -> Any:
+    """The value of an object, once it is there.
+
+    Args:
+        what: names in messages what makes it.
+        timeout: seconds to wait; None waits for ever.
+
+    Raises:
+        TimeoutError: it is not there in time, and may be asked for again.
+        Exception: what the user's code raised, its cause the remote traceback.
+        ActorUnavailableError, CallInterrupted, RemoteError: there is no value.
+        ConnectionLost: the call was not made, because its actor is being restarted.
+    """
+    ray = import_ray()
+    try:
+        return ray.get(ref, timeout=timeout)
+    except ray.exceptions.GetTimeoutError:
+        late = f"no result of {what} after {round(timeout or 0, 3):g} s"
+    except ray.exceptions.RayError as error:
+        failure = fray_error(error, what)
+        raise failure from failure.__cause__
+    raise TimeoutError(late)
+
+
+def fray_error(error: Exception, what: str) -> BaseException:
+    """The exception that a caller is to see for one of Ray's; others are returned as they are."""
+    errors = import_ray().exceptions
+    match error:
+        case errors.RayTaskError(cause=cause) if not isinstance(cause, errors.RayError):
+            cause.__cause__ = RemoteTraceback(_plain(error))
+            return cause  # type: ignore[no-any-return]
+        case errors.ActorDiedError():
+            return ActorUnavailableError(f"{what} has ended: {_plain(error)}")
+        case errors.RayActorError() if _REFUSED in str(error):
+            return ConnectionLost(f"{what} is being restarted", started=False)
+        case errors.RayActorError():
+            remedy = "make the call again if that does no harm, mark the method idempotent, or set max_task_retries"
+            return CallInterrupted(f"{what} died while the call may have been running; {remedy}")
+        case errors.WorkerCrashedError() | errors.OutOfMemoryError():
+            return TaskKillsWorkers(f"{what} was given up: each worker that ran it died; it may need more memory")
+        case errors.RayTaskError():
+            return RemoteError(f"what {what} raised cannot be pickled: {_plain(error.cause)}")
+        case errors.RayError():
+            return CallInterrupted(f"the result of {what} was lost: {error}")
+    return error
+
+
+def _plain(error: BaseException) -> str:
+    """The text of one of Ray's errors without the colours that it has for terminals."""
+    return re.sub(r"\x1b\[\d+m", "", str(error))
+
+
+def future_of(ref: Any, what: str) -> TaskFuture[Any]:
+    """A future of an object's value; Ray sets it."""
+    future = TaskFuture[Any]()
+    future.set_running_or_notify_cancel()
+
+    def settle(done: Future[Any]) -> None:
+        error = done.exception()
+        if error is None:
+            future.set_result(done.result())
+        else:
+            future.set_exception(fray_error(error, what))  # type: ignore[arg-type]  # Ray raises Exceptions
+
+    ref.future().add_done_callback(settle)
+    return future

@@ -1,0 +1,72 @@
+"""Machines of a pool: none above its bounds, none forgotten, whoever looks, and whatever becomes of calls."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.model.explorer import Found, explore
+from tests.model.machinestate import Budget, Scope
+from tests.model.machineworld import FORGOTTEN, OVER, TAKEN_AWAY, UNRECORDED, MachineWorld, Rules
+
+STUCK = "stuck"
+
+ALONE = {
+    "no fault": Scope(Budget(changes=2), scalers=1),
+    "a fault": Scope(Budget(changes=1, faults=1), scalers=1),
+    "two faults": Scope(Budget(faults=2), scalers=1),
+    "a price limit": Scope(Budget(changes=1, faults=1), scalers=1, by_cost=True),
+}
+TWO = {
+    "at once": Scope(Budget(looks=3, time=2)),
+    "under a price limit": Scope(Budget(looks=3, time=1), by_cost=True),
+}
+LARGE = {
+    "two faults and changes": Scope(Budget(changes=2, faults=2), scalers=1),
+    "two scalers, a change": Scope(Budget(looks=3, time=2, changes=1)),
+    "two scalers, a fault": Scope(Budget(looks=3, time=3, faults=1)),
+    "three scalers": Scope(Budget(looks=3, time=1), scalers=3, names=3),
+}
+AT_ONCE = TWO["at once"]
+"""Looks and time are bounded there: what breaks nothing may still have something to do."""
+
+
+def explored(rules: Rules, scope: Scope, until: str = "") -> Found:
+    world = MachineWorld(rules, scope)
+    endless = scope.budget.looks > 3
+    return explore(world.start, world.steps, world.good if endless else lambda state: True, world.broken, until=until)
+
+
+@pytest.mark.parametrize("scope", (ALONE | TWO).values(), ids=ALONE | TWO)
+def test_a_pool_comes_to_have_what_it_may_and_nobody_pays_for_more(scope: Scope) -> None:
+    found = explored(Rules(), scope)
+    assert found.holes == {}
+    assert found.states > 100, "the model lost its interleavings"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scope", LARGE.values(), ids=LARGE)
+def test_the_same_with_more_of_everything(scope: Scope) -> None:
+    assert explored(Rules(), scope).holes == {}
+
+
+@pytest.mark.parametrize(
+    ("rule", "what", "scope"),
+    [
+        ("intent_first", UNRECORDED, ALONE["no fault"]),
+        ("names_of_intents", UNRECORDED, ALONE["a fault"]),
+        ("asked_first", FORGOTTEN, Scope(Budget(looks=4, changes=1))),
+        ("confirm", OVER, AT_ONCE),
+        ("confirm_left", OVER, AT_ONCE),
+        ("confirm_again", OVER, AT_ONCE),
+        ("strangers_go", STUCK, ALONE["two faults"]),
+        ("records_last", TAKEN_AWAY, AT_ONCE),
+        ("silence", FORGOTTEN, ALONE["a fault"]),
+        ("fresh_list", FORGOTTEN, ALONE["a fault"]),
+        ("call_seconds", FORGOTTEN, ALONE["a fault"]),
+        ("call_at_once", FORGOTTEN, Scope(Budget(looks=3, time=2, changes=1))),
+        ("waits_again", FORGOTTEN, ALONE["two faults"]),
+        ("taken_first", FORGOTTEN, ALONE["a fault"]),
+    ],
+)
+def test_without_the_rule_there_is_a_hole(rule: str, what: str, scope: Scope) -> None:
+    assert what in explored(Rules(**{rule: False}), scope, until=what).holes

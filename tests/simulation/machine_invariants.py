@@ -1,0 +1,255 @@
+"""What must be true of machines: at every write and every call, every few seconds, and at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fray_agents.provisioning.provider import MachineRequest
+from fray_coordinator.errors import StoreError
+from fray_coordinator.protocol.scaling.costs import cost_so_far
+from fray_coordinator.protocol.scaling.machines import BOOT_SECONDS, CALL_SECONDS
+from fray_coordinator.protocol.transitions import TERMINAL, Status
+from fray_coordinator.store.interface import ANY, NotApplied, Object
+from fray_layouts import codec
+from fray_layouts.errors import FrayError
+from fray_layouts.machine_keys import MachineKeys
+from fray_layouts.object_keys import JobKeys
+from fray_layouts.records import ClusterSettings, JobRecord, MachineRecord, ProvisioningSpec
+from fray_layouts.states import MachineState
+from tests.simulation.clocks import EPOCH
+from tests.simulation.invariants import Broken
+from tests.simulation.loop import Participant
+from tests.simulation.machine_provider import SimulatedMachine, SimulatedProvider
+from tests.simulation.network import at_once
+from tests.simulation.stage import Stage
+
+STEP = 10.0
+"""Virtual seconds between two looks at what must be true at any time."""
+
+UNRECORDED = 400.0
+"""Virtual seconds for which a machine may be there without a record at most, while storage and records can be read: two
+scalers that were killed or frozen in a row, a lease that has to age, and lists that are not answered."""
+
+DEMAND = 4000.0
+"""Virtual seconds of calm in which a further job has ended: each machine that never boots is replaced after 600 s."""
+
+RELEASED = 2 * BOOT_SECONDS + 600.0
+"""Virtual seconds in which what nobody needs is gone, and the least is there: a machine that never boots, again."""
+
+LAG = 2 * ClusterSettings().pass_interval
+"""Seconds by which a machine's record may differ from its bill, on average: a look at both of its ends."""
+
+LAG_IN_STORM = 90.0
+"""The same while lists are stale, and scalers and the storage are away for a while."""
+
+STORED = 3.0
+"""Virtual seconds of calm in which a record tells that its machine was made; a list would tell a look later."""
+
+
+class MachineWatch(Stage):
+    """A world that knows what machines there are, and what their records say.
+
+    Attributes:
+        providers, specs: by pool.
+        records: the machines' records by name, as they lie there.
+        statuses: of all jobs. jobs: those whose submission was acknowledged.
+        harmed: names of machines whose records were touched by others. damaged: by key, what is put back there.
+    """
+
+    providers: dict[str, SimulatedProvider]
+    specs: dict[str, ProvisioningSpec]
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed, "machine ")
+        self.records: dict[str, MachineRecord] = {}
+        self.statuses: dict[str, str] = {}
+        self.jobs: list[str] = []
+        self.harmed: set[str] = set()
+        self.damaged: dict[str, bytes | None] = {}
+        self.calm_since = 0.0
+        self._unrecorded: dict[str, float] = {}
+        self._strangers = Participant("stranger")
+
+    def later(self, delay: float, act: Callable[..., object], *args: Any) -> None:
+        """Something happens after a while, whoever is gone by then."""
+        self._in(delay, act, *args)
+
+    def advance(self, until: float) -> None:
+        """Let time pass, and look now and then."""
+        while self.loop.now < until:
+            self.loop.advance(min(self.loop.now + STEP, until))
+            self._check_unrecorded()
+            self._check_replies()
+
+    # --- what strangers do
+
+    def harm(self, key: str) -> None:
+        """Somebody is about to touch this record."""
+        if (found := MachineKeys.parse(key)) is not None:
+            self.harmed.add(found[1])
+
+    def overwrite(self, key: str, body: bytes | None) -> None:
+        """Somebody writes something there, or removes it."""
+        backend = self.storage.backend
+        act = backend.delete(key, ANY) if body is None else backend.put(key, body, ANY)
+        self.note("stranger", "overwrites" if body is not None else "removes", key)
+        self.storage.faults["touched record of a machine"] += 1
+        before = self.storage.contents.objects.get(key)
+        try:
+            at_once(act)
+        except NotApplied:  # it was written a moment ago
+            self.later(2.0, self.overwrite, key, body)
+            return
+        self._on_write(key, before, self.storage.contents.objects.get(key), self._strangers)
+
+    def _loop_error(self, context: dict[str, Any]) -> None:
+        if isinstance(error := context.get("exception"), Exception) and not isinstance(error, StoreError):
+            self.is_broken(Broken("nobody ends by an unexpected error", f"{context.get('message')}: {error!r}"))
+
+    # --- at every write and call
+
+    def _on_write(self, key: str, before: Object | None, after: Object | None, sender: Participant) -> None:
+        if (job := JobKeys.parse(key)) is not None and after is not None:
+            found = codec.decode(after.data, JobRecord).record
+            self.statuses[job] = found.status
+            self.note(sender.name, "writes", f"{job} {found.status} {found.lease}")
+        if (parsed := MachineKeys.parse(key)) is None:
+            return
+        name, known = parsed[1], self.records.pop(parsed[1], None)
+        if after is None:
+            return
+        try:
+            self.records[name] = record = codec.decode(after.data, MachineRecord).record
+        except (ValueError, RecursionError, FrayError):
+            return
+        self.note(sender.name, "writes", f"{name} {record.state} {record.reason}")
+        if record.state == MachineState.GONE and (known is None or known.state != MachineState.GONE):
+            self._check_gone(name, record)
+
+    def _check_gone(self, name: str, record: MachineRecord) -> None:
+        there = self.providers[record.pool].machines.get(name)
+        if there is not None and there.listed.zone == record.zone and not there.again and name not in self.harmed:
+            self.is_broken(Broken("what is there is not given up", f"{name} is gone by its record, and there", name))
+
+    def asks_for(self, provider: SimulatedProvider, request: MachineRequest) -> None:
+        """A create was sent."""
+        for name in request.names:
+            record = self.records.get(name)
+            if name not in self.harmed and (record is None or record.asked_at is None):
+                self.is_broken(Broken("nothing is asked for without a record", f"{name}: {record}", name))
+
+    def asks_to_delete(self, provider: SimulatedProvider, name: str) -> None:
+        """A delete was sent."""
+        record, there = self.records.get(name), provider.machines.get(name)
+        wanted = record is not None and record.state not in (MachineState.DELETING, MachineState.GONE)
+        if wanted and there is not None and name not in self.harmed:
+            self.is_broken(Broken("what is wanted is not deleted", f"{name} is deleted", name))
+
+    def made(self, provider: SimulatedProvider, machine: SimulatedMachine) -> None:
+        """A machine is there now."""
+        name = machine.listed.name
+        record, spec = self.records.get(name), self.specs[provider.pool]
+        alone = provider.asked[name] == 1 and not machine.again and name not in self.harmed
+        if alone and record is not None and record.state == MachineState.GONE:
+            message = f"{name} was given up {CALL_SECONDS:g} s before its call must have ended"
+            self.is_broken(Broken("what may still come is waited for", message, name))
+        paid = [
+            record
+            for other in provider.machines
+            if other not in self.harmed
+            and (record := self.records.get(other)) is not None
+            and record.state != MachineState.GONE
+        ]
+        cost = sum(record.hourly_cost or 0.0 for record in paid)
+        if len(paid) > spec.max or (spec.max_hourly_cost is not None and cost > spec.max_hourly_cost + 1e-9):
+            names = [record.name for record in paid]
+            self.is_broken(Broken("never more than the pool may have", f"{len(paid)} for ${cost:g}: {names}", *names))
+
+    # --- now and then
+
+    def _check_unrecorded(self) -> None:
+        if self.storage.down_until > self.loop.now or self.damaged:
+            return
+        for pool, provider in self.providers.items():
+            for name in provider.machines:
+                record = self.records.get(name)
+                if record is not None and record.state != MachineState.GONE:
+                    self._unrecorded.pop(name, None)
+                    continue
+                self._unrecorded[name] = self._unrecorded.get(name, 0.0) + STEP
+                if self._unrecorded[name] > UNRECORDED:
+                    self.is_broken(Broken("no machine is without a record for long", f"{name} of {pool}", name))
+
+    def _check_replies(self) -> None:
+        for provider in self.providers.values():
+            if self.stormy:
+                provider.replies.clear()
+            for name, (at, operation) in list(provider.replies.items()):
+                if self.loop.now - at > STEP:
+                    del provider.replies[name]
+                    record = self.records.get(name)
+                    late = record is not None and (record.created_at is None or record.created_at - EPOCH > at + STORED)
+                    if late and name not in self.harmed:
+                        message = f"{name} by {operation} at {at:.1f}: {record}"
+                        self.is_broken(Broken("the reply of a create is stored", message, name))
+
+    # --- the calm
+
+    def settle(self) -> None:
+        """Until all jobs have ended."""
+        since, before = self.loop.now, 0
+        while left := [job for job in self.jobs if self.statuses.get(job) not in TERMINAL]:
+            if len(left) != before:
+                since, before = self.loop.now, len(left)
+            if self.loop.now - since > DEMAND:
+                message = f"{len(left)} jobs have not ended, such as {left[0]}"
+                raise Broken("demand is met", message, *left[:3], *self.records)
+            self.advance(self.loop.now + 5 * STEP)
+        for job in self.jobs:
+            if self.statuses[job] != Status.SUCCEEDED:
+                raise Broken("demand is met", f"{job} has {self.statuses[job]}", job)
+
+    def settle_machines(self) -> None:
+        """Until the pools have their least, and nothing else is there."""
+        begin = self.loop.now
+        while True:
+            try:
+                for pool in self.providers:
+                    self._check_rest(pool)
+                return
+            except Broken:
+                if self.loop.now - begin > RELEASED:
+                    raise
+            self.advance(self.loop.now + 5 * STEP)
+
+    def _check_rest(self, pool: str) -> None:
+        """What a pool has when nothing waits."""
+        there, least = self.providers[pool].machines, self.specs[pool].min
+        mine = {n: m for n, m in self.records.items() if m.pool == pool and m.state != MachineState.GONE}
+        told = {name: str(m.state) for name, m in mine.items()}
+        message = f"{pool}: there are {sorted(there)}, by the records {told}"
+        if len(there) > least or len(mine) > least:
+            raise Broken("what nobody needs is gone", message, *there, *mine)
+        if sum(m.state == MachineState.UP and name in there for name, m in mine.items()) < least:
+            raise Broken("no pool stays below its least", message, *there, *mine)
+
+    def check_bill(self) -> None:
+        """What the records say they cost is what the provider bills."""
+        self._check_bill(0.0, LAG_IN_STORM)
+        self._check_bill(self.calm_since, LAG)
+
+    def _check_bill(self, since: float, lag: float) -> None:
+        """The same of the machines that were made since then, with so many seconds for each."""
+        billed = told = allowed = 0.0
+        for name, record in self.records.items():
+            provider = self.providers[record.pool]
+            noticed = name not in self.harmed | provider.unnoticed and record.wanted_at - EPOCH >= since
+            if noticed and record.hourly_cost is not None:
+                seconds = provider.bill(self.loop.now, name)
+                billed += seconds / 3600.0 * record.hourly_cost
+                told += cost_so_far(record, EPOCH + self.loop.now) or 0.0
+                allowed += lag / 3600.0 * record.hourly_cost if seconds else 0.0
+        if abs(billed - told) > 0.01 * billed + allowed:
+            message = f"${billed:.3f} is billed since {since:.0f}, ${told:.3f} told"
+            raise Broken("the records cost what is billed", message, *self.records)

@@ -1,0 +1,241 @@
+"""The simulated provider of a pool's machines: its replies come late or never, and what it does may come late or twice.
+
+A call is the provider's from the moment it was sent, whatever becomes of its sender. Its bill is what each machine was
+there for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+from fray_agents.provisioning.provider import MachineRequest, ProviderError
+from fray_coordinator.protocol.scaling.listed import ListedMachine, ListedState
+from tests.simulation.loop import OWNER
+from tests.simulation.scenario import Plan, between
+
+if TYPE_CHECKING:
+    from tests.simulation.machines import MachineWorld
+
+T = TypeVar("T")
+
+LATE_SECONDS = 60.0
+"""A call that its sender gave up, or that somebody repeats, is carried out so much later at most: the rules count on
+less than `CALL_SECONDS` from the write before it."""
+
+DELETED_SECONDS = 20.0
+"""For so long a machine that was deleted may still be listed."""
+
+STRANGER = "stranger-"
+"""The names of machines that no record ever knew begin like this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Service(Plan):
+    """How badly a provider serves. Shares of its calls, and of its machines.
+
+    Attributes:
+        refused: for want of capacity. never: not carried out, without an answer. late: carried out late, without one.
+        lost: carried out, and the reply is lost. twice: carried out a second time, later.
+        mute: lists and deletes that are not answered. stale: lists that have what was deleted lately.
+        never_boots: machines that are ready, and never have an agent.
+        kills, freezes: calls at which their sender is killed, or frozen for a while.
+    """
+
+    refused: float
+    never: float
+    late: float
+    lost: float
+    twice: float
+    mute: float
+    stale: float
+    never_boots: float
+    kills: float
+    freezes: float
+
+    @staticmethod
+    def drawn(draw: random.Random) -> Service:
+        """Some serve well, some badly: evenly on a logarithmic scale."""
+        often, rarely = ((0.02, 0.3), (0.01, 0.1))
+        return Service(
+            **{name: between(draw, *often) for name in ("refused", "never", "late", "lost", "twice", "stale")},
+            **{name: between(draw, *rarely) for name in ("mute", "kills", "freezes")},
+            never_boots=between(draw, 0.05, 0.4),
+        )
+
+
+@dataclass(slots=True)
+class SimulatedMachine:
+    """A machine from when it is paid until it is not.
+
+    Attributes:
+        again: a call that was repeated made it, when it had been there before.
+        stop: ends its hosts.
+    """
+
+    listed: ListedMachine
+    since: float
+    again: bool = False
+    stop: Callable[[], None] = lambda: None
+    ended: float | None = None
+
+
+@dataclass(slots=True)
+class SimulatedProvider:
+    """The provider of one pool; it serves badly as long as the world is stormy.
+
+    Attributes:
+        machines: that there are, by name. past: that there were.
+        asked: how often each was asked for.
+        unnoticed: names of those that began or ended without anybody who could know.
+        replies: when the reply to the last call for it was sent, and what it said; not of senders that were gone.
+    """
+
+    world: MachineWorld
+    pool: str
+    service: Service
+    draw: random.Random
+    machines: dict[str, SimulatedMachine] = field(default_factory=dict)
+    past: list[SimulatedMachine] = field(default_factory=list)
+    asked: Counter[str] = field(default_factory=Counter)
+    replies: dict[str, tuple[float, str]] = field(default_factory=dict)
+    unnoticed: set[str] = field(default_factory=set)
+
+    async def list(self) -> Sequence[ListedMachine]:
+        """What there is, and now and then what was deleted lately."""
+        return await self._call(self._listing, self._fails("mute"))
+
+    async def create(self, request: MachineRequest) -> str:
+        """Make machines, all or none."""
+        self.world.asks_for(self, request)
+        self.asked.update(request.names)
+        operation = f"operation-{self.asked.total()}"
+        there = any(name in self.machines for name in request.names)
+        if self._fails("refused") and not there:
+            return await self._call(_refuse)
+        if self._fails("never"):
+            return await self._call(_keep_quiet)
+        if self._fails("late"):
+            self.world.later(self.draw.uniform(0, LATE_SECONDS), self._make, request)
+            return await self._call(_keep_quiet)
+        if self._fails("twice"):
+            self.world.later(self.draw.uniform(2, LATE_SECONDS), self._make, request, True)
+
+        def make() -> str:
+            self._make(request)
+            return operation
+
+        told = await self._call(make, self._fails("lost"))
+        self.replies.update(dict.fromkeys(request.names, (self.world.loop.now, told)))
+        return told
+
+    async def delete(self, name: str, zone: str, batch: str = "") -> None:
+        """Remove a machine."""
+        self.world.asks_to_delete(self, name)
+        await self._call(_keep_quiet if self._fails("mute") else lambda: self.end(name), self._fails("lost"))
+
+    async def check(self) -> Sequence[ProviderError]:
+        """It may be called."""
+        return ()
+
+    async def close(self) -> None:
+        """Machines stay."""
+
+    def preempt(self, name: str) -> None:
+        """The hosts die; the machine is listed, and paid, until it is deleted. Some are no longer there at all."""
+        self.world.note(self.pool, "preempts", name)
+        machine = self.machines[name]
+        machine.stop()
+        machine.listed = replace(machine.listed, state=ListedState.LOST, error="preempted")
+        if self.draw.random() < 0.2:
+            self.unnoticed.add(name)
+            self.end(name)
+
+    def add_stranger(self) -> None:
+        """A machine of this cluster that no record knows, as where somebody has removed the record."""
+        name = f"{STRANGER}{len(self.machines) + len(self.past)}"
+        self.machines[name] = SimulatedMachine(
+            ListedMachine(self.pool, name, "a-a", ListedState.READY), self.world.loop.now
+        )
+
+    def end(self, name: str) -> None:
+        """It is there, and paid, no more."""
+        machine = self.machines.pop(name, None)
+        if machine is not None:
+            self.world.note(self.pool, "ends", name)
+            machine.stop()
+            machine.ended = self.world.loop.now
+            self.past.append(machine)
+
+    def bill(self, until: float, name: str) -> float:
+        """Seconds for which a machine was paid."""
+        mine = [m for m in (*self.past, *self.machines.values()) if m.listed.name == name]
+        return sum((until if m.ended is None else m.ended) - m.since for m in mine)
+
+    def _listing(self) -> Sequence[ListedMachine]:
+        now, late = self.world.loop.now, self._fails("stale")
+        gone = [m.listed for m in self.past if late and m.ended is not None and now - m.ended < DELETED_SECONDS]
+        return [*(m.listed for m in self.machines.values()), *(m for m in gone if m.name not in self.machines)]
+
+    def _make(self, request: MachineRequest, repeated: bool = False) -> None:
+        for name in request.names:
+            if name in self.machines:
+                continue
+            again = any(m.listed.name == name for m in self.past) or repeated
+            listed = ListedMachine(self.pool, name, request.zone, ListedState.READY, request.names[0])
+            machine = self.machines[name] = SimulatedMachine(listed, self.world.loop.now, again)
+            self.unnoticed |= {name} if again else set()
+            self.world.note(self.pool, "makes", name)
+            self.world.made(self, machine)
+            if not self._fails("never_boots"):
+                machine.stop = self.world.boot(self.pool, name, request.hosts, request.zone)
+
+    async def _call(self, act: Callable[[], T], silent: bool = False) -> T:
+        """Have it done, and answered, after a while; its sender may be killed or frozen meanwhile."""
+        world, sender = self.world, OWNER.get()
+        answer: asyncio.Future[T] = world.loop.create_future()
+        out, back = self.draw.uniform(0, 1), self.draw.uniform(0, 1)
+        for fault, kind in (("kills", "crash"), ("freezes", "freeze")):
+            if self._fails(fault):
+                world.later(
+                    self.draw.choice([0.5 * out, out + 0.5 * back, out + back + 1e-6]), world.meet, sender, kind
+                )
+
+        def land() -> None:
+            try:
+                told = act()
+            except ProviderError as error:
+                world.later(back, _fail, answer, error)
+                return
+            if silent:
+                world.later(back, _fail, answer, ProviderError("unavailable", "the reply is lost"))
+            else:
+                world.later(back, _tell, answer, told)
+
+        world.later(out, land)
+        return await answer
+
+    def _fails(self, how: str) -> bool:
+        return self.world.stormy and self.draw.random() < getattr(self.service, how)
+
+
+def _refuse() -> NoReturn:
+    raise ProviderError("stockout", "nothing left there")
+
+
+def _keep_quiet() -> NoReturn:
+    raise ProviderError("unavailable", "no answer")
+
+
+def _tell(answer: asyncio.Future[Any], result: Any) -> None:
+    if not answer.done():
+        answer.set_result(result)
+
+
+def _fail(answer: asyncio.Future[Any], error: Exception) -> None:
+    if not answer.done():
+        answer.set_exception(error)

@@ -1,0 +1,77 @@
+"""The scaler's code with one rule switched off: each must be caught."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace as replaced
+from typing import Any
+
+from msgspec.structs import replace
+
+from fray_agents.provisioning import look
+from fray_coordinator.protocol.scaling import machines, planning
+from tests.simulation.broken_code import Swap, Variants
+
+VARIANTS = Variants()
+variant = VARIANTS.variant
+
+
+# --- the life of a machine
+
+
+@variant
+def strangers_stay() -> list[Swap]:
+    """What no record knows is left alone."""
+    real = look.observe
+    return [(look, "observe", lambda *given: replaced(real(*given), strangers=()))]
+
+
+@variant
+def machines_that_never_boot_stay() -> list[Swap]:
+    """One that is ready, and never has an agent, is waited for."""
+    return [(machines, "BOOT_SECONDS", math.inf)]
+
+
+@variant
+def nothing_is_deleted() -> list[Swap]:
+    """The provider is not told that a machine goes."""
+    return [(look, "to_delete", lambda view: [])]
+
+
+@variant
+def replies_are_not_stored() -> list[Swap]:
+    """That a provider has taken a request is found out by its list."""
+    return [(look, "created", lambda machine, operation, now: machine)]
+
+
+@variant
+def asked_for_without_a_write() -> list[Swap]:
+    """The call is made, and the record says so afterwards."""
+    return [(look, "asked", lambda machine, now: machine)]
+
+
+# --- the bounds of a pool
+
+
+@variant
+def a_pool_may_have_any_number() -> list[Swap]:
+    """Neither `max` nor the price counts."""
+    real = planning._within_bounds
+
+    def within(view: Any, orders: Any) -> Any:
+        return real(replaced(view, spec=replace(view.spec, max=99, max_hourly_cost=None)), orders)
+
+    return [(planning, "_within_bounds", within), (look, "confirmed", lambda view, now: {})]
+
+
+@variant
+def the_least_is_not_kept() -> list[Swap]:
+    """A pool without work has no machine."""
+    real = look.plan
+    return [(look, "plan", lambda view, now: real(replaced(view, spec=replace(view.spec, min=0)), now))]
+
+
+@variant
+def idle_machines_stay() -> list[Swap]:
+    """Nothing is released because nobody needs it."""
+    return [(planning, "_released", lambda *given: {})]

@@ -1,0 +1,113 @@
+"""The real code with one rule about reservations and launch groups switched off: a test is red of each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fray_agents.agent import reservation_rooms
+from fray_agents.agent.reservation_rooms import ReservationRooms
+from fray_coordinator.jobs import placement_index
+from fray_coordinator.placements import reservations
+from fray_coordinator.protocol.placements import private_pools as private_rooms, reservations as decisions
+from fray_coordinator.reconcile.reservation_repair import ReservationRepair
+from fray_layouts.object_keys import ReservationKeys
+from fray_layouts.records import ReservationRecord
+from tests.simulation.broken_code import Swap, Variants, everywhere
+
+VARIANTS = Variants()
+rule = VARIANTS.rule
+
+
+@rule(25, "tests/unit/test_reservation_rooms.py::test_a_group_starts_all_at_once_or_waits_as_one")
+def jobs_start_before_all_is_held() -> list[Swap]:
+    """Who has room for a bundle looks for jobs in it at once."""
+
+    def is_open(held: Any) -> bool:
+        return held.owner.kind == "reservation" and any(bundle.taken for bundle in held.bundles)
+
+    return everywhere(reservation_rooms.is_open, is_open)
+
+
+@rule(26, "tests/unit/test_reservation_rooms.py::test_what_a_dead_host_had_is_given_to_another_and_its_job_runs_there")
+def what_is_lost_stays_lost() -> list[Swap]:
+    """A held reservation keeps the members that it was held with."""
+    return everywhere(decisions.with_members, lambda *given: None)
+
+
+@rule(27, "tests/unit/test_reservation_rooms.py::test_a_bundle_that_is_another_s_by_now_is_kept_while_its_job_runs")
+def bundles_are_given_up_under_their_jobs() -> list[Swap]:
+    """An agent frees a bundle as soon as the record names another agent for it."""
+
+    def give_up(self: ReservationRooms, held: Any, mine: tuple[int, ...]) -> None:
+        held.bundles = tuple(bundle for bundle in held.bundles if bundle.number in mine)
+        self._leases.changed.set()
+
+    return [(ReservationRooms, "_give_up", give_up)]
+
+
+@rule(28, "tests/unit/test_reservation_rooms.py::test_a_small_job_of_a_group_does_not_sit_in_the_bundle_of_a_large_one")
+def a_groups_bundles_are_anybodys() -> list[Swap]:
+    """A job of a group takes any bundle that it fits into."""
+    return [
+        *everywhere(reservation_rooms.jobs_bound, lambda *given: {""}),
+        *everywhere(private_rooms.pool_of_job, lambda pool, job: pool),
+    ]
+
+
+@rule(
+    28,
+    "tests/unit/test_reservation_rooms.py::"
+    "test_the_bundles_of_a_group_s_jobs_are_free_as_they_end_and_the_group_with_the_last",
+)
+def bundles_of_ended_jobs_are_kept() -> list[Swap]:
+    """A group has all of its bundles until the last of its jobs has ended."""
+    real = decisions.units_of
+    return everywhere(real, lambda record, live, used, done=(), *more: real(record, live, used, (), *more))
+
+
+@rule(
+    29,
+    "tests/unit/test_reservations.py::test_who_ends_a_reservation_stops_what_waits_in_it_and_leaves_no_index_entry",
+)
+def what_is_left_waits_on() -> list[Swap]:
+    """Nobody stops the jobs of a reservation that has ended."""
+
+    async def stop_left(*given: Any) -> None:
+        return
+
+    return everywhere(reservations.stop_left, stop_left)
+
+
+@rule(30, "tests/unit/test_reservations.py::test_a_group_s_record_comes_last_and_names_all_of_its_jobs")
+def a_groups_record_comes_first() -> list[Swap]:
+    """The group may start before all of its jobs are there."""
+    real = placement_index.enter
+
+    async def enter(core: Any, record: Any, again: bool = False) -> None:
+        await real(core, record, again)
+        if isinstance(record, ReservationRecord):
+            await core.records.write(ReservationKeys.key(record.id), ReservationRecord, record, None)
+
+    return everywhere(real, enter)
+
+
+@rule(30, "tests/unit/test_reservations.py::test_a_submitter_that_wakes_after_it_was_given_up_starts_nothing")
+def who_is_given_up_is_not_told() -> list[Swap]:
+    """The jobs of a submitter that seems gone are stopped, and its group's name stays free."""
+
+    async def give_up(self: ReservationRepair, reservation: str, inside: Any, entry: Any) -> None:
+        for job in inside:
+            await reservations.stopping.stop(self.core, job.job, "its submitter was gone")
+
+    return [(ReservationRepair, "_give_up", give_up)]
+
+
+@rule(31, "tests/unit/test_reservations.py::test_a_group_of_which_a_job_ends_before_it_is_held_is_void")
+def a_group_starts_with_what_is_left_of_it() -> list[Swap]:
+    """A group whose job ended early waits for room, and starts the others."""
+    real = decisions.end_reason
+
+    def end_reason(record: ReservationRecord, done: Any, *given: Any) -> str:
+        return real(record, () if record.state == "forming" else done, *given)
+
+    return everywhere(real, end_reason)
