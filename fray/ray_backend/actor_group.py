@@ -64,6 +64,8 @@ class RayActorGroup(ActorGroup[T]):
 
         if not wait_telling(are_ready, timeout, tell):
             raise TimeoutError(f"{tell()} after {timeout:g} s")
+        if wanted < len(self._probes):
+            ready.update(self._ready())  # the first of all that serve are given, not the first that answered
         return sorted(ready)[:wanted]
 
     async def _wait_ready_async(self, wanted: int, timeout: float | None) -> list[int]:

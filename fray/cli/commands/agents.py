@@ -112,9 +112,9 @@ class _AgentView:
 
 
 def _gpus(agent: AgentRecord) -> str:
-    """The agent's GPUs that jobs have, and which."""
+    """The agent's GPUs that jobs have, and which: jobs in order of their submission."""
     jobs: dict[int, list[str]] = {}
-    for job, holding in agent.holdings.items():
-        for place in holding.gpus:
+    for job in sorted(agent.holdings):
+        for place in agent.holdings[job].gpus:
             jobs.setdefault(place, []).append(job)
     return "; ".join(f"{place}: {', '.join(jobs[place])}" for place in sorted(jobs))
