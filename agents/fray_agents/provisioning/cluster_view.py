@@ -67,9 +67,9 @@ class ClusterView:
         return {stored.record.id: stored.record for stored in self._agents_of.get(pool, ())}
 
     def silent(self, pool: str) -> set[str]:
-        """The ids of a pool's agents that are said to live, and whose last heartbeat is too old for that."""
-        now, agents = self.core.now(), self._agents_of.get(pool, ())
-        return {s.record.id for s in agents if s.record.state == AgentState.LIVE and self._aged(s, now)}
+        """The ids of a pool's agents that were said to live, and whose last heartbeat was too old for that."""
+        agents = self._agents_of.get(pool, ())
+        return {s.record.id for s in agents if s.record.state == AgentState.LIVE and self._aged(s)}
 
     def owners(self, pool: str) -> list[Owner]:
         """The owners of placements in a pool that have not ended."""
@@ -125,11 +125,12 @@ class ClusterView:
         if job.lease is None or job.lease.since > self._refreshed_at:
             return False
         holder = self._agents.get(AgentKeys.key(job.lease.agent))
-        return holder is None or holder.record.state != AgentState.LIVE or self._aged(holder, self.core.now())
+        return holder is None or holder.record.state != AgentState.LIVE or self._aged(holder)
 
-    def _aged(self, agent: Stored[AgentRecord], now: float) -> bool:
+    def _aged(self, agent: Stored[AgentRecord]) -> bool:
+        """As of when the agents were read: a provider may be slow since, and no agent is silent for that."""
         interval = with_bounded_interval(agent.record, self.core.settings).interval
-        return now - agent.updated > DEATH_INTERVALS * interval
+        return self._refreshed_at - agent.updated > DEATH_INTERVALS * interval
 
     async def _read(
         self, prefix: str, kind: type[R], known: dict[str, Stored[R]], oldest: float = 0.0

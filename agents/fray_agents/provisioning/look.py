@@ -33,7 +33,7 @@ from fray_coordinator.protocol.scaling.planning import Plan, confirmed, plan, wa
 from fray_coordinator.protocol.scaling.provisioning import gone_by
 from fray_coordinator.protocol.scaling.sizes import capacity_of, hosts_of
 from fray_coordinator.protocol.scaling.view import PoolView, without_unread
-from fray_coordinator.protocol.scaling.zones import refusal
+from fray_coordinator.protocol.scaling.zones import with_refusal
 from fray_coordinator.store.records import Stored
 from fray_layouts.machine_keys import MachineKeys
 from fray_layouts.records import MachineRecord, PoolScaling, ProvisioningSpec
@@ -128,8 +128,8 @@ class PoolLook:
         except ProviderError as error:
             text = str(error)
             await self._write([refused(machine, error.kind, text, again) for machine in mine])
-            answer = refusal(self._view.zones.get(leader.zone), error.kind, text, self.core.now())
-            self._view = replace(self._view, zones={**self._view.zones, leader.zone: answer})
+            zones = with_refusal(self._view.zones, leader.zone, error.kind, text, begun, self.core.now())
+            self._view = replace(self._view, zones=zones)
         else:
             await self._write([created(machine, operation, self.core.now()) for machine in mine])
 

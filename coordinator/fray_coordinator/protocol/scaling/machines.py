@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from fray_coordinator.protocol.scaling.listed import ListedMachine, ListedState
 from fray_coordinator.protocol.scaling.view import COMING, PoolView
-from fray_coordinator.protocol.scaling.zones import BOOT_FAILURE, refusal, remembered
+from fray_coordinator.protocol.scaling.zones import BOOT_FAILURE, remembered, with_refusal
 from fray_layouts.records import AgentRecord, MachineRecord, ZoneAnswer
 from fray_layouts.states import AgentState, MachineState
 
@@ -70,21 +70,18 @@ def observe(view: PoolView, now: float) -> Observed:
         for known in view.listed or ()
         if listed.get(known.name) is not known and known.state != ListedState.ENDING
     )
-    zones = dict(view.zones)
+    zones = view.zones
     after: dict[str, MachineRecord] = {}
     for name, machine in view.machines.items():
         found = listed.get(name)
         after[name] = _next(view, machine, found, agents.get(name, []), now)
         kind, text = _zone_failure(machine, found, after[name])
-        if kind and zones.get(machine.zone, _NEVER).at < (machine.asked_at or now):
-            zones[machine.zone] = refusal(zones.get(machine.zone), kind, text, now)
+        if kind:
+            zones = with_refusal(zones, machine.zone, kind, text, machine.asked_at or now, now)
     after |= _without_broken_batches(after, now)
     granted = [m.zone for m in after.values() if m.state == MachineState.UP and m.up_at == now]
     changed = {name: machine for name, machine in after.items() if machine != view.machines[name]}
     return Observed(changed, strangers, remembered(zones, granted, now))
-
-
-_NEVER = ZoneAnswer(kind="", at=-1.0)
 
 
 def _is_of(listed: ListedMachine, machine: MachineRecord | None) -> bool:

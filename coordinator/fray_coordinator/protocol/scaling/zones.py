@@ -39,6 +39,17 @@ def refusal(before: ZoneAnswer | None, kind: str, text: str, now: float) -> Zone
     return ZoneAnswer(kind=kind, text=text, at=now, until=now + pause, times=times)
 
 
+def with_refusal(
+    zones: Mapping[str, ZoneAnswer], zone: str, kind: str, text: str, asked_at: float, now: float
+) -> Mapping[str, ZoneAnswer]:
+    """The zones' answers with a refusal of what was asked at `asked_at`.
+
+    Of all that had been asked for when a zone first refused only that one counts: it has no room, once.
+    """
+    before = zones.get(zone)
+    return zones if before is not None and before.at >= asked_at else {**zones, zone: refusal(before, kind, text, now)}
+
+
 def remembered(zones: Mapping[str, ZoneAnswer], granted: Sequence[str], now: float) -> dict[str, ZoneAnswer]:
     """The answers that still count: not of zones that gave a machine since, and not old ones."""
     return {zone: answer for zone, answer in zones.items() if zone not in granted and now <= answer.until + REMEMBERED}
