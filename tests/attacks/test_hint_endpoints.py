@@ -12,6 +12,7 @@ import pytest
 
 from fray_agents.agent import hint_listener
 from fray_agents.agent.hint_listener import HintListener
+from fray_agents.agent.hint_sender import PlacementHints
 from fray_agents.host.network import NetworkSettings
 from fray_agents.rpc import (
     ConnectionLost,
@@ -26,6 +27,8 @@ from fray_agents.rpc.wire.handshake import ClientHandshake, http_request
 from fray_agents.rpc.wire.session import Session
 from fray_coordinator.actors.rpc_secrets import rotate_keys, rpc_keys
 from fray_coordinator.core import Core, open_core
+from fray_coordinator.jobs.gang_peers import PeerAnswer
+from fray_layouts.records import HintEndpoint
 from tests.support.rpc import Keys, dial_tcp
 
 
@@ -44,6 +47,10 @@ class Hinted:
 
     def __init__(self) -> None:
         self.hints: list[str] = []
+        self.member, self.is_sure = self, True
+
+    def vouches(self) -> bool:
+        return self.is_sure
 
     def look_for_work(self) -> None:
         self.hints.append("submitted")
@@ -114,6 +121,16 @@ async def test_who_holds_the_key_gets_nothing_unpickled_and_no_calls(tmp_path: P
         assert agent.hints == []
         assert await takes_hints(core, target, agent)
     assert not (tmp_path / "exploded").exists()
+
+
+async def test_only_an_agent_that_vouches_for_its_replicas_says_that_it_lives(tmp_path: Path) -> None:
+    async with listening(tmp_path / "root") as (core, target, agent):
+        asking = PlacementHints(await keys_of(core))
+        endpoint = HintEndpoint(address=target.tcp, nonce=target.identity)
+        assert await asking.ask(endpoint) is PeerAnswer.LIVES
+        agent.is_sure = False
+        assert await asking.ask(endpoint) is PeerAnswer.SILENT
+    assert await asking.ask(endpoint) is PeerAnswer.GONE
 
 
 async def test_a_hint_that_was_heard_by_others_is_worth_nothing(tmp_path: Path) -> None:

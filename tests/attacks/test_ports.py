@@ -86,7 +86,7 @@ def a_server(unix_dir: Path | None = None, tls: bool = False) -> Iterator[Port]:
 
 @contextlib.contextmanager
 def an_agents() -> Iterator[Port]:
-    server = HintServer(Keys(), "127.0.0.1", {"submitted": lambda: None})
+    server = HintServer(Keys(), "127.0.0.1", {"submitted": lambda: True})
     server.start()
     target = Target("agent", server.address, identity=server.identity)
     yield Port(server._acceptor, lambda: dial_tcp(server.address), lambda: send_hint(target, Keys(), "submitted"))

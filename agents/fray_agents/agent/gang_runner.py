@@ -153,6 +153,7 @@ class GangRunner:
             attempt.late[bundle.replica] = left
             return
         stored = attempt.exits[bundle.replica] = await self._store(job, bundle.replica, left)
+        bundle.exit_stored = True
         if is_own_failure(stored.exit):
             network = self.member.record.network
             peers = GangPeers(self._core, attempt.job, self.member.id, network, self.ask)

@@ -143,11 +143,13 @@ class HeldBundle(HeldTask):
         number: of the bundle among those of its owner; of a gang, of the replica.
         wants: what it takes from a host.
         taken: the room is its own. Until then it waits for room, and later jobs leave it what becomes free.
+        exit_stored: others can see how its replica has ended.
     """
 
     number: int
     wants: Shape
     taken: bool = False
+    exit_stored: bool = False
 
     @property
     def replica(self) -> int:
@@ -206,6 +208,11 @@ class HeldPlacement:
         """Whether tasks of it run, or their end is not written yet."""
         return self.phase in (HoldingPhase.RUNNING, HoldingPhase.ENDING)
 
+    @property
+    def has_news(self) -> bool:
+        """Whether a replica has ended here, and others cannot see how yet."""
+        return any(b.task is not None and b.task.exit.done() and not b.exit_stored for b in self.bundles)
+
     def ask_to_stop(self, grace: float, why: str) -> None:
         """Stop all its tasks, or have them not started; see `HeldTask.ask_to_stop`."""
         for bundle in self.bundles:
@@ -225,10 +232,9 @@ class HeldPlacement:
 
     def holding(self) -> Holding:
         """What the heartbeat lists; a gang that has lost a replica here is about to end."""
-        ended = any(bundle.task is not None and bundle.task.exit.done() for bundle in self.bundles)
         return Holding(
             attempt=self.attempt,
-            phase=HoldingPhase.ENDING if self.at_work and ended else self.phase,
+            phase=HoldingPhase.ENDING if self.at_work and self.has_news else self.phase,
             usage=total_usage(bundle.task.usage for bundle in self.bundles if bundle.task is not None),
             activity=next((bundle.activity for bundle in self.bundles if bundle.activity), ""),
             gpus=[place for bundle in self.bundles for place in bundle.gpus],

@@ -38,9 +38,10 @@ class HintThrottle:
         self._due: asyncio.TimerHandle | None = None
         self._closed = False
 
-    def ask(self) -> None:
+    def ask(self) -> bool:
         """Call it as soon as the interval is over."""
         self._loop.call_soon_threadsafe(self._ask)
+        return True
 
     def cancel(self) -> None:
         self._closed = True
@@ -67,7 +68,7 @@ class HintListener:
             "stopped": HintThrottle(self._check_jobs, STOPPED_INTERVAL),
             PLACEMENTS_HINT: HintThrottle(self._check_placements, PLACEMENTS_INTERVAL),
         }
-        hints = {hint: throttle.ask for hint, throttle in self._throttles.items()} | {ALIVE_HINT: lambda: None}
+        hints = {hint: throttle.ask for hint, throttle in self._throttles.items()} | {ALIVE_HINT: self._vouches}
         self._server = HintServer(ClusterKeys(core, asyncio.get_running_loop()), resolved.bind, hints)
         port = self._server.address.rpartition(":")[2]
         self.endpoint = HintEndpoint(address=f"{resolved.advertise}:{port}", nonce=self._server.identity)
@@ -82,6 +83,9 @@ class HintListener:
         self._server.close()
         for throttle in self._throttles.values():
             throttle.cancel()
+
+    def _vouches(self) -> bool:
+        return self._agent is not None and self._agent.member.vouches()
 
     def _look_for_work(self) -> None:
         assert self._agent is not None, "it listens once there is one"

@@ -20,7 +20,7 @@ PLACEMENTS_HINT = "placements"
 """The hint: read the plan of the pool and the owners in it; whoever runs the pass looks at their members."""
 
 ALIVE_HINT = "alive"
-"""Says nothing: whoever takes it lives."""
+"""Taken by an agent that lives and vouches for its replicas of gangs; see `Membership.vouches`."""
 
 ANSWER_PATIENCE = 2.0
 """Seconds that one waits for an agent's answer: one that lives and can be reached takes milliseconds."""
@@ -48,7 +48,7 @@ class PlacementHints:
         self._running = {nonce: task for nonce, task in self._running.items() if not task.done()}
 
     async def ask(self, endpoint: HintEndpoint) -> PeerAnswer:
-        """See whether the agent there lives, by whether it takes a hint that says nothing."""
+        """See whether the agent there lives and vouches for its replicas, by whether it takes a hint that asks so."""
         return await self._give(endpoint, ALIVE_HINT)
 
     async def _give(self, endpoint: HintEndpoint, hint: str) -> PeerAnswer:

@@ -71,6 +71,14 @@ class Membership:
     def trusts(self) -> bool:
         return not self.fenced.is_set() and self.core.clock.boottime() < self.trusted_until
 
+    def vouches(self) -> bool:
+        """Whether its gangs' replicas run, as far as it knows: it relies on its leases, stays, and has seen none end.
+
+        Asked by other threads.
+        """
+        news = any(held.has_news for held in list(self.leases.placements.values()))
+        return self.trusts() and not self.leaving and not news
+
     @property
     def unfit(self) -> bool:
         """Whether something is wrong with the agent, so that it must take no work."""

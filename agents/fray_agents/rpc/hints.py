@@ -34,10 +34,10 @@ class HintServer:
 
     Args:
         host: address to bind, at a free port.
-        hints: what each hint does; called in the server's thread, must not wait.
+        hints: what each hint does, and whether it is taken; called in the server's thread, must not wait.
     """
 
-    def __init__(self, keyring: Keyring, host: str, hints: Mapping[str, Callable[[], None]]) -> None:
+    def __init__(self, keyring: Keyring, host: str, hints: Mapping[str, Callable[[], bool]]) -> None:
         self.identity = secrets.token_hex(16)
         listener = listen_tcp(host)
         self.address = address_of(listener)
@@ -59,10 +59,9 @@ class HintServer:
         ):
             raise NotAuthentic("a hint without its seal")
         act = self._hints.get(read_hint(message.body))
-        if act is not None:
-            act()
+        taken = act is not None and act()
         with sock:
-            sock.sendall(http_response(200 if act is not None else 400))
+            sock.sendall(http_response(200 if taken else 400))
 
 
 def send_hint(target: Target, keyring: Keyring, hint: str) -> None:

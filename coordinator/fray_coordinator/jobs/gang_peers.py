@@ -23,24 +23,23 @@ from fray_layouts.records import AgentRecord, HintEndpoint, JobRecord, Placement
 from fray_layouts.states import HoldingPhase
 
 FIRST_PAUSE, LOOK_INTERVAL = 0.2, 1.0
-"""Seconds between the first look at the others, at once, and the second; and between two looks at most."""
+"""Seconds between the first look at the others and the second, and between two looks at most."""
 
 BEATS_IN_FLIGHT = 1.0
 """Seconds after a failure in which a heartbeat may still land that its agent has sent before it died."""
-
-ANSWERS = 2
-"""Looks at which a member must answer that lives and has left no exit: a frozen one that just woke may not have stored
-yet that its replica had ended meanwhile."""
 
 
 class PeerAnswer(Enum):
     """What comes of asking an agent at its endpoint whether it lives."""
 
     LIVES = auto()
+    """It relies on its leases, and none of its replicas has ended without leaving an exit. One that was frozen, and just
+    woke, gives no such answer: its replica's deadline may have passed meanwhile."""
     GONE = auto()
     """Nobody listens there, or another process does: the agent has ended."""
     SILENT = auto()
-    """That says nothing: it is frozen or cut off, its host is dead, or the network keeps one from asking."""
+    """That says nothing: it is frozen, cut off, or just about to say more, its host is dead, or the network keeps one
+    from asking."""
 
 
 AskPeer = Callable[[HintEndpoint], Awaitable[PeerAnswer]]
@@ -64,7 +63,6 @@ class GangPeers:
     network: str
     ask: AskPeer
     _beats: dict[str, int] = field(default_factory=dict)
-    _answers: dict[str, int] = field(default_factory=dict)
     _alive: set[str] = field(default_factory=set)
     _over: bool = False
 
@@ -74,10 +72,9 @@ class GangPeers:
             return
         clock, attempt = self.core.clock, self.job.record.attempt
         spread = self.job.record.spec.replicas / gang_commit.WRITES_A_SECOND  # all members of a large gang may ask
-        begun, pauses = clock.boottime(), chain([0.0], backoff(FIRST_PAUSE, LOOK_INTERVAL))
-        await clock.sleep(self.core.rng.uniform(0.0, spread))
-        while True:
-            await clock.sleep(self.core.jittered(max(next(pauses), spread)))
+        begun, later = clock.boottime(), (max(pause, spread) for pause in backoff(FIRST_PAUSE, LOOK_INTERVAL))
+        for pause in chain([self.core.rng.uniform(0.0, spread)], later):
+            await clock.sleep(self.core.jittered(pause))
             now = await self.core.records.reread(self.job)
             if now is None or not runs_gang(now.record, attempt, self.agent):
                 return
@@ -100,9 +97,7 @@ class GangPeers:
             await self._write_off(job, peer)
             return
         answer = await self._answer(found)
-        if answer is PeerAnswer.LIVES:
-            self._answers[peer.agent] = self._answers.get(peer.agent, 0) + 1
-        if self._has_beaten(found, waited) or self._answers.get(peer.agent, 0) >= ANSWERS:
+        if answer is PeerAnswer.LIVES or self._has_beaten(found, waited):
             self._alive.add(peer.agent)
         elif answer is PeerAnswer.GONE or self._is_silent(found, waited):
             await self._write_off(job, peer, "has died, or does not answer any more")
