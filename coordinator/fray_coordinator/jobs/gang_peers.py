@@ -33,8 +33,8 @@ class PeerAnswer(Enum):
     """What comes of asking an agent at its endpoint whether it lives."""
 
     LIVES = auto()
-    """It relies on its leases, and none of its replicas has ended without leaving an exit. One that was frozen, and just
-    woke, gives no such answer: its replica's deadline may have passed meanwhile."""
+    """It relies on its leases, and none of its replicas has ended without leaving an exit. One that was frozen and just
+    woke gives no such answer: its replica's deadline may have passed meanwhile."""
     GONE = auto()
     """Nobody listens there, or another process does: the agent has ended."""
     SILENT = auto()
