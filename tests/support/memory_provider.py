@@ -25,6 +25,7 @@ class MemoryProvider:
         full: zones in which requests wait.
         slow: seconds that `list` takes.
         denied: `list` is not allowed.
+        keeps: `delete` is not allowed.
     """
 
     machines: dict[str, ListedMachine] = field(default_factory=dict)
@@ -35,6 +36,7 @@ class MemoryProvider:
     full: set[str] = field(default_factory=set)
     slow: float = 0.0
     denied: bool = False
+    keeps: bool = False
 
     async def open(self, core: Core, pool: str, spec: ProvisioningSpec) -> MemoryProvider:
         """As `open_provider`, for tests of one pool."""
@@ -68,6 +70,8 @@ class MemoryProvider:
         """Remove a machine."""
         await asyncio.sleep(0)
         self.asked.append(("delete", name))
+        if self.keeps:
+            raise ProviderError("denied", "the role machines.delete is missing")
         self.machines.pop(name, None)
 
     async def check(self) -> Sequence[ProviderError]:

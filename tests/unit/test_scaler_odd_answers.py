@@ -7,10 +7,12 @@ from pathlib import Path
 
 from fray_agents.agent.agent import Agent, AgentOptions
 from fray_agents.provisioning.scaler import Scaler
+from fray_coordinator.store.interface import ANY
+from fray_layouts.machine_keys import MachineKeys
 from tests.support.fake_tasks import fake
 from tests.support.memory_provider import MemoryProvider
 from tests.support.virtual import Cluster
-from tests.unit.test_scaler import HOST, POOL, with_jobs, with_pool
+from tests.unit.test_scaler import HOST, POOL, set_pool, with_jobs, with_pool
 
 
 async def test_agents_are_not_silent_because_their_provider_is_slow(cluster: Cluster, tmp_path: Path) -> None:
@@ -33,3 +35,54 @@ async def test_machines_that_a_zone_refuses_at_once_are_one_refusal(cluster: Clu
     found = await Scaler(core, "one", provider.open).look()
     assert provider.asked == [("create", "us-a")] * 4
     assert found[POOL].zones["us-a"].times == 1
+
+
+async def test_a_machine_that_cannot_be_deleted_yet_is_not_forgotten_with_its_pool(cluster: Cluster) -> None:
+    """Its record is gone too, so only the provider's list tells of it."""
+    core, provider = await cluster.core(), MemoryProvider()
+    await with_pool(core)
+    await with_jobs(core, 1)
+    scaler = Scaler(core, "one", provider.open)
+    await scaler.look()
+    (name,) = provider.machines
+    await set_pool(core, None)
+    await core.store.delete(MachineKeys.key(POOL, name))
+    provider.keeps = True
+    for _ in range(3):
+        await scaler.look()
+    provider.keeps = False
+    await scaler.look()
+    assert provider.machines == {}
+
+
+async def test_a_machine_whose_record_cannot_be_read_is_not_forgotten_with_its_pool(cluster: Cluster) -> None:
+    core, provider = await cluster.core(), MemoryProvider()
+    await with_pool(core)
+    await with_jobs(core, 1)
+    scaler = Scaler(core, "one", provider.open)
+    await scaler.look()
+    (key,) = cluster.keys(MachineKeys.folder(POOL))
+    await set_pool(core, None)
+    await core.store.put(key, b"{", ANY)
+    for _ in range(3):
+        found = await scaler.look()
+    assert key in found[POOL].problem
+    await core.store.delete(key)
+    await scaler.look()
+    assert provider.machines == {}
+
+
+async def test_a_provider_that_does_not_answer_is_not_forgotten_with_its_pool(cluster: Cluster) -> None:
+    core, provider = await cluster.core(), MemoryProvider()
+    await with_pool(core)
+    await with_jobs(core, 1)
+    scaler = Scaler(core, "one", provider.open)
+    await scaler.look()
+    await set_pool(core, None)
+    await core.store.delete(*cluster.keys(MachineKeys.folder(POOL)))
+    provider.silent = True
+    for _ in range(3):
+        await scaler.look()
+    provider.silent = False
+    await scaler.look()
+    assert provider.machines == {}

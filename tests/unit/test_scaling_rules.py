@@ -335,13 +335,14 @@ def test_a_pool_goes_by_what_it_said_before_until_its_machines_are_gone() -> Non
     before = PoolScaling(machines=1, provisioning=tpu)
     kept = changed(tpu, min=0, max=0)
     assert (in_force(None, before), in_force(run, before)) == (kept, kept)
-    assert in_force(run, PoolScaling(machines=0, provisioning=tpu)) == kept, "one look finds that there is nothing"
-    empty = PoolScaling(machines=0, provisioning=kept)
+    assert gone_by(tpu, before, []) == tpu, "it may have some by the next look"
+    assert (gone_by(kept, before, ["us-a"]), gone_by(kept, before, None)) == (kept, kept)
+    empty = PoolScaling(provisioning=gone_by(kept, before, []))
     assert (in_force(None, empty), in_force(run, empty)) == (None, run)
     moved = changed(tpu, zones=["eu-b"])
     assert in_force(moved, before) == moved
     assert everywhere(moved, before).zones == ["eu-b", "us-a"]
-    assert gone_by(moved, [machine("m1", "up")]).zones == ["eu-b", "us-a"]
+    assert gone_by(moved, before, ["us-a"]) == gone_by(moved, before, None) == everywhere(moved, before)
     here = ProvisioningSpec(provider="local", zones=["here"])
     assert everywhere(here, PoolScaling(provisioning=changed(here, zones=["there"]))).zones == ["here"]
 

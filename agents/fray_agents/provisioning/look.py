@@ -89,8 +89,14 @@ class PoolLook:
             planned.scaling,
             zones=dict(self._view.zones),
             problem="; ".join(filter(None, [self._problem, *unread.values()])),
-            provisioning=gone_by(self.spec, self._view.machines.values()),
+            provisioning=gone_by(self.spec, self.before, None if unread else self._zones_left(listed)),
         )
+
+    def _zones_left(self, listed: Sequence[ListedMachine] | None) -> list[str] | None:
+        """The zone of each machine that there was or is; None if the provider did not say what there was."""
+        if listed is None:
+            return None
+        return [*(machine.zone for machine in self._view.machines.values()), *(known.zone for known in listed)]
 
     async def _scale(self) -> Plan:
         """Want, ask for and release machines; again while zones refuse, so that the next one is asked at once."""

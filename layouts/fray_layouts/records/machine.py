@@ -185,7 +185,8 @@ class PoolScaling(msgspec.Struct, kw_only=True, omit_defaults=True):
         zones: by zone, the answers that still count.
         problem: why the pool cannot be looked after, for people; "" if it can.
         provisioning: what the look went by, with the zones of all machines that are left. A pool that says nothing of
-            machines any more, or names another provider, is looked after by this until they are gone.
+            machines any more, or names another provider, is looked after by this until they are gone. None: they are,
+            and it may have none.
     """
 
     wanted: Count = 0

@@ -6,17 +6,18 @@
 asks the first one any more, and its machines are paid for ever. Or: a region is taken out, and a container there, which
 nobody lists, starts its agent again and again.
 
-**Why this cannot happen.** Each look writes what it went by, with the zones of all machines that are left. The next one
-goes by that, with a `max` of 0, until a look that did so found no machine; and it lists those zones too.
+**Why this cannot happen.** Each look writes what it went by, with the zones of all machines that are left, be it by
+their records or by the provider's list. The next one goes by that, with a `max` of 0, until a look that did so could
+read all and found no machine; and it lists those zones too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from msgspec.structs import replace
 
-from fray_layouts.records import MachineRecord, PoolScaling, ProvisioningSpec
+from fray_layouts.records import PoolScaling, ProvisioningSpec
 
 
 def in_force(said: ProvisioningSpec | None, before: PoolScaling) -> ProvisioningSpec | None:
@@ -27,9 +28,7 @@ def in_force(said: ProvisioningSpec | None, before: PoolScaling) -> Provisioning
         before: the pool as the last look left it.
     """
     last = before.provisioning
-    if last is None or (before.machines == 0 and last.max == 0):
-        return said
-    if said is not None and _maker(said) == _maker(last):
+    if last is None or (said is not None and _maker(said) == _maker(last)):
         return said
     return replace(last, min=0, max=0)
 
@@ -41,9 +40,14 @@ def everywhere(spec: ProvisioningSpec, before: PoolScaling) -> ProvisioningSpec:
     return replace(spec, zones=_in_order([*spec.zones, *before.provisioning.zones]))
 
 
-def gone_by(spec: ProvisioningSpec, machines: Iterable[MachineRecord]) -> ProvisioningSpec:
-    """What a look went by, for the next one. machines: that are left."""
-    return replace(spec, zones=_in_order([*spec.zones, *(machine.zone for machine in machines if machine.zone)]))
+def gone_by(spec: ProvisioningSpec, before: PoolScaling, left: Collection[str] | None) -> ProvisioningSpec | None:
+    """What a look went by, for the next one; None if the pool may have no machine, and has none.
+
+    left: the zone of each machine that is left; None if the look could not find out.
+    """
+    if left is None:
+        return everywhere(spec, before)
+    return replace(spec, zones=_in_order([*spec.zones, *filter(None, left)])) if left or spec.max else None
 
 
 def _maker(spec: ProvisioningSpec) -> tuple[str, str]:
