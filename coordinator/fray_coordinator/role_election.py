@@ -94,6 +94,7 @@ class RoleElection(Generic[L]):
             return doing.result()
         finally:
             doing.cancel()
+            await asyncio.gather(doing, return_exceptions=True)  # what it has open is closed before it is done again
 
     async def resign(self) -> None:
         """Give the role up, so that another need not wait for the lease to age."""

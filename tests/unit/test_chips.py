@@ -90,6 +90,16 @@ def test_chips_of_newer_kinds(tmp_path: Path) -> None:
     assert chip_trouble(2, tmp_path) == f"process 47 (python) has the TPU chip {tmp_path}/dev/vfio/1 open"
 
 
+def test_a_file_that_a_process_closes_meanwhile_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/accel0").touch()
+    opened = tmp_path / "proc/47/fd"
+    opened.mkdir(parents=True)
+    (opened / "4").symlink_to(tmp_path / "dev/accel0")
+    monkeypatch.setattr("fray_agents.host.chips.os.listdir", lambda folder: ["3", "4"])
+    assert "has the TPU chip" in chip_trouble(1, tmp_path)
+
+
 def test_a_process_that_has_a_chip_open_is_named_until_it_ends(root: Path, holder: Holder) -> None:
     told = chip_trouble(4, root)
     assert told.startswith(f"process {holder.process.pid} (python")

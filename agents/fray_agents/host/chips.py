@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -31,11 +32,10 @@ def chip_trouble(expected: int, root: Path = Path("/")) -> str:
 def _open_files(root: Path) -> Iterator[tuple[Path, str]]:
     """The folder of each process in `/proc`, with each file that it has open."""
     for process in (root / "proc").glob("[0-9]*"):
-        try:
-            for descriptor in os.scandir(process / "fd"):
-                yield process, os.readlink(descriptor)
-        except OSError:
-            continue  # another user's, or it has ended meanwhile
+        with suppress(OSError):  # another user's, or it has ended meanwhile
+            for descriptor in os.listdir(process / "fd"):
+                with suppress(FileNotFoundError):  # it was closed meanwhile
+                    yield process, os.readlink(process / "fd" / descriptor)
 
 
 def _program(process: Path) -> str:

@@ -1,0 +1,55 @@
+"""A role's election: what its holder does under the lease, and what becomes of that when the lease is lost."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from msgspec.structs import replace
+
+from fray_coordinator.core import Core
+from fray_coordinator.errors import StoreError, StoreUnavailable
+from fray_coordinator.role_election import RoleElection
+from fray_layouts.object_keys import CoordinatorKeys
+from fray_layouts.records import ScalerRecord
+from tests.support.virtual import Cluster
+
+
+async def won(core: Core) -> RoleElection[ScalerRecord]:
+    role = RoleElection(core, CoordinatorKeys.scaler, ScalerRecord, "one")
+    await role.look()
+    assert await role.take(replace(role.record, holder="one"))
+    return role
+
+
+class Work:
+    """Work without end, which takes a second to close what it has open."""
+
+    closed = False
+
+    async def run(self) -> bool:
+        try:
+            return await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(1)
+            self.closed = True
+
+
+async def test_the_work_of_a_role_that_is_lost_has_ended_before_anything_else_begins(cluster: Cluster) -> None:
+    core, work = await cluster.core(), Work()
+    role = await won(core)
+    await core.records.change(CoordinatorKeys.scaler, ScalerRecord, lambda now: replace(now, holder="two"))
+    assert await role.renew_during(work.run(), lambda now: now) is None
+    assert work.closed
+
+
+async def test_the_work_of_a_role_that_cannot_be_renewed_has_ended_too(cluster: Cluster) -> None:
+    core, work = await cluster.core(), Work()
+    role = await won(core)
+
+    def fails(now: ScalerRecord) -> ScalerRecord:
+        raise StoreUnavailable("no answer")
+
+    with pytest.raises(StoreError):
+        await role.renew_during(work.run(), fails)
+    assert work.closed
