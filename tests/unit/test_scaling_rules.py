@@ -158,6 +158,17 @@ def test_a_refused_zone_is_avoided_and_the_next_one_is_asked() -> None:
     assert plan(replace(seen, zones=both), NOW + 61).orders[0].zone == "us-a"
 
 
+def test_work_for_one_zone_says_that_it_is_avoided() -> None:
+    """Also where another zone is the pool's first."""
+    there = ResourceSpec(cpu=2, zone="eu-b")
+    avoided = {zone: refusal(None, "stockout", "none left", NOW) for zone in SPEC.zones}
+    seen = replace(view(), zones=avoided)
+    waiting = gang(2)
+    waits = owner_of_job(changed(waiting, spec=changed(waiting.spec, resources=there)))
+    for wanting in (replace(seen, jobs=[job(1, there)]), replace(seen, owners=[waits])):
+        assert plan(wanting, NOW).scaling.limit == "zones"
+
+
 def test_pauses_of_a_zone_grow_and_are_forgotten() -> None:
     first = refusal(None, "stockout", "", NOW)
     second = refusal(first, "stockout", "", NOW)

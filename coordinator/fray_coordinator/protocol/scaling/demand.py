@@ -108,8 +108,10 @@ class _Packing:
     _made: int = 0
     _hopeless: set[object] = field(default_factory=set)
     _needs: dict[tuple[str, Shape, str], Room | None] = field(default_factory=dict)
+    _open: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
+        self._open = frozenset(open_zones(self.view.spec, self.view.zones, self.now))
         owners = {owner.id: owner for owner in self.view.owners}
         by_machine = self.view.agents_by_machine()
         for agent in sorted(self.view.agents.values(), key=lambda a: (not a.holdings, a.id)):
@@ -178,12 +180,12 @@ class _Packing:
         if waiting == 0 or not zones:
             return
         zone = zones[0]
-        of_one = sum(_times(h.room, need) for h in self._hosts_of("new", zone or "") if (need := self._need(h, part)))
+        of_one = sum(_times(h.room, need) for h in self._hosts_of("new", zone) if (need := self._need(h, part)))
         if of_one == 0:
             return
         count = -(-waiting // of_one)
-        self.orders.append(Order(count, zone, reason=f"{waiting} waiting jobs have no room"))
-        for host in self._add(min(count, self.view.spec.max - self._made), zone or ""):
+        self._order(count, zone, f"{waiting} waiting jobs have no room")
+        for host in self._add(min(count, self.view.spec.max - self._made), zone):
             if (need := self._need(host, part)) is not None:
                 given = min(_times(self.left[host.agent], need), waiting)
                 self._give(host, need, given)
@@ -195,15 +197,17 @@ class _Packing:
         if count and self.machine_of[host.agent]:
             self.used.add(self.machine_of[host.agent])
 
-    def _zones_for(self, parts: Sequence[Part]) -> Sequence[str | None]:
-        """The zones that may be asked and would do; only None if all that would are avoided, nothing if none would."""
+    def _zones_for(self, parts: Sequence[Part]) -> list[str]:
+        """The zones that would do and may be asked; if none may be, the first that would do."""
         able = [
             zone
             for zone in self.view.spec.zones or [""]
             if all(self._need(self._hosts_of("new", zone)[0], part) is not None for part in parts)
         ]
-        may = set(open_zones(self.view.spec, self.view.zones, self.now))
-        return [zone for zone in able if zone in may] or [None] * bool(able)
+        return [zone for zone in able if zone in self._open] or able[:1]
+
+    def _order(self, count: int, zone: str, reason: str, together: bool = False) -> None:
+        self.orders.append(Order(count, zone if zone in self._open else None, together, reason))
 
     def _add(self, count: int, zone: str) -> list[HostView]:
         """Hosts of machines that are ordered; what comes later in the order finds what is left of them."""
@@ -233,15 +237,12 @@ class _Packing:
             return
         count, zone, given = min(found, key=lambda each: each[0])  # the hosts that are there may be in a later zone
         together = any(part.slices > 1 for part in parts) and count > 1
-        self.orders.append(Order(count, zone, together, f"{owner.kind} {owner.id} waits for hosts"))
-        self._add(count, zone or "")
+        self._order(count, zone, f"{owner.kind} {owner.id} waits for hosts", together)
+        self._add(count, zone)
         self._take_all(given)
 
-    def _fewest(
-        self, owner: Owner, parts: Sequence[Part], zone: str | None
-    ) -> tuple[int, list[tuple[HostView, Room]]] | None:
-        """The fewest machines more with which it forms, at most `max` of the pool, in the zone; None: in the first."""
-        zone = (self.view.spec.zones or [""])[0] if zone is None else zone
+    def _fewest(self, owner: Owner, parts: Sequence[Part], zone: str) -> tuple[int, list[tuple[HostView, Room]]] | None:
+        """The fewest machines more in the zone with which it forms, at most `max` of the pool."""
         low, high, best = 0, 1, None
         most = self.view.spec.max - self._made
         while best is None and low < most:
