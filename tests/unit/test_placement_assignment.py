@@ -367,7 +367,7 @@ def test_a_vote_that_a_heartbeat_lists_is_room_for_its_owner() -> None:
     assert host_view(record, {}).until is None
 
 
-def test_a_host_that_ends_an_attempt_that_is_over_is_free_soon_but_after_those_that_are() -> None:
+def test_a_host_that_ends_an_attempt_is_free_soon_but_after_those_that_are_and_at_once_for_who_goes_on_there() -> None:
     again = replace(gang("g", (1,)), attempt=2)
     record = AgentRecord(
         id="a",
@@ -382,6 +382,16 @@ def test_a_host_that_ends_an_attempt_that_is_over_is_free_soon_but_after_those_t
     assert (ending.busy, ending.until) == (Room(cpu=1000), ENDING)
     assert agents_of(assign([ending, host("b", busy=1)], [again])["g"]) == ["a"]
     assert agents_of(assign([ending, host("b")], [again])["g"]) == ["b"]
+    goes_on = replace(again, stays=True)
+    assert agents_of(assign([ending, host("0")], [goes_on])["g"]) == ["a"], "what is left there ends in any case"
+    assert assign([ending, host("0")], [goes_on])["g"].until == 0.0
+    held = replace(goes_on, placement=Placement(members=list(assign([ending, host("0")], [goes_on])["g"].members)))
+    assert agents_of(assign([ending, host("0")], [held])["g"]) == ["a"]
+    patience_is_over = assign([ending, host("0")], [replace(held, stays=False)])["g"]
+    assert (agents_of(patience_is_over), patience_is_over.moved) == (["0"], True)
+    assert agents_of(assign([ending, host("b")], [replace(goes_on, lost_by="a")])["g"]) == ["b"]
+    assert agents_of(assign([ending, host("b")], [replace(goes_on, avoid_hosts=("a.example",))])["g"]) == ["b"]
+    assert agents_of(assign([ending, host("b")], [replace(goes_on, id="h")])["h"]) == ["b"], "it was another's"
     running = host_view(record, {"g": replace(again, attempt=1)})
     assert (running.busy, running.until) == (Room(), None)
 

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from fray_coordinator.core import Core
 from fray_coordinator.jobs import gang_commit, stopping
 from fray_coordinator.jobs.doorbell import ring
+from fray_coordinator.jobs.gang_exits import store_exit
 from fray_coordinator.placements import scheduler
 from fray_coordinator.protocol.placements.assignment import MAX_MOVES
 from fray_coordinator.protocol.placements.votes import withdrawn
 from fray_coordinator.store.records import Stored
 from fray_layouts.object_keys import JobKeys, PoolKeys
-from fray_layouts.records import Doorbell, Holding, JobRecord, Resources, SliceMember, Suspect
+from fray_layouts.records import (
+    AttemptExit,
+    Doorbell,
+    Holding,
+    JobRecord,
+    ReplicaExit,
+    Resources,
+    SliceMember,
+    Suspect,
+)
 from tests.support.scripted_agents import job_now, launch
 from tests.support.scripted_members import ONE_CORE, Gathering, Member, gang, gathering, members_of, vote_all
 from tests.support.virtual import Cluster
@@ -259,8 +271,8 @@ async def test_agents_that_do_not_know_placements_are_not_chosen(cluster: Cluste
     assert (await job_now(found.core, job.id)).placement is None
 
 
-async def started(found: Gathering) -> Stored[JobRecord]:
-    job = await gang(found)
+async def started(found: Gathering, **spec: Any) -> Stored[JobRecord]:
+    job = await gang(found, **spec)
     await found.step()
     await vote_all(found, job.id)
     await found.step()
@@ -333,16 +345,32 @@ async def test_the_next_attempt_waits_for_agents_that_list_the_last_one(cluster:
     hangs = found.members[0]
     await hangs.beat(free=Resources())  # it has not read yet that its replica's attempt ended
     await found.members[1].beat(state="dead")
-    found.members += (await gathering(cluster, "d")).members
     await found.step()
-    assert set(members_of(await job_now(found.core, job.id))) == {"c", "d"}
-    for member in found.members[2:]:
-        await member.vote(job.id)
+    assert set(members_of(await job_now(found.core, job.id))) == {"a", "c"}
+    await found.members[2].vote(job.id)
     await found.step()
     assert (await job_now(found.core, job.id)).status == "gathering"
-    await hangs.vote(job.id)  # which frees what it held
+    await hangs.vote(job.id)  # now that nothing is left of the last one
     await found.step(look=False)
     assert (await job_now(found.core, job.id)).status == "running"
+
+
+async def test_the_next_attempt_is_where_the_last_one_was_though_that_is_not_gone_yet(cluster: Cluster) -> None:
+    found = await gathering(cluster, "m", "n")
+    stored = await started(found, max_retries_failure=1)
+    ended = await gang_commit.end_member(found.core, stored, "n", [await failure(found.core, stored.record, "n")])
+    found.members += (await gathering(cluster, "a", "b")).members
+    await cluster.clock.sleep(ended.record.not_before - found.core.now())
+    for member in found.members[:2]:
+        await member.beat(free=Resources())
+    await found.step()
+    assert set(members_of(await job_now(found.core, ended.record.id))) == {"m", "n"}
+
+
+async def failure(core: Core, job: JobRecord, agent: str) -> ReplicaExit:
+    """The exit of the agent's replica, which has failed; it is stored."""
+    left = ReplicaExit(agent=agent, host=agent, exit=AttemptExit(kind="exited"), ended_at=core.now())
+    return await store_exit(core, job, members_of(job)[agent][0], left)
 
 
 async def test_the_members_of_a_gang_whose_attempt_was_ended_or_is_to_stop_look_at_once(cluster: Cluster) -> None:
@@ -375,6 +403,9 @@ async def test_a_process_that_cannot_be_killed_does_not_hold_the_next_attempt_fo
     await found.step()
     assert (await job_now(found.core, again.id)).status == "gathering"
     await cluster.clock.sleep(again.spec.grace + 2 * found.core.settings.repair_interval)
+    await found.step()
+    for member in found.members[2:]:
+        await member.vote(stored.record.id)
     await found.step()
     assert (await job_now(found.core, again.id)).status == "running"
 

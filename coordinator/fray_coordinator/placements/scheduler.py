@@ -27,6 +27,7 @@ from fray_coordinator.protocol.placements.rounds import (
     owner_of,
     placed,
     refusals,
+    waits_for_lingering,
     without,
 )
 from fray_coordinator.store.records import Stored
@@ -136,7 +137,8 @@ class PlacementScheduler:
         hosts = [*by_agent.values(), *self._held.views(by_agent, agents)]
         for stored in forming:
             owner = owners[owner_of(stored.record).id]
-            owners[owner.id] = replace(owner, placement=self._without_refused(owner, agents, hosts))
+            placement, stays = self._without_refused(owner, agents, hosts), self._stays(stored)
+            owners[owner.id] = replace(owner, placement=placement, stays=stays)
         waiting = {owner_of(stored.record).id for stored in forming if self._is_due(stored)}
         self._since = {key: at for key, at in self._since.items() if key[0] in owners}
         divided = self._held.divided({o.id: o for o in owners.values() if not o.forming or o.id in waiting}, agents)
@@ -182,6 +184,11 @@ class PlacementScheduler:
         """Whether it may be given members: a gang that failed waits for a while."""
         gang = as_gang(stored)
         return gang is None or self.core.now() >= gang.record.not_before
+
+    def _stays(self, stored: Stored[OwnerRecord]) -> bool:
+        """Whether it goes on where it was, if it can: until then it waits for what is left there in any case."""
+        gang = as_gang(stored)
+        return gang is not None and waits_for_lingering(gang.record, self.core.now(), self.core.settings)
 
     def _without_refused(self, owner: Owner, agents: Mapping[str, AgentRecord], hosts: Iterable[HostView]) -> Placement:
         """The owner's placement with those that are left out; when nobody was left for long, they are asked again."""

@@ -122,7 +122,7 @@ class _Ledger:
         """When all that it was given is free, before that is taken."""
         waits = [0.0]
         for member in members:
-            host = self._hosts[owner.pool, member.agent]
+            host = self._hosts[owner.pool, member.agent].as_seen_by(owner)
             left = self._left[owner.pool, member.agent]
             waits.append(wait_for(host, _needs(host, owner, member.bundles), left))
         return max(waits)
@@ -176,7 +176,8 @@ class _Ledger:
 
         def preference(host: HostView) -> Preference:
             others = self._wishes.get((host.pool, host.agent), set()) - {owner.id}
-            return host.host in avoided, bool(others), host.agent not in has
+            is_new = host.agent not in has and owner.id not in host.ending
+            return host.host in avoided or host.agent == owner.lost_by, bool(others), is_new
 
         asked = (
             *self._kind(owner.pool, part, part.shape),
@@ -190,7 +191,8 @@ class _Ledger:
         options: list[tuple[float, int, Pack]] = []
         for rank, shape in enumerate(part.variants()):
             able = (host for host in self._able_hosts(owner.pool, part, shape) if host.agent not in refused)
-            here = (host for host in able if all(host.place(same) == place for same, place in places.items()))
+            near = (host for host in able if all(host.place(same) == place for same, place in places.items()))
+            here = (host.as_seen_by(owner) for host in near)
             pack = (pack_slices if part.slices else pack_hosts)(part, here, left, preference)
             if pack is not None:
                 options.append((pack.wait, rank, pack))

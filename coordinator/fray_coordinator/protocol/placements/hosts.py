@@ -84,6 +84,7 @@ class HostView:
         kind, capacity: of the room, whatever uses it.
         busy: what is in use there that is no owner's.
         until: storage's time when that will have ended; None: nobody knows.
+        ending: the part of that which an attempt has that is over, by the owner whose it was.
         willing: it lives, knows the rules of placements, takes work, and does not leave.
         doubtful: it is silent: it keeps what it was given, and is given nothing new.
     """
@@ -96,6 +97,7 @@ class HostView:
     kind: HostKind = HostKind()  # noqa: RUF009  it is frozen
     busy: Room = Room()
     until: float | None = None
+    ending: Mapping[str, Room] = field(default_factory=dict)
     zone: str = ""
     region: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -115,6 +117,12 @@ class HostView:
         if shape.device.partition("-")[0] == "tpu":
             devices = max(devices, 1000 * self.capacity.device_count)
         return Room(shape.cpu, shape.memory, shape.disk, devices)
+
+    def as_seen_by(self, owner: Owner) -> HostView:
+        """It for an owner that goes on where it was: what it leaves there is as good as free."""
+        if not owner.stays or owner.id not in self.ending:
+            return self
+        return replace(self, busy=self.busy.less(self.ending[owner.id]))
 
     def place(self, same: str) -> str:
         """The zone or the region that it is in, whichever `same` says; "" if it does not tell."""
@@ -167,16 +175,27 @@ def _with_use(view: HostView, agent: AgentRecord, owners: Mapping[str, Owner]) -
     """The view with what is in use there beside owners' bundles, as the agent's heartbeat says."""
     busy = room_of(agent.capacity).less(room_of(agent.free))
     ends: list[float | None] = []
+    ending: dict[str, Room] = {}
     for held, holding in agent.holdings.items():
         owner = owners.get(held)
-        if owner is not None and (owner.pool, owner.attempt) == (agent.pool, holding.attempt):
-            for shape in _shapes(owner, holding.bundles):
-                busy = busy.less(view.needs(shape))
+        own = _room_of_bundles(view, owner, holding.bundles) if owner is not None and owner.pool == agent.pool else None
+        if own is not None and owner is not None and owner.attempt == holding.attempt:
+            busy = busy.less(own)
         else:
             is_over = owner is not None and holding.attempt < owner.attempt
             ends.append(ENDING if is_over else holding.ends_by)
+            if own is not None and is_over:
+                ending[held] = own
     known = [end for end in ends if end is not None]
-    return replace(view, busy=busy, until=max(known) if known and len(known) == len(ends) else None)
+    until = max(known) if known and len(known) == len(ends) else None
+    return replace(view, busy=busy, until=until, ending=ending)
+
+
+def _room_of_bundles(view: HostView, owner: Owner, bundles: Iterable[int]) -> Room:
+    room = Room()
+    for shape in _shapes(owner, bundles):
+        room = room.plus(view.needs(shape))
+    return room
 
 
 def _shapes(owner: Owner, bundles: Iterable[int]) -> Iterable[Shape]:
@@ -190,8 +209,6 @@ def lacks(host: HostView, part: Part, shape: Shape) -> list[str]:
 
 def has_room(host: HostView, owner: Owner, agent: AgentRecord) -> bool:
     """Whether there is room now for all that an owner was given of a host, by its agent's record."""
-    need = Room()
-    for shape in _shapes(owner, owner.bundles_of(host.agent)):
-        need = need.plus(host.needs(shape))
+    need = _room_of_bundles(host, owner, owner.bundles_of(host.agent))
     free = room_of(agent.free) if host.pool == agent.pool else host.room.less(host.busy)
     return free.holds(need)

@@ -20,7 +20,10 @@ from fray_layouts.index_keys import PlacementKey, Shape
 from fray_layouts.object_keys import JobKeys, ReservationKeys
 from fray_layouts.records import JobRecord, Placement, PlacementMember, ReservationRecord
 from fray_layouts.spec import GangSpec, ResourceSpec, needs_environment
-from fray_layouts.states import ReservationState
+from fray_layouts.states import ExitKind, ReservationState
+
+ENDED_BY_AGENT = frozenset({ExitKind.LOST, ExitKind.PREEMPTED, ExitKind.HOST_FAILED, ExitKind.START_FAILED})
+"""The kinds of exits that tell of an agent or its host, not of the job."""
 
 GANG, RESERVATION = "gang", "reservation"
 """The kinds of owners, as their index entries name them."""
@@ -83,6 +86,8 @@ class Owner:
         forming: its members are gathered, by votes; else it runs, is held, or has ended.
         avoid_hosts: names of hosts that failed to start it lately.
         within: the place, of the kind that `same` says, where all that it is given must be; "" for any.
+        stays: it begins anew, and its last attempt may still be ending: it goes on on the same hosts, if it can.
+        lost_by: the agent for whose sake that attempt ended, which may be dead or leave; "" if none did.
     """
 
     id: str
@@ -99,6 +104,8 @@ class Owner:
     forming: bool
     avoid_hosts: tuple[str, ...] = ()
     within: str = ""
+    stays: bool = False
+    lost_by: str = ""
 
     @property
     def order(self) -> tuple[int, float, str]:
@@ -144,7 +151,13 @@ def owner_of_job(job: JobRecord) -> Owner:
         placement=job.placement or Placement(),
         forming=job.status == Status.GATHERING,
         avoid_hosts=tuple(job.avoid_hosts),
+        lost_by=_lost_by(job),
     )
+
+
+def _lost_by(job: JobRecord) -> str:
+    last = job.history[-1] if job.history else None
+    return last.agent if last is not None and last.exit.kind in ENDED_BY_AGENT else ""
 
 
 def owner_of_reservation(reservation: ReservationRecord) -> Owner:

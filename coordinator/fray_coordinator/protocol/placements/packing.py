@@ -20,7 +20,8 @@ from fray_coordinator.protocol.placements.hosts import NEVER, HostView, Room
 from fray_coordinator.protocol.placements.owners import Part
 
 Preference = tuple[bool, bool, bool]
-"""Why a host is taken later than others: it failed the job lately, another owner wishes it, this one has none of it."""
+"""Why a host is taken later than others: the job was lost there lately, another owner wishes it, this one has and had
+none of it."""
 
 
 @dataclass(frozen=True, slots=True)
