@@ -37,12 +37,13 @@ class JobFilter:
     """Which jobs are meant; a field that is None allows any.
 
     Attributes:
-        namespace: theirs.
+        namespace, user: theirs.
         name: a pattern of their names, as of a shell: "sweep-*".
         state: theirs now.
     """
 
     namespace: str | None = None
+    user: str | None = None
     name: str | None = None
     state: str | None = None
 
@@ -53,6 +54,7 @@ class JobFilter:
         """Whether the job is meant."""
         return (
             self.namespace in (None, job.spec.namespace)
+            and self.user in (None, job.spec.user)
             and (self.name is None or fnmatchcase(job.spec.name, self.name))
             and self.state in (None, job.status)
         )
@@ -82,9 +84,10 @@ class JobFilter:
 
 
 def filter_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options of a `JobFilter`, as its arguments `namespace`, `name` and `state`."""
+    """Give a command the options of a `JobFilter`, as arguments of the names of its fields."""
     options = [
         click.option("--namespace", metavar="TEXT", help="Only jobs of this namespace."),
+        click.option("--user", metavar="TEXT", help="Only jobs that this user submitted."),
         click.option("--name", metavar="PATTERN", help="Only jobs of such a name: 'sweep-*'."),
         click.option("--state", type=click.Choice(STATES), help="Only jobs in this state."),
     ]

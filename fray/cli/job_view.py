@@ -116,6 +116,7 @@ def describe(
         ("environment", _environment(spec)),
         ("pool", spec.pool),
         ("namespace", spec.namespace),
+        ("user", spec.user),
         ("priority", str(spec.priority) if spec.priority else ""),
         ("parent", f"{job.parent.job} at attempt {job.parent.attempt}" if job.parent else ""),
         ("retry of", job.retry_of),

@@ -1,8 +1,10 @@
-"""`CurrentJob`: the job that this code runs in, as its FRAY_* variables say."""
+"""The job that this code runs in, and the user for whom it runs, as FRAY_* variables say."""
 
+import getpass
 from dataclasses import dataclass
 
 from fray_agents.tasks.current_task import task_environ
+from fray_layouts.spec_checks import check_user
 
 
 @dataclass(frozen=True)
@@ -40,3 +42,22 @@ def current_job_on(root: str) -> CurrentJob | None:
     """The job whose attempt runs this code, if it is one of the cluster under `root`."""
     job = current_job()
     return job if job is not None and job.cluster == root else None
+
+
+def current_user() -> str:
+    """Who submits from here: FRAY_USER, which in a job is that job's user; outside of jobs else the login name.
+
+    Raises InvalidInput: that cannot be a job's user.
+    """
+    user = task_environ().get("FRAY_USER")
+    if user is None:
+        user = _login_name()
+    check_user("FRAY_USER", user)
+    return user
+
+
+def _login_name() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name, as in some containers
+        return ""

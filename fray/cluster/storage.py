@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from fray import sync
 from fray.cluster import log_printer
 from fray.cluster.arguments import checked_id
-from fray.cluster.current_job import current_job_on
+from fray.cluster.current_job import current_job_on, current_user
 from fray.cluster.driver_output import DriverOutput
 from fray.cluster.hints import HintSender
 from fray.cluster.job_info import decode_result, fetch_result, fetch_results, info_of, raise_first_failure
@@ -283,7 +283,7 @@ class StorageCluster(LaunchingCluster):
 
         program = Path(sys.argv[0]).name if sys.argv else ""
         program = program.encode(errors="replace").decode() or "python"
-        return Driver(await self._core.get(), self._namespace or self._driver_namespace, program)
+        return Driver(await self._core.get(), self._namespace or self._driver_namespace, current_user(), program)
 
     async def _own_job(self) -> str:
         return await (await self._driver.get()).job()

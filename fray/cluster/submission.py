@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from fray.cluster.current_job import CurrentJob, current_job_on
+from fray.cluster.current_job import CurrentJob, current_job_on, current_user
 from fray.types import JobGroupConfig, JobRequest
 from fray.workspace.choice import WorkspaceChoice, with_workspaces
 from fray_agents.tasks.current_task import task_environ
@@ -27,12 +27,18 @@ if TYPE_CHECKING:
 
 
 def as_children(specs: Sequence[JobSpec], mine: CurrentJob | None, namespace: str) -> list[JobSpec]:
-    """The specs as children of the job `mine`, unless they name a parent, and in `namespace`, unless they name one.
+    """The specs as children of the job `mine`, in `namespace` and of the current user, unless they say other ones.
 
     Leaves a marker in the job's directory, by which its agent knows that there are children to stop.
     """
+    user, parent = current_user(), mine.job_id if mine else ""
     prepared = [
-        replace(spec, namespace=spec.namespace or namespace, parent=spec.parent or (mine.job_id if mine else ""))
+        replace(
+            spec,
+            namespace=spec.namespace or namespace,
+            user=spec.user or user,
+            parent=spec.parent or parent,
+        )
         for spec in specs
     ]
     if mine is not None and any(spec.parent == mine.job_id for spec in prepared):

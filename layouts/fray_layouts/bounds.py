@@ -48,6 +48,9 @@ POOL_PATTERN = rf"^(?!.*(\.\.|\n))~?{_NAME}$"
 MAYBE_PYTHON_PATTERN = r"^(?!.*\n)(3\.[0-9]{1,3})?$"
 
 SAME_PATTERN = "^(zone|region)?$"
+
+USER_PATTERN = r"^(?!.*\n)[^\x00-\x1f\x7f]*$"
+"""As wide as login names are: those of directories have '@', '\\' and letters of any script."""
 _WORDS = "use letters, digits, '-', '_' and '.', with a letter or digit at both ends and without '..'"
 _ID_WORDS = "an id is letters, digits, '-', '_' and '.', it begins with a letter or digit and has no '..'"
 REMEDIES = {
@@ -59,6 +62,7 @@ REMEDIES = {
     KEY_PATTERN: "give the key of an object, without empty segments, '.', '..' and control characters",
     MAYBE_PYTHON_PATTERN: "give a minor version such as 3.11",
     SAME_PATTERN: "give zone, region, or nothing",
+    USER_PATTERN: "give a login name, without control characters",
     "^/": "it begins with '/'",
 }
 """By pattern: the remedy for a text that does not match it."""
@@ -79,5 +83,6 @@ MaybeJobId = Annotated[str, Meta(pattern=MAYBE_NAME_PATTERN, max_length=MAX_JOB_
 """Also of a namespace, which is a job's id if nobody named one."""
 Id = Annotated[str, Meta(pattern=ID_PATTERN, max_length=MAX_JOB_ID)]
 MaybeId = Annotated[str, Meta(pattern=MAYBE_ID_PATTERN, max_length=MAX_JOB_ID)]
+User = Annotated[str, Meta(pattern=USER_PATTERN, max_length=MAX_NAME)]
 Base64 = Annotated[str, Meta(pattern=r"^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$")]
 Key = Annotated[str, Meta(pattern=KEY_PATTERN, max_length=MAX_KEY_BYTES)]

@@ -29,6 +29,7 @@ from fray_layouts.bounds import (
     Name,
     Pool,
     Seconds,
+    User,
 )
 
 MAX_INLINE_BYTES = 64 * 1024
@@ -233,6 +234,7 @@ class JobSpec(SpecPart, kw_only=True):
         grace: seconds between SIGTERM and SIGKILL when it is stopped or preempted.
         priority: from -500 to 499; higher goes first.
         namespace: scope of the names of jobs, actors and queues; by default the parent's, else the job's own id.
+        user: who submitted it, for people and for the bill; by default the parent's. Nobody checks it.
         parent: id of the job that ends this one when it ends.
         detached: the job outlives its parent.
         pool: group of agents that may run it.
@@ -258,6 +260,7 @@ class JobSpec(SpecPart, kw_only=True):
     grace: Seconds = 10.0
     priority: Annotated[int, Meta(ge=-500, le=499)] = 0
     namespace: MaybeJobId = ""
+    user: User = ""
     parent: MaybeJobId = ""
     detached: bool = False
     pool: Pool = "default"

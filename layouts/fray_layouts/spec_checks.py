@@ -11,6 +11,7 @@ from fray_layouts.bounds import (
     MAX_NAME,
     NAME_PATTERN,
     REMEDIES,
+    USER_PATTERN,
 )
 from fray_layouts.errors import InvalidInput
 from fray_layouts.key_encoding import ID_DIGEST_DIGITS
@@ -62,6 +63,15 @@ def _check_storable(field: str, value: object) -> None:
 def check_namespace(value: object) -> None:
     """Raise InvalidInput unless `value` can be a namespace."""
     check_name("namespace", value, MAX_JOB_ID)
+
+
+def check_user(field: str, value: str) -> None:
+    """Raise InvalidInput naming `field` unless `value` can be the user of a job."""
+    _check_storable(field, value)
+    if len(value) > MAX_NAME:
+        raise InvalidInput(field, value, f"give a login name of at most {MAX_NAME} characters")
+    if not re.search(USER_PATTERN, value):
+        raise InvalidInput(field, value, REMEDIES[USER_PATTERN])
 
 
 def check_name(field: str, value: object, longest: int = MAX_NAME) -> None:

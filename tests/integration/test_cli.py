@@ -290,6 +290,23 @@ def test_the_environment_may_name_the_namespace(empty: Shell, monkeypatch: pytes
     assert empty.json("status", job)["spec"]["namespace"] == "mine"
 
 
+def test_a_job_and_its_children_are_of_the_user_who_submitted_it(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FRAY_USER", "ann@lab")
+    inner = f"{' '.join(FRAY)} run --name bens -- true"
+    shell("run", "--name", "anns", "--cpu", "1", "--", "sh", "-c", inner)
+    monkeypatch.setenv("FRAY_USER", "ben")
+    shell("run", "--name", "bens", "--", "true")
+    users = [(job["spec"]["name"], job["spec"]["user"]) for job in shell.json("ps", "--all", "--name", "?en*")]
+    assert users == [("bens", "ann@lab"), ("bens", "ben")]
+    assert [job["spec"]["name"] for job in shell.json("ps", "--all", "--user", "ann@lab")] == ["anns", "bens"]
+    assert re.search("^user +ann@lab$", shell("status", "anns").stdout, re.MULTILINE)
+
+
+def test_a_user_that_no_record_can_hold_is_refused(empty: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FRAY_USER", "a\nb")
+    assert "FRAY_USER: 'a\\nb' is not accepted; give a login name" in empty("run", "--", "true", code=1).stderr
+
+
 def test_ctrl_c_stops_the_job_where_nobody_can_be_asked(shell: Shell) -> None:
     following = shell.start("run", "--name", "interrupted", "--", "sleep", "1000", stderr=subprocess.PIPE)
     assert following.stderr is not None

@@ -41,7 +41,7 @@ from tests.model.essence import NOW, SPEC, Job, essence, record
 from tests.model.explorer import Found, Step, explore
 
 SETTINGS = ClusterSettings()
-AGENT, DRIVER = driver_records("D", "j", "host", "ns", "train.py", NOW, 5.0)
+AGENT, DRIVER = driver_records("D", "j", "host", "ns", "ann", "train.py", NOW, 5.0)
 BEATS = 2
 
 

@@ -41,8 +41,8 @@ def replaced(world: World) -> Iterator[None]:
     class Driven(DriverLease):
         """A driver's lease that the world knows of."""
 
-        def __init__(self, core: Core, namespace: str, program: str) -> None:
-            super().__init__(core, namespace, program)
+        def __init__(self, core: Core, namespace: str, user: str, program: str) -> None:
+            super().__init__(core, namespace, user, program)
             world.drives(self)
 
     async def open_core(root: str) -> Core:

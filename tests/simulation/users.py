@@ -33,7 +33,7 @@ class User:
         self.name = name
         self.core = core
         self.draw = draw
-        self._driver = Driver(core, "simulation", name)
+        self._driver = Driver(core, "simulation", "", name)
         self._dropped: list[str] = []
         self._serial = 0
 

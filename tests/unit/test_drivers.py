@@ -53,7 +53,7 @@ class Program:
     def __init__(self, cluster: Cluster, core: Core) -> None:
         self.core = core
         self.way = cluster.ways[-1]
-        self.driver = Driver(core, "ns", "train.py")
+        self.driver = Driver(core, "ns", "ann", "train.py")
 
     async def owns(self) -> JobRecord:
         """A job that this program owns, which waits."""

@@ -145,6 +145,21 @@ async def test_who_submits_something_else_under_an_id_is_told_so(
     assert cluster.keys("jobs/") == [JobKeys.key(first.id)]
 
 
+async def test_somebody_else_finds_the_job_of_an_id_too(cluster: Cluster) -> None:
+    user = await cluster.core()
+    first = await launch(user, id="monday", user="ann")
+    found = await launch(user, id="monday", user="ben")
+    assert (found.id, found.spec.user) == (first.id, "ann")
+
+
+async def test_a_child_that_names_no_user_is_of_its_parents(cluster: Cluster) -> None:
+    agent, user = await join(cluster, "a"), await cluster.core()
+    parent = await launch(user, user="ann")
+    await agent.claim()
+    assert (await launch(user, name="child", parent=parent.id)).spec.user == "ann"
+    assert (await launch(user, name="other", parent=parent.id, user="ben")).spec.user == "ben"
+
+
 async def test_a_large_callable_that_is_no_base64_is_refused(cluster: Cluster) -> None:
     with pytest.raises(InvalidInput, match="base64"):
         await launch(await cluster.core(), entrypoint={"callable": {"pickle": "a" * 100_001}})

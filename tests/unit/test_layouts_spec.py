@@ -109,6 +109,9 @@ def test_no_name_that_could_leave_its_folder_is_accepted(name: str) -> None:
     ("path", "value"),
     [
         ("name", "a/b"),
+        ("user", "a\nb"),
+        ("user", "a\n"),
+        ("user", "x" * 129),
         ("name", "x" * 10_000),
         ("name", ""),
         ("id", "a~b"),

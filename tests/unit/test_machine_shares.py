@@ -118,9 +118,10 @@ def test_machines_are_lines_of_the_bill_by_pool() -> None:
     }
 
 
-def test_costs_are_shown_by_job_namespace_and_pool(tmp_path: Path) -> None:
+def test_costs_are_shown_by_job_user_namespace_and_pool(tmp_path: Path) -> None:
     shell = Shell(tmp_path / "root")
     record = job(status="succeeded", ended_at=3600.0)
+    record.spec.user = "ann"
     put(
         shell,
         {
@@ -130,6 +131,7 @@ def test_costs_are_shown_by_job_namespace_and_pool(tmp_path: Path) -> None:
         },
     )
     assert shell.json("cost", "--by", "job") == [{"job": "j-1", "hourly": 0.0, "so_far": 2.5}]
+    assert shell.json("cost", "--by", "user") == [{"user": "ann", "hourly": 0.0, "so_far": 2.5}]
     assert shell.json("cost", "--by", "namespace") == [{"namespace": "", "hourly": 0.0, "so_far": 2.5}]
     assert shell.json("cost", "--by", "pool") == [{"pool": "p", "hourly": 0.0, "so_far": 2.5}]
     assert "$2.50" in shell("cost", "--by", "job").stdout

@@ -53,10 +53,10 @@ class DriverLease:
         over: it holds nothing any more.
     """
 
-    def __init__(self, core: Core, namespace: str, program: str) -> None:
+    def __init__(self, core: Core, namespace: str, user: str, program: str) -> None:
         host, now = socket.gethostname(), core.now()
         ids = AgentKeys.fresh(host, now, core.rng.token()), JobIds.fresh(DRIVER_NAME, now, core.rng.token())
-        agent, record = driver_records(*ids, host, namespace, program, now, core.settings.beat_interval)
+        agent, record = driver_records(*ids, host, namespace, user, program, now, core.settings.beat_interval)
         self._core = core
         self._record = record
         self._stored: Stored[JobRecord] | None = None
@@ -122,9 +122,10 @@ class Driver:
     program: what runs, for people.
     """
 
-    def __init__(self, core: Core, namespace: str, program: str) -> None:
+    def __init__(self, core: Core, namespace: str, user: str, program: str) -> None:
         self._core = core
         self._namespace = namespace
+        self._user = user
         self._program = program
         self._lease: DriverLease | None = None
         self._holding: asyncio.Task[None] | None = None
@@ -175,7 +176,7 @@ class Driver:
         lost = self._lease
         if lost is not None and lost.stopped:
             raise ParentNotRunning(f"this program, driver {lost.job}, was stopped ({lost.stopped}); start it again")
-        lease = DriverLease(self._core, self._namespace, self._program)
+        lease = DriverLease(self._core, self._namespace, self._user, self._program)
         await lease.begin()
         if lost is not None:
             log.error(

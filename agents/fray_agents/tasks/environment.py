@@ -97,6 +97,7 @@ def task_environment(
         "FRAY_JOB_ID": job.id,
         "FRAY_JOB_NAME": spec.name,
         "FRAY_NAMESPACE": spec.namespace,
+        "FRAY_USER": spec.user,
         "FRAY_CLUSTER_ADDRESS": root,
         "FRAY_CLUSTER_SPEC": root,
         "FRAY_ATTEMPT": str(job.attempt),

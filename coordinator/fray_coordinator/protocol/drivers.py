@@ -24,7 +24,7 @@ DRIVER_ATTEMPT = 1
 
 
 def driver_records(
-    agent: str, job: str, host: str, namespace: str, program: str, now: float, interval: float
+    agent: str, job: str, host: str, namespace: str, user: str, program: str, now: float, interval: float
 ) -> tuple[AgentRecord, JobRecord]:
     """The two records of a new driver, in the order in which they are created.
 
@@ -39,6 +39,7 @@ def driver_records(
         resources=ResourceSpec(cpu=0.0),
         max_retries_preemption=0,
         namespace=namespace,
+        user=user,
     )
     holder = AgentRecord(
         id=agent,

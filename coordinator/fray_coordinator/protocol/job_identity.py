@@ -1,4 +1,4 @@
-"""The id and the namespace of a submitted job.
+"""The id, the namespace and the user of a submitted job.
 
 **Invariant.** A top-level job that names no namespace shares its own with its descendants alone; the same words
 submitted again under an id of one's own find the first job.
@@ -18,7 +18,10 @@ from fray_layouts.spec import JobSpec
 
 
 def identify(spec: JobSpec, parent: JobRecord | None, fresh: str) -> tuple[str, JobSpec]:
-    """The job's id, and its spec with the namespace filled in. fresh: the id of a job that has no `id` of its own."""
+    """The job's id, and its spec with namespace and user filled in.
+
+    fresh: the id of a job that has no `id` of its own.
+    """
     namespace = spec.namespace or (parent.spec.namespace if parent else "")
     job = JobIds.given(namespace, spec.name, spec.id) if spec.id else fresh
-    return job, replace(spec, namespace=namespace or job)
+    return job, replace(spec, namespace=namespace or job, user=spec.user or (parent.spec.user if parent else ""))

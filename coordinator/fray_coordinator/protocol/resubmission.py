@@ -32,7 +32,8 @@ def check_resubmission(earlier: JobRecord, wanted: JobRecord) -> None:
 def first_difference(one: JobSpec, other: JobSpec) -> str:
     """The first field in which two specs differ; "" if there is none.
 
-    Who the parent is makes no difference, nor does a reservation: jobs go into one by themselves while there is one.
+    Who the user and the parent are makes no difference, nor does a reservation: jobs go into one by themselves while
+    there is one.
     """
     if ReservationKeys.of_pool(one.pool) or ReservationKeys.of_pool(other.pool):
         one, other = replace(one, pool=""), replace(other, pool="")
@@ -45,7 +46,7 @@ def _comparable(spec: JobSpec) -> JobSpec:
         entrypoint = replace(entrypoint, callable=CallableSpec())
         environment = replace(environment, workspace=None)
     entrypoint = replace(entrypoint, stdin=entrypoint.stdin.rpartition("/")[2])
-    return replace(spec, entrypoint=entrypoint, environment=environment, parent="", detached=False)
+    return replace(spec, entrypoint=entrypoint, environment=environment, user="", parent="", detached=False)
 
 
 def comparable_environment(environment: EnvironmentSpec) -> EnvironmentSpec:

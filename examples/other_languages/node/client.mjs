@@ -43,7 +43,7 @@ async function runningParent(records, id) {
 }
 
 function runsTheSame(one, other) {
-  const work = ({ parent, detached, ...rest }) => rest.entrypoint.callable ? { ...rest, entrypoint: "callable" } : rest;
+  const work = ({ parent, detached, user, ...rest }) => rest.entrypoint.callable ? { ...rest, entrypoint: "callable" } : rest;
   return isDeepStrictEqual(work(one), work(other));
 }
 

@@ -116,6 +116,7 @@ function environment(job, { folder, root, agent }) {
     FRAY_JOB_ID: job.id,
     FRAY_JOB_NAME: job.spec.name,
     FRAY_NAMESPACE: job.spec.namespace,
+    FRAY_USER: job.spec.user ?? "",
     FRAY_ATTEMPT: String(job.attempt ?? 1),
     FRAY_REPLICA: "0",
     FRAY_AGENT_ID: agent,

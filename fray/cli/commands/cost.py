@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from fray_coordinator.core import Core
     from fray_coordinator.protocol.scaling.shares import MachineShare
 
+_OWNERS = ("job", "user", "namespace", "pool")
+
 
 @as_command
-@click.option("--by", type=click.Choice(("job", "namespace", "pool")), help="Only machines, by who runs on them.")
+@click.option("--by", type=click.Choice(_OWNERS), help="Only machines, by who runs on them.")
 def command(app: App, by: str | None) -> None:
     """Estimate what the cluster's requests cost, count what its agents have asked for, and sum up its machines.
 
@@ -61,5 +63,5 @@ async def _shares(core: Core, by: str, problems: dict[str, str]) -> dict[str, Ma
     agents = [agent.record for agent in await read_agents(core, problems)]
     machines = [machine.record for machine in await read_machines(core, problems)]
     jobs = await all_jobs(core, problems)
-    owners = {job.id: {"job": job.id, "namespace": job.spec.namespace, "pool": job.spec.pool}[by] for job in jobs}
+    owners = {job.id: job.id if by == "job" else getattr(job.spec, by) for job in jobs}
     return sums_by_owner(shares_of_jobs(jobs, agents, machines, core.now()), owners)
