@@ -5,7 +5,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from fray.cluster import log_printer
@@ -18,11 +18,13 @@ from fray_coordinator.backoff import WARN_AFTER, backoff
 from fray_coordinator.core import Core
 from fray_coordinator.jobs.lookup import jobs_by_id, live_agents, read_jobs, refreshed_agents
 from fray_coordinator.jobs.waiting import PollBackoff
+from fray_coordinator.jobs.why_in_reservation import reservations_around
 from fray_coordinator.jobs.why_machines import machines_for
-from fray_coordinator.jobs.why_waiting import why_waiting
+from fray_coordinator.jobs.why_waiting import reasons_by_job
 from fray_coordinator.pool import worker_pools
+from fray_coordinator.protocol.transitions import is_waiting
 from fray_layouts.queue_keys import TaskKeys
-from fray_layouts.records import AgentRecord, JobRecord
+from fray_layouts.records import JobRecord
 
 log = logging.getLogger("fray")
 
@@ -252,19 +254,21 @@ async def explain_absence(core: Core, jobs: Sequence[str], on_machines: Callable
     """
     records = await read_jobs(core, jobs, problems={})
     live = live_agents(await refreshed_agents(core), core.now())
-    machines = await machines_for(core, records)
+    around = await reservations_around(core, records)
+    machines = await machines_for(core, records, around)
     if machines:
         on_machines()
-    states = Counter(_state(core, job, live, machines) for job in records)
+    waiting = reasons_by_job(filter(is_waiting, records), live, core.now(), around, machines)
+    states = Counter(_state(core, job, waiting.get(job.id, "")) for job in records)
     reasons = [f"{count} {text}" for text, count in states.most_common(_MAX_REASONS)]
     return "; ".join([*reasons, f"`fray status {records[0].id}` tells more"]) if records else ""
 
 
-def _state(core: Core, job: JobRecord, live: Sequence[AgentRecord], machines: Mapping[str, str]) -> str:
+def _state(core: Core, job: JobRecord, why_waiting: str) -> str:
     """The state of a missing worker's job, with the reason."""
     status = info_of(core.root, job).status
-    if status is JobStatus.PENDING:
-        return f"pending ({why_waiting(job, live, core.now(), machines=machines)})"
+    if why_waiting:
+        return f"{status} ({why_waiting})"
     if job.exit is not None:
         return f"{status} ({exit_reason(job.exit)})"
     last = job.history[-1] if job.history else None

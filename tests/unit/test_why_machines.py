@@ -76,12 +76,12 @@ async def test_a_job_says_what_its_pool_of_machines_does() -> None:
     core = await open_core("memory://why-machines")
     spec = parse_spec({"name": "j", "entrypoint": {"command": ["x"]}, "pool": "p"})
     job = JobRecord(id="j-1", spec=spec, status="pending")
-    assert await machines_for(core, [job]) == {}
+    assert await machines_for(core, [job], {}) == {}
     await change_pool(core, "p", lambda record: AgentPoolRecord(provisioning=SPEC))
     await core.records.put(MachineKeys.key("p", "m1"), COMING, ABSENT)
     scaler = ScalerRecord(looked_at=core.now(), pools={"p": PoolScaling(zones=STOCKOUT)})
     await core.records.put(CoordinatorKeys.scaler, scaler, ABSENT)
-    told = why_waiting(job, [], core.now(), machines=await machines_for(core, [job]))
+    told = why_waiting(job, [], core.now(), machines=await machines_for(core, [job], {}))
     assert told == (
         "no live agent in pool p: stockout in us-east5-a, trying europe-west4-b; 1 machine is on the way: m1"
     )

@@ -5,9 +5,11 @@ from dataclasses import dataclass, field
 from fray_coordinator.concurrency import map_noting_problems
 from fray_coordinator.core import Core
 from fray_coordinator.placements.owner_table import OwnerTable
+from fray_coordinator.placements.reservations import ended_jobs
 from fray_coordinator.protocol.failure_detection import needs_reaping
 from fray_coordinator.protocol.heartbeat import DEATH_INTERVALS, with_bounded_interval
 from fray_coordinator.protocol.placements.owners import Owner
+from fray_coordinator.protocol.placements.reservations import jobs_of, lacking_units
 from fray_coordinator.protocol.scaling.view import WaitingJob
 from fray_coordinator.protocol.scheduling import shape_of
 from fray_coordinator.protocol.transitions import Status
@@ -15,7 +17,7 @@ from fray_coordinator.store.records import R, Stored, record_of
 from fray_layouts.index_keys import PendingKey
 from fray_layouts.machine_keys import MachineKeys
 from fray_layouts.object_keys import AgentKeys, JobKeys
-from fray_layouts.records import AgentRecord, JobRecord, MachineRecord
+from fray_layouts.records import AgentRecord, JobRecord, MachineRecord, ReservationRecord
 from fray_layouts.spec import is_gang
 from fray_layouts.states import AgentState, MachineState
 
@@ -41,6 +43,7 @@ class ClusterView:
     _agents: dict[str, Stored[AgentRecord]] = field(default_factory=dict)
     _agents_of: dict[str, list[Stored[AgentRecord]]] = field(default_factory=dict)
     _owners_of: dict[str, list[Owner]] = field(default_factory=dict)
+    _lacking_of: dict[str, list[Owner]] = field(default_factory=dict)
     _machines_of: dict[str, dict[str, Stored[MachineRecord]]] = field(default_factory=dict)
     _jobs_of: dict[str, dict[str, WaitingJob | None]] = field(default_factory=dict)
 
@@ -55,12 +58,14 @@ class ClusterView:
         self._agents = await self._read(AgentKeys.area, AgentRecord, self._agents, oldest)
         await self._owners.refresh()
         self.problems |= self._owners.problems
-        self._agents_of, self._owners_of = {}, {}
+        self._agents_of, self._owners_of, self._lacking_of = {}, {}, {}
         for stored in self._agents.values():
             if not stored.record.driver:
                 self._agents_of.setdefault(stored.record.pool, []).append(stored)
         for owner in self._owners.owners().values():
             self._owners_of.setdefault(owner.pool, []).append(owner)
+        for held in self._owners.held():
+            self._lacking_of.setdefault(held.record.pool, []).extend(await self._lacking(held.record))
 
     def agents(self, pool: str) -> dict[str, AgentRecord]:
         """The agents of a pool by id, ended ones too."""
@@ -74,6 +79,20 @@ class ClusterView:
     def owners(self, pool: str) -> list[Owner]:
         """The owners of placements in a pool that have not ended."""
         return self._owners_of.get(pool, [])
+
+    def lacking(self, pool: str) -> list[Owner]:
+        """The parts of a pool's held reservations that have lost their hosts and need others."""
+        return self._lacking_of.get(pool, [])
+
+    async def _lacking(self, reservation: ReservationRecord) -> list[Owner]:
+        agents, silent = self.agents(reservation.pool), self.silent(reservation.pool)
+        live = {a.id for a in agents.values() if a.state == AgentState.LIVE and not a.drain and a.id not in silent}
+        same = reservation.same
+        places = {agent.id: getattr(agent, same) for agent in agents.values()} if same else {}
+        if not lacking_units(reservation, live, (), places):
+            return []
+        done = await ended_jobs(self.core, jobs_of(reservation), self.problems)
+        return lacking_units(reservation, live, done, places)
 
     async def machines(self, pool: str) -> dict[str, Stored[MachineRecord]]:
         """The records of a pool's machines by name, gone ones too, as they are now."""

@@ -183,6 +183,7 @@ class PoolLook:
             agents=agents,
             silent=self.cluster.silent(self.pool),
             owners=self.cluster.owners(self.pool),
+            lacking=self.cluster.lacking(self.pool),
             jobs=await self.cluster.waiting_jobs(self.pool),
             zones=self.before.zones,
             hosts=hosts_of(spec),

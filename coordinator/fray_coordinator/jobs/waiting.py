@@ -267,7 +267,7 @@ class WaitingReasons:
         machines: dict[str, str] = {}
         with suppress(StoreError):
             around = await reservations_around(self.core, unknown)
-            machines = await machines_for(self.core, unknown)
+            machines = await machines_for(self.core, unknown, around)
         if machines and not self._machines:
             self._machines = True
             self.on_machines()

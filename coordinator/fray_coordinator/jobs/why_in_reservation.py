@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from fray_coordinator.concurrency import map_noting_problems
 from fray_coordinator.core import Core
 from fray_coordinator.jobs.lookup import find_reservation
 from fray_coordinator.jobs.why_gathering import why_gathering
+from fray_coordinator.jobs.why_machines import with_machines
 from fray_coordinator.protocol.placements.assignment import assign
 from fray_coordinator.protocol.placements.hosts import Room, host_view
 from fray_coordinator.protocol.placements.owners import Owner, owner_of_job, owner_of_reservation
@@ -17,22 +19,38 @@ from fray_layouts.object_keys import ReservationKeys
 from fray_layouts.records import AgentRecord, JobRecord, Placement, ReservationRecord
 from fray_layouts.states import ReservationKind, ReservationState
 
+_LEVELS = 2
+"""A group may be in a reservation, and a reservation is in nothing."""
+
 
 async def reservations_around(core: Core, jobs: Iterable[JobRecord]) -> dict[str, ReservationRecord]:
-    """The reservations and groups that these jobs are in, by id; those that cannot be read are left out."""
-    ids = {ReservationKeys.of_pool(job.spec.pool) for job in jobs} - {""}
-    found = await map_noting_problems(sorted(ids), lambda reservation: find_reservation(core, reservation), {})
-    return {record.id: record for record in found if record is not None}
+    """The reservations and groups that these jobs are in, and those that such groups are in, by id.
+
+    Those that cannot be read are left out.
+    """
+    pools = {job.spec.pool for job in jobs}
+    around: dict[str, ReservationRecord] = {}
+    for _ in range(_LEVELS):
+        ids = {ReservationKeys.of_pool(pool) for pool in pools} - {"", *around}
+        found = await map_noting_problems(sorted(ids), lambda reservation: find_reservation(core, reservation), {})
+        around |= {record.id: record for record in found if record is not None}
+        pools = {record.pool for record in around.values()}
+    return around
 
 
 def why_in_reservation(
-    job: JobRecord, record: ReservationRecord | None, live: Sequence[AgentRecord], now: float
+    job: JobRecord,
+    record: ReservationRecord | None,
+    live: Sequence[AgentRecord],
+    now: float,
+    machines: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
     """Why a job that waits in a private pool has not started.
 
     Args:
         record: of its reservation; None if that is not known.
         live: all agents that live.
+        machines: by pool, what its machines have to do with it (`machines_for`).
     """
     if record is None:
         return f"it waits in {ReservationKeys.of_pool(job.spec.pool)}, which is not there yet, or cannot be read"
@@ -43,7 +61,7 @@ def why_in_reservation(
         return f"{what} has ended ({record.reason}); it will be stopped"
     if record.state == ReservationState.FORMING:
         start = "starts all of its jobs at once" if is_group else "has not all that it needs at least"
-        return f"{what} {start}: {why_gathering(owner, live, now)}"
+        return f"{what} {start}: {with_machines(why_gathering(owner, live, now), record.pool, live, machines)}"
     if job.spec.same and _is_split(job, owner, live):
         return (
             f"{what} is held, and has places enough for its {job.spec.replicas} replicas, but not in one "

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from fray_coordinator.concurrency import map_noting_problems
 from fray_coordinator.core import Core
 from fray_coordinator.jobs.machines import read_machines, read_scaler
 from fray_coordinator.store.records import record_of
 from fray_layouts.object_keys import PoolKeys, ReservationKeys
-from fray_layouts.records import AgentPoolRecord, JobRecord, MachineRecord, PoolScaling, ProvisioningSpec
+from fray_layouts.records import (
+    AgentPoolRecord,
+    AgentRecord,
+    JobRecord,
+    MachineRecord,
+    PoolScaling,
+    ProvisioningSpec,
+    ReservationRecord,
+)
 from fray_layouts.states import MachineState
 
 UNATTENDED_SECONDS = 300.0
@@ -18,12 +26,19 @@ _COMING = (MachineState.WANTED, MachineState.CREATING)
 _SHOWN = 3
 
 
-async def machines_for(core: Core, jobs: Iterable[JobRecord]) -> dict[str, str]:
+async def machines_for(
+    core: Core, jobs: Iterable[JobRecord], around: Mapping[str, ReservationRecord]
+) -> dict[str, str]:
     """By pool, what its machines have to do with these jobs that wait; pools whose agents people start are left out.
 
     Costs a read of each pool, and where there are pools of machines the scaler's record and theirs.
+
+    Args:
+        around: the reservations and groups that the jobs are in, by id (`reservations_around`): these wait for machines
+            of the pool from which they have their hosts.
     """
-    pools = {job.spec.pool for job in jobs if not ReservationKeys.of_pool(job.spec.pool)}
+    named = {job.spec.pool for job in jobs} | {record.pool for record in around.values()}
+    pools = {pool for pool in named if not ReservationKeys.of_pool(pool)}
 
     async def read(pool: str) -> tuple[str, ProvisioningSpec | None]:
         record = record_of(await core.records.read(PoolKeys.record(pool), AgentPoolRecord))
@@ -40,6 +55,20 @@ async def machines_for(core: Core, jobs: Iterable[JobRecord]) -> dict[str, str]:
         age = core.now() - scaler.looked_at if scaler is not None else None
         told[pool] = about_machines(spec, scaler.pools.get(pool) if scaler is not None else None, machines, age)
     return told
+
+
+def with_machines(why: str, pool: str, live: Sequence[AgentRecord], machines: Mapping[str, str]) -> str:
+    """Why something waits, and what the pool's machines have to do with it: people need not start agents there.
+
+    Args:
+        live: all agents that live, of every pool.
+        machines: by pool (`machines_for`).
+    """
+    if pool not in machines:
+        return why
+    if not any(agent.pool == pool for agent in live):
+        why = f"no live agent in pool {pool}"
+    return f"{why}: {machines[pool]}" if machines[pool] else why
 
 
 def about_machines(

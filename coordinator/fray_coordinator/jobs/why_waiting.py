@@ -4,10 +4,12 @@ It is found in the records of the job and of the agents that live, without a req
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from fray_coordinator.jobs.closest_agents import closest_of, never, nobody_in, of_several
 from fray_coordinator.jobs.why_gathering import why_gathering
 from fray_coordinator.jobs.why_in_reservation import why_in_reservation
+from fray_coordinator.jobs.why_machines import with_machines
 from fray_coordinator.protocol.placements.owners import owner_of_job
 from fray_coordinator.protocol.pythons import python_shortage
 from fray_coordinator.protocol.scheduling import elsewhere, kind_of_host, shape_of, shortage
@@ -35,8 +37,8 @@ def why_waiting(
     job: JobRecord,
     live: Iterable[AgentRecord],
     now: float,
-    around: Mapping[str, ReservationRecord] | None = None,
-    machines: Mapping[str, str] | None = None,
+    around: Mapping[str, ReservationRecord] = MappingProxyType({}),
+    machines: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
     """Why a job that waits has not started.
 
@@ -52,35 +54,26 @@ def reasons_by_job(
     jobs: Iterable[JobRecord],
     live: Sequence[AgentRecord],
     now: float,
-    around: Mapping[str, ReservationRecord] | None = None,
-    machines: Mapping[str, str] | None = None,
+    around: Mapping[str, ReservationRecord] = MappingProxyType({}),
+    machines: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, str]:
     """`why_waiting` of many jobs by their ids, each kind of them looked at once; each gang by itself."""
     kinds: dict[JobKind, str] = {}
     reasons: dict[str, str] = {}
     for job in jobs:
         if reservation := ReservationKeys.of_pool(job.spec.pool):
-            inside = why_in_reservation(job, (around or {}).get(reservation), live, now)
+            inside = why_in_reservation(job, around.get(reservation), live, now, machines)
             reasons[job.id] = _too_early(job, now) or one_line(inside)
             continue
         if is_gang(job.spec):
             gathering = why_gathering(owner_of_job(job), live, now)
-            reasons[job.id] = _too_early(job, now) or _with_machines(gathering, job.spec.pool, live, machines)
+            reasons[job.id] = _too_early(job, now) or with_machines(gathering, job.spec.pool, live, machines)
             continue
         kind = kind_of_job(job.spec)
         if kind not in kinds:
-            kinds[kind] = one_line(_with_machines(_why_kind_waits(job.spec, live), job.spec.pool, live, machines))
+            kinds[kind] = one_line(with_machines(_why_kind_waits(job.spec, live), job.spec.pool, live, machines))
         reasons[job.id] = _too_early(job, now) or kinds[kind]
     return reasons
-
-
-def _with_machines(why: str, pool: str, live: Sequence[AgentRecord], machines: Mapping[str, str] | None) -> str:
-    """Why something waits, and what the pool's machines have to do with it: people need not start agents there."""
-    if machines is None or pool not in machines:
-        return why
-    if not any(agent.pool == pool for agent in live):
-        why = f"no live agent in pool {pool}"
-    return f"{why}: {machines[pool]}" if machines[pool] else why
 
 
 def why_stuck(job: JobRecord, live: Iterable[AgentRecord]) -> str:

@@ -7,7 +7,7 @@ from typing import cast
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord
 from fray_coordinator.placements import reservations
-from fray_coordinator.placements.owner_table import OwnerTable, as_reservation
+from fray_coordinator.placements.owner_table import OwnerTable
 from fray_coordinator.protocol.placements.assignment import Assignment
 from fray_coordinator.protocol.placements.hosts import HostView
 from fray_coordinator.protocol.placements.owners import RESERVATION, Owner, owner_of_reservation
@@ -40,8 +40,8 @@ class HeldReservations:
     async def look(self, agents: Mapping[str, AgentRecord]) -> None:
         """Read the reservations, and end those that have to."""
         self._looked_at = self.core.clock.boottime()
-        await self.owners.read(stored.key for stored in self._all())
-        for stored in self._all():
+        await self.owners.read(stored.key for stored in self.owners.reservations())
+        for stored in self.owners.reservations():
             try:
                 await self.end_if_due(stored, agents)
             except BadRecord as error:  # a job of it, or its parent
@@ -75,7 +75,7 @@ class HeldReservations:
         """The owners with each held reservation in units, and each group's gang in the pool of its own bundles."""
         live = {a.id for a in agents.values() if a.state == AgentState.LIVE and a.places and not a.drain}
         divided = {owner.id: in_own_bundles(owner, owners) for owner in owners.values()}
-        for stored in self._held():
+        for stored in self.owners.held():
             record = stored.record
             divided.pop(record.id, None)
             used = {agent for agent, now in agents.items() if _is_in(HoldingPhase.RUNNING, record.id, now)}
@@ -89,14 +89,14 @@ class HeldReservations:
         """The hosts of held reservations, in their private pools. hosts: by agent, in their own pools."""
         return [
             view
-            for stored in self._held()
+            for stored in self.owners.held()
             for view in private_views(owner_of_reservation(stored.record), hosts, agents)
         ]
 
     async def write(self, divided: Mapping[str, Owner], found: Mapping[str, Assignment]) -> list[Stored[OwnerRecord]]:
         """Write what the units were given; the records that changed."""
         changed: list[Stored[OwnerRecord]] = []
-        for stored in self._held():
+        for stored in self.owners.held():
             units = {unit: owner for unit, owner in divided.items() if unit.startswith(f"{stored.record.id}~")}
             wanted = with_members(
                 stored.record, {unit: _members(owner, found.get(unit)) for unit, owner in units.items()}
@@ -123,13 +123,7 @@ class HeldReservations:
 
     def any(self) -> bool:
         """Whether there are reservations."""
-        return bool(self._all())
-
-    def _all(self) -> list[Stored[ReservationRecord]]:
-        return [found for stored in self.owners.known.values() if (found := as_reservation(stored)) is not None]
-
-    def _held(self) -> list[Stored[ReservationRecord]]:
-        return [stored for stored in self._all() if stored.record.state == ReservationState.HELD]
+        return bool(self.owners.reservations())
 
 
 def _is_in(phase: HoldingPhase, reservation: str, agent: AgentRecord) -> bool:

@@ -15,6 +15,7 @@ from fray_coordinator.store.records import Stored
 from fray_layouts.index_keys import PlacementKey
 from fray_layouts.object_keys import JobKeys, ReservationKeys
 from fray_layouts.records import JobRecord, ReservationRecord
+from fray_layouts.states import ReservationState
 
 MAX_CONCURRENT_READS = 64
 """Owners, or members of one, that are read at a time: those of a large gang are a thousand."""
@@ -57,6 +58,14 @@ class OwnerTable:
     def running(self) -> list[Stored[OwnerRecord]]:
         """The gangs that run, and the reservations that are held."""
         return [stored for stored in self.known.values() if phase_of_owner(stored.record) is OwnerPhase.STARTED]
+
+    def reservations(self) -> list[Stored[ReservationRecord]]:
+        """All reservations and groups."""
+        return [found for stored in self.known.values() if (found := as_reservation(stored)) is not None]
+
+    def held(self) -> list[Stored[ReservationRecord]]:
+        """The reservations and groups that are held."""
+        return [stored for stored in self.reservations() if stored.record.state == ReservationState.HELD]
 
     def has_moved_on(self, before: Stored[OwnerRecord]) -> bool:
         """Whether a gang runs no longer at the attempt of an earlier record of it, or is to stop."""

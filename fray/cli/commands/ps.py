@@ -70,4 +70,5 @@ async def _find(core: Core, chosen: JobFilter, problems: dict[str, str], everyth
 
     found = await chosen.find(core, problems, everything)
     waiting = [job for job in found[0] if is_waiting(job)]
-    return found, await reservations_around(core, waiting), await machines_for(core, waiting)
+    around = await reservations_around(core, waiting)
+    return found, around, await machines_for(core, waiting, around)

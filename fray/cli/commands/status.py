@@ -49,8 +49,9 @@ async def _find(core: Core, text: str) -> tuple[JobRecord, Holding | None, Membe
         return job, None, Members(exits=exits), [], core.now()
     agents = await (refreshed_agents(core) if is_waiting(job) else _agents(core, holders_of(job)))
     live = live_agents(agents, core.now())
-    around = await reservations_around(core, [job] if is_waiting(job) else [])
-    machines = await machines_for(core, [job] if is_waiting(job) else [])
+    unstarted = [job] if is_waiting(job) else []
+    around = await reservations_around(core, unstarted)
+    machines = await machines_for(core, unstarted, around)
     why = why_waiting(job, live, core.now(), around, machines) if is_waiting(job) else why_stuck(job, live)
     waiting = [why] if why else []
     heard = live if is_waiting(job) else [agent.record for agent in agents]

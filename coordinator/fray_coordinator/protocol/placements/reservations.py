@@ -172,6 +172,14 @@ def _unit_owner(owner: Owner, unit: Part, live: Collection[str], used: Collectio
     )
 
 
+def lacking_units(
+    reservation: ReservationRecord, live: Collection[str], done: Collection[str], places: Mapping[str, str]
+) -> list[Owner]:
+    """The units of a held reservation that it needs and that have lost a host. The arguments are as above."""
+    units = units_of(reservation, live, used=live, done=done, places=places)
+    return [unit for unit in units if unit.forming and may_wait(unit)]
+
+
 def may_wait(unit: Owner) -> bool:
     """Whether room is kept for a unit until it is free; what is beyond the minimum takes only what is free now."""
     return unit.priority != LAST

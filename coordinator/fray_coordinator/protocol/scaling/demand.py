@@ -63,7 +63,7 @@ def demand(view: PoolView, now: float) -> Demand:
         return _probe(view, now)
     packing = _Packing(view, now)
     items: list[tuple[tuple[int, float, str], Owner | list[WaitingJob]]] = []
-    items += [(owner.order, owner) for owner in view.owners if owner.forming]
+    items += [(owner.order, owner) for owner in view.forming()]
     items += [((-jobs[0].priority, jobs[0].submitted_at, jobs[0].id), jobs) for jobs in _kinds(view.jobs)]
     for _, item in sorted(items, key=lambda found: found[0]):
         if isinstance(item, Owner):
@@ -76,7 +76,7 @@ def demand(view: PoolView, now: float) -> Demand:
 def _probe(view: PoolView, now: float) -> Demand:
     """One machine, by whose agents it is known then what machines of the pool have."""
     there = [m.name for m in view.machines.values() if m.state in SERVING]
-    if not view.jobs and not any(owner.forming for owner in view.owners):
+    if not view.jobs and not view.forming():
         return Demand(frozenset(), ())
     zones = open_zones(view.spec, view.zones, now)
     order = Order(1, zones[0] if zones else None, reason="to learn what its machines have")
@@ -272,7 +272,8 @@ class _Packing:
         self, owner: Owner, parts: Sequence[Part], more: Sequence[HostView]
     ) -> list[tuple[HostView, Room]] | None:
         hosts = [*self.hosts, *more]
-        places = sorted({host.place(owner.same) for host in hosts} - {""}) if owner.same else [""]
+        anywhere = sorted({host.place(owner.same) for host in hosts} - {""}) if owner.same else [""]
+        places = [owner.within] if owner.within else anywhere
         for place in places:
             here = [host for host in hosts if not place or host.place(owner.same) == place]
             if (given := self._pack(owner, parts, here)) is not None:

@@ -43,6 +43,7 @@ class PoolView:
         agents: by id, those of the pool whose records there are, dead and left ones too.
         silent: ids of live agents that owe heartbeats.
         owners: of placements in the pool that have not ended, whatever they do.
+        lacking: the parts of held reservations that have lost their hosts and need others, as owners that form.
         jobs: that wait there.
         zones: answers, as the last look left them.
         hosts: of each machine.
@@ -59,6 +60,7 @@ class PoolView:
     agents: Mapping[str, AgentRecord] = field(default_factory=dict)
     silent: Collection[str] = ()
     owners: Sequence[Owner] = ()
+    lacking: Sequence[Owner] = ()
     jobs: Sequence[WaitingJob] = ()
     zones: Mapping[str, ZoneAnswer] = field(default_factory=dict)
     hosts: int = 1
@@ -73,6 +75,10 @@ class PoolView:
             if agent.machine:
                 found.setdefault(agent.machine, []).append(agent)
         return found
+
+    def forming(self) -> list[Owner]:
+        """All that wait for hosts together: gangs, reservations, and parts of these."""
+        return [owner for owner in (*self.owners, *self.lacking) if owner.forming]
 
     def beating(self, agents: Iterable[AgentRecord]) -> list[AgentRecord]:
         """Those that live and do not owe a heartbeat."""
