@@ -234,8 +234,6 @@ simulate-variants: $(VENV)/.dev
 fuzz: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --timeout 1200 --hypothesis-profile=fresh tests/fuzz
 
-# The modules that are others under a second name, and their list on docs/client.md.
-
 schemas: $(VENV)/.dev
 	$(BIN)/python -m fray_layouts.schemas layouts/schemas
 

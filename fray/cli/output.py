@@ -27,10 +27,11 @@ def print_json(data: Any, one_line: bool = False) -> None:
     click.echo(escaped_json(json.dumps(data, ensure_ascii=False, indent=None if one_line else 2)))
 
 
-def print_table(columns: Row, rows: Sequence[Row]) -> None:
+def print_table(columns: Row, rows: Sequence[Row], empty: str = "") -> None:
     """Print a table, in columns that `awk` can split. A cell never spans lines where nobody looks, and nothing is cut.
 
-    On a terminal there are colours, and the last column is folded: beside the others, or below its row.
+    On a terminal there are colours, and the last column is folded: beside the others, or below its row. Where there are
+    no rows, `empty` is said on stderr.
     """
     table = [columns, *([one_line(cell) for cell in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)][:-1]
@@ -41,6 +42,8 @@ def print_table(columns: Row, rows: Sequence[Row]) -> None:
         if is_seen and "NO_COLOR" not in os.environ:
             *cells, last = [_styled(cell, number == 0) for cell in (*cells, last)]
         click.echo("  ".join([*cells, last]).rstrip())
+    if empty and not rows:
+        echo(f"fray: {empty}", err=True)
 
 
 def _styled(cell: str, is_header: bool) -> str:

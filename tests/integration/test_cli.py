@@ -406,6 +406,24 @@ def test_tables_are_drawn_on_a_terminal(shell: Shell) -> None:
     assert "\N{HORIZONTAL ELLIPSIS}" not in plain
 
 
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (("ps", "--name", "sweep-*"), "there is no such job"),
+        (("agents",), "no agent is live; start one with `fray agent`"),
+        (("actors",), "no actor can be called"),
+        (("queue", "ls"), "there is no queue"),
+        (("reservations",), "nothing is reserved; --all lists what has ended"),
+        (("pool", "ls"), "no pool has machines; `fray pool set` and `fray up` say which may"),
+        (("machines",), "there is no machine; --all lists those that are gone"),
+        (("env", "ls", "--pool", "a"), "the pool a names no environment"),
+    ],
+)
+def test_an_empty_list_says_so(empty: Shell, command: tuple[str, ...], said: str) -> None:
+    assert empty(*command).stderr == f"fray: {said}\n"
+    assert empty.json(*command) == []
+
+
 def test_jobs_that_wait_say_for_what(empty: Shell) -> None:
     assert empty("ps").stderr == "fray: no job waits or runs; --all lists those that have ended\n"
     job = empty.detached("--name", "waits", "--", "true")

@@ -267,3 +267,10 @@ def test_agents_counts_are_added_up() -> None:
 def test_requests_of_a_kind_that_this_version_does_not_know_are_left_out() -> None:
     [line] = spent([AgentRecord(id="a", host="h", pool="p", requests={"writes": 3, "haunted": 5})])
     assert (line.class_a, line.class_b) == (3, 0)
+
+
+@pytest.mark.parametrize("option", ["--workspace", "--extra", "--with", "--image"])
+def test_a_private_cluster_refuses_what_only_agents_prepare(tmp_path: Path, option: str) -> None:
+    result = CliRunner(env={"FRAY_CLUSTER_SPEC": ""}).invoke(cli, ["run", option, str(tmp_path), "--", "true"])
+    assert result.exit_code == 2
+    assert f"leave {option} out, or give --root ROOT" in result.output

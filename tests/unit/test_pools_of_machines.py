@@ -152,7 +152,7 @@ def test_environments_of_a_file_are_stored_with_their_project(shell: Shell) -> N
         "pools:\n  a:\n    provider: local\n    environments: [{workspace: project}, {pip_packages: [numpy]}]\n"
     )
     shell("up")
-    named = shell.json("env", "list", "--pool", "a")
+    named = shell.json("env", "ls", "--pool", "a")
     assert named[0]["workspace"]["dependencies"] == "requirements.txt"
     assert named[1]["pip_packages"] == ["numpy"]
 

@@ -117,4 +117,6 @@ def test_the_reason_why_a_job_waits_has_the_versions() -> None:
 def test_without_uv_the_reason_says_that_packages_need_it() -> None:
     record = JobRecord(id="j-1", spec=job(pip_packages=["x"]), status="pending", submitted_at=90.0)
     agent = AgentRecord(id="a", host="h", pool="default", capacity=Resources(cpu=8000), software=BARE)
-    assert "a (a host with uv, because it has packages of its own)" in why_waiting(record, [agent], 100.0)
+    assert "a (a host with uv (`pip install uv`), because it has packages of its own)" in why_waiting(
+        record, [agent], 100.0
+    )

@@ -84,7 +84,7 @@ def shortage(shape: Shape, free: Resources, host: HostKind, there: str = "free")
     if shape.actor and not host.inbound:
         lacks.append("a host that accepts connections, because it is an actor")
     if shape.packages and not host.packages:
-        lacks.append("a host with uv, because it has packages of its own")
+        lacks.append("a host with uv (`pip install uv`), because it has packages of its own")
     if shape.image and not host.containers:
         lacks.append("a host with podman or docker, because it has an image")
     if shape.cpu > free.cpu:

@@ -22,7 +22,8 @@ def command(app: App) -> None:
     found, now = app.run(lambda core: _find(core, problems))
     app.warn(problems)
     data = [_json(endpoint) for endpoint in found]
-    app.show(data, lambda: output.print_table(_COLUMNS, [_row(endpoint, now) for endpoint in found]))
+    rows = [_row(endpoint, now) for endpoint in found]
+    app.show(data, lambda: output.print_table(_COLUMNS, rows, "no actor can be called"))
 
 
 async def _find(core: Core, problems: dict[str, str]) -> tuple[list[EndpointRecord], float]:

@@ -33,7 +33,9 @@ def command(app: App, everything: bool) -> None:
     wrong = conflicts([agent.record for agent in agents if _state(agent, now) in ("live", "unfit")])
     shown = [agent for agent in agents if everything or agent.record.state == AgentState.LIVE]
     views = [_AgentView(agent, owners, wrong.get(agent.record.id, ""), now) for agent in shown]
-    app.show([view.json() for view in views], lambda: output.print_table(_COLUMNS, [view.row() for view in views]))
+    rows = [view.row() for view in views]
+    empty = "no agent is live; start one with `fray agent`"
+    app.show([view.json() for view in views], lambda: output.print_table(_COLUMNS, rows, empty))
 
 
 async def _find(core: Core, problems: dict[str, str]) -> tuple[list[Stored[AgentRecord]], list[Owner], float]:

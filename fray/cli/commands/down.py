@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 @as_command
 @click.argument("at", required=False, metavar="[ROOT]")
-@click.option("--wait", type=float, default=0.0, metavar="SECONDS", help="Wait so long for the machines to be gone.")
+@click.option(
+    "--wait", type=float, default=0.0, metavar="SECONDS", help="Wait so long for the machines to be gone; 0 by default."
+)
 def command(app: App, at: str | None, wait: float) -> None:
     """Let all machines of the pools of ROOT go, and say what is left.
 

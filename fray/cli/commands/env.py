@@ -44,7 +44,7 @@ _subcommand = partial(subcommand, command)
 _pool_option = click.option("--pool", help="Group of agents that build it, instead of this host.")
 
 
-@_subcommand("list")
+@_subcommand("ls")
 @_pool_option
 def _list(app: App, pool: str | None) -> None:
     """List what is there, in the order of its last use."""
@@ -80,7 +80,7 @@ def _clear(app: App, pool: str | None) -> None:
 def _warm(
     app: App, workspace: str | None, extra: tuple[str, ...], image: str, pool: str | None, **options: Any
 ) -> None:
-    """Build the environment that jobs of a project run in, so that none of them waits for it."""
+    """Build the environment of a project, ahead of its jobs."""
     from fray.workspace.choice import AUTO, named_workspace
 
     if image and pool is None:
@@ -136,7 +136,8 @@ def _show_named(app: App, pool: str) -> None:
         for each in named
     ]
     titles = ("WORKSPACE", "EXTRAS", "WITH", "PYTHON", "IMAGE")
-    app.show([to_builtins(each) for each in named], lambda: output.print_table(titles, rows))
+    empty = f"the pool {pool} names no environment"
+    app.show([to_builtins(each) for each in named], lambda: output.print_table(titles, rows, empty))
 
 
 async def _warmed(folder: Path, extras: tuple[str, ...], requirements: tuple[str, ...]) -> str:
@@ -205,4 +206,5 @@ def _show(app: App, entries: list[CacheEntry]) -> None:
         )
         for entry, packages in found
     ]
-    app.show(data, lambda: output.print_table(("KIND", "KEY", "SIZE", "USED", "PACKAGES"), rows))
+    columns = ("KIND", "KEY", "SIZE", "USED", "PACKAGES")
+    app.show(data, lambda: output.print_table(columns, rows, "nothing is kept on this host"))

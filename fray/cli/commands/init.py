@@ -11,6 +11,22 @@ from fray.cli.app import App, as_command
 from fray_layouts.errors import InvalidInput
 from fray_layouts.records import ClusterSettings, Record
 
+_HELP = {
+    "beat_interval": "Between heartbeats of an agent with jobs.",
+    "idle_beat_interval": "Between heartbeats of an idle agent.",
+    "poll_interval": "Between looks for new jobs, and at a job that is waited for.",
+    "pass_interval": "Between passes of the reconciler.",
+    "repair_interval": "Between full listings, which mend what hints missed.",
+    "quarantine": "For which what may still be created is kept.",
+    "outage_grace": "For which tasks go on while the storage does not answer.",
+    "retention": "For which a job that has ended is kept.",
+    "inbox_patience": "For which an unreadable file in the inbox is left alone.",
+    "requeue_backoff": "Before the second attempt; doubles.",
+    "requeue_backoff_max": "Between two attempts at most.",
+    "host_killer_limit": "Agents that a job may kill in a row before that counts as a failure.",
+    "start_failure_limit": "Failed starts in a row after which an agent takes no jobs.",
+    "encrypt": "Encrypt calls of actors between hosts, not only authenticate them.",
+}
 _FIXED = {field.name for field in msgspec.structs.fields(Record)} | {"layout", "cluster_id", "created_at"}
 _OPTION_TYPES = {f.name: type(f.default) for f in msgspec.structs.fields(ClusterSettings) if f.name not in _FIXED}
 
@@ -19,9 +35,10 @@ def _options(function: Any) -> Any:
     for name, kind in reversed(_OPTION_TYPES.items()):
         option = f"--{name.replace('_', '-')}"
         if kind is bool:
-            function = click.option(option, is_flag=True, default=None)(function)
+            function = click.option(option, is_flag=True, default=None, help=_HELP[name])(function)
         else:
-            function = click.option(option, type=kind, metavar="N" if kind is int else "SECONDS")(function)
+            metavar = "N" if kind is int else "SECONDS"
+            function = click.option(option, type=kind, metavar=metavar, help=_HELP[name])(function)
     return function
 
 

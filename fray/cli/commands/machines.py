@@ -35,7 +35,8 @@ def command(app: App, machine: str | None, pool: str, everything: bool) -> None:
     app.warn(problems)
     shown = [each for each in found if everything or each.state != MachineState.GONE]
     rows = [_row(each, now) for each in shown]
-    app.show([_json(each, now) for each in shown], lambda: output.print_table(_COLUMNS, rows))
+    empty = "there is no such machine" if everything or pool else "there is no machine; --all lists those that are gone"
+    app.show([_json(each, now) for each in shown], lambda: output.print_table(_COLUMNS, rows, empty))
 
 
 async def _list(core: Core, pool: str, problems: dict[str, str]) -> tuple[list[MachineRecord], float]:

@@ -47,7 +47,7 @@ _subcommand = partial(subcommand, command)
 @click.option("--image", help="Container with Fray in it.")
 @click.option("--service-account", help="That the machines act as.")
 def _set(app: App, pool: str, **given: Any) -> None:
-    """Set what machines POOL may have. What no option says stays as it is; all that a pool can be told is in a file."""
+    """Set what machines POOL may have. What no option says stays; a file for `fray up` can say more."""
     from fray.machine_pools import price_warnings, write_pool, written_pool
     from fray_layouts.pool_file_parsing import parse_pool
 
@@ -108,13 +108,14 @@ def _list(app: App) -> None:
     app.warn(problems)
     found = {name: record.provisioning for name, record in pools.items() if record.provisioning is not None}
     data = [_pool_json(name, spec, machines.get(name, []), scaling.get(name)) for name, spec in found.items()]
-    app.show(data, lambda: output.print_table(_COLUMNS, [_row(each) for each in data]))
+    empty = "no pool has machines; `fray pool set` and `fray up` say which may"
+    app.show(data, lambda: output.print_table(_COLUMNS, [_row(each) for each in data], empty))
 
 
 @_subcommand("rm")
 @click.argument("pool")
 def _remove(app: App, pool: str) -> None:
-    """Leave it to people to start the agents of POOL, which has no machines any more."""
+    """Take a pool's machines away for good: people start its agents again."""
     from fray.machine_pools import remove_pool
 
     app.run(lambda core: remove_pool(core, pool))

@@ -37,6 +37,10 @@ def _lister(app: App, chosen: JobFilter, everything: bool, limit: int | None, cl
     from fray_coordinator.jobs.why_waiting import reasons_by_job, why_stuck
     from fray_coordinator.protocol.transitions import is_waiting
 
+    empty = (
+        "there is no such job" if everything or chosen else "no job waits or runs; --all lists those that have ended"
+    )
+
     def show() -> None:
         problems: dict[str, str] = {}
         (jobs, holdings, live, now), around, machines = app.run(lambda core: _find(core, chosen, problems, everything))
@@ -55,9 +59,7 @@ def _lister(app: App, chosen: JobFilter, everything: bool, limit: int | None, cl
             for job in jobs
         ]
         rows = [job_row(job, holdings.get(job.id), waiting.get(job.id, ""), now) for job in jobs]
-        app.show(data, lambda: output.print_table(JOB_COLUMNS, rows))
-        if not (rows or app.json or everything or chosen):
-            output.echo("fray: no job waits or runs; --all lists those that have ended", err=True)
+        app.show(data, lambda: output.print_table(JOB_COLUMNS, rows, empty))
 
     return show
 

@@ -75,7 +75,7 @@ def ls(app: App) -> None:
     """List the queues of the cluster."""
     found = app.run(_names)
     as_json = [{"namespace": namespace, "name": name} for namespace, name in found]
-    app.show(as_json, lambda: output.print_table(("NAMESPACE", "QUEUE"), found))
+    app.show(as_json, lambda: output.print_table(("NAMESPACE", "QUEUE"), found, "there is no queue"))
 
 
 async def _names(core: Core) -> list[tuple[str, str]]:
@@ -124,7 +124,7 @@ def peek(app: App, queue: str, namespace: str | None, count: int, dead: bool) ->
 @_namespace
 @click.argument("items", nargs=-1, metavar="[ITEM]...")
 def push(app: App, queue: str, namespace: str | None, items: tuple[str, ...]) -> None:
-    """Push items, each a JSON text; without any, the lines of standard input."""
+    """Push JSON texts; without any, the lines of standard input."""
     from fray.queue.codec import encode
 
     texts = list(items) or [line for line in sys.stdin.read().splitlines() if line.strip()]
@@ -176,7 +176,7 @@ def purge(app: App, queue: str, namespace: str | None) -> None:
 @_namespace
 @click.confirmation_option(prompt="What is still pushed to this queue by who has it open is lost too. Go on?")
 def rm(app: App, queue: str, namespace: str | None) -> None:
-    """Remove a queue with its items and dead letters, and free its name."""
+    """Remove a queue and all that is in it, and free its name."""
     from fray.queue.file_queue import QueueAddress
 
     if "/" in queue:

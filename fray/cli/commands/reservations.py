@@ -28,7 +28,8 @@ def command(app: App, everything: bool, renewed: str | None, released: str | Non
     app.warn(problems)
     shown = [record for record in found if everything or record.ended_at is None]
     data = [_json(record) for record in shown]
-    app.show(data, lambda: output.print_table(_COLUMNS, [_row(record, now) for record in shown]))
+    empty = "nothing was reserved" if everything else "nothing is reserved; --all lists what has ended"
+    app.show(data, lambda: output.print_table(_COLUMNS, [_row(record, now) for record in shown], empty))
 
 
 async def _find(

@@ -82,8 +82,10 @@ def command(
     In a project (the nearest folder with pyproject.toml, uv.lock or .git) the project goes along, and the job starts in
     a copy of it, with its packages.
 
-    Ctrl-C asks whether to stop the job or to leave it running; where nobody can be asked, it stops the job. Without a
-    root the job runs on a private cluster that ends with this command: Ctrl-C stops the job, and a second one kills it.
+    Ctrl-C asks whether to stop the job or to leave it running; where nobody can be asked, it stops the job.
+
+    Without a root the job runs on a private cluster that ends with this command: in this folder, with what is installed
+    here. Ctrl-C stops the job, and a second one kills it.
     """
     if os.isatty(0) and words[0] in _INTERACTIVE and len(words) == 1:
         raise click.UsageError(
@@ -92,8 +94,7 @@ def command(
     spec = spec_of(words, options)
     choice = chosen_workspace(workspace, no_workspace)
     if app.given_root in (None, "", "local"):
-        if detach:
-            raise click.UsageError("a private cluster ends with this command; give --root ROOT to leave a job running")
+        _refuse_on_private_cluster(detach, {"workspace": workspace, **options})
         sys.exit(_run_on_private_cluster(app, spec, piped_input()))
     stdin = piped_input()
     job = app.run(lambda core: _submit(core, spec, choice, stdin), create=True)
@@ -186,6 +187,17 @@ def _warn_left_behind(spec: JobSpec) -> None:
     if here:
         why = "this folder is no project (it has no pyproject.toml, uv.lock or .git), so nothing goes along"
         output.echo(f"fray: {', '.join(here)} stays here: {why}; --workspace . takes this folder along", err=True)
+
+
+def _refuse_on_private_cluster(detach: bool, options: dict[str, Any]) -> None:
+    """Raise UsageError for an option that needs a cluster which stays, or agents that prepare what a job brings."""
+    if detach:
+        raise click.UsageError("a private cluster ends with this command; give --root ROOT to leave a job running")
+    for name in ("workspace", "extra", "with", "image"):
+        if options[name]:
+            raise click.UsageError(
+                f"a private cluster runs what is here, as it is; leave --{name} out, or give --root ROOT"
+            )
 
 
 def _run_on_private_cluster(app: App, spec: JobSpec, stdin: bytes) -> int:
