@@ -19,7 +19,7 @@ from fray.cluster.storage import StorageCluster
 from fray.errors import Permanent
 from fray.pool.objects import fetch
 from fray.pool.pool_task import pickled
-from fray.queue.api import RENEWAL_SHARE
+from fray.queue.async_queue import RENEWAL_SHARE
 from fray.queue.engine import UnknownLease
 from fray.queue.file_queue import FileQueue
 from fray.queue.lease import Lease

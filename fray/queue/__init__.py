@@ -7,11 +7,12 @@ for lease in queue:
     with lease:
         work(lease.item)
 
-The protocol is in `fray_coordinator.queue`; here is what programs hold. Read `api`, `lease` and `engine`, then the
-three engines: `file_queue`, `memory_queue` and `http_queue`.
+The protocol is in `fray_coordinator.queue`; here is what programs hold. Read `api`, `async_queue`, `lease` and
+`engine`, then the three engines: `file_queue`, `memory_queue` and `http_queue`.
 """
 
-from fray.queue.api import AsyncQueue, DeadLetter, Queue
+from fray.queue.api import Queue
+from fray.queue.async_queue import AsyncQueue, DeadLetter
 from fray.queue.engine import Counts, LeaseLost, UnknownLease, Unreadable
 from fray.queue.file_queue import FileQueue
 from fray.queue.http_queue import HttpQueue, HttpQueueServer

@@ -38,8 +38,8 @@ class QueueEngine(Protocol):
     def take_now(self, timeout: float) -> Delivery | None:
         """The next item, called in any thread, if it is there without waiting; None: `take` knows."""
 
-    def done_now(self, leases: Sequence[str]) -> bool:
-        """Note, in any thread, that these items are done, to be written soon; False: call `done`."""
+    def done_now(self, lease: str) -> bool:
+        """Note, in any thread, that this item is done, to be written soon; False: call `done`."""
 
     async def done(self, leases: Sequence[str]) -> None:
         """Complete the items of these leases."""

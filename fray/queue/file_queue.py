@@ -9,7 +9,8 @@ from typing import Any
 from weakref import WeakSet
 
 from fray import sync
-from fray.queue.api import Queue, T
+from fray.queue.api import Queue
+from fray.queue.async_queue import T
 from fray.queue.engine import Counts, Delivery, EncodedItem, Peeked
 from fray_agents.tasks.current_task import task_environ
 from fray_coordinator.actors import naming
@@ -182,8 +183,8 @@ class FileEngine:
     def take_now(self, timeout: float) -> Delivery | None:
         return self._handout.pop(timeout)
 
-    def done_now(self, leases: Sequence[str]) -> bool:
-        return self._handout.done(leases)
+    def done_now(self, lease: str) -> bool:
+        return self._handout.done(lease)
 
     async def done(self, leases: Sequence[str]) -> None:
         await self._handout.flush()

@@ -16,7 +16,8 @@ from fray import sync
 from fray.cluster.api import Cluster
 from fray.cluster.current import open_cluster, storage_cluster
 from fray.errors import InvalidInput
-from fray.queue.api import Queue, T
+from fray.queue.api import Queue
+from fray.queue.async_queue import T
 from fray.queue.engine import Counts, Delivery, EncodedItem, Peeked, QueueEngine
 from fray.queue.memory_queue import MemoryQueue
 from fray_agents.rpc import Channel, ClientCall, NoSuchActor, RpcServer, Target, client_id, connect
@@ -90,7 +91,7 @@ class HttpEngine:
     def take_now(self, timeout: float) -> None:
         return None
 
-    def done_now(self, leases: Sequence[str]) -> bool:
+    def done_now(self, lease: str) -> bool:
         return False
 
     async def done(self, leases: Sequence[str]) -> None:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
 
-from fray.queue.api import Queue, T
+from fray.queue.api import Queue
+from fray.queue.async_queue import T
 from fray.queue.engine import Counts, Delivery, EncodedItem, Peeked
 from fray_coordinator.clock import Clock, RandomSource, SystemClock, system_random
 from fray_coordinator.per_loop import PerLoop
@@ -105,7 +106,7 @@ class MemoryEngine:
     def take_now(self, timeout: float) -> None:
         return None
 
-    def done_now(self, leases: Sequence[str]) -> bool:
+    def done_now(self, lease: str) -> bool:
         return False
 
     async def done(self, leases: Sequence[str]) -> None:

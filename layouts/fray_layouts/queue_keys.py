@@ -27,6 +27,10 @@ _OUTCOME = re.compile(
 )
 _TIMED = re.compile(rf"[{BASE32_DIGITS}]{{{TIME_DIGITS + RANDOM_DIGITS}}}", re.ASCII)
 _LEASE = "~lease"
+_IN_FOLDERS = re.compile(
+    rf"([{BASE32_DIGITS}]{{5}})/([{BASE32_DIGITS}]{{2}})/(\1\2[{BASE32_DIGITS}]{{11}}-[1-9][0-9]{{0,5}})({_LEASE})?",
+    re.ASCII,
+)
 _DEAD = "dead-letters/"
 _OWNER = re.compile(rf"(queues|tasks)/([^/]+)/({QUEUE_NAME.pattern})~([1-9][0-9]{{0,15}})/({_DEAD})?")
 
@@ -182,12 +186,8 @@ class QueueKeys:
 
     def parse(self, key: str) -> tuple[str, bool] | None:
         """(segment, whether this is its lease) of a key under `segments`; None for any other key."""
-        name = key.rpartition("/")[2]
-        segment = name.removesuffix(_LEASE)
-        if _SEGMENT.fullmatch(segment) is None:
-            return None
-        is_lease = name != segment
-        return (segment, is_lease) if key == (self.lease(segment) if is_lease else self.segment(segment)) else None
+        found = _IN_FOLDERS.fullmatch(key, len(self.segments)) if key.startswith(self.segments) else None
+        return (found[3], found[4] is not None) if found else None
 
     def parse_large(self, key: str) -> tuple[str, int] | None:
         """(segment, item) of a key under `all_large`; None for any other key."""

@@ -302,7 +302,7 @@ class QueueWorld(Stage):
             for delivery in [ready] if ready else await handout.refill(TIMEOUT, 0.0 if self.stormy else 60.0):
                 if not await self._work(owner, queue, consumer, delivery, draw):
                     handout.forget([delivery.id])
-                elif handout.done([delivery.id]):
+                elif handout.done(delivery.id):
                     self.note(owner.name, "noted", f"{delivery.item.body.decode()} {delivery.id}")
                 else:
                     handout.forget([delivery.id])

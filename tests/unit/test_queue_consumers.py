@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from fray_coordinator.clock import RandomSource
 from fray_coordinator.errors import StoreRefused

@@ -28,7 +28,7 @@ async def work(cluster: Cluster, one: Hand, handout: Handout, items: int, second
         ready = handout.pop(TIMEOUT)
         for delivery in [ready] if ready else await handout.refill(TIMEOUT, 5.0):
             await cluster.clock.sleep(seconds)
-            if not handout.done([delivery.id]):
+            if not handout.done(delivery.id):
                 await one.consumer.done([delivery.id])
             done.append(delivery.item.body.decode())
     return done
@@ -136,7 +136,7 @@ async def test_who_wants_each_acknowledgement_stored_has_it(cluster: Cluster) ->
     for body in "abc":
         [delivery] = await handout.refill(TIMEOUT, 0.0)
         assert delivery.item.body.decode() == body
-        assert not handout.done([delivery.id])
+        assert not handout.done(delivery.id)
         assert len(one.consumer.held) == 1, "nothing is taken ahead"
         await one.consumer.done([delivery.id])
 
@@ -146,7 +146,7 @@ async def test_shortly_before_a_lease_ends_nothing_is_noted(cluster: Cluster) ->
     await one.push("a")
     [delivery] = await handout.refill(TIMEOUT, 0.0)
     await cluster.clock.sleep(TIMEOUT - 4.0)
-    assert not handout.done([delivery.id])
+    assert not handout.done(delivery.id)
     await one.consumer.done([delivery.id])
 
 
@@ -167,7 +167,7 @@ async def test_a_slow_consumer_takes_nothing_ahead(cluster: Cluster) -> None:
         [delivery] = await handout.refill(TIMEOUT, 0.0)
         assert handout.pop(TIMEOUT) is None
         await cluster.clock.sleep(1.0)
-        assert handout.done([delivery.id])
+        assert handout.done(delivery.id)
 
 
 async def test_what_the_storage_does_not_take_is_written_later(cluster: Cluster) -> None:

@@ -65,11 +65,11 @@ def test_a_fork_gets_a_loop_and_resources_of_its_own() -> None:
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
-        os.write(write, str(sync.run(resource.get())).encode())
+        os.write(write, f"{resource.opened()} {sync.run(resource.get())}".encode())
         os._exit(0)
     os.waitpid(child, 0)
-    assert int(os.read(read, 100)) == child
-    assert sync.run(resource.get()) == os.getpid()
+    assert os.read(read, 100).decode() == f"None {child}"
+    assert sync.run(resource.get()) == resource.opened() == os.getpid()
 
 
 def test_a_resource_is_opened_once_and_again_after_a_failure() -> None:

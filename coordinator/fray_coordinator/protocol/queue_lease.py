@@ -106,6 +106,8 @@ def is_done(lease: QueueLease, item: int) -> bool:
 
 
 def undone_items(lease: QueueLease, items: int) -> list[int]:
+    if lease.done == "0":
+        return list(range(items))
     done = int(lease.done, 16)
     return [item for item in range(items) if not done >> item & 1]
 

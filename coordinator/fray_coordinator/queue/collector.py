@@ -4,8 +4,9 @@ So a lease without a segment belongs to a finished one, or was never used, and n
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from heapq import heappop, heappush
+
+import msgspec
 
 from fray_coordinator.concurrency import map_concurrently
 from fray_coordinator.errors import BadRecord, StoreRefused, StoreUnavailable, is_outage
@@ -35,8 +36,7 @@ SWEEP_PAGE = 1000
 """Large items listed in one sweep, so that a sweep holds nobody up."""
 
 
-@dataclass(frozen=True, slots=True)
-class CompletedSegment:
+class CompletedSegment(msgspec.Struct, frozen=True):
     """A finished segment that is to be deleted, with its large items and its lease."""
 
     segment: str

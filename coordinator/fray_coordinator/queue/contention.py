@@ -27,8 +27,7 @@ class Contention:
 
     def pick(self, free: Sequence[str], picked: int) -> int:
         """The index of the free segment to claim. picked: how many of the listing this consumer picked before."""
-        others = self._others()
-        if not others:
+        if not self._seen or not (others := self._others()):
             return 0
         return scan.pick_segment(free, self._me, others, max(int(self._spread), (len(others) + 1) * (picked + 1)))
 

@@ -3,22 +3,21 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
+
+import msgspec
 
 from fray_layouts.errors import FrayError
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedItem:
+class EncodedItem(msgspec.Struct, frozen=True, gc=False):
     """An item as bytes. encoding: how to read them, "pickle" or "json"."""
 
     body: bytes
     encoding: str = "pickle"
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(msgspec.Struct, frozen=True):
     """An item in the hands of one consumer, from its delivery until its lease ends.
 
     Attributes:
@@ -29,7 +28,7 @@ class Delivery:
     """
 
     id: str
-    item: EncodedItem = field(repr=False)
+    item: EncodedItem
     number: int
     taken_at: float
     deadline: float

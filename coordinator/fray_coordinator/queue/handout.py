@@ -76,18 +76,14 @@ class Handout:
             self._popped += 1
             return delivery
 
-    def done(self, leases: Sequence[str]) -> bool:
-        """Note that these items are done; False unless that may be said of all: then the consumer is to be asked."""
+    def done(self, lease: str) -> bool:
+        """Note that this item is done; False unless that may be said of it: then the consumer is to be asked."""
         with self._lock:
-            now = self._clock.boottime()
-            if self._durable or len(set(leases)) < len(leases):
+            if self._durable or self._clock.boottime() >= self._out.get(lease, 0.0):
                 return False
-            if not all(now < self._out.get(lease, 0.0) for lease in leases):
-                return False
-            for lease in leases:
-                del self._out[lease]
-            is_first = not self._done
-            self._done += leases
+            del self._out[lease]
+            self._done.append(lease)
+            is_first = len(self._done) == 1
         if is_first:
             self._wake()
         return True

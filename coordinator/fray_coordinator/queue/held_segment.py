@@ -14,6 +14,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 
+import msgspec
+
 from fray_coordinator.concurrency import map_concurrently
 from fray_coordinator.protocol import queue_lease as rules
 from fray_coordinator.queue.delivery import Delivery, EncodedItem
@@ -28,8 +30,7 @@ from fray_layouts.queue_keys import SegmentName
 from fray_layouts.queue_records import QueueLease, SegmentHeader
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentContent:
+class SegmentContent(msgspec.Struct, frozen=True):
     """A segment as it was read. updated: when the storage wrote it, as it says."""
 
     version: str

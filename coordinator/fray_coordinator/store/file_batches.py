@@ -147,14 +147,12 @@ def _by_folder(keys: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
 
 def _read(folder: int, name: str) -> Object | None:
     """A small regular file; None for anything else."""
-    if not stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+    status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_READ_BYTES:
         return None  # opening a device may do something to it
     handle = os.open(name, os.O_RDONLY | FILE_FLAGS, dir_fd=folder)
     try:
-        status = os.fstat(handle)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_READ_BYTES:
-            return None
         data = os.read(handle, MAX_READ_BYTES + 1)
-        return Object(data, digest(data), status.st_ctime) if len(data) == status.st_size else None
     finally:
         os.close(handle)
+    return Object(data, digest(data), status.st_ctime) if len(data) == status.st_size else None

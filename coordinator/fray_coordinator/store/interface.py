@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
+
 Version = str
 """Opaque, equal only to itself. GCS: generation. S3: ETag. Memory and local files: digest of the content."""
 
@@ -35,8 +37,7 @@ class NotModified(enum.Enum):
 NOT_MODIFIED = NotModified.NOT_MODIFIED
 
 
-@dataclass(frozen=True, slots=True)
-class Object:
+class Object(msgspec.Struct, frozen=True, gc=False):
     """An object as read.
 
     Attributes:
@@ -50,8 +51,7 @@ class Object:
     updated: float
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
+class Listed(msgspec.Struct, frozen=True, gc=False):
     """A row of a listing. `version` and `updated` are None unless the listing was asked for versions."""
 
     key: str
@@ -59,8 +59,7 @@ class Listed:
     updated: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Applied:
+class Applied(msgspec.Struct, frozen=True, gc=False):
     """The write is the object's current state; `updated` is the storage's time where its answer carries it."""
 
     version: Version

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+import msgspec
+
 from fray_coordinator.clock import Clock, RandomSource
 from fray_coordinator.errors import REMOVE_HINT, BadRecord, MisplacedRecord
 from fray_coordinator.store.interface import ABSENT, Applied, Expectation, NotModified, Object, Outcome
@@ -20,8 +22,7 @@ _FREE_REJECTIONS, _CONTENTION_WAIT = 2, 0.1
 faster need a round trip each."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stored(Generic[R]):
+class Stored(msgspec.Struct, Generic[R], frozen=True):
     """A record as it was read or written. `raw` keeps the fields that this version does not know."""
 
     key: str
