@@ -109,8 +109,10 @@ def test_what_a_pool_has_its_hosts_install_is_installed(tmp_path: Path) -> None:
 def test_a_pool_with_an_image_runs_it(tmp_path: Path) -> None:
     host = Host(tmp_path, fray_root="gs://bucket/fray", fray_pool="p", fray_machine="m1", fray_image="registry/fray:1")
     assert host.boot().returncode == 0
-    assert "--env FRAY_CLUSTER_SPEC=gs://bucket/fray registry/fray:1 agent\n" in host.read("called")
-    assert "uv" not in host.read("called")
+    called = host.read("called")
+    assert "--env FRAY_CLUSTER_SPEC=gs://bucket/fray registry/fray:1 agent\n" in called
+    assert "--privileged --network host --pid host" in called, "else no process that holds a chip is seen"
+    assert "uv" not in called
 
 
 @pytest.mark.parametrize(

@@ -95,10 +95,11 @@ install_agent() {
   systemctl start fray-agent
 }
 
+# With the host's processes in sight (--pid), as the agent looks for those that hold its chips.
 run_container() {
   docker rm --force fray-agent >/dev/null 2>&1 || true
   docker run --detach --name fray-agent --restart on-failure --stop-timeout 45 --privileged --network host \
-    --env "FRAY_CLUSTER_SPEC=$root" "$image" agent
+    --pid host --env "FRAY_CLUSTER_SPEC=$root" "$image" agent
 }
 
 mkdir -p "$(dirname "$LOG")"
