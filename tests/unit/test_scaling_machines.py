@@ -1,0 +1,188 @@
+"""What became of each machine, and whom to ask for, to drain and to delete."""
+
+from dataclasses import replace
+
+import pytest
+from msgspec.structs import replace as changed
+
+from fray_coordinator.protocol.scaling.listed import ListedState
+from fray_coordinator.protocol.scaling.machines import (
+    BOOT_SECONDS,
+    CALL_SECONDS,
+    MISSING_SECONDS,
+    UNFIT_SECONDS,
+    asked,
+    created,
+    observe,
+    refused,
+    to_ask,
+    to_delete,
+)
+from fray_coordinator.protocol.scaling.zones import refusal
+from tests.support.scaling_views import NOW, SPEC, agent, job, listed, machine, orders, view, with_agents
+
+
+def test_an_intent_is_asked_for_until_it_is_listed() -> None:
+    intent = machine("m1", "wanted")
+    assert to_ask(view(SPEC, intent), NOW) == [(intent,)]
+    waits = asked(intent, NOW)
+    assert to_ask(view(SPEC, waits), NOW + 1) == []
+    assert to_ask(view(SPEC, waits), NOW + 31) == [(waits,)]
+    assert to_ask(replace(view(SPEC, waits), listed=None), NOW + 31) == []
+    assert to_ask(replace(view(SPEC, waits), listed=[listed("m1", ListedState.CREATING)]), NOW + 31) == []
+
+
+def test_a_batch_is_asked_for_whole_or_given_up() -> None:
+    first, second = (machine(f"m{n}", "wanted", batch="m1", batch_size=2) for n in (1, 2))
+    assert to_ask(view(SPEC, second, first), NOW) == [(first, second)]
+    half = view(SPEC, first)
+    assert to_ask(half, NOW) == []
+    assert observe(half, NOW).changed["m1"].state == "gone"
+    lost = replace(view(SPEC, asked(first, NOW), changed(asked(second, NOW), state="deleting")), listed=None)
+    assert observe(lost, NOW).changed["m1"].state == "deleting"
+    replaced = replace(view(SPEC, changed(first, state="up", up_at=1.0)), listed=[listed("m1")])
+    assert observe(replaced, NOW).changed["m1"].state == "up"
+
+
+def test_a_machine_is_up_once_all_of_its_hosts_beat() -> None:
+    waits = asked(machine("m1", "wanted", hosts=2), NOW)
+    seen = replace(view(SPEC, waits), listed=[listed("m1")])
+    one = observe(with_agents(seen, agent("a", "m1")), NOW).changed["m1"]
+    assert (one.state, one.unseen_since) == ("creating", NOW)
+    both = observe(with_agents(seen, agent("a", "m1"), agent("b", "m1")), NOW).changed["m1"]
+    assert (both.state, both.up_at, both.unseen_since) == ("up", NOW, None)
+
+
+def test_a_machine_that_never_boots_is_replaced_after_ten_minutes() -> None:
+    booting = machine("m1", "creating", asked_at=1.0, created_at=1.0, unseen_since=NOW - BOOT_SECONDS)
+    seen = replace(view(SPEC, booting), listed=[listed("m1")])
+    found = observe(seen, NOW)
+    assert found.changed["m1"].state == "deleting"
+    assert (found.zones["us-a"].kind, "m1" in found.zones["us-a"].text) == ("boot-failure", True)
+    assert observe(seen, NOW - 1).changed == {}
+    was_up = replace(seen, machines={"m1": changed(booting, state="up", up_at=1.0)})
+    assert (observe(was_up, NOW).changed["m1"].state, observe(was_up, NOW).zones) == ("deleting", {})
+
+
+def test_why_a_machine_goes_stays_when_its_provider_says_something_else() -> None:
+    idle = machine("m1", "draining", up_at=1.0, created_at=1.0, reason="idle for 60 s")
+    ended = replace(view(SPEC, idle), listed=[listed("m1", ListedState.LOST, error="the container ended")])
+    after = observe(ended, NOW).changed["m1"]
+    assert (after.state, after.reason, after.error) == ("deleting", "idle for 60 s", "the container ended")
+    left = with_agents(replace(ended, listed=[listed("m1")]), agent("a", "m1", state="left"))
+    assert observe(left, NOW).changed["m1"].reason == "idle for 60 s"
+
+
+def test_an_outage_without_looks_kills_no_machine() -> None:
+    up = machine("m1", "up", up_at=1.0, unseen_since=NOW - 700.0, created_at=1.0)
+    seen = replace(view(SPEC, up), listed=[listed("m1")], looked_at=NOW - 690.0)
+    after = observe(seen, NOW).changed["m1"]
+    assert (after.state, NOW - (after.unseen_since or 0.0)) == ("up", 130.0)
+
+
+def test_a_machine_that_is_not_listed_is_gone_unless_its_agents_beat() -> None:
+    up = machine("m1", "up", up_at=1.0, created_at=1.0, unseen_since=NOW - MISSING_SECONDS)
+    assert observe(view(SPEC, up), NOW).changed["m1"].state == "gone"
+    assert observe(replace(view(SPEC, up), listed=None), NOW).changed == {}
+    alive = with_agents(view(SPEC, up), agent("a", "m1"))
+    assert observe(alive, NOW).changed["m1"].state == "up"
+
+
+def test_a_machine_with_an_agent_that_takes_no_work_drains_and_is_replaced() -> None:
+    up = machine("m1", "up", up_at=1.0, created_at=1.0, hosts=2)
+    sick = agent("b", "m1", unfit=True, problem="claims nothing: a chip is held")
+    seen = replace(with_agents(view(SPEC, up, jobs=[job(1)]), agent("a", "m1"), sick), listed=[listed("m1")])
+    first = observe(seen, NOW).changed["m1"]
+    why = "its agent b is unfit: claims nothing: a chip is held"
+    assert (first.state, first.unfit_since, first.error) == ("up", NOW, why)
+    waits = replace(seen, machines={"m1": first})
+    assert observe(waits, NOW + UNFIT_SECONDS - 1).changed == {}
+    healed = observe(with_agents(waits, agent("b", "m1")), NOW + 100).changed["m1"]
+    assert (healed.state, healed.unfit_since, healed.error) == ("up", None, "")
+    after = observe(waits, NOW + UNFIT_SECONDS).changed["m1"]
+    assert (after.state, after.reason) == ("draining", why)
+
+
+def test_a_preempted_machine_is_deleted() -> None:
+    up = machine("m1", "up", up_at=1.0, created_at=1.0)
+    seen = replace(view(SPEC, up), listed=[listed("m1", ListedState.LOST, error="preempted")])
+    after = observe(with_agents(seen, agent("a", "m1")), NOW).changed["m1"]
+    assert (after.state, after.error) == ("deleting", "preempted")
+    assert to_delete(view(SPEC, after)) == [after]
+
+
+def test_a_refusal_that_the_list_tells_is_the_zones_answer_once() -> None:
+    waits = asked(machine("m1", "wanted"), NOW - 5)
+    told = listed("m1", ListedState.LOST, error="none left", error_kind="stockout")
+    found = observe(replace(view(SPEC, waits), listed=[told]), NOW)
+    assert (found.changed["m1"].state, found.zones["us-a"].kind) == ("deleting", "stockout")
+    two = replace(view(SPEC, waits, asked(machine("m2", "wanted"), NOW - 5)), listed=[told, replace(told, name="m2")])
+    assert observe(two, NOW).zones["us-a"].times == 1
+
+
+def test_strangers_are_deleted() -> None:
+    """Also one in another zone than its record's, whose call came late; not one that ends already."""
+    up = machine("m1", "up", up_at=1.0, created_at=1.0)
+    late, other, ending = listed("m1", zone="eu-b"), listed("m9"), listed("m8", ListedState.ENDING)
+    found = observe(replace(view(SPEC, up), listed=[listed("m1"), late, other, ending]), NOW)
+    assert set(found.strangers) == {late, other}
+    assert observe(replace(view(SPEC, up), listed=None), NOW).strangers == ()
+
+
+def test_a_deleted_machine_is_gone_once_no_call_can_be_under_way() -> None:
+    never = machine("m1", "deleting", asked_at=NOW - CALL_SECONDS + 1)
+    assert observe(replace(view(SPEC, never), listed_at=NOW), NOW).changed == {}
+    assert observe(replace(view(SPEC, never), listed_at=NOW), NOW + 600.0).changed == {}
+    assert observe(replace(view(SPEC, never), listed_at=NOW + 1), NOW + 1).changed["m1"].state == "gone"
+    there = replace(view(SPEC, never), listed=[listed("m1", ListedState.ENDING)])
+    assert observe(there, NOW + 1).changed["m1"].state == "deleting"
+
+
+@pytest.mark.parametrize(("state", "after"), [("deleting", "deleting"), ("up", "up")])
+def test_a_list_that_was_asked_for_before_a_machine_was_made_says_nothing_of_it(state: str, after: str) -> None:
+    there = machine("m1", state, asked_at=NOW - 300.0, created_at=NOW - 290.0, unseen_since=NOW - 200.0)
+    old = replace(view(SPEC, there), listed_at=NOW - 290.0)
+    assert observe(old, NOW).changed.get("m1", there).state == after
+    assert observe(replace(old, listed_at=NOW - 289.0), NOW).changed["m1"].state == "gone"
+
+
+def test_a_slice_that_is_taken_away_on_its_way_goes_though_another_of_its_request_is_up() -> None:
+    """Nobody asks for it again: that would be for half of the request."""
+    pair = {"batch": "m1", "batch_size": 2, "asked_at": NOW - 300.0, "created_at": NOW - 290.0}
+    up, lost = machine("m1", "up", up_at=NOW - 200.0, **pair), machine("m2", "creating", **pair)
+    seen = replace(view(SPEC, up, lost), listed=[listed("m1")], listed_at=NOW)
+    assert observe(seen, NOW).changed["m2"].state == "gone"
+    neither = replace(view(SPEC, machine("m1", "creating", **pair), lost), listed_at=NOW)
+    assert observe(neither, NOW).changed == {}
+    assert [len(batch) for batch in to_ask(neither, NOW)] == [2]
+
+
+def test_answers_of_a_create() -> None:
+    waits = asked(machine("m1", "wanted"), NOW)
+    assert created(waits, "op", NOW).created_at == NOW
+    assert refused(waits, "stockout", "none").state == "gone"
+    assert refused(waits, "unavailable", "lost").state == "creating"
+    assert refused(waits, "stockout", "none", again=True).state == "deleting"
+
+
+def test_what_was_refused_leaves_its_place_to_the_next_zone_at_once() -> None:
+    waits = asked(machine("m1", "wanted"), NOW)
+    answered = {"us-a": refusal(None, "stockout", "none", NOW)}
+    there = {m.name: m for m in [refused(waits, "stockout", "none")] if m.state != "gone"}
+    seen = replace(view(changed(SPEC, max=1), jobs=[job(1)]), machines=there, zones=answered)
+    assert orders(seen) == [(1, "eu-b", False)]
+
+
+def test_a_machine_that_is_lost_on_its_way_pauses_its_zone() -> None:
+    waits = asked(machine("m1", "wanted"), NOW - 5)
+    found = observe(replace(view(SPEC, waits), listed=[listed("m1", ListedState.LOST)]), NOW)
+    assert found.zones["us-a"].until > NOW
+
+
+def test_a_slice_with_a_host_that_leaves_drains_as_a_whole() -> None:
+    up = machine("m1", "up", up_at=1.0, created_at=1.0, hosts=2)
+    seen = replace(view(SPEC, up), listed=[listed("m1")])
+    told = with_agents(seen, agent("a", "m1", drain=True), agent("b", "m1"))
+    assert observe(told, NOW).changed["m1"].state == "draining"
+    left = with_agents(seen, agent("a", "m1", state="left"), agent("b", "m1"))
+    assert observe(left, NOW).changed["m1"].state == "draining"
