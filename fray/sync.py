@@ -62,19 +62,22 @@ class LoopThread:
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the loop, and wait for its result.
 
-        An exception that interrupts the wait, such as KeyboardInterrupt, cancels the coroutine and waits for its end.
+        An exception that interrupts this, such as KeyboardInterrupt, cancels the coroutine and waits for its end.
         Raises WouldDeadlock: called from the loop's own thread.
         """
-        if threading.current_thread() is self._thread:
-            coroutine.close()
-            raise WouldDeadlock()
-        call, loop = _LoopCall(coroutine), self._started()
+        call: _LoopCall[T] | None = None
         try:
-            loop.call_soon_threadsafe(call.start)
+            call = _LoopCall(coroutine)
+            if threading.current_thread() is self._thread:
+                call.cancel()
+                raise WouldDeadlock()
+            self._started().call_soon_threadsafe(call.start)
             return call.outcome.result()
         except BaseException:
-            if not call.outcome.done():
-                loop.call_soon_threadsafe(call.cancel)
+            if call is None:
+                coroutine.close()
+            elif not call.outcome.done():
+                self._started().call_soon_threadsafe(call.cancel)
                 wait([call.outcome])
             raise
 

@@ -16,6 +16,7 @@ import msgspec
 from tests.histories.calls import Call, Reading
 from tests.histories.checker import Step, check
 from tests.histories.second_opinion import accepts
+from tests.support.waiting import wait_until
 
 FROZEN = 0.3
 """Seconds that one client is frozen, wherever it is: on local files perhaps within a lock that the others want."""
@@ -96,7 +97,4 @@ def _go(waiting: Sequence[subprocess.Popen[str]]) -> None:
 
 
 def _wait_for_calls(diary: Path, wanted: int) -> None:
-    deadline = time.monotonic() + 60
-    while not diary.exists() or diary.read_bytes().count(b"\n") < wanted:
-        assert time.monotonic() < deadline, f"{diary.name} made fewer than {wanted} calls within a minute"
-        time.sleep(0.01)
+    wait_until(lambda: diary.exists() and diary.read_bytes().count(b"\n") >= wanted)

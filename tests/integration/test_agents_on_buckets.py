@@ -74,8 +74,12 @@ if os.fork() == 0:
     sys.exit(cluster.poll(job).job_id != job)
 assert os.wait()[1] == 0, "the child failed"
 cluster.poll(job)
-print("waits", flush=True)
-cluster.wait(job)
+
+async def wait(core):
+    print("waits", flush=True)
+    await core.clock.sleep(600)
+
+cluster.run(wait)
 """
 
 

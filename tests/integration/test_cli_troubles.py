@@ -48,7 +48,7 @@ def test_an_agent_refuses_a_root_that_doctor_calls_unable_unless_told_to(empty: 
     assert agent.stdout is not None
     assert "fray: agent " in agent.stdout.readline()
     agent.terminate()
-    assert agent.wait(60) == 0
+    assert agent.wait(200) == 0
 
 
 @pytest.mark.parametrize(("more", "told"), [(0, "is full: "), (1, "is too small: it has ")])

@@ -33,7 +33,7 @@ if me == 0:
     peers = [listener.accept()[0] for _ in range(all_of_us - 1)]
     names = sorted(int(peer.makefile().readline()) for peer in peers)
 else:
-    for _ in range(1000):
+    while True:
         try:
             peers = [socket.create_connection((host, int(port)))]
             break

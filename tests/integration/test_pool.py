@@ -50,6 +50,11 @@ def double(number: int) -> int:
     return 2 * number
 
 
+def wait_for(gate: Path) -> None:
+    while not gate.exists():
+        time.sleep(0.01)
+
+
 def kill_me() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -83,15 +88,9 @@ def test_what_a_task_raises_keeps_its_type_and_its_traceback(pool: WorkerPool) -
 
 
 def test_a_task_that_runs_has_no_exception_yet(pool: WorkerPool, tmp_path: Path) -> None:
-    gate = tmp_path / "gate"
-
-    def wait() -> None:
-        while not gate.exists():
-            time.sleep(0.01)
-
-    future = pool.submit(wait)
+    future = pool.submit(wait_for, tmp_path / "gate")
     assert (future.exception(), future.done()) == (None, False)
-    gate.touch()
+    (tmp_path / "gate").touch()
     assert future.exception(200) is None
 
 
@@ -115,10 +114,13 @@ def test_a_result_that_cannot_be_pickled_is_the_tasks_error(pool: WorkerPool) ->
         pool.submit(threading.Lock).result(200)
 
 
-def test_futures_come_as_they_are_done(pool: WorkerPool) -> None:
-    slow: Future[Any] = pool.submit(time.sleep, 1.0)
+def test_futures_come_as_they_are_done(pool: WorkerPool, tmp_path: Path) -> None:
+    slow: Future[Any] = pool.submit(wait_for, tmp_path / "gate")
     quick: Future[Any] = pool.submit(double, 1)
-    assert list(pool.as_completed([slow, quick], timeout=200)) == [quick, slow]
+    done = pool.as_completed([slow, quick], timeout=200)
+    assert next(done) is quick
+    (tmp_path / "gate").touch()
+    assert list(done) == [slow]
 
 
 def test_a_dead_workers_task_runs_elsewhere(pool: WorkerPool, tmp_path: Path) -> None:

@@ -140,9 +140,9 @@ def test_arrays_travel_whole_and_can_be_written(channel: Channel, size: int) -> 
 
 
 def test_coroutines_run_together_up_to_the_limit(channel: Channel) -> None:
-    calls = [channel.start("wide", "together", (0.1,), {}) for _ in range(150)]
+    calls = [channel.start("wide", "together", (100,), {}) for _ in range(150)]
     assert max(call.result() for call in calls) == 100
-    calls = [channel.start("subject", "together", (0.01,), {}) for _ in range(5)]
+    calls = [channel.start("subject", "together", (1,), {}) for _ in range(3)]
     assert max(call.result() for call in calls) == 1
 
 

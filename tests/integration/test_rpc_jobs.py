@@ -161,7 +161,7 @@ def test_a_job_that_is_stopped_answers_what_runs_and_withdraws_its_records(
     hosting = machine.launch(job(serve_counter, 0))
     pool = ClusterResolver(machine).wait_for_actor("hosted")
     future = pool.sleep.remote(str(tmp_path / "began"), 0.5)
-    wait_until((tmp_path / "began").exists, 60.0)
+    wait_until((tmp_path / "began").exists)
     machine.terminate(hosting)
     assert future.result() == "awake"
     info = machine.wait(hosting)

@@ -280,8 +280,6 @@ def test_an_actor_of_a_cluster_is_called_by_a_program_of_the_standard_library(tm
         server.register("greeter", Greeter())
         server.serve_background()
         command = [sys.executable, "-I", "-S", contract_caller.__file__, str(tmp_path), "space", "greeter", "greet"]
-        done = subprocess.run(
-            [*command, '["you"]', '{"times": 2}'], capture_output=True, text=True, check=True, timeout=60
-        )
+        done = subprocess.run([*command, '["you"]', '{"times": 2}'], capture_output=True, text=True, check=True)
         server.shutdown()
     assert json.loads(done.stdout) == {"greeting": "hello youhello you", "namespace": "space"}

@@ -17,11 +17,14 @@ from typing import Any
 
 import cloudpickle
 
+from fray import sync
 from fray.actor import ActorGroup, current_actor
 from fray.client import StorageClient
 from fray.cluster import Cluster, LocalCluster, ResourceConfig, StorageCluster, current_cluster
 from fray.rpc import ActorServer
 from fray.types import ActorConfig
+from fray_coordinator.core import open_core
+from fray_layouts.records import ClusterSettings
 from tests.support.agents import AgentProcess, agents, on_cluster
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -213,5 +216,7 @@ def cluster_of_kind(kind: str, directory: Path) -> Iterator[StorageCluster]:
 
 
 def cluster_in_memory(namespace: str | None = None) -> StorageCluster:
-    """A cluster in this process's memory, without agents."""
-    return StorageCluster(f"memory://{uuid.uuid4()}", namespace)
+    """A cluster in this process's memory, without agents; no test lasts until a heartbeat, which would be a request."""
+    root = f"memory://{uuid.uuid4()}"
+    sync.run(open_core(root, ClusterSettings(beat_interval=3600.0)))
+    return StorageCluster(root, namespace)

@@ -72,6 +72,7 @@ class Subject:
         self.closed = 0
         self.entered = False
         self.meeting = threading.Condition()
+        self.together_met = asyncio.Event()
 
     def echo(self, value: Any) -> Any:
         return value
@@ -153,11 +154,14 @@ class Subject:
             await asyncio.sleep(0)
             yield number
 
-    async def together(self, seconds: float) -> int:
-        """How many calls of this ran when it began."""
+    async def together(self, number: int) -> int:
+        """How many calls of this ran when it began; the first wait until there are so many."""
         self.now += 1
         present = self.now
-        await asyncio.sleep(seconds)
+        if present >= number:
+            self.together_met.set()
+        await self.together_met.wait()
+        await asyncio.sleep(0.1)  # so that any that may not run yet would be seen
         self.now -= 1
         return present
 

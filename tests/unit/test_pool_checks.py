@@ -117,15 +117,15 @@ async def test_what_cloud_run_would_refuse_is_told(run: FakeCloudRun, project: F
 async def test_programs_that_fail_or_are_not_there_are_told() -> None:
     core = await core_of("abc")
 
-    def commands(listing: list[str], create: str = "true") -> ProvisioningSpec:
-        settings = CommandSettings(list=listing, create=[create], delete=["true"], timeout=0.3)
+    def commands(listing: list[str], create: str = "true", timeout: float = 200.0) -> ProvisioningSpec:
+        settings = CommandSettings(list=listing, create=[create], delete=["true"], timeout=timeout)
         return ProvisioningSpec(provider="command", command=settings)
 
     assert await told(core, commands(["true"])) == []
     [(kind, text)] = await told(core, commands(["echo", "nonsense"]))
     assert (kind, "printed 'nonsense'" in text) == ("invalid", True)
-    [(_, text)] = await told(core, commands(["sleep", "100"]))
-    assert "did not end within 0.3 s and was killed" in text
+    [(_, text)] = await told(core, commands(["sleep", "1000"], timeout=0.05))
+    assert "did not end within 0.05 s and was killed" in text
     [(_, text)] = await told(core, commands(["sh", "-c", "echo no cluster >&2; exit 77"]))
     assert "failed with exit code 77: no cluster" in text
     [(kind, text)] = await told(core, commands(["true"], "/nowhere/create"))

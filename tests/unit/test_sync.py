@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import CancelledError, ThreadPoolExecutor
+from pkgutil import resolve_name as resolve
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +21,7 @@ import pytest
 from fray import sync
 from fray_coordinator.errors import StoreRefused, StoreUnavailable
 from fray_coordinator.per_loop import PerLoop
+from tests.support.waiting import PATIENCE
 
 
 async def thread_name() -> str:
@@ -54,6 +57,25 @@ def test_calling_from_the_own_loop_raises_instead_of_hanging() -> None:
 
     with pytest.raises(sync.WouldDeadlock, match="another thread"):
         sync.run(inside())
+
+
+@pytest.mark.parametrize("step", ["running_future", "LoopThread._started"])
+def test_a_call_that_is_interrupted_before_it_begins_leaves_no_coroutine_behind(
+    monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Python complains of one at the end of the program."""
+    interruptions, healthy = iter([KeyboardInterrupt()]), resolve(f"fray.sync:{step}")
+
+    def interrupted(*args: object) -> object:
+        for interruption in interruptions:
+            raise interruption
+        return healthy(*args)
+
+    coroutine = double(1)
+    monkeypatch.setattr(f"fray.sync.{step}", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        sync.run(coroutine)
+    assert inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED
 
 
 def test_a_fork_gets_a_loop_and_resources_of_its_own() -> None:
@@ -151,11 +173,11 @@ async def test_who_is_cancelled_cancels_the_coroutine_and_nobody_complains() -> 
 
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
     waiting = asyncio.ensure_future(sync.awaited(note_its_course(begun, cleaned)))
-    assert await asyncio.to_thread(begun.wait, 20)
+    assert await asyncio.to_thread(begun.wait, PATIENCE)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    assert await asyncio.to_thread(cleaned.wait, 20)
+    assert await asyncio.to_thread(cleaned.wait, PATIENCE)
     await sync.awaited(double(1))
     del waiting
     gc.collect()
