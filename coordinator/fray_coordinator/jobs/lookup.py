@@ -5,7 +5,8 @@ only when it is asked to.
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from fray_coordinator.concurrency import map_concurrently, map_noting_problems
 from fray_coordinator.core import Core

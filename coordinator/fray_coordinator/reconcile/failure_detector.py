@@ -1,6 +1,5 @@
 """Watching the agents: who is silent, for how long, who is dead. What that means is decided in `protocol.death`."""
 
-import dataclasses
 import heapq
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -225,7 +224,7 @@ class FailureDetector:
             raise
         self._unanswered.pop(row.key, None)
         if agent is not None:
-            as_believed = dataclasses.replace(agent, record=with_bounded_interval(agent.record, self.core.settings))
+            as_believed = replace(agent, record=with_bounded_interval(agent.record, self.core.settings))
             self._keep(as_believed, self.core.clock.boottime())
 
     def _keep(self, agent: Stored[AgentRecord], read_at: float | None) -> None:
