@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from fray_agents.agent.claimer import REMOTE_POLL_BACKOFF, Claimer
 from fray_agents.agent.held import HeldLease
 from fray_agents.agent.index_cursor import ENTRIES_PER_INTERVAL
-from fray_agents.agent.index_search import PAGE_SIZE, PAGES_PER_POLL, PAGES_PER_SECOND, STALE_LIMIT
+from fray_agents.agent.index_search import FULL_POLLS, PAGE_SIZE, PAGES_PER_POLL, PAGES_PER_SECOND, STALE_LIMIT
 from fray_agents.agent.leases import Leases
 from fray_coordinator.core import Core
 from fray_coordinator.jobs import doorbell
@@ -160,6 +160,25 @@ async def test_what_would_fit_if_more_were_free_holds_up_nothing_and_comes_first
         for held in (small, behind):
             agent.leases.remove(held)
         await agent.claims(wide, within=LONGEST_PAUSE)
+
+
+async def test_what_needs_no_core_is_claimed_by_a_host_whose_cores_are_all_taken(cluster: Cluster) -> None:
+    unfit(cluster, 3 * PAGE_SIZE, WIDE)
+    async with searching(cluster) as at_work:
+        wide = await submitted(at_work.core, resources={"cpu": 4}, priority=1)
+        await at_work.claims(wide, 60)
+        actor = await submitted(at_work.core, resources={"cpu": 0}, parent=wide)
+        await at_work.claims(actor, FULL_POLLS * at_work.core.settings.poll_interval + LONGEST_PAUSE)
+
+
+async def test_a_full_host_answers_a_bell_that_never_rests_more_rarely(cluster: Cluster) -> None:
+    async with searching(cluster) as at_work:
+        await at_work.claims(await submitted(at_work.core, resources={"cpu": 4}), 60)
+        ringing = asyncio.create_task(ring(at_work.core))
+        before = at_work.lists()
+        await asyncio.sleep(600)
+        ringing.cancel()
+        assert at_work.lists() - before <= 600 / (FULL_POLLS * at_work.core.settings.poll_interval) + 1
 
 
 async def test_a_bell_that_never_rests_does_not_keep_the_walk_at_the_head(cluster: Cluster) -> None:

@@ -99,10 +99,8 @@ class Claimer:
         return paced_interval(REMOTE_POLL_BACKOFF[2] * poll, self.member.live_agents, DOORBELL_READS_PER_SECOND) / poll
 
     async def _poll(self) -> bool:
-        """Claim what fits now; whether anything was claimed. Who has no room hears what is to be kept of it, too."""
+        """Claim what fits now; whether anything was claimed. Where no core is free, what needs none fits still."""
         await self._bell.hear()
-        if self.member.leases.free().cpu <= 0 and self.member.leases.held:
-            return False
         if not await self._search.begin():
             return False
         claimed = 0

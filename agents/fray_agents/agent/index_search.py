@@ -37,6 +37,9 @@ and what was claimed stays listed until its holder's next beat. A bell is answer
 LISTINGS_PER_SECOND = 50.0
 """Listings that all agents together make at most to repair what a bell that was not heard leaves."""
 
+FULL_POLLS = 10.0
+"""Poll intervals between two listings of who has no core free, and looks for what needs none, such as actors. Without
+them, while many jobs are submitted, each ring would cost each full agent a listing."""
 
 BACKFILL_TRIES = 8
 """Entries of one poll that are read to see whether they end before their room is wanted: the index does not say."""
@@ -84,7 +87,7 @@ class IndexSearch:
         """Begin a poll, with a listing if one is due; whether there may be anything to claim."""
         if due := self._repair_is_due():
             self._candidates.forget_put_off()
-        if self.bell.rang_for_jobs or due:
+        if due or self._answers_bell():
             await self._list()
         elif self._core.clock.boottime() < self._rests_until:
             return False
@@ -127,6 +130,12 @@ class IndexSearch:
         self._rests_until = self._core.clock.boottime() + paced_interval(
             0.0, requests * self.member.live_agents, per_second
         )
+
+    def _answers_bell(self) -> bool:
+        if self._listed_at is None or self._leases.free().cpu > 0:
+            return self.bell.rang_for_jobs
+        rested = self._core.clock.boottime() - self._listed_at >= FULL_POLLS * self._core.settings.poll_interval
+        return self.bell.rang_for_jobs and rested
 
     def _repair_is_due(self) -> bool:
         return self._listed_at is None or self._core.clock.boottime() - self._listed_at >= self._listing_interval()
@@ -176,7 +185,7 @@ class IndexSearch:
             self._candidates.clear()
 
     def _may_list_on(self) -> bool:
-        return self._pages < PAGES_PER_POLL and self._leases.free().cpu > 0
+        return self._pages < PAGES_PER_POLL
 
     def _fitting(self) -> Candidate | None:
         """A candidate that fits and is not held by this agent."""
