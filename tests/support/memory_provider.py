@@ -26,6 +26,7 @@ class MemoryProvider:
         slow: seconds that `list` takes.
         denied: `list` is not allowed.
         keeps: `delete` is not allowed.
+        closed: it must not be called any more.
     """
 
     machines: dict[str, ListedMachine] = field(default_factory=dict)
@@ -37,6 +38,7 @@ class MemoryProvider:
     slow: float = 0.0
     denied: bool = False
     keeps: bool = False
+    closed: bool = False
 
     async def open(self, core: Core, pool: str, spec: ProvisioningSpec) -> MemoryProvider:
         """As `open_provider`, for tests of one pool."""
@@ -80,3 +82,4 @@ class MemoryProvider:
 
     async def close(self) -> None:
         """Machines stay."""
+        self.closed = True

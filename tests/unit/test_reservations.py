@@ -74,6 +74,13 @@ async def record_now(core: Core, reservation: str) -> ReservationRecord:
     return (await reservations.read(core, reservation)).record
 
 
+async def test_jobs_that_are_routed_at_once_all_go_into_the_reservation(core: Core) -> None:
+    """As files in the inbox are: those beside the first wait for what it finds."""
+    record, router = await reserve(core, count=4), ReservationRouter()
+    found = await asyncio.gather(*(router.route(core, [spec()]) for _ in range(4)))
+    assert {one.pool for routed in found for one in routed} == {ReservationKeys.pool(record.id)}
+
+
 async def test_a_job_of_the_namespace_goes_into_its_reservation_by_itself(core: Core) -> None:
     (before,) = await routed(core, spec())
     record = await reserve(core)

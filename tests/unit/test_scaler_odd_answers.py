@@ -5,14 +5,19 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from fray_agents.agent.agent import Agent, AgentOptions
+from fray_agents.provisioning.provider import ProviderError
 from fray_agents.provisioning.scaler import Scaler
+from fray_coordinator.core import Core
 from fray_coordinator.store.interface import ANY
 from fray_layouts.machine_keys import MachineKeys
+from fray_layouts.records import ProvisioningSpec
 from tests.support.fake_tasks import fake
 from tests.support.memory_provider import MemoryProvider
 from tests.support.virtual import Cluster
-from tests.unit.test_scaler import HOST, POOL, set_pool, with_jobs, with_pool
+from tests.unit.test_scaler import HOST, POOL, SOUND, set_pool, with_jobs, with_pool
 
 
 async def test_agents_are_not_silent_because_their_provider_is_slow(cluster: Cluster, tmp_path: Path) -> None:
@@ -86,3 +91,20 @@ async def test_a_provider_that_does_not_answer_is_not_forgotten_with_its_pool(cl
     provider.silent = False
     await scaler.look()
     assert provider.machines == {}
+
+
+async def test_a_provider_that_was_closed_is_not_called_again(cluster: Cluster) -> None:
+    """The pool said something in between with which none could be opened."""
+    core, opened = await cluster.core(), list[MemoryProvider]()
+
+    async def open_provider(core: Core, pool: str, spec: ProvisioningSpec) -> MemoryProvider:
+        if spec.machine_type == "broken":
+            raise ProviderError("denied", "no credentials")
+        opened.append(MemoryProvider())
+        return opened[-1]
+
+    scaler = Scaler(core, "one", open_provider)
+    for spec in (SOUND, replace(SOUND, machine_type="broken"), SOUND):
+        await set_pool(core, spec)
+        await scaler.look()
+    assert [provider.closed for provider in opened] == [True, False]

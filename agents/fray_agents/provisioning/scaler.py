@@ -139,11 +139,13 @@ class Scaler:
 
     async def _provider(self, pool: str, spec: ProvisioningSpec) -> Provider:
         known = self._providers.get(pool)
-        if known is not None and known[0] != spec:
+        if known is not None and known[0] == spec:
+            return known[1]
+        if known is not None:
+            del self._providers[pool]
             await known[1].close()
-        if known is None or known[0] != spec:
-            known = self._providers[pool] = spec, await self.open_provider(self.core, pool, spec)
-        return known[1]
+        _, opened = self._providers[pool] = spec, await self.open_provider(self.core, pool, spec)
+        return opened
 
     async def _close_all_but(self, pools: Collection[str]) -> None:
         for pool in self._providers.keys() - pools:

@@ -10,6 +10,7 @@ from fray_coordinator.concurrency import map_noting_problems
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreRefused
 from fray_coordinator.jobs.lookup import find_reservation
+from fray_coordinator.per_loop import PerLoop
 from fray_coordinator.placements import reservations
 from fray_coordinator.protocol.placements.launching import in_private_pool
 from fray_coordinator.protocol.placements.owners import RESERVATION
@@ -33,6 +34,8 @@ class ReservationRouter:
     _others: set[str] = field(default_factory=set)
     _bell: Version | None = None
     _looked_at: float | None = None
+    _core: Core = field(init=False)
+    _look: PerLoop[Sequence[ReservationRecord]] = field(init=False)
 
     def forget(self) -> None:
         """Look before the next job: one was just made or has ended."""
@@ -51,17 +54,23 @@ class ReservationRouter:
         if named := ReservationKeys.of_pool(spec.pool):
             await reservations.usable(core, named, spec.namespace)
             return spec
+        self._core = core  # another one after a fork
         if self._looked_at is None or core.clock.boottime() - self._looked_at > LOOK_SECONDS:
             self._looked_at = core.clock.boottime()
-            with suppress(StoreRefused):  # who may not look there submits as ever
-                await self._look(core)
-        for record in self._open:
+            self._look = PerLoop(self._looked)
+        for record in await self._look.get():  # who comes beside a look waits for what it finds
             if goes_into(spec, record):
                 return in_private_pool(spec, record.id)
         return spec
 
-    async def _look(self, core: Core) -> None:
-        """Find the reservations that have not ended, in order; groups are read once. Without a bell there are none."""
+    async def _looked(self) -> Sequence[ReservationRecord]:
+        """The reservations that have not ended, in order."""
+        with suppress(StoreRefused):  # who may not look there submits as ever
+            await self._find(self._core)
+        return self._open
+
+    async def _find(self, core: Core) -> None:
+        """Find the reservations that have not ended; groups are read once. Without a bell there are none."""
         bell = await core.store.get_if_changed(PlacementKey.bell, self._bell)
         if bell is None or isinstance(bell, NotModified):
             return
