@@ -8,7 +8,7 @@ from fray_coordinator.core import open_core
 from fray_coordinator.jobs.machines import change_pool
 from fray_coordinator.jobs.why_machines import about_machines, machines_for
 from fray_coordinator.jobs.why_waiting import why_waiting
-from fray_coordinator.store.interface import ABSENT
+from fray_coordinator.store.interface import ABSENT, ANY
 from fray_layouts.machine_keys import MachineKeys
 from fray_layouts.object_keys import CoordinatorKeys
 from fray_layouts.records import (
@@ -85,4 +85,15 @@ async def test_a_job_says_what_its_pool_of_machines_does() -> None:
     assert told == (
         "no live agent in pool p: stockout in us-east5-a, trying europe-west4-b; 1 machine is on the way: m1"
     )
+    await core.store.close()
+
+
+async def test_a_scalers_record_that_cannot_be_read_is_said_and_keeps_nobody_from_waiting() -> None:
+    core = await open_core("memory://why-scaler")
+    spec = parse_spec({"name": "j", "entrypoint": {"command": ["x"]}, "pool": "p"})
+    job = JobRecord(id="j-1", spec=spec, status="pending")
+    await change_pool(core, "p", lambda record: AgentPoolRecord(provisioning=SPEC))
+    await core.store.put(CoordinatorKeys.scaler, b"{", ANY)
+    told = (await machines_for(core, [job], {}))["p"]
+    assert told.startswith("its pool may have machines, but coordinator/scaler.json does not hold a ScalerRecord")
     await core.store.close()

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from fray_coordinator.concurrency import map_noting_problems
 from fray_coordinator.core import Core
+from fray_coordinator.errors import BadRecord
 from fray_coordinator.jobs.machines import read_machines, read_scaler
 from fray_coordinator.store.records import record_of
 from fray_layouts.object_keys import PoolKeys, ReservationKeys
@@ -48,7 +49,10 @@ async def machines_for(
     specs = {pool: spec for pool, spec in found if spec is not None}
     if not specs:
         return {}
-    scaler = await read_scaler(core)
+    try:
+        scaler = await read_scaler(core)
+    except BadRecord as error:
+        return dict.fromkeys(specs, f"its pool may have machines, but {error}")
     told: dict[str, str] = {}
     for pool, spec in specs.items():
         machines = [machine.record for machine in await read_machines(core, {}, pool)]
