@@ -6,8 +6,9 @@ What they leave harms nobody else, and stays.
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from fray_coordinator.store.interface import ABSENT, ANY, AttemptFailed, Object
 from fray_layouts.queue_keys import QueueKeys, SegmentName
