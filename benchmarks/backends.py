@@ -1,8 +1,8 @@
 """One program on every backend: threads, a bucket's folder with agents, and Ray; its time, processor time and memory.
 
 The program is `peers/backend_program.py`, the same to the letter: FRAY_CLUSTER_SPEC says where it runs. Processor
-time and memory are those of the whole machine above what it used before, so they have agents, Ray's own processes and
-workers in them; nothing else may run.
+time and memory are those of all processes that this bench has started, so agents, Ray's own processes and workers are
+in them. Memory that processes share is divided between them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from typing import Any
 
 from harness import HERE, PYTHON, Helper, agents, arguments, report, say, scratch
 
+from fray_agents.runner.meter import UsageMeter
+from fray_agents.runner.process_tree import become_subreaper, descendants
+
 WORKLOADS = ("tasks", "actor", "pipeline", "inference", "gang")
 
 CORES = 4
@@ -25,41 +28,34 @@ CORES = 4
 QUICK = 0.05
 """The share of a workload in a quick run."""
 
-SAMPLE_SECONDS = 0.05
-"""Between two looks at the machine's memory."""
-
-_TICKS = os.sysconf("SC_CLK_TCK")
+SAMPLE_SECONDS = 0.5
+"""Between two looks at the processes: one takes some milliseconds of a processor."""
 
 
-def busy_seconds() -> float:
-    """Processor time that the machine has spent on programs and for them, since it started."""
-    user, nice, system = (int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:4])
-    return (user + nice + system) / _TICKS
+class Watch:
+    """What all processes of this bench use, from the beginning of the block on: processor seconds, and most bytes."""
 
-
-def used_memory() -> int:
-    """Bytes of memory that are not available."""
-    lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-    return (int(lines["MemTotal"].split()[0]) - int(lines["MemAvailable"].split()[0])) * 1024
-
-
-class MemoryPeak:
-    """The most memory that was in use within the block, in bytes."""
-
-    def __enter__(self) -> MemoryPeak:
-        self.bytes = used_memory()
+    def __enter__(self) -> Watch:
+        self._meter = UsageMeter("/var/empty", "bench", lambda: [os.getpid(), *descendants()])
+        self._began = self._meter.sample()["cpu_seconds"]
+        self.memory = self._memory()
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread = threading.Thread(target=self._look, daemon=True)
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join()
+        self.cpu = self._meter.sample()["cpu_seconds"] - self._began
 
-    def _watch(self) -> None:
+    def _look(self) -> None:
         while not self._over.wait(SAMPLE_SECONDS):
-            self.bytes = max(self.bytes, used_memory())
+            self._meter.sample()
+            self.memory = max(self.memory, self._memory())
+
+    def _memory(self) -> int:
+        return sum(self._meter.own_memory().values())
 
 
 @contextlib.contextmanager
@@ -85,19 +81,19 @@ def on_ray(directory: Path) -> Iterator[str]:
 def measured(directory: Path, spec: str, share: float) -> dict[str, dict[str, float]]:
     """What each workload took on the backend that a spec names."""
     command = [PYTHON, str(HERE / "peers" / "backend_program.py")]
-    program = Helper(command, FRAY_CLUSTER_SPEC=spec, RAY_AUTH_MODE="disabled")  # as `ray_side` has it
+    as_ray_side = {"RAY_AUTH_MODE": "disabled", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+    program = Helper(command, FRAY_CLUSTER_SPEC=spec, **as_ray_side)
     figures: dict[str, dict[str, float]] = {}
     try:
         for name in WORKLOADS:
             folder = directory / name
             folder.mkdir()
-            cpu, memory = busy_seconds(), used_memory()
-            with MemoryPeak() as peak:
+            with Watch() as used:
                 answer = program.ask(json.dumps([name, str(folder), share]))
             figures[name] = {
                 "wall_s": round(answer["seconds"], 2),
-                "cpu_s": round(busy_seconds() - cpu, 2),
-                "memory_mb": round((peak.bytes - memory) / 1e6),
+                "cpu_s": round(used.cpu, 2),
+                "memory_mb": round(used.memory / 1e6),
             }
             say(f"{program.greeting['client']}: {name} {figures[name]}")
     finally:
@@ -110,23 +106,22 @@ def run(directory: Path, quick: bool) -> None:
     for name, backend in (("threads", on_threads), ("bucket", on_agents), ("ray", on_ray)):
         place = directory / name
         place.mkdir()
-        before = used_memory()
         with backend(place) as spec:
-            found[name] = {"idle_memory_mb": round((used_memory() - before) / 1e6)}
-            found[name] |= measured(place, spec, QUICK if quick else 1.0)
+            found[name] = measured(place, spec, QUICK if quick else 1.0)
     say(table(found))
-    report("backends", found | {"lines_that_differ": 0})
+    report("backends", found | {"lines_that_differ": 0, "load": os.getloadavg()})
 
 
 def table(found: dict[str, Any]) -> str:
     """The figures for people: a line for each workload, a column for each backend."""
-    lines = [f"| seconds (of processors) | {' | '.join(found)} |", f"| --- |{' --- |' * len(found)}"]
+    lines = [f"| seconds (of processors), MB | {' | '.join(found)} |", f"| --- |{' --- |' * len(found)}"]
     for name in WORKLOADS:
-        cells = (f"{figures[name]['wall_s']} ({figures[name]['cpu_s']})" for figures in found.values())
+        cells = ("{wall_s} ({cpu_s}), {memory_mb}".format(**figures[name]) for figures in found.values())
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 if __name__ == "__main__":
+    become_subreaper()  # what its processes leave behind counts, too
     with scratch() as place:
         run(place, arguments(__doc__).quick)

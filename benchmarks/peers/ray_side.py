@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
 os.environ["RAY_AUTH_MODE"] = "disabled"  # or it leaves a token in the home directory
+os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # its address is 127.0.0.1, and nothing listens elsewhere
 
 import ray
 

@@ -14,7 +14,7 @@ from fray.actor.handle import ActorHandle
 from fray.actor.named import actor_status
 from fray.cluster.api import Cluster
 from fray.cluster.current import open_cluster
-from fray.cluster.ray.connection import AUTO, connected, process_variables
+from fray.cluster.ray.connection import AUTO, check_streams, connected, process_variables
 from fray.futures import GeneratorFuture, TaskFuture, result_of, run_into
 from fray.job.job_context import JobContext, Lifetime, map_refs
 from fray.ray_backend.actor_create import create_named_actor
@@ -78,6 +78,7 @@ class RayContext(JobContext):
         pickle_registered_by_value()
         if not inspect.isgeneratorfunction(fn):
             return future_of(_remote(_run).options(**options).remote(fn, *args), what)
+        check_streams(what)
         items = _remote(_iterate).options(num_returns="streaming", **options).remote(fn, *args)
         future = GeneratorFuture[Any]()
 

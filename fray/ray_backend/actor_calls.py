@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Any
 
-from fray.cluster.ray.connection import NAMESPACE, connected
+from fray.cluster.ray.connection import NAMESPACE, check_streams, connected
 from fray.errors import ActorUnavailableError
 from fray.ray_backend.actor_address import RayActorAddress
 from fray.ray_backend.outcomes import value_of
 from fray.rpc.calling import RetryPolicy
 from fray.rpc.future import ActorFuture, RetryQueue, SentCall, UnsentCall
 from fray_agents.rpc.client.client_calls import STREAM_WINDOW
-
-CONTROL = "control"
-"""The concurrency group of what is asked of an actor's host beside calls."""
 
 
 class RayCaller:
@@ -60,6 +57,7 @@ class RayCaller:
     def stream(
         self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], policy: RetryPolicy | None = None
     ) -> Generator[Any, None, None]:
+        check_streams(method)
         streaming = {"num_returns": "streaming", "_generator_backpressure_num_objects": STREAM_WINDOW}
         items = self.actor().stream.options(**streaming).remote(method, args, kwargs)
         try:
@@ -71,6 +69,11 @@ class RayCaller:
     def end(self, why: str) -> None:
         """Note that the actor was asked to end: calls of this handle raise ActorUnavailableError from now on."""
         self._ended = self._ended or ActorUnavailableError(f"{self._address} {why}")
+
+    @property
+    def actor_id(self) -> str | None:
+        """Ray's own name of the actor, where that is known."""
+        return None if self._actor is None else str(self._actor._actor_id.hex())
 
     @property
     def was_ended(self) -> bool:
@@ -96,7 +99,7 @@ class RayCaller:
 
         Raises ActorUnavailableError: the actor has ended.
         """
-        return getattr(self._found(), method).options(concurrency_group=CONTROL, max_task_retries=-1).remote()
+        return getattr(self._found(), method).options(max_task_retries=-1).remote()
 
 
 class RayCall:

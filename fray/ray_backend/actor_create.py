@@ -16,10 +16,8 @@ from fray.cluster.ray.connection import NAMESPACE, connected, process_variables
 from fray.cluster.ray.demands import actor_options, checked_spec
 from fray.errors import InvalidInput, NameTaken
 from fray.ray_backend.actor_address import RayActorAddress, exclusive_name
-from fray.ray_backend.actor_calls import CONTROL
 from fray.ray_backend.actor_group import RayActorGroup
 from fray.ray_backend.actor_handle import RayActorHandle
-from fray.ray_backend.actor_host import ActorHost
 from fray.ray_backend.outcomes import value_of
 from fray.ray_backend.pickling import pickle_registered_by_value
 from fray.types import ActorConfig, CallableEntrypoint, JobRequest
@@ -79,7 +77,7 @@ def find_named_actor(cluster: Cluster, name: str) -> RayActorHandle[Any] | None:
             actor = ray.get_actor(exclusive_name(namespace, name), namespace=NAMESPACE)
         except ValueError:
             continue
-        address = value_of(actor.address.options(concurrency_group=CONTROL).remote(), f"actor {name!r}")
+        address = value_of(actor.address.remote(), f"actor {name!r}")
         return RayActorHandle(address, actor)
     return None
 
@@ -138,6 +136,8 @@ def _created(cluster: Cluster, request: JobRequest, ray_names: Sequence[str]) ->
 @functools.cache
 def _remote_host() -> Any:
     """Ray's form of the host, one for all actors: Ray stores each form once."""
+    from fray.ray_backend.actor_host import CONTROL, ActorHost  # which imports Ray
+
     return connected().remote(concurrency_groups={CONTROL: 1})(ActorHost)
 
 

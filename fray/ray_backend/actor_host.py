@@ -6,10 +6,11 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from fray.actor.current import CurrentActor, set_current_actor
 from fray.actor.hosting import GRACE
+from fray.cluster.ray.connection import import_ray
 from fray.ray_backend.actor_address import RayActorAddress
 from fray.ray_backend.actor_handle import RayActorHandle
 from fray.sync import LoopThread
@@ -22,11 +23,16 @@ _FLUSH = 1.0
 """Seconds for the reply of the last call, which Ray sends after the call has returned: far longer than that takes."""
 
 
+F = TypeVar("F", bound=Callable[..., Any])
+
+CONTROL = "control"
+"""The concurrency group of what is asked of an actor's host beside calls: calls that run do not hinder it."""
+
+_control: Callable[[F], F] = import_ray().method(concurrency_group=CONTROL)
+
+
 class ActorHost:
     """A Ray actor that runs the methods of the user's object.
-
-    Its own methods beside `call` and `stream` are in a concurrency group of their own, so calls that run do not hinder
-    them.
 
     Args:
         address: where this actor is found.
@@ -69,14 +75,17 @@ class ActorHost:
             if close is not None:
                 close()
 
+    @_control
     def ready(self) -> bool:
         """True, as soon as `__init__` has returned."""
         return True
 
+    @_control
     def address(self) -> RayActorAddress:
         """The address, for who has only the actor's name."""
         return self._address
 
+    @_control
     def stop(self) -> None:
         """Have the actor's code told that it is to end; returns when all calls are answered, or the grace is over."""
         self._current.shutdown_event.set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fray.cluster.ray.connection import connected
+from fray.cluster.ray.connection import asked_inside, connected, import_ray
 from fray.errors import ActorUnavailableError
 from fray.ray_backend.actor_calls import RayCaller
 from fray.ray_backend.outcomes import value_of
@@ -17,8 +17,8 @@ _ANSWERS_WITHIN = 5.0
 _STARTS_WITHIN = 0.2
 """Seconds for an actor's first answer: the question stays asked, so a slow answer is only told the next time."""
 
-_ENDED_BY_OTHERS = "`ray.kill`", "owner has died", "references to the actor were removed", "has forgotten"
-"""What is said of actors that were ended, and did not fail."""
+_ENDED_BY_OTHERS = {"OWNER_DIED", "RAY_KILL", "OUT_OF_SCOPE", "REF_DELETED"}
+"""Ray's reasons (`ActorDiedErrorContext.Reason`) for the end of an actor that did not fail."""
 
 
 class ActorProbe:
@@ -34,6 +34,7 @@ class ActorProbe:
         self.ended: ActorUnavailableError | None = None
         self._caller = caller
         self._asked: Any = None
+        self._has_failed: bool | None = None
 
     def ask(self) -> Any:
         """Ray's object of the answer; None: the actor has ended."""
@@ -57,8 +58,18 @@ class ActorProbe:
             else:
                 self._asked, self.patience = None, _ANSWERS_WITHIN
                 return JobStatus.RUNNING
-        stopped = self._caller.was_ended or any(words in str(self.ended) for words in _ENDED_BY_OTHERS)
-        return JobStatus.STOPPED if stopped else JobStatus.FAILED
+        if self._has_failed is None:
+            self._has_failed = not self._caller.was_ended and asked_inside(_has_failed, self._caller.actor_id)
+        return JobStatus.FAILED if self._has_failed else JobStatus.STOPPED
+
+
+def _has_failed(actor_id: str | None) -> bool:
+    """Whether an actor that has ended did so by itself; those that Ray has forgotten were ended."""
+    known = import_ray()._private.state.actors(actor_id) if actor_id is not None else {}
+    if not known:
+        return False
+    end = known["DeathCause"].actor_died_error_context
+    return end.Reason.Name(end.reason) not in _ENDED_BY_OTHERS
 
 
 def statuses(probes: Sequence[ActorProbe]) -> list[JobStatus]:

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
+from typing import Any
 
 import pytest
 
@@ -16,38 +17,29 @@ from fray.ray_backend.client import RayClient
 
 if find_spec("ray") is None:
     collect_ignore_glob = ["test_*.py"]
-
-OBJECT_STORE_BYTES = 100 * 1024**2
-"""Bytes of Ray's object store: the tests store little, and many of them run beside others."""
+else:
+    from tests.support import ray_nodes  # before a test imports Ray
 
 
 @pytest.fixture(scope="session")
-def local_ray() -> Iterator[str]:
-    """The address of a Ray of this machine alone, with four cores; this process is connected to it."""
-    import ray
-
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+def nodes() -> Iterator[Any]:
+    """A Ray of this machine alone; this process is connected to it."""
     os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])  # `python` is Ray's
-    context = ray.init(
-        address="local",  # not one that runs here already
-        num_cpus=4,
-        include_dashboard=True,
-        dashboard_host="127.0.0.1",
-        _node_ip_address="127.0.0.1",
-        object_store_memory=OBJECT_STORE_BYTES,
-        log_to_driver=False,
-        namespace="tests",
-    )
-    yield context.address_info["gcs_address"]
-    ray.shutdown()
+    with ray_nodes.local_ray(include_dashboard=True) as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="session")
-def dashboard(local_ray: str) -> str:
-    """The address of that Ray's dashboard."""
-    import ray
+def local_ray(nodes: Any) -> str:
+    """The address of that Ray."""
+    address: str = nodes.address
+    return address
 
-    return f"http://{ray._private.worker.get_dashboard_url()}"
+
+@pytest.fixture(scope="session")
+def dashboard(nodes: Any) -> str:
+    """The address of its dashboard."""
+    return f"http://{nodes.webui_url}"
 
 
 @pytest.fixture(scope="module", autouse=True)

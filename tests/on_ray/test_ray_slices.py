@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
-import signal
-import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import cloudpickle
 import pytest
-import ray
 
 from fray.cluster import current_replica, set_current_cluster
 from fray.cluster.ray.attempt_run import free_slices
 from fray.cluster.ray.jobs import RayJobs
 from fray.errors import JobFailed
 from fray.tpu import run_on_pod, run_on_pod_multislice_resumable, run_on_pod_resumable
+from tests.support.ray_nodes import another_node
 from tests.support.waiting import wait_until
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -36,39 +32,14 @@ HOSTS = (
 
 
 @pytest.fixture(scope="module")
-def cluster(local_ray: str) -> Iterator[RayJobs]:
+def cluster(nodes: Any) -> Iterator[RayJobs]:
     """The current cluster: the local Ray with two nodes more."""
-    with contextlib.ExitStack() as nodes:
-        for resources in HOSTS:
-            nodes.enter_context(ray_node(local_ray, resources))
+    with another_node(nodes, **HOSTS[0]), another_node(nodes, **HOSTS[1]):
         wait_until(lambda: (len(free_slices(PAIR)), len(free_slices(SINGLE))) == (1, 2))
         made = RayJobs()
         set_current_cluster(made)
         yield made
         set_current_cluster(None)
-
-
-@contextlib.contextmanager
-def ray_node(address: str, resources: dict[str, int]) -> Iterator[None]:
-    """A node of this machine, which ends with the block; nodes that start side by side would take the same sockets."""
-    before = len(ray.nodes())
-    command = [str(Path(sys.executable).parent / "ray"), "start", f"--address={address}", "--num-cpus=2", "--block"]
-    ports = [f"--dashboard-agent-listen-port={free_port()}", f"--metrics-export-port={free_port()}"]
-    limits = ["--object-store-memory=80000000", f"--resources={json.dumps(resources)}"]
-    node = subprocess.Popen([*command, *ports, *limits], stdout=subprocess.DEVNULL)
-    try:
-        wait_until(lambda: len(ray.nodes()) > before or node.poll() is not None)
-        yield
-    finally:
-        node.send_signal(signal.SIGTERM)
-        node.wait(60)
-
-
-def free_port() -> int:
-    with socket.socket() as asked:
-        asked.bind(("127.0.0.1", 0))
-        number: int = asked.getsockname()[1]
-        return number
 
 
 def where() -> dict[str, str]:

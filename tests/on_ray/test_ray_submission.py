@@ -9,7 +9,7 @@ import cloudpickle
 import pytest
 
 from fray.cluster import RayCluster, open_cluster
-from fray.errors import InvalidInput, JobFailed, JobNotFound, NoResult
+from fray.errors import InvalidInput, JobFailed, JobNotFound, NoResult, Temporary
 from fray.types import Entrypoint, JobGroupConfig, JobRequest, JobStatus, ReservationConfig, ResourceConfig
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -39,6 +39,24 @@ def test_a_job_is_launched_watched_and_listed(cluster: RayCluster, capsys: pytes
     assert job in [known.job_id for known in cluster.list_jobs()]
     with pytest.raises(NoResult, match="RayClient"):
         cluster.result(job)
+
+
+def test_a_job_is_offered_again_while_ray_has_no_agent_for_it(
+    cluster: RayCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit, refusals = cluster._client.submit_job, iter(range(3))
+
+    def refuse_first(**job: object) -> object:
+        if next(refusals, None) is not None:
+            raise RuntimeError("Request failed: No available agent to submit job, please try again later.")
+        return submit(**job)
+
+    monkeypatch.setattr(cluster._client, "submit_job", refuse_first)
+    job = cluster.launch(JobRequest("late", Entrypoint.from_callable(greet, args=("you",)), NONE))
+    assert cluster.wait(job, timeout=PATIENCE).status is JobStatus.SUCCEEDED
+    refusals = iter(range(1000))
+    with pytest.raises(Temporary, match="--dashboard-agent-listen-port=0"):
+        cluster.launch(JobRequest("never", Entrypoint.from_callable(fail), NONE))
 
 
 def fail() -> None:

@@ -48,23 +48,13 @@ def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 def ray_client() -> Iterator[Client]:
     """A client of a Ray of this machine alone, which ends with it."""
-    import ray
-
     from fray.ray_backend import RayClient
+    from tests.support.ray_nodes import local_ray
 
-    ray.init(
-        address="local",
-        num_cpus=4,
-        resources={"head_node": 1},  # where Zephyr has its coordinator
-        include_dashboard=False,
-        _node_ip_address="127.0.0.1",
-        object_store_memory=100 * 1024**2,
-        log_to_driver=False,
-    )
-    client = RayClient()
-    yield client
-    client.shutdown()
-    ray.shutdown()
+    with local_ray(head_node=1):  # where Zephyr has its coordinator
+        client = RayClient()
+        yield client
+        client.shutdown()
 
 
 @pytest.fixture

@@ -8,10 +8,12 @@ through Ray's own proxy, from outside of its network.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from fray_layouts.errors import InvalidInput
+
+T = TypeVar("T")
 
 AUTO = "ray:auto"
 """The root of the Ray that a process is connected to or runs in."""
@@ -54,8 +56,37 @@ def connected(root: str = AUTO) -> Any:
     return ray
 
 
+def through_proxy() -> bool:
+    """Whether this process is connected through Ray's own proxy, which carries less than Ray itself."""
+    connection: bool = import_ray().util.client.ray.is_connected()
+    return connection
+
+
+def check_streams(generator: str) -> None:
+    """Raises InvalidInput: nothing carries the values of this generator to this process."""
+    if through_proxy():
+        remedy = "Ray's proxy carries no generators: return a list, or run this program on Ray (ray job submit)"
+        raise InvalidInput("generator", generator, remedy)
+
+
+def asked_inside(question: Callable[..., T], *args: Any) -> T:
+    """The answer to what only processes of Ray's own can ask; through the proxy one of them does."""
+    if not through_proxy():
+        return question(*args)
+    ray = import_ray()
+    answer: T = ray.get(ray.remote(num_cpus=0)(question).remote(*args))
+    return answer
+
+
+def works_on_ray() -> bool:
+    """Whether this process has `process_variables`: whatever root its creator gave to the Ray, here it is AUTO."""
+    return os.environ.get("FRAY_CLUSTER_SPEC") == AUTO and "RAY_ADDRESS" in os.environ
+
+
 def _address(root: str) -> str:
     """What `ray.init` takes for a root."""
+    if works_on_ray():
+        return os.environ["RAY_ADDRESS"]
     if root.startswith("ray://"):
         return root
     named = root.removeprefix("ray").removeprefix(":")
@@ -72,7 +103,7 @@ def process_variables(namespace: str) -> dict[str, str]:
     return {"FRAY_CLUSTER_SPEC": AUTO, "FRAY_NAMESPACE": namespace, "RAY_ADDRESS": address}
 
 
-_KEPT = ("RAY_AUTH_", "RAY_TMPDIR", "RAY_USAGE_STATS_ENABLED")
+_KEPT = ("RAY_AUTH_", "RAY_TMPDIR", "RAY_USAGE_STATS_ENABLED", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER")
 """Beginnings of Ray's own variables that hold for every process of a node; the others describe one worker."""
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fray.cluster.arguments import checked_id, checked_request
 from fray.cluster.current_job import current_job_on
 from fray.cluster.job_info import decode_result, info_of, raise_first_failure
-from fray.cluster.ray.connection import AUTO, connected, is_ray
+from fray.cluster.ray.connection import AUTO, asked_inside, connected, works_on_ray
 from fray.cluster.ray.controller import controller
 from fray.cluster.ray.demands import checked_spec, without_call
 from fray.cluster.ray.workspaces import with_workspace
@@ -18,13 +18,7 @@ from fray.cluster.submission import as_children
 from fray.cluster.without_storage import ClusterWithoutStorage
 from fray.errors import FrayError, JobNotFound, NoResult
 from fray.items import Items, LoopItems
-from fray.types import (
-    JobId,
-    JobInfo,
-    JobRequest,
-    JobStatus,
-    Namespace,
-)
+from fray.types import JobId, JobInfo, JobRequest, JobStatus, Namespace
 from fray_agents.tasks.current_task import task_environ
 from fray_coordinator.clock import system_random
 from fray_coordinator.jobs.logs import LogLine
@@ -34,9 +28,6 @@ from fray_layouts.object_keys import JobIds
 from fray_layouts.records import JobRecord, JobResult, ResourceUsage
 from fray_layouts.spec import JobSpec
 from fray_layouts.spec_checks import check_namespace
-
-if TYPE_CHECKING:
-    pass
 
 _LOOK_SECONDS = 10.0
 """Seconds of one question to the controller that waits for something: who is interrupted notices within it."""
@@ -59,10 +50,9 @@ class RayJobs(ClusterWithoutStorage):
     _scheduler = "Ray"
 
     def __init__(self, root: str = AUTO, namespace: str | None = None) -> None:
-        environ = task_environ()
-        self.root = AUTO if is_ray(environ.get("FRAY_CLUSTER_SPEC", "")) else root
+        self.root = AUTO if works_on_ray() else root
         self._namespace = namespace
-        self._own_namespace = environ.get("FRAY_NAMESPACE") or _made_up_namespace()
+        self._own_namespace = task_environ().get("FRAY_NAMESPACE") or _made_up_namespace()
         check_namespace(namespace or self._own_namespace)
         self._controller: tuple[str, Any] = ("", None)
 
@@ -129,7 +119,7 @@ class RayJobs(ClusterWithoutStorage):
 
         connected(self.root)
         own = self._record(job_id).spec.slices if job_id and self.poll(job_id).status is JobStatus.RUNNING else 0
-        return own + len(free_slices(tpu_type))
+        return own + len(asked_inside(free_slices, tpu_type))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _opened, (self.root, self._namespace, self._own_namespace)

@@ -21,7 +21,7 @@ from fray.cluster.ray.connection import import_ray
 from fray.cluster.ray.demands import checked_spec
 from fray.cluster.ray.workspaces import workspace_folder
 from fray.cluster.without_storage import ClusterWithoutStorage
-from fray.errors import JobNotFound, NoResult
+from fray.errors import JobNotFound, NoResult, Temporary
 from fray.items import Items, LoopItems
 from fray.types import JobId, JobInfo, JobRequest, JobStatus, Namespace
 from fray_agents.tasks.current_task import task_environ
@@ -42,6 +42,12 @@ _ENTRYPOINT = "python -m fray.cluster.ray.submitted"
 _LOOK_INTERVAL = 1.0
 """Seconds between two questions about a job: each is a request to Ray's dashboard."""
 
+_NO_AGENT = "No available agent"
+"""What Ray's dashboard says once it has waited ten seconds for an agent of the head node that takes jobs."""
+
+_SUBMISSIONS = 6
+"""Times that a job is offered while there is no such agent: on a busy host one takes a minute to start."""
+
 _TOLD_CHARACTERS = 4_000
 """Characters of the end of a failed job's output that its error tells: some tracebacks."""
 
@@ -61,6 +67,7 @@ class RayCluster(ClusterWithoutStorage):
 
     Raises:
         InvalidInput: the namespace cannot be one, Ray is not installed, or no dashboard answers there.
+        Temporary: (of `launch`) Ray's head node takes no jobs yet.
     """
 
     _scheduler = "Ray"
@@ -91,9 +98,7 @@ class RayCluster(ClusterWithoutStorage):
             (package / SPEC_FILE).write_bytes(msgspec.json.encode(spec))
             environment["py_modules"] = [str(package)]
             metadata = {"fray.name": spec.name, "fray.replicas": str(spec.replicas)}
-            self._client.submit_job(
-                entrypoint=_ENTRYPOINT, submission_id=job_id, runtime_env=environment, metadata=metadata
-            )
+            self._submit(submission_id=job_id, runtime_env=environment, metadata=metadata)
         return JobId(job_id, self.poll)
 
     def poll(self, job_id: str) -> JobInfo:
@@ -158,6 +163,18 @@ class RayCluster(ClusterWithoutStorage):
 
     async def _wait_async(self, ids: list[str], raise_on_failure: bool, timeout: float | None) -> list[JobInfo]:
         return await asyncio.to_thread(self._wait, ids, raise_on_failure, timeout)
+
+    def _submit(self, **job: Any) -> None:
+        for _ in range(_SUBMISSIONS):
+            try:
+                self._client.submit_job(entrypoint=_ENTRYPOINT, **job)
+            except RuntimeError as error:
+                if _NO_AGENT not in str(error):
+                    raise
+            else:
+                return
+        remedy = "dashboard_agent.log there says why; nodes of one host need --dashboard-agent-listen-port=0"
+        raise Temporary(f"no agent of Ray's head node at {self._client.get_address()} takes jobs; {remedy}")
 
     def _details(self, job_id: str) -> Any:
         try:

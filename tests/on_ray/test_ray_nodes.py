@@ -1,0 +1,91 @@
+"""What Ray's nodes are to a job: places that are not taken away, that are lost, and that need its code and packages."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pytest
+import ray
+
+from fray.ray_backend import RayClient
+from fray.types import Entrypoint, EnvironmentConfig, JobRequest, JobStatus, ResourceConfig
+from tests.support.ray_nodes import another_node, lose
+from tests.support.waiting import PATIENCE, wait_until
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+STAYS = ResourceConfig(cpu=1, preemptible=False)
+
+
+def node_after_a_loss(folder: str) -> str:
+    """The node that this runs on; the first attempt stays there for ever."""
+    first = Path(folder, "first")
+    if not first.exists():
+        first.touch()
+        time.sleep(3600)
+    return os.environ["FRAY_AGENT_ID"]
+
+
+class Place:
+    """Knows where it is."""
+
+    def node(self) -> str:
+        found: str = ray.get_runtime_context().get_node_id()
+        return found
+
+
+@pytest.fixture
+def client(local_ray: str) -> Iterator[RayClient]:
+    client = RayClient()
+    yield client
+    client.shutdown()
+
+
+def test_what_must_not_be_taken_away_is_where_ray_has_head_node_and_goes_on_elsewhere_when_that_is_lost(
+    client: RayClient, nodes: Any, tmp_path: Path
+) -> None:
+    with another_node(nodes, head_node=1) as first:
+        job = client.submit(JobRequest("stays", Entrypoint.from_callable(node_after_a_loss, (str(tmp_path),)), STAYS))
+        wait_until(lambda: (tmp_path / "first").exists())
+        with another_node(nodes, head_node=1) as second:
+            lose(nodes, first)
+            assert job.wait(PATIENCE) is JobStatus.SUCCEEDED
+            assert client.cluster.result(job.job_id) == second.node_id
+    info = client.cluster.poll(job.job_id)
+    assert (info.attempt, info.preemptions, info.failures) == (2, 1, 0)
+
+
+def test_the_actors_of_a_lost_node_begin_again_on_another(client: RayClient, nodes: Any) -> None:
+    with another_node(nodes, head_node=1) as first:
+        actor = client.create_actor(Place, name="place", resources=STAYS)
+        assert actor.node() == first.node_id
+        with another_node(nodes, head_node=1) as second:
+            lose(nodes, first)
+            assert actor.node() == second.node_id
+
+
+def test_packages_and_the_workspace_are_with_the_job(client: RayClient, tmp_path: Path) -> None:
+    wheel = tmp_path / "greetings-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as packed:
+        packed.writestr("greetings.py", "WORD = 'hello'")
+        packed.writestr("greetings-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: greetings\nVersion: 1.0\n")
+        packed.writestr(
+            "greetings-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        packed.writestr("greetings-1.0.dist-info/RECORD", "")
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "names.py").write_text("NAME = 'world'")
+    brings = EnvironmentConfig(pip_packages=[str(wheel)], workspace=str(project))
+    program = "import greetings, names; print(greetings.WORD, names.NAME)"
+    command = Entrypoint.from_binary("python", ["-c", program])
+    job = client.submit(JobRequest("brings", command, ResourceConfig(cpu=0), environment=brings))
+    job.wait(PATIENCE)
+    assert job.logs() == ("hello world",)
