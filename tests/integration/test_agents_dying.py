@@ -11,6 +11,7 @@ from fray_coordinator.jobs import stopping
 from fray_coordinator.store.interface import ANY
 from fray_layouts.object_keys import AgentKeys, JobKeys
 from tests.support.agents import (
+    MORTAL,
     AgentProcess,
     agent_record,
     agents,
@@ -80,7 +81,7 @@ async def test_a_killed_agents_job_runs_again_elsewhere(tmp_path: Path) -> None:
 async def test_a_frozen_agents_task_is_gone_before_the_next_copy_starts_and_waking_changes_nothing(
     tmp_path: Path,
 ) -> None:
-    async with quick_core(tmp_path / "root") as core:
+    async with quick_core(tmp_path / "root", MORTAL) as core:
         with agents(core.root, tmp_path / "work") as (frozen,):
             job_id = await launch(core, worker(tmp_path))
             (_, pid, _), *_ = await _begun(tmp_path, 1)

@@ -17,12 +17,14 @@ from fray_agents.tasks.handle import StartFailed, TaskHandle, TaskSpec
 from fray_coordinator.clock import SystemClock, system_random
 from fray_coordinator.core import Core, core_on
 from fray_coordinator.jobs import stopping
+from fray_coordinator.protocol.heartbeat import DEATH_INTERVALS
 from fray_coordinator.store.interface import Unknown
 from fray_coordinator.store.local import LocalBackend
 from fray_coordinator.store.store import Store
 from fray_layouts.object_keys import AgentKeys, WorkKeys
-from fray_layouts.records import AgentRecord, JobRecord, Resources
+from fray_layouts.records import AgentRecord, ClusterSettings, JobRecord, Resources
 from tests.support.agents import (
+    MORTAL,
     QUICK,
     agent_record,
     agents,
@@ -229,10 +231,10 @@ async def _no_answer(*_: object, **__: object) -> Any:
     raise Unknown("the network is away")
 
 
-async def _core_with_outages(tmp_path: Path, outage_grace: float) -> Core:
+async def _core_with_outages(tmp_path: Path, outage_grace: float, settings: ClusterSettings = QUICK) -> Core:
     rng = system_random()
     store = Store(Outage(tmp_path / "root", SystemClock()), SystemClock(), rng, patience=0.5)
-    return await core_on(store, replace(QUICK, outage_grace=outage_grace), SystemClock(), rng)
+    return await core_on(store, replace(settings, outage_grace=outage_grace), SystemClock(), rng)
 
 
 @pytest.fixture(autouse=True)
@@ -257,6 +259,7 @@ async def _outage_until(look: Any, core: Core, job_id: str) -> None:
         Outage.down = False
 
 
+@pytest.mark.slow
 async def test_an_outage_kills_nobody_and_the_work_goes_on(tmp_path: Path) -> None:
     core = await _core_with_outages(tmp_path, outage_grace=600)
     async with embedded(core, tmp_path) as agent:
@@ -266,7 +269,7 @@ async def test_an_outage_kills_nobody_and_the_work_goes_on(tmp_path: Path) -> No
             began = core.clock.boottime()
 
             async def long_enough() -> bool:
-                return core.clock.boottime() - began > 7  # an agent that is silent for 5 s would be dead
+                return core.clock.boottime() - began > (DEATH_INTERVALS + 1) * core.settings.beat_interval
 
             await _outage_until(long_enough, core, job_id)
             assert lines(tmp_path / "effects") == ["begin"]
@@ -277,8 +280,9 @@ async def test_an_outage_kills_nobody_and_the_work_goes_on(tmp_path: Path) -> No
                 assert (await agent_record(core, name)).state == "live"
 
 
+@pytest.mark.slow
 async def test_an_outage_longer_than_the_grace_ends_the_work_as_a_preemption(tmp_path: Path) -> None:
-    core = await _core_with_outages(tmp_path, outage_grace=1)
+    core = await _core_with_outages(tmp_path, 1, MORTAL)
     async with embedded(core, tmp_path):
         code = "import os, sys, time\nopen(sys.argv[1], 'w').write(str(os.getpid()))\n"
         code += "time.sleep(600 if os.environ['FRAY_ATTEMPT'] == '1' else 0)"

@@ -12,7 +12,7 @@ import pytest
 
 from fray.cluster import ClusterResolver, JobId, StorageCluster
 from fray.types import JobInfo, JobStatus
-from tests.support.agents import agents, on_cluster
+from tests.support.agents import MORTAL, agents, on_cluster
 from tests.support.freezing import freeze
 from tests.support.waiting import wait_until
 
@@ -113,7 +113,7 @@ class Program:
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     place = tmp_path_factory.mktemp("cluster")
-    on_cluster(place / "root", lambda core: core.store.learn_clock())
+    on_cluster(place / "root", lambda core: core.store.learn_clock(), MORTAL)
     with agents(str(place / "root"), place / "work", cores=8):
         yield str(place / "root")
 

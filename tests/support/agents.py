@@ -16,14 +16,17 @@ from msgspec.structs import replace
 from fray_coordinator.core import LOCAL_SETTINGS, Core, open_core
 from fray_coordinator.jobs.submission import submit
 from fray_layouts.object_keys import AgentKeys, JobKeys
-from fray_layouts.records import AgentRecord, JobRecord
+from fray_layouts.records import AgentRecord, ClusterSettings, JobRecord
 from fray_layouts.spec_parsing import parse_spec
 from tests.support.waiting import PATIENCE, eventually
 
 T = TypeVar("T")
 
-QUICK = replace(LOCAL_SETTINGS, beat_interval=1.0, idle_beat_interval=1.0, pass_interval=0.5, repair_interval=2.0)
-"""Death is told after five seconds."""
+QUICK = replace(LOCAL_SETTINGS, idle_beat_interval=5.0, pass_interval=0.5, repair_interval=2.0)
+"""An agent may stand still for 15 seconds before it loses its jobs: on a busy machine it does for some."""
+
+MORTAL = replace(QUICK, beat_interval=1.0, idle_beat_interval=1.0)
+"""Death is told after five seconds: for tests of agents that stand still."""
 
 _AGENT = """
 import asyncio, sys
@@ -130,20 +133,20 @@ def is_alive(pid: int) -> bool:
 
 
 @contextlib.asynccontextmanager
-async def quick_core(root: Path | str) -> AsyncIterator[Core]:
+async def quick_core(root: Path | str, settings: ClusterSettings = QUICK) -> AsyncIterator[Core]:
     """A participant of a root with quick settings."""
-    core = await open_core(str(root), QUICK)
+    core = await open_core(str(root), settings)
     try:
         yield core
     finally:
         await core.store.close()
 
 
-def on_cluster(root: Path | str, act: Callable[[Core], Awaitable[T]]) -> T:
+def on_cluster(root: Path | str, act: Callable[[Core], Awaitable[T]], settings: ClusterSettings = QUICK) -> T:
     """Run `act` with a core on a root with quick settings."""
 
     async def run() -> T:
-        async with quick_core(root) as core:
+        async with quick_core(root, settings) as core:
             return await act(core)
 
     return asyncio.run(run())
