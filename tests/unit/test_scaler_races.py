@@ -1,0 +1,72 @@
+"""Looks of a scaler that another one overtakes: between two of its writes, or while it is frozen before a call."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import msgspec
+from msgspec.structs import replace
+
+from fray_agents.provisioning.look import CALL_TIMEOUT
+from fray_agents.provisioning.scaler import Scaler
+from fray_coordinator.protocol.scaling.machines import CALL_SECONDS, asked
+from fray_coordinator.store.interface import ABSENT, Applied, Expectation
+from fray_layouts.machine_keys import MachineKeys
+from fray_layouts.records import MachineRecord
+from fray_layouts.states import MachineState
+from tests.support.memory_provider import MemoryProvider
+from tests.support.virtual import Cluster
+from tests.unit.test_scaler import POOL, machines, with_jobs, with_pool
+
+
+def intercept(cluster: Cluster, act: Callable[[MachineRecord], Awaitable[None]], when: MachineState) -> None:
+    """Before the last participant's first write of a machine in this state is sent, `act`."""
+    way, put = cluster.ways[-1], cluster.ways[-1].put
+
+    async def watched(key: str, data: bytes, expect: Expectation) -> Applied:
+        if MachineKeys.parse(key) and (record := msgspec.json.decode(data, type=MachineRecord)).state == when:
+            way.put = put  # type: ignore[method-assign]
+            await act(record)
+        return await put(key, data, expect)
+
+    way.put = watched  # type: ignore[method-assign]
+
+
+async def test_who_wakes_long_after_its_write_makes_no_call(cluster: Cluster) -> None:
+    """Others have gone by that write, and count on a call that is over by now."""
+    provider = MemoryProvider()
+    core = await cluster.core()
+    await with_pool(core, max=1)
+    await with_jobs(core, 1)
+    intercept(cluster, lambda _: asyncio.sleep(CALL_SECONDS - CALL_TIMEOUT + 1), MachineState.CREATING)
+    scaler = Scaler(core, "one", provider.open)
+    await scaler.look()
+    assert provider.asked == []
+    await asyncio.sleep(60)
+    await scaler.look()
+    assert provider.asked == [("create", "")]
+
+
+async def test_who_was_too_slow_to_give_an_intent_up_gives_up_the_next(cluster: Cluster) -> None:
+    """Two scalers want a machine each, and the pool may have one; the later intent, which is to go, is asked for."""
+    provider, name = MemoryProvider(), "z"
+    other, core = await cluster.core(), await cluster.core()
+    key = MachineKeys.key(POOL, name)
+    await with_pool(core, max=1)
+    await with_jobs(core, 8)
+
+    async def want(mine: MachineRecord) -> None:
+        await other.records.put(key, replace(mine, name=name, batch=name), ABSENT)
+        intercept(cluster, ask, MachineState.GONE)
+
+    async def ask(given_up: MachineRecord) -> None:
+        assert given_up.name == name
+        intent = await other.records.read(key, MachineRecord)
+        assert intent is not None
+        await other.records.write(key, MachineRecord, asked(intent.record, other.now()), intent)
+
+    intercept(cluster, want, MachineState.WANTED)
+    await Scaler(core, "one", provider.open).look()
+    assert provider.asked == []
+    assert [m.state for m in await machines(cluster, core)] == ["gone", "creating"]
