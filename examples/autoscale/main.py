@@ -1,9 +1,9 @@
 """A pool that makes its own machines: work comes, machines come; one is taken away, and in the end none is left.
 
 A cluster in a temporary directory, and a pool of at most four machines, each a slice of two hosts: agents on this
-machine. Nothing runs at first. Forty jobs come, and with them the machines; one of these is killed as a preemption
-would, and replaced; a gang takes two whole slices; then nothing waits any more, and all machines go. What is seen is
-printed and drawn, and the run fails if it is not what `docs/machines.md` promises.
+machine. Nothing runs at first. Forty jobs come, and whoever waits for them makes the first machine; one is killed as a
+preemption would, and replaced; a gang takes two whole slices; then nothing waits any more, and all machines go. What is
+seen is printed and drawn, and the run fails if it is not what `docs/machines.md` promises.
 
     make example-autoscale
 """
@@ -16,10 +16,11 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -70,7 +71,7 @@ class Scene:
         """Everything, in order."""
         self.tell(f"a pool of at most {MOST} machines, of which there is none")
         burst = JobRequest("burst", Entrypoint.from_binary("sleep", ["3"]), ResourceConfig(cpu=1), pool=POOL)
-        self.jobs = list(self.cluster.launch_many([burst] * JOBS))
+        self.launch(burst, JOBS)
         self.tell(f"{JOBS} jobs are launched")
         self.wait_until("machines", lambda: self.machines("up"))
         self.preempt(self.machines("up")[0])
@@ -79,9 +80,15 @@ class Scene:
 
         if self.place.slice_type:
             self.run_gang()
-        self.wait_until("no machine", lambda: not self.present())
+        self.wait_until("no machine", self.is_released)
         self.tell("nothing waits, and no machine is left")
         self.check()
+
+    def launch(self, request: JobRequest, count: int = 1) -> None:
+        """Launch jobs, and wait for them as any program does: that brings the first machine."""
+        jobs = self.cluster.launch_many([request] * count)
+        self.jobs += jobs
+        threading.Thread(target=self.cluster.wait, args=(jobs,), daemon=True).start()
 
     def preempt(self, machine: MachineRecord) -> None:
         self.place.preempt(machine)
@@ -91,10 +98,15 @@ class Scene:
 
     def run_gang(self) -> None:
         resources = ResourceConfig.with_tpu(self.place.slice_type, slice_count=SLICES, cpu=1)
-        gang = self.cluster.launch(JobRequest("gang", Entrypoint.from_binary("sleep", ["4"]), resources, pool=POOL))
-        self.jobs.append(gang)
+        self.launch(JobRequest("gang", Entrypoint.from_binary("sleep", ["4"]), resources, pool=POOL))
         self.wait_until("the gang", lambda: self.ended() == JOBS + 1)
         self.tell(f"a gang has had {SLICES} slices at once")
+
+    def is_released(self) -> bool:
+        """Whether no machine is left: their agents see to that, and a look that cron may begin settles the last one."""
+        look = [sys.executable, "-m", "fray", "scale", "--once", "--root", self.cluster.root]
+        subprocess.run(look, check=True, stdout=subprocess.DEVNULL)
+        return not self.present()
 
     def check(self) -> None:
         """Every job has succeeded; there were never more machines than allowed; there was a replacement."""
@@ -146,17 +158,6 @@ class Scene:
         print(f"{time.monotonic() - self.begun:6.1f} s  {text}", flush=True)
 
 
-@contextmanager
-def scaler(root: str) -> Iterator[None]:
-    """A process that makes and removes machines; agents on them take over from it, so it may end."""
-    process = subprocess.Popen([sys.executable, "-m", "fray", "scale", "--root", root])
-    try:
-        yield
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.wait()
-
-
 def here(slice_type: str = "v4-16") -> Place:
     """This machine: agents as processes of it."""
 
@@ -176,7 +177,7 @@ def run(place: Place, output: Path) -> None:
         root = str(Path(name, "root"))
         sync.run(sync.run(open_core(root, SETTINGS)).store.close())
         set_pool(root, POOL, min=0, max=MOST, idle_seconds=5, **place.fields)
-        with scaler(root), closing(StorageCluster(root)) as cluster:
+        with closing(StorageCluster(root)) as cluster:
             scene = Scene(cluster, place)
             try:
                 scene.play()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from fray_coordinator.core import open_core
 from fray_coordinator.jobs.machines import change_pool
+from fray_coordinator.jobs.waiting import WaitingReasons
 from fray_coordinator.jobs.why_machines import about_machines, machines_for
 from fray_coordinator.jobs.why_waiting import why_waiting
 from fray_coordinator.store.interface import ABSENT, ANY
@@ -21,6 +24,7 @@ from fray_layouts.records import (
     ZoneAnswer,
 )
 from fray_layouts.spec_parsing import parse_spec
+from tests.support.virtual import Cluster
 
 SPEC = ProvisioningSpec(
     provider="tpu", machine_type="v6e-8", zones=["us-east5-a", "europe-west4-b"], max=4, max_hourly_cost=60.0
@@ -70,6 +74,24 @@ def test_what_keeps_a_pool_from_more_machines_is_said(
 def test_a_pool_that_nobody_looks_at_is_told() -> None:
     assert about_machines(SPEC, None, [], None).endswith("no scaler has looked at it yet")
     assert about_machines(SPEC, PoolScaling(), [UP], 900.0).endswith("no scaler has looked at it for 900 s")
+
+
+async def test_who_waits_for_machines_hears_within_half_a_minute_what_has_become_of_them(cluster: Cluster) -> None:
+    core = await cluster.core()
+    await change_pool(core, "p", lambda record: AgentPoolRecord(provisioning=SPEC))
+    reasons = WaitingReasons(core)
+    job = JobRecord(
+        id="j-1", spec=parse_spec({"name": "j", "entrypoint": {"command": ["x"]}, "pool": "p"}), status="pending"
+    )
+    for _ in range(300):
+        await reasons.update([job])
+        await asyncio.sleep(1)
+    scaler = ScalerRecord(looked_at=core.now(), pools={"p": PoolScaling(zones=STOCKOUT)})
+    await core.records.put(CoordinatorKeys.scaler, scaler, ABSENT)
+    for _ in range(31):
+        await reasons.update([job])
+        await asyncio.sleep(1)
+    assert "stockout in us-east5-a" in reasons.text
 
 
 async def test_a_job_says_what_its_pool_of_machines_does() -> None:

@@ -268,10 +268,12 @@ class WaitingReasons:
         with suppress(StoreError):
             around = await reservations_around(self.core, unknown)
             machines = await machines_for(self.core, unknown, around)
-        if machines and not self._machines:
-            self._machines = True
-            self.on_machines()
-            self._ask_at = min(self._ask_at, self.core.clock.boottime() + self.core.settings.pass_interval)
+        if machines:
+            first, self._machines = not self._machines, True
+            if first:
+                self.on_machines()
+            soon = self.core.settings.pass_interval if first else _ASK_PAUSES[0]  # machines come and go quickly
+            self._ask_at = min(self._ask_at, self.core.clock.boottime() + soon)
         found = self._why | reasons_by_job(unknown, self._live or (), self.core.now(), around, machines)
         self._why = {job.id: found[job.id] for job in late if job.id in found}
         before, self._told = self._told, self.text
