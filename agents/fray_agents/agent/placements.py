@@ -1,6 +1,6 @@
 """Reads the records of the owners that an agent has bundles of: those that the pool's plan names, and those it holds.
 
-While something waits for room or for its start, its owner's record is read each second; while it runs, each five:
+While something waits for room or for its start, its owner's record is read each second; while it runs, each three:
 nobody sends mail to all members of a gang.
 """
 
@@ -27,8 +27,9 @@ from fray_layouts.object_keys import JobKeys
 from fray_layouts.records import JobRecord, ReservationRecord
 from fray_layouts.states import HoldingPhase, ReservationState
 
-RUNNING_POLLS = 5
-"""Poll intervals between two looks at the record of what runs: so late is its end elsewhere heard of without a hint."""
+RUNNING_POLLS = 3
+"""Poll intervals between two looks at the record of what runs: so late is its end elsewhere heard of without a hint.
+Before it is written a heartbeat of the others is waited for, of 5 s; together they take no more than ten."""
 
 READS_PER_SECOND = 200.0
 """Reads of one owner's record that all of its members together make at most."""

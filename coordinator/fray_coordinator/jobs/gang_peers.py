@@ -22,7 +22,7 @@ from fray_layouts.object_keys import AgentKeys
 from fray_layouts.records import AgentRecord, HintEndpoint, JobRecord, PlacementMember
 from fray_layouts.states import HoldingPhase
 
-FIRST_PAUSE, LOOK_INTERVAL = 0.2, 1.0
+FIRST_PAUSE, LOOK_INTERVAL = 0.2, 0.5
 """Seconds between the first look at the others and the second, and between two looks at most."""
 
 BEATS_IN_FLIGHT = 1.0
