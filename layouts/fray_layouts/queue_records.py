@@ -127,7 +127,7 @@ def decode_segment(data: bytes) -> tuple[SegmentHeader, list[bytes]]:
     """
     line, _, rest = data.partition(b"\n")
     header = _known_header(line) if len(line) <= MAX_KNOWN_HEADER_BYTES else codec.decode(line, SegmentHeader).record
-    if not all(item < len(header.sizes) for item in header.large):
+    if header.large and max(header.large) >= len(header.sizes):
         raise Malformed("a segment whose header names items that cannot be")
     bodies, begin = [], 0
     for size in header.sizes:

@@ -125,8 +125,8 @@ def release_deletes_the_lease() -> list[Swap]:
 def a_receipt_needs_no_trust() -> list[Swap]:
     """Whoever took the segment over meanwhile hands out what the user of its former holder believes to be done."""
     return [
-        (rules, "allows_receipt", lambda lease, items, ending, trusted: len(ending) == items),
-        (HeldSegment, "ended_in_time", lambda self: True),
+        (rules, "allows_receipt", lambda lease, items, ending, trusted: ending == items),
+        (HeldSegment, "ended_in_time", lambda self, boottime: True),
     ]
 
 

@@ -465,15 +465,15 @@ class QueueWorld(Stage):
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        real = HeldSegment.deliver
+        real = HeldSegment.hand_out
 
-        async def observed(segment: HeldSegment, *given: Any) -> Delivery:
-            delivery = await real(segment, *given)
+        def observed(segment: HeldSegment, *given: Any) -> Delivery:
+            delivery = real(segment, *given)
             if segment.lease.stored.key.startswith(NAMES.segments):
                 self.handed_out(segment, delivery)
             return delivery
 
-        with mock.patch.object(HeldSegment, "deliver", observed):
+        with mock.patch.object(HeldSegment, "hand_out", observed):
             yield
 
     def _over(self, owner: Participant, ended: asyncio.Task[None]) -> None:

@@ -28,7 +28,6 @@ that a live process reported, count towards the maximum of deliveries.
 """
 
 import sys
-from collections.abc import Collection
 
 from msgspec.structs import replace
 
@@ -112,12 +111,12 @@ def undone_items(lease: QueueLease, items: int) -> list[int]:
     return [item for item in range(items) if not done >> item & 1]
 
 
-def allows_receipt(lease: QueueLease, items: int, ending: Collection[int], trusted: bool) -> bool:
-    """Whether the owner may acknowledge these items by a receipt: they are the whole segment, and it trusts the lease.
+def allows_receipt(lease: QueueLease, items: int, ending: int, trusted: bool) -> bool:
+    """Whether the owner may acknowledge so many items by a receipt: the whole segment, whose lease it trusts.
 
     Of a segment that is done in part the lease says so, and goes on to say it.
     """
-    return trusted and lease.done == "0" and len(ending) == items
+    return trusted and lease.done == "0" and ending == items
 
 
 def is_complete(lease: QueueLease, items: int) -> bool:

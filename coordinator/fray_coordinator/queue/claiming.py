@@ -59,14 +59,16 @@ def claim_batch(
     """
     keys, store, sent = queue.keys, queue.core.store, queue.core.clock.boottime()
     lease = codec.successor(rules.claimed(_nonce(queue), queue.holder, timeout), _nonce(queue), None)
-    created = store.create_batch([keys.lease(segment) for segment in segments], codec.encode(lease))
-    claimed = [segment for segment in segments if keys.lease(segment) in created]
-    contents = store.read_batch([keys.segment(segment) for segment in claimed])
+    leases = {segment: keys.lease(segment) for segment in segments}
+    created = store.create_batch(list(leases.values()), codec.encode(lease))
+    places = {segment: keys.segment(segment) for segment in segments if leases[segment] in created}
+    contents = store.read_batch(list(places.values()))
     results: dict[str, HeldSegment | Awaitable[HeldSegment | None]] = {}
-    for segment in claimed:
-        key, found = keys.lease(segment), contents.get(keys.segment(segment))
+    now = store.now()
+    for segment, place in places.items():
+        key, found = leases[segment], contents.get(place)
         applied = created[key]
-        updated = store.now() if applied.updated is None else applied.updated
+        updated = now if applied.updated is None else applied.updated
         stored = Stored(key, lease, {}, applied.version, updated)
         if found is None or looks_late(SegmentName.time_of(segment), found.updated, queue.settings.quarantine):
             results[segment] = _opened(queue, segment, stored, sent)
@@ -121,8 +123,8 @@ async def read_segment(queue: OpenQueue, segment: str) -> SegmentContent | None:
 def content_of(segment: str, found: Object) -> SegmentContent:
     """An object as a segment of this name. Raises Malformed if it is none."""
     header, bodies = decode_segment(found.data)
-    if len(bodies) != SegmentName.items_of(segment):
-        raise Malformed(f"{len(bodies)} items, and {SegmentName.items_of(segment)} in its name")
+    if len(bodies) != (named := SegmentName.items_of(segment)):
+        raise Malformed(f"{len(bodies)} items, and {named} in its name")
     return SegmentContent(found.version, found.updated, header, bodies)
 
 

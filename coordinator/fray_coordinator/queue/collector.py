@@ -36,7 +36,7 @@ SWEEP_PAGE = 1000
 """Large items listed in one sweep, so that a sweep holds nobody up."""
 
 
-class CompletedSegment(msgspec.Struct, frozen=True):
+class CompletedSegment(msgspec.Struct, frozen=True, gc=False):
     """A finished segment that is to be deleted, with its large items and its lease."""
 
     segment: str
@@ -62,14 +62,15 @@ class Collector:
         self._swept_at = self._clock.boottime()
         self._swept = ""
 
-    def finished(self, held: HeldSegment, receipt: str) -> None:
-        """Note what this process finished. receipt: that says so; "" if the lease does."""
-        self._finished.append(
+    def finished(self, segments: Sequence[HeldSegment], receipt: str) -> None:
+        """Note what this process finished. receipt: that says so; "" if the leases do."""
+        self._finished += [
             CompletedSegment(held.name, held.content.version, held.content.header.large, held.lease.stored)
-        )
-        if receipt:
-            self._receipts.setdefault(receipt, set()).add(held.name)
-            self._receipt_of[held.name] = receipt
+            for held in segments
+        ]
+        if receipt and segments:
+            self._receipts[receipt] = {held.name for held in segments}
+            self._receipt_of.update(dict.fromkeys(self._receipts[receipt], receipt))
 
     async def turn(self) -> None:
         """Delete what this process finished: segments, and leases that are old enough. Called once a second."""

@@ -20,7 +20,8 @@ from fray_coordinator.queue.dead_letters import DeadLetterWriter
 from fray_coordinator.queue.delivery import Delivery, take_or_return
 from fray_coordinator.queue.doorbell import QueueDoorbell
 from fray_coordinator.queue.errors import LeaseLost, UnknownLease
-from fray_coordinator.queue.held_segment import HeldSegment, HeldSegments, OutItem
+from fray_coordinator.queue.held_segment import HeldSegment, OutItem
+from fray_coordinator.queue.held_segments import HeldSegments
 from fray_coordinator.queue.open_queue import OpenQueue
 from fray_coordinator.queue.poison_isolation import PoisonIsolation
 from fray_coordinator.queue.scanner import SegmentScanner
@@ -43,7 +44,7 @@ class Consumer:
     """
 
     def __init__(self, queue: OpenQueue, doorbell: QueueDoorbell) -> None:
-        self._segments = HeldSegments(queue.receipts, self._completed, self._released)
+        self._segments = HeldSegments(queue, self._completed, self._released)
         self.held = self._segments.by_name
         self._queue = queue
         self._clock = queue.core.clock
@@ -92,7 +93,8 @@ class Consumer:
         try:
             while len(taken) < count and isolation.admits(False):
                 held = self._segments.next()
-                if held is None or self._scanner.released_before(held.name):
+                first = self._scanner.first_released
+                if held is None or held.name > first:
                     found = await self._scanner.find(count - len(taken), timeout, patient)
                     for segment in found:
                         self._segments.add(segment)
@@ -100,6 +102,8 @@ class Consumer:
                         break
                 elif not isolation.admits(held.lease.record.suspect):
                     break
+                elif plain := self._segments.hand_out(count - len(taken), timeout, isolation, first):
+                    taken += plain
                 else:
                     try:
                         delivery = await self._next_of(held, timeout, isolation)
@@ -247,9 +251,9 @@ class Consumer:
 
     # --- inside
 
-    def _completed(self, held: HeldSegment, receipt: str) -> None:
-        self._scanner.finished(held.name)
-        self._collector.finished(held, receipt)
+    def _completed(self, segments: Sequence[HeldSegment], receipt: str) -> None:
+        self._scanner.finished(*(held.name for held in segments))
+        self._collector.finished(segments, receipt)
 
     def _released(self, held: HeldSegment) -> None:
         self._scanner.released(held.name, held.lease.stored)

@@ -17,7 +17,7 @@ class EncodedItem(msgspec.Struct, frozen=True, gc=False):
     encoding: str = "pickle"
 
 
-class Delivery(msgspec.Struct, frozen=True):
+class Delivery(msgspec.Struct, frozen=True, gc=False):
     """An item in the hands of one consumer, from its delivery until its lease ends.
 
     Attributes:

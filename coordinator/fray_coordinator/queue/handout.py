@@ -103,14 +103,16 @@ class Handout:
             taken = await self._consumer.take(wanted, timeout, self._isolation, wait)
         if not taken:
             return []
+        shortest = rules.shortest_remaining(timeout)
         with self._lock:
             self._timeout = timeout
             self._popped += 1
             self._filled_at, self._popped_then = self._clock.boottime(), self._popped
             shift = self._filled_at - self._now()  # from the storage's time to the clock's
             for delivery in taken:
-                self._out[delivery.id] = delivery.deadline + shift - WRITE_MARGIN
-                self._ready.append((delivery, delivery.deadline + shift - rules.shortest_remaining(timeout)))
+                end = delivery.deadline + shift
+                self._out[delivery.id] = end - WRITE_MARGIN
+                self._ready.append((delivery, end - shortest))
             first, _ = self._ready.popleft()
         if self._ready and (self._returning is None or self._returning.done()):
             self._returning = asyncio.ensure_future(self._return_unused())

@@ -40,6 +40,9 @@ are finished by then, and one listing says so of many."""
 LOCAL_LEASE_READS = 0.05
 """Seconds between two reads of a lease on local files, where nobody rings when it is released."""
 
+BEHIND_ALL = "\U0010ffff"
+"""Sorts behind every name."""
+
 
 @dataclass(slots=True)
 class WatchedLease:
@@ -120,10 +123,11 @@ class SegmentScanner:
         if failure is not None:
             raise failure
 
-    def finished(self, segment: str) -> None:
-        """Ignore the segment for one repair interval."""
-        self._finished.add(segment)
-        self._watched.pop(segment, None)
+    def finished(self, *segments: str) -> None:
+        """Ignore the segments for one repair interval."""
+        self._finished.update(segments)
+        for segment in segments:
+            self._watched.pop(segment, None)
 
     def pushed(self) -> None:
         """Note that this process itself pushed something."""
@@ -135,9 +139,10 @@ class SegmentScanner:
         self._watched[segment] = WatchedLease(now, now, lease)
         self._released.add(segment)
 
-    def released_before(self, segment: str) -> bool:
-        """Whether this process released something that comes before the segment; `find` looks at it first."""
-        return bool(self._released) and min(self._released) < segment
+    @property
+    def first_released(self) -> str:
+        """The oldest segment that this process released and `find` has not looked at; without one, behind all."""
+        return min(self._released, default=BEHIND_ALL)
 
     # --- claiming
 
@@ -242,7 +247,7 @@ class SegmentScanner:
         before = keys.segment(due[0])[:-1]
         rows = [row.key for row in await self._queue.core.store.list(keys.segments, before, LISTING_PAGE)]
         leased = set(scan.parse_listing(keys, rows).leased)
-        last = rows[-1] if len(rows) == LISTING_PAGE else "\U0010ffff"
+        last = rows[-1] if len(rows) == LISTING_PAGE else BEHIND_ALL
         for segment in due:
             if segment not in leased and keys.segment(segment) < last:
                 self._watched.pop(segment, None)
@@ -338,8 +343,8 @@ class SegmentScanner:
         after = scan.rescan_from(keys, self._reached, core.now()) if self._ended else self._reached
         rows = [row.key for row in await core.store.list(keys.segments, after or None, limit)]
         listing = scan.parse_listing(keys, rows, _segment_in(after))
-        known = self._finished | self._claiming
-        self._free.extend(segment for segment in listing.free if segment not in known and not self._mine(segment))
+        mine, finished, claiming = self._mine, self._finished, self._claiming
+        self._free.extend(s for s in listing.free if s not in finished and s not in claiming and not mine(s))
         self._watch(listing.leased, urgent=MAX_LEASE_READS if self._is_new and not after else 0)
         for segment in listing.orphans:
             self._watched.pop(segment, None)

@@ -5,8 +5,7 @@ landed.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from fray_coordinator.protocol import queue_lease as rules
 from fray_coordinator.queue.errors import LeaseLost
@@ -68,7 +67,11 @@ class SegmentLease:
     @property
     def trusted(self) -> bool:
         """Whether items may be handed out without writing the lease again."""
-        return not self.lost and self._clock.boottime() < self.trusted_until
+        return self.trusted_at(self._clock.boottime())
+
+    def trusted_at(self, boottime: float) -> bool:
+        """`trusted`, at a time that the caller has just read."""
+        return not self.lost and boottime < self.trusted_until
 
     @property
     def expired(self) -> bool:
@@ -78,21 +81,19 @@ class SegmentLease:
     @property
     def remaining(self) -> float:
         """Seconds until others may take the segment over, if the last write landed as soon as it was sent."""
-        return self._sent + self.record.timeout - self._clock.boottime()
+        return self.remaining_at(self._clock.boottime())
+
+    def remaining_at(self, boottime: float) -> float:
+        """`remaining`, at a time that the caller has just read."""
+        return self._sent + self.stored.record.timeout - boottime
 
     @property
     def is_being_written(self) -> bool:
         return self._gathering is not None or self._writing is not None
 
-    @contextmanager
-    def held_back(self) -> Iterator[None]:
-        """Keep every write of the lease waiting until the block has ended. Enter it only while nothing is written."""
-        self._writing = asyncio.get_running_loop().create_future()
-        try:
-            yield
-        finally:
-            writing, self._writing = self._writing, None
-            writing.set_result(None)
+    def hold_back(self, until: asyncio.Future[None] | None) -> None:
+        """Keep every write of the lease waiting until then. Called while nothing is written; before then, with None."""
+        self._writing = until
 
     async def change(self, edit: LeaseEdit) -> None:
         """Change the lease; returns when the write that holds the change has landed.

@@ -50,8 +50,8 @@ class _TreeWalk:
                 yield from self._marker(key)
             elif key.endswith("/"):
                 yield from self._inside(handle, key)
-            elif key > self._after:
-                yield from self._row(handle, key)
+            elif key > self._after and (row := self._row(handle, key) if self._versions else Listed(key)):
+                yield row
 
     def _inside(self, parent: int, key: str) -> Iterator[Listed]:
         if key <= self._after and not self._after.startswith(key):
@@ -77,18 +77,15 @@ class _TreeWalk:
         except (PermissionError, NotADirectoryError):
             return None
 
-    def _row(self, folder: int, key: str) -> Iterator[Listed]:
-        if not self._versions:
-            yield Listed(key)
-            return
+    def _row(self, folder: int, key: str) -> Listed | None:
+        """The row with its version; None if the file has gone."""
         try:
             found = read_from(folder, key.rpartition("/")[2], key)
         except FileNotFoundError:
-            return
+            return None
         except BadObject:
-            yield Listed(key)
-        else:
-            yield Listed(key, found.version, found.updated)
+            return Listed(key)
+        return Listed(key, found.version, found.updated)
 
     def _empty(self, handle: int, folder: str) -> Iterator[Listed]:
         """Remove a folder that has been empty for a while; a create in it at this moment is tried again."""

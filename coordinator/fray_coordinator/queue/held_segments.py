@@ -1,0 +1,219 @@
+"""The segments that a consumer holds: the oldest is handed out first, and many are completed by one receipt."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
+from heapq import heappop, heappush
+
+from fray_coordinator.concurrency import map_concurrently
+from fray_coordinator.queue.delivery import Delivery
+from fray_coordinator.queue.errors import LeaseLost, UnknownLease
+from fray_coordinator.queue.held_segment import HeldSegment, Instant, OutItem
+from fray_coordinator.queue.open_queue import OpenQueue
+from fray_coordinator.queue.poison_isolation import PoisonIsolation
+from fray_coordinator.queue.receipts import MAX_RECEIPT_SEGMENTS
+from fray_layouts.errors import FrayError
+
+log = logging.getLogger("fray")
+MIN_RECEIPT_SEGMENTS = 2
+"""Segments from which a receipt costs less than a write of each lease."""
+
+
+class HeldSegments:
+    """The segments of one consumer.
+
+    Attributes:
+        by_name: all of them.
+
+    Args:
+        on_complete: called with segments all of whose items are done, and the receipt that says so ("": the lease).
+        on_release: called with a segment that was released.
+    """
+
+    def __init__(
+        self,
+        queue: OpenQueue,
+        on_complete: Callable[[Sequence[HeldSegment], str], None],
+        on_release: Callable[[HeldSegment], None],
+    ) -> None:
+        self.by_name: dict[str, HeldSegment] = {}
+        self._queue = queue
+        self._stocked: dict[str, HeldSegment] = {}  # those that may have items to hand out
+        self._order: list[str] = []  # a heap of their names, and of some that are no more among them
+        self._on_complete = on_complete
+        self._on_release = on_release
+
+    def add(self, held: HeldSegment) -> None:
+        self.by_name[held.name] = held
+        self._stock(held)
+
+    def next(self) -> HeldSegment | None:
+        """The oldest segment that may have items to hand out; None if none has."""
+        while self._order:
+            if (held := self._stocked.get(self._order[0])) is not None:
+                return held
+            heappop(self._order)
+        return None
+
+    def hand_out(self, count: int, timeout: float, isolation: PoisonIsolation, before: str) -> list[Delivery]:
+        """Up to `count` of the next items, as long as they come without a request.
+
+        before: the name of a segment whose items come first, once they are there.
+        """
+        instant, given = Instant.of(self._queue), list[Delivery]()
+        while len(given) < count and (held := self.next()) is not None:
+            if held.name >= before or not held.is_plain(timeout, instant):
+                break
+            if (delivery := held.hand_out_plain(isolation, instant)) is not None:
+                given.append(delivery)
+            if not held.ready:
+                self.skip(held)
+        return given
+
+    def skip(self, held: HeldSegment) -> None:
+        """Take no more items of this segment, until one is released."""
+        self._stocked.pop(held.name, None)
+
+    def put_back(self, item: OutItem) -> None:
+        """Have an item that was handed out handed out next."""
+        item.segment.put_back(item)
+        self._stock(item.segment)
+
+    def lose(self, held: HeldSegment) -> None:
+        """Hold a segment no longer whose claim is lost."""
+        self._forget(held)
+        held.lose()
+
+    def delivered(self, lease: str) -> tuple[OutItem, Delivery]:
+        """The item that was handed out under this lease. Raises UnknownLease."""
+        held = self.by_name.get(lease.partition("/")[0])
+        item = held.out.get(lease) if held else None
+        if item is None or item.delivery is None:
+            raise UnknownLease(lease)
+        return item, item.delivery
+
+    async def complete(self, leases: Iterable[str]) -> None:
+        """Complete the items of these leases. Raises as `Consumer.done` does."""
+        groups, unknown = self._grouped(leases)
+        now = self._queue.core.clock.boottime()
+        whole = [(held, items) for held, items in groups.items() if held.allows_receipt(len(items), now)]
+        if len(whole) >= MIN_RECEIPT_SEGMENTS:
+            for begin in range(0, len(whole), MAX_RECEIPT_SEGMENTS):
+                batch = whole[begin : begin + MAX_RECEIPT_SEGMENTS]
+                await asyncio.shield(asyncio.ensure_future(self._write_receipt(batch)))
+            groups = {held: items for held, items in groups.items() if held.name in self.by_name}
+        await self._act_on(groups, unknown, self._complete)
+
+    async def release(self, leases: Iterable[str], failed: bool) -> None:
+        """Give the items of these leases back. Raises as `Consumer.done` does."""
+        await self._act_on(*self._grouped(leases), partial(self._release, failed=failed))
+
+    async def give_back(self, held: HeldSegment) -> None:
+        """Release what can be released of a segment; the rest comes back when its lease runs out."""
+        try:
+            await self._release(held, held.delivered, failed=False)
+        except FrayError:
+            return
+        except Exception:
+            log.exception("%s was not given back", held.name)
+
+    def settle(self, held: HeldSegment) -> None:
+        """Hold a segment no longer if all its items are done."""
+        if held.is_complete and self.by_name.get(held.name) is held:
+            self._forget(held)
+            self._on_complete([held], "")
+
+    async def _write_receipt(self, groups: Sequence[tuple[HeldSegment, list[OutItem]]]) -> None:
+        """Complete whole segments by one receipt; where it comes too late, their items are out again."""
+        done: dict[str, list[str]] = {}
+        written = asyncio.get_running_loop().create_future()
+        for held, items in groups:
+            done.setdefault(held.lease.owner, []).append(held.name)
+            held.lease.hold_back(written)
+            for item in items:
+                held.leave(item)
+        receipt, finished = "", list[HeldSegment]()
+        try:
+            receipt = await self._queue.receipts.write(done)
+        finally:
+            now = self._queue.core.clock.boottime()
+            for held, items in groups:
+                held.lease.hold_back(None)
+                if receipt and held.ended_in_time(now):
+                    self._forget(held)
+                    finished.append(held)
+                elif not held.lease.lost:
+                    held.enter(items)
+            written.set_result(None)
+            self._on_complete(finished, receipt)
+
+    def _grouped(self, leases: Iterable[str]) -> tuple[dict[HeldSegment, list[OutItem]], list[str]]:
+        """The items of these leases, by segment; and the leases without one."""
+        unknown: list[str] = []
+        groups: dict[HeldSegment, list[OutItem]] = {}
+        for lease in dict.fromkeys(leases):
+            held = self.by_name.get(lease.partition("/")[0])
+            item = held.out.get(lease) if held is not None else None
+            if item is None or item.delivery is None:
+                unknown.append(lease)
+            else:
+                groups.setdefault(item.segment, []).append(item)
+        return groups, unknown
+
+    async def _act_on(
+        self,
+        groups: Mapping[HeldSegment, list[OutItem]],
+        unknown: list[str],
+        act: Callable[[HeldSegment, Sequence[OutItem]], Awaitable[None]],
+    ) -> None:
+        """`act` on the items of each segment. Raises UnknownLease afterwards, for `unknown` too."""
+        lost: list[str] = []
+
+        async def act_on(held: HeldSegment, items: list[OutItem]) -> None:
+            out = [item for item in items if item.id in held.out]
+            unknown.extend(item.id for item in items if item not in out)
+            try:
+                if out:
+                    await act(held, out)
+            except LeaseLost:
+                self.lose(held)
+                lost.extend(item.id for item in out)
+
+        # shielded: what was sent may land though the caller is cancelled, and then the item must not count as out
+        await map_concurrently(groups.items(), lambda group: asyncio.shield(asyncio.ensure_future(act_on(*group))))
+        if unknown or lost:
+            raise (UnknownLease if unknown else LeaseLost)(*unknown, *lost)
+
+    async def _complete(self, held: HeldSegment, items: Sequence[OutItem]) -> None:
+        await self._written(held, held.complete(items))
+        self.settle(held)
+
+    async def _release(self, held: HeldSegment, items: Sequence[OutItem], failed: bool) -> None:
+        whole = len(items) == len(held.out)
+        if whole:
+            self._forget(held)
+        await self._written(held, held.release(items, failed))
+        if whole:
+            self._on_release(held)
+        else:
+            self._stock(held)
+
+    async def _written(self, held: HeldSegment, end: Awaitable[None]) -> None:
+        """Wait until the end of items was written; a segment that may not have been given back is still held."""
+        try:
+            await end
+        except Exception:
+            if not held.lease.lost:
+                self.by_name[held.name] = held
+            raise
+
+    def _stock(self, held: HeldSegment) -> None:
+        if held.name not in self._stocked:
+            heappush(self._order, held.name)
+        self._stocked[held.name] = held
+
+    def _forget(self, held: HeldSegment) -> None:
+        self._stocked.pop(held.name, None)
+        if self.by_name.get(held.name) is held:
+            del self.by_name[held.name]
