@@ -7,7 +7,7 @@ ZEPHYR := .build/zephyr
 # The tests start hundreds of processes: Python compiles a module once, also where the environment forbids that.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test collected test-long test-stress test-containers models histories chaos fuzz check types schemas vectors drawing clean bench bench-jobs bench-actors bench-drain bench-startup bench-cli bench-queues bench-actor-creation bench-pool bench-hints bench-scaler bench-environments bench-gangs bench-zephyr bench-backends example-gang example-autoscale zephyr ray iris simulate simulate-variants scale
+.PHONY: demo test tests collected test-long test-stress test-containers models histories chaos fuzz check types schemas vectors drawing clean bench bench-jobs bench-actors bench-drain bench-startup bench-cli bench-queues bench-actor-creation bench-pool bench-hints bench-scaler bench-environments bench-gangs bench-zephyr bench-backends example-gang example-autoscale zephyr ray iris simulate simulate-variants scale
 
 # virtualenv rather than venv: a Debian without python3-venv has no ensurepip.
 $(VENV)/bin/python:
@@ -42,12 +42,14 @@ example-autoscale: $(VENV)/.demo
 	mkdir -p .build
 	$(BIN)/python examples/autoscale/main.py --output .build/autoscale.png
 
-# Lint, types, layers, then every test that is neither slow nor a campaign; seeds are the same each time. More workers
-# than cores: many tests wait.
+# Lint, types and layers, and beside them every test that is neither slow nor a campaign; seeds are the same each time. More
+# workers than cores: many tests wait.
 PYTEST := $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 
 test: $(VENV)/.dev
-	$(MAKE) --jobs=2 check collected
+	$(MAKE) --jobs=2 check tests
+
+tests: collected
 	$(PYTEST) -m 'not slow and not campaign'
 
 # What pytest makes of the files of tests is kept: each worker would make it anew. What goes wrong, the workers tell.
