@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from fray_coordinator.core import Core
-from fray_coordinator.jobs import gang_commit, stopping
 from fray_coordinator.jobs.doorbell import ring
-from fray_coordinator.jobs.gang_exits import store_exit
 from fray_coordinator.placements import scheduler
 from fray_coordinator.protocol.placements.assignment import MAX_MOVES
 from fray_coordinator.protocol.placements.votes import withdrawn
-from fray_coordinator.store.records import Stored
 from fray_layouts.object_keys import JobKeys, PoolKeys
 from fray_layouts.records import (
-    AttemptExit,
     Doorbell,
     Holding,
     JobRecord,
-    ReplicaExit,
     Resources,
     SliceMember,
     Suspect,
 )
 from tests.support.scripted_agents import job_now, launch
-from tests.support.scripted_members import ONE_CORE, Gathering, Member, gang, gathering, members_of, vote_all
+from tests.support.scripted_members import ONE_CORE, Member, gang, gathering, members_of, vote_all
 from tests.support.virtual import Cluster
 
 
@@ -269,207 +262,6 @@ async def test_agents_that_do_not_know_placements_are_not_chosen(cluster: Cluste
     job = await gang(found)
     await found.step()
     assert (await job_now(found.core, job.id)).placement is None
-
-
-async def started(found: Gathering, **spec: Any) -> Stored[JobRecord]:
-    job = await gang(found, **spec)
-    await found.step()
-    await vote_all(found, job.id)
-    await found.step()
-    stored = await found.core.records.read(JobKeys.key(job.id), JobRecord)
-    assert stored is not None
-    assert stored.record.status == "running"
-    return stored
-
-
-async def set_status(found: Gathering, job: str, status: str) -> None:
-    await found.core.records.change(JobKeys.key(job), JobRecord, lambda now: replace(now, status=status))
-
-
-async def lost(found: Gathering, stored: Stored[JobRecord], agent: str) -> JobRecord:
-    ended = await gang_commit.end_without(found.core, stored, agent)
-    assert ended is not None
-    return ended.record
-
-
-async def test_agents_that_had_a_gang_before_are_told_that_they_have_it_again(cluster: Cluster) -> None:
-    found = await gathering(cluster, "a", "b")
-    stored = await started(found)
-    told = await found.core.store.get(PoolKeys.plan("default"))
-    assert told is not None
-    again = await lost(found, stored, "b")
-    for member in found.members:
-        await member.vote(again.id)  # which lists nothing: the attempt has ended
-    await cluster.clock.sleep(again.not_before - found.core.now())
-    await found.step()
-    assert set(members_of(await job_now(found.core, again.id))) == {"a", "b"}
-    now = await found.core.store.get(PoolKeys.plan("default"))
-    assert now is not None
-    assert now.version != told.version
-
-
-async def test_who_runs_the_pass_knows_when_a_gang_may_be_given_members_again(cluster: Cluster) -> None:
-    found = await gathering(cluster, "a", "b")
-    again = await lost(found, await started(found), "b")
-    assert found.scheduler.due_in() == float("inf"), "the record was not read yet"
-    await found.step()
-    assert members_of(await job_now(found.core, again.id)) == {}
-    assert found.scheduler.due_in() == pytest.approx(again.not_before - found.core.now())
-    await cluster.clock.sleep(found.scheduler.due_in())
-    await found.step(look=False)
-    assert set(members_of(await job_now(found.core, again.id))) == {"a", "b"}
-    assert found.scheduler.due_in() == float("inf")
-
-
-async def test_the_votes_of_members_that_still_end_the_last_attempt_are_seen_without_a_hint(cluster: Cluster) -> None:
-    found = await gathering(cluster, "a", "b")
-    again = await lost(found, await started(found), "b")
-    await cluster.clock.sleep(again.not_before - found.core.now())
-    for member in found.members:
-        await member.beat(free=Resources())  # its replica is told to end
-    await found.step()
-    assert set(members_of(await job_now(found.core, again.id))) == {"a", "b"}
-    for member in found.members:
-        await member.vote(again.id)
-    await found.step(look=False)
-    assert (await job_now(found.core, again.id)).status == "running"
-
-
-async def test_the_next_attempt_waits_for_agents_that_list_the_last_one(cluster: Cluster) -> None:
-    found = await gathering(cluster, "a", "b", "c")
-    stored = await started(found)
-    job = stored.record
-    again = await lost(found, stored, "b")
-    assert (again.status, again.attempt) == ("gathering", 2)
-    await cluster.clock.sleep(again.not_before - found.core.now())
-    hangs = found.members[0]
-    await hangs.beat(free=Resources())  # it has not read yet that its replica's attempt ended
-    await found.members[1].beat(state="dead")
-    await found.step()
-    assert set(members_of(await job_now(found.core, job.id))) == {"a", "c"}
-    await found.members[2].vote(job.id)
-    await found.step()
-    assert (await job_now(found.core, job.id)).status == "gathering"
-    await hangs.vote(job.id)  # now that nothing is left of the last one
-    await found.step(look=False)
-    assert (await job_now(found.core, job.id)).status == "running"
-
-
-async def test_the_next_attempt_is_where_the_last_one_was_though_that_is_not_gone_yet(cluster: Cluster) -> None:
-    found = await gathering(cluster, "m", "n")
-    stored = await started(found, max_retries_failure=1)
-    ended = await gang_commit.end_member(found.core, stored, "n", [await failure(found.core, stored.record, "n")])
-    found.members += (await gathering(cluster, "a", "b")).members
-    await cluster.clock.sleep(ended.record.not_before - found.core.now())
-    for member in found.members[:2]:
-        await member.beat(free=Resources())
-    await found.step()
-    assert set(members_of(await job_now(found.core, ended.record.id))) == {"m", "n"}
-
-
-async def failure(core: Core, job: JobRecord, agent: str) -> ReplicaExit:
-    """The exit of the agent's replica, which has failed; it is stored."""
-    left = ReplicaExit(agent=agent, host=agent, exit=AttemptExit(kind="exited"), ended_at=core.now())
-    return await store_exit(core, job, members_of(job)[agent][0], left)
-
-
-async def test_the_members_of_a_gang_whose_attempt_was_ended_or_is_to_stop_look_at_once(cluster: Cluster) -> None:
-    found = await gathering(cluster, "a", "b")
-    stored = await started(found)
-    found.poked.clear()
-    await found.step()
-    assert found.poked == []
-    await stopping.stop(found.core, stored.record.id, "enough")
-    await found.step()
-    assert sorted(found.poked) == ["a.example:1", "b.example:1"]
-    found.poked.clear()
-    await found.step()
-    assert found.poked == []
-    await lost(found, stored, "b")
-    await found.step()
-    assert sorted(found.poked) == ["a.example:1", "b.example:1"]
-
-
-async def test_a_process_that_cannot_be_killed_does_not_hold_the_next_attempt_for_ever(cluster: Cluster) -> None:
-    found = await gathering(cluster, "a", "b", "c", "d")
-    stored = await started(found)
-    again = await lost(found, stored, "b")
-    await cluster.clock.sleep(again.not_before - found.core.now())
-    for member in found.members[:2]:
-        await member.beat(free=Resources())
-    await found.step()
-    for member in found.members[2:]:
-        await member.vote(stored.record.id)
-    await found.step()
-    assert (await job_now(found.core, again.id)).status == "gathering"
-    await cluster.clock.sleep(again.spec.grace + 2 * found.core.settings.repair_interval)
-    await found.step()
-    for member in found.members[2:]:
-        await member.vote(stored.record.id)
-    await found.step()
-    assert (await job_now(found.core, again.id)).status == "running"
-
-
-async def test_a_gang_that_failed_is_not_assigned_before_its_time(cluster: Cluster) -> None:
-    found = await gathering(cluster, "a", "b")
-    again = await lost(found, await started(found), "b")
-    for member in found.members:
-        await member.vote(again.id)
-    await found.step()
-    assert members_of(await job_now(found.core, again.id)) == {}
-    await cluster.clock.sleep(again.not_before - found.core.now() + 0.1)
-    await found.step()
-    assert len(members_of(await job_now(found.core, again.id))) == 2
-
-
-async def test_a_gang_that_waits_too_long_is_stopped(cluster: Cluster) -> None:
-    found = await gathering(cluster, "a")
-    job = await gang(found, pending_timeout=30.0)
-    await found.step()
-    await cluster.clock.sleep(31.0)
-    await found.step()
-    now = await job_now(found.core, job.id)
-    assert now.status == "stopped"
-    assert "pending_timeout" in now.stop.reason  # type: ignore[union-attr]
-    assert cluster.keys("placements/default/") == []
-
-
-async def test_a_gang_whose_parent_ended_is_stopped_and_not_started(cluster: Cluster) -> None:
-    found = await gathering(cluster, "a", "b")
-    parent = await launch(found.core, name="parent")
-    await set_status(found, parent.id, "running")
-    job = await gang(found, parent=parent.id)
-    await found.step()
-    await vote_all(found, job.id)
-    await set_status(found, parent.id, "failed")
-    await found.step()
-    assert (await job_now(found.core, job.id)).status == "stopped"
-
-
-async def test_a_gang_whose_parent_is_to_adopt_it_waits(cluster: Cluster) -> None:
-    found = await gathering(cluster, "a", "b")
-    parent = await launch(found.core, name="parent")
-    await set_status(found, parent.id, "running")
-    job = await gang(found, parent=parent.id, id="own")
-    await found.step()
-    await vote_all(found, job.id)
-    await set_status(found, parent.id, "pending")
-    await found.step()
-    assert (await job_now(found.core, job.id)).status == "gathering"
-    await set_status(found, parent.id, "running")
-    await found.step()
-    assert (await job_now(found.core, job.id)).status == "running"
-
-
-async def test_a_gang_that_is_stopped_while_it_gathers_is_left_alone(cluster: Cluster) -> None:
-    found = await gathering(cluster, "a", "b")
-    job = await gang(found)
-    await found.step()
-    await stopping.stop(found.core, job.id, "enough")
-    await vote_all(found, job.id)
-    await found.step()
-    now = await job_now(found.core, job.id)
-    assert (now.status, cluster.keys("placements/default/")) == ("stopped", [])
 
 
 async def test_a_slice_is_given_whole(cluster: Cluster) -> None:
