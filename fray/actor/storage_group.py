@@ -105,7 +105,7 @@ class StorageActorGroup(ActorGroup[T]):
             if not living:
                 await asyncio.sleep(math.inf)
             async with (await self._cluster.scaler()).during_wait() as on_machines:
-                records = await wait_for(core, living, None, True, None, tell, on_machines)
+                records = await wait_for(core, living, any_failure=True, on_progress=tell, on_machines=on_machines)
             ended = [info for info in (info_of(core.root, job) for job in records.values()) if info.status.finished()]
             living = [job for job in living if job not in {info.job_id for info in ended}]
         raise ActorUnavailableError(

@@ -120,6 +120,8 @@ def chosen_jobs(app: App, verb: str, texts: Sequence[str], everything: bool, cho
     problems: dict[str, str] = {}
     meant = app.run(lambda core: chosen.find(core, problems))
     app.warn(problems)
+    if not meant.jobs:
+        output.echo(f"fray: there is no such job to {verb}", err=True)
     return meant.jobs
 
 

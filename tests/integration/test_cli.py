@@ -410,6 +410,8 @@ def test_tables_are_drawn_on_a_terminal(shell: Shell) -> None:
     ("command", "said"),
     [
         (("ps", "--name", "sweep-*"), "there is no such job"),
+        (("stop", "--all"), "there is no such job to stop"),
+        (("retry", "--failed"), "there is no such job to retry"),
         (("agents",), "no agent is live; start one with `fray agent`"),
         (("actors",), "no actor can be called"),
         (("queue", "ls"), "there is no queue"),

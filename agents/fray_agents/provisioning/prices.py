@@ -56,12 +56,6 @@ def similar_zone(spec: ProvisioningSpec, zone: str) -> str:
     return near[0] + zone.removeprefix(region) if near else ""
 
 
-def price_source() -> str:
-    """Whose prices these are, and of when, for people."""
-    prices = _prices()
-    return f"{prices['source']}; read {prices['read']}"
-
-
 def _region(zone: str) -> str:
     return zone.rpartition("-")[0]
 

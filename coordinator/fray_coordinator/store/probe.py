@@ -86,6 +86,14 @@ async def probe(root: str, clock: Clock | None = None) -> list[Finding]:
         await backend.close()
 
 
+async def why_unfit(root: str) -> str:
+    """Why `root` can carry no cluster, and what to do; "" if it can, or while nobody can tell."""
+    if not (found := await unfitness(root)):
+        return ""
+    why = ". Also: ".join(f"{finding.what}; {finding.remedy}" for finding in found)
+    return f"{root} can carry no cluster, as `fray doctor` says: {why}"
+
+
 async def unfitness(root: str) -> list[Finding]:
     """The errors that `probe` finds about what `root` is: promises, rights and settings; none while it is away."""
     clock = SystemClock()

@@ -130,12 +130,10 @@ def checked_machine(name: str) -> str:
 async def _join(root: str, unfit_root: bool, run: Callable[[], Awaitable[None]]) -> None:
     """Run an agent of the root. Raises StoreRefused: the root can carry no cluster, and nobody insists."""
     from fray_coordinator.errors import StoreRefused
-    from fray_coordinator.store.probe import unfitness
+    from fray_coordinator.store.probe import why_unfit
 
-    found = [] if unfit_root else await unfitness(root)
-    if found:
-        why = ". Also: ".join(f"{finding.what}; {finding.remedy}" for finding in found)
-        raise StoreRefused(f"{root} can carry no cluster, as `fray doctor` says: {why}. --unfit-root joins it anyway")
+    if not unfit_root and (why := await why_unfit(root)):
+        raise StoreRefused(f"{why}. --unfit-root joins it anyway")
     await run()
 
 

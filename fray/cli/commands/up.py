@@ -78,12 +78,10 @@ def _pools(path: Path | None) -> dict[str, PoolToSet]:
 
 def _refuse_unfit(root: str) -> None:
     from fray_coordinator.errors import StoreRefused
-    from fray_coordinator.store.probe import unfitness
+    from fray_coordinator.store.probe import why_unfit
 
-    found = asyncio.run(unfitness(root))
-    if found:
-        why = ". Also: ".join(f"{finding.what}; {finding.remedy}" for finding in found)
-        raise StoreRefused(f"{root} can carry no cluster, as `fray doctor` says: {why}")
+    if why := asyncio.run(why_unfit(root)):
+        raise StoreRefused(why)
 
 
 async def _write(core: Core, pools: dict[str, PoolToSet], path: Path | None) -> None:
