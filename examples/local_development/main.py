@@ -2,6 +2,8 @@
 
 python examples/local_development/main.py                                      # a private cluster, gone at the end
 FRAY_CLUSTER_SPEC=gs://bucket/fray python examples/local_development/main.py    # the very same on that cluster
+
+Worker pools and servers work through storage, so not on Ray: `examples/one_program` has what runs there, too.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ and ends with the very weights that an undisturbed run ends with.
 
     python examples/training/main.py                                                # in a private cluster
     FRAY_CLUSTER_SPEC=gs://bucket/fray python examples/training/main.py --checkpoints gs://bucket/models/small
+    FRAY_CLUSTER_SPEC=ray:auto python examples/training/main.py --checkpoints gs://bucket/models/small      # on Ray
 
 Needs numpy and fsspec, here and on the agents' hosts: `pip install 'fray-cluster[demo]'`; for checkpoints in a bucket
 gcsfs or s3fs too.

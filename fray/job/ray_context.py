@@ -132,7 +132,7 @@ class RayContext(JobContext):
         return {
             "num_cpus": self._resources.cpu,
             "memory": None if memory is None else parse_bytes("memory", memory),
-            "runtime_env": {"env_vars": process_variables(self._cluster.namespace)},
+            "runtime_env": {"env_vars": process_variables(self._cluster.root, self._cluster.namespace)},
             **self._ray_options,
         }
 

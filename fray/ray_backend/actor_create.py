@@ -116,7 +116,7 @@ def _created(cluster: Cluster, request: JobRequest, ray_names: Sequence[str]) ->
     cls, args, kwargs, name, config = serve.args
     ray = connected(cluster.root)
     spec = _checked_spec(request, config)
-    options = _options(spec, config, cluster.namespace)
+    options = _options(spec, config, process_variables(cluster.root, cluster.namespace))
     secret = spec.environment.secret_env_vars
     pickle_registered_by_value()
     handles: list[RayActorHandle[Any]] = []
@@ -149,12 +149,12 @@ def _checked_spec(request: JobRequest, config: ActorConfig) -> JobSpec:
     return checked_spec(replace(request, actor=False))
 
 
-def _options(spec: JobSpec, config: ActorConfig, namespace: str) -> dict[str, Any]:
+def _options(spec: JobSpec, config: ActorConfig, variables: dict[str, str]) -> dict[str, Any]:
     """Ray's options of an actor."""
     return actor_options(spec.resources) | {
         "namespace": NAMESPACE,
         "lifetime": "detached" if spec.detached else None,
         "max_concurrency": config.max_concurrency,
         "max_restarts": -1 if config.max_restarts is None else config.max_restarts,
-        "runtime_env": {"env_vars": {**spec.environment.env_vars, **process_variables(namespace)}},
+        "runtime_env": {"env_vars": {**spec.environment.env_vars, **variables}},
     }

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from ray.job_submission import JobSubmissionClient
 
 from tests.support.waiting import wait_until
@@ -60,6 +61,32 @@ client.shutdown()
 def environment(**more: str) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("FRAY_") and name != "RAY_ADDRESS"}
     return kept | more
+
+
+FIRST = """
+import ray
+from fray import current_client
+from fray.job import create_job_ctx
+{use}
+print(ray.get_runtime_context().gcs_address)
+"""
+"""A program whose first word to Ray is this one: Ray itself would start another Ray for some of them."""
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        'create_job_ctx("auto").run(abs, -1).result()',
+        'create_job_ctx("auto").put(1)',
+        'current_client().create_actor(dict, name="first")',
+        'current_client().cluster.available_slices("v4-8")',
+    ],
+)
+def test_whatever_a_program_does_first_is_on_the_ray_that_it_names(use: str, local_ray: str) -> None:
+    command = [sys.executable, "-c", FIRST.format(use=use)]
+    here = environment(FRAY_CLUSTER_SPEC=f"ray:{local_ray}")
+    ran = subprocess.run(command, env=here, capture_output=True, text=True, check=False)
+    assert ran.stdout.split()[-1:] == [local_ray], ran.stderr
 
 
 def check(output: str, streams: str) -> None:

@@ -93,13 +93,13 @@ def _address(root: str) -> str:
     return named if named not in ("", "auto") else os.environ.get("RAY_ADDRESS") or "auto"
 
 
-def process_variables(namespace: str) -> dict[str, str]:
-    """The variables of a process that works for Fray on this Ray: what it launches and finds is there, too.
+def process_variables(root: str, namespace: str) -> dict[str, str]:
+    """The variables of a process that works for Fray on a Ray: what it launches and finds is there, too.
 
     Args:
         namespace: of the names of jobs and actors.
     """
-    address: str = import_ray().get_runtime_context().gcs_address
+    address: str = connected(root).get_runtime_context().gcs_address
     return {"FRAY_CLUSTER_SPEC": AUTO, "FRAY_NAMESPACE": namespace, "RAY_ADDRESS": address}
 
 
