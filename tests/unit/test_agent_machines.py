@@ -7,16 +7,21 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from fray_agents.agent import scaler_duty
 from fray_agents.agent.agent import Agent, AgentOptions
+from fray_agents.agent.scaler_duty import ScalerDuty
 from fray_agents.provisioning.scaler import Scaler
 from fray_coordinator.jobs.submission import submit
+from fray_coordinator.protocol.scaling.listed import ListedMachine, ListedState
 from fray_coordinator.store.interface import ABSENT
-from fray_layouts.object_keys import AgentKeys, PoolKeys
-from fray_layouts.records import AgentPoolRecord, AgentRecord, ProvisioningSpec, Resources
+from fray_layouts.object_keys import AgentKeys, CoordinatorKeys, PoolKeys
+from fray_layouts.records import AgentPoolRecord, AgentRecord, ProvisioningSpec, Resources, ScalerRecord
 from fray_layouts.spec_parsing import parse_spec
+from fray_layouts.states import AgentState
 from tests.support.fake_tasks import fake
+from tests.support.members import trusted_member
 from tests.support.memory_provider import MemoryProvider
 from tests.support.virtual import Cluster
 
@@ -51,3 +56,36 @@ async def test_the_last_agent_of_a_pool_has_its_own_machine_deleted(
     await Agent(await cluster.core(), options).run()
     assert provider.machines == {}
     assert provider.asked == [("create", ""), ("delete", machine)]
+
+
+async def test_the_last_machine_of_a_scaler_that_died_is_deleted_by_its_agent(cluster: Cluster) -> None:
+    core, provider = await cluster.core(), MemoryProvider()
+    spec = ProvisioningSpec(provider="command", capacity=HOST)
+    await core.records.put(PoolKeys.record("spot"), AgentPoolRecord(provisioning=spec), ABSENT)
+    await core.records.put(CoordinatorKeys.scaler, ScalerRecord(holder="dead"), ABSENT)
+    provider.machines["m1"] = ListedMachine("spot", "m1", "", ListedState.READY)
+    duty = ScalerDuty(trusted_member(core, HOST), asked=False)
+    duty._scaler.open_provider = provider.open
+    await duty.look_last()
+    assert provider.machines == {}
+
+
+async def test_an_agent_that_counts_as_dead_looks_after_no_machine(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core, looked = await cluster.core(), list[ScalerDuty]()
+
+    async def look_last(duty: ScalerDuty) -> None:
+        looked.append(duty)
+
+    monkeypatch.setattr(ScalerDuty, "look_last", look_last)
+    await submit(core, [parse_spec({"name": "job", "pool": "spot", "entrypoint": {"command": ["true"]}})])
+    options = AgentOptions("spot", HOST, work_dir=tmp_path, start_task=fake(tmp_path, {"job": 3600.0}), machine="m1")
+    agent = Agent(core, options)
+    running = asyncio.create_task(agent.run())
+    key = AgentKeys.key(agent.id)
+    for change in ({"drain": True, "mail": True}, {"state": AgentState.DEAD}):
+        await asyncio.sleep(10)
+        await core.records.change(key, AgentRecord, lambda now, change=change: replace(now, **change))  # type: ignore[misc]
+    await running
+    assert looked == []

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
+
 from msgspec.structs import replace
 
 from fray_agents.agent.held import HeldPlacement
@@ -257,3 +260,21 @@ def test_who_leaves_says_so_in_each_beat_so_that_it_is_not_chosen() -> None:
     pulse = HeartbeatInput({"g": Holding(attempt=1, phase="reserved")}, 5.0, HOST, leaving=True)
     beat = next_beat(record, pulse)
     assert (beat.drain, beat.state) == (True, "live")
+
+
+async def test_a_heartbeat_that_may_wait_puts_off_none_that_is_wanted_now(cluster: Cluster) -> None:
+    member = Stage(await cluster.core()).member
+    member.request_beat()
+    member.request_beat(10.0)
+    assert member.beat_by <= member.core.clock.boottime()
+
+
+async def test_members_of_a_large_gang_say_in_turn_that_they_have_let_go(cluster: Cluster) -> None:
+    stage = Stage(await cluster.core())
+    await stage.assign([1])
+    held = await stage.look()
+    assert held is not None
+    held.owner = dataclasses.replace(held.owner, low=1000)
+    stage.member.beat_by = math.inf
+    await stage.voting.let_go(held)
+    assert 0.0 < stage.member.beat_by - stage.member.core.clock.boottime() <= 1.0

@@ -203,3 +203,17 @@ async def test_an_agent_takes_no_job_while_a_stranger_has_a_chip_and_says_so(
 async def _fit(core: Core, agent: str) -> AgentRecord | None:
     record = await agent_record(core, agent)
     return record if not record.unfit else None
+
+
+def test_a_job_that_starts_during_a_look_is_no_trouble() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        core = await cluster.core()
+        member = trusted_member(core, TPU)
+        looks = asyncio.create_task(ChipWatch(member, lambda: "process 48 holds one").run())
+        await core.clock.sleep(LOOK_INTERVAL + IDLE_PATIENCE / 2)
+        member.leases.add(entry()).starting = asyncio.create_task(asyncio.sleep(60))
+        await core.clock.sleep(IDLE_PATIENCE)
+        looks.cancel()
+        assert not member.unfit
+
+    run(scenario)

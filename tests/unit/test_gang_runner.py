@@ -390,3 +390,26 @@ async def test_an_agent_that_leaves_has_left_its_exits(cluster: Cluster, tmp_pat
     stage.held["b"].record = (await stage.core.records.reread(stage.gang)) or stage.gang
     assert await stage.late["b"] == {}
     assert await ended_replicas(stage.core, stage.gang.record) == {1}
+
+
+async def test_one_question_without_an_answer_ends_no_gang_though_a_heartbeat_is_late(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    stage = await stage_of(cluster, tmp_path, {"a": [0], "b": [1]})
+    await stage.run("a", "b")
+    await asyncio.sleep(30)
+    stage.answering.remove("b")
+    await asyncio.sleep(1.3)
+    stage.answering.add("b")
+    await asyncio.sleep(30)
+    assert (await stage.now()).status == "running"
+
+
+async def test_a_silent_agent_that_was_declared_dead_owes_no_heartbeat(cluster: Cluster, tmp_path: Path) -> None:
+    stage = await stage_of(cluster, tmp_path, {"a": [0], "b": [1], "c": [2]})
+    await stage.run("a", "b", "c")
+    await asyncio.sleep(14)
+    stage.answering.remove("b")
+    await stage.agent_is("b", state=AgentState.DEAD)
+    await asyncio.sleep(5)
+    assert (await stage.now()).attempt == 2

@@ -172,6 +172,7 @@ def test_a_host_none_of_whose_gpus_can_be_used_takes_no_work(monkeypatch: pytest
         with pytest.raises(HostUnfit):
             await watch.check(second)
         assert (member.unfit, member.may_claim()) == (True, False)
+        assert member.beat_by <= core.clock.boottime(), "others hear of it now"
         users.clear()
         rechecks = asyncio.create_task(watch.run())
         await core.clock.sleep(61)

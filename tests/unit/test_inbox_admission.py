@@ -265,6 +265,7 @@ async def test_a_bad_spec_is_rejected_at_once_with_the_reason(
         ("v5litepod-16", {}, "replicas: 1 is not accepted; give slices: 1 and replicas: 4 for 1 slice of v5litepod-16"),
         ("v5litepod-12", {}, "resources.device.variant: 'v5litepod-12' is not accepted; there are v5litepod-1, "),
         ("v5litepod-16", {"replicas": 8, "slices": 2}, ""),
+        ("v5litepod-4", {}, ""),
     ],
 )
 async def test_a_dropped_spec_for_a_tpu_asks_for_whole_slices(
@@ -273,7 +274,7 @@ async def test_a_dropped_spec_for_a_tpu_asks_for_whole_slices(
     user = await cluster.core()
     await drop(user, {**SPEC, **size, "resources": {"device": {"kind": "tpu", "variant": variant, "count": 4}}})
     await Reconciler(await cluster.core(), "p").try_pass()
-    assert [job.status for job in await jobs(user)] == ([] if reason else ["gathering"])
+    assert [job.spec.replicas for job in await jobs(user)] == ([] if reason else [size.get("replicas", 1)])
     assert [told.reason[: len(reason)] for told in await rejections(user)] == ([reason] if reason else [])
 
 

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreError, StoreUnavailable
 from fray_coordinator.role_election import RoleElection
+from fray_coordinator.store.interface import ANY
 from fray_layouts.object_keys import CoordinatorKeys
 from fray_layouts.records import ScalerRecord
 from tests.support.virtual import Cluster
@@ -53,3 +54,12 @@ async def test_the_work_of_a_role_that_cannot_be_renewed_has_ended_too(cluster: 
     with pytest.raises(StoreError):
         await role.renew_during(work.run(), fails)
     assert work.closed
+
+
+async def test_a_role_whose_record_is_spoilt_just_before_it_is_taken_is_not_taken(cluster: Cluster) -> None:
+    core = await cluster.core()
+    role = RoleElection(core, CoordinatorKeys.scaler, ScalerRecord, "one")
+    await role.look()
+    await core.store.put(CoordinatorKeys.scaler, b"{", ANY)
+    assert not await role.take(replace(role.record, holder="one"))
+    assert not role.may_take(), "it has to age, as that of somebody who lives"

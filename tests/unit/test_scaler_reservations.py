@@ -119,3 +119,8 @@ async def test_a_wait_for_a_job_in_a_reservation_becomes_one_for_machines(core: 
     await core.clock.sleep(3.0)
     await reasons.update([job])
     assert begun == [True]
+    assert "no scaler has looked at it yet" in reasons.text
+    await Scaler(core, "one", MemoryProvider().open).look()
+    await core.clock.sleep(core.settings.pass_interval)
+    await reasons.update([job])
+    assert "on the way" in reasons.text, "who waits sees at once that somebody looks after the pool"

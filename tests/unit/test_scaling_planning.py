@@ -14,6 +14,7 @@ from fray_coordinator.protocol.scaling.machines import (
 )
 from fray_coordinator.protocol.scaling.planning import WAIT_SECONDS, confirmed, plan, withdrawn
 from fray_coordinator.protocol.scaling.provisioning import everywhere, gone_by, in_force
+from fray_coordinator.protocol.scaling.view import without_unread
 from fray_coordinator.protocol.scaling.zones import open_zones, place_of, refusal, remembered
 from fray_layouts.records import (
     Holding,
@@ -172,3 +173,11 @@ def test_costs_run_from_the_request_until_the_end() -> None:
     assert cost_so_far(changed(up, ended_at=NOW + 900), NOW + 1800) == 0.5
     assert cost_so_far(changed(up, created_at=None), NOW) == 0.0
     assert cost_so_far(changed(up, hourly_cost=None), NOW) is None
+
+
+def test_machines_whose_records_cannot_be_read_count_as_there_and_as_the_dearest() -> None:
+    spec = changed(SPEC, min=2, max=3, max_hourly_cost=10.0)
+    seen = replace(view(spec), prices={"us-a": 4.0, "eu-b": 3.0}, listed=[listed("m1"), listed("m2")])
+    left = without_unread(seen, ["m1"])
+    assert (left.spec.min, left.spec.max, left.spec.max_hourly_cost) == (1, 2, 6.0)
+    assert left.listed == [listed("m2")], "it is no stranger"

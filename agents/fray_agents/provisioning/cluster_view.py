@@ -137,7 +137,7 @@ class ClusterView:
             held, lambda job: self.core.records.read(JobKeys.key(job), JobRecord, one_of_many=True), self.problems
         )
         jobs = (stored.record for stored in found if stored is not None)
-        return [_waiting(job) for job in jobs if job.ended_at is None and not is_gang(job.spec) and not job.driver]
+        return [_waiting(job) for job in jobs if job.ended_at is None and not is_gang(job.spec)]
 
     def _is_left(self, job: JobRecord) -> bool:
         """Whether the holder of a running job was gone when the agents were read."""

@@ -120,11 +120,11 @@ class PoolLook:
 
     async def _ask(self, batch: Sequence[MachineRecord]) -> None:
         """Ask for the machines of one request, if all of their records are still as they were."""
-        begun, again = self.core.now(), batch[0].asked_at is not None
-        if await self._write([asked(machine, begun) for machine in batch]) < len(batch):
+        asked_at, begun, again = self.core.now(), self.core.clock.boottime(), batch[0].asked_at is not None
+        if await self._write([asked(machine, asked_at) for machine in batch]) < len(batch):
             return
-        if self.core.now() - begun > CALL_SECONDS - CALL_TIMEOUT:  # this process was frozen: others may go on already
-            return
+        if self.core.clock.boottime() - begun > CALL_SECONDS - CALL_TIMEOUT:
+            return  # this process, or its host, was frozen: others may go on already
         leader, names = batch[0], [machine.name for machine in batch]
         spec = changed(self.spec, machine_type=leader.machine_type, spot=leader.spot)
         request = MachineRequest(self.pool, names, leader.zone, spec, self.core.root, leader.hosts, spec.labels)
@@ -134,7 +134,7 @@ class PoolLook:
         except ProviderError as error:
             text = str(error)
             await self._write([refused(machine, error.kind, text, again) for machine in mine])
-            zones = with_refusal(self._view.zones, leader.zone, error.kind, text, begun, self.core.now())
+            zones = with_refusal(self._view.zones, leader.zone, error.kind, text, asked_at, self.core.now())
             self._view = replace(self._view, zones=zones)
         else:
             await self._write([created(machine, operation, self.core.now()) for machine in mine])
