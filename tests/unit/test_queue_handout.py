@@ -52,30 +52,60 @@ async def test_items_pushed_one_by_one_cost_two_requests_each_and_some_for_all(
     assert asked["put"] + asked["list"] <= 400 + 5 + 400 * seconds / ACKNOWLEDGE_WITHIN, "claims; receipts, listings"
 
 
-@pytest.mark.parametrize(("consuming", "most"), [(2, 2.2), pytest.param(8, 2.5, marks=pytest.mark.slow)])
-async def test_many_consumers_that_run_behind_ask_for_little_more(
-    cluster: Cluster, consuming: int, most: float
-) -> None:
-    """What they ask for more are claims that another won."""
+async def shared(
+    cluster: Cluster, consuming: int, items: int, seconds: float, settled: int = 0
+) -> tuple[Counter[str], int]:
+    """What so many consumers ask for that work through a backlog, by verb, reads of leases apart; and how many items.
+
+    settled: from when so many items are done; before that they learn of each other.
+    """
     workers = [await worker(cluster) for _ in range(consuming)]
     for _, handout, _ in workers:
         assert await handout.refill(TIMEOUT, 0.0) == []  # whoever is new reads what others left
-    items = 400 * consuming
     await workers[0][0].push(*map(str, range(items)), batch=1)
-    before, done = [len(way.asked) for _, _, way in workers], list[str]()
+    done = list[str]()
 
     async def until_all_are_done(one: Hand, handout: Handout) -> None:
         while len(done) < items:
-            done.extend(await work(cluster, one, handout, 1, 0.02))
+            done.extend(await work(cluster, one, handout, 1, seconds))
 
     working = [asyncio.create_task(until_all_are_done(one, handout)) for one, handout, _ in workers]
-    while len(done) < items:
+    while len(done) < settled:
         await cluster.clock.sleep(0.1)
-    asked = sum((paid(way, begun) for (_, _, way), begun in zip(workers, before, strict=True)), Counter[str]())
+    before, first = [len(way.asked) for _, _, way in workers], len(done)
+    while len(done) < (items if not settled else 3 * items // 4):
+        await cluster.clock.sleep(0.1)
+    asked = Counter[str]()
+    for (_, _, way), begun in zip(workers, before, strict=True):
+        asked.update(f"{verb} lease" if key.endswith("~lease") else verb for verb, key in way.asked[begun:])
     for task in working:
         task.cancel()
-    assert Counter(done) == Counter(map(str, range(items)))
+    assert max(Counter(done).values()) == 1
+    del asked["delete"], asked["delete lease"], asked["unchanged"]
+    return asked, len(done) - first
+
+
+@pytest.mark.parametrize(("consuming", "most"), [(1, 2.03), (2, 2.05), pytest.param(8, 2.2, marks=pytest.mark.slow)])
+async def test_many_consumers_that_run_behind_ask_for_little_more(
+    cluster: Cluster, consuming: int, most: float
+) -> None:
+    """What they ask for more are claims that another won, until they know each other, and for the last items."""
+    asked, items = await shared(cluster, consuming, 400 * consuming, 0.02)
     assert asked.total() / items < most, f"{asked}"
+
+
+@pytest.mark.parametrize("consuming", [2, pytest.param(8, marks=pytest.mark.slow)])
+async def test_consumers_that_know_each_other_lose_no_claims(cluster: Cluster, consuming: int) -> None:
+    """Each tried what was another's once it had done its own part of a listing."""
+    asked, _ = await shared(cluster, consuming, 400 * consuming, 0.02, settled=100 * consuming)
+    assert asked["get lease"] <= consuming // 4, f"{asked}"
+    assert asked["put lease"] <= asked["get"] + asked["get lease"] + consuming, "each claim reads a segment"
+
+
+async def test_what_others_finished_long_ago_is_not_claimed_from_an_old_listing(cluster: Cluster) -> None:
+    """Its lease had gone with it, so that the claim was won, and nothing was there."""
+    asked, items = await shared(cluster, 2, 700, 0.2)
+    assert asked["get"] - items <= 2, f"the doorbell, once each; {asked}"
 
 
 async def test_what_is_noted_is_written_within_the_window(cluster: Cluster) -> None:

@@ -3,8 +3,9 @@
 A lease sorts right behind its segment, so one listing shows both. A listing is old when it arrives: a segment without a
 lease in it may be claimed, but only the claim decides. A claim that another consumer won costs two requests. So
 consumers that know of each other share the segments by rendezvous hashing, and each begins with those for which it
-ranks first. A consumer that scans in vain because of others rests longer, and one that finds work rests less, so that
-as many stay awake as are needed.
+ranks first. What falls to others it leaves to them as long as there is more to list; at the end of the queue it lists
+anew before it tries what they have left. A consumer that scans in vain because of others rests longer, and one that
+finds work rests less, so that as many stay awake as are needed.
 """
 
 from collections.abc import Iterable, Sequence, Set
@@ -59,17 +60,34 @@ def pick_segment(free: Sequence[str], me: str, others: Set[str], spread: int) ->
 
     me, others: consumers, as they call themselves in leases.
     """
-    mine, theirs = _salt(me), [_salt(other) for other in others]
-    best, fewest = 0, len(theirs) + 1
+    ranks = _Ranks(me, others)
+    best, fewest = 0, len(others) + 1
     for at in range(min(len(free), spread)):
-        segment = crc32(free[at].encode())
-        weight = _weight(segment, mine)
-        before = sum(_weight(segment, other) > weight for other in theirs)
+        before = ranks.before(free[at])
         if before < fewest:
             best, fewest = at, before
         if not before:
             break
     return best
+
+
+def own_segments(free: Iterable[str], me: str, others: Set[str]) -> list[str]:
+    """The segments for which no other consumer comes first."""
+    ranks = _Ranks(me, others)
+    return [segment for segment in free if not ranks.before(segment)]
+
+
+class _Ranks:
+    """The order of consumers for each segment."""
+
+    def __init__(self, me: str, others: Set[str]) -> None:
+        self._mine, self._theirs = _salt(me), [_salt(other) for other in others]
+
+    def before(self, segment: str) -> int:
+        """How many of the others come before this consumer."""
+        number = crc32(segment.encode())
+        weight = _weight(number, self._mine)
+        return sum(_weight(number, other) > weight for other in self._theirs)
 
 
 def _salt(consumer: str) -> int:

@@ -31,6 +31,10 @@ class Contention:
             return 0
         return scan.pick_segment(free, self._me, others, max(int(self._spread), (len(others) + 1) * (picked + 1)))
 
+    def own(self, free: Sequence[str]) -> Sequence[str]:
+        """Those of the free segments that fall to this consumer."""
+        return scan.own_segments(free, self._me, others) if (others := self._others()) else free
+
     def won_claims(self) -> None:
         """Note that this consumer won every claim that it tried."""
         self._spread = scan.narrowed(self._spread)

@@ -30,6 +30,8 @@ LISTING_PAGE = 1000
 """Names that one request lists: what GCS and S3 answer at most."""
 LOCAL_LISTING_PAGE = 5000
 """The same on local files, where a listing reads whole folders anyway."""
+MAX_LISTING_SECONDS = 10.0
+"""Seconds after which a listing is made anew: later on even the leases of what others finished may be gone."""
 MAX_CLAIMS = 64
 """Segments claimed at a time: what a consumer that hands items out ahead works off in a moment."""
 MAX_LEASE_READS = 32
@@ -149,10 +151,21 @@ class SegmentScanner:
     def _choose(self, wanted: int) -> list[str]:
         """Take some of the free segments, to be claimed by this call alone."""
         chosen: list[str] = []
-        if self._free and self._is_old() and self.contention.others_take(len(self._free)):
+        age = self._queue.core.clock.boottime() - self._listed_at
+        is_old = age > MAX_LISTING_SECONDS or (
+            age > scan.MAX_LISTING_AGE and self.contention.others_take(len(self._free))
+        )
+        if self._free and is_old:
             self._drop_listing()
         while self._free and wanted > 0 and len(chosen) < MAX_CLAIMS:
             at = self.contention.pick(self._free, self._picked)
+            if not self.contention.own([self._free[at]]):
+                if not self._ended:
+                    self._free = deque(self.contention.own(self._free))
+                    continue
+                if age > scan.MAX_LISTING_AGE:
+                    self._drop_listing()
+                    break
             self._picked += 1
             segment = self._free[at]
             del self._free[at]
@@ -216,9 +229,6 @@ class SegmentScanner:
             self.contention.scanned_in_vain()
         if is_old or self._left_to_others:
             self._drop_listing()
-
-    def _is_old(self) -> bool:
-        return self._queue.core.clock.boottime() > self._listed_at + scan.MAX_LISTING_AGE
 
     def _drop_listing(self) -> None:
         """Forget what is left of an old listing."""
