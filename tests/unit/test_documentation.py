@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import click
 import pytest
 
+from fray.cli import cli
 from tests.support.pages import ROOT
 
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "layouts").glob("*.md")]
@@ -143,3 +145,8 @@ def test_the_drawing_is_what_its_text_says() -> None:
     draw = runpy.run_path(str(ROOT / "docs/draw.py"))["draw"]
     drawn = draw((ROOT / "docs/architecture.txt").read_text())
     assert drawn == (ROOT / "docs/architecture.svg").read_text(), "run `make drawing`"
+
+
+def test_the_readme_names_every_command() -> None:
+    named = set(re.findall(r"\bfray (\w+)", (ROOT / "README.md").read_text()))
+    assert named >= set(cli.list_commands(click.Context(cli)))
