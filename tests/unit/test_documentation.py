@@ -147,6 +147,11 @@ def test_the_drawing_is_what_its_text_says() -> None:
     assert drawn == (ROOT / "docs/architecture.svg").read_text(), "run `make drawing`"
 
 
+def test_the_list_of_pages_has_every_page() -> None:
+    listed = set(re.findall(r"\]\((\S+?)\)", (ROOT / "docs/README.md").read_text()))
+    assert listed >= {page.name for page in (ROOT / "docs").glob("*.md")} - {"README.md"}
+
+
 def test_the_readme_names_every_command() -> None:
     named = set(re.findall(r"\bfray (\w+)", (ROOT / "README.md").read_text()))
     assert named >= set(cli.list_commands(click.Context(cli)))
