@@ -176,51 +176,6 @@ async def test_a_member_whose_process_has_ended_is_lost_at_once(cluster: Cluster
     assert stage.core.clock.boottime() - begun < 1
 
 
-async def test_an_agent_that_ends_is_noticed_within_two_seconds_though_no_replica_fails(
-    cluster: Cluster, tmp_path: Path
-) -> None:
-    stage = await stage_of(cluster, tmp_path, {"a": [0], "b": [1], "c": [2]})
-    await stage.run("a", "c")
-    await asyncio.sleep(30)
-    assert (await stage.now()).status == "running"
-    stage.gone.add("b")
-    await asyncio.sleep(2.5)
-    job = await stage.now()
-    assert (job.status, job.attempt, job.failures, job.preemptions) == ("gathering", 2, 0, 1)
-    assert stage.told_pass == ["a"]
-
-
-async def test_an_agent_that_falls_silent_is_noticed_within_ten_seconds_if_it_owes_a_heartbeat(
-    cluster: Cluster, tmp_path: Path
-) -> None:
-    stage = await stage_of(cluster, tmp_path, {"a": [0], "b": [1], "c": [2]})
-    await stage.run("a", "b", "c")
-    beating = asyncio.create_task(stage.beats("b"))
-    await asyncio.sleep(14)
-    stage.answering.remove("b")
-    await asyncio.sleep(60)
-    assert (await stage.now()).status == "running", "its heartbeat goes on: it only cannot be reached"
-    stage.answering.add("b")
-    await asyncio.sleep(5)
-    stage.answering.remove("b")
-    beating.cancel()
-    await asyncio.sleep(9)
-    job = await stage.now()
-    assert (job.status, job.attempt, job.failures, job.preemptions) == ("gathering", 2, 0, 1)
-    assert job.history[-1].exit.message == "replica 1 on hb: its agent b does not answer any more"
-    assert stage.told_pass == ["a"]
-
-
-async def test_an_agent_that_never_answered_is_not_lost_because_connections_to_it_are_refused(
-    cluster: Cluster, tmp_path: Path
-) -> None:
-    stage = await stage_of(cluster, tmp_path, {"a": [0], "b": [1]})
-    stage.gone.add("b")
-    await stage.run("a")
-    await asyncio.sleep(30)
-    assert (await stage.now()).status == "running"
-
-
 async def test_a_question_that_fails_in_an_odd_way_is_told_and_ends_nothing(
     cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -390,26 +345,3 @@ async def test_an_agent_that_leaves_has_left_its_exits(cluster: Cluster, tmp_pat
     stage.held["b"].record = (await stage.core.records.reread(stage.gang)) or stage.gang
     assert await stage.late["b"] == {}
     assert await ended_replicas(stage.core, stage.gang.record) == {1}
-
-
-async def test_one_question_without_an_answer_ends_no_gang_though_a_heartbeat_is_late(
-    cluster: Cluster, tmp_path: Path
-) -> None:
-    stage = await stage_of(cluster, tmp_path, {"a": [0], "b": [1]})
-    await stage.run("a", "b")
-    await asyncio.sleep(30)
-    stage.answering.remove("b")
-    await asyncio.sleep(1.3)
-    stage.answering.add("b")
-    await asyncio.sleep(30)
-    assert (await stage.now()).status == "running"
-
-
-async def test_a_silent_agent_that_was_declared_dead_owes_no_heartbeat(cluster: Cluster, tmp_path: Path) -> None:
-    stage = await stage_of(cluster, tmp_path, {"a": [0], "b": [1], "c": [2]})
-    await stage.run("a", "b", "c")
-    await asyncio.sleep(14)
-    stage.answering.remove("b")
-    await stage.agent_is("b", state=AgentState.DEAD)
-    await asyncio.sleep(5)
-    assert (await stage.now()).attempt == 2

@@ -1,24 +1,26 @@
-"""Looks of the scaler beside agents and other scalers: whose jobs count as waiting, and when no call is made."""
+"""Looks of the scaler: whose jobs count as waiting, also while a provider is slow, and what of its answers is kept."""
 
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from fray_agents.agent.agent import Agent, AgentOptions
 from fray_agents.provisioning.scaler import Scaler
 from fray_coordinator.core import Core
 from fray_coordinator.jobs.submission import submit
-from fray_coordinator.protocol.scaling.machines import CALL_SECONDS
 from fray_coordinator.store.interface import ABSENT
 from fray_layouts.machine_keys import MachineKeys
 from fray_layouts.object_keys import AgentKeys, JobKeys
 from fray_layouts.records import AgentRecord, Holding, JobLease, JobRecord, MachineRecord
 from fray_layouts.spec_parsing import parse_spec
+from tests.support.fake_tasks import fake
 from tests.support.memory_provider import MemoryProvider
-from tests.support.virtual import Cluster, VirtualClock, Way
+from tests.support.virtual import Cluster
 from tests.unit.test_scaler import HOST, POOL, with_jobs, with_pool
 
 
@@ -74,49 +76,6 @@ async def test_a_job_that_is_claimed_during_a_look_waits_no_more(cluster: Cluste
     assert provider.asked == []
 
 
-async def asked_late(cluster: Cluster, meanwhile: Any) -> tuple[Scaler, MemoryProvider]:
-    """A look in which something happens just before the record of its machine is written as asked for."""
-    core, provider = await cluster.core(), MemoryProvider()
-    await with_pool(core, max=1)
-    await with_jobs(core, 1)
-    way: Way = cluster.ways[-1]
-    put = ("put", MachineKeys.folder(POOL))
-
-    async def wanted() -> None:
-        way.before[put] = meanwhile
-
-    way.before[put] = wanted
-    scaler = Scaler(core, "one", provider.open)
-    await scaler.look()
-    return scaler, provider
-
-
-async def test_a_scaler_that_was_frozen_before_its_call_does_not_make_it(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def suspended() -> None:
-        wall = cluster.clock.wall()
-        monkeypatch.setattr(VirtualClock, "wall", lambda clock: wall)  # it is set right only later
-        await asyncio.sleep(CALL_SECONDS)
-
-    scaler, provider = await asked_late(cluster, suspended)
-    monkeypatch.undo()
-    assert provider.asked == []
-    await scaler.look()
-    assert provider.asked == [("create", "")]
-
-
-async def test_a_machine_that_another_scaler_has_given_up_meanwhile_is_not_asked_for(cluster: Cluster) -> None:
-    other = await cluster.core()
-
-    async def gives_up() -> None:
-        (key,) = cluster.keys(MachineKeys.folder(POOL))
-        await other.records.change(key, MachineRecord, lambda now: replace(now, state="deleting"))
-
-    _, provider = await asked_late(cluster, gives_up)
-    assert [verb for verb, _ in provider.asked] == ["delete"]
-
-
 async def test_what_a_provider_answers_is_kept(cluster: Cluster) -> None:
     core, provider = await cluster.core(), MemoryProvider()
     await with_pool(core)
@@ -126,3 +85,25 @@ async def test_what_a_provider_answers_is_kept(cluster: Cluster) -> None:
     found = await core.records.read(key, MachineRecord)
     assert found is not None
     assert (found.record.operation, found.record.created_at) == ("operation", core.now())
+
+
+async def test_agents_are_not_silent_because_their_provider_is_slow(cluster: Cluster, tmp_path: Path) -> None:
+    core, provider = await cluster.core(), MemoryProvider(slow=80.0)
+    await with_pool(core)
+    await with_jobs(core, 1)
+    options = AgentOptions(pool=POOL, capacity=HOST, work_dir=tmp_path, start_task=fake(tmp_path, {"job": 3600.0}))
+    agent = Agent(await cluster.core(), options)
+    running = asyncio.create_task(agent.run())
+    await asyncio.sleep(60)
+    await Scaler(core, "one", provider.open).look()
+    assert provider.asked == [], "its job does not wait for a machine"
+    running.cancel()
+
+
+async def test_machines_that_a_zone_refuses_at_once_are_one_refusal(cluster: Cluster) -> None:
+    core, provider = await cluster.core(), MemoryProvider(refuse={"us-a": "stockout"})
+    await with_pool(core, zones=["us-a"])
+    await with_jobs(core, 4)
+    found = await Scaler(core, "one", provider.open).look()
+    assert provider.asked == [("create", "us-a")] * 4
+    assert found[POOL].zones["us-a"].times == 1

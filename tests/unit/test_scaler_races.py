@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import msgspec
+import pytest
 from msgspec.structs import replace
 
 from fray_agents.provisioning.look import CALL_TIMEOUT
@@ -16,7 +17,7 @@ from fray_layouts.machine_keys import MachineKeys
 from fray_layouts.records import MachineRecord
 from fray_layouts.states import MachineState
 from tests.support.memory_provider import MemoryProvider
-from tests.support.virtual import Cluster
+from tests.support.virtual import Cluster, VirtualClock
 from tests.unit.test_scaler import POOL, machines, with_jobs, with_pool
 
 
@@ -46,6 +47,36 @@ async def test_who_wakes_long_after_its_write_makes_no_call(cluster: Cluster) ->
     await asyncio.sleep(60)
     await scaler.look()
     assert provider.asked == [("create", "")]
+
+
+async def test_who_was_suspended_with_its_host_makes_no_call(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wall clock of such a host is set right only later."""
+    core, provider = await cluster.core(), MemoryProvider()
+    await with_pool(core, max=1)
+    await with_jobs(core, 1)
+
+    async def suspended(record: MachineRecord) -> None:
+        wall = cluster.clock.wall()
+        monkeypatch.setattr(VirtualClock, "wall", lambda clock: wall)
+        await asyncio.sleep(CALL_SECONDS)
+
+    intercept(cluster, suspended, MachineState.CREATING)
+    await Scaler(core, "one", provider.open).look()
+    assert provider.asked == []
+
+
+async def test_a_machine_that_another_gives_up_meanwhile_is_not_asked_for(cluster: Cluster) -> None:
+    other, core, provider = await cluster.core(), await cluster.core(), MemoryProvider()
+    await with_pool(core, max=1)
+    await with_jobs(core, 1)
+
+    async def gives_up(record: MachineRecord) -> None:
+        key = MachineKeys.key(POOL, record.name)
+        await other.records.change(key, MachineRecord, lambda now: replace(now, state="deleting"))
+
+    intercept(cluster, gives_up, MachineState.CREATING)
+    await Scaler(core, "one", provider.open).look()
+    assert [verb for verb, _ in provider.asked] == ["delete"]
 
 
 async def test_who_was_too_slow_to_give_an_intent_up_gives_up_the_next(cluster: Cluster) -> None:

@@ -1,0 +1,163 @@
+"""Looks of the scaler at pools whose records people change: what they had is removed before it is forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+
+from msgspec.structs import replace
+
+from fray_agents.provisioning.provider import ProviderError
+from fray_agents.provisioning.scaler import Scaler
+from fray_coordinator.core import Core
+from fray_coordinator.store.interface import ANY
+from fray_layouts.machine_keys import MachineKeys
+from fray_layouts.object_keys import PoolKeys
+from fray_layouts.records import AgentPoolRecord, ProvisioningSpec
+from fray_layouts.states import MachineState
+from tests.support.memory_provider import MemoryProvider
+from tests.support.virtual import Cluster
+from tests.unit.test_scaler import HOST, POOL, SOUND, machines, with_jobs, with_pool
+
+
+async def set_pool(core: Core, spec: ProvisioningSpec | None) -> None:
+    """What people write into the pool's record by hand."""
+    await core.records.update(PoolKeys.record(POOL), AgentPoolRecord, lambda now: AgentPoolRecord(provisioning=spec))
+
+
+async def test_machines_of_a_pool_that_may_have_none_any_more_are_removed(cluster: Cluster) -> None:
+    core, provider = await cluster.core(), MemoryProvider()
+    await with_pool(core)
+    await with_jobs(core, 2)
+    scaler = Scaler(core, "one", provider.open)
+    await scaler.look()
+    assert len(provider.machines) == 2
+    await set_pool(core, None)
+    for _ in range(4):
+        await Scaler(core, "another", provider.open).look()
+        await asyncio.sleep(60)
+    assert provider.machines == {}
+    assert {m.state for m in await machines(cluster, core)} == {MachineState.GONE}
+    assert await Scaler(core, "another", provider.open).look() == {}, "nobody looks after it any more"
+
+
+async def test_machines_of_a_provider_that_a_pool_had_go_before_others_come(cluster: Cluster) -> None:
+    core, old, new = await cluster.core(), MemoryProvider(), MemoryProvider()
+
+    async def opened(core: Core, pool: str, spec: ProvisioningSpec) -> MemoryProvider:
+        return old if spec.provider == "command" else new
+
+    await with_pool(core)
+    await with_jobs(core, 1)
+    scaler = Scaler(core, "one", opened)
+    await scaler.look()
+    await set_pool(core, ProvisioningSpec(provider="cloud_run", zones=["us-central1"], capacity=HOST))
+    await scaler.look()
+    assert new.asked == []
+    for _ in range(4):
+        await asyncio.sleep(60)
+        await scaler.look()
+    assert (len(old.machines), len(new.machines)) == (0, 1)
+
+
+async def test_a_zone_that_a_pool_no_longer_names_is_looked_at_while_it_has_machines(cluster: Cluster) -> None:
+    core, provider = await cluster.core(), MemoryProvider()
+    looked: list[list[str]] = []
+
+    async def opened(core: Core, pool: str, spec: ProvisioningSpec) -> MemoryProvider:
+        looked.append(spec.zones)
+        return provider
+
+    await with_pool(core, zones=["us-a"])
+    await with_jobs(core, 1)
+    scaler = Scaler(core, "one", opened)
+    await scaler.look()
+    await set_pool(core, ProvisioningSpec(provider="command", zones=["eu-b"], capacity=HOST, max=0))
+    await scaler.look()
+    for _ in range(4):
+        await asyncio.sleep(60)
+        await scaler.look()
+    assert provider.machines == {}
+    assert looked[:2] == [["us-a"], ["eu-b", "us-a"]]
+    assert looked[-1] == ["eu-b"]
+
+
+async def test_a_pool_whose_record_cannot_be_read_keeps_its_machines_and_says_so(cluster: Cluster) -> None:
+    core, provider = await cluster.core(), MemoryProvider()
+    await with_pool(core)
+    await with_jobs(core, 1)
+    scaler = Scaler(core, "one", provider.open)
+    await scaler.look()
+    await core.store.put(PoolKeys.record(POOL), b"{", ANY)
+    for _ in range(3):
+        found = await scaler.look()
+        await asyncio.sleep(60)
+    assert len(provider.machines) == 1
+    assert found[POOL].problem
+
+
+async def test_a_machine_that_cannot_be_deleted_yet_is_not_forgotten_with_its_pool(cluster: Cluster) -> None:
+    """Its record is gone too, so only the provider's list tells of it."""
+    core, provider = await cluster.core(), MemoryProvider()
+    await with_pool(core)
+    await with_jobs(core, 1)
+    scaler = Scaler(core, "one", provider.open)
+    await scaler.look()
+    (name,) = provider.machines
+    await set_pool(core, None)
+    await core.store.delete(MachineKeys.key(POOL, name))
+    provider.keeps = True
+    for _ in range(3):
+        await scaler.look()
+    provider.keeps = False
+    await scaler.look()
+    assert provider.machines == {}
+
+
+async def test_a_machine_whose_record_cannot_be_read_is_not_forgotten_with_its_pool(cluster: Cluster) -> None:
+    core, provider = await cluster.core(), MemoryProvider()
+    await with_pool(core)
+    await with_jobs(core, 1)
+    scaler = Scaler(core, "one", provider.open)
+    await scaler.look()
+    (key,) = cluster.keys(MachineKeys.folder(POOL))
+    await set_pool(core, None)
+    await core.store.put(key, b"{", ANY)
+    for _ in range(3):
+        found = await scaler.look()
+    assert key in found[POOL].problem
+    await core.store.delete(key)
+    await scaler.look()
+    assert provider.machines == {}
+
+
+async def test_a_provider_that_does_not_answer_is_not_forgotten_with_its_pool(cluster: Cluster) -> None:
+    core, provider = await cluster.core(), MemoryProvider()
+    await with_pool(core)
+    await with_jobs(core, 1)
+    scaler = Scaler(core, "one", provider.open)
+    await scaler.look()
+    await set_pool(core, None)
+    await core.store.delete(*cluster.keys(MachineKeys.folder(POOL)))
+    provider.silent = True
+    for _ in range(3):
+        await scaler.look()
+    provider.silent = False
+    await scaler.look()
+    assert provider.machines == {}
+
+
+async def test_a_provider_that_was_closed_is_not_called_again(cluster: Cluster) -> None:
+    """The pool said something in between with which none could be opened."""
+    core, opened = await cluster.core(), list[MemoryProvider]()
+
+    async def open_provider(core: Core, pool: str, spec: ProvisioningSpec) -> MemoryProvider:
+        if spec.machine_type == "broken":
+            raise ProviderError("denied", "no credentials")
+        opened.append(MemoryProvider())
+        return opened[-1]
+
+    scaler = Scaler(core, "one", open_provider)
+    for spec in (SOUND, replace(SOUND, machine_type="broken"), SOUND):
+        await set_pool(core, spec)
+        await scaler.look()
+    assert [provider.closed for provider in opened] == [True, False]
