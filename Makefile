@@ -57,7 +57,7 @@ collected: $(VENV)/.dev
 	-$(BIN)/python -m pytest --collect-only --quiet >/dev/null
 
 # What CI runs after that, some 25 minutes on two cores: types, the slow tests, more fixed seeds and malformed bytes, and the
-# release of Zephyr that needs no newer Python, without Ray. Fresh seeds are for `make simulate` and `make fuzz`.
+# release of Zephyr that needs no newer Python. Fresh seeds are for `make simulate` and `make fuzz`.
 test-long: $(VENV)/.dev $(ZEPHYR)/old/.ready
 	$(MAKE) types
 	$(PYTEST) -m 'slow and not campaign'
@@ -67,7 +67,7 @@ test-long: $(VENV)/.dev $(ZEPHYR)/old/.ready
 	$(BIN)/python -m tests.simulation.gangs --first 1004 --seeds 9
 	$(BIN)/python -m tests.simulation.queues --first 1001 --seeds 200
 	$(BIN)/python -m tests.simulation.machines --first 1001 --seeds 12
-	$(ZEPHYR)/old/bin/python -m pytest -k 'not ray' tests/zephyr
+	$(ZEPHYR)/old/bin/python -m pytest tests/zephyr
 
 # The tests of `make test`, again and again beside busy loops: none is red by chance.
 STRESS_ROUNDS ?= 10

@@ -1,5 +1,6 @@
 """Actors that own their name: at most one of a name lives in a namespace, and others can ask for it."""
 
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -13,7 +14,7 @@ from fray.cluster.api import Cluster
 from fray.cluster.current import storage_cluster
 from fray.cluster.storage import StorageCluster
 from fray.errors import InvalidInput
-from fray.types import ActorConfig, JobStatus, ResourceConfig
+from fray.types import ActorConfig, JobRequest, JobStatus, ResourceConfig
 from fray_coordinator.actors import naming
 from fray_layouts.spec_checks import check_name
 
@@ -29,7 +30,7 @@ def create_named_actor(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
-    name: str,
+    name: str | None,
     get_if_exists: bool = False,
     lifetime: Lifetime = "non_detached",
     preemptible: bool = True,
@@ -39,6 +40,7 @@ def create_named_actor(
     """Create the actor that has `name`, or find it; returns at once.
 
     Args:
+        name: None is one of its own.
         get_if_exists: if the name is taken, return the handle of whoever has it; the other arguments are ignored then.
         lifetime: a "detached" actor outlives the job, or the program, that creates it; so says `actor_config`.
         preemptible: False keeps it off hosts that may be taken away.
@@ -49,13 +51,31 @@ def create_named_actor(
         InvalidInput: an argument is wrong or cannot be pickled, or the cluster is none in storage; nothing was created.
     """
     stored = storage_cluster(cluster)
+    request = named_actor_request(cls, args, kwargs or {}, name, lifetime, preemptible, num_cpus, actor_config)
+    namespace = stored.lasting_namespace if request.detached else stored.namespace
+    return _handle(stored, namespace, request.name, launch_named(stored, request, namespace, get_if_exists))
+
+
+def named_actor_request(
+    cls: type,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    name: str | None,
+    lifetime: Lifetime = "non_detached",
+    preemptible: bool = True,
+    num_cpus: float | None = None,
+    actor_config: ActorConfig | None = None,
+) -> JobRequest:
+    """The request for an actor that owns its name; one that was given none has one of its own.
+
+    Raises InvalidInput: an argument is wrong.
+    """
     if lifetime not in ("non_detached", "detached"):
         raise InvalidInput("lifetime", lifetime, "say 'non_detached' or 'detached'")
     resources = ResourceConfig(cpu=num_cpus or 0, preemptible=preemptible)
-    request = actor_request(cls, args, kwargs or {}, name, actor_config, resources)
-    request = replace(request, detached=request.detached or lifetime == "detached")
-    namespace = stored.lasting_namespace if request.detached else stored.namespace
-    return _handle(stored, namespace, name, launch_named(stored, request, namespace, get_if_exists))
+    own_name = name or f"actor-{secrets.token_hex(4)}"
+    request = actor_request(cls, args, kwargs, own_name, actor_config, resources)
+    return replace(request, detached=request.detached or lifetime == "detached")
 
 
 def find_named_actor(cluster: Cluster, name: str) -> StorageActorHandle[Any] | None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from fray.cluster.api import Cluster
 from fray.cluster.job_handle import JobHandle
+from fray.errors import ActorNotFoundError
 from fray.types import ActorConfig, EnvironmentConfig, JobRequest, ResourceConfig
 
 if TYPE_CHECKING:
@@ -147,6 +148,13 @@ class Client(Protocol):
             ActorNotFoundError: nobody has the name now.
             InvalidInput: no actor can have it.
         """
+        found = self._find_actor(name)
+        if found is None:
+            remedy = "create it with ActorConfig(detached=True), or pass the handle of one that ends with its creator"
+            raise ActorNotFoundError(f"no detached actor has the name {name!r}; {remedy}")
+        return found
+
+    def _find_actor(self, name: str) -> ActorHandle[Any] | None: ...
 
     def __enter__(self) -> Self:
         return self
@@ -162,3 +170,18 @@ class Client(Protocol):
         Args:
             wait: True lets the jobs of a `LocalClient` end by themselves first. Actors are not waited for.
         """
+
+    def __eq__(self, other: object) -> bool:
+        return self._identity() == other._identity() if isinstance(other, type(self)) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._identity())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.cluster,)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.cluster!r})"
+
+    def _identity(self) -> tuple[str, str]:
+        return self.cluster.root, self.cluster.namespace

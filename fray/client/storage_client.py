@@ -11,7 +11,6 @@ from fray.cluster.arguments import checked_request
 from fray.cluster.current import storage_cluster
 from fray.cluster.job_handle import JobAlreadyExists, JobHandle
 from fray.cluster.storage import StorageCluster
-from fray.errors import ActorNotFoundError
 from fray.types import ActorConfig, JobId, JobRequest
 from fray_coordinator.actors import naming
 from fray_coordinator.core import Core
@@ -66,32 +65,13 @@ class StorageClient(Client):
 
         return host_actor(self._cluster, actor_class, args, kwargs, name, actor_config)
 
-    def get_actor(self, name: str) -> ActorHandle[Any]:
+    def _find_actor(self, name: str) -> ActorHandle[Any] | None:
         from fray.actor.named import find_named_actor
 
-        found = find_named_actor(self._cluster, name)
-        if found is None:
-            remedy = "create it with ActorConfig(detached=True), or pass the handle of one that ends with its creator"
-            raise ActorNotFoundError(f"no detached actor has the name {name!r}; {remedy}; `fray actors` lists all")
-        return found
+        return find_named_actor(self._cluster, name)
 
     def shutdown(self, wait: bool = True) -> None:
         self._cluster.close()
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, StorageClient) and self._identity() == other._identity()
-
-    def __hash__(self) -> int:
-        return hash(self._identity())
-
-    def __reduce__(self) -> tuple[type[StorageClient], tuple[StorageCluster]]:
-        return StorageClient, (self._cluster,)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._cluster!r})"
-
-    def _identity(self) -> tuple[str, str]:
-        return self._cluster.root, self._cluster.namespace
 
 
 async def _take_name(core: Core, namespace: str, name: str) -> tuple[JobId, bool]:

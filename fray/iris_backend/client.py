@@ -15,7 +15,7 @@ from fray.cluster.iris.cluster import IrisCluster
 from fray.cluster.iris.connection import root_of
 from fray.cluster.job_handle import JobAlreadyExists, JobHandle
 from fray.entrypoints import CallableEntrypoint
-from fray.errors import ActorNotFoundError, InvalidInput
+from fray.errors import InvalidInput
 from fray.iris_backend.actor_address import IrisActorAddress
 from fray.iris_backend.actor_group import IrisActorGroup
 from fray.iris_backend.actor_handle import IrisActorHandle
@@ -73,11 +73,10 @@ class FrayIrisClient(Client):
         remedy = "Iris finds actors in its own tasks only; create_actor makes one there"
         raise InvalidInput("actor_class", actor_class, remedy)
 
-    def get_actor(self, name: str) -> IrisActorHandle[Any]:
+    def _find_actor(self, name: str) -> IrisActorHandle[Any] | None:
         handle = self._handle_named(f"{name}-0")
         if handle is None or handle.status().finished():
-            remedy = "create it with ActorConfig(detached=True)"
-            raise ActorNotFoundError(f"no detached actor has the name {name!r}; {remedy}")
+            return None
         return IrisActorHandle(self._cluster, IrisActorAddress(self._cluster.root, handle.job_id, name))
 
     def shutdown(self, wait: bool = True) -> None:
@@ -129,15 +128,3 @@ class FrayIrisClient(Client):
 
         context = get_iris_ctx()
         return str(context.job_id) if context is not None else f"/{resolve_job_user(None)}"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return FrayIrisClient, (self._cluster,)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, FrayIrisClient) and self._cluster == other._cluster
-
-    def __hash__(self) -> int:
-        return hash(self._cluster)
-
-    def __repr__(self) -> str:
-        return f"FrayIrisClient({self._cluster.root!r})"

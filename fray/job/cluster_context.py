@@ -2,7 +2,6 @@
 
 import logging
 import os
-import secrets
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -102,7 +101,7 @@ class ClusterContext(JobContext):
             actor_class,
             args,
             kwargs,
-            name=name or f"actor-{secrets.token_hex(4)}",
+            name=name,
             get_if_exists=get_if_exists,
             lifetime=lifetime,
             preemptible=preemptible,

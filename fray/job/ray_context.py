@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import functools
 import inspect
-import secrets
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, overload
 
-from fray.actor.create import actor_request
 from fray.actor.handle import ActorHandle
-from fray.actor.named import actor_status
+from fray.actor.named import actor_status, named_actor_request
 from fray.cluster.api import Cluster
 from fray.cluster.current import open_cluster
 from fray.cluster.ray.connection import AUTO, check_streams, connected, process_variables
@@ -21,7 +19,7 @@ from fray.ray_backend.actor_create import create_named_actor
 from fray.ray_backend.actor_handle import RayActorHandle
 from fray.ray_backend.outcomes import future_of, value_of
 from fray.ray_backend.pickling import pickle_registered_by_value
-from fray.types import ActorConfig, JobStatus, ResourceConfig
+from fray.types import JobStatus, ResourceConfig
 from fray_layouts.units import parse_bytes
 
 T = TypeVar("T")
@@ -99,10 +97,7 @@ class RayContext(JobContext):
         num_cpus: float | None = None,
         **kwargs: Any,
     ) -> RayActorHandle[Any]:
-        resources = ResourceConfig(cpu=num_cpus or 0, preemptible=preemptible)
-        config = ActorConfig(detached=lifetime == "detached")
-        own_name = name or f"actor-{secrets.token_hex(4)}"
-        request = actor_request(actor_class, args, kwargs, own_name, config, resources)
+        request = named_actor_request(actor_class, args, kwargs, name, lifetime, preemptible, num_cpus)
         return create_named_actor(self._cluster, request, get_if_exists)
 
     def delete_actor(self, actor: ActorHandle[Any]) -> None:

@@ -10,7 +10,7 @@ from fray.cluster.arguments import checked_request
 from fray.cluster.job_handle import JobAlreadyExists, JobHandle
 from fray.cluster.ray.connection import AUTO
 from fray.cluster.ray.jobs import RayJobs
-from fray.errors import ActorNotFoundError, InvalidInput
+from fray.errors import InvalidInput
 from fray.ray_backend.actor_create import create_actors, end_owned, find_named_actor, host_actor
 from fray.types import ActorConfig, JobRequest
 
@@ -60,38 +60,13 @@ class RayClient(Client):
     ) -> HostedActor[T]:
         return host_actor(self._cluster, actor_class, args, kwargs, name, actor_config)
 
-    def get_actor(self, name: str) -> ActorHandle[Any]:
-        """A handle of the detached actor that has the name; waits until that serves calls.
+    def _find_actor(self, name: str) -> ActorHandle[Any] | None:
+        """A handle of the detached actor that has the name, once that serves calls.
 
-        Args:
-            name: as `create_actor` was given it.
-
-        Raises:
-            ActorNotFoundError: nobody has the name now.
-            ActorUnavailableError: it has ended before it served any.
-            InvalidInput: no actor can have it.
+        Raises ActorUnavailableError: it has ended before it served any.
         """
-        found = find_named_actor(self._cluster, name)
-        if found is None:
-            remedy = "create it with ActorConfig(detached=True), or pass the handle of one that ends with its creator"
-            raise ActorNotFoundError(f"no detached actor of this Ray has the name {name!r}; {remedy}")
-        return found
+        return find_named_actor(self._cluster, name)
 
     def shutdown(self, wait: bool = True) -> None:
         end_owned()
         self._cluster.close()
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, RayClient) and self._identity() == other._identity()
-
-    def __hash__(self) -> int:
-        return hash(self._identity())
-
-    def __reduce__(self) -> tuple[type[RayClient], tuple[RayJobs]]:
-        return RayClient, (self._cluster,)
-
-    def __repr__(self) -> str:
-        return f"RayClient({self._cluster!r})"
-
-    def _identity(self) -> tuple[str, str]:
-        return self._cluster.root, self._cluster.namespace

@@ -21,6 +21,7 @@ from fray.client import Client, StorageClient
 from fray.cluster import StorageCluster
 from fray.local_backend import LocalClient
 from tests.support.agents import agents, on_cluster
+from tests.support.waiting import PATIENCE
 
 # The workers cannot import the tests.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -93,7 +94,7 @@ def documents(source: Path) -> Dataset:
 def met(folder: Path, count: int) -> int:
     """This process's id, once `count` processes have come here: one that starts late must find work."""
     (folder / str(os.getpid())).touch()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while len(list(folder.iterdir())) < count and time.monotonic() < deadline:
         time.sleep(0.02)
     return os.getpid()
