@@ -151,7 +151,9 @@ class Client(Protocol):
         found = self._find_actor(name)
         if found is None:
             remedy = "create it with ActorConfig(detached=True), or pass the handle of one that ends with its creator"
-            raise ActorNotFoundError(f"no detached actor has the name {name!r}; {remedy}")
+            raise ActorNotFoundError(
+                f"no detached actor has the name {name!r}; {remedy}; `fray actors` lists those in storage"
+            )
         return found
 
     def _find_actor(self, name: str) -> ActorHandle[Any] | None: ...
