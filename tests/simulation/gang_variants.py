@@ -105,7 +105,7 @@ def a_majority_of_votes_will_do() -> list[Swap]:
     return everywhere(real, missing)
 
 
-@rule(7, "tests/unit/test_placement_scheduler.py::test_the_next_attempt_waits_for_agents_that_list_the_last_one")
+@rule(7, "tests/unit/test_gang_attempts.py::test_the_next_attempt_waits_for_agents_that_list_the_last_one")
 def the_next_attempt_waits_for_nobody() -> list[Swap]:
     """An attempt starts, whoever still lists an earlier one."""
     return everywhere(rounds.lingering, lambda *given: [])
@@ -113,8 +113,7 @@ def the_next_attempt_waits_for_nobody() -> list[Swap]:
 
 @rule(
     7,
-    "tests/unit/test_placement_scheduler.py::"
-    "test_a_process_that_cannot_be_killed_does_not_hold_the_next_attempt_for_ever",
+    "tests/unit/test_gang_attempts.py::test_a_process_that_cannot_be_killed_does_not_hold_the_next_attempt_for_ever",
 )
 def an_attempt_waits_for_ever() -> list[Swap]:
     """An attempt waits for whoever lists an earlier one, however long."""

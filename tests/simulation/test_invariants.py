@@ -274,6 +274,14 @@ def test_every_rule_of_gangs_is_broken_by_a_variant() -> None:
     assert {variant.rule for variant in GangWorld.variants.values()} == RULES.keys()
 
 
+def test_the_tests_that_catch_variants_are_there() -> None:
+    root = Path(__file__).parents[2]
+    for world in WORLDS:
+        for variant in world.variants.values():
+            path, _, test = variant.test.partition("::")
+            assert not test or f"def {test}(" in (root / path).read_text(), variant.test
+
+
 def test_the_table_of_gangs_has_all_rules_with_their_variants_and_what_catches_them() -> None:
     table = TABLES.read_text().partition(heading(GangWorld) + "\n")[2].partition("\n\n")[0].splitlines()
     for row, name in zip(table, by_rule(GangWorld), strict=True):
