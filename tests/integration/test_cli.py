@@ -418,6 +418,7 @@ def test_tables_are_drawn_on_a_terminal(shell: Shell) -> None:
         (("reservations",), "nothing is reserved; --all lists what has ended"),
         (("pool", "ls"), "no pool has machines; `fray pool set` and `fray up` say which may"),
         (("machines",), "there is no machine; --all lists those that are gone"),
+        (("cost", "--by", "job"), "no machine ran anything"),
         (("env", "ls", "--pool", "a"), "the pool a names no environment"),
     ],
 )

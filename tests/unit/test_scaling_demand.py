@@ -136,7 +136,7 @@ def test_an_unfit_machine_is_waited_for_before_another_is_wanted() -> None:
 
 
 def test_an_order_says_why() -> None:
-    assert plan(view(jobs=[job(1)]), NOW).orders == (Order(1, "us-a", reason="1 waiting jobs have no room"),)
+    assert plan(view(jobs=[job(1)]), NOW).orders == (Order(1, "us-a", reason="a waiting job has no room"),)
 
 
 def test_a_gang_that_finds_the_pool_full_says_so() -> None:

@@ -33,7 +33,7 @@ def command(app: App, by: str | None) -> None:
         dearest = sorted(shares.items(), key=lambda each: -each[1].so_far)
         shown = [(owner, f"${share.hourly:,.2f}", f"${share.so_far:,.2f}") for owner, share in dearest]
         found = [{by: owner, "hourly": share.hourly, "so_far": share.so_far} for owner, share in dearest]
-        app.show(found, lambda: output.print_table((by.upper(), "AN HOUR", "SO FAR"), shown))
+        app.show(found, lambda: output.print_table((by.upper(), "AN HOUR", "SO FAR"), shown, "no machine ran anything"))
         return
     lines = app.run(lambda core: _estimate(core, problems))
     app.warn(problems)
