@@ -28,7 +28,14 @@ from tests.support.waiting import PATIENCE, wait_until
 
 T = TypeVar("T")
 
-SETTINGS = {"layout": 1, "cluster_id": "acceptance", "poll_interval": 0.05, "pass_interval": 0.2, "repair_interval": 5}
+SETTINGS = {
+    "layout": 1,
+    "cluster_id": "acceptance",
+    "poll_interval": 0.05,
+    "pass_interval": 0.2,
+    "repair_interval": 5,
+    "inbox_patience": 200,  # however long two passes take, a half of a file is waited for
+}
 
 
 @pytest.fixture(scope="module")

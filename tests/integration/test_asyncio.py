@@ -110,7 +110,7 @@ async def test_who_stops_waiting_does_not_cancel_the_call(doorman: ActorHandle[D
 
 async def test_tasks_are_awaited_and_come_as_they_are_done(cluster: StorageCluster) -> None:
     async with WorkerPool(cluster, 2) as pool:
-        await pool.wait_for_workers_async()
+        await pool.wait_for_workers_async(timeout=200)
         slow = pool.submit(wait_at_gate, 1)
         quick = await pool.submit(len, "ab")
         assert quick == 2

@@ -91,7 +91,7 @@ def serve() -> None:
 def test_servers_wait_for_calls_and_take_no_room(cluster: LocalCluster) -> None:
     jobs = cluster.launch_many([call(serve, name=f"server-{number}") for number in range(3)])
     pool = ClusterResolver(cluster).lookup("servers")
-    pool.wait_for_size(3)
+    pool.wait_for_size(3, timeout=200)
     assert sum(future.result() for future in pool.broadcast().number()) == 3
     assert cluster.result(cluster.launch(call(lambda: "room"))) == "room"
     for job in jobs:
@@ -101,7 +101,7 @@ def test_servers_wait_for_calls_and_take_no_room(cluster: LocalCluster) -> None:
 
 def test_a_pool_has_the_workers_that_it_asks_for(cluster: LocalCluster) -> None:
     with WorkerPool(cluster, 3, ResourceConfig(cpu=2)) as pool:
-        pool.wait_for_workers()
+        pool.wait_for_workers(timeout=200)
         assert [future.result() for future in pool.map(abs, [-1, 2])] == [1, 2]
 
 

@@ -42,7 +42,7 @@ CLUSTER = "storage"
 @pytest.fixture(scope="module", params=["direct", "queue"])
 def pool(request: pytest.FixtureRequest, cluster: StorageCluster) -> Iterator[WorkerPool]:
     with WorkerPool(cluster, 2, SMALL, transport=request.param) as opened:
-        opened.wait_for_workers()
+        opened.wait_for_workers(timeout=200)
         yield opened
 
 
@@ -315,7 +315,7 @@ def test_more_workers_than_the_pool_wants_never_come(
     cluster: StorageCluster, transport: Literal["direct", "queue"]
 ) -> None:
     with WorkerPool(cluster, 1, SMALL, transport=transport) as pool:
-        pool.wait_for_workers()
+        pool.wait_for_workers(timeout=200)
         with pytest.raises(TimeoutError, match=r"1 of 5 .* wants no more than 1: resize it"):
             pool.wait_for_workers(5, timeout=0.1)
 
@@ -327,7 +327,7 @@ def test_a_pool_that_is_resized_gets_more_workers_and_ends_those_that_are_spare(
     monkeypatch.setattr("fray.pool.worker_pool.SPARE_SECONDS", 0.2)
     with WorkerPool(cluster, 1, SMALL) as pool:
         pool.resize(3)
-        pool.wait_for_workers(3)
+        pool.wait_for_workers(3, timeout=200)
         pool.resize((1, 3))
         wait_until(lambda: pool.size == 1)
         assert pool.submit(double, 1).result(200) == 2

@@ -50,7 +50,7 @@ CLUSTER = "storage"
 def pool(cluster: StorageCluster) -> Iterator[WorkerPool]:
     """For those that need none of their own: two workers, which are up."""
     with WorkerPool(cluster, 2, SMALL, transport="queue") as opened:
-        opened.wait_for_workers()
+        opened.wait_for_workers(timeout=200)
         yield opened
 
 

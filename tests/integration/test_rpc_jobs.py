@@ -82,13 +82,13 @@ def test_jobs_and_their_driver_find_one_another(machine: LocalCluster) -> None:
 
     def call_both(pool: Any) -> tuple[int, int]:
         resolver = ClusterResolver(current_cluster())
-        return pool.add(1), resolver.wait_for_actor("mine").add(1)
+        return pool.add(1), resolver.wait_for_actor("mine", timeout=200).add(1)
 
     server = ActorServer(machine)
     server.register("mine", Counter(10))
     server.serve_background()
     hosting = machine.launch(job(serve_counter, 20))
-    pool = ClusterResolver(machine).wait_for_actor("hosted")
+    pool = ClusterResolver(machine).wait_for_actor("hosted", timeout=200)
     assert pool.add(0) == 20
     machine.run(lambda core: rotate_keys(core, kept=0))
     assert machine.result(machine.launch(job(call_both, pool))) == (21, 11)
@@ -146,7 +146,7 @@ def test_jobs_that_are_threads_serve_too() -> None:
     with LocalCluster(use_processes=False) as threads:
         hosting = [threads.launch(job(serve_counter, start)) for start in (1, 2)]
         pool = ClusterResolver(threads).lookup("hosted")
-        pool.wait_for_size(2)
+        pool.wait_for_size(2, timeout=200)
         assert sorted(pool.add(0) for _ in range(2)) == [1, 2]
         assert sorted(pool.where() for _ in range(2)) == [(job_id, job_id) for job_id in sorted(hosting)]
         for job_id in hosting:
@@ -159,7 +159,7 @@ def test_a_job_that_is_stopped_answers_what_runs_and_withdraws_its_records(
     machine: LocalCluster, tmp_path: Path
 ) -> None:
     hosting = machine.launch(job(serve_counter, 0))
-    pool = ClusterResolver(machine).wait_for_actor("hosted")
+    pool = ClusterResolver(machine).wait_for_actor("hosted", timeout=200)
     future = pool.sleep.remote(str(tmp_path / "began"), 0.5)
     wait_until((tmp_path / "began").exists)
     machine.terminate(hosting)
@@ -173,7 +173,7 @@ def test_a_job_that_is_stopped_answers_what_runs_and_withdraws_its_records(
 @pytest.mark.slow
 def test_calls_follow_a_server_that_died_to_its_next_attempt(machine: LocalCluster) -> None:
     hosting = machine.launch(job(serve_counter, 0, max_retries_failure=1))
-    pool = ClusterResolver(machine).wait_for_actor("hosted")
+    pool = ClusterResolver(machine).wait_for_actor("hosted", timeout=200)
     before = pool.pid()
     os.kill(before, signal.SIGKILL)
     handle = pool.call(idempotent=True)
@@ -191,7 +191,7 @@ def test_a_server_whose_host_is_taken_away_moves(tmp_path: Path) -> None:
     root = (tmp_path / "root").as_uri()
     with agents(root, tmp_path / "work", count=2) as both, StorageCluster(root) as cluster:
         hosting = cluster.launch(job(serve_counter, 7))
-        pool = ClusterResolver(cluster).wait_for_actor("hosted")
+        pool = ClusterResolver(cluster).wait_for_actor("hosted", timeout=200)
         first = cluster.poll(hosting).agent
         next(agent for agent in both if agent.id == first).end()
         assert pool.call(idempotent=True).add(1) == 8

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import pickle
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from fray.cluster import (
 )
 from fray.errors import FrayError, InvalidInput, ReservationNotFound
 from fray_coordinator.errors import ParentNotRunning
-from fray_coordinator.jobs import waiting
 
 
 def a_request(name: str = "job", **fields: Any) -> JobRequest:
@@ -144,15 +142,6 @@ def test_the_environment_may_name_the_namespace(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("FRAY_NAMESPACE", "../else")
     with pytest.raises(InvalidInput, match="namespace"):
         StorageCluster("memory://x")
-
-
-def test_waiting_without_an_agent_says_so(
-    cluster: StorageCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(waiting, "WARN_AFTER", 0.0)
-    with caplog.at_level(logging.WARNING, "fray"), pytest.raises(TimeoutError):
-        cluster.wait(cluster.launch(a_request()), timeout=0.1)
-    assert "no live agent in pool default" in caplog.text
 
 
 def test_a_pending_job_is_stopped_at_once(cluster: StorageCluster) -> None:
