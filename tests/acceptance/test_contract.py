@@ -74,7 +74,7 @@ def passes(root: Path, count: int = 2) -> None:
 
     def progress() -> int:
         path = root / "coordinator/reconciler.json"
-        return int(json.loads(path.read_bytes())["progress"]) if path.exists() else 0
+        return int(json.loads(path.read_bytes()).get("progress", 0)) if path.exists() else 0
 
     wanted = progress() + count
     wait_until(lambda: progress() >= wanted)

@@ -18,7 +18,8 @@ from fray_agents.runner.meter import UsageMeter
 from fray_agents.runner.process_tree import descendants
 from fray_agents.runner.task_cgroup import TaskCgroup
 from fray_agents.tasks.limits import limits_of
-from fray_agents.tasks.process_task import ProcessTask, start_runner
+from fray_agents.tasks.process_task import ProcessTask
+from fray_agents.tasks.runner_process import start_runner
 from fray_layouts.records import JobRecord
 from tests.support.tasks import FAR, alive, boottime, end_of, pids_now, sh, spec
 from tests.support.waiting import eventually

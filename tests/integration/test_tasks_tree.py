@@ -12,7 +12,8 @@ import pytest
 
 from fray_agents.host.task_cgroups import claim_prefix
 from fray_agents.runner.process_tree import descendants
-from fray_agents.tasks.process_task import ProcessTask, start_runner
+from fray_agents.tasks.process_task import ProcessTask
+from fray_agents.tasks.runner_process import start_runner
 from tests.support.tasks import (
     FAR,
     STUBBORN,
@@ -128,6 +129,20 @@ async def test_a_killed_runner_takes_the_whole_tree_with_it(tmp_path: Path, grou
     assert not any(map(alive, pids))
     assert end.exit.kind == "lost"
     assert "runner" in end.exit.message
+
+
+@pytest.mark.parametrize("kind", ["success", "lost"])
+async def test_a_task_ends_with_its_runner_though_a_fork_of_the_agents_process_holds_their_pipe(
+    tmp_path: Path, kind: str
+) -> None:
+    task = await started(sh(tmp_path, "while ! [ -e go ]; do sleep 0.02; done"))
+    held = os.open(f"/proc/{task.runner_pid}/fd/1", os.O_WRONLY)  # as a child of a fork while the runner was started
+    if kind == "success":
+        (tmp_path / "work/go").touch()
+    else:
+        os.kill(task.runner_pid, signal.SIGKILL)
+    assert (await ended(task)).exit.kind == kind
+    os.close(held)
 
 
 async def test_a_task_has_a_cgroup_of_its_own_which_ends_with_it(tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from fray_agents.tasks.environment import inherited_environment
 from fray_agents.tasks.handle import TaskHandle, TaskSpec
-from fray_agents.tasks.process_task import CALLABLE_OPTIONS, RUNNER_TIMEOUT, ProcessTask, start_runner
+from fray_agents.tasks.process_task import CALLABLE_OPTIONS, RUNNER_TIMEOUT, ProcessTask
+from fray_agents.tasks.runner_process import start_runner
 
 log = logging.getLogger("fray")
 

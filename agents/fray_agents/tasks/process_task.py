@@ -10,15 +10,13 @@ import contextlib
 import json
 import math
 import os
-import sys
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from fray_agents import runner
 from fray_agents.host.container_engine import EngineFailed
 from fray_agents.host.directories import remove_tree
 from fray_agents.runner.cgroups import HOST_OOM_COUNTER
@@ -33,6 +31,7 @@ from fray_agents.tasks.force_kill import kill_tree
 from fray_agents.tasks.handle import ResultFile, StartFailed, TaskExit, TaskFile, TaskSpec, read_task_file
 from fray_agents.tasks.leftovers import end_leftovers
 from fray_agents.tasks.outputs import FoundOutputs, find_outputs
+from fray_agents.tasks.runner_process import EVENT_LIMIT, start_runner
 from fray_layouts.errors import Malformed
 from fray_layouts.parsing import MAX_RESULT_DEPTH, parse_json
 from fray_layouts.records import AttemptExit, ResourceUsage
@@ -48,15 +47,10 @@ START_TIMEOUT = 60.0
 _JSON_LIMIT = 4 * 1024**2
 """Bytes up to which a command's result is parsed, to see whether it is JSON: a tenth of a second in a thread."""
 
-_EVENT_LIMIT = 1024**2
-"""Bytes of one event of the runner; the longest is an exit, whose texts `exit_report` bounds."""
-
 CALLABLE_OPTIONS = ["-m", "fray_agents.tasks.callable_main"]
 """The options of an interpreter that runs a callable, but for the arguments."""
 
 _NO_ANSWER = "its runner did not answer in time, and the agent has killed it and all its processes"
-
-_RUNNER_COMMAND = [os.path.realpath(sys.executable), "-I", "-S", str(Path(runner.__file__).parent)]
 
 
 class ProcessTask:
@@ -249,7 +243,7 @@ class ProcessTask:
         """Read the runner's output to its end and ignore it: before that, the process cannot be waited for."""
         assert self._process.stdout is not None
         with contextlib.suppress(OSError):  # then it has ended, too
-            while await self._process.stdout.read(_EVENT_LIMIT):
+            while await self._process.stdout.read(EVENT_LIMIT):
                 pass
 
     def _expect_end(self, within: float, why: str) -> None:
@@ -309,35 +303,6 @@ class ProcessTask:
 
     def _log_path(self, number: int) -> Path:
         return self._spec.directory / "log" / chunk_name(number)
-
-
-async def start_runner(
-    lock_fd: int | None,
-    cgroup_prefix: str = "",
-    prestart_command: Sequence[str] = (),
-    env: Mapping[str, str] | None = None,
-    kept_fds: Sequence[int] = (),
-) -> asyncio.subprocess.Process:
-    """Start a runner, which waits for its request.
-
-    Args:
-        cgroup_prefix: see `ProcessTask.start`.
-        prestart_command: starts the task's process ahead, with `env`; see `fray_agents.runner.prestarted`.
-        kept_fds: further descriptors that stay open until it ends, by which others see that it is there.
-    """
-    kept = [*([] if lock_fd is None else [lock_fd]), *kept_fds]
-    return await asyncio.create_subprocess_exec(
-        *_RUNNER_COMMAND,
-        ",".join(map(str, kept)),
-        cgroup_prefix,
-        *prestart_command,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        start_new_session=True,  # Ctrl-C at the agent's terminal is for the agent
-        pass_fds=kept,
-        limit=_EVENT_LIMIT,
-        env=env,
-    )
 
 
 def _start_request(spec: TaskSpec, deadline: float) -> dict[str, Any]:

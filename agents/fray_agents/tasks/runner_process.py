@@ -1,0 +1,69 @@
+"""The process of a runner, with a pipe to it and one from it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from fray_agents import runner
+
+EVENT_LIMIT = 1024**2
+"""Bytes of one event of the runner; the longest is an exit, whose texts `exit_report` bounds."""
+
+_OUTPUT_GRACE = 1.0
+"""Seconds in which what a runner said before its end is read: it lies in the pipe already."""
+
+_RUNNER_COMMAND = [os.path.realpath(sys.executable), "-I", "-S", str(Path(runner.__file__).parent)]
+
+
+async def start_runner(
+    lock_fd: int | None,
+    cgroup_prefix: str = "",
+    prestart_command: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+    kept_fds: Sequence[int] = (),
+) -> asyncio.subprocess.Process:
+    """Start a runner, which waits for its request.
+
+    Args:
+        cgroup_prefix: see `ProcessTask.start`.
+        prestart_command: starts the task's process ahead, with `env`; see `fray_agents.runner.prestarted`.
+        kept_fds: further descriptors that stay open until it ends, by which others see that it is there.
+    """
+    kept = [*([] if lock_fd is None else [lock_fd]), *kept_fds]
+    loop = asyncio.get_running_loop()
+    transport, protocol = await loop.subprocess_exec(
+        lambda: _RunnerProtocol(EVENT_LIMIT, loop),
+        *_RUNNER_COMMAND,
+        ",".join(map(str, kept)),
+        cgroup_prefix,
+        *prestart_command,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=None,
+        start_new_session=True,  # Ctrl-C at the agent's terminal is for the agent
+        pass_fds=kept,
+        env=env,
+    )
+    return asyncio.subprocess.Process(transport, protocol, loop)
+
+
+class _RunnerProtocol(asyncio.subprocess.SubprocessStreamProtocol):
+    """Ends the runner's output soon after the runner, also where somebody else holds the pipe open.
+
+    A program with an agent of its own may fork at any moment. The child of one that forks while a runner is started has
+    the runner's end of the pipe too, and would keep the task, perhaps the one that it waits for, from ever ending.
+    """
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.SubprocessTransport)
+        self._output = transport.get_pipe_transport(1)
+        super().connection_made(transport)
+
+    def process_exited(self) -> None:
+        assert self._output is not None
+        asyncio.get_running_loop().call_later(_OUTPUT_GRACE, self._output.close)
+        super().process_exited()
