@@ -229,7 +229,7 @@ for call in (lambda: holder.take.remote(lock).result(200), lambda: holder.take(l
     try:
         print(call())
     except Exception as error:
-        print(error)
+        print(" ".join(str(error).split()))
 """
 
 

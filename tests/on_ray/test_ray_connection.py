@@ -9,12 +9,29 @@ import pytest
 import ray
 
 from fray.cluster.ray.connection import AUTO, connected, is_ray
+from fray.errors import InvalidInput
 
 
 def test_a_process_that_is_connected_stays_connected(local_ray: str) -> None:
     assert connected(AUTO) is ray
     assert connected("ray:elsewhere:6379") is ray
     assert ray.get_runtime_context().gcs_address == local_ray
+
+
+def test_a_proxy_that_fails_to_start_a_server_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+
+    def init(**options: object) -> None:
+        asked.append(options["address"])
+        if len(asked) != 3:
+            raise ConnectionAbortedError("Starting Ray client server failed")
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", init)
+    assert connected("ray://head:10001") is ray
+    assert asked == ["ray://head:10001"] * 3
+    with pytest.raises(InvalidInput, match="there is no Ray"):
+        connected("ray://head:10001")
 
 
 @pytest.mark.parametrize(("root", "expected"), [("ray:auto", True), ("ray://head:10001", True), ("rays/folder", False)])

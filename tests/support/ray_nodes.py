@@ -18,7 +18,6 @@ from tests.support.waiting import wait_until
 
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # its address is 127.0.0.1, and all of its servers listen there
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-os.environ["RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S"] = "200"
 os.environ["RAY_AUTH_MODE"] = "token"
 os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)  # or Ray leaves one in the home directory
 

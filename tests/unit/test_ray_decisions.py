@@ -21,9 +21,10 @@ from fray.queue import HttpQueueServer
 from fray.rpc import ActorServer
 from fray.types import Entrypoint, JobRequest
 from fray_coordinator.jobs.logs import LogLine
+from fray_coordinator.protocol.stopping import request_stop
 from fray_coordinator.protocol.transitions import Status
-from fray_layouts.records import AttemptExit, JobRecord, ReplicaExit
-from fray_layouts.states import ExitKind
+from fray_layouts.records import AttemptExit, JobRecord, ReplicaExit, ResourceUsage
+from fray_layouts.states import ExitKind, StopOrigin
 
 
 def node(number: int, *names: str) -> dict[str, float]:
@@ -99,6 +100,18 @@ def test_an_attempt_succeeds_only_when_every_replica_has() -> None:
     assert failed.status == Status.FAILED
     assert failed.exit is not None
     assert failed.exit.message == "replica 1 on h: message 1"
+
+
+def test_what_a_stopped_job_has_used_is_known() -> None:
+    exits = left(ExitKind.SIGNALLED, ExitKind.SIGNALLED)
+    for number, one in exits.items():
+        one.exit.usage = ResourceUsage(cpu_seconds=1.0 + number)
+    asked = request_stop(running(replicas=2), 8.0, "not needed", StopOrigin.USER)
+    assert asked is not None
+    stopped = attempts.ended(asked, exits, 9.0)
+    assert stopped.exit is not None
+    assert stopped.exit.usage is not None
+    assert (stopped.status, stopped.exit.message, stopped.exit.usage.cpu_seconds) == (Status.STOPPED, "not needed", 3.0)
 
 
 @pytest.mark.parametrize(

@@ -51,12 +51,13 @@ def started(job: JobRecord, members: Sequence[PlacementMember], now: float) -> J
 def ended(job: JobRecord, exits: Mapping[int, ReplicaExit], now: float) -> JobRecord:
     """The record after the attempt, of which every replica has left its exit."""
     first = exits[0]
+    used = total_usage(left.exit.usage for left in exits.values())
     if all(left.exit.kind == ExitKind.SUCCESS for left in exits.values()):
-        used = total_usage(left.exit.usage for left in exits.values())
         end = replace(first.exit, usage=used)
         return transition(job, Event.SUCCEED, ended_at=now, exit=end, result=first.result, agent_deaths=0)
     if job.stop is not None:
-        return stop_now(job, now, job.stop.reason, job.stop.by)
+        end = replace(first.exit, kind=ExitKind.STOPPED, message=job.stop.reason or "stopped", usage=used)
+        return replace(stop_now(job, now, job.stop.reason, job.stop.by), exit=end)
     number = _cause(exits)
     cause = exits[number]
     end = cause.exit

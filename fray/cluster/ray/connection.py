@@ -21,6 +21,9 @@ AUTO = "ray:auto"
 NAMESPACE = "fray"
 """Ray's namespace of the actors by which Fray works. Ray finds named actors within a namespace only."""
 
+_PROXY_ATTEMPTS = 5
+"""Times that Ray's proxy is asked for a server for this process: the one that it forks may die at once (gRPC)."""
+
 _NOT_INSTALLED = "Ray is not installed here; install Fray with its extra: pip install 'fray-cluster[ray]'"
 
 
@@ -47,13 +50,19 @@ def connected(root: str = AUTO) -> Any:
     ray = import_ray(root)
     if ray.is_initialized():
         return ray
-    address = _address(root)
-    try:
-        ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, ignore_reinit_error=True)
-    except ConnectionError as error:
-        remedy = f"there is no Ray ({error}); start it by `ray start --head`, or say where it is: ray:HOST:PORT"
-        raise InvalidInput("root", root, remedy) from error
-    return ray
+    refusal: ConnectionError | None = None
+    for _ in range(_PROXY_ATTEMPTS):
+        try:
+            ray.init(address=_address(root), namespace=NAMESPACE, log_to_driver=False, ignore_reinit_error=True)
+        except ConnectionAbortedError as error:
+            refusal = error
+        except ConnectionError as error:
+            refusal = error
+            break
+        else:
+            return ray
+    remedy = f"there is no Ray ({refusal}); start it by `ray start --head`, or say where it is: ray:HOST:PORT"
+    raise InvalidInput("root", root, remedy) from refusal
 
 
 def through_proxy() -> bool:
