@@ -1,7 +1,8 @@
 """Queues: items a second beside others on local files, what a pop costs as the backlog grows, dollars on a bucket.
 
-One producer, then one consumer that acknowledges what it takes; the peers do the same in the same folder, in turns with
-ours. FRAY_BENCH_FOLDER says where: a folder in memory shows the work, one on a disk the syncs.
+One producer, then one consumer that acknowledges what it takes. Item by item the peers do the same in the same folder,
+in turns with ours: in memory, which shows the work, and on a disk, which shows the syncs too (huey's SQLite, as it
+comes, syncs its log at each transaction). FRAY_BENCH_FOLDER is a folder on the disk that is to be measured.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,18 +56,20 @@ def alone(folder: Path, items: int) -> dict[str, float]:
 
 
 def bare(folder: Path, items: int) -> dict[str, float]:
-    """The system calls that `alone` cannot do without, and nothing else: no event loop, no lock, no sync, no decision.
+    """The system calls of one item at a time, and nothing else: no event loop, no lock, no decision.
 
     A segment is linked into place; to take it a lease is, and the segment is read; to end it the lease is read and
-    replaced.
+    replaced. File and folder are synced, as the store does it.
     """
-    body = bytes(300)
+    body, inside = bytes(300), os.open(folder, os.O_RDONLY)
 
     def place(name: str, put: Callable[[str, str], None]) -> None:
         handle = os.open(folder / "new", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         os.write(handle, body)
+        os.fsync(handle)
         os.close(handle)
         put(str(folder / "new"), name)
+        os.fsync(inside)
 
     def create(name: str) -> None:
         place(name, os.link)
@@ -80,6 +84,7 @@ def bare(folder: Path, items: int) -> dict[str, float]:
         Path(f"{folder}/{number}").read_bytes()
         Path(f"{folder}/{number}~lease").read_bytes()
         place(f"{folder}/{number}~lease", os.replace)
+    os.close(inside)
     return rates(items, produced - begun, time.perf_counter() - produced)
 
 
@@ -134,32 +139,32 @@ def usage(queue: FileQueue[Any]) -> RequestCounts:
 class Bench:
     """Fresh folders, and the peers in their own environment if there is one."""
 
-    def __init__(self, folder: Path, python: str | None) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, memory: Path, python: str | None) -> None:
+        self._places = {"disk": folder, "memory": memory}
         self._number = 0
         self._peers = Helper([python, str(HERE / "peers" / "queues.py")]) if python else None
 
-    def fresh(self) -> Path:
+    def fresh(self, place: str = "disk") -> Path:
         self._number += 1
-        folder = self._folder / str(self._number)
+        folder = self._places[place] / str(self._number)
         folder.mkdir()
         return folder
 
-    def peer(self, name: str, count: int, consume: int) -> tuple[float, float]:
+    def peer(self, name: str, place: str, count: int) -> tuple[float, float]:
         assert self._peers is not None
-        wanted = {"peer": name, "folder": str(self.fresh()), "count": count, "consume": consume}
+        wanted = {"peer": name, "folder": str(self.fresh(place)), "count": count, "consume": count}
         produced, consumed = self._peers.ask(json.dumps(wanted))
         return produced, consumed
 
-    def item_by_item(self, items: int, rounds: int) -> dict[str, Any]:
-        ours, calls = [alone(self.fresh(), items)], []
+    def item_by_item(self, place: str, items: int, rounds: int) -> dict[str, Any]:
+        ours, calls = [alone(self.fresh(place), items)], []
         theirs: dict[str, list[dict[str, float]]] = {name: [] for name in PEERS if self._peers}
         for number in range(rounds):
-            ours.append(alone(self.fresh(), items))
-            calls.append(bare(self.fresh(), items))
+            ours.append(alone(self.fresh(place), items))
+            calls.append(bare(self.fresh(place), items))
             for name in theirs:
-                theirs[name].append(rates(items, *self.peer(name, items, items)))
-            say(f"round {number + 1}: {ours[-1]}, { ({name: told[-1] for name, told in theirs.items()}) }")
+                theirs[name].append(rates(items, *self.peer(name, place, items)))
+            say(f"{place}, round {number + 1}: {ours[-1]}, { ({name: told[-1] for name, told in theirs.items()}) }")
         sides = {"fray": median(ours[1:]), "the_system_calls_alone": median(calls)}
         return {**sides, **{name: median(told) for name, told in theirs.items()}}
 
@@ -187,7 +192,7 @@ def run(bench: Bench, quick: bool) -> None:
     rounds = 1 if quick else 3
     large = median([batched(bench.fresh(), 2_000 if quick else 50_000) for _ in range(rounds)])
     say(f"batched: {large}")
-    single = bench.item_by_item(20 if quick else 2_000, rounds)
+    single = {place: bench.item_by_item(place, 20 if quick else 2_000, rounds) for place in ("memory", "disk")}
     sizes = (1_000, 5_000) if quick else (1_000, 1_000_000)
     costs = [pop_cost(bench.fresh(), size, 250, 5 if quick else 100) for size in sizes]
     say(f"a pop with {sizes} items: {costs} us")
@@ -198,7 +203,7 @@ def run(bench: Bench, quick: bool) -> None:
         "batched": large,
         "goal_batched": {"produce_per_second": 50_000, "consume_per_second": 20_000},
         "item_by_item": single,
-        "item_by_item_ratios": bench.ratios(single),
+        "item_by_item_ratios": {place: bench.ratios(sides) for place, sides in single.items()},
         "goal_item_by_item": {"produce_to_system_calls": 0.5, "consume_to_huey_sqlite": 1.0},
         "pop_us_by_backlog": dict(zip(map(str, sizes), costs, strict=True)),
         "pop_ratio": round(costs[1] / costs[0], 2),
@@ -213,6 +218,7 @@ def run(bench: Bench, quick: bool) -> None:
 if __name__ == "__main__":
     sys.argv[0] = "queues"
     options = arguments(__doc__, peers=["peers"])
-    with tempfile.TemporaryDirectory(prefix="fray-bench-", dir=os.environ.get("FRAY_BENCH_FOLDER")) as place:
-        with contextlib.closing(Bench(Path(place), options.peers)) as bench:
+    folder = partial(tempfile.TemporaryDirectory, prefix="fray-bench-")
+    with folder(dir=os.environ.get("FRAY_BENCH_FOLDER")) as disk, folder(dir="/dev/shm") as memory:
+        with contextlib.closing(Bench(Path(disk), Path(memory), options.peers)) as bench:
             run(bench, options.quick)

@@ -158,11 +158,11 @@ class QueueKeys:
         return QueueKeys(f"{self.prefix}{_DEAD}")
 
     def segment(self, segment: str) -> str:
-        return f"{self.segments}{segment[:5]}/{segment[5:7]}/{segment}"
+        return f"{self.prefix}segments/{segment[:5]}/{segment[5:7]}/{segment}"
 
     def lease(self, segment: str) -> str:
         """The key of a segment's lease, which sorts right behind the segment."""
-        return f"{self.segment(segment)}{_LEASE}"
+        return f"{self.prefix}segments/{segment[:5]}/{segment[5:7]}/{segment}{_LEASE}"
 
     def large(self, segment: str, item: int) -> str:
         """The key of an item that is an object of its own."""

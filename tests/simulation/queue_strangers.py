@@ -16,7 +16,7 @@ from tests.simulation.loop import Participant
 from tests.support.malformed_objects import odd_body
 
 if TYPE_CHECKING:
-    from tests.simulation.queues import QueueWorld
+    from tests.simulation.queue_watching import QueueWatch
 
 HEADER = b'{"encoding":"pickle","sizes":[1]}\n1'
 
@@ -29,7 +29,7 @@ class QueueStrangers:
         owner: who sends what they write.
     """
 
-    def __init__(self, world: QueueWorld, names: QueueKeys) -> None:
+    def __init__(self, world: QueueWatch, names: QueueKeys) -> None:
         self.odd: dict[str, bytes] = {}
         self._world = world
         self._names = names

@@ -13,26 +13,20 @@ import sys
 from collections import Counter
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
-from unittest import mock
 
 from fray_coordinator.clock import RandomSource
 from fray_coordinator.errors import StoreError
-from fray_coordinator.protocol import queue_lease as rules
 from fray_coordinator.queue.consumer import Consumer
 from fray_coordinator.queue.delivery import Delivery, EncodedItem
 from fray_coordinator.queue.doorbell import QueueDoorbell
 from fray_coordinator.queue.errors import UnknownLease
 from fray_coordinator.queue.handout import Handout
-from fray_coordinator.queue.held_segment import HeldSegment
 from fray_coordinator.queue.open_queue import OpenQueue, open_queue, standalone_core
 from fray_coordinator.queue.poison_isolation import PoisonIsolation
 from fray_coordinator.queue.producer import Producer
-from fray_coordinator.store.interface import Object
-from fray_layouts import codec
-from fray_layouts.queue_keys import QueueKeys, SegmentName
-from fray_layouts.queue_records import QueueLease, QueueRecord, Receipt, decode_segment
+from fray_layouts.queue_records import QueueRecord
 from tests.simulation.campaign import main
 from tests.simulation.clocks import HostClock
 from tests.simulation.honest import HonestStore
@@ -40,10 +34,9 @@ from tests.simulation.invariants import Broken
 from tests.simulation.loop import OWNER, Participant
 from tests.simulation.mishaps import is_mishap
 from tests.simulation.network import Refusal, Way
-from tests.simulation.queue_strangers import QueueStrangers
 from tests.simulation.queue_variants import VARIANTS
+from tests.simulation.queue_watching import DEAD, NAMES, QueueWatch, place_of
 from tests.simulation.scenario import Plan, between
-from tests.simulation.stage import Stage
 from tests.simulation.weather import Rates
 
 STORM = 240.0
@@ -55,29 +48,6 @@ IDLE = 120.0
 TIMEOUT = 10.0
 QUARANTINE = 20.0
 """Short, so that many a create comes too late."""
-NAMES = QueueKeys("q/")
-DEAD = NAMES.dead_letters
-
-
-@dataclass(slots=True)
-class Known:
-    """What the world knows of the items, by payload and by place (segment and number).
-
-    Attributes:
-        pushed: their push returned. maybe: it was given up.
-        acked: places whose `done` returned.
-        ended: payloads that were done, as a lease says, or are dead letters.
-        content: payloads of each segment.
-        excused: payloads whose consumer crashed, froze or was slow while they were out: they may look like killers.
-    """
-
-    pushed: set[str] = field(default_factory=set)
-    maybe: set[str] = field(default_factory=set)
-    acked: set[tuple[str, int]] = field(default_factory=set)
-    ended: set[str] = field(default_factory=set)
-    dead: set[str] = field(default_factory=set)
-    content: dict[str, list[str]] = field(default_factory=dict)
-    excused: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +92,7 @@ class Trouble(Plan):
         )
 
 
-class QueueWorld(Stage):
+class QueueWorld(QueueWatch):
     """A queue and those who use it."""
 
     kind = "queues"
@@ -132,10 +102,7 @@ class QueueWorld(Stage):
     def __init__(self, seed: int) -> None:
         super().__init__(seed, "queue ")
         self.trouble = Trouble.drawn(self.draw)
-        self.consumers: dict[Participant, Consumer] = {}
-        self.known = Known()
         self.producing: set[Participant] = set()
-        self.strangers = QueueStrangers(self, NAMES)
         self._mishaps = random.Random(f"queue mishaps {seed}")
 
     @property
@@ -146,7 +113,7 @@ class QueueWorld(Stage):
     # --- the run
 
     def run(self) -> None:
-        with self._watched():
+        with self.watched():
             try:
                 self._storm()
                 self._calm()
@@ -184,7 +151,7 @@ class QueueWorld(Stage):
                 raise Broken("every pushed item is done in the end", f"{left} are not", *left)
         self.figures.calm_seconds = self.loop.now - begin
         self.loop.advance(self.loop.now + REST)
-        if left := [key for key in self.storage.contents.keys(NAMES.segments, None) if not self._is_odd(key)]:
+        if left := [key for key in self.storage.contents.keys(NAMES.segments, None) if not self.is_odd(key)]:
             raise Broken("what is finished is collected", f"{left[:5]} and {len(left) - 5} more are left", left[0])
         for key, body in self.strangers.odd.items():
             found = self.storage.contents.objects.get(key)
@@ -321,7 +288,7 @@ class QueueWorld(Stage):
         for delivery in done:
             if delivery.id not in lost:
                 self.note(owner.name, "did", f"{delivery.item.body.decode()} {delivery.id}")
-                self.known.acked.add(_place(delivery))
+                self.known.acked.add(place_of(delivery))
 
     async def _open(self, owner: Participant, clock: HostClock) -> OpenQueue:
         way = Way(self.storage, owner, clock, self.trouble.rates if self.stormy else None)
@@ -371,10 +338,6 @@ class QueueWorld(Stage):
         self.storage.refusals.append(Refusal(verbs, area, whom, "403", until))
         self.note("storage", "refuses", f"{' '.join(verbs)} of {area or 'all'} until {until:.1f}")
 
-    def _is_odd(self, key: str) -> bool:
-        """Whether strangers left it, or it is the lease of what they left."""
-        return key in self.strangers.odd or key.removesuffix("~lease") in self.strangers.odd
-
     def _outage(self) -> None:
         self.storage.down_until = self._outage_ends()
         self.note("storage", "is down", f"until {self.storage.down_until:.1f}")
@@ -402,80 +365,6 @@ class QueueWorld(Stage):
         if (consumer := self.consumers.get(owner)) is not None:
             self.known.excused |= {body.decode() for held in consumer.held.values() for body in held.content.bodies}
 
-    # --- what is observed
-
-    def handed_out(self, segment: HeldSegment, delivery: Delivery) -> None:
-        """An item is handed out now."""
-        place, payload = _place(delivery), delivery.item.body.decode()
-        self.note(OWNER.get().name, "gets", f"{payload} {delivery.id}")
-        consumer = self.consumers[OWNER.get()]
-        holds = {held for held in consumer.held.values() if not held.lease.expired} | {segment}
-        suspects = [out.suspect for held in holds for out in held.out.values()]
-        if any(suspects) and len(suspects) > 1:
-            self.is_broken(Broken("a suspect is alone in its process", f"{payload} is out with others", payload))
-        if place in self.known.acked:
-            self.is_broken(Broken("an acknowledged item never comes back", f"{payload} came back", payload))
-        if payload not in self.known.maybe:
-            self.is_broken(Broken("only what was pushed is delivered", payload, payload))
-
-    def _on_write(self, key: str, before: Object | None, after: Object | None, sender: Participant) -> None:
-        self.note(sender.name, "deletes" if after is None else "changes" if before else "creates", key)
-        if sender is self.strangers.owner and self._is_odd(key):
-            return
-        if (found := DEAD.parse(key)) and key.startswith(DEAD.segments) and not found[1] and after is not None:
-            payload = decode_segment(after.data)[1][0].decode()
-            self.known.dead.add(payload)
-            self.known.ended.add(payload)
-        elif (found := NAMES.parse(key)) and key.startswith(NAMES.segments) and after is not None:
-            if not found[1]:
-                self.known.content[found[0]] = [body.decode() for body in decode_segment(after.data)[1]]
-            elif before is not None:
-                self._lease_changed(found[0], before, after)
-        elif found and key.startswith(NAMES.segments) and not found[1]:
-            self._deleted(key, found[0])
-        elif NAMES.receipt_time(key) is not None and after is not None:
-            self._receipted(codec.decode(after.data, Receipt).record)
-
-    def _receipted(self, receipt: Receipt) -> None:
-        for owner, segments in receipt.done.items():
-            for segment in segments:
-                lease = self.storage.contents.objects.get(NAMES.lease(segment))
-                if lease is not None and codec.decode(lease.data, QueueLease).record.owner == owner:
-                    self.known.ended.update(self.known.content[segment])
-
-    def _deleted(self, key: str, segment: str) -> None:
-        lost = [payload for payload in self.known.content.get(segment, []) if payload not in self.known.ended]
-        if lost and not self._is_odd(key):
-            self.is_broken(Broken("nothing is deleted before it is done", f"{segment}: {lost}", segment))
-
-    def _lease_changed(self, segment: str, before: Object, after: Object) -> None:
-        if self._is_odd(NAMES.segment(segment)):
-            return
-        was, now = (codec.decode(o.data, QueueLease).record for o in (before, after))
-        for consumer in self.consumers.values():
-            for held in consumer.held.values():
-                lease = held.lease
-                if lease.owner == was.owner != now.owner and now.owner and lease.trusted:
-                    self.is_broken(Broken("nobody takes what its holder trusts", segment, segment))
-        for item in range(SegmentName.items_of(segment)):
-            if rules.is_done(was, item) and not rules.is_done(now, item):
-                self.is_broken(Broken("what is done stays done", f"{segment}: item {item}", segment))
-            if rules.is_done(now, item):
-                self.known.ended.add(self.known.content[segment][item])
-
-    @contextmanager
-    def _watched(self) -> Iterator[None]:
-        real = HeldSegment.hand_out
-
-        def observed(segment: HeldSegment, *given: Any) -> Delivery:
-            delivery = real(segment, *given)
-            if segment.lease.stored.key.startswith(NAMES.segments):
-                self.handed_out(segment, delivery)
-            return delivery
-
-        with mock.patch.object(HeldSegment, "hand_out", observed):
-            yield
-
     def _over(self, owner: Participant, ended: asyncio.Task[None]) -> None:
         if not ended.cancelled() and (error := ended.exception()) is not None and owner.mode != "gone":
             self.is_broken(Broken("nobody fails", f"{owner} ended with {error!r}", owner.name))
@@ -484,12 +373,6 @@ class QueueWorld(Stage):
         error = context.get("exception")
         if not isinstance(error, UnknownLease | StoreError | None) and not is_mishap(error):
             self.is_broken(Broken("nobody fails", f"{context.get('message')}: {error!r}"))
-
-
-def _place(delivery: Delivery) -> tuple[str, int]:
-    """(segment, index) of the item."""
-    segment, index, *_ = delivery.id.split("/")
-    return segment, int(index)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,9 @@ class Contention:
 
     def own(self, free: Sequence[str]) -> Sequence[str]:
         """Those of the free segments that fall to this consumer."""
-        return scan.own_segments(free, self._me, others) if (others := self._others()) else free
+        if not self._seen or not (others := self._others()):
+            return free
+        return scan.own_segments(free, self._me, others)
 
     def won_claims(self) -> None:
         """Note that this consumer won every claim that it tried."""
