@@ -12,7 +12,7 @@ from fray_coordinator.errors import StoreUnavailable
 from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_coordinator.store.interface import ANY
-from fray_layouts.object_keys import AgentKeys
+from fray_layouts.object_keys import AgentKeys, JobKeys
 from fray_layouts.records import ClusterSettings, Holding, Suspect
 from tests.support.scripted_agents import Hand, agent_now, job_now, join, launch, pass_now, passes
 from tests.support.virtual import Cluster
@@ -210,3 +210,19 @@ async def test_a_job_claimed_after_its_agents_last_beat_is_put_back_when_the_age
     assert (await agent_now(dead.core, "dead")).state == "dead"
     now = await job_now(dead.core, job.id)
     assert (now.status, now.attempt) == ("pending", 2)
+
+
+async def test_a_repair_that_a_death_made_due_is_made_again_if_it_fails(cluster: Cluster) -> None:
+    cluster.settings = ClusterSettings(repair_interval=1000000.0)
+    coordinator = Reconciler(await cluster.core(), "pass")
+    dead = await join(cluster, "dead")
+    await coordinator.try_pass()
+    job = await launch(dead.core)
+    await dead.claim(listed=False)
+    cluster.ways[0].refused.append(("list", JobKeys.area))
+    await passes(coordinator, 60.0, every=7.5)
+    assert (await agent_now(dead.core, "dead")).state == "dead"
+    assert (await job_now(dead.core, job.id)).attempt == 1
+    cluster.ways[0].refused.clear()
+    await passes(coordinator, 15.0, every=7.5)
+    assert (await job_now(dead.core, job.id)).attempt == 2

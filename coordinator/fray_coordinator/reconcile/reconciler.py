@@ -238,8 +238,12 @@ class Reconciler:
         return self.core.now() - self._repaired_at >= paced_interval(interval, self.repair.size, MAX_LISTED_PER_SECOND)
 
     async def _repair(self) -> None:
-        begun, self._someone_died = self.core.now(), False
-        await self.repair.run(self.detector.watched())
+        begun, someone_died, self._someone_died = self.core.now(), self._someone_died, False
+        try:
+            await self.repair.run(self.detector.watched())
+        except BaseException:
+            self._someone_died |= someone_died
+            raise
         self._repaired_at = begun
 
     def _renewed(self, now: ReconcilerRecord) -> ReconcilerRecord:
