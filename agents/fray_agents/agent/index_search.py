@@ -145,9 +145,8 @@ class IndexSearch:
 
     async def _list(self) -> None:
         """List the index from its head, or within the pool's slots from it."""
-        self._listed_at, self._pages = self._core.clock.boottime(), 1
-        self.bell.rang_for_jobs = False
-        self._cursor.begin_round(self._listed_at, self._listing_interval())
+        begun, self._pages = self._core.clock.boottime(), 1
+        self._cursor.begin_round(begun, self._listing_interval())
         keys = await self._page(None)
         if self._last is not None and not self._cursor.behind(self._leases.free()):
             begin = listing_start(keys[0], keys[-1], len(keys), self.member.pool_slots, self._core.rng.random())
@@ -155,6 +154,7 @@ class IndexSearch:
                 keys, self._last = within, ""  # where nothing of these fits, the search goes on from the head
         self._candidates.replace(keys)
         self._at_head = True
+        self._listed_at, self.bell.rang_for_jobs = begun, False  # not before: a listing that fails is still due
 
     async def _page(self, after: str | None) -> list[str]:
         """One listing; `_last` is where the next one goes on, None where there is no more."""

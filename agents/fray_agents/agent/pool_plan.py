@@ -11,6 +11,9 @@ from fray_layouts.errors import Malformed
 from fray_layouts.object_keys import PoolKeys
 from fray_layouts.records import PoolPlan
 
+RETRY_POLLS = 5
+"""Poll intervals after which a plan is read again that could not be: as far apart as an idle agent's looks for work."""
+
 
 @dataclass(slots=True)
 class PlanReader:
@@ -25,9 +28,11 @@ class PlanReader:
 
     async def read(self) -> list[str]:
         """The keys of the owners that the agent should read; [] if the plan is what it was, or none."""
-        core = self.member.core
-        self.due_at = core.clock.boottime() + core.jittered(core.settings.repair_interval)
+        core, begun = self.member.core, self.member.core.clock.boottime()
+        again = self.due_at = begun + core.jittered(RETRY_POLLS * core.settings.poll_interval)
         answer = await core.store.get_if_changed(PoolKeys.plan(self.member.record.pool), self._version, patience=0.0)
+        if self.due_at == again:  # it did not ring meanwhile
+            self.due_at = begun + core.jittered(core.settings.repair_interval)
         if answer is None or isinstance(answer, NotModified):
             return []
         self._version = answer.version

@@ -43,9 +43,10 @@ class OwnerTable:
         """
         self.problems = {}
         now = self.core.clock.boottime()
-        if is_due := await self._was_rung() or now - self._listed_at >= self.core.settings.repair_interval:
+        bell = await self._read_bell()
+        if is_due := bell != self._bell or now - self._listed_at >= self.core.settings.repair_interval:
             await self._list()
-            self._listed_at = now
+            self._listed_at, self._bell = now, bell  # not before: a listing that fails is still due
         else:
             await self.read(stored.key for stored in self.forming() if owner_of(stored.record).placement.members)
         return is_due
@@ -88,13 +89,10 @@ class OwnerTable:
         else:
             self.known[key] = stored
 
-    async def _was_rung(self) -> bool:
-        """Whether the bell is another than when this last asked; the first time it counts as rung."""
+    async def _read_bell(self) -> str | None:
+        """The version of the bell; of one that is not there, the last one."""
         answer = await self.core.store.get_if_changed(PlacementKey.bell, self._bell)
-        if isinstance(answer, Object):
-            rung, self._bell = answer.version != self._bell, answer.version
-            return rung
-        return False
+        return answer.version if isinstance(answer, Object) else self._bell
 
     async def _list(self) -> None:
         rows = await self.core.store.list(PlacementKey.area)

@@ -1,0 +1,70 @@
+"""Rings heard just before a request fails: what they told of is looked for again, not a repair interval later."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+import pytest
+
+from fray_agents.agent.pool_plan import PlanReader
+from fray_coordinator.errors import StoreError
+from fray_coordinator.jobs.submission import submit
+from fray_coordinator.placements.owner_table import OwnerTable
+from fray_coordinator.store.interface import ABSENT
+from fray_layouts.index_keys import PlacementKey
+from fray_layouts.object_keys import PoolKeys
+from fray_layouts.records import PoolPlan, Resources
+from fray_layouts.spec_parsing import parse_spec
+from tests.support.members import trusted_member
+from tests.support.virtual import Cluster
+from tests.unit.test_index_search import LIST, LONGEST_PAUSE, searching, submitted
+
+
+async def test_a_job_is_claimed_though_the_listing_after_its_ring_fails(cluster: Cluster) -> None:
+    client = await cluster.core()
+    async with searching(cluster) as agent:
+        await asyncio.sleep(30)
+        cluster.ways[-1].refused.append(LIST)
+        wanted = await submitted(client)
+        await asyncio.sleep(LONGEST_PAUSE)
+        cluster.ways[-1].refused.clear()
+        await agent.claims(wanted, within=LONGEST_PAUSE)
+
+
+async def test_a_gang_is_seen_though_the_listing_after_its_ring_fails(cluster: Cluster) -> None:
+    core, table = await cluster.core(), OwnerTable(await cluster.core())
+    await table.refresh()
+    wants = {"name": "g", "entrypoint": {"command": ["x"]}, "replicas": 2}
+    (done,) = await submit(core, [parse_spec(wants)])
+    cluster.ways[-1].refused.append(("list", PlacementKey.area))
+    with pytest.raises(StoreError):
+        await table.refresh()
+    cluster.ways[-1].refused.clear()
+    await table.refresh()
+    assert [*table.owners()] == [done.job.id]
+
+
+async def test_a_plan_that_cannot_be_read_is_read_again_soon(cluster: Cluster) -> None:
+    core = await cluster.core()
+    reader = PlanReader(trusted_member(core, Resources(cpu=1000)))
+    await core.records.put(PoolKeys.plan("default"), PoolPlan(owners={"agent": ["jobs/g.json"]}), ABSENT)
+    cluster.ways[-1].refused.append(("get_if_changed", PoolKeys.plan("default")))
+    with pytest.raises(StoreError):
+        await reader.read()
+    cluster.ways[-1].refused.clear()
+    assert 0.0 < reader.due_at - core.clock.boottime() <= 10.0
+    assert await reader.read() == ["jobs/g.json"]
+    assert reader.due_at - core.clock.boottime() > 40.0, "the next bell tells"
+
+
+async def test_a_plan_for_which_it_rings_while_it_is_read_is_read_once_more(cluster: Cluster) -> None:
+    core = await cluster.core()
+    reader = PlanReader(trusted_member(core, Resources(cpu=1000)))
+
+    async def ring() -> None:
+        reader.due_at = -math.inf
+
+    cluster.ways[-1].before["get_if_changed", PoolKeys.plan("default")] = ring
+    await reader.read()
+    assert reader.due_at == -math.inf
