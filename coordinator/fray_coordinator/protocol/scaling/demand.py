@@ -184,8 +184,8 @@ class _Packing:
         if of_one == 0:
             return
         count = -(-waiting // of_one)
-        jobs = "a waiting job has" if waiting == 1 else f"{waiting} waiting jobs have"
-        self._order(count, zone, f"{jobs} no room")
+        who = "a waiting job has" if waiting == 1 else f"{waiting} waiting jobs have"
+        self._order(count, zone, f"{who} no room")
         for host in self._add(min(count, self.view.spec.max - self._made), zone):
             if (need := self._need(host, part)) is not None:
                 given = min(_times(self.left[host.agent], need), waiting)
