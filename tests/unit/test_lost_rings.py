@@ -11,6 +11,7 @@ from fray_agents.agent.pool_plan import PlanReader
 from fray_coordinator.errors import StoreError
 from fray_coordinator.jobs.submission import submit
 from fray_coordinator.placements.owner_table import OwnerTable
+from fray_coordinator.placements.pool_plans import PoolPlans
 from fray_coordinator.store.interface import ABSENT
 from fray_layouts.index_keys import PlacementKey
 from fray_layouts.object_keys import PoolKeys
@@ -43,6 +44,22 @@ async def test_a_gang_is_seen_though_the_listing_after_its_ring_fails(cluster: C
     cluster.ways[-1].refused.clear()
     await table.refresh()
     assert [*table.owners()] == [done.job.id]
+
+
+async def test_a_plan_that_could_not_be_written_anew_is_written_in_the_next_step(cluster: Cluster) -> None:
+    """It names the owner already; but its agents look at that no longer, until a plan is written again."""
+    core, wanted = await cluster.core(), {"default": {"agent": ["jobs/g.json"]}}
+    plans, reader = PoolPlans(core), PlanReader(trusted_member(core, Resources(cpu=1000)))
+    await plans.tell(wanted, {"default"})
+    assert await reader.read() == ["jobs/g.json"]
+    cluster.ways[-1].refused.append(("put", PoolKeys.plan("default")))
+    with pytest.raises(StoreError):
+        await plans.tell(wanted, {"default"})
+    cluster.ways[-1].refused.clear()
+    await plans.tell(wanted)
+    assert await reader.read() == ["jobs/g.json"]
+    await plans.tell(wanted)
+    assert await reader.read() == [], "once is enough"
 
 
 async def test_a_plan_that_cannot_be_read_is_read_again_soon(cluster: Cluster) -> None:

@@ -26,6 +26,7 @@ class PoolPlans:
     core: Core
     _known: dict[str, Stored[PoolPlan] | None] = field(default_factory=dict)
     _read_at: dict[str, float] = field(default_factory=dict)
+    _anew: set[str] = field(default_factory=set)
     _unrung: set[str] = field(default_factory=set)
 
     async def tell(self, wanted: Mapping[str, OwnerKeys], anew: Collection[str] = ()) -> None:
@@ -36,9 +37,11 @@ class PoolPlans:
             anew: pools whose plan is written in any case: an agent was assigned bundles. If it had some of that owner
                 before, the plan names it, and the agent looks at it no longer.
         """
+        self._anew = self._anew.union(anew).intersection(wanted)
         for pool, owners in wanted.items():
-            if await self._write(pool, owners, pool in anew):
+            if await self._write(pool, owners, pool in self._anew):
                 self._unrung.add(pool)
+            self._anew.discard(pool)
         for pool in sorted(self._unrung):
             with suppress(StoreUnavailable):  # rung too often: again in the next step
                 await self._ring(pool)
