@@ -186,7 +186,8 @@ class QueueKeys:
 
     def parse(self, key: str) -> tuple[str, bool] | None:
         """(segment, whether this is its lease) of a key under `segments`; None for any other key."""
-        found = _IN_FOLDERS.fullmatch(key, len(self.segments)) if key.startswith(self.segments) else None
+        segments = f"{self.prefix}segments/"
+        found = _IN_FOLDERS.fullmatch(key, len(segments)) if key.startswith(segments) else None
         return (found[3], found[4] is not None) if found else None
 
     def parse_large(self, key: str) -> tuple[str, int] | None:

@@ -137,7 +137,7 @@ class HeldSegment:
 
     def is_plain(self, timeout: float, instant: Instant) -> bool:
         """Whether the next item can be handed out as it is: none failed or is elsewhere, and the lease allows it."""
-        record = self.lease.record
+        record = self.lease.stored.record
         return (
             not (record.suspect or record.failures or self.content.header.large)
             and self.lease.trusted_at(instant.boottime)
