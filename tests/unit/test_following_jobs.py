@@ -119,7 +119,7 @@ async def test_a_timeout_names_what_has_not_ended(core: Core) -> None:
 async def test_a_record_that_vanishes_raises_and_one_that_never_was_too(core: Core) -> None:
     [job] = await submitted(core)
     waiting = asyncio.create_task(wait_for(core, [job]))
-    await asyncio.sleep(0.03)
+    await several_looks(core)
     await core.store.delete(JobKeys.key(job))
     with pytest.raises(JobGone, match=job):
         await waiting
@@ -146,16 +146,15 @@ async def test_a_thousand_jobs_are_watched_by_listings_not_by_a_thousand_reads(c
     waiting.cancel()
 
 
-async def test_it_says_so_when_nobody_can_start_the_job(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "WARN_AFTER", 0.0)
-
+async def test_it_says_so_when_nobody_can_start_the_job(cluster: Cluster) -> None:
+    core = await cluster.core()
     jobs = await submitted(core, 3)
     jobs += await submitted(core, resources={"cpu": 64}, pool="big")
     agent = AgentRecord(id="small", host="h", pool="big", capacity=Resources(cpu=4000))
     await core.records.write(AgentKeys.key("small"), AgentRecord, agent, None)
     told: list[WaitProgress] = []
     with pytest.raises(TimeoutError) as raised:
-        await wait_for(core, jobs, timeout=0.05, on_progress=told.append)
+        await wait_for(core, jobs, timeout=10.0, on_progress=told.append)
     nobody = (
         "3 x no live agent in pool default; start one with `fray agent --pool default`; there are agents in pool big"
     )
@@ -163,7 +162,7 @@ async def test_it_says_so_when_nobody_can_start_the_job(core: Core, monkeypatch:
     assert told[0].text == "0 of 4 jobs done, 4 waiting"
     assert told[0].why.startswith(f"{nobody}; {short}")
     left = f"{jobs[0]}, {jobs[1]}, {jobs[2]} and 1 more"
-    assert str(raised.value) == f"{told[0].text} after 0.05 s ({left}): {told[0].why}"
+    assert str(raised.value) == f"{told[0].text} after 10 s ({left}): {told[0].why}"
 
 
 async def test_jobs_that_wait_for_room_say_so_and_agents_are_asked_rarely(cluster: Cluster) -> None:
