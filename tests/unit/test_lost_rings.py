@@ -6,18 +6,22 @@ import asyncio
 import math
 
 import pytest
+from msgspec.structs import replace
 
 from fray_agents.agent.pool_plan import PlanReader
 from fray_coordinator.errors import StoreError
+from fray_coordinator.jobs.stopping import stop
 from fray_coordinator.jobs.submission import submit
 from fray_coordinator.placements.owner_table import OwnerTable
 from fray_coordinator.placements.pool_plans import PoolPlans
 from fray_coordinator.store.interface import ABSENT
 from fray_layouts.index_keys import PlacementKey
-from fray_layouts.object_keys import PoolKeys
-from fray_layouts.records import PoolPlan, Resources
+from fray_layouts.object_keys import JobKeys, PoolKeys
+from fray_layouts.records import JobRecord, PoolPlan, Resources
 from fray_layouts.spec_parsing import parse_spec
 from tests.support.members import trusted_member
+from tests.support.scripted_agents import job_now
+from tests.support.scripted_members import gang, gathering, members_of
 from tests.support.virtual import Cluster
 from tests.unit.test_index_search import LIST, LONGEST_PAUSE, searching, submitted
 
@@ -50,16 +54,48 @@ async def test_a_plan_that_could_not_be_written_anew_is_written_in_the_next_step
     """It names the owner already; but its agents look at that no longer, until a plan is written again."""
     core, wanted = await cluster.core(), {"default": {"agent": ["jobs/g.json"]}}
     plans, reader = PoolPlans(core), PlanReader(trusted_member(core, Resources(cpu=1000)))
-    await plans.tell(wanted, {"default"})
+    await plans.tell(wanted)
     assert await reader.read() == ["jobs/g.json"]
+    plans.renew(["default"])
     cluster.ways[-1].refused.append(("put", PoolKeys.plan("default")))
     with pytest.raises(StoreError):
-        await plans.tell(wanted, {"default"})
+        await plans.tell(wanted)
     cluster.ways[-1].refused.clear()
     await plans.tell(wanted)
     assert await reader.read() == ["jobs/g.json"]
     await plans.tell(wanted)
     assert await reader.read() == [], "once is enough"
+
+
+async def test_members_are_told_though_the_step_that_assigned_them_was_cut_short(cluster: Cluster) -> None:
+    """They had the same gang before, so that the plan names it already."""
+    found = await gathering(cluster, "a", "b", "c", "d")
+    first, second = await gang(found), await gang(found)
+    await found.step()
+    for job in (first, second):
+        await found.core.records.change(JobKeys.key(job.id), JobRecord, _without_members)
+    told = await found.core.store.get(PoolKeys.plan("default"))
+    way = cluster.ways[-1]
+
+    async def outage() -> None:
+        way.cut = True
+
+    way.before["put", JobKeys.key(second.id)] = outage
+    with pytest.raises(StoreError):
+        await found.step()
+    way.cut = False
+    await stop(found.core, second.id, "enough")
+    assert members_of(await job_now(found.core, first.id))
+    await found.step()
+    again = await found.core.store.get(PoolKeys.plan("default"))
+    assert again is not None
+    assert told is not None
+    assert again.version != told.version
+
+
+def _without_members(job: JobRecord) -> JobRecord:
+    assert job.placement is not None
+    return replace(job, placement=replace(job.placement, round=job.placement.round + 1, members=[]))
 
 
 async def test_a_plan_that_cannot_be_read_is_read_again_soon(cluster: Cluster) -> None:

@@ -4,7 +4,7 @@ A plan is made of records that were read, never of what is about to be written, 
 it. The ring says which version of the bell it replaced, so that who knew that one need not list the pool's jobs.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -29,15 +29,19 @@ class PoolPlans:
     _anew: set[str] = field(default_factory=set)
     _unrung: set[str] = field(default_factory=set)
 
-    async def tell(self, wanted: Mapping[str, OwnerKeys], anew: Collection[str] = ()) -> None:
+    def renew(self, pools: Iterable[str]) -> None:
+        """Have these pools' plans written in any case when they are told next: an agent was assigned bundles.
+
+        If it had some of that owner before, the plan names it, and the agent looks at it no longer.
+        """
+        self._anew.update(pools)
+
+    async def tell(self, wanted: Mapping[str, OwnerKeys]) -> None:
         """See that each pool's plan names these owners, and ring the doorbells of those that were written.
 
-        Args:
-            wanted: by pool.
-            anew: pools whose plan is written in any case: an agent was assigned bundles. If it had some of that owner
-                before, the plan names it, and the agent looks at it no longer.
+        wanted: by pool.
         """
-        self._anew = self._anew.union(anew).intersection(wanted)
+        self._anew &= wanted.keys()
         for pool, owners in wanted.items():
             if await self._write(pool, owners, pool in self._anew):
                 self._unrung.add(pool)

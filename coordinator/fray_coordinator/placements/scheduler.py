@@ -153,10 +153,13 @@ class PlacementScheduler:
             given = found.get(owner_of(stored.record).id)
             if given is not None and await self._write(stored, owners, given):
                 changed.append(stored)
+                self._plans.renew(self._pools_of([stored], agents))
 
         await self._owners.each_forming(write)
-        changed += await self._held.write(divided, found)
-        await self._plans.tell(self._wanted_plans(agents), self._pools_of(changed, agents))
+        held = await self._held.write(divided, found)
+        self._plans.renew(self._pools_of(held, agents))
+        changed += held
+        await self._plans.tell(self._wanted_plans(agents))
         for stored in changed:
             self._poke_members(stored)
 
