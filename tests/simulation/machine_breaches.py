@@ -14,8 +14,9 @@ from fray_layouts.machine_keys import MachineKeys
 from fray_layouts.records import MachineRecord
 from tests.simulation.clocks import EPOCH
 from tests.simulation.loop import Participant
+from tests.simulation.machine_plan import SINGLES, ZONES
 from tests.simulation.machine_provider import SimulatedMachine, SimulatedProvider
-from tests.simulation.machines import SINGLES, ZONES, MachineWorld
+from tests.simulation.machines import MachineWorld
 
 NAME = "m1"
 

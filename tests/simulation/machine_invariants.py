@@ -53,7 +53,7 @@ class MachineWatch(Stage):
     Attributes:
         providers, specs: by pool.
         records: the machines' records by name, as they lie there.
-        statuses: of all jobs. jobs: those whose submission was acknowledged.
+        statuses: of all jobs. jobs: those whose submission was acknowledged. regretted: that their user perhaps stops.
         harmed: names of machines whose records were touched by others. damaged: by key, what is put back there.
     """
 
@@ -65,6 +65,7 @@ class MachineWatch(Stage):
         self.records: dict[str, MachineRecord] = {}
         self.statuses: dict[str, str] = {}
         self.jobs: list[str] = []
+        self.regretted: set[str] = set()
         self.harmed: set[str] = set()
         self.damaged: dict[str, bytes | None] = {}
         self.calm_since = 0.0
@@ -207,7 +208,7 @@ class MachineWatch(Stage):
                 raise Broken("demand is met", message, *left[:3], *self.records)
             self.advance(self.loop.now + 5 * STEP)
         for job in self.jobs:
-            if self.statuses[job] != Status.SUCCEEDED:
+            if self.statuses[job] != Status.SUCCEEDED and job not in self.regretted:
                 raise Broken("demand is met", f"{job} has {self.statuses[job]}", job)
 
     def settle_machines(self) -> None:

@@ -7,10 +7,12 @@ there for.
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from fray_agents.provisioning.provider import MachineRequest, ProviderError
@@ -42,6 +44,7 @@ class Service(Plan):
         refused: for want of capacity. never: not carried out, without an answer. late: carried out late, without one.
         lost: carried out, and the reply is lost. twice: carried out a second time, later.
         mute: lists and deletes that are not answered. stale: lists that have what was deleted lately.
+        waits: requests that wait for capacity, some of them for ever.
         never_boots: machines that are ready, and never have an agent.
         kills, freezes: calls at which their sender is killed, or frozen for a while.
     """
@@ -53,6 +56,7 @@ class Service(Plan):
     twice: float
     mute: float
     stale: float
+    waits: float
     never_boots: float
     kills: float
     freezes: float
@@ -62,7 +66,7 @@ class Service(Plan):
         """Some serve well, some badly: evenly on a logarithmic scale."""
         often, rarely = ((0.02, 0.3), (0.01, 0.1))
         return Service(
-            **{name: between(draw, *often) for name in ("refused", "never", "late", "lost", "twice", "stale")},
+            **{name: between(draw, *often) for name in ("refused", "never", "late", "lost", "twice", "stale", "waits")},
             **{name: between(draw, *rarely) for name in ("mute", "kills", "freezes")},
             never_boots=between(draw, 0.05, 0.4),
         )
@@ -73,12 +77,14 @@ class SimulatedMachine:
     """A machine from when it is paid until it is not.
 
     Attributes:
+        project: in which it is.
         again: a call that was repeated made it, when it had been there before.
         stop: ends its hosts.
     """
 
     listed: ListedMachine
     since: float
+    project: str = ""
     again: bool = False
     stop: Callable[[], None] = lambda: None
     ended: float | None = None
@@ -104,46 +110,6 @@ class SimulatedProvider:
     asked: Counter[str] = field(default_factory=Counter)
     replies: dict[str, tuple[float, str]] = field(default_factory=dict)
     unnoticed: set[str] = field(default_factory=set)
-
-    async def list(self) -> Sequence[ListedMachine]:
-        """What there is, and now and then what was deleted lately."""
-        return await self._call(self._listing, self._fails("mute"))
-
-    async def create(self, request: MachineRequest) -> str:
-        """Make machines, all or none."""
-        self.world.asks_for(self, request)
-        self.asked.update(request.names)
-        operation = f"operation-{self.asked.total()}"
-        there = any(name in self.machines for name in request.names)
-        if self._fails("refused") and not there:
-            return await self._call(_refuse)
-        if self._fails("never"):
-            return await self._call(_keep_quiet)
-        if self._fails("late"):
-            self.world.later(self.draw.uniform(0, LATE_SECONDS), self._make, request)
-            return await self._call(_keep_quiet)
-        if self._fails("twice"):
-            self.world.later(self.draw.uniform(2, LATE_SECONDS), self._make, request, True)
-
-        def make() -> str:
-            self._make(request)
-            return operation
-
-        told = await self._call(make, self._fails("lost"))
-        self.replies.update(dict.fromkeys(request.names, (self.world.loop.now, told)))
-        return told
-
-    async def delete(self, name: str, zone: str, batch: str = "") -> None:
-        """Remove a machine."""
-        self.world.asks_to_delete(self, name)
-        await self._call(_keep_quiet if self._fails("mute") else lambda: self.end(name), self._fails("lost"))
-
-    async def check(self) -> Sequence[ProviderError]:
-        """It may be called."""
-        return ()
-
-    async def close(self) -> None:
-        """Machines stay."""
 
     def preempt(self, name: str) -> None:
         """The hosts die; the machine is listed, and paid, until it is deleted. Some are no longer there at all."""
@@ -176,31 +142,45 @@ class SimulatedProvider:
         mine = [m for m in (*self.past, *self.machines.values()) if m.listed.name == name]
         return sum((until if m.ended is None else m.ended) - m.since for m in mine)
 
-    def _listing(self) -> Sequence[ListedMachine]:
-        now, late = self.world.loop.now, self._fails("stale")
-        gone = [m.listed for m in self.past if late and m.ended is not None and now - m.ended < DELETED_SECONDS]
-        return [*(m.listed for m in self.machines.values()), *(m for m in gone if m.name not in self.machines)]
+    def listing(self, project: str) -> Sequence[ListedMachine]:
+        """The machines of a project, and those that were deleted lately if the list is stale."""
+        now, late = self.world.loop.now, self.fails("stale")
+        gone = [m for m in self.past if late and m.ended is not None and now - m.ended < DELETED_SECONDS]
+        told = [*self.machines.values(), *(m for m in gone if m.listed.name not in self.machines)]
+        return [machine.listed for machine in told if machine.project == project]
 
-    def _make(self, request: MachineRequest, repeated: bool = False) -> None:
+    def make(self, request: MachineRequest, project: str, repeated: bool = False) -> None:
+        """Make the machines that are not there; some wait for capacity first."""
         for name in request.names:
             if name in self.machines:
                 continue
             again = any(m.listed.name == name for m in self.past) or repeated
-            listed = ListedMachine(self.pool, name, request.zone, ListedState.READY, request.names[0])
-            machine = self.machines[name] = SimulatedMachine(listed, self.world.loop.now, again)
+            listed = ListedMachine(self.pool, name, request.zone, ListedState.WAITING, request.names[0])
+            machine = SimulatedMachine(listed, self.world.loop.now, project, again)
+            self.machines[name] = machine
             self.unnoticed |= {name} if again else set()
             self.world.note(self.pool, "makes", name)
             self.world.made(self, machine)
-            if not self._fails("never_boots"):
-                machine.stop = self.world.boot(self.pool, name, request.hosts, request.zone)
+            wait = self.draw.choice([60.0, 200.0, math.inf]) if self.fails("waits") else 0.0
+            if not wait:
+                self._grant(machine, request.hosts)
+            elif wait < math.inf:
+                self.world.later(wait, self._grant, machine, request.hosts)
 
-    async def _call(self, act: Callable[[], T], silent: bool = False) -> T:
-        """Have it done, and answered, after a while; its sender may be killed or frozen meanwhile."""
+    def _grant(self, machine: SimulatedMachine, hosts: int) -> None:
+        if machine.ended is not None or machine.listed.state is ListedState.LOST:
+            return
+        machine.listed = replace(machine.listed, state=ListedState.READY)
+        if not self.fails("never_boots"):
+            machine.stop = self.world.boot(self.pool, machine.listed.name, hosts, machine.listed.zone)
+
+    async def call(self, act: Callable[[], T], silent: bool = False) -> T:
+        """Have something done, and answered, after a while; its sender may be killed or frozen meanwhile."""
         world, sender = self.world, OWNER.get()
         answer: asyncio.Future[T] = world.loop.create_future()
         out, back = self.draw.uniform(0, 1), self.draw.uniform(0, 1)
         for fault, kind in (("kills", "crash"), ("freezes", "freeze")):
-            if self._fails(fault):
+            if self.fails(fault):
                 world.later(
                     self.draw.choice([0.5 * out, out + 0.5 * back, out + back + 1e-6]), world.meet, sender, kind
                 )
@@ -219,8 +199,61 @@ class SimulatedProvider:
         world.later(out, land)
         return await answer
 
-    def _fails(self, how: str) -> bool:
+    def fails(self, how: str) -> bool:
+        """Whether it serves badly now, in one of the ways of `Service`."""
         return self.world.stormy and self.draw.random() < getattr(self.service, how)
+
+
+@dataclass(slots=True)
+class Account:
+    """The provider as it is called: in one of its projects."""
+
+    of: SimulatedProvider
+    project: str
+
+    async def list(self) -> Sequence[ListedMachine]:
+        """What there is, and now and then what was deleted lately."""
+        return await self.of.call(lambda: self.of.listing(self.project), self.of.fails("mute"))
+
+    async def create(self, request: MachineRequest) -> str:
+        """Make machines, all or none."""
+        of = self.of
+        of.world.asks_for(of, request)
+        of.asked.update(request.names)
+        operation = f"operation-{of.asked.total()}"
+        there = any(name in of.machines for name in request.names)
+        if of.fails("refused") and not there:
+            return await of.call(_refuse)
+        if of.fails("never"):
+            return await of.call(_keep_quiet)
+        if of.fails("late"):
+            of.world.later(of.draw.uniform(0, LATE_SECONDS), of.make, request, self.project)
+            return await of.call(_keep_quiet)
+        if of.fails("twice"):
+            of.world.later(of.draw.uniform(2, LATE_SECONDS), of.make, request, self.project, True)
+
+        def make() -> str:
+            of.make(request, self.project)
+            return operation
+
+        told = await of.call(make, of.fails("lost"))
+        of.replies.update(dict.fromkeys(request.names, (of.world.loop.now, told)))
+        return told
+
+    async def delete(self, name: str, zone: str, batch: str = "") -> None:
+        """Remove a machine."""
+        of = self.of
+        of.world.asks_to_delete(of, name)
+        is_there = name in of.machines and of.machines[name].project == self.project
+        act = _keep_quiet if of.fails("mute") else partial(of.end, name) if is_there else _do_nothing
+        await of.call(act, of.fails("lost"))
+
+    async def check(self) -> Sequence[ProviderError]:
+        """It may be called."""
+        return ()
+
+    async def close(self) -> None:
+        """Machines stay."""
 
 
 def _refuse() -> NoReturn:
@@ -229,6 +262,10 @@ def _refuse() -> NoReturn:
 
 def _keep_quiet() -> NoReturn:
     raise ProviderError("unavailable", "no answer")
+
+
+def _do_nothing() -> None:
+    """What is not there is deleted already."""
 
 
 def _tell(answer: asyncio.Future[Any], result: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fray_agents.provisioning import look
+from fray_agents.provisioning import look, scaler
 from fray_coordinator.protocol.scaling import machines, planning
 from tests.simulation.broken_code import Swap, Variants
 
@@ -30,6 +30,35 @@ def strangers_stay() -> list[Swap]:
 def machines_that_never_boot_stay() -> list[Swap]:
     """One that is ready, and never has an agent, is waited for."""
     return [(machines, "BOOT_SECONDS", math.inf)]
+
+
+@variant
+def unfit_machines_stay() -> list[Swap]:
+    """One whose agents take no work is waited for."""
+    return [(machines, "UNFIT_SECONDS", math.inf)]
+
+
+@variant
+def waiting_requests_are_not_withdrawn() -> list[Swap]:
+    """A request that waits for capacity is waited for, though another zone may be asked."""
+    return [(look, "withdrawn", lambda view, now: ({}, dict(view.zones)))]
+
+
+@variant
+def what_the_pool_says_is_in_force_at_once() -> list[Swap]:
+    """Whoever made the machines that are left is not asked any more."""
+    return [(scaler, "in_force", lambda said, before: said)]
+
+
+@variant
+def silence_is_an_empty_list() -> list[Swap]:
+    """A provider that does not answer has no machines."""
+    real = look.PoolLook._list
+
+    async def told(self: look.PoolLook) -> Any:
+        return await real(self) or ()
+
+    return [(look.PoolLook, "_list", told)]
 
 
 @variant

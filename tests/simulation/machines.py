@@ -1,9 +1,10 @@
 """Simulated pools of machines, from a seed; `python -m tests.simulation.machines` runs seeds, or replays one.
 
 Real scalers, agents and passes; the provider, hosts and tasks are simulated. In the storm creates are refused, lost,
-late or repeated, lists are stale, machines never boot or are preempted, some in storms, records are damaged, the
-storage has its faults, and two scalers look at once, which are killed and frozen at any step. Then all has to be done,
-and what nobody needs has to be gone.
+late or repeated, requests wait, lists are stale, machines never boot, have full disks or are preempted, some in storms,
+people stop what they have submitted and move a pool to another project, records are damaged, the storage has its
+faults, and two scalers look at once, which are killed and frozen at any step. Then all has to be done, and what nobody
+needs has to be gone.
 """
 
 from __future__ import annotations
@@ -16,13 +17,10 @@ import sys
 import tempfile
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
-
-from msgspec.structs import replace as changed
 
 from fray_agents.agent import agent as agent_module, scaler_duty, voting
 from fray_agents.agent.agent import Agent, AgentOptions
@@ -33,93 +31,23 @@ from fray_agents.provisioning.scaler import Scaler
 from fray_coordinator.clock import RandomSource
 from fray_coordinator.core import Core, core_on
 from fray_coordinator.errors import StoreError
-from fray_coordinator.jobs.submission import submit
-from fray_coordinator.placements import reservations
 from fray_coordinator.store.store import Store
 from fray_layouts.machine_keys import MachineKeys
-from fray_layouts.object_keys import JobIds, PoolKeys
-from fray_layouts.records import (
-    AgentPoolRecord,
-    ClusterSettings,
-    ProvisioningSpec,
-    ReservationRecord,
-    ReservedPart,
-    Resources,
-    SliceMember,
-)
-from fray_layouts.spec import GangSpec, ResourceSpec
-from fray_layouts.spec_parsing import parse_spec
-from fray_layouts.states import ReservationKind
+from fray_layouts.records import ClusterSettings, ProvisioningSpec, SliceMember
 from tests.simulation.campaign import main
 from tests.simulation.clocks import HostClock
 from tests.simulation.invariants import Broken
 from tests.simulation.loop import OWNER, Participant
 from tests.simulation.machine_invariants import STEP, MachineWatch
-from tests.simulation.machine_provider import STRANGER, Service, SimulatedProvider
+from tests.simulation.machine_plan import CHIPS, HOST, SINGLES, SLICE, SLICES, Trouble
+from tests.simulation.machine_provider import STRANGER, Account, SimulatedProvider
+from tests.simulation.machine_users import MachineUsers
 from tests.simulation.machine_variants import VARIANTS
 from tests.simulation.network import Way
-from tests.simulation.scenario import Plan, between
-from tests.simulation.weather import Rates
 from tests.support.fake_tasks import fake
 from tests.support.malformed_objects import odd_body
 
-SINGLES, SLICES = "singles", "slices"
-HOST = Resources(cpu=4000, memory=2**36, disk=2**36)
-CHIPS = Resources(cpu=4000, memory=2**36, disk=2**36, device="tpu-v4-16", device_count=4)
-SLICE = "v4-16"
-"""The type of the machines of `SLICES`: two hosts of four chips."""
-ZONES = ["a-a", "b-b"]
-PRICE = 3.6
-"""Dollars an hour: a thousandth of a dollar a second."""
 STORM = 600.0
-
-
-@dataclass(frozen=True, slots=True)
-class Trouble(Plan):
-    """What befalls the pools of a seed. Times in virtual seconds, on average; counts of machines.
-
-    Attributes:
-        most, least: of each pool. dear: the price, and not `max`, keeps them at `most`.
-        batch: single jobs that are submitted at once, at most.
-        preempt_every: between two preemptions; storms: the share of these that take all machines.
-        damage_every: between two records of machines that are damaged, or odd objects beside them.
-        outages: of the storage, of two minutes at most.
-    """
-
-    rates: Rates
-    service: Service
-    most: int
-    least: int
-    dear: bool
-    batch: int
-    preempt_every: float
-    storms: float
-    damage_every: float
-    outages: int
-
-    @staticmethod
-    def drawn(draw: random.Random) -> Trouble:
-        return Trouble(
-            rates=Rates.drawn(draw),
-            service=Service.drawn(draw),
-            most=draw.randint(1, 4),
-            least=draw.choice([0, 0, 1]),
-            dear=draw.random() < 0.3,
-            batch=draw.choice([3, 12, 30]),
-            preempt_every=between(draw, 30, 600),
-            storms=draw.uniform(0, 0.5),
-            damage_every=between(draw, 60, 2000),
-            outages=draw.choice([0, 0, 1, 2]),
-        )
-
-    def spec(self, pool: str) -> ProvisioningSpec:
-        """How a pool's machines are made."""
-        limit = self.most * PRICE if self.dear else None
-        bounds: dict[str, Any] = {"min": self.least, "max": 9 if self.dear else self.most, "max_hourly_cost": limit}
-        bounds |= {"hourly_cost": PRICE, "idle_seconds": 60.0, "zones": ZONES}
-        if pool == SINGLES:
-            return ProvisioningSpec(provider="command", capacity=HOST, **bounds)
-        return ProvisioningSpec(provider="tpu", machine_type=SLICE, capacity=CHIPS, **bounds)
 
 
 class MachineWorld(MachineWatch):
@@ -137,7 +65,9 @@ class MachineWorld(MachineWatch):
             for pool in (SINGLES, SLICES)
         }
         self.specs = {pool: self.trouble.spec(pool) for pool in self.providers}
+        self.users = MachineUsers(self)
         self._agents: list[Agent] = []
+        self._full: set[str] = set()
         self._folder = Path()
 
     @property
@@ -161,17 +91,19 @@ class MachineWorld(MachineWatch):
 
     def _storm(self) -> None:
         trouble = self.trouble
-        self._do("people", self._set_up)
+        self.users.set_up()
         self.advance(self.loop.now + STEP)
         for number in range(2):
             self._start_scaler(f"scaler{number + 1}")
         for _ in range(3):
-            self._in(self.draw.uniform(0, 0.8 * STORM), self._submit_some)
+            self._in(self.draw.uniform(0, 0.8 * STORM), self.users.submit_some)
         for _ in range(trouble.outages):
             self._in(self.draw.uniform(0, STORM), self._outage)
         self._again_and_again(trouble.preempt_every, self._preempt)
+        self._again_and_again(trouble.full_every, self._fill_disk)
+        self._again_and_again(trouble.move_every, self.users.move)
         self._again_and_again(trouble.damage_every, self._damage)
-        self._again_and_again(300.0, lambda: self.draw.choice(list(self.providers.values())).add_stranger())
+        self._again_and_again(300.0, self.providers[SINGLES].add_stranger)
         self.advance(STORM)
 
     def _calm(self) -> None:
@@ -182,7 +114,7 @@ class MachineWorld(MachineWatch):
             way.suffer(None)
             self.loop.wake(owner)
         self._tidy()
-        self._submit_some()
+        self.users.submit_some()
         self.calm_since = self.loop.now
         self.advance(self.loop.now + STEP)
         self.settle()
@@ -219,11 +151,11 @@ class MachineWorld(MachineWatch):
         def start(index: int) -> None:
             if over:
                 return
-            owner = Participant(f"{name}.{index}.{self._next()}")
+            owner = self.newcomer(f"{name}.{index}.")
             owner.on_crash.append(lambda: self.later(self.draw.uniform(1, 60), start, index))
             there.append(owner)
             member = SliceMember(id=name, type=SLICE, index=index, hosts=hosts) if pool == SLICES else None
-            self._spawn(owner, self._host(owner, pool, name, HostPlace(zone=zone, slice=member)))
+            self.spawn(owner, self._host(owner, pool, name, HostPlace(zone=zone, slice=member)))
 
         def stop() -> None:
             over.append(True)
@@ -236,7 +168,7 @@ class MachineWorld(MachineWatch):
 
     async def _host(self, owner: Participant, pool: str, name: str, place: HostPlace) -> None:
         clock = self.drawn_clock(self.draw)
-        core = await self._joined(owner, clock)
+        core = await self.joined(owner, clock)
         seconds = {"single": self.draw.uniform(5, 120), "gang": self.draw.uniform(5, 90)}
         folder = self._folder / owner.name
         folder.mkdir()
@@ -250,94 +182,59 @@ class MachineWorld(MachineWatch):
             await agent.run()
 
     def _start_scaler(self, name: str) -> None:
-        owner = Participant(f"{name}.{self._next()}")
+        owner = self.newcomer(f"{name}.")
         owner.on_crash.append(lambda: self.later(self.draw.uniform(0, 20), self._start_scaler, name))
-        alone = self.draw.random() < 0.5
+        alone = self.trouble.alone and self.draw.random() < 0.8
 
         async def live() -> None:
-            """It looks on and on; alone: without the lease, as `fray scale --once` does."""
-            core = await self._joined(owner, self.drawn_clock(self.draw))
-            scaler = Scaler(core, owner.name, open_provider=self._open_provider)
+            """It looks on and on; alone: without the lease, as many `fray scale --once` do."""
+            core = await self.joined(owner, self.drawn_clock(self.draw))
+            fresh = partial(Scaler, core, owner.name, open_provider=self._open_provider)
+            scaler = fresh()
             while True:
                 with suppress(StoreError):
-                    await (scaler.look() if alone else scaler.try_look())
+                    await (fresh().look() if alone else scaler.try_look())
                 await core.clock.sleep(core.settings.pass_interval)
 
-        self._spawn(owner, live())
+        self.spawn(owner, live())
         if self.stormy:
             self.later(self.draw.uniform(0, 120), self.meet, owner, "crash")
 
-    async def _joined(self, owner: Participant, clock: HostClock, spared: bool = False) -> Core:
+    def newcomer(self, name: str) -> Participant:
+        """Somebody who takes part, under a name of its own."""
+        return Participant(f"{name}{self._next()}")
+
+    async def joined(self, owner: Participant, clock: HostClock, spared: bool = False) -> Core:
         while True:
             try:
                 return await self.core(owner, clock, spared)
             except StoreError:
                 await clock.sleep(1.0)
 
-    async def _open_provider(self, core: Core, pool: str, spec: ProvisioningSpec) -> SimulatedProvider:
-        return self.providers[pool]
+    async def _open_provider(self, core: Core, pool: str, spec: ProvisioningSpec) -> Account:
+        return Account(self.providers[pool], spec.tpu.project if spec.tpu is not None else "")
 
-    # --- people, and what befalls them all
-
-    async def _set_up(self, core: Core) -> None:
-        for pool, spec in self.specs.items():
-            await core.records.write(PoolKeys.record(pool), AgentPoolRecord, AgentPoolRecord(provisioning=spec), None)
-
-    def _submit_some(self) -> None:
-        """A batch of singles, and a gang of replicas, of slices, or none; a reservation now and then."""
-        draw = self.draw
-        entry: dict[str, Any] = {
-            "entrypoint": {"command": ["x"]},
-            "max_retries_failure": 50,
-            "max_retries_preemption": 500,
-        }
-        single = {"name": "single", "pool": SINGLES, "resources": {"cpu": draw.choice([1, 2])}, **entry}
-        wanted = [single] * draw.randint(1, self.trouble.batch)
-        device = {"kind": "tpu", "variant": SLICE, "count": 4}
-        if draw.random() < 0.6:
-            replicas = draw.randint(2, 2 * self.trouble.most)
-            wanted.append({"name": "gang", "pool": SINGLES, "replicas": replicas, "resources": {"cpu": 2}, **entry})
-        if draw.random() < 0.6:
-            slices = draw.randint(1, min(self.trouble.most, 2))
-            wants = {"cpu": 1, "device": device}
-            wanted.append(
-                {"name": "gang", "pool": SLICES, "slices": slices, "replicas": 2 * slices, "resources": wants, **entry}
-            )
-        reserves = draw.random() < 0.4
-
-        async def act(core: Core) -> None:
-            for raw in wanted:
-                (done,) = await submit(core, [parse_spec(raw)], None)
-                self.jobs.append(done.job.id)
-            if reserves:
-                now = core.now()
-                part = ReservedPart(gang=GangSpec(resources=ResourceSpec(cpu=2.0), count=draw.randint(1, 2)))
-                name = JobIds.fresh("reservation", now, core.rng.token())
-                record = ReservationRecord(
-                    id=name, kind=ReservationKind.RESERVATION, pool=SINGLES, namespace="n", submitted_at=now
-                )
-                await reservations.create(
-                    core, changed(record, parts=[part], low=part.gang.count, ttl=200.0, expires_at=now + 200.0)
-                )
-
-        self._do("user", act)
-
-    def _do(self, name: str, act: Callable[[Core], Coroutine[Any, Any, None]]) -> None:
-        """Somebody does something; who is kept from it tries no more."""
-        owner = Participant(f"{name}{self._next()}")
-
-        async def live() -> None:
-            core = await self._joined(owner, HostClock(self.loop), spared=True)
-            with suppress(StoreError):
-                await act(core)
-
-        self._spawn(owner, live())
+    # --- what befalls machines and their records
 
     def _preempt(self) -> None:
         provider = self.draw.choice(list(self.providers.values()))
         there = sorted(name for name in provider.machines if not name.startswith(STRANGER))
         for name in there if self.draw.random() < self.trouble.storms else there[:1]:
             provider.preempt(name)
+
+    def _fill_disk(self) -> None:
+        """A host's disk is full, for a while or until the machine goes."""
+        hosts = sorted(owner.name for owner in self.ways if owner.mode == "up" and owner.name[0] == "m")
+        if not hosts:
+            return
+        name = self.draw.choice(hosts)
+        self.note(name, "has a full disk")
+        self._full.add(name)
+        if self.draw.random() < 0.5:
+            self.later(self.draw.uniform(10, 300), self._full.discard, name)
+
+    def _lack_of_room(self, folder: Path) -> str:
+        return "the disk is full" if OWNER.get().name in self._full else ""
 
     def _damage(self) -> None:
         """Somebody damages the record of a machine, removes it, or leaves something beside it."""
@@ -372,7 +269,7 @@ class MachineWorld(MachineWatch):
         self.note("storage", "is down", f"until {until:.1f}")
         self.storage.down_until = until
 
-    def _spawn(self, owner: Participant, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, owner: Participant, work: Coroutine[Any, Any, None]) -> None:
         task = self.loop.create_task(work, context=owner.context())
         task.add_done_callback(lambda ended: self._over(owner, ended), context=self.owner.context())
 
@@ -401,7 +298,7 @@ class MachineWorld(MachineWatch):
                 (scaler_duty, "Scaler", opened),
                 (voting, "held_ports", held_ports),
                 (agent_lock, "lock_folder", lock_folder),
-                (agent_module, "lack_of_room", lambda *given: ""),
+                (agent_module, "lack_of_room", self._lack_of_room),
             ):
                 stack.enter_context(mock.patch.object(owner, name, new))
             yield

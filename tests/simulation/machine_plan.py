@@ -1,0 +1,83 @@
+"""What befalls simulated pools of machines, as a seed draws it."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass
+from typing import Any
+
+from fray_layouts.records import ProvisioningSpec, Resources, TpuSettings
+from tests.simulation.machine_provider import Service
+from tests.simulation.scenario import Plan, between
+from tests.simulation.weather import Rates
+
+SINGLES, SLICES = "singles", "slices"
+HOST = Resources(cpu=4000, memory=2**36, disk=2**36)
+CHIPS = Resources(cpu=4000, memory=2**36, disk=2**36, device="tpu-v4-16", device_count=4)
+SLICE = "v4-16"
+"""The type of the machines of `SLICES`: two hosts of four chips."""
+PROJECTS = ["lab", "team"]
+"""In which these are made, in one at a time."""
+ZONES = ["a-a", "b-b"]
+PRICE = 3.6
+"""Dollars an hour: a thousandth of a dollar a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble(Plan):
+    """What befalls the pools of a seed. Times in virtual seconds, on average; counts of machines.
+
+    Attributes:
+        most, least: of each pool. dear: the price, and not `max`, keeps them at `most`.
+        batch: single jobs that are submitted at once, at most.
+        preempt_every: between two preemptions; storms: the share of these that take all machines.
+        full_every: between two hosts whose disk is full, some for good: their agents take no work.
+        alone: scalers look without the lease now and then, as `fray scale --once` does.
+        move_every: between two times that the slices' project is changed; never where looks overlap so often.
+        damage_every: between two records of machines that are damaged, or odd objects beside them.
+        outages: of the storage, of two minutes at most.
+    """
+
+    rates: Rates
+    service: Service
+    most: int
+    least: int
+    dear: bool
+    batch: int
+    preempt_every: float
+    storms: float
+    full_every: float
+    alone: bool
+    move_every: float
+    damage_every: float
+    outages: int
+
+    @staticmethod
+    def drawn(draw: random.Random) -> Trouble:
+        alone = draw.random() < 0.6
+        return Trouble(
+            rates=Rates.drawn(draw),
+            service=Service.drawn(draw),
+            most=draw.randint(1, 4),
+            least=draw.choice([0, 0, 1]),
+            dear=draw.random() < 0.3,
+            batch=draw.choice([3, 12, 30]),
+            preempt_every=between(draw, 30, 600),
+            storms=draw.uniform(0, 0.5),
+            full_every=between(draw, 60, 1000),
+            alone=alone,
+            move_every=math.inf if alone else between(draw, 100, 600),
+            damage_every=between(draw, 60, 2000),
+            outages=draw.choice([0, 0, 1, 2]),
+        )
+
+    def spec(self, pool: str) -> ProvisioningSpec:
+        """How a pool's machines are made."""
+        limit = self.most * PRICE if self.dear else None
+        bounds: dict[str, Any] = {"min": self.least, "max": 9 if self.dear else self.most, "max_hourly_cost": limit}
+        bounds |= {"hourly_cost": PRICE, "idle_seconds": 60.0, "zones": ZONES}
+        if pool == SINGLES:
+            return ProvisioningSpec(provider="command", capacity=HOST, **bounds)
+        project = TpuSettings(project=PROJECTS[0])
+        return ProvisioningSpec(provider="tpu", machine_type=SLICE, tpu=project, capacity=CHIPS, **bounds)
