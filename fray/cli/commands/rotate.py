@@ -16,4 +16,4 @@ def command(app: App, at_once: bool) -> None:
     from fray_coordinator.actors import rpc_secrets
 
     count = app.run(lambda core: rpc_secrets.rotate_keys(core, 0.0 if at_once else rpc_secrets.RETIRED_KEY_SECONDS))
-    app.show({"accepted": count}, lambda: output.echo(f"a new key; {count - 1} before it are still accepted"))
+    app.show({"accepted": count}, lambda: output.echo(f"a new key; earlier ones that are still accepted: {count - 1}"))
