@@ -18,7 +18,7 @@ from typing import Any
 from harness import HERE, PYTHON, Helper, agents, arguments, report, say, scratch
 
 from fray_agents.runner.meter import UsageMeter
-from fray_agents.runner.process_tree import become_subreaper, descendants
+from fray_agents.runner.process_tree import become_subreaper, descendants, stat_fields
 
 WORKLOADS = ("tasks", "actor", "pipeline", "inference", "gang")
 
@@ -28,34 +28,55 @@ CORES = 4
 QUICK = 0.05
 """The share of a workload in a quick run."""
 
-SAMPLE_SECONDS = 0.5
+SAMPLE_SECONDS = 0.2
 """Between two looks at the processes: one takes some milliseconds of a processor."""
+
+UTIME = 11
+"""In `stat_fields`, before stime: ticks of the process in its own code, and in the kernel for it."""
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def processes() -> list[int]:
+    return [os.getpid(), *descendants()]
+
+
+def processor_seconds() -> dict[int, float]:
+    """What each process of this bench has used by itself."""
+    stats = {pid: fields for pid in processes() if (fields := stat_fields(pid))}
+    return {pid: (int(fields[UTIME]) + int(fields[UTIME + 1])) / _TICKS for pid, fields in stats.items()}
 
 
 class Watch:
-    """What all processes of this bench use, from the beginning of the block on: processor seconds, and most bytes."""
+    """What all processes of this bench use within the block: processor seconds, and most bytes.
+
+    They are looked at one by one, because Ray's parents do not wait for their children: what a process does after the
+    last look at it is not seen.
+    """
 
     def __enter__(self) -> Watch:
-        self._meter = UsageMeter("/var/empty", "bench", lambda: [os.getpid(), *descendants()])
-        self._began = self._meter.sample()["cpu_seconds"]
-        self.memory = self._memory()
+        self._meter = UsageMeter("/var/empty", "bench", processes)
+        self._seconds = processor_seconds()
+        self.cpu, self.memory = 0.0, 0
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join()
-        self.cpu = self._meter.sample()["cpu_seconds"] - self._began
+        self._look()
+
+    def _watch(self) -> None:
+        while not self._over.wait(SAMPLE_SECONDS):
+            self._look()
 
     def _look(self) -> None:
-        while not self._over.wait(SAMPLE_SECONDS):
-            self._meter.sample()
-            self.memory = max(self.memory, self._memory())
-
-    def _memory(self) -> int:
-        return sum(self._meter.own_memory().values())
+        before, self._seconds = self._seconds, processor_seconds()
+        self.cpu += sum(max(seconds - before.get(pid, 0.0), 0.0) for pid, seconds in self._seconds.items())
+        self._meter.sample()
+        self.memory = max(self.memory, sum(self._meter.own_memory().values()))
 
 
 @contextlib.contextmanager

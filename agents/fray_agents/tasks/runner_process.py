@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Coroutine, Generator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from fray_agents import runner
 
@@ -96,8 +96,7 @@ class _RunnerProtocol(asyncio.subprocess.SubprocessStreamProtocol):
     """
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.SubprocessTransport)
-        self._output = transport.get_pipe_transport(1)
+        self._output = cast(asyncio.SubprocessTransport, transport).get_pipe_transport(1)  # uvloop's has no class
         super().connection_made(transport)
 
     def process_exited(self) -> None:
