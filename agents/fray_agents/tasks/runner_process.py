@@ -56,7 +56,7 @@ async def start_runner(
     return asyncio.subprocess.Process(transport, protocol, loop)
 
 
-_no_forks = threading.Lock()
+_no_forks = threading.RLock()  # uvloop forks in Python, in this very thread
 """Held by a thread that starts a process, and by one that forks: a program with an agent of its own has both.
 
 To see whether its program was executed, whoever starts a process reads from a pipe until all who have its other end are
