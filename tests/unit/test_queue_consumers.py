@@ -12,6 +12,7 @@ from fray_coordinator.errors import StoreRefused
 from fray_coordinator.protocol.queue_segments import MAX_CREATE_QUARANTINES
 from fray_coordinator.queue import admin
 from fray_coordinator.queue.claiming import ClaimLost, claim
+from fray_coordinator.queue.collector import CompletedSegment
 from fray_coordinator.queue.dead_letters import open_dead_letters
 from fray_coordinator.queue.delivery import EncodedItem
 from fray_coordinator.queue.errors import LeaseLost, UnknownLease
@@ -127,6 +128,38 @@ async def test_what_is_finished_is_cleared_away_with_its_lease(cluster: Cluster)
     assert len(cluster.keys(NAMES.finished)) == 1
     await cluster.clock.sleep(2 * 3600.0)
     assert cluster.keys(NAMES.finished) == []
+
+
+async def test_two_who_clear_at_once_forget_nothing_that_is_finished_meanwhile(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user who asks for counts clears beside the consumer's own rounds, of which there are none here."""
+    one = await hand(cluster)
+    await one.push("a")
+    await one.push("b")
+    taken = await one.take(2)
+    collector = one.consumer._collector
+    delete, go, asked = collector._is_cleared, asyncio.Event(), list[str]()
+
+    async def later(finished: CompletedSegment) -> bool:
+        asked.append(finished.segment)
+        if len(asked) == 2:
+            await go.wait()
+        return await delete(finished)
+
+    async def no_round() -> None:
+        pass
+
+    monkeypatch.setattr(collector, "_is_cleared", later)
+    monkeypatch.setattr(collector, "turn", no_round)
+    await one.consumer.done([taken[0].id])
+    first, second = (asyncio.ensure_future(one.consumer.clear()) for _ in range(2))
+    await first
+    await one.consumer.done([taken[1].id])
+    go.set()
+    await second
+    await one.consumer.clear()
+    assert all(key.endswith("~lease") for key in cluster.keys(NAMES.segments))
 
 
 async def test_what_a_consumer_that_is_gone_finished_is_cleared_away_by_others(cluster: Cluster) -> None:

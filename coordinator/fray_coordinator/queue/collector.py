@@ -3,6 +3,7 @@
 So a lease without a segment belongs to a finished one, or was never used, and nobody has to read it to know that.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
@@ -52,6 +53,7 @@ class Collector:
         self._queue = queue
         self._clock = queue.core.clock
         self._finished: list[CompletedSegment] = []
+        self._clearing = asyncio.Lock()  # of two that cleared one batch, the second would forget what came meanwhile
         self._leases: dict[str, Stored[QueueLease]] = {}  # of finished segments that are deleted
         self._waiting: list[tuple[float, str]] = []  # the same, a heap by the time that says when they may go
         self._due: list[str] = []
@@ -97,16 +99,17 @@ class Collector:
 
     async def clear(self) -> None:
         """Delete the segments that this process finished; one whose request is not answered waits for the next turn."""
-        left: list[CompletedSegment] = []
-        try:
-            while batch := self._finished[:FINISHED_PER_OBJECT]:
-                gone = self._clear_small(batch)
-                others = [finished for finished in batch if finished.segment not in gone]
-                cleared = await map_concurrently(others, self._is_cleared)
-                self._finished = self._finished[len(batch) :]
-                left += [finished for finished, done in zip(others, cleared, strict=True) if not done]
-        finally:
-            self._finished += left
+        async with self._clearing:
+            left: list[CompletedSegment] = []
+            try:
+                while batch := self._finished[:FINISHED_PER_OBJECT]:
+                    gone = self._clear_small(batch)
+                    others = [finished for finished in batch if finished.segment not in gone]
+                    cleared = await map_concurrently(others, self._is_cleared)
+                    self._finished = self._finished[len(batch) :]
+                    left += [finished for finished, done in zip(others, cleared, strict=True) if not done]
+            finally:
+                self._finished += left
 
     async def collect_overdue(self, segment: str, lease: Stored[QueueLease]) -> None:
         """Collect a finished segment of another consumer, if that has had the time to do it."""
