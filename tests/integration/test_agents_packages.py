@@ -152,10 +152,10 @@ async def test_an_environment_that_was_warmed_is_the_one_that_jobs_find(host: Pa
             code = ["python", "-c", "import sys; print(sys.executable)"]
             record = await ended(core, await launch(core, code, environment=environment))
             assert await log_of(core, record) == f"{warmed['python']}\n"
-    entries = {entry["kind"]: entry["packages"] for entry in await asyncio.to_thread(fray, "list")}
+    entries = {entry["kind"]: entry["packages"] for entry in await asyncio.to_thread(fray, "ls")}
     assert entries[KIND] == ["alpha==1.0"]
     assert len(await asyncio.to_thread(fray, "clear")) == len(entries)
-    assert await asyncio.to_thread(fray, "list") == []
+    assert await asyncio.to_thread(fray, "ls") == []
 
 
 @pytest.mark.slow
@@ -174,7 +174,7 @@ async def test_what_is_warmed_for_a_pool_is_built_by_an_agent_that_no_job_asks_f
         assert [(each["pip_packages"], each["workspace"]["dependencies"]) for each in named] == [
             (["beta"], "pyproject.toml")
         ]
-        assert await asyncio.to_thread(fray, "list") == named
+        assert await asyncio.to_thread(fray, "ls") == named
         assert built(host) == []
         with agents(core.root, host / "work"):
             (environment,) = await eventually(lambda: asyncio.to_thread(built, host))
