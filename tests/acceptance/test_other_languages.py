@@ -25,7 +25,7 @@ from fray_layouts.records import JobRecord
 from tests.support import node, servers
 from tests.support.actors import Counter
 from tests.support.agents import (
-    MORTAL,
+    QUICK,
     agents,
     ended,
     is_alive,
@@ -44,7 +44,7 @@ POOL = "node"
 """Whose agent is in Node; the other pools' agents are ours."""
 
 
-QUICKER = replace(MORTAL, requeue_backoff=0.05, poll_interval=0.2)
+QUICKER = replace(QUICK, requeue_backoff=0.05, poll_interval=0.2)
 
 locally = pytest.mark.parametrize("root", ["local"], indirect=True)
 BUCKETS = [pytest.param(server, marks=pytest.mark.slow) for server in ("moto", "seaweed")]
