@@ -173,12 +173,12 @@ $(ZEPHYR)/new/.ready: pyproject.toml | $(VENV)/bin/python
 	$(ZEPHYR_ENVIRONMENT) $(ZEPHYR)/new $(ZEPHYR_NEW) --python $(PYTHON312)
 	touch $@
 
-# Everything on Ray, against a real one that begins and ends with the tests: 300 MB.
+# Everything on Ray, against a real one that begins and ends with the tests: 300 MB. Its actors use uvloop where that is.
 RAY := .build/ray
 
 $(RAY)/.ready: pyproject.toml | $(VENV)/bin/python
 	PYTHONPATH=.build/virtualenv $(PYTHON) -m virtualenv --quiet $(RAY)
-	$(RAY)/bin/pip install --quiet 'ray[default]==2.60.*' hypothesis pytest pytest-asyncio pytest-timeout --editable '.[demo]'
+	$(RAY)/bin/pip install --quiet 'ray[default]==2.60.*' uvloop hypothesis pytest pytest-asyncio pytest-timeout --editable '.[demo]'
 	touch $@
 
 ray: $(RAY)/.ready
