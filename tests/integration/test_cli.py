@@ -262,11 +262,15 @@ def test_jobs_have_gpus_of_their_own_or_share_one_and_agents_show_which(empty: S
     assert agent.stdout is not None
     assert "2 x gpu-h100" in agent.stdout.readline()
     tells = ["--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES; sleep 1000"]
-    wanted: tuple[list[str], ...] = (["--gpus", "1"], ["--gpus", "0.5"], ["--gpus", "h100:0.5"], [])
-    one, half, other, none = jobs = [empty.detached("--cpu", "1", *gpus, *tells) for gpus in wanted]
-    wait_until(lambda: all(empty("logs", job).stdout for job in jobs))
-    seen = {job: empty("logs", job).stdout.strip() for job in jobs}
-    assert seen == {one: "0", half: "1", other: "1", none: "-1"}
+
+    def told(job: str) -> str:
+        return wait_until(lambda: empty("logs", job).stdout.strip())
+
+    one = empty.detached("--cpu", "1", "--gpus", "1", *tells)
+    assert told(one) == "0"
+    wanted: tuple[list[str], ...] = (["--gpus", "0.5"], ["--gpus", "h100:0.5"], [])
+    half, other, none = (empty.detached("--cpu", "1", *gpus, *tells) for gpus in wanted)
+    assert [told(half), told(other), told(none)] == ["1", "1", "-1"]
     wait_until(lambda: f"0: {one}; 1: {half}, {other}" in empty("agents").stdout)
     assert "0.5 x gpu h100" in empty("status", other).stdout
     agent.terminate()
