@@ -15,9 +15,9 @@ from fray_coordinator.errors import describe_error
 from fray_coordinator.jobs.lookup import check_replica
 from fray_coordinator.protocol.transitions import Status
 from fray_layouts.escaping import one_line
-from fray_layouts.object_keys import WorkKeys
 from fray_layouts.records import AttemptExit, JobRecord, JobResult, PlacementMember, ReplicaExit
 from fray_layouts.spec import is_gang
+from fray_layouts.work_keys import WorkKeys
 
 _WAITING = (Status.UNADMITTED, Status.GATHERING)
 _STATUSES = {status.value: JobStatus(status.value) for status in Status if status not in _WAITING}

@@ -19,9 +19,9 @@ from fray.errors import NoOutputs
 from fray_coordinator.clock import system_random
 from fray_coordinator.core import Core
 from fray_coordinator.protocol.transitions import Status
-from fray_layouts.object_keys import WorkKeys
 from fray_layouts.path_patterns import PathMatch
 from fray_layouts.records import JobRecord, LeftOut, OutputFile, OutputManifest
+from fray_layouts.work_keys import WorkKeys
 
 PARTS_AHEAD = 4
 """Parts that are fetched while one is written: with 16 MiB each they fill the line from most buckets."""

@@ -20,6 +20,8 @@ MAX_NAME = 128
 """Characters of a name that a person gives."""
 MAX_JOB_ID = 144
 """A name, a hyphen and a suffix. With it and the longest shape an index entry's name just fits every store."""
+MIN_PRIORITY, MAX_PRIORITY = -500, 499
+"""Keys have three digits that count down from the highest, so that higher priorities are listed first."""
 MAX_VARIANT = 32
 """Characters of an accelerator's variant, which stands in the keys of index entries."""
 MAX_CALLABLE_NAME = 200
@@ -67,6 +69,7 @@ REMEDIES = {
 }
 """By pattern: the remedy for a text that does not match it."""
 
+Priority = Annotated[int, Meta(ge=MIN_PRIORITY, le=MAX_PRIORITY)]
 Count = Annotated[int, Meta(ge=0, le=MAX_SAFE_INTEGER)]
 Amount = Annotated[int, Meta(ge=-MAX_SAFE_INTEGER, le=MAX_SAFE_INTEGER)]
 Attempts = Annotated[int, Meta(ge=0, le=MAX_ATTEMPTS)]

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar
 
+from fray_layouts.bounds import MAX_PRIORITY
 from fray_layouts.key_encoding import (
     ATTEMPT_PATTERN,
     BASE32_DIGITS,
@@ -56,6 +57,11 @@ _MIB = 1024 * 1024
 """The unit of memory and disk in keys."""
 
 
+def _order(priority: int, time: float) -> str:
+    """Priority and time of submission as text: what goes first is listed first."""
+    return f"{MAX_PRIORITY - priority:03d}{encode_time(time)}"
+
+
 @dataclass(frozen=True, slots=True)
 class PendingKey:
     """`pending/<pool>/<order>-<job_id>~<attempt>~<shape>`: list order is the schedule.
@@ -84,7 +90,7 @@ class PendingKey:
     @staticmethod
     def before(pool: str, priority: int, time: float) -> str:
         """The text that sorts right before the entries of this priority from `time` on."""
-        return f"{PendingKey.prefix(pool)}{499 - priority:03d}{encode_time(time)}"
+        return f"{PendingKey.prefix(pool)}{_order(priority, time)}"
 
     @staticmethod
     def prefix(pool: str) -> str:
@@ -112,7 +118,7 @@ class PendingKey:
             return None
         return PendingKey(
             pool=pool,
-            priority=499 - int(order),
+            priority=MAX_PRIORITY - int(order),
             time=decode_time(time),
             job=job,
             attempt=int(attempt),
@@ -149,8 +155,7 @@ class PlacementKey:
     bell: ClassVar[str] = "placements/bell"
 
     def key(self) -> str:
-        order = f"{499 - self.priority:03d}{encode_time(self.time)}"
-        return f"placements/{self.pool}/{order}-{self.owner}~{self.kind}"
+        return f"{PlacementKey.prefix(self.pool)}{_order(self.priority, self.time)}-{self.owner}~{self.kind}"
 
     @staticmethod
     def prefix(pool: str) -> str:
@@ -164,7 +169,7 @@ class PlacementKey:
             return None
         if len(key) - key.rindex("/") > MAX_KEY_PART_BYTES + 1:
             return None
-        return PlacementKey(found[1], 499 - int(found[2]), decode_time(found[3]), found[4], found[5])
+        return PlacementKey(found[1], MAX_PRIORITY - int(found[2]), decode_time(found[3]), found[4], found[5])
 
 
 _CHILD_KEY = re.compile(rf"children/([^/]+)/{ATTEMPT_PATTERN}/([^/]+)")

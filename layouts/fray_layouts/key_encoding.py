@@ -48,6 +48,12 @@ def stem_of(key: str, folder: str) -> str | None:
     return name.removesuffix(".json") if name.endswith(".json") and name != key else None
 
 
+def id_of(key: str, folder: str) -> str | None:
+    """The id of the object `<folder><id>.json`; None if the key is not of that form."""
+    name = stem_of(key, folder)
+    return name if name is not None and is_id(name) else None
+
+
 def digest_text(digest: bytes) -> str:
     """A digest in letters and digits that a key may hold."""
     return b32hexencode(digest).decode().lower().rstrip("=")

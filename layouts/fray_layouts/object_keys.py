@@ -1,6 +1,7 @@
 """The keys of everything under a root. Nothing but this and its siblings builds a key or takes one apart.
 
-Those of index entries are in `index_keys`, of the inbox in `inbox_keys`, of queues and worker pools in `queue_keys`.
+Those of attempts are in `work_keys`, of index entries in `index_keys`, of the inbox in `inbox_keys`, of machines in
+`machine_keys`, of queues and worker pools in `queue_keys`.
 
 One class per area. A part that came from a person was checked by `check_name`, so it holds no '/', no '~' and
 cannot be '..'. Anything may lie under a root, so every `parse` takes apart just the keys that are built here, and is
@@ -18,15 +19,14 @@ from typing import ClassVar
 from fray_layouts.bounds import MAX_JOB_ID
 from fray_layouts.errors import InvalidInput
 from fray_layouts.key_encoding import (
-    ATTEMPT_PATTERN,
     BASE32_DIGITS,
     ID_DIGEST_DIGITS,
     MAX_KEY_PART_BYTES,
-    NUMBER_PATTERN,
     RANDOM_DIGITS,
     TIME_DIGITS,
     digest_text,
     encode_time,
+    id_of,
     is_id,
     is_name,
     is_namespace,
@@ -37,7 +37,6 @@ from fray_layouts.machine_keys import MachineKeys
 from fray_layouts.records import AgentRecord, EndpointRecord, JobRecord, MachineRecord, Record, ReservationRecord
 
 CLUSTER_KEY = "cluster.json"
-
 
 _FRESH_ID = re.compile(rf".+-[{BASE32_DIGITS}]{{{TIME_DIGITS + RANDOM_DIGITS}}}")
 
@@ -98,103 +97,7 @@ class JobKeys:
     @staticmethod
     def parse(key: str) -> str | None:
         """The job id of a key under `jobs/`; None for any other key."""
-        name = stem_of(key, JobKeys.area)
-        return name if name is not None and is_id(name) else None
-
-
-_OF_ATTEMPT = "(?:log-[0-9]{8}|result|outputs(?:-[0-9]{8})?)"
-_ATTEMPT_KEY = re.compile(rf"work/([^/]+)/{ATTEMPT_PATTERN}/(?:{NUMBER_PATTERN}/{_OF_ATTEMPT}|exits/{NUMBER_PATTERN})")
-_EXIT_KEY = re.compile(rf"work/[^/]+/{ATTEMPT_PATTERN}/exits/{NUMBER_PATTERN}")
-
-
-class WorkKeys:
-    """`work/<job_id>/<attempt>/<replica>/...`: what an attempt writes; only its holder creates here."""
-
-    area = "work/"
-
-    @staticmethod
-    def prefix(job_id: str) -> str:
-        return f"work/{job_id}/"
-
-    @staticmethod
-    def log(job_id: str, attempt: int, replica: int, number: int) -> str:
-        """Log chunk `number`, counted from 1."""
-        return f"{WorkKeys.log_prefix(job_id, attempt, replica)}{number:08d}"
-
-    @staticmethod
-    def log_prefix(job_id: str, attempt: int, replica: int) -> str:
-        return f"work/{job_id}/{attempt}/{replica}/log-"
-
-    @staticmethod
-    def parse_log(key: str) -> int | None:
-        """The number of a log chunk by its key; None for any other key."""
-        head, _, number = key.rpartition("-")
-        return int(number) if head.endswith("/log") and WorkKeys.parse(key) is not None else None
-
-    @staticmethod
-    def result(job_id: str, attempt: int, replica: int) -> str:
-        return f"work/{job_id}/{attempt}/{replica}/result"
-
-    @staticmethod
-    def exit(job_id: str, attempt: int, replica: int) -> str:
-        """The end of one replica of a gang."""
-        return f"{WorkKeys.exits(job_id, attempt)}{replica}"
-
-    @staticmethod
-    def exits(job_id: str, attempt: int) -> str:
-        """The prefix of the ends of all replicas of an attempt."""
-        return f"work/{job_id}/{attempt}/exits/"
-
-    @staticmethod
-    def parse_exit(key: str) -> int | None:
-        """The replica whose end it is; None for any other key."""
-        found = _EXIT_KEY.fullmatch(key)
-        return int(found[2]) if found else None
-
-    @staticmethod
-    def outputs(job_id: str, attempt: int, replica: int) -> str:
-        """The manifest of the files that an attempt leaves."""
-        return f"work/{job_id}/{attempt}/{replica}/outputs"
-
-    @staticmethod
-    def output_part(manifest: str, number: int) -> str:
-        """Part `number`, counted from 1, of the files that the manifest lists."""
-        return f"{manifest}-{number:08d}"
-
-    @staticmethod
-    def parse(key: str) -> tuple[str, int] | None:
-        """(job, attempt) of a key; attempt 0 for checkpoints, which are all attempts' own; None for anything else."""
-        if (number := CheckpointKey.parse(key)) is not None:
-            return number.job, 0
-        found = _ATTEMPT_KEY.fullmatch(key)
-        return (found[1], int(found[2])) if found and is_id(found[1]) else None
-
-
-_CHECKPOINT_KEY = re.compile(r"work/([^/]+)/checkpoints/([^/]+)/([0-9]{12})")
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointKey:
-    """`work/<job_id>/checkpoints/<actor>/<number>`: one create-only sequence for all attempts of a durable actor."""
-
-    job: str
-    actor: str
-    number: int
-
-    @staticmethod
-    def prefix(job_id: str, actor: str) -> str:
-        return f"work/{job_id}/checkpoints/{actor}/"
-
-    def key(self) -> str:
-        """`number` counts from 1."""
-        return f"{CheckpointKey.prefix(self.job, self.actor)}{self.number:012d}"
-
-    @staticmethod
-    def parse(key: str) -> CheckpointKey | None:
-        found = _CHECKPOINT_KEY.fullmatch(key)
-        if found is None or not is_id(found[1]) or not is_name(found[2]):
-            return None
-        return CheckpointKey(found[1], found[2], int(found[3]))
+        return id_of(key, JobKeys.area)
 
 
 class AgentKeys:
@@ -213,8 +116,8 @@ class AgentKeys:
 
     @staticmethod
     def parse(key: str) -> str | None:
-        name = stem_of(key, AgentKeys.area)
-        return name if name is not None and is_id(name) else None
+        """The agent id of a key under `agents/`; None for any other key."""
+        return id_of(key, AgentKeys.area)
 
 
 class ReservationKeys:
@@ -229,8 +132,7 @@ class ReservationKeys:
     @staticmethod
     def parse(key: str) -> str | None:
         """The id of a key under `reservations/`; None for any other key."""
-        name = stem_of(key, ReservationKeys.area)
-        return name if name is not None and is_id(name) else None
+        return id_of(key, ReservationKeys.area)
 
     @staticmethod
     def pool(reservation: str) -> str:

@@ -28,6 +28,7 @@ from fray_layouts.bounds import (
     MaybeName,
     Name,
     Pool,
+    Priority,
     Seconds,
     User,
 )
@@ -258,7 +259,7 @@ class JobSpec(SpecPart, kw_only=True):
     timeout: Interval | None = None
     pending_timeout: Interval | None = None
     grace: Seconds = 10.0
-    priority: Annotated[int, Meta(ge=-500, le=499)] = 0
+    priority: Priority = 0
     namespace: MaybeJobId = ""
     user: User = ""
     parent: MaybeJobId = ""

@@ -48,17 +48,7 @@ from fray_coordinator.store.s3_answers import parse_error, parse_page
 from fray_coordinator.store.store import Store
 from fray_layouts import pool_records, records
 from fray_layouts.errors import InvalidInput, Malformed
-from fray_layouts.object_keys import (
-    AgentKeys,
-    CheckpointKey,
-    CoordinatorKeys,
-    EndpointKey,
-    JobKeys,
-    NameKeys,
-    PoolKeys,
-    SecretKeys,
-    WorkKeys,
-)
+from fray_layouts.object_keys import AgentKeys, CoordinatorKeys, EndpointKey, JobKeys, NameKeys, PoolKeys, SecretKeys
 from fray_layouts.queue_keys import QueueKeys, TaskKeys
 from fray_layouts.queue_records import (
     QueueLease,
@@ -69,6 +59,7 @@ from fray_layouts.queue_records import (
 )
 from fray_layouts.spec import EnvironmentSpec, WorkspaceSpec
 from fray_layouts.spec_parsing import parse_spec
+from fray_layouts.work_keys import CheckpointKey, WorkKeys
 from tests.support.archives import directory, file, link, packed
 
 

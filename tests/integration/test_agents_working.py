@@ -21,8 +21,9 @@ from fray_coordinator.protocol.heartbeat import DEATH_INTERVALS
 from fray_coordinator.store.interface import Unknown
 from fray_coordinator.store.local import LocalBackend
 from fray_coordinator.store.store import Store
-from fray_layouts.object_keys import AgentKeys, WorkKeys
+from fray_layouts.object_keys import AgentKeys
 from fray_layouts.records import AgentRecord, ClusterSettings, JobRecord, Resources
+from fray_layouts.work_keys import WorkKeys
 from tests.support.agents import (
     MORTAL,
     QUICK,

@@ -13,8 +13,8 @@ import pytest
 from fray_agents.environments.workspace import KIND
 from fray_coordinator.core import Core
 from fray_coordinator.jobs.submission import put_blob
-from fray_layouts.object_keys import WorkKeys
 from fray_layouts.records import JobRecord
+from fray_layouts.work_keys import WorkKeys
 from tests.support.agents import agents, ended, launch, quick_core
 from tests.support.archives import file, link, packed
 from tests.support.waiting import eventually

@@ -15,9 +15,10 @@ from fray_coordinator.protocol.transitions import TERMINAL, Status
 from fray_coordinator.reconcile.repair import POOL_SWEEP_INTERVAL
 from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.index_keys import ChildKey, PlacementKey
-from fray_layouts.object_keys import JobKeys, ReservationKeys, WorkKeys
+from fray_layouts.object_keys import JobKeys, ReservationKeys
 from fray_layouts.records import ClusterSettings, JobRecord
 from fray_layouts.states import AgentState
+from fray_layouts.work_keys import WorkKeys
 from tests.simulation.invariants import Broken, job_named_by, told
 
 if TYPE_CHECKING:

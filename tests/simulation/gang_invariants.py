@@ -9,10 +9,10 @@ import msgspec
 
 from fray_coordinator.protocol.scheduling import shape_of
 from fray_coordinator.protocol.transitions import TERMINAL, Status
-from fray_layouts.object_keys import WorkKeys
 from fray_layouts.records import AgentRecord, ClusterSettings, JobRecord, Placement, ReplicaExit
 from fray_layouts.spec import is_gang
 from fray_layouts.states import AgentState, ExitKind, HoldingPhase
+from fray_layouts.work_keys import WorkKeys
 from tests.simulation.effects import Run
 from tests.simulation.gangwork import CHIPS
 from tests.simulation.invariants import Broken, told, told_agent

@@ -13,10 +13,11 @@ from fray_agents.agent.leases import Leases
 from fray_coordinator.protocol.transitions import Status
 from fray_coordinator.store.interface import Object
 from fray_layouts.index_keys import PendingKey
-from fray_layouts.object_keys import AgentKeys, JobKeys, ReservationKeys, WorkKeys
+from fray_layouts.object_keys import AgentKeys, JobKeys, ReservationKeys
 from fray_layouts.records import AgentRecord, JobRecord, Placement, ReplicaExit, ReservationRecord
 from fray_layouts.spec import is_gang
 from fray_layouts.states import HoldingPhase, ReservationState
+from fray_layouts.work_keys import WorkKeys
 from tests.simulation import gang_invariants, reservation_invariants
 from tests.simulation.invariants import Broken
 from tests.simulation.loop import Participant

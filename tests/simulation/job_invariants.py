@@ -8,8 +8,9 @@ import msgspec
 
 from fray_coordinator.protocol.transitions import TERMINAL, TRANSITIONS, Status
 from fray_layouts.index_keys import ChildKey
-from fray_layouts.object_keys import AgentKeys, WorkKeys
+from fray_layouts.object_keys import AgentKeys
 from fray_layouts.records import ClusterSettings, JobRecord, KeptOutputs
+from fray_layouts.work_keys import WorkKeys
 from tests.simulation.invariants import (
     Broken,
     a_deleted_name_is_never_born_again,

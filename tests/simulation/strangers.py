@@ -25,7 +25,6 @@ from fray_layouts.object_keys import (
     NameKeys,
     PoolKeys,
     ReservationKeys,
-    WorkKeys,
 )
 from fray_layouts.records import (
     AgentPoolRecord,
@@ -39,6 +38,7 @@ from fray_layouts.records import (
     Record,
     ReservationRecord,
 )
+from fray_layouts.work_keys import WorkKeys
 from tests.simulation.loop import Participant
 from tests.simulation.work import drawn_spec
 from tests.support.malformed_objects import odd_body, odd_object

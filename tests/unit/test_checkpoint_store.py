@@ -11,7 +11,7 @@ from fray_coordinator.errors import Fenced, StoreUnavailable
 from fray_coordinator.jobs.stopping import stop
 from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_coordinator.store.interface import ABSENT
-from fray_layouts.object_keys import CheckpointKey
+from fray_layouts.work_keys import CheckpointKey
 from tests.support.scripted_agents import launch
 from tests.support.virtual import Cluster
 

@@ -27,9 +27,10 @@ from fray_coordinator.protocol.commit import AttemptEnd
 from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.store.interface import ABSENT
 from fray_coordinator.store.records import Stored
-from fray_layouts.object_keys import JobKeys, WorkKeys
+from fray_layouts.object_keys import JobKeys
 from fray_layouts.records import AttemptExit, ClusterSettings, JobRecord
 from fray_layouts.spec_parsing import parse_spec
+from fray_layouts.work_keys import WorkKeys
 from tests.support.virtual import Cluster, VirtualClock, Way
 
 

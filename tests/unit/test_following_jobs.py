@@ -21,7 +21,7 @@ from fray_coordinator.protocol.commit import AttemptEnd
 from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.store.interface import ABSENT
 from fray_coordinator.store.records import Stored
-from fray_layouts.object_keys import AgentKeys, JobKeys, WorkKeys
+from fray_layouts.object_keys import AgentKeys, JobKeys
 from fray_layouts.records import (
     AgentRecord,
     AttemptExit,
@@ -31,6 +31,7 @@ from fray_layouts.records import (
 )
 from fray_layouts.spec import JobSpec
 from fray_layouts.spec_parsing import parse_spec
+from fray_layouts.work_keys import WorkKeys
 from tests.support.virtual import Cluster
 from tests.support.waiting import eventually
 

@@ -14,7 +14,7 @@ from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.store.interface import ANY
 from fray_layouts import codec
 from fray_layouts.index_keys import PendingKey, Shape
-from fray_layouts.object_keys import AgentKeys, CoordinatorKeys, EndpointKey, JobKeys, NameKeys, SecretKeys, WorkKeys
+from fray_layouts.object_keys import AgentKeys, CoordinatorKeys, EndpointKey, JobKeys, NameKeys, SecretKeys
 from fray_layouts.queue_keys import QueueKeys, SegmentName, TaskKeys
 from fray_layouts.queue_records import QueueLease
 from fray_layouts.records import (
@@ -28,6 +28,7 @@ from fray_layouts.records import (
     ReconcilerRecord,
     StopRequest,
 )
+from fray_layouts.work_keys import WorkKeys
 from tests.support.damage import (
     LONG,
     OLD,

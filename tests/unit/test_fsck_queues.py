@@ -21,9 +21,10 @@ from fray_coordinator.queue.poison_isolation import PoisonIsolation
 from fray_coordinator.queue.producer import Producer
 from fray_coordinator.reconcile.repair import POOL_SWEEP_INTERVAL
 from fray_coordinator.store.interface import ANY
-from fray_layouts.object_keys import CheckpointKey, NameKeys
+from fray_layouts.object_keys import NameKeys
 from fray_layouts.queue_keys import QueueKeys, SegmentName, TaskKeys
 from fray_layouts.queue_records import QueueLease, QueueRecord
+from fray_layouts.work_keys import CheckpointKey
 from tests.support.damage import LONG, Make, a_job, a_queue, assert_left_alone, everything
 from tests.support.looks import slow_core
 from tests.support.virtual import Cluster

@@ -15,8 +15,9 @@ from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.store.interface import ANY
 from fray_layouts import codec
 from fray_layouts.index_keys import ChildKey, PendingKey, PlacementKey, Shape
-from fray_layouts.object_keys import AgentKeys, JobKeys, PoolKeys, WorkKeys
+from fray_layouts.object_keys import AgentKeys, JobKeys, PoolKeys
 from fray_layouts.records import AgentRecord, Holding, InboxOrigin
+from fray_layouts.work_keys import WorkKeys
 from tests.support.damage import (
     LONG,
     OLD,

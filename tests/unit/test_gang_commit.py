@@ -13,8 +13,9 @@ from fray_coordinator.jobs import gang_commit, stopping
 from fray_coordinator.store.interface import ABSENT, ANY
 from fray_coordinator.store.records import Stored
 from fray_layouts.index_keys import PlacementKey
-from fray_layouts.object_keys import JobKeys, WorkKeys
+from fray_layouts.object_keys import JobKeys
 from fray_layouts.records import JobRecord, JobResult
+from fray_layouts.work_keys import WorkKeys
 from tests.support.running_gangs import leave_exit, running_gang
 
 

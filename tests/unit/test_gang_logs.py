@@ -12,9 +12,10 @@ from fray_coordinator.core import Core, open_core
 from fray_coordinator.jobs.logs import LogCursor, LogLine, follow_chunks, read_logs
 from fray_coordinator.store.interface import ABSENT
 from fray_layouts.errors import InvalidInput
-from fray_layouts.object_keys import JobKeys, WorkKeys
+from fray_layouts.object_keys import JobKeys
 from fray_layouts.records import AttemptExit, JobRecord
 from fray_layouts.spec_parsing import parse_spec
+from fray_layouts.work_keys import WorkKeys
 
 SPEC = parse_spec({"name": "train", "entrypoint": {"command": ["true"]}, "replicas": 3})
 ENDED = JobRecord(

@@ -14,8 +14,9 @@ from fray_coordinator.protocol.retention import retention_seconds
 from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_coordinator.store.interface import ABSENT, ANY
 from fray_layouts.index_keys import PlacementKey
-from fray_layouts.object_keys import AgentKeys, JobKeys, WorkKeys
+from fray_layouts.object_keys import AgentKeys, JobKeys
 from fray_layouts.records import Holding, JobRecord, ParentLink, PendingEntry
+from fray_layouts.work_keys import WorkKeys
 from tests.support.running_gangs import leave_exit, running_gang
 from tests.support.scripted_agents import Hand, agent_now, job_now, join, launch, passes
 from tests.support.virtual import Cluster

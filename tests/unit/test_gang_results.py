@@ -11,7 +11,7 @@ from fray.errors import NoResult
 from fray_coordinator.core import Core, open_core
 from fray_coordinator.jobs.lookup import job_usage
 from fray_layouts.errors import InvalidInput
-from fray_layouts.object_keys import AgentKeys, JobKeys, WorkKeys
+from fray_layouts.object_keys import AgentKeys, JobKeys
 from fray_layouts.records import (
     AgentRecord,
     AttemptExit,
@@ -25,6 +25,7 @@ from fray_layouts.records import (
     ResourceUsage,
 )
 from fray_layouts.spec_parsing import parse_spec
+from fray_layouts.work_keys import WorkKeys
 
 SPEC = parse_spec({"name": "train", "entrypoint": {"command": ["true"]}, "replicas": 3})
 MEMBERS = [

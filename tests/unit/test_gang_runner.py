@@ -12,12 +12,12 @@ from fray_coordinator.jobs.gang_commit import leave_gang
 from fray_coordinator.jobs.gang_exits import ended_replicas, exit_times
 from fray_coordinator.jobs.gang_peers import PeerAnswer
 from fray_coordinator.jobs.stopping import stop
-from fray_layouts.object_keys import WorkKeys
 from fray_layouts.records import (
     JobResult,
     ReplicaExit,
 )
 from fray_layouts.states import AgentState
+from fray_layouts.work_keys import WorkKeys
 from tests.support.gang_stage import GangStage, stage_of
 from tests.support.virtual import Cluster
 

@@ -20,9 +20,10 @@ from fray_coordinator.reconcile.admission import Admission
 from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_coordinator.store.interface import ANY
 from fray_layouts.inbox_keys import InboxKeys
-from fray_layouts.object_keys import AgentKeys, EndpointKey, JobKeys, WorkKeys
+from fray_layouts.object_keys import AgentKeys, EndpointKey, JobKeys
 from fray_layouts.records import EndpointRecord, Resources
 from fray_layouts.spec import MAX_INLINE_BYTES
+from fray_layouts.work_keys import WorkKeys
 from tests.support.fake_tasks import fake
 from tests.support.scripted_agents import agent_now, job_now, join, launch, pass_now, passes
 from tests.support.virtual import Cluster, Way

@@ -18,10 +18,10 @@ from fray_agents.tasks.outputs import FoundOutputs, OutputsTooLarge, find_output
 from fray_agents.tasks.upload import upload_outputs
 from fray_coordinator.core import Core, open_core
 from fray_coordinator.store.interface import ANY
-from fray_layouts.object_keys import WorkKeys
 from fray_layouts.path_patterns import PathMatch
 from fray_layouts.records import JobRecord, OutputManifest
 from fray_layouts.spec_parsing import parse_spec
+from fray_layouts.work_keys import WorkKeys
 
 FILES = {"ck/1/a.pt": b"a" * 25, "ck/2/b.pt": b"b" * 7, "ck/empty": b"", "log.txt": b"log", "x/log.txt": b"no"}
 MANIFEST = WorkKeys.outputs("j-1", 2, 0)

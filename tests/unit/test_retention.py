@@ -20,8 +20,9 @@ from fray_coordinator.reconcile.repair import UNREAD_PATIENCE
 from fray_coordinator.store.interface import ABSENT, ANY
 from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.index_keys import ChildKey
-from fray_layouts.object_keys import JobKeys, WorkKeys
+from fray_layouts.object_keys import JobKeys
 from fray_layouts.records import ClusterSettings, JobRecord
+from fray_layouts.work_keys import WorkKeys
 from tests.support.scripted_agents import agent_now, job_now, join, launch, passes
 from tests.support.virtual import Cluster
 

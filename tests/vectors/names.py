@@ -14,10 +14,11 @@ from fray_coordinator.store.memory import digest
 from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.index_keys import ChildKey, PendingKey
 from fray_layouts.key_encoding import encode_time, is_id, is_name
-from fray_layouts.object_keys import AgentKeys, BlobKeys, CheckpointKey, EndpointKey, JobIds, NameKeys, WorkKeys
+from fray_layouts.object_keys import AgentKeys, BlobKeys, EndpointKey, JobIds, NameKeys
 from fray_layouts.queue_keys import QueueKeys, SegmentName, TaskKeys
 from fray_layouts.records import JobRecord
 from fray_layouts.spec_parsing import parse_spec
+from fray_layouts.work_keys import CheckpointKey, WorkKeys
 from tests.vectors.form import NOW, File, base64_of
 
 COMMAND = {"command": ["true"]}

@@ -19,9 +19,9 @@ from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreError
 from fray_coordinator.persist import persist
 from fray_coordinator.store.interface import ABSENT
-from fray_layouts.object_keys import WorkKeys
 from fray_layouts.records import JobRecord, JobResult, KeptOutputs, OutputManifest
 from fray_layouts.spec import MAX_INLINE_BYTES
+from fray_layouts.work_keys import WorkKeys
 
 log = logging.getLogger("fray")
 

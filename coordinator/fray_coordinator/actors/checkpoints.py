@@ -1,4 +1,4 @@
-"""Checkpoints of durable actors in the store. What is written, and when to stop, is decided in `protocol.checkpoint`.
+"""Checkpoints of durable actors in the store. What is written, and when to stop, is decided in `protocol.checkpoints`.
 
 An object is the head, one line of JSON, and then the state's bytes.
 """
@@ -15,8 +15,8 @@ from fray_coordinator.protocol.checkpoints import Checkpoint, checkpoint, fence,
 from fray_coordinator.store.interface import ABSENT, Applied, Object, Outcome
 from fray_layouts import codec
 from fray_layouts.errors import Malformed
-from fray_layouts.object_keys import CheckpointKey
 from fray_layouts.records import CheckpointHead
+from fray_layouts.work_keys import CheckpointKey
 
 
 @dataclass(slots=True)

@@ -23,7 +23,6 @@ from fray_layouts.object_keys import (
     PoolKeys,
     ReservationKeys,
     SecretKeys,
-    WorkKeys,
 )
 from fray_layouts.pool_records import PoolRecord
 from fray_layouts.queue_keys import QueueKeys, TaskKeys
@@ -45,6 +44,7 @@ from fray_layouts.records import (
     RpcSecrets,
     ScalerRecord,
 )
+from fray_layouts.work_keys import WorkKeys
 
 Kind = type[Record]
 

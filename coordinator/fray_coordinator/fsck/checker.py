@@ -42,9 +42,9 @@ from fray_layouts.object_keys import (
     NameKeys,
     PoolKeys,
     ReservationKeys,
-    WorkKeys,
 )
 from fray_layouts.queue_keys import QueueKeys, TaskKeys
+from fray_layouts.work_keys import WorkKeys
 
 MAX_PROBLEMS_NAMED = 1000
 """Problems that are named one by one; the rest is counted, for nobody reads more."""

@@ -8,8 +8,9 @@ from fray_coordinator.fsck.snapshot import Snapshot
 from fray_coordinator.protocol.naming import is_stale
 from fray_coordinator.protocol.pool_environments import blobs_named
 from fray_coordinator.protocol.retention import oldest_used_month, unneeded_blobs
-from fray_layouts.object_keys import BlobKeys, JobKeys, PoolKeys, WorkKeys
+from fray_layouts.object_keys import BlobKeys, JobKeys, PoolKeys
 from fray_layouts.spec import blobs_of
+from fray_layouts.work_keys import WorkKeys
 
 
 def work(seen: Snapshot) -> Iterator[SuspectedProblem]:

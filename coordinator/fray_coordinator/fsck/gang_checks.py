@@ -6,9 +6,10 @@ from fray_coordinator.fsck.report import BY_REPAIR, Problem, SuspectedProblem
 from fray_coordinator.fsck.snapshot import Snapshot
 from fray_coordinator.protocol.heartbeat import is_fenced
 from fray_coordinator.protocol.transitions import Status
-from fray_layouts.object_keys import AgentKeys, JobKeys, WorkKeys
+from fray_layouts.object_keys import AgentKeys, JobKeys
 from fray_layouts.records import AgentRecord, JobRecord, PlacementMember
 from fray_layouts.spec import is_gang
+from fray_layouts.work_keys import WorkKeys
 
 
 def running(seen: Snapshot) -> Iterator[SuspectedProblem]:

@@ -9,9 +9,10 @@ from fray_coordinator.protocol.heartbeat import is_fenced
 from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.protocol.transitions import Status, is_terminal
 from fray_layouts.index_keys import PendingKey
-from fray_layouts.object_keys import AgentKeys, BlobKeys, JobKeys, WorkKeys
+from fray_layouts.object_keys import AgentKeys, BlobKeys, JobKeys
 from fray_layouts.records import AgentRecord, JobRecord, KeptOutputs
 from fray_layouts.spec import blobs_of, is_gang
+from fray_layouts.work_keys import WorkKeys
 
 
 def unentered(seen: Snapshot) -> Iterator[SuspectedProblem]:

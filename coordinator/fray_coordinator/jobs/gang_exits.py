@@ -7,8 +7,8 @@ from fray_coordinator.concurrency import map_concurrently
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord
 from fray_coordinator.protocol.placements.gang_end import unreadable_exit
-from fray_layouts.object_keys import WorkKeys
 from fray_layouts.records import JobRecord, ReplicaExit
+from fray_layouts.work_keys import WorkKeys
 
 
 async def store_exit(core: Core, job: JobRecord, replica: int, left: ReplicaExit) -> ReplicaExit:

@@ -16,9 +16,9 @@ from fray_coordinator.errors import BadRecord
 from fray_coordinator.jobs.lookup import check_replica
 from fray_coordinator.jobs.waiting import ActivityReports, PollBackoff, WaitingReasons, WatchedJobs
 from fray_coordinator.protocol.transitions import is_terminal, is_waiting
-from fray_layouts.object_keys import WorkKeys
 from fray_layouts.records import JobRecord
 from fray_layouts.spec import is_gang
+from fray_layouts.work_keys import WorkKeys
 
 
 @dataclass(frozen=True, slots=True)

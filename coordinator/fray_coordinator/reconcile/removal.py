@@ -14,8 +14,9 @@ from fray_coordinator.protocol.retention import is_removable, mark_expiring, unn
 from fray_coordinator.reconcile.unreadable_records import UnreadableRecords
 from fray_coordinator.store.interface import Listed
 from fray_coordinator.store.records import Stored, record_of
-from fray_layouts.object_keys import BlobKeys, EndpointKey, JobKeys, WorkKeys
+from fray_layouts.object_keys import BlobKeys, EndpointKey, JobKeys
 from fray_layouts.records import EndpointRecord, JobRecord
+from fray_layouts.work_keys import WorkKeys
 
 
 async def remove_job(core: Core, job: Stored[JobRecord]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from fray_layouts.bounds import Count, Id, Interval, Key, MaybeId, MaybeJobId, MaybeName, Name, Pool, Time
+from fray_layouts.bounds import Count, Id, Interval, Key, MaybeId, MaybeJobId, MaybeName, Name, Pool, Priority, Time
 from fray_layouts.records.base import Record
 from fray_layouts.spec import GangSpec
 from fray_layouts.states import ReservationState
@@ -94,7 +94,7 @@ class ReservationRecord(Record, kw_only=True):
     name: MaybeName = ""
     namespace: MaybeJobId = ""
     pool: Pool = "default"
-    priority: int = 0
+    priority: Priority = 0
     submitted_at: Time = 0.0
     same: str = ""
     parts: list[ReservedPart] = msgspec.field(default_factory=list)
