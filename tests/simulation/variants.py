@@ -24,7 +24,7 @@ from fray_coordinator.store.interface import (
     Superseded,
 )
 from fray_coordinator.store.records import Records, Stored, UpdateResult
-from fray_layouts import codec, object_keys
+from fray_layouts import codec, work_keys
 from fray_layouts.records import JobRecord
 from fray_layouts.states import ExitKind
 from tests.simulation.broken_code import Swap, Variants, everywhere
@@ -322,13 +322,13 @@ def a_requeue_keeps_the_attempt() -> list[Swap]:
 @variant
 def results_are_named_after_the_job() -> list[Swap]:
     """All attempts put their result under one name, which keeps the first."""
-    real = object_keys.WorkKeys.result
+    real = work_keys.WorkKeys.result
     first = staticmethod(lambda job, attempt, replica: real(job, 1, replica))
-    return [(object_keys.WorkKeys, "result", first), (upload, "MAX_INLINE_BYTES", 0)]
+    return [(work_keys.WorkKeys, "result", first), (upload, "MAX_INLINE_BYTES", 0)]
 
 
 @variant
 def outputs_are_named_after_the_job() -> list[Swap]:
     """All attempts put their outputs under one name, which keeps the first."""
-    real = object_keys.WorkKeys.outputs
-    return [(object_keys.WorkKeys, "outputs", staticmethod(lambda job, attempt, replica: real(job, 1, replica)))]
+    real = work_keys.WorkKeys.outputs
+    return [(work_keys.WorkKeys, "outputs", staticmethod(lambda job, attempt, replica: real(job, 1, replica)))]

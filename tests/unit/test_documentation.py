@@ -59,6 +59,16 @@ def test_every_module_of_the_glossary_exists() -> None:
     assert [f"{term}: {module}" for term, module in rows if module not in paths] == []
 
 
+def test_every_module_that_a_docstring_names_exists() -> None:
+    """Docstrings name the modules of other folders as `folder.module`."""
+    there = {f"{path.parent.name}.{path.stem}" for path in modules()}
+    there |= {f"{path.parents[1].name}.{path.parent.name}" for path in modules()}
+    named = re.compile(r"`((?:protocol|placements|scaling|jobs|reconcile|store|actors|fsck|tasks|runner)\.\w+)")
+    found = [(path, name) for path in modules() for name in named.findall(path.read_text())]
+    assert len(found) >= 10
+    assert [f"{path_of(path)}: {name}" for path, name in found if name not in there] == []
+
+
 def test_no_term_of_the_glossary_is_there_twice() -> None:
     terms = Counter(
         re.findall(r"^\| ([^|]+) \| [^|]+ \| `[\w.]+` \|$", (ROOT / "docs/glossary.md").read_text(), re.MULTILINE)

@@ -7,6 +7,7 @@ import base64
 import logging
 import sys
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -47,7 +48,7 @@ async def upload_logs(
         data = path.read_bytes()  # at most a chunk: quicker than a thread
         key = WorkKeys.log(job.id, job.attempt, replica, number)
         try:
-            await persist(core, lambda key=key, data=data: core.store.put(key, data, ABSENT), gives_up)  # type: ignore[misc]
+            await persist(core, partial(core.store.put, key, data, ABSENT), gives_up)
         except StoreError as error:
             log.warning("the log of %s after chunk %d is lost: %s", job.id, last, error)
             break

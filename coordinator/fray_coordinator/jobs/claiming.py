@@ -1,4 +1,4 @@
-"""Claiming jobs for an agent. What may be claimed is decided in `protocol.claim`."""
+"""Claiming jobs for an agent. What may be claimed is decided in `protocol.claiming`."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Ending attempts: the commit, and what follows from it. What is written is decided in `protocol.finish`."""
+"""Ending attempts: the commit, and what follows from it. What is written is decided in `protocol.commit`."""
 
 from fray_coordinator.core import Core
 from fray_coordinator.jobs import pending_index

@@ -7,6 +7,7 @@ tell that the host is dead. So whoever is about to write a failure first looks a
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from functools import partial
 from itertools import chain
 
 from fray_coordinator.backoff import backoff
@@ -80,7 +81,7 @@ class GangPeers:
                 return
             waited = clock.boottime() - begun
             silent = await self._silent(now.record)
-            await map_concurrently(silent, lambda peer, now=now, waited=waited: self._look_at(now, peer, waited))  # type: ignore[misc]
+            await map_concurrently(silent, partial(self._look_at, now, waited))
             if self._over or all(peer.agent in self._alive for peer in silent):
                 return
 
@@ -91,7 +92,7 @@ class GangPeers:
         others = [peer for peer in members if peer.agent != self.agent and peer.agent not in self._alive]
         return [peer for peer in others if not all(replica in stored for replica in peer.bundles)]
 
-    async def _look_at(self, job: Stored[JobRecord], peer: PlacementMember, waited: float) -> None:
+    async def _look_at(self, job: Stored[JobRecord], waited: float, peer: PlacementMember) -> None:
         found = record_of(await self.core.records.read(AgentKeys.key(peer.agent), AgentRecord, one_of_many=True))
         if found is None or is_fenced(found):
             await self._write_off(job, peer)

@@ -31,7 +31,7 @@ async def read_job(core: Core, job_id: str) -> Stored[JobRecord]:
     """The record of a job; raises JobNotFound."""
     found = await core.records.read(JobKeys.key(JobIds.checked(job_id)), JobRecord)
     if found is None:
-        raise _job_not_found(core, job_id)
+        raise job_not_found(core, job_id)
     return found
 
 
@@ -55,7 +55,7 @@ async def find_job(core: Core, text: str) -> Stored[JobRecord]:
     named = [job for job in ids if job.rpartition("-")[0] == text]
     fitting = named or ids
     if not fitting:
-        raise _job_not_found(core, text)
+        raise job_not_found(core, text)
     if len(fitting) > 1:
         shown = ", ".join(fitting[:_MAX_SHOWN]) + (", ..." if len(fitting) > _MAX_SHOWN else "")
         raise InvalidInput("job", text, f"{len(fitting)} jobs begin so ({shown}); give more of the id")
@@ -121,7 +121,8 @@ def check_replica(job: JobRecord, replica: int) -> None:
         raise InvalidInput("replica", replica, there)
 
 
-def _job_not_found(core: Core, text: str) -> JobNotFound:
+def job_not_found(core: Core, text: str) -> JobNotFound:
+    """The error for a text that means no job."""
     return JobNotFound(f"there is no job {text} under {core.root}; `fray ps --all` lists those that exist")
 
 

@@ -1,4 +1,4 @@
-"""Keeping the pending index in agreement with the records. What to do is decided in `protocol.index`."""
+"""Keeping the pending index in agreement with the records. What to do is decided in `protocol.pending_index`."""
 
 from fray_coordinator.core import Core
 from fray_coordinator.jobs import doorbell

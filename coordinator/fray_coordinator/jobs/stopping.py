@@ -7,8 +7,8 @@ pass has those look at once that take hints.
 from collections.abc import Callable
 
 from fray_coordinator.core import Core
-from fray_coordinator.errors import JobNotFound
 from fray_coordinator.jobs import gang_commit, mailbox, pending_index
+from fray_coordinator.jobs.lookup import job_not_found
 from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.protocol.stopping import request_stop
 from fray_coordinator.protocol.transitions import Status, is_terminal
@@ -31,7 +31,7 @@ async def stop(core: Core, job_id: str, reason: str, by: str = StopOrigin.USER) 
     key = JobKeys.key(JobIds.checked(job_id))
     job = await stop_if(core, key, lambda job: request_stop(job, core.now(), reason, by))
     if job is None:
-        raise JobNotFound(f"there is no job {job_id} under {core.root}; `fray ps --all` lists those that exist")
+        raise job_not_found(core, job_id)
     return job
 
 

@@ -17,7 +17,7 @@ from fray_coordinator.backoff import WARN_AFTER, backoff
 from fray_coordinator.concurrency import MAX_CONCURRENT_FOR_PEOPLE, map_concurrently
 from fray_coordinator.core import Core
 from fray_coordinator.errors import JobGone, JobNotFound, StoreError
-from fray_coordinator.jobs.lookup import live_agents, refreshed_agents
+from fray_coordinator.jobs.lookup import job_not_found, live_agents, refreshed_agents
 from fray_coordinator.jobs.why_in_reservation import reservations_around
 from fray_coordinator.jobs.why_machines import machines_for
 from fray_coordinator.jobs.why_waiting import reasons_by_job
@@ -166,7 +166,7 @@ def _failed(job: JobRecord) -> bool:
 def _missing_job(core: Core, job: str, was_there: bool) -> JobGone | JobNotFound:
     if was_there:
         return JobGone(f"the record of {job} was removed while it was waited for; its outcome is no longer known")
-    return JobNotFound(f"there is no job {job} under {core.root}; `fray ps --all` lists those that exist")
+    return job_not_found(core, job)
 
 
 def _some(jobs: list[str]) -> str:

@@ -1,8 +1,8 @@
 """The inbox: files that people drop become jobs, or are rejected with the reason beside them.
 
-What is decided is in `protocol.inbox`. This module keeps what must be seen twice: a file that does not parse may still
-be on its way, so it is rejected only after it lay unchanged over two looks. One round deals with every file that lay
-there when it began, so however many are dropped, each has its turn.
+What is decided is in `protocol.admission`. This module keeps what must be seen twice: a file that does not parse may
+still be on its way, so it is rejected only after it lay unchanged over two looks. One round deals with every file that
+lay there when it began, so however many are dropped, each has its turn.
 """
 
 from dataclasses import dataclass, field

@@ -1,4 +1,7 @@
-"""Watching the agents: who is silent, for how long, who is dead. What that means is decided in `protocol.death`."""
+"""Watching the agents: who is silent, for how long, who is dead.
+
+What that means is decided in `protocol.failure_detection`.
+"""
 
 import heapq
 from collections.abc import Iterable, Mapping
