@@ -178,7 +178,7 @@ RAY := .build/ray
 
 $(RAY)/.ready: pyproject.toml | $(VENV)/bin/python
 	PYTHONPATH=.build/virtualenv $(PYTHON) -m virtualenv --quiet $(RAY)
-	$(RAY)/bin/pip install --quiet 'ray[default]==2.60.*' uvloop hypothesis pytest pytest-asyncio pytest-timeout --editable '.[demo]'
+	$(RAY)/bin/pip install --quiet 'ray[default]==2.60.*' uvloop hypothesis pytest pytest-asyncio pytest-timeout --editable '.[agent,demo]'
 	touch $@
 
 ray: $(RAY)/.ready

@@ -6,6 +6,9 @@ preemption would, and replaced; a gang takes two whole slices; then nothing wait
 seen is printed and drawn, and the run fails if it is not what `docs/machines.md` promises.
 
     make example-autoscale
+    ray job submit --working-dir examples -- python autoscale/main.py    # on a node of Ray: it brings its agents
+
+Ray's own machines come and go by Ray's own autoscaler.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     python examples/data_processing/main.py --input "corpus/*.jsonl" --output counted  # needs Zephyr: docs/zephyr.md
     FRAY_CLUSTER_SPEC=gs://bucket/fray python examples/data_processing/main.py --input ... --output gs://bucket/counted
 
-Started again with the same --name after it was killed, it goes on where it was. It works through storage; on
-Ray Zephyr itself runs the pipeline, by a RayClient (docs/backends.md).
+Started again with the same --name after it was killed, it goes on where it was. It works through storage: on Ray, run
+agents as jobs there and name their root, or have Zephyr itself run the pipeline by a RayClient (docs/backends.md).
 """
 
 from __future__ import annotations

@@ -3,6 +3,9 @@
 A controller job splits the library's source into shards and launches a job for each; a last job reduces what they
 found to a ranking and a plot. In the middle of the shards one of the two agents gets SIGKILL, and the work finishes all
 the same. Nothing but files connects the processes: every message between them is an object under one root.
+
+    make demo
+    ray job submit --working-dir examples -- python demo/main.py    # the same on a node of Ray: it brings its agents
 """
 
 from __future__ import annotations

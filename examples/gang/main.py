@@ -7,6 +7,9 @@ again, and goes on. What is seen is printed, and the run fails if it is not what
 
     make example-gang
 
+Slices and agents are of this machine, so it is not for Ray. There, too, a gang on slices is a job with
+`ResourceConfig.with_tpu(...)`, and all of it begins again when a host is lost: docs/backends.md.
+
 JAX is large, so it has an environment of its own; here and on the agents' hosts.
 """
 

@@ -4,7 +4,7 @@ The model is a stand-in in numpy that says what language a text is written in. W
 private cluster; with it, on the agents of that cluster. A server whose host dies starts anew elsewhere, and the prompts
 that it had go to the others: asking a model twice does no harm, and the driver says so.
 
-Its servers are found through storage, so not on Ray: `examples/one_program` has what runs there, too.
+Its servers are found through storage. On Ray, run agents as jobs there (docs/backends.md), and name their root.
 
 Needs numpy, here and on the agents' hosts: `pip install 'fray-cluster[demo]'`.
 """

@@ -1,9 +1,9 @@
 """The same calls on a laptop as on a cluster: actors, a worker pool and jobs, without any set-up.
 
-python examples/local_development/main.py                                      # a private cluster, gone at the end
-FRAY_CLUSTER_SPEC=gs://bucket/fray python examples/local_development/main.py    # the very same on that cluster
+    python examples/local_development/main.py                                      # a private cluster, gone at the end
+    FRAY_CLUSTER_SPEC=gs://bucket/fray python examples/local_development/main.py    # the very same on that cluster
 
-Worker pools and servers work through storage, so not on Ray: `examples/one_program` has what runs there, too.
+Worker pools and servers work through storage. On Ray, run agents as jobs there (docs/backends.md), and name their root.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ longer waited for. The model is linear, in numpy. Without `--root` everything ru
 agents of that cluster. A slice whose host dies starts anew elsewhere and joins again; so does the coordinator, which
 then learns from the slices how far they had come.
 
-Its coordinator is found through storage, so not on Ray: `examples/one_program` has what runs there, too.
+Its coordinator is found through storage. On Ray, run agents as jobs there (docs/backends.md), and name their root.
 
 Needs numpy, here and on the agents' hosts: `pip install 'fray-cluster[demo]'`.
 """

@@ -6,7 +6,7 @@ the policy (a softmax over actions, by REINFORCE, in numpy) and publishes it. Wi
 private cluster; with it, on the agents of that cluster. Any job may die with its host: workers and coordinator start
 anew and are given again what they need, and a trainer that starts anew goes on from the latest weights.
 
-Its jobs find one another through storage, so not on Ray: `examples/one_program` has what runs there, too.
+Its jobs find one another through storage. On Ray, run agents as jobs there (docs/backends.md), and name their root.
 
 Needs numpy, here and on the agents' hosts: `pip install 'fray-cluster[demo]'`.
 """

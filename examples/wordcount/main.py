@@ -2,7 +2,8 @@
 
 `python examples/wordcount/main.py [FOLDER]` counts the words of all .py files below FOLDER (default: those of Python's
 asyncio), in four processes. The queues lie in a temporary folder; FRAY_QUEUE_ROOT may name a bucket instead. The result
-is compared with a count without any workers. It needs no cluster, so it is the same on a node of Ray.
+is compared with a count without any workers. It needs no cluster, so it is the same on a node of Ray:
+`ray job submit --working-dir examples -- python wordcount/main.py`.
 """
 
 from __future__ import annotations

@@ -34,6 +34,7 @@ class App:
             raise click.UsageError("no cluster is named; give --root ROOT or set FRAY_CLUSTER_SPEC")
         if self.given_root == "local":
             raise click.UsageError('the cluster "local" lives inside one program; give --root ROOT')
+        _refuse_other_schedulers(self.given_root)
         return self.given_root
 
     def run(self, work: Callable[[Core], Awaitable[T]], create: bool = False) -> T:
@@ -64,6 +65,17 @@ class App:
             output.print_json(data)
         else:
             text()
+
+
+def _refuse_other_schedulers(root: str) -> None:
+    from fray.cluster.iris.connection import is_iris
+    from fray.cluster.ray.connection import is_ray
+
+    if is_ray(root) or is_iris(root):
+        raise click.UsageError(
+            f"commands work on a cluster in storage, and {root} is none; submit there in Python, by current_client(), "
+            "or give --root ROOT: agents of such a cluster may be jobs there"
+        )
 
 
 def _warn_of_full_disk(root: str) -> None:

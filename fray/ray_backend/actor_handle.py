@@ -39,7 +39,7 @@ class RayActorHandle(ActorHandle[T]):
         ray = connected(self._address.root)
 
         def end() -> None:
-            with suppress(Exception):  # this process may be leaving Ray
+            with suppress(Exception, SystemExit):  # this process may be leaving Ray, which Ray tells by either
                 ray.wait([idle], timeout=GRACE)
                 ray.kill(actor)
 

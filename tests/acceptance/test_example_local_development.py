@@ -8,21 +8,19 @@ import pytest
 
 from fray.cluster import StorageCluster
 from tests.support.agents import agents, on_cluster
-from tests.support.examples import run_example
+from tests.support.examples import LOCAL_DEVELOPMENT_SAYS, run_example
 
 pytestmark = pytest.mark.slow
 
-SAID = ["Response to: Hello Response to: World", "1 2", "2 4 6 8 10", "6"]
-
 
 def test_on_a_private_cluster() -> None:
-    assert run_example("local_development") == SAID
+    assert run_example("local_development") == LOCAL_DEVELOPMENT_SAYS
 
 
 def test_on_a_root_with_two_agents_and_nothing_goes_on_afterwards(tmp_path: Path) -> None:
     root = str(tmp_path / "root")
     on_cluster(Path(root), lambda core: core.store.learn_clock())
     with agents(root, tmp_path / "work", count=2):
-        assert run_example("local_development", FRAY_CLUSTER_SPEC=root) == SAID
+        assert run_example("local_development", FRAY_CLUSTER_SPEC=root) == LOCAL_DEVELOPMENT_SAYS
         cluster = StorageCluster(root)
         cluster.wait([job.job_id for job in cluster.list_jobs()], timeout=200)

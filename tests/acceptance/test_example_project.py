@@ -12,27 +12,18 @@ import pytest
 from fray_agents.environments.python_env import KIND
 from tests.support import servers
 from tests.support.agents import AgentProcess
+from tests.support.examples import EXAMPLES, PROJECT_REPORT, project_wheels
 from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.slow
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "project"
-REPORT = """\
-word    reviews      stars
-------  ---------  -------
-blade   four           2.8
-handl   three          3.0
-sharp   three          4.7
-"""
+EXAMPLE = EXAMPLES / "project"
 
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The project's packages, so that agents need no network: pip fetches them as it fetched what runs the tests."""
-    folder = tmp_path_factory.mktemp("wheels")
-    fetch = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes", "--dest", str(folder)]
-    subprocess.run([*fetch, "--requirement", str(EXAMPLE / "requirements.txt")], check=True, timeout=PATIENCE)
-    return folder
+    """The project's packages, so that agents need no network."""
+    return project_wheels(tmp_path_factory.mktemp("wheels"))
 
 
 @pytest.fixture(params=["files", "s3"])
@@ -90,10 +81,10 @@ def test_one_command_runs_the_project_on_agents_that_have_none_of_its_packages(
     root: str, project: Path, hosts: list[Path]
 ) -> None:
     printed, said = fray_run(root, project, "first")
-    assert printed.endswith(REPORT)
+    assert printed.endswith(PROJECT_REPORT)
     assert "uploaded" in said
     printed, said = fray_run(root, project, "second")
-    assert printed.endswith(REPORT)
+    assert printed.endswith(PROJECT_REPORT)
     assert "already there" in said
 
     report = project / "src" / "reviews" / "report.py"

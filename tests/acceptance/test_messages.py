@@ -62,6 +62,11 @@ TYPED = [
     ("sumbit job.yaml", "there is no command 'sumbit'; did you mean `fray submit`?"),
     ("ps", "no cluster is named; give --root ROOT or set FRAY_CLUSTER_SPEC"),
     (
+        "run --root ray:auto -- true",
+        "commands work on a cluster in storage, and ray:auto is none; submit there in Python, by current_client(), or "
+        "give --root ROOT: agents of such a cluster may be jobs there",
+    ),
+    (
         "ps --root PLACE/nowhere",
         "there is no cluster at file://PLACE/nowhere; give the right root, or create it: fray init "
         "file://PLACE/nowhere",

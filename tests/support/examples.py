@@ -12,6 +12,24 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 ONE_PROGRAM_SAYS = ["a gang of 2 has drawn 40000 points", "with 4 tasks it is 120000; pi is about 3.14"]
 """The same on every backend: its points are drawn from fixed seeds."""
 
+LOCAL_DEVELOPMENT_SAYS = ["Response to: Hello Response to: World", "1 2", "2 4 6 8 10", "6"]
+
+PROJECT_REPORT = """\
+word    reviews      stars
+------  ---------  -------
+blade   four           2.8
+handl   three          3.0
+sharp   three          4.7
+"""
+"""What the project prints of the three most frequent words."""
+
+
+def project_wheels(folder: Path) -> Path:
+    """The project's packages, so that agents need no network: pip fetches them as it fetched what runs the tests."""
+    fetch = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes", "--dest", str(folder)]
+    subprocess.run([*fetch, "--requirement", str(EXAMPLES / "project" / "requirements.txt")], check=True, timeout=200)
+    return folder
+
 
 def run_example(name: str, *options: str, **environment: str) -> list[str]:
     """The lines that an example prints. environment: its variables beside this process's own, but for Fray's."""

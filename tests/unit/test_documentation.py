@@ -162,6 +162,20 @@ def test_the_list_of_pages_has_every_page() -> None:
     assert listed >= {page.name for page in (ROOT / "docs").glob("*.md")} - {"README.md"}
 
 
+HEADS = ("main.py", "README.md", "src/*/__init__.py", "*/fray.yaml")
+"""Where an example says what it is, from its folder."""
+
+
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").iterdir()), ids=lambda example: example.name)
+def test_the_first_lines_of_an_example_say_how_it_runs_on_ray(example: Path) -> None:
+    heads = [path for pattern in HEADS for path in example.glob(pattern)]
+    assert heads
+    for head in heads:
+        text = head.read_text()
+        said = ast.get_docstring(ast.parse(text)) if head.suffix == ".py" else text[:1000]
+        assert re.search(r"\bRay\b", said or ""), head
+
+
 def test_the_readme_names_every_command() -> None:
     named = set(re.findall(r"\bfray (\w+)", (ROOT / "README.md").read_text()))
     assert named >= set(cli.list_commands(click.Context(cli)))
