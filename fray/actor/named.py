@@ -2,7 +2,6 @@
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, TypeVar
 
@@ -35,14 +34,13 @@ def create_named_actor(
     lifetime: Lifetime = "non_detached",
     preemptible: bool = True,
     num_cpus: float | None = None,
-    actor_config: ActorConfig | None = None,
 ) -> StorageActorHandle[T]:
     """Create the actor that has `name`, or find it; returns at once.
 
     Args:
         name: None is one of its own.
         get_if_exists: if the name is taken, return the handle of whoever has it; the other arguments are ignored then.
-        lifetime: a "detached" actor outlives the job, or the program, that creates it; so says `actor_config`.
+        lifetime: a "detached" actor outlives the job, or the program, that creates it.
         preemptible: False keeps it off hosts that may be taken away.
         num_cpus: cores it reserves; by default none.
 
@@ -51,7 +49,7 @@ def create_named_actor(
         InvalidInput: an argument is wrong or cannot be pickled, or the cluster is none in storage; nothing was created.
     """
     stored = storage_cluster(cluster)
-    request = named_actor_request(cls, args, kwargs or {}, name, lifetime, preemptible, num_cpus, actor_config)
+    request = named_actor_request(cls, args, kwargs or {}, name, lifetime, preemptible, num_cpus)
     namespace = stored.lasting_namespace if request.detached else stored.namespace
     return _handle(stored, namespace, request.name, launch_named(stored, request, namespace, get_if_exists))
 
@@ -61,10 +59,9 @@ def named_actor_request(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     name: str | None,
-    lifetime: Lifetime = "non_detached",
-    preemptible: bool = True,
-    num_cpus: float | None = None,
-    actor_config: ActorConfig | None = None,
+    lifetime: Lifetime,
+    preemptible: bool,
+    num_cpus: float | None,
 ) -> JobRequest:
     """The request for an actor that owns its name; one that was given none has one of its own.
 
@@ -74,8 +71,8 @@ def named_actor_request(
         raise InvalidInput("lifetime", lifetime, "say 'non_detached' or 'detached'")
     resources = ResourceConfig(cpu=num_cpus or 0, preemptible=preemptible)
     own_name = name or f"actor-{secrets.token_hex(4)}"
-    request = actor_request(cls, args, kwargs, own_name, actor_config, resources)
-    return replace(request, detached=request.detached or lifetime == "detached")
+    config = ActorConfig(detached=lifetime == "detached")
+    return actor_request(cls, args, kwargs, own_name, config, resources)
 
 
 def find_named_actor(cluster: Cluster, name: str) -> StorageActorHandle[Any] | None:

@@ -5,7 +5,7 @@ with WorkerPool(num_workers=4) as pool:
 
 Job contexts and pipelines run their tasks on pools. Read `worker_pool` and `transport`; then, for workers that are
 called directly, `direct_transport`, `dispatcher` and `worker_supervisor`; for tasks in a queue, `queue_transport`,
-`queue_worker` and `monitor`.
+`queue_worker` and `monitor`; `diagnosis` says why workers are missing.
 """
 
 from fray.lazy_exports import attach_stub

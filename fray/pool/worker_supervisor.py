@@ -15,9 +15,9 @@ from fray.actor.create import actor_request, create_actors
 from fray.cluster.actors import ActorEndpoint
 from fray.cluster.job_info import exit_reason
 from fray.cluster.storage import StorageCluster
+from fray.pool.diagnosis import AbsenceWatch, explain_absence, last_words
 from fray.pool.dispatcher import Dispatcher, TaskDone, WorkerDied
 from fray.pool.pool_task import PoolTask, TaskRunner
-from fray.pool.worker_jobs import AbsenceWatch, explain_absence, last_words
 from fray.rpc.resolver import ClusterResolver
 from fray.types import ActorConfig, EnvironmentConfig, JobId, ResourceConfig
 from fray_agents.rpc import Channel, ClientCall

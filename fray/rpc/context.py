@@ -20,7 +20,8 @@ from typing import Any
 from fray.cluster.current import storage_cluster
 from fray.cluster.current_job import current_job_on
 from fray.cluster.storage import StorageCluster
-from fray.rpc.resolver import ClusterResolver, Resolver
+from fray.rpc.pool import Resolver
+from fray.rpc.resolver import ClusterResolver
 from fray.types import JobId, Namespace
 from fray_agents.rpc.server.server import public_methods
 

@@ -1,4 +1,4 @@
-"""Pools: the actors of one name, called in turn or all at once.
+"""Pools, the actors of one name, called in turn or all at once; and the interface of resolvers, which make them.
 
 A call that is known not to have started goes to another actor. One that may have started is not made twice, unless its
 caller said that this does no harm; see `calling`.
@@ -26,8 +26,8 @@ NEVER_TWICE = RetryPolicy()
 IDEMPOTENT = RetryPolicy(retries=-1)
 
 
-class EndpointSource(ABC):
-    """Finds actors by name and connects to them; see `fray.rpc.Resolver`.
+class Resolver(ABC):
+    """Gives pools of the actors that have a name; a subclass says where they are found, by `find` and `connect`.
 
     Attributes:
         patience: seconds that a call waits for an actor to come up.
@@ -47,6 +47,36 @@ class EndpointSource(ABC):
             ConnectionLost, NotAuthentic: the server cannot be reached.
         """
 
+    def lookup(self, name: str) -> ActorPool[Any]:
+        """A pool of the actors of that name, even if there is none yet; they are looked up when first needed.
+
+            models = ClusterResolver(current_cluster()).lookup("model")
+            answers = models.call(idempotent=True).predict(prompts)
+
+        A call waits for an actor to come up for as long as the resolver is patient, a minute in a cluster.
+        """
+        return ActorPool(self, name)
+
+    def lookup_all(self, name: str) -> list[ActorPool[Any]]:
+        """A pool of each actor alone that has the name now; it follows its actor through restarts."""
+        return [ActorPool(self, name, endpoint.actor_id) for endpoint in self.find(name)]
+
+    def wait_for_actor(self, name: str, timeout: float = 60.0) -> ActorPool[Any]:
+        """A pool of the actors of that name, once there is one.
+
+        Raises:
+            TimeoutError: there is none after `timeout` seconds.
+        """
+        pool = self.lookup(name)
+        pool.wait_for_size(1, timeout)
+        return pool
+
+    async def wait_for_actor_async(self, name: str, timeout: float = 60.0) -> ActorPool[Any]:
+        """`wait_for_actor`, for coroutines."""
+        pool = self.lookup(name)
+        await pool.wait_for_size_async(1, timeout)
+        return pool
+
 
 class PoolCaller(ActorCaller):
     """Makes the calls of one pool, each at the next actor in turn.
@@ -55,9 +85,9 @@ class PoolCaller(ActorCaller):
         only: the one actor that is called; None: all of that name.
     """
 
-    def __init__(self, source: EndpointSource, name: str, only: ActorId | None) -> None:
+    def __init__(self, resolver: Resolver, name: str, only: ActorId | None) -> None:
         super().__init__(name, one_actor=False, by_reference=True)
-        self._source = source
+        self._resolver = resolver
         self._only = only
         self.balancer = Balancer(name, self._find)
 
@@ -66,7 +96,7 @@ class PoolCaller(ActorCaller):
         return self._connected(endpoint) if endpoint is not None else None
 
     def reach(self, since: float) -> ReachedActor:
-        deadline = since + self._source.patience
+        deadline = since + self._resolver.patience
         while (reached := self._connected(self.balancer.pick(deadline))) is None:
             pass
         return reached
@@ -87,7 +117,7 @@ class PoolCaller(ActorCaller):
         self, endpoint: ActorEndpoint, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> BroadcastFuture:
         try:
-            call = self._source.connect(endpoint).start(endpoint.name, method, args, kwargs)
+            call = self._resolver.connect(endpoint).start(endpoint.name, method, args, kwargs)
         except LOST_ERRORS as error:
             self.balancer.eject(endpoint, error)
             return BroadcastFuture(endpoint, error)
@@ -99,12 +129,12 @@ class PoolCaller(ActorCaller):
             self.balancer.eject(endpoint, error)
 
     def _find(self) -> list[ActorEndpoint]:
-        found = self._source.find(self.name)
+        found = self._resolver.find(self.name)
         return [endpoint for endpoint in found if self._only in (None, endpoint.actor_id)]
 
     def _connected(self, endpoint: ActorEndpoint) -> ReachedActor | None:
         try:
-            return ReachedActor(self._source.connect(endpoint), endpoint)
+            return ReachedActor(self._resolver.connect(endpoint), endpoint)
         except LOST_ERRORS as error:
             self.balancer.eject(endpoint, error)
             return None
@@ -117,7 +147,7 @@ class ActorPool(Generic[T]):
     reached by `call()`.
     """
 
-    def __init__(self, resolver: EndpointSource, name: str, only: ActorId | None = None) -> None:
+    def __init__(self, resolver: Resolver, name: str, only: ActorId | None = None) -> None:
         self._made_of = (resolver, name, only)
         self._calls = PoolCaller(resolver, name, only)
 

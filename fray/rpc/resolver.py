@@ -7,7 +7,7 @@ from typing import Any
 from fray.cluster.actors import ActorEndpoint, ActorId
 from fray.cluster.api import Cluster
 from fray.cluster.current import open_cluster, opened_clusters, storage_cluster
-from fray.rpc.pool import ActorPool, EndpointSource
+from fray.rpc.pool import Resolver
 from fray.rpc.running import running_servers, server_at
 from fray.types import JobId, Namespace
 from fray_agents.rpc import Channel, Keyring, Target, connect
@@ -16,40 +16,6 @@ from fray_coordinator.actors.discovery import EndpointLookup
 from fray_coordinator.core import Core
 from fray_layouts.errors import InvalidInput
 from fray_layouts.spec_checks import check_name
-
-
-class Resolver(EndpointSource):
-    """Gives pools of the actors that have a name; a subclass says where they are found, by `find` and `connect`."""
-
-    def lookup(self, name: str) -> ActorPool[Any]:
-        """A pool of the actors of that name, even if there is none yet; they are looked up when first needed.
-
-            models = ClusterResolver(current_cluster()).lookup("model")
-            answers = models.call(idempotent=True).predict(prompts)
-
-        A call waits for an actor to come up for as long as the resolver is patient, a minute in a cluster.
-        """
-        return ActorPool(self, name)
-
-    def lookup_all(self, name: str) -> list[ActorPool[Any]]:
-        """A pool of each actor alone that has the name now; it follows its actor through restarts."""
-        return [ActorPool(self, name, endpoint.actor_id) for endpoint in self.find(name)]
-
-    def wait_for_actor(self, name: str, timeout: float = 60.0) -> ActorPool[Any]:
-        """A pool of the actors of that name, once there is one.
-
-        Raises:
-            TimeoutError: there is none after `timeout` seconds.
-        """
-        pool = self.lookup(name)
-        pool.wait_for_size(1, timeout)
-        return pool
-
-    async def wait_for_actor_async(self, name: str, timeout: float = 60.0) -> ActorPool[Any]:
-        """`wait_for_actor`, for coroutines."""
-        pool = self.lookup(name)
-        await pool.wait_for_size_async(1, timeout)
-        return pool
 
 
 class ClusterResolver(Resolver):

@@ -5,19 +5,15 @@ agent removes them, and the repair removes what no agent did.
 """
 
 import asyncio
-import contextlib
-import errno
 import itertools
 import logging
 import os
 import secrets
-import socket
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from functools import partial
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 from weakref import ref
@@ -32,7 +28,7 @@ from fray.cluster.current import storage_cluster
 from fray.cluster.current_job import CurrentJob, current_job_on
 from fray.rpc.context import ActorContext, bound_methods
 from fray.rpc.running import running_servers
-from fray_agents.host.directories import private_dir, user_dir
+from fray.rpc.sockets import remove_stale_sockets, socket_dir
 from fray_agents.host.network import NetworkSettings
 from fray_agents.rpc import Journal, RpcServer
 from fray_agents.tasks.current_task import on_stop, task_environ
@@ -328,37 +324,3 @@ def _check_metadata(metadata: Mapping[str, Any] | None) -> None:
         msgspec.json.encode(metadata, enc_hook=plain_text)
     except TypeError as error:
         raise InvalidInput("metadata", metadata, f"give JSON values ({error})") from None
-
-
-_MAX_DIR_LENGTH = 80
-"""Characters of a directory's path in which a socket still fits: the path of a socket has at most 107 (unix(7))."""
-
-_MIN_STALE_AGE = 60.0
-"""Seconds in which a socket is left alone: its server may be about to listen."""
-
-
-def socket_dir(task_dir: str | None) -> Path:
-    """A directory for Unix sockets that only this user can enter, made where it is absent.
-
-    It is in the task's directory, which the agent removes; outside of tasks, or where that is too deep, in the user's.
-
-    Raises:
-        UntrustedDirectory: somebody else could write there.
-    """
-    if task_dir is not None and len(task_dir) <= _MAX_DIR_LENGTH:
-        return private_dir(Path(task_dir, "rpc"))
-    return user_dir("rpc")
-
-
-def remove_stale_sockets(directory: Path) -> None:
-    """Remove the sockets on which nobody listens any more."""
-    for path in directory.glob("*.sock"):
-        with contextlib.suppress(FileNotFoundError):  # another server was faster
-            if time.time() - path.stat().st_mtime > _MIN_STALE_AGE and not _listens(path):
-                path.unlink()
-
-
-def _listens(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX) as probe:
-        probe.setblocking(False)
-        return probe.connect_ex(str(path)) != errno.ECONNREFUSED  # a queue that is full belongs to somebody

@@ -21,7 +21,7 @@ from fray.actor.caller import HandleCaller
 from fray.cluster import StorageCluster
 from fray.queue import HttpQueueServer
 from fray.rpc import ActorEndpoint, ActorServer, FixedResolver
-from fray.rpc.resolver import Resolver
+from fray.rpc.pool import Resolver
 from fray_agents.rpc import (
     Channel,
     ConnectionLost,

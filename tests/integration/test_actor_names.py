@@ -152,8 +152,8 @@ def test_a_job_whose_namespace_is_its_own_finds_it_too(cluster: StorageCluster, 
 
 
 def test_a_name_is_free_again_if_nothing_was_created(cluster: StorageCluster) -> None:
-    with pytest.raises(InvalidInput, match="priority"):
-        create(cluster, "unmade", actor_config=ActorConfig(priority=5000))
+    with pytest.raises(InvalidInput, match="cpu"):
+        create(cluster, "unmade", num_cpus=-1)
     with create(cluster, "unmade") as made:  # at once: the name is not held for a job that never comes
         assert made.add() == 1
 

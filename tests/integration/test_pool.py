@@ -21,7 +21,7 @@ import pytest
 
 from fray.cluster import StorageCluster
 from fray.job import ClusterContext
-from fray.pool import PoolClosed, PoolNotFound, TaskKillsWorkers, WorkerPool, worker_jobs
+from fray.pool import PoolClosed, PoolNotFound, TaskKillsWorkers, WorkerPool, diagnosis
 from fray.rpc import ActorEndpoint, ClusterResolver
 from fray.types import EnvironmentConfig, JobStatus, ResourceConfig
 from fray_agents.rpc.errors import RemoteTraceback
@@ -294,7 +294,7 @@ def test_who_waits_in_vain_learns_why(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(worker_jobs, "WARN_AFTER", 0.0)
+    monkeypatch.setattr(diagnosis, "WARN_AFTER", 0.0)
     why = r"2 pending \(no live agent .* could ever run it: .*cpu: 5000 cores wanted.*`fray status"
     pool = WorkerPool(cluster, 2, ResourceConfig(cpu=5000), transport=transport)
     with pytest.raises(TimeoutError, match=f"0 of 2 .*{why}"):

@@ -117,7 +117,7 @@ def test_every_wait_for_machines_takes_the_role_and_gives_it_back(
     made: Callable[[StorageClient], Callable[[], object]], shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(waiting, "WARN_AFTER", 0.1)
-    monkeypatch.setattr("fray.pool.worker_jobs.WARN_AFTER", 0.1)
+    monkeypatch.setattr("fray.pool.diagnosis.WARN_AFTER", 0.1)
     allow(shell.root, 0)
     cluster = StorageCluster(str(shell.root))
     with ThreadPoolExecutor(1) as thread:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from fray.rpc.server import socket_dir
+from fray.rpc.sockets import socket_dir
 from fray_agents.agent import predecessors
 from fray_agents.agent.agent import Agent, AgentOptions
 from fray_agents.agent.predecessors import reap_predecessors

@@ -8,7 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from fray.rpc.server import remove_stale_sockets, socket_dir
+from fray.rpc.sockets import remove_stale_sockets, socket_dir
 from fray_agents.rpc.wire.sockets import prepare_tcp
 
 PROBES = ("KEEPIDLE", "KEEPINTVL", "KEEPCNT", "USER_TIMEOUT")
