@@ -16,8 +16,8 @@ from tests.support.virtual import Cluster, Way
 TIMEOUT = 60.0
 
 
-async def worker(cluster: Cluster, durable: bool = False) -> tuple[Hand, Handout, Way]:
-    one = await hand(cluster)
+async def worker(cluster: Cluster, durable: bool = False, local: bool = False) -> tuple[Hand, Handout, Way]:
+    one = await hand(cluster, local)
     return one, Handout(one.queue, one.consumer, one.isolation, durable), cluster.ways[-1]
 
 
@@ -50,6 +50,17 @@ async def test_items_pushed_one_by_one_cost_two_requests_each_and_some_for_all(
     asked = paid(way, before)
     assert asked["get"] <= 403, "each segment; and the bell"
     assert asked["put"] + asked["list"] <= 400 + 5 + 400 * seconds / ACKNOWLEDGE_WITHIN, "claims; receipts, listings"
+
+
+async def test_local_files_are_listed_once_for_what_is_there_and_once_at_the_end(cluster: Cluster) -> None:
+    """A listing reads what was finished seconds ago, too; so nothing is listed that is only to be taken ahead."""
+    one, handout, way = await worker(cluster, local=True)
+    await one.push(*map(str, range(200)), batch=1)
+    before = len(way.asked)
+    await work(cluster, one, handout, 200)
+    assert await handout.refill(TIMEOUT, 0.0) == []
+    assert one.consumer.held == {}, "what was noted is written"
+    assert way.asked[before:].count(("list", NAMES.segments)) == 2
 
 
 async def shared(
@@ -148,8 +159,8 @@ async def test_a_pop_waits_though_what_is_noted_is_written_while_it_looks(
     await work(cluster, one, handout, 1)
     look = one.consumer.take
 
-    async def look_while_the_window_ends(*asked: Any) -> list[Delivery]:
-        found = await look(*asked)
+    async def look_while_the_window_ends(*asked: Any, **named: Any) -> list[Delivery]:
+        found = await look(*asked, **named)
         await handout.flush()
         return found
 

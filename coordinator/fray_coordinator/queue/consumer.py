@@ -56,7 +56,9 @@ class Consumer:
 
     # --- taking
 
-    async def take(self, count: int, timeout: float, isolation: PoisonIsolation, wait: float = 0.0) -> list[Delivery]:
+    async def take(
+        self, count: int, timeout: float, isolation: PoisonIsolation, wait: float = 0.0, ahead: int = 0
+    ) -> list[Delivery]:
         """Up to `count` items, each leased for at least 0.4 of `timeout` seconds from now.
 
         A caller that is cancelled gives back what it gets.
@@ -64,6 +66,7 @@ class Consumer:
         Args:
             isolation: of the process that they are for.
             wait: seconds to wait for the first one.
+            ahead: up to so many more, unless the storage has to be listed for them.
 
         Raises:
             InvalidInput: no lease can last so long.
@@ -75,7 +78,7 @@ class Consumer:
         pauses = backoff(MIN_LOCAL_POLL, MAX_LOCAL_POLL) if local else backoff(MIN_POLL, MAX_POLL)
         while True:
             patient = self._clock.boottime() < deadline
-            taken = await take_or_return(self._take(count, timeout, isolation, patient), self._return)
+            taken = await take_or_return(self._take(count, timeout, isolation, patient, ahead), self._return)
             left = deadline - self._clock.boottime()
             if taken or left <= 0:
                 return taken
@@ -85,24 +88,29 @@ class Consumer:
     async def _return(self, taken: list[Delivery]) -> None:
         await self.release([delivery.id for delivery in taken], failed=False)
 
-    async def _take(self, count: int, timeout: float, isolation: PoisonIsolation, patient: bool) -> list[Delivery]:
+    async def _take(
+        self, count: int, timeout: float, isolation: PoisonIsolation, patient: bool, ahead: int
+    ) -> list[Delivery]:
         self._maintain()
         await self._take_back_expired(timeout)
         taken: list[Delivery] = []
         failure: Exception | None = None
         try:
-            while len(taken) < count and isolation.admits(False):
+            most = count + ahead
+            while len(taken) < most and isolation.admits(False):
                 held = self._segments.next()
+                if held is None and len(taken) >= count and not self._scanner.has_listed:
+                    break
                 first = self._scanner.first_released
                 if held is None or held.name > first:
-                    found = await self._scanner.find(count - len(taken), timeout, patient)
+                    found = await self._scanner.find(most - len(taken), timeout, patient)
                     for segment in found:
                         self._segments.add(segment)
                     if not found and held is None:
                         break
                 elif not isolation.admits(held.lease.record.suspect):
                     break
-                elif plain := self._segments.hand_out(count - len(taken), timeout, isolation, first):
+                elif plain := self._segments.hand_out(most - len(taken), timeout, isolation, first):
                     taken += plain
                 else:
                     try:

@@ -12,6 +12,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 
 from fray_coordinator.backoff import STORE_PAUSES, backoff
 from fray_coordinator.clock import Clock
@@ -95,12 +96,13 @@ class Handout:
         if (delivery := self.pop(timeout)) is not None:
             return [delivery]  # another thread was here first
         self._put_back()
-        wanted = self._wanted()
+        take = partial(self._consumer.take, 1, timeout, self._isolation, ahead=self._wanted() - 1)
         has_noted = bool(self._done)  # what is noted may be written while this looks, which must not end the wait
-        taken = await self._consumer.take(wanted, timeout, self._isolation, 0.0 if has_noted else wait)
+        taken = await take(wait=0.0 if has_noted else wait)
         if not taken and has_noted:
             await self.flush()
-            taken = await self._consumer.take(wanted, timeout, self._isolation, wait)
+            if wait > 0 or self._consumer.held:  # what was noted may have kept others back
+                taken = await take(wait=wait)
         if not taken:
             return []
         shortest = rules.shortest_remaining(timeout)

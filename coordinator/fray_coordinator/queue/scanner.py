@@ -146,6 +146,11 @@ class SegmentScanner:
         """The oldest segment that this process released and `find` has not looked at; without one, behind all."""
         return min(self._released, default=BEHIND_ALL)
 
+    @property
+    def has_listed(self) -> bool:
+        """Whether segments were listed that may be claimed."""
+        return bool(self._free)
+
     # --- claiming
 
     def _choose(self, wanted: int) -> list[str]:
