@@ -176,7 +176,7 @@ class CheckpointWorld:
         if known is not None and not self.rules.older_stops:
             known = real(me.at, Number(min(known.attempt, index + 1), calls, known.fence))
         wanted = fence(known, index + 1, f"w{index + 1}")
-        if not isinstance(wanted, Checkpoint):
+        if wanted is None:
             yield Step(f"{who} is fenced", self._is(w, index, Attempt("dead")))
         elif not self.rules.fenced:
             yield Step(f"{who} serves", self._is(w, index, Attempt("up", last=me.at, calls=calls, saved=calls)))

@@ -19,7 +19,6 @@ from msgspec.structs import replace
 from fray_coordinator.protocol.cascade import ChildVerdict, adopted, judge_child
 from fray_coordinator.protocol.claiming import Skip, claim, holds_attempt
 from fray_coordinator.protocol.commit import (
-    AlreadySettled,
     AttemptEnd,
     end_of_attempt,
     requeue_lost,
@@ -213,7 +212,7 @@ class ChildWorld:
                 continue
             ending = AttemptEnd(AttemptExit(kind=kind), restart=True)
             wanted = end_of_attempt(record(w.parent), attempt, agent, ending, NOW, SETTINGS)
-            assert not isinstance(wanted, AlreadySettled)
+            assert wanted is not None
             left = w._replace(processes=w.processes - {(agent, attempt)}, faults=w.faults - {fault})
             yield Step(f"the parent: {fault} of attempt {attempt}", self._began(left, essence(wanted)), fault=True)
 
@@ -354,7 +353,7 @@ class ChildWorld:
 
     def _child_ends(self, w: Family, child: int, kid: Kid, kind: str, fault: bool) -> Step[Family]:
         wanted = end_of_attempt(self._kid(kid), kid.job.attempt, "D", AttemptEnd(AttemptExit(kind=kind)), NOW, SETTINGS)
-        assert not isinstance(wanted, AlreadySettled)
+        assert wanted is not None
         new = kid._replace(job=essence(wanted))
         return self._write(w, f"child {child} ends: {new.job.status}", child, new, fault)
 

@@ -19,7 +19,6 @@ from msgspec.structs import replace
 from fray_coordinator.protocol.cascade import ChildVerdict, judge_child
 from fray_coordinator.protocol.claiming import Skip, claim
 from fray_coordinator.protocol.commit import (
-    AlreadySettled,
     AttemptEnd,
     end_of_attempt,
     requeue_lost,
@@ -179,7 +178,7 @@ class DriverWorld:
             wanted = end_of_attempt(
                 self._job(w.job), DRIVER_ATTEMPT, "D", AttemptEnd(AttemptExit(kind="success")), NOW, SETTINGS
             )
-            job = w.job if isinstance(wanted, AlreadySettled) else essence(wanted)
+            job = w.job if wanted is None else essence(wanted)
             yield Step("it ends its job", w._replace(leaving="child", job=job))
         elif w.leaving == "child":
             yield Step("it ends its child", self._stopped(w._replace(leaving="agent"), w.child))
@@ -294,7 +293,7 @@ class DriverWorld:
         if kid is not None and kid.job.status == Status.RUNNING and kid.job.stop:
             ending = AttemptEnd(AttemptExit(kind="exited"))
             ended = end_of_attempt(self._child(kid.job), kid.job.attempt, "C", ending, NOW, SETTINGS)
-            assert not isinstance(ended, AlreadySettled)
+            assert ended is not None
             yield Step("C ends the child", w._replace(child=Kid(essence(ended), kid.late)))
 
     def _stopped(self, w: World, kid: Kid | None) -> World:

@@ -200,7 +200,7 @@ class InboxWorld:
             after = after._replace(wanted=_put(w.wanted, drop, False), faults=w.faults - {"stop"})
             yield Step(f"a person stops job {job}", after, fault=True)
         inbox = str(w.box) if w.box is not None and self.rules.retention_looks else None
-        if w.forgets and is_removable(real, LATE, SETTINGS, has_children=False, version_in_inbox=inbox):
+        if w.forgets and is_removable(real, LATE, SETTINGS, version_in_inbox=inbox):
             gone = w._replace(records=_put(w.records, job, None), forgets=w.forgets - 1)
             yield Step(f"retention removes job {job}", gone, fault=True)
 

@@ -20,7 +20,6 @@ from msgspec.structs import replace
 from fray_coordinator.protocol.cascade import ChildVerdict
 from fray_coordinator.protocol.claiming import Skip, claim, holds_attempt
 from fray_coordinator.protocol.commit import (
-    AlreadySettled,
     AttemptEnd,
     end_of_attempt,
     requeue_lost,
@@ -102,11 +101,7 @@ class JobWorld:
         ending = AttemptEnd(AttemptExit(kind=ENDS[phase]), complete_before_stop=complete, restart=phase == "restart")
         named = (attempt, agent) if self.rules.fence else (job.attempt, job.holder)
         wanted = end_of_attempt(seen, *named, ending, NOW, SETTINGS)
-        return (
-            None
-            if isinstance(wanted, AlreadySettled)
-            else essence(wanted)._replace(stop=job.stop or wanted.stop is not None)
-        )
+        return None if wanted is None else essence(wanted)._replace(stop=job.stop or wanted.stop is not None)
 
     def _decide_put_back(self, job: Job, dead: str) -> Job | None:
         seen = record(job) if self.rules.reaper_heeds_stop else replace(record(job), stop=None)

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 from fray_coordinator.protocol.cascade import ChildVerdict
 from fray_coordinator.protocol.claiming import Skip, claim
 from fray_coordinator.protocol.commit import (
-    AlreadySettled,
     AttemptEnd,
     end_of_attempt,
     requeue_lost,
@@ -304,7 +303,7 @@ def _claimed(job: Job, agent: str) -> Job:
 @cache
 def _given_back(job: Job) -> Job | None:
     ended = end_of_attempt(record(job), 1, A, AttemptEnd(AttemptExit(kind="preempted")), NOW, SETTINGS)
-    return None if isinstance(ended, AlreadySettled) else essence(ended)
+    return None if ended is None else essence(ended)
 
 
 @cache

@@ -17,7 +17,7 @@ from fray_coordinator import concurrency
 from fray_coordinator.errors import StoreRefused, StoreUnavailable
 from fray_coordinator.fsck import checker, object_checks
 from fray_coordinator.protocol import heartbeat
-from fray_coordinator.reconcile import repair, unreadable_holders
+from fray_coordinator.reconcile import missed_jobs, repair, unreadable_holders
 from fray_coordinator.reconcile.failure_detector import FailureDetector
 from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_coordinator.reconcile.unreadable_holders import UnreadableHolders
@@ -101,7 +101,7 @@ def only_errors_of_ours_are_an_objects_own() -> list[Swap]:
 @where(strangers_only("restore_job"))
 def a_dropped_job_is_never_put_back() -> list[Swap]:
     """A job that its live holder does not list is left to it."""
-    return [(repair, "is_dropped", lambda *sightings: False)]
+    return [(missed_jobs, "is_dropped", lambda *sightings: False)]
 
 
 @variant
@@ -111,7 +111,7 @@ def what_one_beat_does_not_list_is_dropped() -> list[Swap]:
     def is_unlisted(job: str, held_since: float, holder: AgentRecord, now: float) -> bool:
         return job not in holder.holdings
 
-    return [(repair, "is_unlisted", is_unlisted), (repair, "is_dropped", lambda *sightings: True)]
+    return [(repair, "is_unlisted", is_unlisted), (missed_jobs, "is_dropped", lambda *sightings: True)]
 
 
 @where(strangers_only("spoil_agent"))

@@ -37,8 +37,10 @@ from fray_coordinator.protocol.reconciler_lease import (
 )
 from fray_coordinator.protocol.retention import (
     ENDED_AGENTS_KEPT,
+    due_at,
     is_removable,
     mark_expiring,
+    may_remove,
     removable_agents,
     retention_seconds,
 )
@@ -275,14 +277,14 @@ def job(status: str = "succeeded", **fields: Any) -> JobRecord:
 
 def test_a_job_is_due_after_its_time_and_never_before_its_children_or_its_file() -> None:
     late = 1000.0 + retention_seconds(SETTINGS) + 1
-    assert is_removable(job(), late, SETTINGS, False, None)
-    assert not is_removable(job(), late - 2, SETTINGS, False, None)
-    assert not is_removable(job(), late, SETTINGS, True, None)
-    assert not is_removable(job("running", ended_at=None), late, SETTINGS, False, None)
-    assert not is_removable(job("hibernating"), late, SETTINGS, False, None)
+    assert is_removable(job(), late, SETTINGS, None)
+    assert not is_removable(job(), late - 2, SETTINGS, None)
+    assert not may_remove(due_at(job(), SETTINGS), late, has_children=True)
+    assert not is_removable(job("running", ended_at=None), late, SETTINGS, None)
+    assert not is_removable(job("hibernating"), late, SETTINGS, None)
     dropped = job(inbox=InboxOrigin(key="inbox/a.json", version="1"))
-    assert not is_removable(dropped, late, SETTINGS, False, "1")
-    assert is_removable(dropped, late, SETTINGS, False, "2")
+    assert not is_removable(dropped, late, SETTINGS, "1")
+    assert is_removable(dropped, late, SETTINGS, "2")
 
 
 def test_a_record_is_marked_once() -> None:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from fray_coordinator.protocol.cascade import ChildVerdict, adopted, judge_child
 from fray_coordinator.protocol.claiming import AVOIDED_HOST_SECONDS, Skip, claim, holds_attempt, is_pending_too_long
-from fray_coordinator.protocol.commit import AlreadySettled, AttemptEnd, end_of_attempt, requeue_lost
+from fray_coordinator.protocol.commit import AttemptEnd, end_of_attempt, requeue_lost
 from fray_coordinator.protocol.stopping import request_stop
 from fray_coordinator.protocol.transitions import (
     TERMINAL,
@@ -155,14 +155,12 @@ def test_each_attempts_wait_is_counted_anew() -> None:
 # --- the end of an attempt ---------------------------------------------------------------------------------------
 
 
-def test_a_success_carries_its_result_and_is_recognised_as_ours_afterwards() -> None:
+def test_a_success_carries_its_result_and_is_not_written_again() -> None:
     result = JobResult(encoding="json", value=1)
     done = ended(running(), "success", result=result)
     assert (done.status, done.result, done.ended_at) == ("succeeded", result, NOW)
     ending = AttemptEnd(AttemptExit(kind="success"), result)
-    assert end_of_attempt(done, 1, "me", ending, NOW, SETTINGS) == AlreadySettled(ours=True)
-    assert end_of_attempt(done, 1, "you", ending, NOW, SETTINGS) == AlreadySettled(ours=False)
-    assert end_of_attempt(done, 2, "me", ending, NOW, SETTINGS) == AlreadySettled(ours=False)
+    assert end_of_attempt(done, 1, "me", ending, NOW, SETTINGS) is None
 
 
 @pytest.mark.parametrize(
@@ -179,9 +177,7 @@ def test_a_success_carries_its_result_and_is_recognised_as_ours_afterwards() -> 
 )
 def test_a_holder_whose_lease_is_gone_writes_nothing(now: JobRecord | None) -> None:
     for kind in ("success", "exited", "preempted", "start-failed"):
-        assert end_of_attempt(now, 1, "me", AttemptEnd(AttemptExit(kind=kind)), NOW, SETTINGS) == AlreadySettled(
-            ours=False
-        )
+        assert end_of_attempt(now, 1, "me", AttemptEnd(AttemptExit(kind=kind)), NOW, SETTINGS) is None
 
 
 def test_the_failure_budget_is_spent_by_failures_alone() -> None:

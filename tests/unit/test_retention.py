@@ -15,8 +15,8 @@ from fray_coordinator.jobs.stopping import stop
 from fray_coordinator.jobs.submission import put_blob
 from fray_coordinator.protocol.retention import SUBMITTER_TIMEOUT, retention_seconds
 from fray_coordinator.protocol.scheduling import entry_of
+from fray_coordinator.reconcile.job_table import UNREAD_PATIENCE
 from fray_coordinator.reconcile.reconciler import Reconciler
-from fray_coordinator.reconcile.repair import UNREAD_PATIENCE
 from fray_coordinator.store.interface import ABSENT, ANY
 from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.index_keys import ChildKey

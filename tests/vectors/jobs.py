@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from fray_coordinator.protocol import cascade, heartbeat
 from fray_coordinator.protocol.claiming import Skip, claim
-from fray_coordinator.protocol.commit import AlreadySettled, AttemptEnd, end_of_attempt, requeue_lost
+from fray_coordinator.protocol.commit import AttemptEnd, end_of_attempt, requeue_lost
 from fray_coordinator.protocol.naming import announced, holder_of, taken_for
 from fray_coordinator.protocol.pending_index import action_for
 from fray_coordinator.protocol.scheduling import HostKind, entry_of, shortage
@@ -180,7 +180,7 @@ def _ends() -> File:
         }
         made[case] = (
             given,
-            {"discard": True} if isinstance(wanted, AlreadySettled) else {"write": decided(wanted, given)},
+            {"discard": True} if wanted is None else {"write": decided(wanted, given)},
         )
     return File(
         "how an attempt ended, as its holder saw it, with the settings' defaults: what it writes over the record that"

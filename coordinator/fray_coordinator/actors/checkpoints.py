@@ -83,7 +83,7 @@ async def open_log(core: Core, job: str, actor: str, attempt: int) -> tuple[byte
         if numbers and highest is None:
             continue  # collected since it was listed: there is a higher one
         wanted = fence(highest, attempt, writer)
-        if not isinstance(wanted, Checkpoint):
+        if wanted is None:
             raise _fenced(job, actor)
         outcome = await _create(core, job, actor, wanted)
         if isinstance(outcome, Applied) and await _is_highest(core, job, actor, wanted.number):

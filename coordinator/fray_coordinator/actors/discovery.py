@@ -24,7 +24,7 @@ async def publish(core: Core, endpoint: EndpointRecord, singleton: bool) -> Endp
     """Publish an actor's endpoint over those of its earlier attempts; returns the record as written.
 
     Args:
-        singleton: the actor is the only holder of its name, which was taken for its job (`naming.take`) in the
+        singleton: the actor is the only holder of its name, which was taken for its job (`naming.take_name`) in the
             endpoint's incarnation. Others of a pool just publish, each under its own actor id.
 
     Raises:

@@ -13,7 +13,7 @@ from fray_coordinator.pool import worker_pools
 from fray_coordinator.protocol import queue_scan
 from fray_coordinator.protocol.queue_lease import is_complete, restored, undone_items
 from fray_coordinator.protocol.queue_segments import all_creates_landed, is_collection_overdue
-from fray_coordinator.protocol.retention import pool_unused_since
+from fray_coordinator.protocol.retention import is_pool_unused
 from fray_coordinator.queue.claiming import read_segment
 from fray_coordinator.queue.collector import SWEEP_INTERVAL
 from fray_coordinator.queue.open_queue import find_queue
@@ -117,7 +117,7 @@ def idle_pools(seen: Snapshot) -> Iterator[SuspectedProblem]:
         if pool is None or not _lives(seen, owner) or any(seen.has_job(job) for job in pool.record.jobs):
             continue
         record, now = pool.record, seen.now - seen.patience - POOL_SWEEP_INTERVAL
-        if pool_unused_since(record.created_at, record.used_at, now, seen.settings):
+        if is_pool_unused(record.created_at, record.used_at, now, seen.settings):
             namespace, name, _ = owner
             what = (
                 "no driver and no worker has used this pool for longer than jobs are kept, and nobody has shut it "

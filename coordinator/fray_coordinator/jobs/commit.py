@@ -3,7 +3,7 @@
 from fray_coordinator.core import Core
 from fray_coordinator.jobs import pending_index
 from fray_coordinator.protocol.claiming import holds_attempt
-from fray_coordinator.protocol.commit import AlreadySettled, AttemptEnd, end_of_attempt
+from fray_coordinator.protocol.commit import AttemptEnd, end_of_attempt
 from fray_coordinator.protocol.transitions import Status
 from fray_coordinator.store.records import Stored
 from fray_layouts.index_keys import PendingKey
@@ -29,8 +29,7 @@ async def end_attempt(
     attempt = held.record.attempt
 
     def decide(job: JobRecord | None) -> JobRecord | None:
-        wanted = end_of_attempt(job, attempt, agent, ending, core.now(), core.settings)
-        return None if isinstance(wanted, AlreadySettled) else wanted
+        return end_of_attempt(job, attempt, agent, ending, core.now(), core.settings)
 
     stored = (await core.records.update(held.key, JobRecord, decide, known=held)).stored
     if stored is None:

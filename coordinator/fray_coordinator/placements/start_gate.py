@@ -9,7 +9,7 @@ from fray_coordinator.placements.agent_table import AgentTable
 from fray_coordinator.placements.held_reservations import HeldReservations
 from fray_coordinator.placements.owner_table import OwnerTable, as_gang, as_reservation
 from fray_coordinator.protocol.cascade import ChildVerdict
-from fray_coordinator.protocol.claiming import expire, is_pending_too_long
+from fray_coordinator.protocol.claiming import expired, is_pending_too_long
 from fray_coordinator.protocol.placements.owners import owner_of_job
 from fray_coordinator.protocol.placements.rounds import (
     OwnerRecord,
@@ -64,14 +64,10 @@ class StartGate:
         async def end(stored: Stored[OwnerRecord]) -> None:
             gang = as_gang(stored)
             if gang is not None and is_pending_too_long(gang.record, now):
-                await stopping.stop_if(self.core, gang.key, self._expired, gang)
+                await stopping.stop_if(self.core, gang.key, lambda job: expired(job, self.core.now()), gang)
                 self.owners.keep(gang.key, None)
 
         await self.owners.each_forming(end)
-
-    def _expired(self, job: JobRecord) -> JobRecord | None:
-        now = self.core.now()
-        return expire(job, now) if is_pending_too_long(job, now) else None
 
     async def _may_start(self, gang: Stored[JobRecord]) -> bool:
         """Whether neither its parent nor an earlier attempt keeps a gang from starting; an orphan is stopped."""

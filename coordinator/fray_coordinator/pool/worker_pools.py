@@ -8,7 +8,7 @@ from fray_coordinator.actors import naming
 from fray_coordinator.concurrency import map_concurrently, map_noting_problems
 from fray_coordinator.core import Core
 from fray_coordinator.errors import NameTaken
-from fray_coordinator.protocol.retention import pool_unused_since, retention_seconds
+from fray_coordinator.protocol.retention import is_pool_unused, retention_seconds
 from fray_coordinator.queue.open_queue import open_queue
 from fray_coordinator.store.interface import NameAbsent
 from fray_coordinator.store.records import record_of
@@ -113,7 +113,7 @@ async def remove_if_unused(core: Core, namespace: str, name: str) -> None:
 
 
 async def _is_used(core: Core, tasks: TaskKeys, pool: PoolRecord) -> bool:
-    if not pool_unused_since(pool.created_at, pool.used_at, core.now(), core.settings):
+    if not is_pool_unused(pool.created_at, pool.used_at, core.now(), core.settings):
         return True
     since = tasks.outcomes_after(core.now() - retention_seconds(core.settings))
     written = await core.store.list(tasks.outcomes, since, OUTCOME_SAMPLE)

@@ -32,19 +32,15 @@ class Checkpoint:
     state: bytes | None
 
 
-class _LaterAttempt:
-    """A later attempt goes on from here: this process must neither write nor answer any more."""
+def fence(highest: Checkpoint | None, attempt: int, writer: str) -> Checkpoint | None:
+    """The first write of a process, which has read the highest number.
 
-
-LATER_ATTEMPT = _LaterAttempt()
-
-
-def fence(highest: Checkpoint | None, attempt: int, writer: str) -> Checkpoint | _LaterAttempt:
-    """The first write of a process, which has read the highest number."""
+    None: a later attempt goes on from there, so the process must neither write nor answer any more.
+    """
     if highest is None:
         return Checkpoint(1, attempt, writer, True, None)
     if highest.attempt > attempt:
-        return LATER_ATTEMPT
+        return None
     return Checkpoint(highest.number + 1, attempt, writer, True, highest.state)
 
 

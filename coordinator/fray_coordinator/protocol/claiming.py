@@ -21,7 +21,6 @@ from fray_layouts.states import StopOrigin
 AVOIDED_HOST_SECONDS = 60.0
 """How long a host that failed to start a job leaves it to others."""
 
-
 WAITING_TO_START = frozenset({Status.PENDING, Status.GATHERING})
 """The statuses of jobs that were admitted and wait for their attempt to start."""
 
@@ -47,7 +46,7 @@ def claim(
         job: the record as read, before its parent was read.
         attempt: the attempt that the index entry names.
         lease: the claimer, with the storage's time now as `since`.
-        family: `cascade.verdict` on the job and its parent.
+        family: `cascade.judge_child` on the job and its parent.
         for_others: the claimer's host is not where the job must be, or it has no Python for it and others have.
         ends_before: storage's time by which it must have ended, for its room is kept for an owner of a placement.
     """
@@ -56,8 +55,8 @@ def claim(
         return Skip(None)
     if family is ChildVerdict.STOP:
         return stop_now(job, now, cascade_reason(job), by=StopOrigin.PARENT)
-    if is_pending_too_long(job, now):
-        return expire(job, now)
+    if (too_late := expired(job, now)) is not None:
+        return too_late
     if family is ChildVerdict.WAIT or for_others:
         return Skip(now + AVOIDED_HOST_SECONDS)
     if ends_before is not None and not _has_ended_by(job, now, ends_before):
@@ -83,18 +82,16 @@ def waits_until(job: JobRecord) -> float:
     return since + job.spec.pending_timeout if job.spec.pending_timeout is not None else math.inf
 
 
-def expire(job: JobRecord, now: float) -> JobRecord:
-    """The record of a pending job that has waited too long."""
-    return stop_now(
-        job, now, f"not started within its pending_timeout of {job.spec.pending_timeout:g} s", by=StopOrigin.EXPIRED
-    )
+def expired(job: JobRecord, now: float) -> JobRecord | None:
+    """The stopped record of a job that has waited too long; None: it has not."""
+    if not is_pending_too_long(job, now):
+        return None
+    reason = f"not started within its pending_timeout of {job.spec.pending_timeout:g} s"
+    return stop_now(job, now, reason, by=StopOrigin.EXPIRED)
 
 
 def holds_attempt(job: JobRecord | None, attempt: int, agent: str) -> bool:
     """Whether `agent` holds `attempt` of the job, by the record's content."""
-    return job is not None and job.status == Status.RUNNING and names_holder(job, attempt, agent)
-
-
-def names_holder(job: JobRecord, attempt: int, agent: str) -> bool:
-    """Whether the record, running or ended, says that `agent` has or had `attempt`."""
-    return job.attempt == attempt and job.lease is not None and job.lease.agent == agent
+    if job is None or job.status != Status.RUNNING or job.attempt != attempt:
+        return False
+    return job.lease is not None and job.lease.agent == agent

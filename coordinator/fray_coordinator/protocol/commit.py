@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from fray_coordinator.protocol.claiming import holds_attempt, names_holder
+from fray_coordinator.protocol.claiming import holds_attempt
 from fray_coordinator.protocol.retries import after_exit, after_loss, fail_for_good
 from fray_coordinator.protocol.stopping import stop_now
 from fray_coordinator.protocol.transitions import Event, Status, transition
@@ -48,19 +48,15 @@ class AttemptEnd:
     outputs: KeptOutputs | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AlreadySettled:
-    """Nothing is left to write. `ours`: the record already says what this holder meant to write."""
-
-    ours: bool
-
-
 def end_of_attempt(
     job: JobRecord | None, attempt: int, agent: str, ending: AttemptEnd, now: float, settings: ClusterSettings
-) -> JobRecord | AlreadySettled:
-    """The holder's write at the end of `attempt`, decided anew on every record that it meets."""
+) -> JobRecord | None:
+    """The holder's write at the end of `attempt`, decided anew on every record that it meets.
+
+    None: the attempt is not the holder's any more, or its end is written.
+    """
     if job is None or not holds_attempt(job, attempt, agent):
-        return AlreadySettled(ours=_already_ours(job, attempt, agent))
+        return None
     if ending.exit.kind == ExitKind.SUCCESS and (job.stop is None or ending.complete_before_stop):
         left = {"result": ending.result, "outputs": ending.outputs}
         return transition(job, Event.SUCCEED, ended_at=now, exit=ending.exit, **left, agent_deaths=0)
@@ -89,7 +85,3 @@ def requeue_lost(
         lost.message = "the program was not heard of any more; what it owned ends with it"
         return fail_for_good(job, lost, now, "")
     return after_loss(job, lost, job.lease, now, settings)
-
-
-def _already_ours(job: JobRecord | None, attempt: int, agent: str) -> bool:
-    return job is not None and job.status == Status.SUCCEEDED and names_holder(job, attempt, agent)

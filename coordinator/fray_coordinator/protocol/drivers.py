@@ -8,8 +8,8 @@ owner.
 
 **Why this cannot happen.** A driver is an agent that lists one job, so it beats and dies as every agent does. The job
 is born running under the agent's lease, after the agent's record, which lists it; it has one attempt, and ends when the
-agent is found dead (`finish.put_back`), also if it was created later than that. What the driver owns are children of
-that attempt: they are ended when it no longer runs, and one that is submitted too late is not started (`cascade`).
+agent is found dead (`commit.requeue_lost`), also if it was created later than that. What the driver owns are children
+of that attempt: they are ended when it no longer runs, and one that is submitted too late is not started (`cascade`).
 """
 
 from fray_coordinator.protocol.transitions import Status

@@ -49,20 +49,20 @@ class HeartbeatInput:
     requests: Mapping[str, int] = field(default_factory=dict)
 
 
-def next_beat(record: AgentRecord, pulse: HeartbeatInput) -> AgentRecord:
+def next_beat(record: AgentRecord, own: HeartbeatInput) -> AgentRecord:
     """The next body of the agent's record, on top of `record`; it takes the mail in `record`."""
     return replace(
         record,
         beat=record.beat + 1,
-        holdings=dict(pulse.holdings),
-        interval=pulse.interval,
-        free=pulse.free,
-        problem=pulse.problem,
-        unfit=pulse.unfit,
-        requests=dict(pulse.requests),
+        holdings=dict(own.holdings),
+        interval=own.interval,
+        free=own.free,
+        problem=own.problem,
+        unfit=own.unfit,
+        requests=dict(own.requests),
         mail=False,
-        drain=record.drain or pulse.leaving,
-        state=AgentState.LEFT if pulse.leaving and not pulse.holdings else record.state,
+        drain=record.drain or own.leaving,
+        state=AgentState.LEFT if own.leaving and not own.holdings else record.state,
     )
 
 

@@ -31,13 +31,11 @@ def retention_seconds(settings: ClusterSettings) -> float:
     return max(settings.retention, settings.quarantine + SUBMITTER_TIMEOUT)
 
 
-def is_removable(
-    job: JobRecord, now: float, settings: ClusterSettings, has_children: bool, version_in_inbox: str | None
-) -> bool:
-    """Whether the job and all that belongs to it may be removed."""
+def is_removable(job: JobRecord, now: float, settings: ClusterSettings, version_in_inbox: str | None) -> bool:
+    """Whether the job, which has no children left, and all that belongs to it may be removed."""
     if not is_terminal(job) or (job.inbox is not None and job.inbox.version == version_in_inbox):
         return False
-    return may_remove(due_at(job, settings), now, has_children)
+    return may_remove(due_at(job, settings), now, has_children=False)
 
 
 def may_remove(due: float, now: float, has_children: bool) -> bool:
@@ -55,7 +53,7 @@ def mark_expiring(job: JobRecord) -> JobRecord | None:
     return None if job.expiring else replace(job, expiring=True)
 
 
-def pool_unused_since(created: float, used: float, now: float, settings: ClusterSettings) -> bool:
+def is_pool_unused(created: float, used: float, now: float, settings: ClusterSettings) -> bool:
     """Whether the pool was last used so long ago that it may be removed; one without any time stays."""
     last = max(created, used)
     return 0.0 < last < now - retention_seconds(settings)

@@ -1,16 +1,17 @@
 """Gangs that run by their records without one of their members: it is dead, or lives and has dropped its replicas."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord
 from fray_coordinator.jobs.gang_commit import end_without
 from fray_coordinator.jobs.gang_exits import ended_replicas
-from fray_coordinator.protocol.dropped_jobs import MissedJob, is_dropped, is_unlisted
+from fray_coordinator.protocol.dropped_jobs import is_unlisted
 from fray_coordinator.protocol.heartbeat import is_fenced, with_bounded_interval
 from fray_coordinator.protocol.placements.gang_end import replicas_of, runs_gang
 from fray_coordinator.reconcile.job_summary import OpenJob
+from fray_coordinator.reconcile.missed_jobs import MissedJobs
 from fray_coordinator.reconcile.unreadable_holders import UnreadableHolders
 from fray_coordinator.store.records import Stored, record_of
 from fray_layouts.object_keys import AgentKeys
@@ -19,19 +20,16 @@ from fray_layouts.records import AgentRecord, JobRecord
 
 @dataclass(slots=True)
 class GangRepair:
-    """Ends the attempts of running gangs that have lost a member, and remembers between repairs who may have.
+    """Ends the attempts of running gangs that have lost a member.
 
-    holders: looks at members whose own records cannot be read.
+    Attributes:
+        holders: looks at members whose own records cannot be read.
+        missed: remembers members that did not list their replicas.
     """
 
     core: Core
     holders: UnreadableHolders
-    _missed: dict[tuple[str, str], MissedJob] = field(default_factory=dict)
-    _missed_before: dict[tuple[str, str], MissedJob] = field(default_factory=dict)
-
-    def begin(self) -> None:
-        """A repair begins."""
-        self._missed_before, self._missed = self._missed, {}
+    missed: MissedJobs
 
     async def look(self, key: str, known: OpenJob, live: Mapping[str, Stored[AgentRecord]]) -> None:
         """Look at the members of a running gang.
@@ -66,9 +64,6 @@ class GangRepair:
         """End the attempt once its member has not listed it for long enough, and has left no exit."""
         if not is_unlisted(known.id, known.held_since, member, self.core.now()):
             return
-        place, last = (known.id, member.id), MissedJob(known.version, member.beat)
-        first = self._missed_before.get(place, last)
-        if not is_dropped(first, last):
-            self._missed[place] = first if first.version == last.version else last
-        elif runs_gang(job.record, job.record.attempt, member.id):
+        dropped = self.missed.is_dropped(known.id, known.version, member)
+        if dropped and runs_gang(job.record, job.record.attempt, member.id):
             await end_without(self.core, job, member.id, "lives, but has dropped it")

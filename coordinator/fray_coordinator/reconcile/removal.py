@@ -27,7 +27,7 @@ async def remove_job(core: Core, job: Stored[JobRecord]) -> None:
     origin = job.record.inbox
     present = await core.store.get(origin.current_key) if origin is not None else None
     in_inbox = present.version if present is not None else None
-    if not is_removable(job.record, core.now(), core.settings, has_children=False, version_in_inbox=in_inbox):
+    if not is_removable(job.record, core.now(), core.settings, in_inbox):
         return
     update = await core.records.change(job.key, JobRecord, mark_expiring, job)
     if update.stored is None:

@@ -1,7 +1,7 @@
 """The slow repair: everything that hints and indexes missed, found by listing.
 
 This, not the submitter, guarantees that no job is lost: `jobs/` is the truth, `pending/` and `children/` are derived.
-Only records whose version changed since the last repair are read, and little of them is kept in memory.
+`JobTable` reads the records of jobs; what is done about each job, entry and child is here.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -14,21 +14,21 @@ from fray_coordinator.errors import BadRecord
 from fray_coordinator.jobs import cascade, doorbell, pending_index, pool_environments, stopping
 from fray_coordinator.pool import worker_pools
 from fray_coordinator.protocol.cascade import ChildVerdict
-from fray_coordinator.protocol.claiming import WAITING_TO_START, expire, is_pending_too_long
-from fray_coordinator.protocol.dropped_jobs import MissedJob, is_dropped, is_unlisted
+from fray_coordinator.protocol.claiming import WAITING_TO_START, expired
+from fray_coordinator.protocol.dropped_jobs import is_unlisted
 from fray_coordinator.protocol.heartbeat import with_bounded_interval
 from fray_coordinator.protocol.retention import may_remove, oldest_used_month
 from fray_coordinator.protocol.transitions import Status
 from fray_coordinator.reconcile import removal
 from fray_coordinator.reconcile.admission import Admission
 from fray_coordinator.reconcile.gang_repair import GangRepair
-from fray_coordinator.reconcile.job_summary import EndedJob, OpenJob, summarize
+from fray_coordinator.reconcile.job_summary import OpenJob
+from fray_coordinator.reconcile.job_table import JobTable
+from fray_coordinator.reconcile.missed_jobs import MissedJobs
 from fray_coordinator.reconcile.placement_repair import repair_entries
 from fray_coordinator.reconcile.removal import StaleEndpoints
 from fray_coordinator.reconcile.reservation_repair import JobInside, ReservationRepair
 from fray_coordinator.reconcile.unreadable_holders import UnreadableHolders
-from fray_coordinator.reconcile.unreadable_records import UnreadableRecords
-from fray_coordinator.store.interface import Listed
 from fray_coordinator.store.records import Stored, record_of
 from fray_layouts.index_keys import ChildKey, PendingKey, PlacementKey
 from fray_layouts.object_keys import AgentKeys, BlobKeys, EndpointKey, JobKeys, ReservationKeys
@@ -38,11 +38,6 @@ from fray_layouts.records import AgentRecord, JobRecord
 T = TypeVar("T")
 POOL_SWEEP_INTERVAL = 3600.0
 """Seconds between two sweeps of unused worker pools, which are kept for weeks."""
-UNREAD_PATIENCE = 3600.0
-"""Seconds for which a record that is not answered keeps all ended jobs: it may be the child of any.
-
-After that it counts as one that cannot be read, so one object does not fill the storage. Jobs are kept for days.
-"""
 
 
 @dataclass(slots=True)
@@ -52,25 +47,22 @@ class Repair:
     core: Core
     admission: Admission
     _problems: dict[str, str] = field(default_factory=dict)
-    _unread_since: dict[str, float] = field(default_factory=dict)
     _problems_before: dict[str, str] = field(default_factory=dict)
     _endpoints: StaleEndpoints = field(init=False)
     _reservations: ReservationRepair = field(init=False)
-    _jobs: dict[str, OpenJob] = field(default_factory=dict)
-    _ended: dict[str, EndedJob] = field(default_factory=dict)
-    _unreadable: UnreadableRecords = field(default_factory=UnreadableRecords)
+    _jobs: JobTable = field(init=False)
     _holders: UnreadableHolders = field(init=False)
     _gangs: GangRepair = field(init=False)
-    _unlisted: dict[str, MissedJob] = field(default_factory=dict)
-    _unlisted_before: dict[str, MissedJob] = field(default_factory=dict)
+    _missed: MissedJobs = field(default_factory=MissedJobs)
     _blobs_swept_until: str = ""
     _pools_due: float = field(init=False)
 
     def __post_init__(self) -> None:
+        self._jobs = JobTable(self.core)
         self._endpoints = StaleEndpoints(self.core)
         self._reservations = ReservationRepair(self.core)
         self._holders = UnreadableHolders(self.core)
-        self._gangs = GangRepair(self.core, self._holders)
+        self._gangs = GangRepair(self.core, self._holders, self._missed)
         self._pools_due = self.core.clock.boottime() + POOL_SWEEP_INTERVAL
 
     @property
@@ -80,18 +72,19 @@ class Repair:
 
     @property
     def size(self) -> int:
-        return len(self._jobs) + len(self._ended)
+        """How many jobs there are, as of the last repair."""
+        return self._jobs.size
 
     async def run(self, live: Mapping[str, Stored[AgentRecord]]) -> None:
         """Run a repair. `live`: the agents, by id, that have not ended, as was just seen."""
         self._problems = {}
-        await self._read_jobs()
+        await self._jobs.refresh(self._problems)
         steps = {
             PendingKey.area: lambda: self._repair_index(live),
             PlacementKey.area: self._repair_placements,
             ReservationKeys.area: self._repair_reservations,
             ChildKey.area: self._end_families,
-            EndpointKey.area: lambda: self._endpoints.remove(self._attempt_running, self._problems),
+            EndpointKey.area: lambda: self._endpoints.remove(self._jobs.attempt_running, self._problems),
             BlobKeys.area: self._sweep_blobs,
             TaskKeys.area: self._sweep_pools,
         }
@@ -100,20 +93,19 @@ class Repair:
 
     async def _repair_index(self, live: Mapping[str, Stored[AgentRecord]]) -> None:
         entries = {row.key for row in await self.core.store.list(PendingKey.area)}
-        self._unlisted_before, self._unlisted = self._unlisted, {}
+        self._missed.begin()
         self._holders.begin()
-        self._gangs.begin()
-        await self._each(self._jobs, lambda key: self._repair_job(key, live, entries))
+        await self._each(self._jobs.open, lambda key: self._repair_job(key, live, entries))
         await self._each(sorted(e for e in entries if not self._agrees(e)), self._reconcile_entry)
 
     async def _repair_placements(self) -> None:
-        gangs = {job.entry: key for key, job in self._jobs.items() if PlacementKey.parse(job.entry) is not None}
+        gangs = {job.entry: key for key, job in self._jobs.open.items() if PlacementKey.parse(job.entry) is not None}
         await repair_entries(self.core, gangs, self._problems)
 
     async def _repair_reservations(self) -> None:
         inside = [
             JobInside(JobKeys.parse(key) or "", job.reservation, job.submitted_at)
-            for key, job in self._jobs.items()
+            for key, job in self._jobs.open.items()
             if job.reservation
         ]
         await self._reservations.run(inside, self._problems)
@@ -123,51 +115,12 @@ class Repair:
         children = [c for c in (ChildKey.parse(row.key) for row in await self.core.store.list(ChildKey.area)) if c]
         parents = {child.parent for child in children if self._may_need_cascade(child)}
         await self._each(sorted(parents), lambda parent: cascade.stop_children(self.core, parent), ChildKey.prefix)
-        with_children = {child.parent for child in children} | self._parents()
-        if not self._child_may_be_unread():
-            await self._each([key for key in self._ended if self._is_due(key, with_children)], self._remove)
-
-    async def _read_jobs(self) -> None:
-        rows = await self.core.store.list(JobKeys.area, versions=True)
-        rows = self._unreadable.sift((row for row in rows if JobKeys.parse(row.key)), self._problems)
-        jobs, ended = self._jobs, self._ended
-        unread, self._unread_since = self._unread_since, {}
-        self._jobs, self._ended = {}, {}
-
-        async def read(row: Listed) -> None:
-            known = jobs.get(row.key) or ended.get(row.key)
-            if known is None or known.version != row.version:
-                job = await self._read_row(row, unread.get(row.key))
-                known = summarize(job, self.core.settings) if job is not None else None
-            if known is not None:
-                self._remember(row.key, known)
-
-        await self._each(rows, read, lambda row: row.key)
-
-    async def _read_row(self, row: Listed, unread_since: float | None) -> Stored[JobRecord] | None:
-        try:
-            return await self._unreadable.read(self.core.records, row, JobRecord)
-        except BadRecord:
-            raise
-        except Exception:
-            now = self.core.clock.boottime()
-            self._unread_since[row.key] = now if unread_since is None else unread_since
-            raise
-
-    def _child_may_be_unread(self) -> bool:
-        """Whether a record may soon be read that was not answered so far, and names the parent that it needs."""
-        now = self.core.clock.boottime()
-        return any(now - since < UNREAD_PATIENCE for since in self._unread_since.values())
-
-    def _remember(self, key: str, known: OpenJob | EndedJob) -> None:
-        self._jobs.pop(key, None)
-        if isinstance(known, OpenJob):
-            self._jobs[key] = known
-        else:
-            self._ended[key] = known
+        with_children = {child.parent for child in children} | self._jobs.parents()
+        if not self._jobs.may_lack_children():
+            await self._each([key for key in self._jobs.ended if self._is_due(key, with_children)], self._remove)
 
     def _is_due(self, key: str, parents: set[str]) -> bool:
-        return may_remove(self._ended[key].due_at, self.core.now(), JobKeys.parse(key) in parents)
+        return may_remove(self._jobs.ended[key].due_at, self.core.now(), JobKeys.parse(key) in parents)
 
     async def _remove(self, key: str) -> None:
         job = await self.core.records.read(key, JobRecord, one_of_many=True)
@@ -176,11 +129,11 @@ class Repair:
 
     async def _repair_job(self, key: str, live: Mapping[str, Stored[AgentRecord]], entries: set[str]) -> None:
         """Judge the job by its summary, and read it if something has to be done about it."""
-        known = self._jobs[key]
+        known = self._jobs.open[key]
         if known.status == Status.UNADMITTED:
             await self._with(key, self.admission.settle_record)
         elif known.status in WAITING_TO_START and self.core.now() > known.waits_until:
-            await stopping.stop_if(self.core, key, self._expired)
+            await stopping.stop_if(self.core, key, lambda job: expired(job, self.core.now()))
         elif await self._outlived_its_parent(key, known):
             await self._with(key, lambda job: cascade.stop_orphan(self.core, job))
         elif known.status == Status.PENDING and known.entry not in entries:
@@ -205,7 +158,7 @@ class Repair:
                 await self._holders.look(job.record.lease.agent)
             raise
         if now is not None:
-            self._remember(job.key, summarize(now, self.core.settings))
+            self._jobs.update(now)
 
     async def _look_at_unlisted(self, key: str, known: OpenJob) -> None:
         """Put the job back once its holder, read after the job, has not listed it for long enough."""
@@ -215,10 +168,7 @@ class Repair:
         holder = with_bounded_interval(holder, self.core.settings)
         if not is_unlisted(known.id, known.held_since, holder, self.core.now()):
             return
-        last = MissedJob(known.version, holder.beat)
-        first = self._unlisted_before.get(key, last)
-        if not is_dropped(first, last):
-            self._unlisted[key] = first if first.version == last.version else last
+        if not self._missed.is_dropped(known.id, known.version, holder):
             return
         job = await self.core.records.read(key, JobRecord, one_of_many=True)
         if job is not None and job.version == known.version:
@@ -237,19 +187,8 @@ class Repair:
             await pending_index.create_entry(self.core, job)
             await doorbell.ring(self.core, job.spec.pool)
 
-    def _attempt_running(self, job_id: str) -> int | None:
-        job = self._jobs.get(JobKeys.key(job_id))
-        return job.attempt if job is not None and job.status == Status.RUNNING else None
-
-    def _parents(self) -> set[str]:
-        """The jobs that others name as their parent: none of them goes before those."""
-        return {job.parent for job in self._jobs.values()} | {job.parent for job in self._ended.values()}
-
-    def _expired(self, job: JobRecord) -> JobRecord | None:
-        return expire(job, self.core.now()) if is_pending_too_long(job, self.core.now()) else None
-
     async def _outlived_its_parent(self, key: str, known: OpenJob) -> bool:
-        if not known.parent or known.stops or self._attempt_running(known.parent) == known.parent_attempt:
+        if not known.parent or known.stops or self._jobs.attempt_running(known.parent) == known.parent_attempt:
             return False
         child = await self.core.records.read(key, JobRecord, one_of_many=True)
         try:
@@ -258,12 +197,14 @@ class Repair:
             return False
 
     def _may_need_cascade(self, child: ChildKey) -> bool:
-        return self._attempt_running(child.parent) != child.attempt or JobKeys.key(child.child) not in self._jobs
+        return (
+            self._jobs.attempt_running(child.parent) != child.attempt or JobKeys.key(child.child) not in self._jobs.open
+        )
 
     def _agrees(self, key: str) -> bool:
         """Whether the entry is the one that its pending job should have."""
         entry = PendingKey.parse(key)
-        job = self._jobs.get(JobKeys.key(entry.job)) if entry else None
+        job = self._jobs.open.get(JobKeys.key(entry.job)) if entry else None
         return job is not None and job.status == Status.PENDING and job.entry == key
 
     async def _reconcile_entry(self, key: str) -> None:
@@ -279,9 +220,7 @@ class Repair:
         used = await pool_environments.blobs_of_pools(self.core, self._problems)
         if self._problems:
             return
-        used |= {key for job in self._jobs.values() for key in job.blobs}
-        used |= {key for job in self._ended.values() for key in job.blobs}
-        await removal.remove_blobs(self.core, used, since, self._problems)
+        await removal.remove_blobs(self.core, used | self._jobs.blobs(), since, self._problems)
         self._blobs_swept_until = since
 
     async def _sweep_pools(self) -> None:

@@ -75,7 +75,7 @@ class FileObjects:
             raise PreconditionFailed(key)
         if key == CLUSTER_KEY:
             with self._tree.folder(InboxKeys.area, make=True):
-                """A plain `cp` into the new root finds it."""
+                pass  # for a plain `cp` into the new root
         return self._place(key, data, _link)
 
     def replace(self, key: str, data: bytes, expect: Expectation) -> Applied:

@@ -39,7 +39,7 @@ def check_key(key: str) -> None:
 
 
 MAX_SPEC_BYTES = 4 * 1024**2
-"""Bytes of what people drop into the inbox; a callable of `INLINE_LIMIT` and a full environment need a tenth of it."""
+"""Bytes of what people drop into the inbox; a callable of `MAX_INLINE_BYTES` and an environment need a tenth of it."""
 MAX_RECORD_BYTES = 16 * 1024**2
 """Bytes of a record, an index entry, a lease: of whatever the pass and every agent read again and again."""
 MAX_DATA_BYTES = 1024**3

@@ -1,0 +1,97 @@
+"""The jobs under a root as the repair knows them: only records that changed since the last repair are read."""
+
+from dataclasses import dataclass, field
+
+from fray_coordinator.concurrency import map_noting_problems
+from fray_coordinator.core import Core
+from fray_coordinator.errors import BadRecord
+from fray_coordinator.protocol.transitions import Status
+from fray_coordinator.reconcile.job_summary import EndedJob, OpenJob, summarize
+from fray_coordinator.reconcile.unreadable_records import UnreadableRecords
+from fray_coordinator.store.interface import Listed
+from fray_coordinator.store.records import Stored
+from fray_layouts.object_keys import JobKeys
+from fray_layouts.records import JobRecord
+
+UNREAD_PATIENCE = 3600.0
+"""Seconds for which a record that is not answered keeps all ended jobs: it may be the child of any.
+
+After that it counts as one that cannot be read, so one object does not fill the storage. Jobs are kept for days.
+"""
+
+
+@dataclass(slots=True)
+class JobTable:
+    """Summaries of all jobs, by the keys of their records.
+
+    Attributes:
+        open: those that have not ended.
+        ended: those that have.
+    """
+
+    core: Core
+    open: dict[str, OpenJob] = field(default_factory=dict)
+    ended: dict[str, EndedJob] = field(default_factory=dict)
+    _unreadable: UnreadableRecords = field(default_factory=UnreadableRecords)
+    _unread_since: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        return len(self.open) + len(self.ended)
+
+    async def refresh(self, problems: dict[str, str]) -> None:
+        """List all records and read those that changed; `problems` gets those that cannot be read."""
+        rows = await self.core.store.list(JobKeys.area, versions=True)
+        rows = self._unreadable.sift((row for row in rows if JobKeys.parse(row.key)), problems)
+        before: dict[str, OpenJob | EndedJob] = {**self.open, **self.ended}
+        unread, self._unread_since = self._unread_since, {}
+        self.open, self.ended = {}, {}
+
+        async def read(row: Listed) -> None:
+            known = before.get(row.key)
+            if known is None or known.version != row.version:
+                job = await self._read(row, unread.get(row.key))
+                known = summarize(job, self.core.settings) if job is not None else None
+            if known is not None:
+                self._keep(row.key, known)
+
+        await map_noting_problems(rows, read, problems, lambda row: row.key)
+
+    def update(self, job: Stored[JobRecord]) -> None:
+        """Note a record as it was just written."""
+        self._keep(job.key, summarize(job, self.core.settings))
+
+    def attempt_running(self, job_id: str) -> int | None:
+        """The attempt at which a job runs; None if it does not run, or is not known."""
+        job = self.open.get(JobKeys.key(job_id))
+        return job.attempt if job is not None and job.status == Status.RUNNING else None
+
+    def parents(self) -> set[str]:
+        """The jobs that others name as their parent: none of them goes before those."""
+        return {job.parent for jobs in (self.open, self.ended) for job in jobs.values()}
+
+    def blobs(self) -> set[str]:
+        """The keys of the blobs that any job names."""
+        return {key for jobs in (self.open, self.ended) for job in jobs.values() for key in job.blobs}
+
+    def may_lack_children(self) -> bool:
+        """Whether a record may soon be read that was not answered so far, and names the parent that it needs."""
+        now = self.core.clock.boottime()
+        return any(now - since < UNREAD_PATIENCE for since in self._unread_since.values())
+
+    async def _read(self, row: Listed, unread_since: float | None) -> Stored[JobRecord] | None:
+        try:
+            return await self._unreadable.read(self.core.records, row, JobRecord)
+        except BadRecord:
+            raise
+        except Exception:
+            now = self.core.clock.boottime()
+            self._unread_since[row.key] = now if unread_since is None else unread_since
+            raise
+
+    def _keep(self, key: str, known: OpenJob | EndedJob) -> None:
+        self.open.pop(key, None)
+        if isinstance(known, OpenJob):
+            self.open[key] = known
+        else:
+            self.ended[key] = known
