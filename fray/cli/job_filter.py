@@ -96,12 +96,15 @@ def filter_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def chosen_jobs(app: App, verb: str, texts: Sequence[str], everything: bool, chosen: JobFilter) -> list[JobRecord]:
+def chosen_jobs(
+    app: App, verb: str, texts: Sequence[str], chosen: JobFilter, everything: bool = False, ended: bool = False
+) -> list[JobRecord]:
     """The jobs that a command is to change: those named, or all that `chosen` allows.
 
     Args:
         verb: what is done to them, for the question that is asked where a text is not a whole id.
-        everything: all jobs that wait or run, if `chosen` allows any.
+        everything: `chosen` may allow any.
+        ended: it is done to jobs that have ended, else to those that have not. A whole id names any.
 
     Raises:
         UsageError: none is named and nothing is chosen, or both.
@@ -112,24 +115,29 @@ def chosen_jobs(app: App, verb: str, texts: Sequence[str], everything: bool, cho
         raise click.UsageError(
             f"name the jobs to {verb}, or choose them by options, such as --name 'sweep-*'; see fray {verb} --help"
         )
+
+    def is_meant(job: JobRecord) -> bool:
+        return (job.ended_at is not None) == ended
+
     if texts:
-        found = app.run(lambda core: _named(core, texts))
+        found = app.run(lambda core: _named(core, texts, is_meant))
         for text, job in zip(texts, found, strict=True):
             _confirm(verb, text, job.id)
         return found
     problems: dict[str, str] = {}
-    meant = app.run(lambda core: chosen.find(core, problems))
+    allowed = app.run(lambda core: chosen.find(core, problems, ended))
     app.warn(problems)
-    if not meant.jobs:
+    meant = [job for job in allowed.jobs if is_meant(job)]
+    if not meant:
         output.echo(f"fray: there is no such job to {verb}", err=True)
-    return meant.jobs
+    return meant
 
 
-async def _named(core: Core, texts: Sequence[str]) -> list[JobRecord]:
+async def _named(core: Core, texts: Sequence[str], is_meant: Callable[[JobRecord], bool]) -> list[JobRecord]:
     from fray_coordinator.concurrency import map_concurrently
     from fray_coordinator.jobs.lookup import find_job
 
-    return [job.record for job in await map_concurrently(texts, lambda text: find_job(core, text))]
+    return [job.record for job in await map_concurrently(texts, lambda text: find_job(core, text, is_meant))]
 
 
 def _confirm(verb: str, text: str, job: str) -> None:

@@ -56,6 +56,6 @@ def _line_json(line: LogLine) -> dict[str, Any]:
         "replica": line.replica,
         "time": line.time,
         "stream": line.stream,
-        "text": line.data.decode(errors="replace"),
+        "text": str(line),
         "complete": line.complete,
     }

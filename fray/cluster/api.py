@@ -301,14 +301,14 @@ class Cluster(Protocol):
             merged = ReplicaLines()
             lines = chain(merged.whole(lines), merged.rest())
         for line in lines:
-            print(line.data.decode(errors="replace"), end="\n" if line.complete else "", file=sys.stdout)
+            print(line, end="\n" if line.complete else "", file=sys.stdout)
         return self.poll(job_id)
 
     def logs(self, job_id: str, follow: bool = False, replica: int | None = None) -> Items[LogLine]:
         """Iterate over the lines that the job has written to stdout and stderr; those of a gang's replicas by time.
 
             async for line in cluster.logs(job, follow=True):  # in coroutines; elsewhere without async
-                print(line.data.decode())
+                print(line)
 
         Args:
             job_id: of the job; whether it runs, waits or has ended.

@@ -89,7 +89,7 @@ class JobHandle(Shown):
         """
         if max_lines < 0:
             raise InvalidInput("max_lines", max_lines, "give the number of lines, or 0 for all")
-        return tuple(line.data.decode(errors="replace") for line in self._cluster._last_lines(self._job_id, max_lines))
+        return tuple(str(line) for line in self._cluster._last_lines(self._job_id, max_lines))
 
     def terminate(self) -> None:
         """Ask that the job and its children end, and return at once; `wait` for the end.

@@ -233,6 +233,7 @@ async def test_logs_are_followed_through_attempts_to_the_last_chunk(core: Core) 
         (2, "stdout", b"four", True),
     ]
     assert lines[0].time == "2026-01-02T03:04:05.678901Z"
+    assert [str(line) for line in lines[:2]] == ["one", "\N{REPLACEMENT CHARACTER}two"]
 
 
 async def test_followers_of_a_lost_attempt_read_what_it_left_and_go_on(core: Core) -> None:

@@ -351,3 +351,12 @@ async def test_a_job_that_its_agent_does_not_list_is_put_back_once_that_agent_le
     assert job is not None
     assert (job.record.status, job.record.attempt) == ("pending", 2)
     assert await fsck.check(core) == []
+
+
+async def test_what_a_live_agent_says_is_wrong_is_told_until_it_is_silent(core: Core) -> None:
+    await an_agent(core, "live", problem="/scratch is full")
+    [problem] = await fsck.check(core)
+    assert (problem.key, problem.what) == (AgentKeys.key("live"), "the agent says: /scratch is full")
+    assert "host h" in problem.remedy
+    await core.clock.sleep(LONG)
+    assert await fsck.check(core) == []

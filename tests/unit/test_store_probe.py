@@ -161,9 +161,18 @@ def test_a_wrong_clock(emulated: tuple[Emulator, str]) -> None:
 
 
 def test_a_missing_bucket(emulated: tuple[Emulator, str]) -> None:
-    errors = [finding for finding in problems("gs://nowhere/root") if finding.severity == "error"]
-    assert "the bucket nowhere does not exist; correct its name, or make it: `gcloud " in only(errors).what
-    assert only(errors).what.endswith("need the right storage.buckets.create")
+    found = only(problems("gs://nowhere/root"))
+    assert found.severity == "error"
+    assert "the bucket nowhere does not exist; correct its name, or make it: `gcloud " in found.what
+    assert found.what.endswith("need the right storage.buckets.create")
+
+
+def test_a_missing_bucket_of_s3(at: Any) -> None:
+    with moto() as server:
+        at(server)
+        found = only(problems("s3://nowhere/root"))
+    assert found.severity == "error"
+    assert "the bucket nowhere does not exist; correct its name, or make it: `aws " in found.what
 
 
 def test_a_folder_that_cannot_be_made_is_told_once() -> None:

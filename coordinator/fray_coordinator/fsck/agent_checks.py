@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from fray_coordinator.fsck.report import BY_REPAIR, Problem, SuspectedProblem
 from fray_coordinator.fsck.snapshot import Snapshot
+from fray_coordinator.jobs.lookup import is_silent
 from fray_coordinator.protocol.failure_detection import needs_reaping
 from fray_coordinator.protocol.heartbeat import DEATH_INTERVALS, is_fenced
 from fray_coordinator.protocol.stopping import holders_of
@@ -52,6 +53,15 @@ def silent(seen: Snapshot) -> Iterator[SuspectedProblem]:
             "coordinate`, or `fray coordinate --once` several times"
         )
         yield SuspectedProblem(Problem(key, what, remedy), seen.versions(key))
+
+
+def in_trouble(seen: Snapshot) -> Iterator[SuspectedProblem]:
+    """Agents that live and whose last heartbeat says that something is wrong there."""
+    for agent in seen.agents.values():
+        key = AgentKeys.key(agent.id)
+        if agent.problem and agent.state == AgentState.LIVE and not is_silent(seen.stored[key], seen.now):
+            remedy = f"put it right on host {agent.host}; the agent takes it back once it is"
+            yield SuspectedProblem(Problem(key, f"the agent says: {agent.problem}", remedy))
 
 
 def _is_long_silent(seen: Snapshot, agent: AgentRecord) -> bool:

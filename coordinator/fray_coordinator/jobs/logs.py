@@ -23,7 +23,7 @@ from fray_layouts.work_keys import WorkKeys
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """A line of a job's output, or a piece of one.
+    """A line of a job's output, or a piece of one; as `str`, its text.
 
     Attributes:
         time: RFC 3339, UTC, microseconds.
@@ -38,6 +38,9 @@ class LogLine:
     stream: str
     data: bytes
     complete: bool
+
+    def __str__(self) -> str:
+        return self.data.decode(errors="replace")
 
 
 class LogCursor:

@@ -4,7 +4,7 @@ An agent writes what its jobs use and what it has free into its record with ever
 only when it is asked to.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from msgspec.structs import replace
 
@@ -40,8 +40,11 @@ async def find_reservation(core: Core, reservation: str) -> ReservationRecord | 
     return record_of(await core.records.read(ReservationKeys.key(reservation), ReservationRecord, one_of_many=True))
 
 
-async def find_job(core: Core, text: str) -> Stored[JobRecord]:
+async def find_job(core: Core, text: str, eligible: Callable[[JobRecord], bool] | None = None) -> Stored[JobRecord]:
     """The job that `text` means: its id, the beginning of its id, or its name.
+
+    Args:
+        eligible: of several that fit, those that are meant; None: all are.
 
     Raises:
         JobNotFound: nothing fits.
@@ -56,6 +59,8 @@ async def find_job(core: Core, text: str) -> Stored[JobRecord]:
     fitting = named or ids
     if not fitting:
         raise job_not_found(core, text)
+    if len(fitting) > 1 and eligible is not None:
+        fitting = [job.id for job in await read_jobs(core, fitting, {}) if eligible(job)] or fitting
     if len(fitting) > 1:
         shown = ", ".join(fitting[:_MAX_SHOWN]) + (", ..." if len(fitting) > _MAX_SHOWN else "")
         raise InvalidInput("job", text, f"{len(fitting)} jobs begin so ({shown}); give more of the id")

@@ -12,7 +12,7 @@ from email.utils import mktime_tz, parsedate_tz
 from typing import Protocol, runtime_checkable
 
 from fray_coordinator.clock import Clock
-from fray_coordinator.store.interface import AttemptFailed, NotApplied, PreconditionFailed, Refused, Unknown
+from fray_coordinator.store.interface import AttemptFailed, NoBucket, NotApplied, PreconditionFailed, Refused, Unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Inspectable(Protocol):
     """A backend that can read its bucket's settings."""
 
     async def settings(self) -> BucketSettings:
-        """Raises `AttemptFailed`."""
+        """Raises `AttemptFailed`; `NoBucket` where there is none."""
 
 
 class Location:
@@ -157,10 +157,10 @@ def classify_status(status: int, message: str, missing_right: str, after: str | 
     return Refused(text)
 
 
-def no_such_bucket(bucket: str, command: str, right: str) -> Refused:
+def no_such_bucket(bucket: str, command: str, right: str) -> NoBucket:
     """The outcome of an attempt in a bucket that is not there; `command` and the bucket make it, given the `right`."""
     remedy = f"correct its name, or make it: `{command}{bucket}`, for which the credentials need the right {right}"
-    return Refused(f"the bucket {bucket} does not exist; {remedy}")
+    return NoBucket(f"the bucket {bucket} does not exist; {remedy}")
 
 
 @contextmanager

@@ -36,6 +36,7 @@ from fray_coordinator.store.interface import (
     BadObject,
     Expectation,
     Listed,
+    NoBucket,
     NotApplied,
     NotModified,
     Object,
@@ -128,6 +129,8 @@ class GcsBackend:
         """The bucket's own settings. Raises `AttemptFailed`."""
         try:
             answer = await self._request("GET", f"storage/v1/b/{self._location.bucket}", {}, right="SETTINGS")
+        except NoBucket:
+            raise
         except Refused as error:
             return BucketSettings(unreadable=(str(error),))
         with parsing_answer("GET of the bucket"):

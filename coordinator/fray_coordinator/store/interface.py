@@ -123,6 +123,10 @@ class Refused(AttemptFailed):
         self.may_pass = may_pass
 
 
+class NoBucket(Refused):
+    """There is no bucket of the root's name."""
+
+
 class BadObject(AttemptFailed):
     """This one name holds no usable object: no regular file, too large, or closed to this user alone.
 

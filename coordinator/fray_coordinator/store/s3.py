@@ -36,6 +36,7 @@ from fray_coordinator.store.interface import (
     BadObject,
     Expectation,
     Listed,
+    NoBucket,
     NotApplied,
     NotModified,
     Object,
@@ -132,6 +133,8 @@ class S3Backend:
                 answer = await self._request("GET", "", {what: ""}, right=what, may_be_absent=True)
                 with parsing_answer(f"the question about {what}"):
                     return Element("Nothing") if answer.status == 404 else parse_xml(answer.body)
+            except NoBucket:
+                raise
             except AttemptFailed:
                 unreadable.append(what)
                 return Element("Nothing")

@@ -104,7 +104,8 @@ def stat(app: App, queue: str, namespace: str | None) -> None:
         "problems": counts.problems,
     }
     texts = {**data, "oldest_seconds": "" if age is None else output.format_duration(age)}
-    app.show(data, lambda: output.print_pairs([(name.replace("_", " "), str(value)) for name, value in texts.items()]))
+    pairs = [(name.removesuffix("_seconds").replace("_", " "), str(value)) for name, value in texts.items()]
+    app.show(data, lambda: output.print_pairs(pairs))
 
 
 @_subcommand("peek")

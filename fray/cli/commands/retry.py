@@ -25,7 +25,7 @@ def command(app: App, jobs: tuple[str, ...], failed: bool, **filters: str | None
     JOB is a whole id; for a name, or the beginning of an id, this asks first.
     """
     chosen = JobFilter(**{**filters, **({"state": "failed"} if failed else {})})
-    found = chosen_jobs(app, "retry", jobs, False, chosen)
+    found = chosen_jobs(app, "retry", jobs, chosen, ended=True)
     rows = [(new.id, new.retry_of) for new in app.run(lambda core: _retry(core, found))]
     app.show([{"job": new, "retry_of": old} for new, old in rows], lambda: output.print_ids(rows, ("JOB", "RETRY OF")))
 

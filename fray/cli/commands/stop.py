@@ -27,7 +27,7 @@ def command(app: App, jobs: tuple[str, ...], everything: bool, **filters: str | 
     """
     from fray.cli.job_view import display_status
 
-    found = chosen_jobs(app, "stop", jobs, everything, JobFilter(**filters))
+    found = chosen_jobs(app, "stop", jobs, JobFilter(**filters), everything)
     records = app.run(lambda core: _stop(core, found))
     rows = [(job.id, display_status(job)) for job in records]
     data = [{"job": job, "status": status} for job, status in rows]

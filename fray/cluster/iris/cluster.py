@@ -113,7 +113,7 @@ class IrisCluster(ClusterWithoutStorage):
 
     def monitor(self, job_id: str) -> JobInfo:
         for line in self.logs(job_id, follow=True):
-            print(line.data.decode(errors="replace"), flush=True)
+            print(line, flush=True)
         return self.poll(job_id)
 
     def logs(self, job_id: str, follow: bool = False, replica: int | None = None) -> Items[LogLine]:
