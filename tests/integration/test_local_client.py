@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -176,3 +177,22 @@ def test_without_a_root_the_client_and_the_cluster_are_one_private_cluster_of_th
     together = threading.Barrier(12)  # more than there are places for processes
     meeting = [client.submit(call(f"meeting-{number}", together.wait, 200)) for number in range(together.parties)]
     assert wait_all(meeting, timeout=200) == [JobStatus.SUCCEEDED] * together.parties
+
+
+class Interrupted:
+    def interrupt(self) -> None:
+        assert self.in_main_thread()
+        signal.raise_signal(signal.SIGINT)  # what Ctrl-C does while a method runs in the thread of who waits for it
+
+    def in_main_thread(self) -> bool:
+        return threading.current_thread() is threading.main_thread()
+
+
+def test_ctrl_c_within_a_call_interrupts_the_program_and_not_the_actor() -> None:
+    local = LocalClient()
+    actor = local.create_actor(Interrupted, name="interrupted")
+    wait_until(actor.in_main_thread)
+    with pytest.raises(KeyboardInterrupt):
+        actor.interrupt()
+    assert actor.in_main_thread()
+    local.shutdown(wait=False)

@@ -160,14 +160,15 @@ def test_what_a_full_disk_does_not_take_is_written_when_there_is_room(
     assert text.endswith(b"\n")
 
 
+@pytest.mark.parametrize("call", ["open", "write"])
 def test_a_disk_that_stays_full_costs_the_rest_of_the_log_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     def full(*_: object, **__: object) -> int:
         raise OSError(errno.EDQUOT, "Disk quota exceeded")
 
     chunks = LogChunks(str(tmp_path), 1 << 30, lambda number: None)
-    monkeypatch.setattr(os, "open", full)
+    monkeypatch.setattr(os, call, full)
     chunks.begin()
     chunks.append(b"line\n")
     chunks.find_room()

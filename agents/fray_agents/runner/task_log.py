@@ -176,6 +176,7 @@ class LogChunks:
         self.append(kept)
         if self.lacks_room and self._fd is not None:
             os.ftruncate(self._fd, self._whole)  # a line that has no end
+            self._size = self._whole
         self._unwritten, self.lacks_room = b"", False
 
     def append_file(self, path: str) -> None:
@@ -187,13 +188,16 @@ class LogChunks:
         self.append(lines.flush())
 
     def seal(self) -> None:
-        """Complete the current chunk, if there is one, and it has all that it should have."""
+        """Complete the current chunk if it has all that it should have; one without a line is removed."""
         if self._fd is None or self.lacks_room:
             return
         os.close(self._fd)
         self._fd = None
+        path = os.path.join(self._directory, chunk_name(self.count + 1))
+        if not self._size:
+            os.unlink(path + PART)
+            return
         self.count += 1
-        path = os.path.join(self._directory, chunk_name(self.count))
         os.rename(path + PART, path)
         self._spooled += self._size
         self._size = self._whole = 0

@@ -92,9 +92,19 @@ class ActorExecutor:
             return True
 
     def run_reserved(self, calls: Sequence[ServedCall]) -> None:
-        """Run calls in this thread, one after the other, after `reserve`."""
+        """Run calls in this thread, one after the other, after `reserve`.
+
+        Raises:
+            KeyboardInterrupt: the program was interrupted within a method; that call has it as its outcome as well.
+        """
         for number, served in enumerate(calls, 1):
-            if not self._run(served):
+            try:
+                replied = self._run(served)
+            except KeyboardInterrupt:
+                self.submit(calls[number:], first=True)
+                self._ended()
+                raise
+            if not replied:
                 self.submit(calls[number:], first=True)
                 return
             if self._closed:
@@ -179,6 +189,8 @@ class ActorExecutor:
             value = self._methods(request.method)(*args, **kwargs)
         except BaseException as error:
             self._complete(served, ReplyKind.ERROR, request.codec.error(_without_own_frame(error)))
+            if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+                raise  # Ctrl-C is meant for the program whose thread this is, not for the actor
             return True
         if type(value) is CoroutineType:
             self._loop().start(value, lambda *end: self._coroutine_ended(served, *end))
