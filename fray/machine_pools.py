@@ -94,7 +94,7 @@ async def write_pool(
     spec = _on_this_host(pool.provisioning)
     kept = None
     if pool.environments is not None:
-        kept = [await _stored_environment(core, each, base, tell) for each in pool.environments]
+        kept = [await store_environment(core, each, base, tell) for each in pool.environments]
 
     def decide(record: AgentPoolRecord) -> AgentPoolRecord | None:
         wanted = replace(record, provisioning=spec, environments=record.environments if kept is None else kept)
@@ -171,10 +171,10 @@ def _written_capacity(has: Resources) -> dict[str, Any]:
     return {name: amount for name, amount in amounts.items() if amount}
 
 
-async def _stored_environment(
+async def store_environment(
     core: Core, written: WarmEnvironment, base: Path, tell: Callable[[StoredWorkspace], None]
 ) -> EnvironmentSpec:
-    """The environment that agents make, its workspace stored."""
+    """The environment that agents make ahead, its workspace stored. Raises InvalidInput: something in it is wrong."""
     from fray.workspace.choice import named_workspace
 
     fields = {

@@ -94,6 +94,11 @@ _COLOURS = {
 }
 
 
+def format_dollars(amount: float | None) -> str:
+    """A price for people; None is one that nobody knows."""
+    return "unknown" if amount is None else f"${amount:,.2f}"
+
+
 def format_duration(seconds: float) -> str:
     """A duration for people, in its two largest units: "4.2s", "3m10s", "2h5m", "3d4h"."""
     if seconds < 60:

@@ -1,10 +1,9 @@
 """The stages of a pipeline as tasks of a worker pool, one for each shard.
 
-A task's key is `<stage>/<shards>/<shard>/<try>`. By it a later driver of the same execution finds what is done, notices
-when the pipeline is another one, and runs a shard that failed again under the next try.
+A task's key is `<stage>/<shards>/<shard>`. By it a later driver of the same execution finds what is done, notices when
+the pipeline is another one, and runs a shard that failed again.
 """
 
-import itertools
 import logging
 from functools import lru_cache
 from typing import NamedTuple
@@ -73,9 +72,10 @@ class StageRunner:
 
     def run(self, name: str, title: str, tasks: list[ShardTask]) -> list[TaskResult]:
         """See `plan.RunStage`."""
-        keys = self._keys(name, len(tasks))
+        self._check_shards(name, len(tasks))
         stage = self._pool.put(Stage(tasks, self._pool.folder, self._pool.name))
-        futures = self._pool.map_as(run_shard, {key: Shard(stage, shard) for shard, key in enumerate(keys)})
+        shards = {f"{name}/{len(tasks)}/{number}": Shard(stage, number) for number in range(len(tasks))}
+        futures = self._pool.map_as(run_shard, shards, retry_failed=True)
         shown = self._pool.as_completed(futures, progress=f"{self._pool.name} {name} {title}")
         failed = next((future for future in shown if future.exception() is not None), None)
         if failed is not None:
@@ -84,21 +84,13 @@ class StageRunner:
             )
         return [future.result() for future in futures]
 
-    def _keys(self, stage: str, shards: int) -> list[str]:
-        """The keys of the shards' latest tries, none of which has failed. Raises InvalidInput."""
+    def _check_shards(self, stage: str, shards: int) -> None:
+        """Raise InvalidInput if the stage was begun with another number of shards."""
         for key in list(self._pool.futures):
-            begun, had, *_ = key.split("/")
+            begun, had, _ = key.split("/")
             if begun == stage and had != str(shards):
                 remedy = f"stage {stage} had {had} shards when it was begun and has {shards} now; use another name"
                 raise InvalidInput("name", self._pool.name, remedy)
-        return [self._key(f"{stage}/{shards}/{shard}") for shard in range(shards)]
-
-    def _key(self, place: str) -> str:
-        for number in itertools.count():
-            known = self._pool.futures.get(key := f"{place}/{number}")
-            if known is None or not known.done() or known.exception() is None:
-                break
-        return key
 
     def _placed(self, error: BaseException | None, place: str) -> BaseException:
         """The error as the user gets it, with its place."""

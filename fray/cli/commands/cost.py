@@ -31,7 +31,10 @@ def command(app: App, by: str | None) -> None:
         shares = app.run(lambda core: _shares(core, by, problems))
         app.warn(problems)
         dearest = sorted(shares.items(), key=lambda each: -each[1].so_far)
-        shown = [(owner, f"${share.hourly:,.2f}", f"${share.so_far:,.2f}") for owner, share in dearest]
+        shown = [
+            (owner, output.format_dollars(share.hourly), output.format_dollars(share.so_far))
+            for owner, share in dearest
+        ]
         found = [{by: owner, "hourly": share.hourly, "so_far": share.so_far} for owner, share in dearest]
         app.show(found, lambda: output.print_table((by.upper(), "AN HOUR", "SO FAR"), shown, "no machine ran anything"))
         return

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from msgspec.structs import replace
 
 from fray.cli import output
 from fray.cli.app import App, subcommand
@@ -20,6 +19,7 @@ from fray.cli.output import format_duration
 if TYPE_CHECKING:
     from fray_agents.environments.cache import CacheEntry
     from fray_coordinator.core import Core
+    from fray_layouts.pool_file import WarmEnvironment
 
 _SHOWN_DIGITS = 12
 """Digits of a key that people are shown."""
@@ -82,6 +82,7 @@ def _warm(
 ) -> None:
     """Build the environment of a project, ahead of its jobs."""
     from fray.workspace.choice import AUTO, named_workspace
+    from fray_layouts.pool_file import WarmEnvironment
 
     if image and pool is None:
         raise click.UsageError("--image is for a pool's agents; give --pool POOL, too")
@@ -89,8 +90,10 @@ def _warm(
     folder = choice.find() if choice is not None else None
     assert folder is not None, "a project that is required was found"
     if pool is not None:
-        environment = {"extras": list(extra), "pip_packages": list(options["with"]), "docker_image": image}
-        app.run(lambda core: _add_to_pool(core, pool, folder, environment), create=True)
+        written = WarmEnvironment(
+            workspace=str(folder), extras=list(extra), pip_packages=list(options["with"]), docker_image=image
+        )
+        app.run(lambda core: _add_to_pool(core, pool, written), create=True)
         _show_named(app, pool)
         return
     began = time.monotonic()
@@ -99,22 +102,18 @@ def _warm(
     app.show({"workspace": str(folder), "python": python}, lambda: output.echo(f"{python} is ready after {seconds}"))
 
 
-async def _add_to_pool(core: Core, pool: str, folder: Path, fields: dict[str, Any]) -> None:
+async def _add_to_pool(core: Core, pool: str, written: WarmEnvironment) -> None:
     """Store the workspace, and name the environment of its jobs for the pool."""
     from fray.cli.workspace_options import tell_stored
-    from fray.workspace.upload import store_workspace
+    from fray.machine_pools import store_environment
     from fray_coordinator.jobs.pool_environments import add_environment
     from fray_layouts.spec import needs_environment
-    from fray_layouts.spec_parsing import parse_spec
+    from fray_layouts.spec_checks import check_name
 
-    job = {"name": "warm", "entrypoint": {"command": ["true"]}, "pool": pool}
-    parse_spec({**job, "environment": fields})  # nothing is uploaded for a slip of the pen
-    stored = await store_workspace(core, folder)
-    tell_stored(stored)
-    checked = parse_spec({**job, "environment": {**fields, "python": stored.python}})
-    environment = replace(checked.environment, workspace=stored.spec)
+    check_name("pool", pool)  # before anything is uploaded
+    environment = await store_environment(core, written, Path(), tell_stored)
     if not needs_environment(environment) and not environment.docker_image:
-        raise click.UsageError(_STATES_NOTHING.format(folder))
+        raise click.UsageError(_STATES_NOTHING.format(written.workspace))
     await add_environment(core, pool, environment)
 
 

@@ -8,7 +8,7 @@ import click
 
 from fray.cli import output
 from fray.cli.app import App, as_command
-from fray.cli.output import format_duration
+from fray.cli.output import format_dollars, format_duration
 from fray_layouts.errors import InvalidInput
 from fray_layouts.states import MachineState
 
@@ -75,10 +75,6 @@ def _json(machine: MachineRecord, now: float) -> dict[str, Any]:
     return {**record_json(machine), "cost_so_far": cost_so_far(machine, now)}
 
 
-def _dollars(amount: float | None) -> str:
-    return "unknown" if amount is None else f"${amount:,.2f}"
-
-
 def _row(machine: MachineRecord, now: float) -> tuple[str, ...]:
     from fray_coordinator.protocol.scaling.costs import cost_so_far
 
@@ -90,8 +86,8 @@ def _row(machine: MachineRecord, now: float) -> tuple[str, ...]:
         machine.zone,
         str(machine.hosts),
         format_duration((machine.ended_at or now) - machine.wanted_at),
-        _dollars(machine.hourly_cost),
-        _dollars(cost_so_far(machine, now)),
+        format_dollars(machine.hourly_cost),
+        format_dollars(cost_so_far(machine, now)),
         machine.error or machine.reason,
     )
 
@@ -112,8 +108,8 @@ def _described(machine: MachineRecord, logs: dict[int, str], now: float) -> list
         ("error", machine.error),
         ("operation", machine.operation),
         ("made with", machine.batch if machine.batch != machine.name else ""),
-        ("an hour", _dollars(machine.hourly_cost)),
-        ("so far", _dollars(cost_so_far(machine, now))),
+        ("an hour", format_dollars(machine.hourly_cost)),
+        ("so far", format_dollars(cost_so_far(machine, now))),
         ("wanted", format_time(machine.wanted_at, now)),
         ("created", format_time(machine.created_at, now)),
         ("up", format_time(machine.up_at, now)),

@@ -171,7 +171,6 @@ def _pool_json(
 
 def _row(pool: dict[str, Any]) -> tuple[str, ...]:
     scaling = pool["scaling"] or {}
-    cost = pool["hourly_cost_now"]
     return (
         pool["pool"],
         pool["provider"] + ", spot" * pool.get("spot", False),
@@ -181,6 +180,6 @@ def _row(pool: dict[str, Any]) -> tuple[str, ...]:
         str(pool["max"]),
         str(pool["machines"]),
         str(scaling.get("wanted", 0)) if scaling else "",
-        "unknown" if cost is None else f"${cost:,.2f}",
+        output.format_dollars(pool["hourly_cost_now"]),
         scaling.get("problem", "") or scaling.get("limit", ""),
     )
