@@ -37,14 +37,13 @@ def create_actors(cluster: StorageCluster, request: JobRequest, count: int) -> S
 
     Args:
         request: of `actor_request`.
+        count: at least 1.
 
     Raises:
         InvalidInput: an argument is wrong or cannot be pickled; nothing was created.
         NameTaken: a detached actor alone is the only one of its name, and another lives.
         ParentNotRunning: somebody has stopped this job, or this program's (see `StorageCluster.owner`).
     """
-    if count < 1:
-        raise InvalidInput("count", count, "give at least 1")
     namespace = cluster.lasting_namespace if request.detached else cluster.namespace
     if request.detached and count == 1:
         return StorageActorGroup(cluster, namespace, request.name, [launch_named(cluster, request, namespace)])

@@ -126,6 +126,10 @@ class ActorGroup(Shown, ABC, Generic[T]):
             raise InvalidInput("count", count, f"the group has {len(self._handles)} actors")
         return wanted
 
+    def _shortage(self, living: int, wanted: int, ended: Exception | None) -> str:
+        """Says that there never will be enough, and how one of those ended that are not there."""
+        return f"only {living} of the {wanted} actors of {self._name!r} that are wanted can still come: {ended}"
+
     def _tell(self, ready: list[int]) -> list[ActorHandle[T]]:
         self._found.update(ready)
         return [self._handles[index] for index in ready]

@@ -108,10 +108,8 @@ class StorageActorGroup(ActorGroup[T]):
                 records = await wait_for(core, living, any_failure=True, on_progress=tell, on_machines=on_machines)
             ended = [info for info in (info_of(core.root, job) for job in records.values()) if info.status.finished()]
             living = [job for job in living if job not in {info.job_id for info in ended}]
-        raise ActorUnavailableError(
-            f"only {len(living)} of the {wanted} actors of {self._name!r} that are wanted can still come: "
-            f"{JobFailed.of(ended[0])}"
-        ) from original_exception(ended[0].exit)
+        why = self._shortage(len(living), wanted, JobFailed.of(ended[0]))
+        raise ActorUnavailableError(why) from original_exception(ended[0].exit)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _loaded, (self._cluster.root, self._namespace, self._name, self._job_ids)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from fray.cluster.api import Cluster
 from fray.cluster.job_handle import JobHandle
-from fray.errors import ActorNotFoundError
+from fray.errors import ActorNotFoundError, InvalidInput
 from fray.types import ActorConfig, EnvironmentConfig, JobRequest, ResourceConfig
 
 if TYPE_CHECKING:
@@ -114,6 +114,8 @@ class Client(Protocol):
         """
         from fray.actor.create import actor_request
 
+        if count < 1:
+            raise InvalidInput("count", count, "give at least 1")
         request = actor_request(actor_class, args, kwargs, name, actor_config, resources, environment)
         return self._create_actors(request, count)
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 from typing import Any, TypeVar
 
-from fray import sync
-from fray.actor.group import ActorGroup
+from fray.actor.polled_group import PolledActorGroup
 from fray.cluster.iris.cluster import IrisCluster
 from fray.cluster.job_handle import JobHandle
 from fray.display import MAX_ROWS, ShownTable
@@ -15,7 +13,6 @@ from fray.errors import ActorUnavailableError, JobFailed
 from fray.iris_backend.actor_address import IrisActorAddress
 from fray.iris_backend.actor_handle import IrisActorHandle
 from fray.types import JobStatus
-from fray.wait_line import wait_telling
 
 T = TypeVar("T")
 
@@ -23,7 +20,7 @@ _PAUSE = 0.2
 """Seconds between two looks at the endpoints of a group that is waited for."""
 
 
-class IrisActorGroup(ActorGroup[T]):
+class IrisActorGroup(PolledActorGroup[T]):
     """The actors "<name>-0", "<name>-1" ... on Iris. Pickles as their addresses."""
 
     def __init__(self, cluster: IrisCluster, name: str, addresses: list[IrisActorAddress]) -> None:
@@ -47,28 +44,16 @@ class IrisActorGroup(ActorGroup[T]):
         resolver = self._cluster.iris.resolver_for_job(JobName.from_string(address.job))
         return not resolver.resolve(address.endpoint).is_empty
 
-    def _wait_ready(self, wanted: int, timeout: float | None) -> list[int]:
-        ready: list[int] = []
-
-        def are_ready(within: float) -> bool:
-            nonlocal ready
-            until = time.monotonic() + within
-            while len(ready := self._ready()) < wanted:
-                self._check_living(wanted)
-                if (left := until - time.monotonic()) <= 0:
-                    return False
-                time.sleep(min(_PAUSE, left))
-            return True
-
-        def tell() -> str:
-            return f"{len(ready)} of {wanted} actors of {self._name!r} serve calls"
-
-        if not wait_telling(are_ready, timeout, tell):
-            raise TimeoutError(f"{tell()} after {timeout:g} s")
-        return ready[:wanted]
-
-    async def _wait_ready_async(self, wanted: int, timeout: float | None) -> list[int]:
-        return await sync.in_thread(partial(self._wait_ready, wanted, timeout))
+    def _gather(self, ready: set[int], wanted: int, until: float) -> bool:
+        while True:
+            ready.clear()
+            ready.update(self._ready())
+            if len(ready) >= wanted:
+                return True
+            self._check_living(wanted)
+            if (left := until - time.monotonic()) <= 0:
+                return False
+            time.sleep(min(_PAUSE, left))
 
     def _check_living(self, wanted: int) -> None:
         """Raise ActorUnavailableError: so many have ended that there never will be enough."""
@@ -76,8 +61,7 @@ class IrisActorGroup(ActorGroup[T]):
         living = [info for info in infos if not info.status.finished()]
         if len(living) < wanted:
             ended = next(info for info in infos if info.status.finished())
-            can = f"only {len(living)} of the {wanted} actors of {self._name!r} that are wanted can still come"
-            raise ActorUnavailableError(f"{can}: {JobFailed.of(ended)}")
+            raise ActorUnavailableError(self._shortage(len(living), wanted, JobFailed.of(ended)))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _loaded, (self._name, self._addresses)

@@ -12,7 +12,7 @@ from fray.cluster.iris.cluster import IrisCluster
 from fray.display import ShownTable
 from fray.errors import ActorUnavailableError, CallInterrupted, InvalidInput
 from fray.iris_backend.actor_address import IrisActorAddress
-from fray.rpc.calling import RetryPolicy
+from fray.rpc.calling import MethodCaller, RetryPolicy
 from fray.rpc.future import ActorFuture, RetryQueue
 from fray.types import JobStatus
 from fray_coordinator.backoff import backoff
@@ -26,7 +26,7 @@ _PAUSES = (0.1, 2.0)
 """Seconds between two attempts to reach an actor, from the first on: each asks the controller for its endpoint."""
 
 
-class IrisCaller:
+class IrisCaller(MethodCaller):
     """Makes the calls of one handle, each in a thread that waits for its reply.
 
     There are as many threads as the actor runs calls at once, so calls begin in the order in which they were made.
@@ -40,11 +40,6 @@ class IrisCaller:
         self._threads = ThreadPoolExecutor(address.max_concurrency, thread_name_prefix="fray-call")
         self._queue = RetryQueue(lambda: f"{address} cannot be called yet")
         self._reached: Any = None
-
-    def call(
-        self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], policy: RetryPolicy | None = None
-    ) -> Any:
-        return self.start(method, args, kwargs, policy).result()
 
     def start(
         self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], policy: RetryPolicy | None = None

@@ -9,13 +9,13 @@ from dataclasses import replace
 from typing import Any
 
 from fray.actor.current import CurrentActor, set_current_actor
+from fray.actor.returned import returned, without_generator
 from fray.cluster.iris.cluster import IrisCluster
 from fray.cluster.iris.connection import AUTO
 from fray.cluster.iris.replica_main import fail_for_good
 from fray.iris_backend.actor_address import IrisActorAddress
 from fray.iris_backend.actor_handle import IrisActorHandle
 from fray.sync import LoopThread
-from fray_agents.rpc.errors import RemoteError
 
 PORT = "actor"
 """The name of the port that Iris gives an actor's task."""
@@ -30,16 +30,8 @@ class IrisActorHost:
 
     def call(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run a call; what the method raises, Iris carries to the caller."""
-        try:
-            value = getattr(self._instance, method)(*args, **kwargs)
-            value = self._loop.run(value) if hasattr(value, "__await__") else value
-        except Exception:
-            raise
-        except BaseException as error:  # a SystemExit of the method is its caller's, and ends nobody
-            raise RemoteError(f"{method}() raised {error!r}") from error
-        if hasattr(value, "__next__") or hasattr(value, "__anext__"):
-            raise RemoteError("it is a generator, which Iris does not carry; return a list")
-        return value
+        value = returned(self._instance, method, args, kwargs, self._loop)
+        return without_generator(value, ", which Iris does not carry; return a list")
 
 
 def serve_actor(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any], address: IrisActorAddress) -> None:

@@ -86,8 +86,6 @@ class FrayIrisClient(Client):
         self._owned.clear()
 
     def _create_actors(self, request: JobRequest, count: int) -> IrisActorGroup[Any]:
-        if count < 1:
-            raise InvalidInput("count", count, "give at least 1")
         made = request.entrypoint
         assert isinstance(made, CallableEntrypoint), "as `actor_request` makes it"
         cls, args, kwargs, name, config = made.args

@@ -9,12 +9,12 @@ from fray.cluster.ray.connection import NAMESPACE, check_streams, connected
 from fray.errors import ActorUnavailableError
 from fray.ray_backend.actor_address import RayActorAddress
 from fray.ray_backend.outcomes import value_of
-from fray.rpc.calling import RetryPolicy
+from fray.rpc.calling import MethodCaller, RetryPolicy
 from fray.rpc.future import ActorFuture, RetryQueue, SentCall, UnsentCall
 from fray_agents.rpc.client.client_calls import STREAM_WINDOW
 
 
-class RayCaller:
+class RayCaller(MethodCaller):
     """Makes the calls of one handle to its actor.
 
     Args:
@@ -28,11 +28,6 @@ class RayCaller:
         self._actor = actor
         self._queue = RetryQueue(lambda: f"{self.what} is being restarted")
         self._ended: ActorUnavailableError | None = None
-
-    def call(
-        self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], policy: RetryPolicy | None = None
-    ) -> Any:
-        return self.start(method, args, kwargs, policy).result()
 
     def start(
         self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], policy: RetryPolicy | None = None

@@ -36,13 +36,12 @@ def create_actors(cluster: Cluster, request: JobRequest, count: int) -> RayActor
 
     Args:
         request: of `fray.actor.create.actor_request`.
+        count: at least 1.
 
     Raises:
         InvalidInput: an argument is wrong or cannot be pickled, or Ray has nothing like what is asked for.
         NameTaken: a detached actor alone is the only one of its name, and another lives.
     """
-    if count < 1:
-        raise InvalidInput("count", count, "give at least 1")
     if request.detached and count == 1:
         return RayActorGroup(request.name, _created(cluster, request, [_exclusive_name(cluster, request)]))
     own = exclusive_name(cluster.namespace, request.name)

@@ -6,15 +6,13 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fray import sync
-from fray.actor.group import ActorGroup
+from fray.actor.polled_group import PolledActorGroup
 from fray.cluster.ray.connection import connected
 from fray.display import MAX_ROWS, ShownTable
 from fray.errors import ActorUnavailableError, InvalidInput
 from fray.ray_backend.actor_handle import RayActorHandle
 from fray.ray_backend.actor_states import statuses
 from fray.types import JobId, JobStatus
-from fray.wait_line import wait_telling
 
 if TYPE_CHECKING:
     from fray.cluster.job_handle import JobHandle
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class RayActorGroup(ActorGroup[T]):
+class RayActorGroup(PolledActorGroup[T]):
     """A group of Ray's actors. `statuses` asks each of them; those that do not answer yet are PENDING."""
 
     def __init__(self, name: str, handles: Sequence[RayActorHandle[T]]) -> None:
@@ -44,38 +42,18 @@ class RayActorGroup(ActorGroup[T]):
     def _ready(self) -> list[int]:
         return [index for index, status in enumerate(self.statuses()) if status is JobStatus.RUNNING]
 
-    def _wait_ready(self, wanted: int, timeout: float | None) -> list[int]:
-        ready: set[int] = set()
-
-        def are_ready(within: float) -> bool:
-            until = time.monotonic() + within
-            while len(ready) < wanted:
-                asked = {probe.ask(): index for index, probe in enumerate(self._probes) if index not in ready}
-                asked.pop(None, None)
-                self._check_living(wanted, len(ready) + len(asked))
-                answers, _ = connected().wait(list(asked), timeout=max(until - time.monotonic(), 0))
-                if not answers:
-                    return False
-                ready.update(asked[one] for one in answers if self._probes[asked[one]].status() is JobStatus.RUNNING)
-            return True
-
-        def tell() -> str:
-            return f"{len(ready)} of {wanted} actors of {self._name!r} serve calls"
-
-        if not wait_telling(are_ready, timeout, tell):
-            raise TimeoutError(f"{tell()} after {timeout:g} s")
-        if wanted < len(self._probes):
-            ready.update(self._ready())  # the first of all that serve are given, not the first that answered
-        return sorted(ready)[:wanted]
-
-    async def _wait_ready_async(self, wanted: int, timeout: float | None) -> list[int]:
-        return await sync.in_thread(lambda: self._wait_ready(wanted, timeout))
-
-    def _check_living(self, wanted: int, living: int) -> None:
-        if living < wanted:
-            ended = next(probe.ended for probe in self._probes if probe.ended is not None)
-            can = f"only {living} of the {wanted} actors of {self._name!r} that are wanted can still come"
-            raise ActorUnavailableError(f"{can}: {ended}")
+    def _gather(self, ready: set[int], wanted: int, until: float) -> bool:
+        while len(ready) < wanted:
+            asked = {probe.ask(): index for index, probe in enumerate(self._probes) if index not in ready}
+            asked.pop(None, None)
+            if (living := len(ready) + len(asked)) < wanted:
+                ended = next(probe.ended for probe in self._probes if probe.ended is not None)
+                raise ActorUnavailableError(self._shortage(living, wanted, ended))
+            answers, _ = connected().wait(list(asked), timeout=max(until - time.monotonic(), 0))
+            if not answers:
+                return False
+            ready.update(asked[one] for one in answers if self._probes[asked[one]].status() is JobStatus.RUNNING)
+        return True
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RayActorGroup, (self._name, self._handles)

@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 
 from fray.actor.current import CurrentActor, set_current_actor
 from fray.actor.hosting import GRACE
+from fray.actor.returned import returned, without_generator
 from fray.cluster.ray.connection import import_ray
 from fray.ray_backend.actor_address import RayActorAddress
 from fray.ray_backend.actor_handle import RayActorHandle
 from fray.sync import LoopThread
-from fray_agents.rpc.errors import RemoteError
 
 _IDLE_GRACE = GRACE - 2.0
 """Seconds of the grace for calls; in the rest the process ends."""
@@ -62,11 +62,12 @@ class ActorHost:
 
     def call(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run a call; what the method raises, Ray carries to the caller."""
-        return self._run(method, args, kwargs, self._finished)
+        value = self._run(method, args, kwargs)
+        return without_generator(value, "; call the method as a stream, or have it return a list")
 
     def stream(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
         """Run a call of a generator, whose items Ray carries to the caller as they come."""
-        items = self._run(method, args, kwargs, lambda value: value)
+        items = self._run(method, args, kwargs)
         try:
             for item in self._drained(items) if hasattr(items, "__anext__") else items:  # noqa: UP028 - Ray sends values
                 yield item
@@ -91,26 +92,15 @@ class ActorHost:
         self._current.shutdown_event.set()
         self._wait_until_answered()
 
-    def _run(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any], finish: Callable[[Any], Any]) -> Any:
+    def _run(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         with self._state:
             self._running += 1
         try:
-            return finish(getattr(self._instance, method)(*args, **kwargs))
-        except Exception:
-            raise
-        except BaseException as error:  # a SystemExit of the method is its caller's, and ends nobody
-            raise RemoteError(f"{method}() raised {error!r}") from error
+            return returned(self._instance, method, args, kwargs, self._loop)
         finally:
             with self._state:
                 self._running -= 1
                 self._state.notify_all()
-
-    def _finished(self, value: Any) -> Any:
-        if hasattr(value, "__await__"):
-            value = self._loop.run(value)
-        if hasattr(value, "__next__") or hasattr(value, "__anext__"):
-            raise RemoteError("it is a generator; call the method as a stream, or have it return a list")
-        return value
 
     def _drained(self, items: Any) -> Iterator[Any]:
         while True:

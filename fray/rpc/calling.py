@@ -63,7 +63,8 @@ class MethodCaller(Protocol):
 
     def call(
         self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], policy: RetryPolicy | None = None
-    ) -> Any: ...
+    ) -> Any:
+        return self.start(method, args, kwargs, policy).result()
 
     def start(
         self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], policy: RetryPolicy | None = None
