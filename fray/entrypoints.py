@@ -1,4 +1,4 @@
-"""What a job runs: a Python call or a program."""
+"""The entrypoint of a job: a Python call or a program."""
 
 from __future__ import annotations
 

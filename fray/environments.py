@@ -1,4 +1,4 @@
-"""What the processes of a job find: variables, code, packages, image."""
+"""The environment of a job's processes: variables, code, packages, image."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job needs of a host: cores, memory, disk and accelerators, in every spelling that programs use.
+"""The resources that a job needs of a host: cores, memory, disk and accelerators, in every spelling of programs.
 
 Sizes are bytes, or text such as "512MiB", "2GB", "8g".
 """

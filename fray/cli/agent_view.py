@@ -1,4 +1,4 @@
-"""What people see of agents: for whom their room is kept, where they are, and which of them contradict each other."""
+"""Agents as people see them: for whom their room is kept, where they are, and which of them contradict each other."""
 
 from __future__ import annotations
 

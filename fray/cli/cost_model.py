@@ -1,4 +1,4 @@
-"""What requests to the storage cost, estimated from the settings and as the agents have counted them; and machines."""
+"""The cost of machines, and of requests to the storage: estimated from the settings, and as agents count them."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass

@@ -1,4 +1,4 @@
-"""What is piped into a command that submits: it goes along with the job, whose attempts each read it from its start."""
+"""Reads what is piped into a command that submits, for the job: each of its attempts reads it from its start."""
 
 from __future__ import annotations
 

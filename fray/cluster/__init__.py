@@ -5,8 +5,8 @@ job = cluster.launch(JobRequest("train", Entrypoint.from_callable(train, args=(c
 cluster.wait(job, raise_on_failure=True)
 
 Everything above launches and finds jobs through this package; it uses the services of `fray_coordinator`. Read `api`
-and `placing` (the interface), `arguments`, `launching`, `storage`, `submission`, `job_info`, then `current` and
-`local_cluster`.
+and `placing` (the interface), `arguments`, `connected`, `launching`, `storage`, `submission`, `job_info`, then
+`current` and `local_cluster`.
 """
 
 from fray.lazy_exports import attach_stub

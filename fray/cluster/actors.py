@@ -1,4 +1,4 @@
-"""What a cluster knows of actors: where they are called, and the keys by which callers and they prove themselves."""
+"""The actors of a cluster: their endpoints, and the keys by which callers and they prove themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether and where a cluster object shows what the jobs print that this program launches; see `driver_log`."""
+"""The output of jobs that a program launches, as its cluster object shows it or does not; see `driver_log`."""
 
 from __future__ import annotations
 

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
 
 from msgspec.structs import replace
 
-from fray.cluster.api import Cluster
 from fray.cluster.arguments import checked_id, checked_request, checked_requests
+from fray.cluster.connected import ConnectedCluster
 from fray.cluster.current_job import CurrentJob, current_job_on
-from fray.cluster.driver_output import DriverOutput
 from fray.cluster.hints import HintSender
 from fray.cluster.reservations import checked_config, checked_ttl, create_reservation, reservation_info
 from fray.cluster.submission import as_children, as_group, submit_group, submit_prepared
@@ -31,30 +28,14 @@ from fray_layouts.spec import JobSpec
 
 log = logging.getLogger("fray")
 
-T = TypeVar("T")
 
+class LaunchingCluster(ConnectedCluster):
+    """What `StorageCluster` launches and reserves; what it reads is there."""
 
-class LaunchingCluster(Cluster):
-    """What `StorageCluster` launches and reserves; the rest of a cluster is there."""
-
-    root: str
-    _output: DriverOutput
-    _hints: HintSender
-    _router: ReservationRouter
-
-    @property
-    @abstractmethod
-    def log_to_driver(self) -> bool: ...
-
-    @abstractmethod
-    def run(self, work: Callable[[Core], Awaitable[T]]) -> T: ...
-
-    @property
-    @abstractmethod
-    def _is_private(self) -> bool: ...
-
-    @abstractmethod
-    def _leave_at_exit(self) -> None: ...
+    def __init__(self, root: str, namespace: str | None = None) -> None:
+        super().__init__(root, namespace)
+        self._hints = HintSender(lambda: self.keyring)
+        self._router = ReservationRouter()
 
     def launch(self, request: JobRequest) -> JobId:
         return self.launch_many([checked_request(request)])[0]

@@ -1,4 +1,4 @@
-"""What jobs print, on this program's own streams: each line behind the id of its job, in the job's colour.
+"""Prints the output of jobs on this program's own streams: each line behind the id of its job, in the job's colour.
 
 A thread of its own prints, so that nobody waits for a terminal that is stopped or slow, least of all the background
 loop, by whose heartbeats a driver lives: of what it cannot keep up with, lines are left out, and that is said.
@@ -66,7 +66,7 @@ class JobPrefix:
 
 
 class LineEcho:
-    """What a task prints that is a thread here, shown at once: whole lines, each behind the job's id.
+    """Shows the output of a task that is a thread here, at once: whole lines, each behind the job's id.
 
     A progress bar, which goes back to the beginning of its line again and again, is shown as it is.
     """

@@ -1,3 +1,3 @@
-"""What an agent's prestarted processes import ahead, so that callables and actors start without waiting for it."""
+"""The modules that prestarted processes have imported before there is a callable or an actor for them."""
 
 PRESTART_MODULES = ("fray.actor.hosting", "cloudpickle")

@@ -1,4 +1,4 @@
-"""Which replica of its job some code is."""
+"""The replica of a job that this code runs in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of several numbers of slices to take: the largest that there is, and another one when that changes."""
+"""The choice among several numbers of slices: the largest that there is, and another one when that changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which workspace a request asks for, and the environment of a child, which is its parent's unless it names another."""
+"""The workspace that a request asks for, and the environment of a child: its parent's, unless it names another."""
 
 from __future__ import annotations
 

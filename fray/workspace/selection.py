@@ -1,4 +1,4 @@
-"""Which files of a folder make up its workspace.
+"""The files of a folder that make up its workspace.
 
 Those that git sees, tracked or not, less what it ignores, submodules too; without git all, less what the `.gitignore`
 of any folder names. In both cases less what `.frayignore` in the top folder names, and less what is of no use

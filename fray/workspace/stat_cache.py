@@ -1,4 +1,4 @@
-"""What this user's machine remembers of packed folders, so that an unchanged one is neither read nor packed again.
+"""A cache of packed folders on this user's machine: an unchanged one is neither read nor packed again.
 
 A folder is unchanged if the same files have the same kind, size, times and inode; the time of the last change of status
 (`ctime`), which programs cannot set, is among these.

@@ -1,4 +1,4 @@
-"""`fray env`: what the agents of this user have built on this host."""
+"""`fray env`: list, build ahead and remove the environments and workspaces of this host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fray pool`: what machines the pools may have."""
+"""`fray pool`: show and set what machines the pools may have."""
 
 from __future__ import annotations
 

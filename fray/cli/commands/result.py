@@ -55,10 +55,11 @@ def _as_json(value: Any) -> Any:
 async def _fetch(core: Core, text: str, replica: int | None) -> tuple[JobResult, bytes]:
     from fray.cluster.job_info import exit_reason, fetch_result
     from fray_coordinator.jobs.lookup import find_job
+    from fray_coordinator.protocol.transitions import Status
 
     job = (await find_job(core, text)).record
     if job.ended_at is None:
         raise NotSucceeded(f"job {job.id} has not ended, it is {job.status}; `fray logs -f {job.id}` waits for it")
-    if job.status != "succeeded":
+    if job.status != Status.SUCCEEDED:
         raise NotSucceeded(f"job {job.id} {job.status}: {exit_reason(job.exit) if job.exit else 'it left no reason'}")
     return await fetch_result(core, job, replica)

@@ -254,12 +254,13 @@ def _print_waiting(job: JobRecord, why: str) -> None:
 
 def _exit_code(job: JobRecord) -> int:
     from fray.cluster.job_info import exit_reason
+    from fray_coordinator.protocol.transitions import Status
 
     end = job.exit
-    if job.status == "succeeded" or end is None:
+    if job.status == Status.SUCCEEDED or end is None:
         return 0
     output.echo(f"fray: job {job.id} {job.status}: {exit_reason(end)}", err=True)
-    if job.status == "stopped":
+    if job.status == Status.STOPPED:
         return _EXIT_STOPPED
     return 128 + end.signal if end.signal else end.code or 1
 
