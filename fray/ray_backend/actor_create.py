@@ -13,7 +13,7 @@ from fray.actor.create import actor_request
 from fray.actor.hosting import HostedActor
 from fray.cluster.api import Cluster
 from fray.cluster.ray.connection import NAMESPACE, connected, process_variables
-from fray.cluster.ray.demands import actor_options, checked_spec
+from fray.cluster.ray.demands import actor_options, checked_spec, warn_if_too_large
 from fray.errors import InvalidInput, NameTaken
 from fray.ray_backend.actor_address import RayActorAddress, exclusive_name
 from fray.ray_backend.actor_group import RayActorGroup
@@ -117,6 +117,7 @@ def _created(cluster: Cluster, request: JobRequest, ray_names: Sequence[str]) ->
     spec = _checked_spec(request, config)
     options = _options(spec, config, process_variables(cluster.root, cluster.namespace))
     secret = spec.environment.secret_env_vars
+    warn_if_too_large(f"actor {name!r}", spec.resources)
     pickle_registered_by_value()
     handles: list[RayActorHandle[Any]] = []
     for index, ray_name in enumerate(ray_names):

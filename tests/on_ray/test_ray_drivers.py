@@ -89,6 +89,22 @@ def test_whatever_a_program_does_first_is_on_the_ray_that_it_names(use: str, loc
     assert ran.stdout.split()[-1:] == [local_ray], ran.stderr
 
 
+@pytest.mark.parametrize("root", ["ray:127.0.0.1:1", "ray://127.0.0.1:1"])
+def test_an_address_where_nothing_listens_is_refused_at_once(root: str) -> None:
+    command = [sys.executable, "-c", FIRST.format(use="current_client().cluster.list_jobs()")]
+    ran = subprocess.run(
+        command, env=environment(FRAY_CLUSTER_SPEC=root), capture_output=True, text=True, timeout=60, check=False
+    )
+    assert f"root: '{root}' is not accepted; there is no Ray" in ran.stderr.splitlines()[-1]
+
+
+def test_a_ray_that_wants_another_token_says_so(local_ray: str) -> None:
+    command = [sys.executable, "-c", FIRST.format(use="current_client().cluster.list_jobs()")]
+    here = environment(FRAY_CLUSTER_SPEC=f"ray:{local_ray}", RAY_AUTH_TOKEN="0" * 64)
+    ran = subprocess.run(command, env=here, capture_output=True, text=True, check=False)
+    assert "this Ray wants its token" in ran.stderr.splitlines()[-1]
+
+
 def check(output: str, streams: str) -> None:
     """What the program itself says, among what Ray does."""
     said = dict(line.split(" ", 1) for line in output.splitlines() if " " in line)

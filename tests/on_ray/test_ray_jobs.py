@@ -226,6 +226,16 @@ def test_the_time_of_an_attempt_is_limited(client: RayClient) -> None:
         job.wait(PATIENCE)
 
 
+def test_who_waits_for_what_no_node_has_room_for_is_told(client: RayClient, caplog: pytest.LogCaptureFixture) -> None:
+    job = client.submit(a_request("large", divide, 1, 1, resources=ResourceConfig(cpu=1000)))
+    with pytest.raises(TimeoutError):
+        job.wait(0.1)
+    assert f"job {job.job_id}: no node of this Ray has CPU 1000 at once" in caplog.text
+    job.terminate()
+    client.create_actor(dict, name="large", resources=ResourceConfig(cpu=1000))
+    assert "actor 'large': no node of this Ray has CPU 1000 at once" in caplog.text
+
+
 def test_what_is_not_there_is_said(client: RayClient) -> None:
     with pytest.raises(JobNotFound, match="nobody"):
         client.cluster.poll("nobody")

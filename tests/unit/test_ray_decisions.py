@@ -11,6 +11,7 @@ import pytest
 
 from fray.cluster.ray import attempts
 from fray.cluster.ray.controller import RETENTION, JobController, KnownJob
+from fray.cluster.ray.demands import too_large_for
 from fray.cluster.ray.jobs import RayJobs
 from fray.cluster.ray.slices import RaySlice, slice_bundles, whole_slices
 from fray.errors import InvalidInput
@@ -19,7 +20,7 @@ from fray.job_spec import to_spec
 from fray.pool import WorkerPool
 from fray.queue import HttpQueueServer
 from fray.rpc import ActorServer
-from fray.types import Entrypoint, JobRequest
+from fray.types import Entrypoint, JobRequest, ResourceConfig
 from fray_coordinator.jobs.logs import LogLine
 from fray_coordinator.protocol.stopping import request_stop
 from fray_coordinator.protocol.transitions import Status
@@ -58,6 +59,22 @@ def test_the_nodes_of_a_slice_are_in_the_order_of_the_tpus_workers() -> None:
 def finished(job_id: str, ended_at: float) -> KnownJob:
     ended = attempts.ended(running(), left(ExitKind.SUCCESS), ended_at)
     return KnownJob(msgspec.structs.replace(ended, id=job_id), "")
+
+
+@pytest.mark.parametrize(
+    ("asked", "wants"),
+    [
+        (ResourceConfig(cpu=8), ""),
+        (ResourceConfig(cpu=0), ""),
+        (ResourceConfig(cpu=16), "CPU 16"),
+        (ResourceConfig.with_gpu("h100", 2), "CPU 4, GPU 2, memory 16 GB, accelerator_type:H100"),
+        (ResourceConfig(cpu=4, memory="64GB"), "CPU 4, memory 64 GB"),
+    ],
+)
+def test_what_no_node_could_ever_have_room_for_is_told(asked: ResourceConfig, wants: str) -> None:
+    spec = to_spec(JobRequest("large", Entrypoint.from_binary("true"), asked))
+    told = too_large_for([{"CPU": 8.0, "memory": 32e9}, {"CPU": 2.0, "memory": 32e9, "GPU": 1.0}], spec.resources)
+    assert (f"no node of this Ray has {wants} at once (the largest has CPU 8)" in told) if wants else not told
 
 
 def test_a_finished_job_is_known_for_a_day() -> None:

@@ -8,6 +8,7 @@ through Ray's own proxy, from outside of its network.
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -23,6 +24,9 @@ NAMESPACE = "fray"
 
 _PROXY_ATTEMPTS = 5
 """Times that Ray's proxy is asked for a server for this process: the one that it forks may die at once (gRPC)."""
+
+_LISTENS_WITHIN = 10.0
+"""Seconds in which a Ray's port accepts a connection, on a busy host too."""
 
 _NOT_INSTALLED = "Ray is not installed here; install Fray with its extra: pip install 'fray-cluster[ray]'"
 
@@ -50,10 +54,12 @@ def connected(root: str = AUTO) -> Any:
     ray = import_ray(root)
     if ray.is_initialized():
         return ray
+    address = _address(root)
+    _check_listens(root, address)
     refusal: ConnectionError | None = None
     for _ in range(_PROXY_ATTEMPTS):
         try:
-            ray.init(address=_address(root), namespace=NAMESPACE, log_to_driver=False, ignore_reinit_error=True)
+            ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, ignore_reinit_error=True)
         except ConnectionAbortedError as error:
             refusal = error
         except ConnectionError as error:
@@ -61,8 +67,23 @@ def connected(root: str = AUTO) -> Any:
             break
         else:
             return ray
-    remedy = f"there is no Ray ({refusal}); start it by `ray start --head`, or say where it is: ray:HOST:PORT"
-    raise InvalidInput("root", root, remedy) from refusal
+    raise InvalidInput("root", root, _remedy(refusal)) from refusal
+
+
+def _check_listens(root: str, address: str) -> None:
+    """Raises InvalidInput: nothing listens at an address of HOST:PORT, for which Ray itself would look for minutes."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if colon and port.isdecimal():
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _LISTENS_WITHIN).close()
+        except OSError as error:
+            raise InvalidInput("root", root, _remedy(error)) from error
+
+
+def _remedy(refusal: Exception | None) -> str:
+    if "InvalidAuthToken" in str(refusal.__cause__ if refusal is not None else ""):
+        return "this Ray wants its token; set RAY_AUTH_TOKEN to that of its nodes, or RAY_AUTH_TOKEN_PATH to its file"
+    return f"there is no Ray ({refusal}); start it by `ray start --head`, or say where it is: ray:HOST:PORT"
 
 
 def through_proxy() -> bool:

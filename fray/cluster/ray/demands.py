@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from msgspec.structs import replace
@@ -12,6 +14,9 @@ from fray.job_spec import to_spec
 from fray.types import JobRequest
 from fray_layouts.errors import InvalidInput
 from fray_layouts.spec import JobSpec, ResourceSpec
+from fray_layouts.units import format_bytes
+
+log = logging.getLogger("fray")
 
 HEAD_NODE = "head_node"
 """Ray's resource of nodes that are not taken away; who starts the cluster gives it to them."""
@@ -90,6 +95,33 @@ def actor_options(resources: ResourceSpec) -> dict[str, Any]:
     if not resources.preemptible:
         custom[HEAD_NODE] = HEAD_NODE_SHARE
     return options | ({"resources": custom} if custom else {})
+
+
+def too_large_for(nodes: Iterable[Mapping[str, float]], resources: ResourceSpec) -> str:
+    """Says that none of the nodes could ever have room for one process with these resources; "" if one could.
+
+    Args:
+        nodes: the resources of each.
+    """
+    asked, most = bundle(resources), list(nodes)
+    if any(all(node.get(name, 0) >= amount for name, amount in asked.items()) for node in most):
+        return ""
+    wants = ", ".join(_told(name, amount) for name, amount in asked.items() if name != "memory" or amount > 1)
+    cores = max((node.get("CPU", 0) for node in most), default=0)
+    return f"no node of this Ray has {wants} at once (the largest has CPU {cores:g}), so it waits until one comes"
+
+
+def _told(name: str, amount: float) -> str:
+    if amount < HEAD_NODE_SHARE * 100:  # a share only says which nodes
+        return name
+    return f"{name} {format_bytes(amount) if name == 'memory' else f'{amount:g}'}"
+
+
+def warn_if_too_large(what: str, resources: ResourceSpec) -> None:
+    """Log that what was just asked of Ray waits for a larger node: Ray says so in its own logs alone."""
+    nodes = [node["Resources"] for node in import_ray().nodes() if node["Alive"]]
+    if why := too_large_for(nodes, resources):
+        log.warning("%s: %s", what, why)
 
 
 def bundle(resources: ResourceSpec) -> dict[str, float]:

@@ -12,7 +12,7 @@ from fray.cluster.current_job import current_job_on
 from fray.cluster.job_info import decode_result, info_of, raise_first_failure
 from fray.cluster.ray.connection import AUTO, asked_inside, connected, works_on_ray
 from fray.cluster.ray.controller import controller
-from fray.cluster.ray.demands import checked_spec, without_call
+from fray.cluster.ray.demands import checked_spec, warn_if_too_large, without_call
 from fray.cluster.ray.workspaces import with_workspace
 from fray.cluster.submission import as_children
 from fray.cluster.without_storage import ClusterWithoutStorage
@@ -148,18 +148,22 @@ class RayJobs(ClusterWithoutStorage):
 
     def _wait(self, ids: list[str], raise_on_failure: bool, timeout: float | None) -> list[JobInfo]:
         deadline = None if timeout is None else time.monotonic() + timeout
+        told: set[str] = set()
         while not _settled(
             found := self._ask("wait", ids, raise_on_failure, _patience(deadline)), ids, raise_on_failure
         ):
+            _tell_what_waits(found, told)
             _check_time(deadline, found, timeout)
         return self._infos(ids, found, raise_on_failure)
 
     async def _wait_async(self, ids: list[str], raise_on_failure: bool, timeout: float | None) -> list[JobInfo]:
         deadline = None if timeout is None else time.monotonic() + timeout
+        told: set[str] = set()
         while True:
             found = await self._ask_async("wait", ids, raise_on_failure, _patience(deadline))
             if _settled(found, ids, raise_on_failure):
                 return self._infos(ids, found, raise_on_failure)
+            await asyncio.to_thread(_tell_what_waits, found, told)
             _check_time(deadline, found, timeout)
 
     def _infos(self, ids: list[str], found: dict[str, JobRecord], raise_on_failure: bool) -> list[JobInfo]:
@@ -254,6 +258,14 @@ def _settled(found: dict[str, JobRecord], ids: Sequence[str], any_failure: bool)
             raise _not_found(job)
     failed = any(is_terminal(job) and job.status != Status.SUCCEEDED for job in found.values())
     return all(map(is_terminal, found.values())) or (any_failure and failed)
+
+
+def _tell_what_waits(found: dict[str, JobRecord], told: set[str]) -> None:
+    """Log once of each job that has no place yet if no node could ever have room for it."""
+    for job in found.values():
+        if job.status in (Status.PENDING, Status.GATHERING) and job.id not in told:
+            told.add(job.id)
+            warn_if_too_large(f"job {job.id}", job.spec.resources)
 
 
 def _patience(deadline: float | None) -> float:
