@@ -10,6 +10,7 @@ import pytest
 
 from fray_coordinator.queue.delivery import Delivery
 from fray_coordinator.queue.handout import ACKNOWLEDGE_WITHIN, RETURN_AFTER, Handout
+from fray_coordinator.queue.poison_isolation import PoisonIsolation
 from tests.support.queue_processes import NAMES, Hand, hand
 from tests.support.virtual import Cluster, Way
 
@@ -111,6 +112,46 @@ async def test_consumers_that_know_each_other_lose_no_claims(cluster: Cluster, c
     asked, _ = await shared(cluster, consuming, 400 * consuming, 0.02, settled=100 * consuming)
     assert asked["get lease"] <= consuming // 4, f"{asked}"
     assert asked["put lease"] <= asked["get"] + asked["get lease"] + consuming, "each claim reads a segment"
+
+
+@pytest.mark.parametrize(("consuming", "most"), [(2, 2.2), pytest.param(8, 2.35, marks=pytest.mark.slow)])
+async def test_consumers_that_come_later_read_few_leases_of_the_others(
+    cluster: Cluster, consuming: int, most: float
+) -> None:
+    """Once, when it found nothing more, each read whatever others were working on: a read for each item in all."""
+    producer, _, _ = await worker(cluster)
+    await producer.push(*map(str, range(400 * consuming)), batch=1)
+    done = list[str]()
+
+    async def come_and_work(later: float) -> None:
+        await cluster.clock.sleep(later)
+        one, handout, _ = await worker(cluster)
+        while len(done) < 400 * consuming:
+            done.extend(await work(cluster, one, handout, 1, 0.02))
+
+    working = [asyncio.create_task(come_and_work(float(number))) for number in range(consuming)]
+    while len(done) < 400 * consuming:
+        await cluster.clock.sleep(0.1)
+    asked = Counter[str]()
+    for way in cluster.ways[1:]:
+        asked += paid(way, 0)
+    for task in working:
+        task.cancel()
+    assert asked.total() / len(done) < most, f"{asked}"
+
+
+async def test_who_comes_new_reads_at_once_what_one_left_who_died(cluster: Cluster) -> None:
+    """More leases than it reads at first, and items that are free besides; it does not wait."""
+    dead, _, way = await worker(cluster)
+    await dead.push(*map(str, range(100)), batch=1)
+    assert len(await dead.take(80, TIMEOUT)) == 80
+    way.cut = True
+    await cluster.clock.sleep(2 * TIMEOUT)
+    two = await hand(cluster)
+    found = list[str]()
+    while taken := await two.consumer.take(1, TIMEOUT, PoisonIsolation()):  # each is a suspect: alone in its process
+        found += [delivery.item.body.decode() for delivery in taken]
+    assert sorted(found, key=int) == [str(number) for number in range(100)]
 
 
 async def test_what_others_finished_long_ago_is_not_claimed_from_an_old_listing(cluster: Cluster) -> None:

@@ -9,19 +9,20 @@ the listing is old; where little is left for many consumers, one that can wait l
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Set
 from contextlib import suppress
-from dataclasses import dataclass
 
 from fray_coordinator.concurrency import map_concurrently
 from fray_coordinator.errors import BadRecord, StoreUnavailable, is_outage
 from fray_coordinator.protocol import queue_lease as rules, queue_scan as scan
+from fray_coordinator.protocol.queue_segments import CLOCK_MARGIN
 from fray_coordinator.queue.claiming import ClaimLost, claim, claim_batch, take_over
 from fray_coordinator.queue.collector import Collector
 from fray_coordinator.queue.contention import Contention
 from fray_coordinator.queue.doorbell import RING_INTERVAL, QueueDoorbell
 from fray_coordinator.queue.held_segment import HeldSegment
 from fray_coordinator.queue.open_queue import OpenQueue
+from fray_coordinator.queue.watched_lease import FIRST_READ_DELAY, WatchedLease, first_read_at
 from fray_coordinator.store.records import Stored
 from fray_layouts.queue_keys import SegmentName
 from fray_layouts.queue_records import QueueLease
@@ -36,23 +37,11 @@ MAX_CLAIMS = 64
 """Segments claimed at a time: what a consumer that hands items out ahead works off in a moment."""
 MAX_LEASE_READS = 32
 """Leases of others read in one scan, so that a scan ends soon however many consumers there are."""
-FIRST_READ_DELAY = 10.0
-"""Seconds until a lease that was seen on a bucket is read for the first time; a new consumer reads at once. Most leases
-are finished by then, and one listing says so of many."""
 LOCAL_LEASE_READS = 0.05
 """Seconds between two reads of a lease on local files, where nobody rings when it is released."""
 
 BEHIND_ALL = "\U0010ffff"
 """Sorts behind every name."""
-
-
-@dataclass(slots=True)
-class WatchedLease:
-    """A lease of another consumer. since: when this version was first seen; due: when to read it (again)."""
-
-    since: float
-    due: float
-    lease: Stored[QueueLease] | None = None
 
 
 class SegmentScanner:
@@ -84,6 +73,7 @@ class SegmentScanner:
         self._ended = False
         self._picked = 0
         self._is_new = True
+        self._came = float("inf")  # when this consumer first looked, on the storage's clock
         self._rung = self._left_to_others = False
         self._listed_at = self._heard_at = self._repair_at = float("-inf")
 
@@ -99,6 +89,7 @@ class SegmentScanner:
             Exception: nothing else can be claimed, and a segment failed with this; it is raised once.
         """
         self.contention.begin_scan()
+        self._came = min(self._came, self._queue.core.now())
         while True:
             await self._begin_again_if_due()
             if held := await self._claim_released(timeout):
@@ -227,7 +218,7 @@ class SegmentScanner:
         """Remember who won. is_old: so many claims were lost that the listing is of no use any more."""
         now = self._queue.core.clock.boottime()
         for segment, lease in lost:
-            self._watched[segment] = WatchedLease(now, _first_read_at(now), lease)
+            self._watched[segment] = WatchedLease(now, first_read_at(now), lease)
         self.contention.lost_claims([lease.record.holder for _, lease in lost if lease is not None])
         self._left_to_others = self.contention.others_take(len(self._free))
         if self._left_to_others:
@@ -356,11 +347,13 @@ class SegmentScanner:
         core, keys = self._queue.core, self._queue.keys
         limit = LOCAL_LISTING_PAGE if core.store.local else LISTING_PAGE
         after = scan.rescan_from(keys, self._reached, core.now()) if self._ended else self._reached
-        rows = [row.key for row in await core.store.list(keys.segments, after or None, limit)]
+        listed = await core.store.list(keys.segments, after or None, limit, self._is_new and not core.store.local)
+        rows = [row.key for row in listed]
         listing = scan.parse_listing(keys, rows, _segment_in(after))
         mine, finished, claiming = self._mine, self._finished, self._claiming
         self._free.extend(s for s in listing.free if s not in finished and s not in claiming and not mine(s))
-        self._watch(listing.leased, urgent=MAX_LEASE_READS if self._is_new and not after else 0)
+        later = {row.key for row in listed if row.updated and row.updated > self._came + CLOCK_MARGIN}
+        self._watch(listing.leased, later, urgent=MAX_LEASE_READS if self._is_new and not after else 0)
         for segment in listing.orphans:
             self._watched.pop(segment, None)
         self._reached = max(self._reached, rows[-1]) if rows else self._reached
@@ -368,20 +361,23 @@ class SegmentScanner:
         await self._collector.collect_orphans(listing.orphans, all_of_them=not after and self._ended)
         return bool(self._free) or self._any_due() or not self._ended
 
-    def _watch(self, leased: list[str], urgent: int) -> None:
-        """Watch leases of others; the first `urgent` are read at once."""
-        now = self._queue.core.clock.boottime()
+    def _watch(self, leased: list[str], later: Set[str], urgent: int) -> None:
+        """Watch leases of others; the first `urgent` are read at once. later: keys written since this consumer came."""
+        now, keys = self._queue.core.clock.boottime(), self._queue.keys
         new = [s for s in leased if s not in self._watched and s not in self._finished and not self._mine(s)]
         for number, segment in enumerate(new):
-            due = now if number < urgent or self._queue.core.store.local else _first_read_at(now)
-            self._watched[segment] = WatchedLease(now, due)
+            due = now if number < urgent or self._queue.core.store.local else first_read_at(now)
+            self._watched[segment] = WatchedLease(now, due, is_left=self._is_new and keys.lease(segment) not in later)
 
     def _read_all(self) -> bool:
-        """Read every watched lease, once, if this consumer is new and finds nothing else; whether there is one."""
+        """Read the leases that others left, once, if this consumer is new and finds nothing else; whether there is one.
+
+        Those that were written since are of consumers that live, and finished by the time that they are read.
+        """
         if not self._is_new:
             return False
         self._is_new = False
-        unread = [watched for watched in self._watched.values() if watched.lease is None]
+        unread = [watched for watched in self._watched.values() if watched.is_left and watched.lease is None]
         for watched in unread:
             watched.due = 0.0
         return bool(unread)
@@ -389,11 +385,6 @@ class SegmentScanner:
     def _any_due(self) -> bool:
         now = self._queue.core.clock.boottime()
         return any(watched.due <= now for watched in self._watched.values())
-
-
-def _first_read_at(now: float) -> float:
-    """When a lease seen now is first read: together with others, of which one listing says what is finished."""
-    return (now // FIRST_READ_DELAY + 2) * FIRST_READ_DELAY
 
 
 def _segment_in(after: str) -> str:
