@@ -1,8 +1,7 @@
-"""Doing the same with many objects, some at a time, and work that goes on in the background."""
+"""Doing the same with many objects, some at a time."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
 from fray_coordinator.errors import describe_error, is_outage
@@ -61,48 +60,3 @@ async def map_noting_problems(
             return []
 
     return [result for results in await map_concurrently(items, guarded, at_once) for result in results]
-
-
-@dataclass(slots=True)
-class BackgroundWork:
-    """Runs work in the background, one run at a time for each name: what may outlast a pass of the reconciler.
-
-    So agents are watched, and the lease is renewed, however many files lie in the inbox, however many jobs a dead agent
-    held, and however long a repair takes.
-
-    Attributes:
-        problems: by name, what ended the last run of that work. An outage is no problem: the work is begun again.
-    """
-
-    problems: dict[str, str] = field(default_factory=dict)
-    _running: dict[str, asyncio.Task[None]] = field(default_factory=dict)
-
-    def begin(self, name: str, work: Callable[[], Awaitable[object]]) -> None:
-        """Begin a run, unless one of this name goes on."""
-        self._running = {other: task for other, task in self._running.items() if not task.done()}
-        if name not in self._running:
-            self._running[name] = asyncio.create_task(self._run(name, work))
-
-    def forget_all_but(self, names: Collection[str]) -> None:
-        """Forget the problems of other work: it is done, or there is nothing left to do it on."""
-        self.problems = {name: problem for name, problem in self.problems.items() if name in names}
-
-    async def wait(self, seconds: float | None) -> None:
-        """Give all runs so much time to end; None: until they have."""
-        if self._running:
-            await asyncio.wait(self._running.values(), timeout=seconds)
-
-    def stop(self) -> None:
-        """Cancel all runs; the next holder of the lease begins them anew."""
-        for task in self._running.values():
-            task.cancel()
-        self._running.clear()
-
-    async def _run(self, name: str, work: Callable[[], Awaitable[object]]) -> None:
-        try:
-            await work()
-        except Exception as error:
-            if not is_outage(error):
-                self.problems[name] = describe_error(error)
-        else:
-            self.problems.pop(name, None)

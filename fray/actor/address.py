@@ -7,7 +7,8 @@ from fray.cluster.job_info import exit_reason, info_of, original_exception
 from fray.errors import ActorUnavailableError, JobFailed
 from fray_coordinator.backoff import WARN_AFTER
 from fray_coordinator.core import Core
-from fray_coordinator.jobs.waiting import ActivityReports, PollBackoff, WaitingReasons
+from fray_coordinator.jobs.poll_backoff import PollBackoff
+from fray_coordinator.jobs.waiting_reasons import ActivityReports, WaitingReasons
 from fray_coordinator.protocol.naming import Rank, rank
 from fray_coordinator.protocol.transitions import Status, is_terminal
 from fray_coordinator.store.records import Stored, record_of

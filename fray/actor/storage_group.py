@@ -19,7 +19,8 @@ from fray.types import JobId, JobStatus
 from fray.wait_line import WaitLine
 from fray_coordinator.actors.discovery import EndpointLookup
 from fray_coordinator.core import Core
-from fray_coordinator.jobs.waiting import PollBackoff, WaitProgress, wait_for
+from fray_coordinator.jobs.poll_backoff import PollBackoff
+from fray_coordinator.jobs.waiting import WaitProgress, wait_for
 
 if TYPE_CHECKING:
     from fray.cluster.job_handle import JobHandle

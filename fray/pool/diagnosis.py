@@ -14,7 +14,7 @@ from fray.wait_line import above_line
 from fray_coordinator.backoff import WARN_AFTER, backoff
 from fray_coordinator.core import Core
 from fray_coordinator.jobs.lookup import jobs_by_id, live_agents, read_jobs, refreshed_agents
-from fray_coordinator.jobs.waiting import PollBackoff
+from fray_coordinator.jobs.poll_backoff import PollBackoff
 from fray_coordinator.jobs.why_in_reservation import reservations_around
 from fray_coordinator.jobs.why_machines import machines_for
 from fray_coordinator.jobs.why_waiting import reasons_by_job

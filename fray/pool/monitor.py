@@ -14,7 +14,7 @@ from fray.pool.worker_jobs import WorkerJobs
 from fray.queue.file_queue import FileQueue
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreError
-from fray_coordinator.jobs.waiting import PollBackoff
+from fray_coordinator.jobs.poll_backoff import PollBackoff
 from fray_coordinator.pool import task_outcomes, worker_pools
 from fray_layouts.pool_records import OutcomeKind, TaskOutcome
 from fray_layouts.queue_keys import TaskKeys

@@ -14,7 +14,7 @@ from fray.types import JobId, JobInfo, JobStatus
 from fray.wait_line import wait_telling
 from fray_coordinator.core import Core
 from fray_coordinator.jobs.lookup import jobs_by_id
-from fray_coordinator.jobs.waiting import PollBackoff
+from fray_coordinator.jobs.poll_backoff import PollBackoff
 from fray_coordinator.pool import worker_pools
 from fray_layouts.queue_keys import TaskKeys
 

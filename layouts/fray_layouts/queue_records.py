@@ -16,6 +16,7 @@ from fray_layouts.errors import Malformed
 from fray_layouts.records import Record
 
 QUEUE_LAYOUT = 1
+"""Raised when the objects of a queue change so that an older Fray would do harm."""
 
 
 class QueueRecord(Record, kw_only=True):

@@ -434,7 +434,12 @@ def test_a_bucket_that_is_not_there_or_not_allowed(denied: list[str], root: str,
 
 
 def test_a_time_out_says_what_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("fray_coordinator.jobs.waiting", "fray.actor.address", "fray.pool.diagnosis"):
+    for module in (
+        "fray_coordinator.jobs.waiting",
+        "fray_coordinator.jobs.waiting_reasons",
+        "fray.actor.address",
+        "fray.pool.diagnosis",
+    ):
         monkeypatch.setattr(f"{module}.WARN_AFTER", 0.1)
     nobody_there = "no live agent in pool default; start one with `fray agent --pool default`"
     with StorageCluster("memory://messages") as nobody:

@@ -28,7 +28,7 @@ from fray.cluster import (
 )
 from fray.errors import InvalidInput, JobFailed, NoResult
 from fray_coordinator.errors import JobNotFound
-from fray_coordinator.jobs import waiting
+from fray_coordinator.jobs import waiting, waiting_reasons
 from tests.support.waiting import wait_until
 
 CLUSTER = "processes"
@@ -284,7 +284,8 @@ def test_unknown_jobs_are_not_found(cluster: LocalCluster) -> None:
 def test_it_says_that_no_agent_can_run_a_job_instead_of_staying_silent(
     cluster: LocalCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "WARN_AFTER", 0.0)
+    for module in (waiting, waiting_reasons):
+        monkeypatch.setattr(module, "WARN_AFTER", 0.0)
     job = cluster.launch(call(print, pool="elsewhere"))
     with caplog.at_level(logging.WARNING, "fray"), ThreadPoolExecutor(1) as beside:
         ended = beside.submit(cluster.wait, job)

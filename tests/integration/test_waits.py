@@ -13,7 +13,7 @@ from fray import wait_line
 from fray.client import StorageClient
 from fray.cluster import StorageCluster
 from fray.types import Entrypoint, JobRequest
-from fray_coordinator.jobs import waiting
+from fray_coordinator.jobs import waiting, waiting_reasons
 from tests.support import actors
 from tests.support.waiting import wait_until
 
@@ -23,7 +23,8 @@ NOBODY = "no live agent in pool default; start one with `fray agent --pool defau
 @pytest.fixture
 def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StorageClient]:
     """A client of a cluster without agents, where seconds are shorter."""
-    monkeypatch.setattr(waiting, "WARN_AFTER", 0.1)
+    for module in (waiting, waiting_reasons):
+        monkeypatch.setattr(module, "WARN_AFTER", 0.1)
     monkeypatch.setattr("fray.actor.address.WARN_AFTER", 0.1)
     monkeypatch.setattr(wait_line, "_RENEWAL", 0.02)
     with StorageCluster(str(tmp_path / "root")) as cluster:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from fray_agents.agent.agent import Agent, AgentOptions
 from fray_agents.agent.held import HeldLease, HeldPlacement
 from fray_agents.agent.leases import Leases
-from fray_agents.agent.placements import PlacementWatch
+from fray_agents.agent.placement_watch import PlacementWatch
 from fray_agents.host.place import HostPlace
 from fray_agents.tasks.handle import TaskSpec
 from fray_coordinator.protocol.placements.rounds import owner_of

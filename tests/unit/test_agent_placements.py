@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from fray_agents.agent.held import HeldPlacement
 from fray_agents.agent.membership import Membership
-from fray_agents.agent.placements import PlacementWatch
+from fray_agents.agent.placement_watch import PlacementWatch
 from fray_agents.agent.reservation_rooms import ReservationRooms
 from fray_agents.agent.voting import Voting
 from fray_coordinator.core import Core

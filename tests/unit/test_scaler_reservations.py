@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from fray_agents.provisioning.scaler import Scaler
 from fray_coordinator.core import Core
-from fray_coordinator.jobs.waiting import WaitingReasons
+from fray_coordinator.jobs.waiting_reasons import WaitingReasons
 from fray_coordinator.jobs.why_in_reservation import reservations_around
 from fray_coordinator.jobs.why_machines import machines_for
 from fray_coordinator.jobs.why_waiting import why_waiting

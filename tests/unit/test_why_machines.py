@@ -8,7 +8,7 @@ import pytest
 
 from fray_coordinator.core import open_core
 from fray_coordinator.jobs.machines import change_pool
-from fray_coordinator.jobs.waiting import WaitingReasons
+from fray_coordinator.jobs.waiting_reasons import WaitingReasons
 from fray_coordinator.jobs.why_machines import about_machines, machines_for
 from fray_coordinator.jobs.why_waiting import why_waiting
 from fray_coordinator.store.interface import ABSENT, ANY

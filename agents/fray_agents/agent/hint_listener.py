@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from fray_agents.agent.agent import Agent
 from fray_agents.agent.hint_sender import ALIVE_HINT, PLACEMENTS_HINT
 from fray_agents.host.network import NetworkSettings
 from fray_agents.rpc.hints import HintServer
@@ -17,10 +17,6 @@ from fray_agents.rpc.wire.key_cache import KeyCache
 from fray_coordinator.actors.rpc_secrets import rpc_keys
 from fray_coordinator.core import Core
 from fray_layouts.records import HintEndpoint
-
-if TYPE_CHECKING:
-    from fray_agents.agent.agent import Agent
-
 
 SUBMITTED_INTERVAL, STOPPED_INTERVAL, PLACEMENTS_INTERVAL = 0.1, 1.0, 0.1
 """Seconds between two reads that hints lead to: of the doorbell, one request; of the records of all held jobs; of the
@@ -69,9 +65,11 @@ class HintListener:
         resolved = network.resolved(core.store.local)
         self._agent: Agent | None = None
         self._throttles = {
-            "submitted": HintThrottle(self._look_for_work, SUBMITTED_INTERVAL),
-            "stopped": HintThrottle(self._check_jobs, STOPPED_INTERVAL),
-            PLACEMENTS_HINT: HintThrottle(self._check_placements, PLACEMENTS_INTERVAL, PLACEMENTS_BURST),
+            "submitted": HintThrottle(lambda: self._present.look_for_work(), SUBMITTED_INTERVAL),
+            "stopped": HintThrottle(lambda: self._present.check_jobs(), STOPPED_INTERVAL),
+            PLACEMENTS_HINT: HintThrottle(
+                lambda: self._present.check_placements(), PLACEMENTS_INTERVAL, PLACEMENTS_BURST
+            ),
         }
         hints = {hint: throttle.ask for hint, throttle in self._throttles.items()} | {ALIVE_HINT: self._vouches}
         self._server = HintServer(ClusterKeys(core, asyncio.get_running_loop()), resolved.bind, hints)
@@ -92,17 +90,10 @@ class HintListener:
     def _vouches(self) -> bool:
         return self._agent is not None and self._agent.member.vouches()
 
-    def _look_for_work(self) -> None:
+    @property
+    def _present(self) -> Agent:
         assert self._agent is not None, "it listens once there is one"
-        self._agent.look_for_work()
-
-    def _check_jobs(self) -> None:
-        assert self._agent is not None, "it listens once there is one"
-        self._agent.check_jobs()
-
-    def _check_placements(self) -> None:
-        assert self._agent is not None, "it listens once there is one"
-        self._agent.check_placements()
+        return self._agent
 
 
 class ClusterKeys(KeyCache):

@@ -10,7 +10,7 @@ from fray_agents.agent.gang_runner import GangRunner
 from fray_agents.agent.held import HeldPlacement
 from fray_agents.agent.loops import run_until_first_ends
 from fray_agents.agent.membership import Membership
-from fray_agents.agent.placements import PlacementWatch
+from fray_agents.agent.placement_watch import PlacementWatch
 from fray_agents.agent.private_pools import PrivatePools
 from fray_agents.agent.reservation_rooms import ReservationRooms
 from fray_agents.agent.voting import Voting

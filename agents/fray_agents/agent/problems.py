@@ -10,37 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from fray_coordinator.clock import Clock
+from fray_agents.agent.log_throttle import LogThrottle
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, StoreError
 from fray_layouts.escaping import escaped
-
-REPEAT_INTERVAL = 3600.0
-"""Seconds until the same warning is logged again: often enough for today's log, and no flood."""
-
-
-@dataclass(slots=True)
-class LogThrottle:
-    """The warnings of one agent, each at most once an hour."""
-
-    clock: Clock
-    _logged_at: dict[str, float] = field(default_factory=dict)
-
-    def warn(self, text: str, *args: object) -> None:
-        """Log the warning, unless the same words were logged within the hour."""
-        words = text % args
-        if self.is_due(words):
-            log.warning("%s", escaped(words))
-
-    def is_due(self, subject: str) -> bool:
-        """Whether nothing was logged about the subject within the hour; counts as logged from now on."""
-        now = self.clock.boottime()
-        self._logged_at = {logged: at for logged, at in self._logged_at.items() if now - at < REPEAT_INTERVAL}
-        if subject in self._logged_at:
-            return False
-        self._logged_at[subject] = now
-        return True
-
 
 log = logging.getLogger("fray")
 

@@ -22,6 +22,7 @@ MAX_LABEL = 63
 
 _DIGEST_DIGITS = 8
 _POOL_PART, _NAME_PART = 14, 20
+"""Characters of the parts of a provider's name: with "fray-" and two hyphens they make `MAX_PROVIDER_NAME`."""
 _PLAIN = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 _OTHER = re.compile(r"[^a-z0-9]+")
 

@@ -15,12 +15,14 @@ import msgspec
 
 from fray_agents.rpc.client.connect import Target, open_session
 from fray_agents.rpc.errors import BadMessage, NotAuthentic
-from fray_agents.rpc.server.acceptor import Acceptor, address_of, certificate_if, listen_tcp
+from fray_agents.rpc.server.acceptor import Acceptor
+from fray_agents.rpc.server.listening import address_of, certificate_if, listen_tcp
 from fray_agents.rpc.wire.framing import HttpMessage
 from fray_agents.rpc.wire.handshake import ClientHandshake, http_request, http_response
 from fray_agents.rpc.wire.session import Keyring, Session, constant_time_equal
 
 MAX_HINT_BYTES = 256
+"""Bytes of a hint, which is one word and its proof: a server reads no more from whoever connects."""
 
 _PATH = b"/hint"
 

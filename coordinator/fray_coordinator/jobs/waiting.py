@@ -1,34 +1,27 @@
 """Waiting for jobs to end, by polling that is cheap.
 
-A look at few jobs is one conditional read each; at many it is one LIST with versions, whatever their number.
-Records are polled soon after a change, and ever more rarely while nothing happens. Who waits for more than two seconds
-is told how far the jobs are, and why those wait that have not started.
+A look at few jobs is one conditional read each; at many it is one LIST with versions, whatever their number. Who waits
+for more than two seconds is told how far the jobs are, and why those wait that have not started.
 """
 
 from __future__ import annotations
 
 import os.path
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from fray_coordinator.backoff import WARN_AFTER, backoff
+from fray_coordinator.backoff import WARN_AFTER
 from fray_coordinator.concurrency import MAX_CONCURRENT_FOR_PEOPLE, map_concurrently
 from fray_coordinator.core import Core
-from fray_coordinator.errors import JobGone, JobNotFound, StoreError
-from fray_coordinator.jobs.lookup import job_not_found, live_agents, refreshed_agents
-from fray_coordinator.jobs.why_in_reservation import reservations_around
-from fray_coordinator.jobs.why_machines import machines_for
-from fray_coordinator.jobs.why_waiting import reasons_by_job
-from fray_coordinator.protocol.claiming import WAITING_TO_START
-from fray_coordinator.protocol.stopping import holders_of
+from fray_coordinator.errors import JobGone, JobNotFound
+from fray_coordinator.jobs.lookup import job_not_found
+from fray_coordinator.jobs.poll_backoff import PollBackoff
+from fray_coordinator.jobs.waiting_reasons import WaitingReasons
 from fray_coordinator.protocol.transitions import Status, is_terminal, is_waiting
 from fray_coordinator.store.metering import ROWS_PER_REQUEST
 from fray_coordinator.store.records import Stored
-from fray_layouts.object_keys import AgentKeys, JobIds, JobKeys
-from fray_layouts.records import AgentRecord, JobRecord, ReservationRecord
-from fray_layouts.spec import needs_environment
+from fray_layouts.object_keys import JobIds, JobKeys
+from fray_layouts.records import JobRecord
 
 READS_PER_LIST = 12
 """One page of a listing costs as much as twelve reads, on GCS and on S3."""
@@ -171,149 +164,3 @@ def _missing_job(core: Core, job: str, was_there: bool) -> JobGone | JobNotFound
 
 def _some(jobs: list[str]) -> str:
     return ", ".join(jobs[:3]) + (f" and {len(jobs) - 3} more" if len(jobs) > 3 else "")
-
-
-_GROWTH = 1.5
-"""From one pause to the next. The pauses before one add up to twice that one, so what took a time is noticed at most
-half that time later."""
-_MAX_PAUSE_INTERVALS = 10
-"""Poll intervals in the longest pause on a bucket, where every poll is paid for."""
-_EAGER_SHARE = 0.25
-"""Of the poll interval: the first pause after something was begun that may be done at once."""
-_MIN_LOCAL_PAUSE = 0.005
-"""Seconds; where requests are free, so that a short job is noticed when it ends. A poll there takes 0.1 ms."""
-_LOCAL_PAUSE_RATIO = 4
-"""Seconds of pause for each second that a local poll took, so that polling takes no more than a fifth of the time."""
-
-
-@dataclass(slots=True)
-class PollBackoff:
-    """The pauses of one poller."""
-
-    core: Core
-    _pauses: Iterator[float] | None = None
-
-    def reset(self) -> None:
-        """Something happened: poll soon again."""
-        self._pauses = None
-
-    def expect_soon(self) -> None:
-        """Something was begun that may be done at once: poll sooner than after a change, and then ever later."""
-        interval = self.core.settings.poll_interval
-        self._pauses = None if self.core.store.local else self._backoff(interval * _EAGER_SHARE)
-
-    async def sleep(self, poll_took: float = 0.0, at_most: float | None = None) -> None:
-        """Wait until the next poll. poll_took: seconds; at_most: seconds until a deadline."""
-        pause = self.next_pause(poll_took)
-        await self.core.clock.sleep(pause if at_most is None else min(pause, max(at_most, 0.0)))
-
-    def next_pause(self, poll_took: float = 0.0) -> float:
-        """Seconds until the next poll, for callers that wait in another way than by `sleep`."""
-        local, interval = self.core.store.local, self.core.settings.poll_interval
-        if self._pauses is None:
-            self._pauses = self._backoff(min(_MIN_LOCAL_PAUSE, interval) if local else interval)
-        pause = next(self._pauses)
-        return max(pause, poll_took * _LOCAL_PAUSE_RATIO) if local else self.core.jittered(pause)
-
-    def _backoff(self, first: float) -> Iterator[float]:
-        intervals = 1 if self.core.store.local else _MAX_PAUSE_INTERVALS
-        return backoff(first, self.core.settings.poll_interval * intervals, _GROWTH)
-
-
-_ASK_PAUSES = 30.0, 600.0
-"""Seconds between two questions of one waiter, the first and the longest: each reads every agent's record."""
-
-_MAX_REASONS = 3
-"""Reasons in one line, those of most jobs first: more would hide what to do."""
-
-
-@dataclass(slots=True)
-class WaitingReasons:
-    """Why the jobs of one waiter have not started. The agents are asked after two seconds, then ever more rarely.
-
-    Attributes:
-        on_machines: called once jobs wait in pools that may have machines.
-    """
-
-    core: Core
-    on_machines: Callable[[], None] = lambda: None
-    _since: dict[str, float] = field(default_factory=dict)
-    _why: dict[str, str] = field(default_factory=dict)
-    _live: list[AgentRecord] | None = None
-    _pauses: Iterator[float] = field(default_factory=lambda: backoff(*_ASK_PAUSES))
-    _ask_at: float = 0.0
-    _told: str = ""
-    _machines: bool = False
-
-    @property
-    def text(self) -> str:
-        """The reasons in one line, as of the last update; "" if none is known."""
-        reasons = Counter(self._why.values()).most_common(_MAX_REASONS)
-        return "; ".join(f"{count} x {why}" for why, count in reasons) if len(reasons) > 1 else "".join(dict(reasons))
-
-    async def update(self, jobs: Iterable[JobRecord]) -> str:
-        """Take note of jobs as they are now; the reasons if others are known than at the last time, else ""."""
-        now = self.core.clock.boottime()
-        waiting = [job for job in jobs if job.status in WAITING_TO_START]
-        self._since = {job.id: self._since.get(job.id, now) for job in waiting}
-        late = [job for job in waiting if now - self._since[job.id] >= WARN_AFTER]
-        if late and now >= self._ask_at:
-            with suppress(StoreError):  # no wait fails for want of a reason
-                self._live = live_agents(await refreshed_agents(self.core), self.core.now())
-                self._why = {}
-            self._ask_at = self.core.clock.boottime() + next(self._pauses)
-        unknown = [job for job in late if job.id not in self._why] if self._live is not None else []
-        around: dict[str, ReservationRecord] = {}
-        machines: dict[str, str] = {}
-        with suppress(StoreError):
-            around = await reservations_around(self.core, unknown)
-            machines = await machines_for(self.core, unknown, around)
-        if machines:
-            first, self._machines = not self._machines, True
-            if first:
-                self.on_machines()
-            soon = self.core.settings.pass_interval if first else _ASK_PAUSES[0]  # machines come and go quickly
-            self._ask_at = min(self._ask_at, self.core.clock.boottime() + soon)
-        found = self._why | reasons_by_job(unknown, self._live or (), self.core.now(), around, machines)
-        self._why = {job.id: found[job.id] for job in late if job.id in found}
-        before, self._told = self._told, self.text
-        return self._told if self._told != before else ""
-
-
-@dataclass(slots=True)
-class ActivityReports:
-    """What a job's agent does before the task starts, as its heartbeats say.
-
-    Attributes:
-        told: what it does, in words, as of the last update; "" once the task runs.
-    """
-
-    core: Core
-    told: str = ""
-    _started_attempt: int = 0
-    _not_before: float = 0.0
-
-    async def update(self, job: JobRecord) -> str:
-        """Take note of a job that has not printed anything; what its agent does if that is new, else "".
-
-        The agent is asked once a beat until the task runs; of a gang, the one of the first member.
-        """
-        now = self.core.clock.boottime()
-        asks = _brings_something(job) and job.attempt != self._started_attempt
-        holders = holders_of(job)
-        if not asks or not holders or now < self._not_before:
-            return ""
-        self._not_before = now + self.core.settings.beat_interval
-        agent = await self.core.records.read(AgentKeys.key(holders[0]), AgentRecord)
-        holding = agent.record.holdings.get(job.id) if agent is not None else None
-        if holding is None or holding.attempt != job.attempt:
-            return ""
-        if holding.usage is not None:
-            self._started_attempt = job.attempt
-        before, self.told = self.told, holding.activity
-        return self.told if self.told != before else ""
-
-
-def _brings_something(job: JobRecord) -> bool:
-    environment = job.spec.environment
-    return environment.workspace is not None or needs_environment(environment) or bool(environment.docker_image)

@@ -25,6 +25,7 @@ UNATTENDED_SECONDS = 300.0
 """Seconds without a look of the scaler after which people are told: looks are far more frequent."""
 _COMING = (MachineState.WANTED, MachineState.CREATING)
 _SHOWN = 3
+"""Machines on the way that are named: those and their number fit one line."""
 
 
 async def machines_for(

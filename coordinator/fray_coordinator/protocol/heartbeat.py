@@ -31,6 +31,7 @@ LARGE_FLEETS = (100, 1000)
 """Live agents above which the intervals are twice, and then four times as long."""
 
 MAX_INTERVAL_STRETCH = 1 << len(LARGE_FLEETS)
+"""By how much the intervals of the largest fleets are longer."""
 
 MAX_BEATS_PER_SECOND = 250.0
 """What all agents together write at most, up to 60,000 of them: a quarter of what a bucket takes at first."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from fray_coordinator.concurrency import BackgroundWork, map_noting_problems
+from fray_coordinator.concurrency import map_noting_problems
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, StoreUnavailable, describe_error, is_outage
 from fray_coordinator.protocol.failure_detection import (
@@ -23,6 +23,7 @@ from fray_coordinator.protocol.heartbeat import is_fenced, with_bounded_interval
 from fray_coordinator.protocol.retention import removable_agents
 from fray_coordinator.protocol.scheduling import free_slots
 from fray_coordinator.reconcile import reaper
+from fray_coordinator.reconcile.background_work import BackgroundWork
 from fray_coordinator.reconcile.unreadable_records import UnreadableRecords
 from fray_coordinator.store.interface import Listed
 from fray_coordinator.store.metering import ROWS_PER_REQUEST

@@ -12,7 +12,6 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from fray_coordinator.concurrency import BackgroundWork
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, StoreError, StoreUnavailable, describe_error, is_outage
 from fray_coordinator.placements.scheduler import PlacementScheduler
@@ -21,6 +20,7 @@ from fray_coordinator.protocol.failure_detection import MAX_GAP_INTERVALS, merge
 from fray_coordinator.protocol.heartbeat import paced_interval, with_bounded_interval
 from fray_coordinator.reconcile import reaper
 from fray_coordinator.reconcile.admission import Admission
+from fray_coordinator.reconcile.background_work import BackgroundWork
 from fray_coordinator.reconcile.failure_detector import UNREAD_AGENTS, FailureDetector
 from fray_coordinator.reconcile.repair import Repair
 from fray_coordinator.role_election import RoleElection

@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fray_agents.rpc.server.acceptor import Acceptor, address_of, certificate_if, listen_tcp, listen_unix
+from fray_agents.rpc.server.acceptor import Acceptor
 from fray_agents.rpc.server.call_table import CallTable, Journal
 from fray_agents.rpc.server.connection import ServerConnection, Watchdog, WireProtocol
 from fray_agents.rpc.server.executor import ActorExecutor, MethodLookup
+from fray_agents.rpc.server.listening import address_of, certificate_if, listen_tcp, listen_unix
 from fray_agents.rpc.server.protocols import JsonProtocol, PickleProtocol
 from fray_agents.rpc.wire.framing import HttpMessage
 from fray_agents.rpc.wire.handshake import http_response, speaks_json

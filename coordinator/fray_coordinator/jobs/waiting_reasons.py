@@ -1,0 +1,117 @@
+"""What the waiters for jobs are told: why some have not started, and what agents do before a task starts."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from fray_coordinator.backoff import WARN_AFTER, backoff
+from fray_coordinator.core import Core
+from fray_coordinator.errors import StoreError
+from fray_coordinator.jobs.lookup import live_agents, refreshed_agents
+from fray_coordinator.jobs.why_in_reservation import reservations_around
+from fray_coordinator.jobs.why_machines import machines_for
+from fray_coordinator.jobs.why_waiting import reasons_by_job
+from fray_coordinator.protocol.claiming import WAITING_TO_START
+from fray_coordinator.protocol.stopping import holders_of
+from fray_layouts.object_keys import AgentKeys
+from fray_layouts.records import AgentRecord, JobRecord, ReservationRecord
+from fray_layouts.spec import needs_environment
+
+_ASK_PAUSES = 30.0, 600.0
+"""Seconds between two questions of one waiter, the first and the longest: each reads every agent's record."""
+
+_MAX_REASONS = 3
+"""Reasons in one line, those of most jobs first: more would hide what to do."""
+
+
+@dataclass(slots=True)
+class WaitingReasons:
+    """Why the jobs of one waiter have not started. The agents are asked after two seconds, then ever more rarely.
+
+    Attributes:
+        on_machines: called once jobs wait in pools that may have machines.
+    """
+
+    core: Core
+    on_machines: Callable[[], None] = lambda: None
+    _since: dict[str, float] = field(default_factory=dict)
+    _why: dict[str, str] = field(default_factory=dict)
+    _live: list[AgentRecord] | None = None
+    _pauses: Iterator[float] = field(default_factory=lambda: backoff(*_ASK_PAUSES))
+    _ask_at: float = 0.0
+    _told: str = ""
+    _machines: bool = False
+
+    @property
+    def text(self) -> str:
+        """The reasons in one line, as of the last update; "" if none is known."""
+        reasons = Counter(self._why.values()).most_common(_MAX_REASONS)
+        return "; ".join(f"{count} x {why}" for why, count in reasons) if len(reasons) > 1 else "".join(dict(reasons))
+
+    async def update(self, jobs: Iterable[JobRecord]) -> str:
+        """Take note of jobs as they are now; the reasons if others are known than at the last time, else ""."""
+        now = self.core.clock.boottime()
+        waiting = [job for job in jobs if job.status in WAITING_TO_START]
+        self._since = {job.id: self._since.get(job.id, now) for job in waiting}
+        late = [job for job in waiting if now - self._since[job.id] >= WARN_AFTER]
+        if late and now >= self._ask_at:
+            with suppress(StoreError):  # no wait fails for want of a reason
+                self._live = live_agents(await refreshed_agents(self.core), self.core.now())
+                self._why = {}
+            self._ask_at = self.core.clock.boottime() + next(self._pauses)
+        unknown = [job for job in late if job.id not in self._why] if self._live is not None else []
+        around: dict[str, ReservationRecord] = {}
+        machines: dict[str, str] = {}
+        with suppress(StoreError):
+            around = await reservations_around(self.core, unknown)
+            machines = await machines_for(self.core, unknown, around)
+        if machines:
+            first, self._machines = not self._machines, True
+            if first:
+                self.on_machines()
+            soon = self.core.settings.pass_interval if first else _ASK_PAUSES[0]  # machines come and go quickly
+            self._ask_at = min(self._ask_at, self.core.clock.boottime() + soon)
+        found = self._why | reasons_by_job(unknown, self._live or (), self.core.now(), around, machines)
+        self._why = {job.id: found[job.id] for job in late if job.id in found}
+        before, self._told = self._told, self.text
+        return self._told if self._told != before else ""
+
+
+@dataclass(slots=True)
+class ActivityReports:
+    """What a job's agent does before the task starts, as its heartbeats say.
+
+    Attributes:
+        told: what it does, in words, as of the last update; "" once the task runs.
+    """
+
+    core: Core
+    told: str = ""
+    _started_attempt: int = 0
+    _not_before: float = 0.0
+
+    async def update(self, job: JobRecord) -> str:
+        """Take note of a job that has not printed anything; what its agent does if that is new, else "".
+
+        The agent is asked once a beat until the task runs; of a gang, the one of the first member.
+        """
+        now = self.core.clock.boottime()
+        asks = _brings_something(job) and job.attempt != self._started_attempt
+        holders = holders_of(job)
+        if not asks or not holders or now < self._not_before:
+            return ""
+        self._not_before = now + self.core.settings.beat_interval
+        agent = await self.core.records.read(AgentKeys.key(holders[0]), AgentRecord)
+        holding = agent.record.holdings.get(job.id) if agent is not None else None
+        if holding is None or holding.attempt != job.attempt:
+            return ""
+        if holding.usage is not None:
+            self._started_attempt = job.attempt
+        before, self.told = self.told, holding.activity
+        return self.told if self.told != before else ""
+
+
+def _brings_something(job: JobRecord) -> bool:
+    environment = job.spec.environment
+    return environment.workspace is not None or needs_environment(environment) or bool(environment.docker_image)
