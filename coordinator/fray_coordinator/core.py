@@ -42,8 +42,6 @@ class Core:
 async def open_core(
     root: str,
     wanted: ClusterSettings | None = None,
-    clock: Clock | None = None,
-    rng: RandomSource | None = None,
     create: bool = True,
 ) -> Core:
     """Open a cluster by its root URL: one read, of `cluster.json`.
@@ -56,8 +54,7 @@ async def open_core(
         RootMismatch: the root has another layout version, a `cluster.json` that is not ours, or none.
         StoreRefused, StoreUnavailable: as the store says.
     """
-    clock = clock or SystemClock()
-    rng = rng or system_random()
+    clock, rng = SystemClock(), system_random()
     store = Store(open_backend(root, clock), clock, rng)
     try:
         return await core_on(store, wanted, clock, rng, create)

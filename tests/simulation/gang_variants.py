@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fray_agents.agent import membership, placements as placement_watch
+from fray_agents.agent import membership, placement_watch
 from fray_agents.agent.held import HeldTask
 from fray_agents.agent.leases import Leases
 from fray_coordinator.jobs import gang_commit, gang_exits

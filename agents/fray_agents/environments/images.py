@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Callable, Collection
 from contextlib import AsyncExitStack
 from pathlib import Path
-from urllib.parse import unquote
 
 from fray_agents.environments.cache import HostCache
 from fray_agents.environments.errors import EnvironmentFailed, HostUnfit
@@ -17,7 +16,7 @@ from fray_agents.host.container_engine import ContainerEngine, EngineFailed
 from fray_agents.host.directories import user_dir
 from fray_agents.host.software import OWN_PYTHON, find_pythons, find_uv
 from fray_coordinator.core import Core
-from fray_coordinator.store.opening import local_folder
+from fray_coordinator.store.opening import folder_of_root
 
 _NO_SUCH_IMAGE = re.compile(
     r"manifest unknown|name unknown|manifest for .* not found|repository .* not found|does not exist"
@@ -107,8 +106,8 @@ def environment_folders(folders: Collection[str]) -> list[Path]:
 
 def shared_folders(core: Core) -> list[Path]:
     """The folders of the host that every container has: this user's, where sockets are, and a root that is files."""
-    _, is_folder, path = core.root.partition("file://")
-    return [user_dir(), *([local_folder(unquote(path))] if is_folder else [])]
+    root = folder_of_root(core.root)
+    return [user_dir(), *([root] if root is not None else [])]
 
 
 def _failure(engine: ContainerEngine, image: str, said: str) -> EnvironmentFailed | HostUnfit:

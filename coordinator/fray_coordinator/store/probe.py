@@ -71,9 +71,9 @@ class Finding:
 Check = Callable[[StoreBackend, str, Clock], Awaitable[list[Finding]]]
 
 
-async def probe(root: str, clock: Clock | None = None) -> list[Finding]:
+async def probe(root: str) -> list[Finding]:
     """Probe `root`; writes, lists and deletes a few objects below `doctor/`."""
-    clock = clock or SystemClock()
+    clock = SystemClock()
     try:
         backend = open_backend(root, clock)
     except FrayError as error:

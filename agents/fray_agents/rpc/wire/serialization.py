@@ -135,11 +135,11 @@ BY_REFERENCE: Codec = _ReferenceCodec()
 """Between threads of one process: values are pickled, so that none is shared unawares; others go as they are."""
 
 
-def pack_error(error: BaseException, foreign: bool = True) -> Payload:
+def pack_error(error: BaseException) -> Payload:
     """An exception with its traceback as text; of one that cannot be pickled, only the text."""
     text = traceback_of(error)
     try:
-        inner = pack(error, foreign)
+        inner = pack(error)
         blob: bytes | None = inner.data if not inner.buffers else pickle.dumps(error, 5)
     except Exception:  # any code of the user may run in pickling it
         blob = None
