@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
 from fray_agents.agent.claimer import REMOTE_POLL_BACKOFF
-from fray_coordinator.protocol.scaling.costs import cost_so_far, hourly_cost
+from fray_coordinator.protocol.scaling.costs import billed_now, cost_so_far
 from fray_coordinator.store.metering import GCS_PRICES, RequestCounts
 from fray_layouts.records import AgentRecord, ClusterSettings, MachineRecord
 from fray_layouts.states import MachineState
@@ -79,7 +79,7 @@ def machine_lines(machines: Iterable[MachineRecord], now: float) -> list[CostLin
         there = [machine for machine in found if machine.state != MachineState.GONE]
         spent_so_far = sum(cost_so_far(machine, now) or 0.0 for machine in found)
         lines += [
-            CostLine(f"machines of pool {pool}, an hour now{_unknown(there)}", machines=hourly_cost(there)),
+            CostLine(f"machines of pool {pool}, an hour now{_unknown(there)}", machines=billed_now(there)),
             CostLine(f"machines of pool {pool} so far{_unknown(found)}", machines=spent_so_far),
         ]
     return lines

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from dataclasses import dataclass
 from typing import Any
@@ -34,7 +33,7 @@ class Trouble(Plan):
         preempt_every: between two preemptions; storms: the share of these that take all machines.
         full_every: between two hosts whose disk is full, some for good: their agents take no work.
         alone: scalers look without the lease now and then, as `fray scale --once` does.
-        move_every: between two times that the slices' project is changed; never where looks overlap so often.
+        move_every: between two times that the slices' project is changed.
         damage_every: between two records of machines that are damaged, or odd objects beside them.
         outages: of the storage, of two minutes at most.
     """
@@ -55,7 +54,6 @@ class Trouble(Plan):
 
     @staticmethod
     def drawn(draw: random.Random) -> Trouble:
-        alone = draw.random() < 0.6
         return Trouble(
             rates=Rates.drawn(draw),
             service=Service.drawn(draw),
@@ -66,8 +64,8 @@ class Trouble(Plan):
             preempt_every=between(draw, 30, 600),
             storms=draw.uniform(0, 0.5),
             full_every=between(draw, 60, 1000),
-            alone=alone,
-            move_every=math.inf if alone else between(draw, 100, 600),
+            alone=draw.random() < 0.6,
+            move_every=between(draw, 100, 600),
             damage_every=between(draw, 60, 2000),
             outages=draw.choice([0, 0, 1, 2]),
         )

@@ -74,16 +74,17 @@ class Service(Plan):
 
 @dataclass(slots=True)
 class SimulatedMachine:
-    """A machine from when it is paid until it is not.
+    """A machine from when it is asked for until it is there no more.
 
     Attributes:
+        since: when it is paid; None while it waits for capacity.
         project: in which it is.
         again: a call that was repeated made it, when it had been there before.
         stop: ends its hosts.
     """
 
     listed: ListedMachine
-    since: float
+    since: float | None
     project: str = ""
     again: bool = False
     stop: Callable[[], None] = lambda: None
@@ -140,7 +141,7 @@ class SimulatedProvider:
     def bill(self, until: float, name: str) -> float:
         """Seconds for which a machine was paid."""
         mine = [m for m in (*self.past, *self.machines.values()) if m.listed.name == name]
-        return sum((until if m.ended is None else m.ended) - m.since for m in mine)
+        return sum((until if m.ended is None else m.ended) - m.since for m in mine if m.since is not None)
 
     def listing(self, project: str) -> Sequence[ListedMachine]:
         """The machines of a project, and those that were deleted lately if the list is stale."""
@@ -155,8 +156,8 @@ class SimulatedProvider:
             if name in self.machines:
                 continue
             again = any(m.listed.name == name for m in self.past) or repeated
-            listed = ListedMachine(self.pool, name, request.zone, ListedState.WAITING, request.names[0])
-            machine = SimulatedMachine(listed, self.world.loop.now, project, again)
+            waits = ListedMachine(self.pool, name, request.zone, ListedState.WAITING, request.names[0], billed=False)
+            machine = SimulatedMachine(waits, None, project, again)
             self.machines[name] = machine
             self.unnoticed |= {name} if again else set()
             self.world.note(self.pool, "makes", name)
@@ -170,7 +171,10 @@ class SimulatedProvider:
     def _grant(self, machine: SimulatedMachine, hosts: int) -> None:
         if machine.ended is not None or machine.listed.state is ListedState.LOST:
             return
-        machine.listed = replace(machine.listed, state=ListedState.READY)
+        machine.listed, machine.since = (
+            replace(machine.listed, state=ListedState.READY, billed=True),
+            self.world.loop.now,
+        )
         if not self.fails("never_boots"):
             machine.stop = self.world.boot(self.pool, machine.listed.name, hosts, machine.listed.zone)
 

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from fray_agents.provisioning import look, scaler
 from fray_coordinator.protocol.scaling import machines, planning
+from fray_coordinator.protocol.scaling.provisioning import account_of
 from tests.simulation.broken_code import Swap, Variants
 
 VARIANTS = Variants()
@@ -46,8 +47,21 @@ def waiting_requests_are_not_withdrawn() -> list[Swap]:
 
 @variant
 def what_the_pool_says_is_in_force_at_once() -> list[Swap]:
-    """Whoever made the machines that are left is not asked any more."""
-    return [(scaler, "in_force", lambda said, before: said)]
+    """Where the pool had machines nobody looks any more."""
+    return [(scaler, "accounts", lambda said, left, known: {account_of(said): said} if said else {})]
+
+
+@variant
+def machines_are_where_their_pool_was_at_the_last_look() -> list[Swap]:
+    """What the records say of it is not read."""
+    real = scaler.accounts
+    return [(scaler, "accounts", lambda said, left, known: real(said, left, ()))]
+
+
+@variant
+def calls_under_way_are_not_waited_for() -> list[Swap]:
+    """What is not listed right after its call will not come."""
+    return [(machines, "CALL_SECONDS", 0.0)]
 
 
 @variant
@@ -91,6 +105,12 @@ def a_pool_may_have_any_number() -> list[Swap]:
         return real(replaced(view, spec=replace(view.spec, max=99, max_hourly_cost=None)), orders)
 
     return [(planning, "_within_bounds", within), (look, "confirmed", lambda view, now: {})]
+
+
+@variant
+def intents_are_not_confirmed() -> list[Swap]:
+    """Whoever has written intents asks for them, whatever others have written meanwhile."""
+    return [(look, "confirmed", lambda view, now: {})]
 
 
 @variant

@@ -43,7 +43,7 @@ def job(number: int, wants: ResourceSpec | None = None) -> WaitingJob:
 
 def machine(name: str, state: str, **fields: object) -> MachineRecord:
     made = MachineRecord(pool="p", name=name, state=state, provider="command", zone="us-a", batch=name, wanted_at=1.0)
-    return changed(made, **fields)
+    return changed(made, **{"billed_at": fields.get("created_at"), **fields})
 
 
 def agent(name: str, on: str, **fields: object) -> AgentRecord:

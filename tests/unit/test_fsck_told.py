@@ -16,15 +16,12 @@ from fray_coordinator.fsck import checker
 from fray_coordinator.fsck.areas import AREAS
 from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.reconcile.reconciler import Reconciler
-from fray_coordinator.store.interface import ABSENT, ANY
+from fray_coordinator.store.interface import ANY
 from fray_layouts.machine_keys import MachineKeys
-from fray_layouts.object_keys import AgentKeys, CoordinatorKeys, JobKeys, PoolKeys
+from fray_layouts.object_keys import AgentKeys, CoordinatorKeys, JobKeys
 from fray_layouts.records import (
-    AgentPoolRecord,
     AgentRecord,
     MachineRecord,
-    PoolScaling,
-    ProvisioningSpec,
     ScalerRecord,
 )
 from tests.support.scripted_agents import join, launch, passes
@@ -121,20 +118,3 @@ async def test_machines_and_what_they_printed_belong_there(cluster: Cluster) -> 
     assert await troubles(user) == {}
     await user.store.put(MachineKeys.key("p", name), b"{", ANY)
     assert "leaves the machine's pool alone" in (await troubles(user))[MachineKeys.key("p", name)]
-
-
-async def test_a_machine_that_nobody_removes_is_told(cluster: Cluster) -> None:
-    user = await cluster.core()
-    key = MachineKeys.key("p", "m1")
-    await user.records.put(key, MachineRecord(pool="p", name="m1", state="up"), ABSENT)
-    await user.records.put(MachineKeys.key("p", "m2"), MachineRecord(pool="p", name="m2", state="gone"), ABSENT)
-    await asyncio.sleep(3600)
-    found = await troubles(user)
-    assert "nobody removes this one" in found[key]
-    assert MachineKeys.key("p", "m2") not in found
-    await user.records.put(CoordinatorKeys.scaler, ScalerRecord(pools={"p": PoolScaling(machines=1)}), ABSENT)
-    assert key not in await troubles(user)
-    await user.store.delete(CoordinatorKeys.scaler)
-    said = AgentPoolRecord(provisioning=ProvisioningSpec(provider="local"))
-    await user.records.put(PoolKeys.record("p"), said, ABSENT)
-    assert key not in await troubles(user)

@@ -30,7 +30,7 @@ from fray_layouts.records import (
 from fray_layouts.spec_parsing import parse_spec
 from tests.support.shell import Shell
 
-MACHINE = MachineRecord(pool="p", name="m", state="up", hosts=2, hourly_cost=20.0, created_at=0.0)
+MACHINE = MachineRecord(pool="p", name="m", state="up", hosts=2, hourly_cost=20.0, billed_at=0.0)
 AGENTS = [
     AgentRecord(id=name, host=name, pool="p", machine="m", capacity=Resources(cpu=8000, memory=100, device_count=4))
     for name in ("a", "b")
@@ -107,8 +107,8 @@ def test_shares_are_added_up_by_owner() -> None:
 
 
 def test_machines_are_lines_of_the_bill_by_pool() -> None:
-    gone = MachineRecord(pool="p", name="n", state="gone", hourly_cost=10.0, created_at=0.0, ended_at=3600.0)
-    unknown = MachineRecord(pool="q", name="o", state="up", created_at=0.0)
+    gone = MachineRecord(pool="p", name="n", state="gone", hourly_cost=10.0, billed_at=0.0, ended_at=3600.0)
+    unknown = MachineRecord(pool="q", name="o", state="up", billed_at=0.0)
     lines = {line.what: line.dollars for line in machine_lines([MACHINE, gone, unknown], 7200.0)}
     assert lines == {
         "machines of pool p, an hour now": 20.0,

@@ -92,7 +92,7 @@ def test_what_a_pool_had_of_another_provider_goes_with_it(shell: Shell) -> None:
     assert spec is not None
     assert len(spec.zones) == 1, "the host that a local pool is on"
     put_machine(shell, MachineRecord(pool="train", name="m1", state="up", provider="local"))
-    assert "machines of another provider go first: m1" in shell("pool", "set", "train", *TPU).stderr
+    assert "machines of another provider or project are removed: m1" in shell("pool", "set", "train", *TPU).stderr
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_the_first_agent_is_started_and_goes_on(shell: Shell, monkeypatch: pytes
 def test_machines_are_listed_with_what_they_cost(shell: Shell) -> None:
     shell("pool", "set", "train", *TPU)
     gone = MachineRecord(
-        pool="train", name="m1", state="gone", hourly_cost=10.0, wanted_at=1000.0, created_at=1000.0, ended_at=8200.0
+        pool="train", name="m1", state="gone", hourly_cost=10.0, wanted_at=1000.0, billed_at=1000.0, ended_at=8200.0
     )
     failed = MachineRecord(pool="train", name="m2", state="up", zone="us-east5-a", error="pip failed")
     put_machine(shell, gone)
@@ -255,7 +255,7 @@ def test_down_closes_the_pools_drains_and_says_what_is_left(shell: Shell, monkey
 
 def test_down_waits_until_the_machines_are_gone_and_scales_if_nobody_does(shell: Shell) -> None:
     shell("pool", "set", "small", "--provider", "local")
-    put_machine(shell, MachineRecord(pool="small", name="m2", state="deleting"))
+    put_machine(shell, MachineRecord(pool="small", name="m2", state="deleting", provider="local"))
     assert "no machine is left" in shell("down", "--wait", "60").stdout
 
 

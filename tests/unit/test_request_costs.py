@@ -169,8 +169,8 @@ async def test_a_look_of_the_scaler_lists_each_pool_twice_and_reads_what_has_cha
     idle = sorted(way.asked)
     lease = "coordinator/scaler.json"
     assert idle == sorted(
-        [("get_if_changed", lease), ("unchanged", lease), ("list", "pools/"), ("list", "agents/"), ("put", lease)]
-        + [("get_if_changed", "placements/bell")]
+        [("get_if_changed", lease), ("unchanged", lease), ("put", lease), ("get_if_changed", "placements/bell")]
+        + [("list", "pools/"), ("list", "machines/"), ("list", "agents/")]
         + [("get", f"pools/{pool}/pool.json") for pool in pools]
         + [("list", f"{folder}/{pool}/") for pool in pools for folder in ("machines", "pending")]
     )
@@ -193,7 +193,8 @@ async def _pool_of_machines(core: Core, pool: str, count: int) -> MemoryProvider
         held = {f"job-{name}": Holding(attempt=1, phase="running")}
         agent = AgentRecord(id=name, host="h", pool=pool, machine=name, interval=60.0, capacity=HOST, holdings=held)
         await core.records.put(AgentKeys.key(name), agent, ABSENT)
-        machine = MachineRecord(pool=pool, name=name, state="up", batch=name, created_at=core.now(), up_at=core.now())
+        times = dict.fromkeys(("created_at", "billed_at", "up_at"), core.now())
+        machine = MachineRecord(pool=pool, name=name, state="up", provider="command", batch=name, **times)
         await core.records.put(MachineKeys.key(pool, name), machine, ABSENT)
         provider.machines[name] = ListedMachine(pool, name, "", ListedState.READY, batch=name)
     return provider

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from msgspec.structs import replace
 
-from fray_agents.provisioning.provider import ProviderError
+from fray_agents.provisioning.cluster_view import AFTERMATH_SECONDS
+from fray_agents.provisioning.provider import MachineRequest, ProviderError
 from fray_agents.provisioning.scaler import Scaler
 from fray_coordinator.core import Core
 from fray_coordinator.store.interface import ANY
@@ -17,6 +19,22 @@ from fray_layouts.states import MachineState
 from tests.support.memory_provider import MemoryProvider
 from tests.support.virtual import Cluster
 from tests.unit.test_scaler import HOST, POOL, SOUND, machines, with_jobs, with_pool
+
+SPEC_ELSEWHERE = ProvisioningSpec(provider="cloud_run", zones=["us-central1"], capacity=HOST)
+
+
+class Deaf(MemoryProvider):
+    """Makes machines, and never says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made = asyncio.Event()
+
+    async def create(self, request: MachineRequest) -> str:
+        await super().create(request)
+        self.made.set()
+        await asyncio.Event().wait()
+        return ""
 
 
 async def set_pool(core: Core, spec: ProvisioningSpec | None) -> None:
@@ -37,6 +55,8 @@ async def test_machines_of_a_pool_that_may_have_none_any_more_are_removed(cluste
         await asyncio.sleep(60)
     assert provider.machines == {}
     assert {m.state for m in await machines(cluster, core)} == {MachineState.GONE}
+    await asyncio.sleep(AFTERMATH_SECONDS)
+    await Scaler(core, "another", provider.open).look()
     assert await Scaler(core, "another", provider.open).look() == {}, "nobody looks after it any more"
 
 
@@ -50,13 +70,44 @@ async def test_machines_of_a_provider_that_a_pool_had_go_before_others_come(clus
     await with_jobs(core, 1)
     scaler = Scaler(core, "one", opened)
     await scaler.look()
-    await set_pool(core, ProvisioningSpec(provider="cloud_run", zones=["us-central1"], capacity=HOST))
+    await set_pool(core, SPEC_ELSEWHERE)
     await scaler.look()
-    assert new.asked == []
+    assert new.asked == [], "it may have one, and that is still there"
     for _ in range(4):
         await asyncio.sleep(60)
         await scaler.look()
     assert (len(old.machines), len(new.machines)) == (0, 1)
+
+
+@pytest.mark.parametrize("says", [SPEC_ELSEWHERE, None])
+async def test_what_a_slow_look_makes_where_the_pool_was_is_removed_there(
+    cluster: Cluster, says: ProvisioningSpec | None
+) -> None:
+    """It has read the pool before that was changed, and is killed before it can tell of it."""
+    core, old, new = await cluster.core(), Deaf(), MemoryProvider()
+
+    async def opened(core: Core, pool: str, spec: ProvisioningSpec) -> MemoryProvider:
+        return old if spec.provider == "command" else new
+
+    await with_pool(core)
+    await with_jobs(core, 1)
+    slow, quick = Scaler(core, "slow", opened), Scaler(core, "quick", opened)
+    old.slow = 50.0
+    late = asyncio.create_task(slow.look())
+    await asyncio.sleep(1)
+    old.slow = 0.0
+    await set_pool(core, says)
+    for _ in range(3):
+        await quick.look()
+    assert old.asked == []
+    await old.made.wait()
+    late.cancel()
+    for _ in range(4):
+        await Scaler(core, "another", opened).look()
+        await asyncio.sleep(60)
+    assert old.machines == {}
+    assert {m.state for m in await machines(cluster, core) if m.provider == "command"} == {MachineState.GONE}
+    assert len(new.machines) == (says is not None)
 
 
 async def test_a_zone_that_a_pool_no_longer_names_is_looked_at_while_it_has_machines(cluster: Cluster) -> None:
@@ -77,6 +128,9 @@ async def test_a_zone_that_a_pool_no_longer_names_is_looked_at_while_it_has_mach
         await asyncio.sleep(60)
         await scaler.look()
     assert provider.machines == {}
+    await asyncio.sleep(AFTERMATH_SECONDS)
+    await scaler.look()
+    await scaler.look()
     assert looked[:2] == [["us-a"], ["eu-b", "us-a"]]
     assert looked[-1] == ["eu-b"]
 

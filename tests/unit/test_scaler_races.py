@@ -65,6 +65,19 @@ async def test_who_was_suspended_with_its_host_makes_no_call(cluster: Cluster, m
     assert provider.asked == []
 
 
+async def test_an_intent_of_another_counts_though_it_cannot_be_read(cluster: Cluster) -> None:
+    other, core, provider = await cluster.core(), await cluster.core(), MemoryProvider()
+    await with_pool(core, max=1)
+    await with_jobs(core, 1)
+
+    async def damaged(_: MachineRecord) -> None:
+        await other.store.put(MachineKeys.key(POOL, "m-other"), b"{", ABSENT)
+
+    intercept(cluster, damaged, MachineState.WANTED)
+    await Scaler(core, "one", provider.open).look()
+    assert provider.asked == []
+
+
 async def test_a_machine_that_another_gives_up_meanwhile_is_not_asked_for(cluster: Cluster) -> None:
     other, core, provider = await cluster.core(), await cluster.core(), MemoryProvider()
     await with_pool(core, max=1)

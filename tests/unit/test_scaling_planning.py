@@ -13,13 +13,20 @@ from fray_coordinator.protocol.scaling.machines import (
     to_drain,
 )
 from fray_coordinator.protocol.scaling.planning import WAIT_SECONDS, confirmed, plan, withdrawn
-from fray_coordinator.protocol.scaling.provisioning import everywhere, gone_by, in_force
-from fray_coordinator.protocol.scaling.view import without_unread
+from fray_coordinator.protocol.scaling.provisioning import (
+    account_of,
+    accounts,
+    in_force,
+    still_looked_at,
+    with_others,
+)
+from fray_coordinator.protocol.scaling.view import of_account, without_unread
 from fray_coordinator.protocol.scaling.zones import open_zones, place_of, refusal, remembered
 from fray_layouts.records import (
     Holding,
     PoolScaling,
     ProvisioningSpec,
+    TpuSettings,
 )
 from fray_layouts.spec import ResourceSpec
 from tests.support.scaling_views import NOW, SPEC, TPU, agent, gang, job, listed, machine, orders, view, with_agents
@@ -108,21 +115,43 @@ def test_nothing_is_made_while_the_provider_does_not_say_what_there_is() -> None
     assert plan(blind, NOW).scaling.wanted == 5
 
 
-def test_a_pool_goes_by_what_it_said_before_until_its_machines_are_gone() -> None:
+def test_a_pool_is_looked_at_wherever_it_may_have_machines() -> None:
     tpu, run = changed(TPU, max=2), ProvisioningSpec(provider="cloud_run", zones=["us-east1"])
-    before = PoolScaling(machines=1, provisioning=tpu)
-    kept = changed(tpu, min=0, max=0)
-    assert (in_force(None, before), in_force(run, before)) == (kept, kept)
-    assert gone_by(tpu, before, []) == tpu, "it may have some by the next look"
-    assert (gone_by(kept, before, ["us-a"]), gone_by(kept, before, None)) == (kept, kept)
-    empty = PoolScaling(provisioning=gone_by(kept, before, []))
-    assert (in_force(None, empty), in_force(run, empty)) == (None, run)
-    moved = changed(tpu, zones=["eu-b"])
-    assert in_force(moved, before) == moved
-    assert everywhere(moved, before).zones == ["eu-b", "us-a"]
-    assert gone_by(moved, before, ["us-a"]) == gone_by(moved, before, None) == everywhere(moved, before)
+    assert list(accounts(run, [tpu], []).values()) == [tpu, run], "where the pool may have some comes last"
+    assert (in_force(run, tpu), in_force(None, tpu)) == (changed(tpu, min=0, max=0),) * 2
+    moved = changed(tpu, zones=["eu-b"], tpu=TpuSettings(project="team"))
+    there = machine("m1", "up", provider="tpu", zone="us-c", project="lab")
+    assert [*accounts(moved, [tpu], [there])] == [("tpu", ""), ("tpu", "lab"), ("tpu", "team")]
+    assert [*accounts(None, [], [there])] == [("tpu", "lab")]
+    (found,) = accounts(moved, [changed(moved, zones=["us-a"])], []).values()
+    assert (found.zones, in_force(moved, found)) == (["eu-b", "us-a"], moved)
     here = ProvisioningSpec(provider="local", zones=["here"])
-    assert everywhere(here, PoolScaling(provisioning=changed(here, zones=["there"]))).zones == ["here"]
+    assert [*accounts(here, [changed(here, zones=["there"])], []).values()] == [here]
+
+
+def test_where_machines_may_be_left_is_looked_at_again() -> None:
+    closed = changed(TPU, min=0, max=0)
+    assert still_looked_at(TPU, TPU, []) == [TPU], "it may have some by the next look"
+    assert still_looked_at(closed, closed, []) == []
+    assert still_looked_at(closed, closed, ["us-a"]) == still_looked_at(closed, closed, None) == [closed]
+    moved, found = changed(TPU, zones=["eu-b"]), changed(TPU, zones=["eu-b", "us-a"])
+    assert still_looked_at(moved, found, ["us-a"]) == still_looked_at(moved, found, None) == [found]
+
+
+def test_what_another_look_tells_meanwhile_is_kept() -> None:
+    lab, team = (changed(TPU, tpu=TpuSettings(project=name)) for name in ("lab", "team"))
+    mine, theirs = {"p": PoolScaling(accounts=[team])}, {"p": PoolScaling(accounts=[lab, team])}
+    assert with_others(mine, theirs, {})["p"].accounts == [lab, team]
+    assert with_others(mine, theirs, theirs) == mine, "this look has found none there"
+    assert with_others({}, theirs, {})["p"].accounts == [lab, team]
+
+
+def test_machines_elsewhere_count_and_are_not_looked_at() -> None:
+    spec = changed(SPEC, max=4, max_hourly_cost=10.0)
+    here = machine("m1", "up", hourly_cost=2.0)
+    there = machine("m2", "up", hourly_cost=3.0, provider="tpu", project="lab")
+    seen = of_account(view(spec, here, there), account_of(spec))
+    assert (seen.machines, seen.spec.max, seen.spec.max_hourly_cost) == ({"m1": here}, 3, 7.0)
 
 
 def test_an_idle_machine_is_drained_and_deleted_when_its_agents_have_left() -> None:

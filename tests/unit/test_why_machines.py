@@ -57,11 +57,6 @@ UP = MachineRecord(pool="p", name="m2", state="up", zone="us-east5-a")
             [UP],
             "its pool costs $43.20 an hour, and its limit of $60.00 allows no more",
         ),
-        (
-            PoolScaling(provisioning=ProvisioningSpec(provider="local")),
-            [UP],
-            "its pool has other machines once those of local are gone",
-        ),
         (PoolScaling(problem="no credentials"), [], "its pool cannot be looked after: no credentials"),
     ],
 )

@@ -28,6 +28,10 @@ FORGOTTEN_SECONDS = 3600.0
 """Agents whose records were not written for as long are not read: no machine waits for them."""
 
 
+AFTERMATH_SECONDS = 600.0
+"""For so long one looks where a machine was that is gone: a call for it that somebody repeats may make it again."""
+
+
 @dataclass(slots=True)
 class ClusterView:
     """Reads what has changed since the last look.
@@ -51,7 +55,13 @@ class ClusterView:
         self._owners = OwnerTable(self.core)
 
     async def refresh(self) -> None:
-        """Read the agents and the owners of placements."""
+        """Read the machines, the agents, and the owners of placements."""
+        known = {key: machine for found in self._machines_of.values() for key, machine in found.items()}
+        found = await self._read(MachineKeys.area, MachineRecord, known)
+        self._machines_of = {}
+        for key, machine in found.items():
+            pool, _ = MachineKeys.parse(key) or ("", "")
+            self._machines_of.setdefault(pool, {})[key] = machine
         self.problems = {}
         self._refreshed_at = self.core.now()
         oldest = self._refreshed_at - FORGOTTEN_SECONDS
@@ -93,6 +103,14 @@ class ClusterView:
             return []
         done = await ended_jobs(self.core, jobs_of(reservation), self.problems)
         return lacking_units(reservation, live, done, places)
+
+    def known_machines(self) -> dict[str, list[MachineRecord]]:
+        """By pool, the machines that are not gone, or not for long, as they were when the cluster was read."""
+        since = self._refreshed_at - AFTERMATH_SECONDS
+        return {
+            pool: [s.record for s in found.values() if s.record.ended_at is None or s.record.ended_at > since]
+            for pool, found in self._machines_of.items()
+        }
 
     async def machines(self, pool: str) -> dict[str, Stored[MachineRecord]]:
         """The records of a pool's machines by name, gone ones too, as they are now."""

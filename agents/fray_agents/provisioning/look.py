@@ -30,9 +30,9 @@ from fray_coordinator.protocol.scaling.machines import (
     to_drain,
 )
 from fray_coordinator.protocol.scaling.planning import Plan, confirmed, plan, wanted, withdrawn
-from fray_coordinator.protocol.scaling.provisioning import gone_by
+from fray_coordinator.protocol.scaling.provisioning import account_of, still_looked_at
 from fray_coordinator.protocol.scaling.sizes import capacity_of, hosts_of
-from fray_coordinator.protocol.scaling.view import PoolView, without_unread
+from fray_coordinator.protocol.scaling.view import PoolView, of_account, without_unread
 from fray_coordinator.protocol.scaling.zones import with_refusal
 from fray_coordinator.store.records import Stored
 from fray_layouts.machine_keys import MachineKeys
@@ -47,9 +47,10 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class PoolLook:
-    """One look at one pool.
+    """One look at what a pool has in one account of a provider.
 
     Attributes:
+        spec: in force there. found: the same with all zones where it may have machines.
         cluster: what was read of the cluster for this look.
         before: the pool as the last look left it.
         looked_at: when that one ended.
@@ -61,6 +62,7 @@ class PoolLook:
     cluster: ClusterView
     pool: str
     spec: ProvisioningSpec
+    found: ProvisioningSpec
     before: PoolScaling
     looked_at: float
     denied: bool = False
@@ -72,8 +74,8 @@ class PoolLook:
         """Look at the pool, and act; the pool as it is then."""
         listed_at, listed = self.core.now(), await self._list()
         self._stored = await self.cluster.machines(self.pool)
-        unread = self.cluster.unread_machines(self.pool)
-        self._view = without_unread(await self._seen(listed, listed_at), unread.keys())
+        self._view = await self._seen(listed, listed_at)
+        self._show()
         found = observe(self._view, self.core.now())
         await self._write(found.changed.values())
         self._view = replace(self._view, zones=found.zones)
@@ -85,11 +87,12 @@ class PoolLook:
         await map_concurrently(to_delete(self._view), self._delete)
         await self._drain()
         await self._forget_old()
+        unread = self.cluster.unread_machines(self.pool)
         return changed(
             planned.scaling,
             zones=dict(self._view.zones),
             problem="; ".join(filter(None, [self._problem, *unread.values()])),
-            provisioning=gone_by(self.spec, self.before, None if unread else self._zones_left(listed)),
+            accounts=still_looked_at(self.spec, self.found, None if unread else self._zones_left(listed)),
         )
 
     def _zones_left(self, listed: Sequence[ListedMachine] | None) -> list[str] | None:
@@ -109,7 +112,7 @@ class PoolLook:
                 await self._write(wanted(self._view, order, names, now))
             if planned.orders:
                 self._stored = await self.cluster.machines(self.pool)
-                self._view = replace(self._view, machines=present(self._stored))
+                self._show()
             while given_up := confirmed(self._view, self.core.now()):  # others may be quicker, so it is looked at again
                 await self._write(given_up.values())
             zones = self._view.zones
@@ -188,7 +191,7 @@ class PoolLook:
             zones=self.before.zones,
             hosts=hosts_of(spec),
             capacity=capacity_of(spec, agents.values()),
-            prices={zone: hourly_cost(spec, zone) for zone in spec.zones or [""]},
+            prices={zone: hourly_cost(spec, zone) for zone in spec.zones or [""] if spec.max},
             looked_at=self.looked_at,
         )
 
@@ -205,8 +208,14 @@ class PoolLook:
             return written.wrote
 
         wrote = await map_concurrently(list(records), one)
-        self._view = replace(self._view, machines=present(self._stored))
+        self._show()
         return sum(wrote)
+
+    def _show(self) -> None:
+        """Have the view show the records as they are now."""
+        unread = self.cluster.unread_machines(self.pool)
+        seen = replace(self._view, machines=present(self._stored), spec=self.spec)
+        self._view = of_account(without_unread(seen, unread.keys()), account_of(self.spec))
 
     async def _forget_old(self) -> None:
         """Remove the records of machines that are gone for long."""

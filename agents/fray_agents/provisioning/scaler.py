@@ -3,7 +3,7 @@
 Two at once do no harm: every write is conditional, and every call of a provider is idempotent by name.
 """
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -17,11 +17,20 @@ from fray_coordinator.concurrency import map_concurrently
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreError, describe_error, is_outage
 from fray_coordinator.jobs.machines import read_pools
-from fray_coordinator.protocol.scaling.provisioning import everywhere, in_force
+from fray_coordinator.protocol.scaling.costs import hourly_cost
+from fray_coordinator.protocol.scaling.provisioning import (
+    Account,
+    account_of,
+    account_of_machine,
+    accounts,
+    in_force,
+    with_others,
+)
 from fray_coordinator.role_election import RoleElection
 from fray_layouts.bounds import MAX_SAFE_INTEGER
 from fray_layouts.object_keys import CoordinatorKeys, PoolKeys
-from fray_layouts.records import PoolScaling, ProvisioningSpec, ScalerRecord
+from fray_layouts.records import AgentPoolRecord, PoolScaling, ProvisioningSpec, ScalerRecord
+from fray_layouts.states import MachineState
 
 OpenProvider = Callable[[Core, str, ProvisioningSpec], Awaitable[Provider]]
 """Opens the provider of a pool."""
@@ -47,7 +56,7 @@ class Scaler:
     steps_back: bool = False
     _role: RoleElection[ScalerRecord] = field(init=False)
     _cluster: ClusterView = field(init=False)
-    _providers: dict[str, tuple[ProvisioningSpec, Provider]] = field(default_factory=dict)
+    _providers: dict[tuple[str, Account], tuple[ProvisioningSpec, Provider]] = field(default_factory=dict)
     _denied: bool = False
     _not_before: float = 0.0
 
@@ -90,23 +99,29 @@ class Scaler:
         problems: dict[str, str] = {}
         pools = await read_pools(self.core, problems)
         unread = {pool: text for key, text in problems.items() if (pool := PoolKeys.parse_record(key))}
-        said = {pool: record.provisioning for pool, record in pools.items()}
-        said |= dict.fromkeys(last.pools.keys() - pools.keys() - unread.keys())
-        ruled = {pool: in_force(wanted, last.pools.get(pool, PoolScaling())) for pool, wanted in said.items()}
-        specs = {pool: spec for pool, spec in ruled.items() if spec is not None}
-        await self._close_all_but(specs)
         await self._cluster.refresh()
+        known = self._cluster.known_machines()
+        places: dict[str, dict[Account, ProvisioningSpec]] = {}
+        for pool in (pools.keys() | last.pools.keys() | known.keys()) - unread.keys():
+            left = last.pools.get(pool, PoolScaling()).accounts
+            places[pool] = accounts(_said(pools.get(pool)), left, known.get(pool, ()))
+        await self._close_all_but({(pool, account) for pool, found in places.items() for account in found})
 
         async def one(pool: str) -> tuple[str, PoolScaling]:
-            return pool, await self._look_at(pool, specs[pool], last)
+            looks = [
+                await self._look_at(pool, spec, in_force(_said(pools.get(pool)), spec), last)
+                for spec in places[pool].values()
+            ]
+            return pool, _as_one(looks)
 
-        found = dict(await map_concurrently(sorted(specs), one))
+        found = dict(await map_concurrently(sorted(pool for pool, where in places.items() if where), one))
         found |= {pool: replace(last.pools.get(pool, PoolScaling()), problem=text) for pool, text in unread.items()}
         ended = self.core.now()
 
         def told(now: ScalerRecord | None) -> ScalerRecord:
             now = now or ScalerRecord()
-            return replace(_renewed(now) if now.holder == self.identity else now, looked_at=ended, pools=found)
+            told = with_others(found, now.pools, last.pools)
+            return replace(_renewed(now) if now.holder == self.identity else now, looked_at=ended, pools=told)
 
         await self._role.update(told)
         return found
@@ -119,38 +134,59 @@ class Scaler:
         """Release the connections to providers."""
         await self._close_all_but(())
 
-    async def _look_at(self, pool: str, spec: ProvisioningSpec, last: ScalerRecord) -> PoolScaling:
-        """One pool's look; what goes wrong there concerns that pool only."""
-        before = last.pools.get(pool) or PoolScaling()
-        with_all_zones = everywhere(spec, before)
+    async def _look_at(
+        self, pool: str, found: ProvisioningSpec, spec: ProvisioningSpec, last: ScalerRecord
+    ) -> PoolScaling:
+        """A look at what a pool has in one account; what goes wrong there concerns nothing else."""
+        account = account_of(spec)
+        before = (last.pools.get(pool) if spec.max else None) or PoolScaling()
         try:
-            provider = await self._provider(pool, with_all_zones)
-            look = PoolLook(self.core, provider, self._cluster, pool, spec, before, last.looked_at)
+            provider = await self._provider(pool, found)
+            look = PoolLook(self.core, provider, self._cluster, pool, spec, found, before, last.looked_at)
             scaling = await look.run()
             self._denied |= look.denied
             return scaling
         except ProviderError as error:  # it cannot be opened
             self._denied = True
-            return replace(before, problem=str(error), provisioning=with_all_zones)
+            problem = str(error)
         except Exception as error:
             if is_outage(error):
                 raise
-            return replace(before, problem=describe_error(error), provisioning=with_all_zones)
+            problem = describe_error(error)
+        known = self._cluster.known_machines().get(pool, ())
+        there = [m for m in known if m.state != MachineState.GONE and account_of_machine(m) == account]
+        return replace(before, machines=len(there), hourly_cost=hourly_cost(there), problem=problem, accounts=[found])
 
     async def _provider(self, pool: str, spec: ProvisioningSpec) -> Provider:
-        known = self._providers.get(pool)
+        key = pool, account_of(spec)
+        known = self._providers.get(key)
         if known is not None and known[0] == spec:
             return known[1]
         if known is not None:
-            del self._providers[pool]
+            del self._providers[key]
             await known[1].close()
-        _, opened = self._providers[pool] = spec, await self.open_provider(self.core, pool, spec)
+        _, opened = self._providers[key] = spec, await self.open_provider(self.core, pool, spec)
         return opened
 
-    async def _close_all_but(self, pools: Collection[str]) -> None:
-        for pool in self._providers.keys() - pools:
-            _, provider = self._providers.pop(pool)
+    async def _close_all_but(self, used: Collection[tuple[str, Account]]) -> None:
+        for key in self._providers.keys() - used:
+            _, provider = self._providers.pop(key)
             await provider.close()
+
+
+def _said(record: AgentPoolRecord | None) -> ProvisioningSpec | None:
+    return record.provisioning if record is not None else None
+
+
+def _as_one(looks: Sequence[PoolScaling]) -> PoolScaling:
+    """What looks at all accounts of a pool found; the last is where it may have machines."""
+    return replace(
+        looks[-1],
+        machines=sum(look.machines for look in looks),
+        hourly_cost=sum(look.hourly_cost for look in looks),
+        problem="; ".join(dict.fromkeys(look.problem for look in looks if look.problem)),
+        accounts=[spec for look in looks for spec in look.accounts],
+    )
 
 
 def _renewed(now: ScalerRecord) -> ScalerRecord:

@@ -17,7 +17,6 @@ from fray_coordinator.fsck import (
     gang_checks,
     index_checks,
     job_checks,
-    machine_checks,
     object_checks,
     placement_checks,
     queue_checks,
@@ -32,7 +31,6 @@ from fray_coordinator.store.disk_room import FULL_REMEDY, lack_of_room
 from fray_coordinator.store.opening import folder_of_root
 from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.index_keys import ChildKey, PendingKey, PlacementKey
-from fray_layouts.machine_keys import MachineKeys
 from fray_layouts.object_keys import (
     AgentKeys,
     BlobKeys,
@@ -63,7 +61,6 @@ CHECKS: tuple[tuple[Callable[[Snapshot], Iterator[SuspectedProblem]], tuple[str,
     (agent_checks.agents, (AgentKeys.area, JobKeys.area)),
     (agent_checks.silent, (CoordinatorKeys.area, AgentKeys.area)),
     (agent_checks.in_trouble, (AgentKeys.area,)),
-    (machine_checks.unattended, (CoordinatorKeys.area, PoolKeys.area, MachineKeys.area)),
     (object_checks.drops, (InboxKeys.area, CoordinatorKeys.area, AgentKeys.area)),
     (index_checks.entries, (PendingKey.area, AgentKeys.area, JobKeys.area)),
     (index_checks.children, (ChildKey.area, JobKeys.area)),

@@ -92,8 +92,6 @@ def about_machines(
         return f"its pool may have machines, but no scaler has looked at it for {age:.0f} s"
     if scaling.problem:
         return f"its pool cannot be looked after: {scaling.problem}"
-    if scaling.provisioning is not None and scaling.provisioning.provider != spec.provider:
-        return f"its pool has other machines once those of {scaling.provisioning.provider} are gone"
     coming = [machine for machine in machines if machine.state in _COMING]
     parts = [_answers(spec, scaling, coming), _coming(coming), _limit(spec, scaling) if not coming else ""]
     return "; ".join(filter(None, parts))

@@ -49,6 +49,7 @@ _subcommand = partial(subcommand, command)
 def _set(app: App, pool: str, **given: Any) -> None:
     """Set what machines POOL may have. What no option says stays; a file for `fray up` can say more."""
     from fray.machine_pools import price_warnings, write_pool, written_pool
+    from fray_coordinator.protocol.scaling.provisioning import account_of, account_of_machine
     from fray_layouts.pool_file_parsing import parse_pool
 
     async def change(core: Core) -> tuple[ProvisioningSpec, list[str]]:
@@ -56,11 +57,12 @@ def _set(app: App, pool: str, **given: Any) -> None:
         before = pools[pool].provisioning if pool in pools else None
         fields = written_pool(before) if before is not None else {}
         spec = await write_pool(core, pool, parse_pool(_changed(fields, given)), Path())
-        return spec, [machine.name for machine in machines.get(pool, ()) if machine.provider != spec.provider]
+        elsewhere = [each.name for each in machines.get(pool, ()) if account_of_machine(each) != account_of(spec)]
+        return spec, elsewhere
 
     spec, others = app.run(change, create=True)
     if others:
-        output.echo(f"fray: its machines of another provider go first: {', '.join(others)}", err=True)
+        output.echo(f"fray: its machines of another provider or project are removed: {', '.join(others)}", err=True)
     for warning in price_warnings(spec):
         output.echo(f"fray: {warning}", err=True)
     _show(app, pool, spec)
@@ -156,15 +158,16 @@ def _pool_json(
     from msgspec import to_builtins
 
     from fray.machine_pools import written_pool
+    from fray_coordinator.protocol.scaling.costs import billed_now
 
-    prices = [machine.hourly_cost for machine in machines]
+    billed = [machine for machine in machines if machine.billed_at is not None]
     return {
         "pool": name,
         **written_pool(spec),
         "min": spec.min,
         "max": spec.max,
         "machines": len(machines),
-        "hourly_cost_now": None if None in prices else sum(price for price in prices if price is not None),
+        "hourly_cost_now": None if any(each.hourly_cost is None for each in billed) else billed_now(billed),
         "scaling": to_builtins(scaling) if scaling is not None else None,
     }
 

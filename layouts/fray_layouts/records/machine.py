@@ -115,7 +115,10 @@ class MachineRecord(Record, kw_only=True):
         state: "wanted" (an intent, nothing was called), "creating" (the provider may have been called), "up" (all of
             its hosts have an agent), "draining" (its agents claim nothing more), "deleting" (the provider may have been
             told to remove it), "gone" (the provider no longer has it).
-        provider, machine_type, zone, spot, hosts: as it is made; they do not change with the pool.
+        provider, project, zone: where it is made, which does not change with the pool: it is looked for, and removed,
+            there. project: of Google Cloud; "" for that of the credentials.
+        command: of the provider `command`, what lists and removes it once the pool has another provider.
+        machine_type, spot, hosts: as it is made.
         batch: name of the machine that stands for all that are made by one request; its own if it is alone.
         batch_size: machines of that request; they are asked for once all of them have a record.
         operation: the provider's name of what makes it, or removes it; "" if it has none.
@@ -126,6 +129,7 @@ class MachineRecord(Record, kw_only=True):
         wanted_at, asked_at, created_at, up_at, draining_at, ended_at: when it was written as wanted, when the provider
             was last about to be asked for it, when that had taken the request, when it was up first, when it was told
             to drain, when it was gone. None: not yet.
+        billed_at: since when it costs money: a request that waits for capacity does not. None: not yet.
         idle_since: since when nothing needs it, be it up or on its way; None while something does.
         unseen_since: since when a machine that should be there has no agent that beats; None while all have.
         unfit_since: since when one of its agents takes no work because something is wrong there; None while all may.
@@ -135,6 +139,8 @@ class MachineRecord(Record, kw_only=True):
     name: Id
     state: str = MachineState.WANTED
     provider: str = ""
+    project: str = ""
+    command: CommandSettings | None = None
     machine_type: str = ""
     zone: MaybeName = ""
     spot: bool = False
@@ -148,6 +154,7 @@ class MachineRecord(Record, kw_only=True):
     wanted_at: Time = 0.0
     asked_at: Time | None = None
     created_at: Time | None = None
+    billed_at: Time | None = None
     up_at: Time | None = None
     draining_at: Time | None = None
     ended_at: Time | None = None
@@ -179,14 +186,13 @@ class PoolScaling(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     Attributes:
         wanted: machines that the waiting work and `min` ask for.
-        machines: that cost money.
+        machines: that there are, or may come.
         hourly_cost: dollars an hour of these.
         limit: what keeps it from more: "max", "cost", "zones" (none of them grants any), "" for nothing.
         zones: by zone, the answers that still count.
         problem: why the pool cannot be looked after, for people; "" if it can.
-        provisioning: what the look went by, with the zones of all machines that are left. A pool that says nothing of
-            machines any more, or names another provider, is looked after by this until they are gone. None: they are,
-            and it may have none.
+        accounts: of providers in which there may be machines, each with the zones of those that are left: where the
+            pool may have some, and where it had, until a look has found none there.
     """
 
     wanted: Count = 0
@@ -195,7 +201,7 @@ class PoolScaling(msgspec.Struct, kw_only=True, omit_defaults=True):
     limit: str = ""
     zones: dict[str, ZoneAnswer] = {}
     problem: str = ""
-    provisioning: ProvisioningSpec | None = None
+    accounts: list[ProvisioningSpec] = []
 
 
 class ScalerRecord(Record, kw_only=True):

@@ -43,6 +43,7 @@ def listed_executions(
             batch=name,
             operation=execution.name,
             error=error,
+            billed=bool(execution.running_count or execution.completion_time),
         )
         yield machine, execution
 

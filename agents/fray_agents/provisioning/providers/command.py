@@ -75,7 +75,8 @@ class CommandProvider:
                 continue  # somebody else's
             known = found.get(name)
             if known is None or _BEST.index(line.state) < _BEST.index(known.state):
-                found[name] = ListedMachine(self._pool, name, line.zone, line.state, error=line.error)
+                billed = line.state is not ListedState.WAITING
+                found[name] = ListedMachine(self._pool, name, line.zone, line.state, error=line.error, billed=billed)
         return list(found.values())
 
     async def create(self, request: MachineRequest) -> str:

@@ -79,6 +79,7 @@ def _of_request(request: tpu_v2.QueuedResource, nodes: Sequence[tpu_v2.Node]) ->
                 operation=request.name,
                 error=error,
                 error_kind=error_kind,
+                billed=False,
             )
 
 

@@ -10,18 +10,23 @@ from fray_layouts.states import MachineState
 
 
 def cost_so_far(machine: MachineRecord, now: float) -> float | None:
-    """Dollars from when the provider had taken the request for it until it was gone; None if nobody knows."""
+    """Dollars from when the provider began to bill it until it was gone; None if nobody knows."""
     if machine.hourly_cost is None:
         return None
-    if machine.created_at is None:
+    if machine.billed_at is None:
         return 0.0
     ended = machine.ended_at if machine.ended_at is not None else now
-    return max(ended - machine.created_at, 0.0) / 3600.0 * machine.hourly_cost
+    return max(ended - machine.billed_at, 0.0) / 3600.0 * machine.hourly_cost
 
 
 def hourly_cost(machines: Iterable[MachineRecord]) -> float:
     """Dollars an hour of those that are not gone; intents count as if they were there."""
     return sum(m.hourly_cost or 0.0 for m in machines if m.state != MachineState.GONE)
+
+
+def billed_now(machines: Iterable[MachineRecord]) -> float:
+    """Dollars an hour of those that cost money now: not of requests that wait for capacity."""
+    return hourly_cost(machine for machine in machines if machine.billed_at is not None)
 
 
 def affordable(spec: ProvisioningSpec, machines: Iterable[MachineRecord], price: float | None) -> float:

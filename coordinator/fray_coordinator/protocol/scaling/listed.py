@@ -27,6 +27,7 @@ class ListedMachine:
     Attributes:
         pool, name: of `MachineRecord`, from its labels.
         zone: where it is.
+        billed: it costs money, as the provider bills it.
         batch: that of its request, from its labels.
         error: the provider's own words, if it says why it is lost or waits.
         error_kind: as `ZoneAnswer.kind`, if an error is one; "" if it is none.
@@ -40,3 +41,4 @@ class ListedMachine:
     operation: str = ""
     error: str = ""
     error_kind: str = ""
+    billed: bool = True

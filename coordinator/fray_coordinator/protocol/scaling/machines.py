@@ -109,8 +109,8 @@ def _next(
     view: PoolView, machine: MachineRecord, found: ListedMachine | None, agents: Sequence[AgentRecord], now: float
 ) -> MachineRecord:
     """The record after what the provider and the agents say."""
-    if found is not None and machine.created_at is None:
-        machine = replace(machine, created_at=now)
+    if found is not None:
+        machine = _billed(view, replace(machine, created_at=machine.created_at or now), found, now)
     if found is not None and found.operation and not machine.operation:
         machine = replace(machine, operation=found.operation)
     if machine.state == MachineState.DELETING:
@@ -121,6 +121,14 @@ def _next(
         assert found is not None
         return deleted(machine, found.error or f"the provider says that it is {found.state}", error=found.error)
     return _with_beats(view, machine, found, agents, now)
+
+
+def _billed(view: PoolView, machine: MachineRecord, found: ListedMachine, now: float) -> MachineRecord:
+    """The record with since when it is billed: from the request on, unless a later list says that it waits."""
+    if machine.billed_at is None:
+        return replace(machine, billed_at=now) if found.billed else machine
+    waits = not found.billed and machine.up_at is None and view.listed_at > machine.billed_at
+    return replace(machine, billed_at=None) if waits else machine
 
 
 def _deleting(view: PoolView, machine: MachineRecord, found: ListedMachine | None, now: float) -> MachineRecord:
@@ -144,7 +152,8 @@ def _with_beats(
     if len(beating) >= machine.hosts:
         machine = replace(machine, unseen_since=None)
         if machine.state == MachineState.CREATING:
-            machine = replace(machine, state=str(MachineState.UP), up_at=now, created_at=machine.created_at or now)
+            begun = {"created_at": machine.created_at or now, "billed_at": machine.billed_at or now}
+            machine = replace(machine, state=str(MachineState.UP), up_at=now, **begun)
         return _leaving(machine, beating, agents, now)
     if machine.state == MachineState.CREATING and found is None and _is_left_behind(view, machine):
         return gone(replace(machine, reason="the provider no longer has it"), now)
@@ -281,7 +290,8 @@ def asked(machine: MachineRecord, now: float) -> MachineRecord:
 
 def created(machine: MachineRecord, operation: str, now: float) -> MachineRecord:
     """The record once the provider has taken the request."""
-    return replace(machine, operation=operation, created_at=machine.created_at or now, error="")
+    begun = {"created_at": machine.created_at or now, "billed_at": machine.billed_at or now}
+    return replace(machine, operation=operation, error="", **begun)
 
 
 def refused(machine: MachineRecord, kind: str, text: str, again: bool = False) -> MachineRecord:

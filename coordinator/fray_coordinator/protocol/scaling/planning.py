@@ -25,6 +25,7 @@ from fray_coordinator.protocol.scaling.costs import affordable, hourly_cost
 from fray_coordinator.protocol.scaling.demand import Order, demand
 from fray_coordinator.protocol.scaling.listed import ListedState
 from fray_coordinator.protocol.scaling.machines import abandoned, deleted
+from fray_coordinator.protocol.scaling.provisioning import account_of
 from fray_coordinator.protocol.scaling.view import COMING, SERVING, PoolView
 from fray_coordinator.protocol.scaling.zones import open_zones, refusal
 from fray_layouts.records import MachineRecord, PoolScaling, ProvisioningSpec, ZoneAnswer
@@ -128,6 +129,8 @@ def wanted(view: PoolView, order: Order, names: Sequence[str], now: float) -> li
             pool=view.pool,
             name=name,
             provider=spec.provider,
+            project=account_of(spec).project,
+            command=spec.command,
             machine_type=spec.machine_type,
             zone=zone,
             spot=spec.spot,

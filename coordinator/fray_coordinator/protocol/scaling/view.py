@@ -9,7 +9,9 @@ from dataclasses import dataclass, field, replace
 from msgspec.structs import replace as changed
 
 from fray_coordinator.protocol.placements.owners import Owner
+from fray_coordinator.protocol.scaling.costs import hourly_cost
 from fray_coordinator.protocol.scaling.listed import ListedMachine
+from fray_coordinator.protocol.scaling.provisioning import Account, account_of_machine
 from fray_layouts.index_keys import Shape
 from fray_layouts.records import AgentRecord, MachineRecord, ProvisioningSpec, Resources, ZoneAnswer
 from fray_layouts.spec import ResourceSpec
@@ -85,6 +87,18 @@ class PoolView:
         return [agent for agent in agents if agent.state == AgentState.LIVE and agent.id not in self.silent]
 
 
+def of_account(view: PoolView, account: Account) -> PoolView:
+    """The pool as it is in one account: machines elsewhere count, and are not looked at."""
+    others = [machine for machine in view.machines.values() if account_of_machine(machine) != account]
+    if not others:
+        return view
+    spec, limit = view.spec, view.spec.max_hourly_cost
+    left = None if limit is None else max(limit - hourly_cost(others), 0.0)
+    bounds = changed(spec, max=max(spec.max - len(others), 0), max_hourly_cost=left)
+    elsewhere = {machine.name for machine in others}
+    return replace(view, spec=bounds, machines={n: m for n, m in view.machines.items() if n not in elsewhere})
+
+
 def without_unread(view: PoolView, names: Collection[str]) -> PoolView:
     """The pool without the machines whose records cannot be read: they are left alone, and count as the dearest."""
     if not names:
@@ -94,4 +108,5 @@ def without_unread(view: PoolView, names: Collection[str]) -> PoolView:
     left = None if spec.max_hourly_cost is None else max(spec.max_hourly_cost - count * dearest, 0.0)
     listed = None if view.listed is None else [known for known in view.listed if known.name not in names]
     bounds = changed(spec, min=max(spec.min - count, 0), max=max(spec.max - count, 0), max_hourly_cost=left)
-    return replace(view, listed=listed, spec=bounds)
+    machines = {name: machine for name, machine in view.machines.items() if name not in names}
+    return replace(view, listed=listed, machines=machines, spec=bounds)
