@@ -1,6 +1,7 @@
 """Pools as the rules of scaling see them, for tests."""
 
 from dataclasses import replace
+from typing import Any
 
 from msgspec.structs import replace as changed
 
@@ -55,7 +56,7 @@ def with_agents(seen: PoolView, *agents: AgentRecord) -> PoolView:
     return replace(seen, agents={a.id: a for a in agents})
 
 
-def listed(name: str, state: ListedState = ListedState.READY, **fields: str) -> ListedMachine:
+def listed(name: str, state: ListedState = ListedState.READY, **fields: Any) -> ListedMachine:
     return ListedMachine("p", name, fields.pop("zone", "us-a"), state, **fields)
 
 

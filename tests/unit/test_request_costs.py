@@ -193,8 +193,8 @@ async def _pool_of_machines(core: Core, pool: str, count: int) -> MemoryProvider
         held = {f"job-{name}": Holding(attempt=1, phase="running")}
         agent = AgentRecord(id=name, host="h", pool=pool, machine=name, interval=60.0, capacity=HOST, holdings=held)
         await core.records.put(AgentKeys.key(name), agent, ABSENT)
-        times = dict.fromkeys(("created_at", "billed_at", "up_at"), core.now())
-        machine = MachineRecord(pool=pool, name=name, state="up", provider="command", batch=name, **times)
+        machine = MachineRecord(pool=pool, name=name, state="up", provider="command", batch=name)
+        machine = replace(machine, created_at=core.now(), billed_at=core.now(), up_at=core.now())
         await core.records.put(MachineKeys.key(pool, name), machine, ABSENT)
         provider.machines[name] = ListedMachine(pool, name, "", ListedState.READY, batch=name)
     return provider

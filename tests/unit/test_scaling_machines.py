@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from msgspec.structs import replace as changed
 
+from fray_coordinator.protocol.scaling.costs import cost_so_far
 from fray_coordinator.protocol.scaling.listed import ListedState
 from fray_coordinator.protocol.scaling.machines import (
     BOOT_SECONDS,
@@ -62,6 +63,19 @@ def test_a_machine_that_never_boots_is_replaced_after_ten_minutes() -> None:
     assert observe(seen, NOW - 1).changed == {}
     was_up = replace(seen, machines={"m1": changed(booting, state="up", up_at=1.0)})
     assert (observe(was_up, NOW).changed["m1"].state, observe(was_up, NOW).zones) == ("deleting", {})
+
+
+def test_a_request_that_waits_for_capacity_costs_nothing() -> None:
+    taken = created(asked(machine("m1", "wanted", hourly_cost=3600.0), NOW), "operation", NOW)
+    assert cost_so_far(taken, NOW + 5) == 5.0
+    waits = replace(view(SPEC, taken), listed=[listed("m1", ListedState.WAITING, billed=False)], listed_at=NOW + 9)
+    after = observe(waits, NOW + 10).changed["m1"]
+    assert cost_so_far(after, NOW + 90) == 0.0
+    there = replace(view(SPEC, after), listed=[listed("m1", ListedState.CREATING)], listed_at=NOW + 99)
+    billed = observe(there, NOW + 100).changed["m1"]
+    assert cost_so_far(billed, NOW + 107) == 7.0
+    old = replace(waits, machines={"m1": billed})
+    assert observe(old, NOW + 110).changed == {}, "a list from before says nothing of it"
 
 
 def test_why_a_machine_goes_stays_when_its_provider_says_something_else() -> None:

@@ -147,7 +147,8 @@ async def test_a_request_that_waits_is_coming_and_then_has_its_nodes(provider: T
     fake.slow = True
     await provider.create(request("m1", "m2"))
     listed = await provider.list()
-    assert {(machine.state, machine.error) for machine in listed} == {(ListedState.WAITING, "waits for capacity")}
+    told = {(machine.state, machine.error, machine.billed) for machine in listed}
+    assert told == {(ListedState.WAITING, "waits for capacity", False)}
     fake.grant()
     assert await states(provider) == {"m1": ListedState.READY, "m2": ListedState.READY}
 
