@@ -16,7 +16,8 @@ import pytest
 
 from fray_agents.rpc import RpcKey, RpcServer
 from fray_agents.rpc.server import accepted_keys
-from fray_agents.rpc.server.connection import ServerConnection, Watchdog
+from fray_agents.rpc.server.connection import ServerConnection
+from fray_agents.rpc.server.watchdog import Watchdog
 from fray_agents.rpc.wire.session import Session
 from tests.acceptance.contract_caller import ActorError, Connection, NotAuthentic, joined, seal
 from tests.support.rpc import (

@@ -12,7 +12,8 @@ import pytest
 from msgspec import structs
 
 from fray_agents.rpc.errors import RemoteError
-from fray_agents.rpc.server.call_table import CallTable, ServedCall, ServerStream
+from fray_agents.rpc.server.call_table import CallTable, ServedCall
+from fray_agents.rpc.server.server_stream import ServerStream
 from fray_agents.rpc.wire import by_value
 from fray_agents.rpc.wire.buffers import MIN_POOLED_BYTES, BufferPool
 from fray_agents.rpc.wire.messages import CallId, Reply, ReplyKind, Request

@@ -6,15 +6,13 @@ the one held is answered at once, if need be with nothing. The client keeps a re
 replies.
 
 A caller that waits for a single call says so, and the reading thread runs the call itself, without a hand-over between
-threads. If that takes longer than `INLINE_LIMIT`, the `Watchdog` has another thread read in its place.
+threads. If that takes too long, the `Watchdog` has another thread read in its place.
 """
 
 from __future__ import annotations
 
-import itertools
 import logging
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from itertools import groupby
@@ -23,12 +21,10 @@ from typing import Protocol
 from fray_agents.rpc.errors import BadMessage, NotAuthentic
 from fray_agents.rpc.server.call_table import CallTable, ServedCall
 from fray_agents.rpc.server.executor import ActorExecutor
+from fray_agents.rpc.server.watchdog import Watchdog
 from fray_agents.rpc.wire.framing import LARGE_BODY
 from fray_agents.rpc.wire.messages import MAX_BATCH, MAX_BATCH_BYTES, CallBatch, Reply, ReplyKind
 from fray_agents.rpc.wire.session import RpcKey
-
-INLINE_LIMIT = 0.002
-"""Seconds that a call may keep its connection's reading thread: ten times what most calls take."""
 
 _log = logging.getLogger(__name__)
 
@@ -65,59 +61,6 @@ class WireProtocol(Protocol):
 
     def abandon(self) -> None:
         """In the child of a fork: close the socket, with which the parent goes on."""
-
-
-class Watchdog:
-    """Finds calls that keep the reading threads of their connections for too long, and has others read."""
-
-    def __init__(self) -> None:
-        self._busy: dict[ServerConnection, tuple[int, float]] = {}
-        self._numbers = itertools.count(1)
-        self._awake = threading.Event()
-        self._started = False
-
-    def begin(self, connection: ServerConnection) -> int:
-        """Note that calls begin in the reading thread of `connection`; their number for `end`."""
-        number = next(self._numbers)
-        self._busy[connection] = number, time.monotonic()
-        if not self._started:
-            self._start()
-        if not self._awake.is_set():
-            self._awake.set()
-        return number
-
-    def end(self, connection: ServerConnection) -> None:
-        self._busy.pop(connection, None)
-
-    def _start(self) -> None:
-        self._started = True
-        try:
-            threading.Thread(target=self._watch, name="fray-watchdog", daemon=True).start()
-        except RuntimeError:
-            self._started = False
-            raise
-
-    def _watch(self) -> None:
-        idle_since = time.monotonic()
-        while self._awake.wait():
-            time.sleep(INLINE_LIMIT)
-            now = time.monotonic()
-            for connection, (number, since) in list(self._busy.items()):
-                idle_since = now
-                if now - since >= INLINE_LIMIT:
-                    self._busy.pop(connection, None)
-                    self._replace_reader(connection, number)
-            if now - idle_since > 1.0:
-                self._awake.clear()
-                if self._busy:  # it began while we were about to sleep
-                    self._awake.set()
-                idle_since = now
-
-    def _replace_reader(self, connection: ServerConnection, number: int) -> None:
-        try:
-            connection.replace_reader(number)
-        except Exception:  # no thread can be started: its client waits until the call has ended
-            _log.exception("a call holds up its connection")
 
 
 class ServerConnection:

@@ -16,7 +16,8 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
 from fray_agents.rpc.errors import RemoteError
-from fray_agents.rpc.server.call_table import CallTable, ConsumerGone, Journal, ServedCall
+from fray_agents.rpc.server.call_table import CallTable, Journal, ServedCall
+from fray_agents.rpc.server.server_stream import ConsumerGone
 from fray_agents.rpc.wire.messages import Reply, ReplyKind
 from fray_agents.rpc.wire.serialization import BY_REFERENCE, PICKLE, Payload, pack
 

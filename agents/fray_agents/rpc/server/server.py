@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from fray_agents.rpc.server.acceptor import Acceptor
 from fray_agents.rpc.server.call_table import CallTable, Journal
-from fray_agents.rpc.server.connection import ServerConnection, Watchdog, WireProtocol
+from fray_agents.rpc.server.connection import ServerConnection, WireProtocol
 from fray_agents.rpc.server.executor import ActorExecutor, MethodLookup
 from fray_agents.rpc.server.listening import address_of, certificate_if, listen_tcp, listen_unix
 from fray_agents.rpc.server.protocols import JsonProtocol, PickleProtocol
+from fray_agents.rpc.server.watchdog import Watchdog
 from fray_agents.rpc.wire.framing import HttpMessage
 from fray_agents.rpc.wire.handshake import http_response, speaks_json
 from fray_agents.rpc.wire.sealed_connection import SealedConnection
