@@ -31,6 +31,7 @@ from fray.rpc.running import running_servers
 from fray.rpc.sockets import remove_stale_sockets, socket_dir
 from fray_agents.host.network import NetworkSettings
 from fray_agents.rpc import Journal, RpcServer
+from fray_agents.rpc.wire.sockets import host_and_port
 from fray_agents.tasks.current_task import on_stop, task_environ
 from fray_agents.tasks.environment import note_endpoint
 from fray_coordinator.actors import discovery
@@ -102,8 +103,7 @@ class ActorServer:
     @property
     def address(self) -> str:
         """The "host:port" under which other processes reach the server."""
-        host = f"[{self._advertised}]" if ":" in self._advertised else self._advertised
-        return f"{host}:{self._server.address.rpartition(':')[2]}"
+        return host_and_port(self._advertised, self._server.address.rpartition(":")[2])
 
     @property
     def records(self) -> Mapping[str, EndpointRecord]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import pickle
+import re
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -67,6 +68,16 @@ async def listening(root: Path) -> AsyncIterator[tuple[Core, Target, Hinted]]:
     yield core, Target("agent", listener.endpoint.address, identity=listener.endpoint.nonce), agent
     await asyncio.to_thread(listener.close)
     await core.store.close()
+
+
+async def test_an_endpoint_is_told_as_an_address_that_all_readers_of_urls_know(tmp_path: Path) -> None:
+    core = await open_core(str(tmp_path / "root"))
+    listener = HintListener(core, NetworkSettings(advertise="fd00::1"))
+    try:
+        assert re.fullmatch(r"\[fd00::1\]:\d+", listener.endpoint.address)
+    finally:
+        await asyncio.to_thread(listener.close)
+        await core.store.close()
 
 
 async def keys_of(core: Core) -> Keys:

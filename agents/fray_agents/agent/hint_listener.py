@@ -14,6 +14,7 @@ from fray_agents.agent.hint_sender import ALIVE_HINT, PLACEMENTS_HINT
 from fray_agents.host.network import NetworkSettings
 from fray_agents.rpc.hints import HintServer
 from fray_agents.rpc.wire.key_cache import KeyCache
+from fray_agents.rpc.wire.sockets import host_and_port
 from fray_coordinator.actors.rpc_secrets import rpc_keys
 from fray_coordinator.core import Core
 from fray_layouts.records import HintEndpoint
@@ -74,7 +75,7 @@ class HintListener:
         hints = {hint: throttle.ask for hint, throttle in self._throttles.items()} | {ALIVE_HINT: self._vouches}
         self._server = HintServer(ClusterKeys(core, asyncio.get_running_loop()), resolved.bind, hints)
         port = self._server.address.rpartition(":")[2]
-        self.endpoint = HintEndpoint(address=f"{resolved.advertise}:{port}", nonce=self._server.identity)
+        self.endpoint = HintEndpoint(address=host_and_port(resolved.advertise, port), nonce=self._server.identity)
 
     def listen(self, agent: Agent) -> None:
         """Pass hints on to `agent` from now on."""

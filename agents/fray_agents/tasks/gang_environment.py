@@ -13,6 +13,7 @@ What reads which, in jax 0.10 (`jax/_src/distributed.py`, `jax/_src/clusters/clo
 
 from __future__ import annotations
 
+from fray_agents.rpc.wire.sockets import host_and_port
 from fray_coordinator.protocol.placements.gang_ports import COORDINATOR_PORT, MEGASCALE_PORT
 from fray_layouts.records import JobRecord, PlacementMember
 from fray_layouts.spec import is_gang
@@ -80,9 +81,4 @@ def _by_replica(job: JobRecord) -> list[PlacementMember]:
 def _coordinator(members: list[PlacementMember], name: str) -> str:
     """Where replica 0 listens for the others: "address:port"; "" if its host holds no such port."""
     port = members[0].ports.get(name) if members else None
-    return f"{_bracketed(members[0].address)}:{port}" if port is not None else ""
-
-
-def _bracketed(address: str) -> str:
-    """The address as it stands before a port: one of IPv6 in brackets."""
-    return f"[{address}]" if ":" in address else address
+    return host_and_port(members[0].address, port) if port is not None else ""

@@ -7,6 +7,8 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fray_agents.rpc.wire.sockets import host_and_port
+
 if TYPE_CHECKING:
     from fray_agents.rpc.wire.tls import ServerCertificate
 
@@ -28,8 +30,7 @@ def listen_unix(path: Path) -> socket.socket:
 
 def address_of(sock: socket.socket) -> str:
     """The "host:port" of a TCP socket."""
-    host, port = sock.getsockname()[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return host_and_port(*sock.getsockname()[:2])
 
 
 def certificate_if(encrypted: bool) -> ServerCertificate | None:

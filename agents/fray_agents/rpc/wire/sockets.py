@@ -1,4 +1,4 @@
-"""Options of the sockets that carry calls: how long they wait, and when they notice that the other host is gone."""
+"""Addresses and options of sockets: how long they wait, and when they notice that the other host is gone."""
 
 from __future__ import annotations
 
@@ -28,6 +28,11 @@ class PlainSocket(socket.socket):
 
     def readable(self, seconds: float) -> bool:
         return bool(self._poll.poll(max(seconds, 0) * 1000))
+
+
+def host_and_port(host: str, port: int | str) -> str:
+    """The "host:port" of an address; one of IPv6 is in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def with_timeouts(sock: socket.socket) -> PlainSocket | TlsSocket:
