@@ -100,31 +100,33 @@ def run_on_pod_multislice_resumable(
     Raises:
         JobFailed, InvalidInput: as `run_on_pod_resumable`.
     """
-    return _run(fn, tpu_type, _counts(num_slices), max_retries_preemption, max_retries_failure, environment)
+    acceptable = num_slices if isinstance(num_slices, (list, tuple, range)) else [num_slices]
+    return _run(fn, tpu_type, acceptable, max_retries_preemption, max_retries_failure, environment)
 
 
-def _counts(given: object) -> list[int]:
-    """The acceptable numbers of slices, smallest first. Raises InvalidInput: they are no numbers."""
-    wanted = list(given) if isinstance(given, (list, tuple, range)) else [given]
-    counts = [count for count in wanted if isinstance(count, int)]
-    if len(counts) < len(wanted):
-        raise InvalidInput("num_slices", given, "give a number, or a list of acceptable numbers")
-    return sorted(set(counts))
+def _checked_counts(acceptable: Sequence[object]) -> list[int]:
+    """The numbers of slices, smallest first. Raises InvalidInput: there is none, or one is no number of slices."""
+    if not acceptable:
+        raise InvalidInput("num_slices", acceptable, "name at least one number of slices")
+    counts: set[int] = set()
+    for count in acceptable:
+        if not isinstance(count, int):
+            raise InvalidInput("num_slices", count, "give a number, or a list of acceptable numbers")
+        if count < 1:
+            raise InvalidInput("num_slices", count, "ask for at least 1 slice")
+        counts.add(count)
+    return sorted(counts)
 
 
 def _run(
     fn: Callable[[], T],
     tpu_type: str,
-    counts: Sequence[int],
+    acceptable: Sequence[object],
     max_retries_preemption: int,
     max_retries_failure: int,
     environment: EnvironmentConfig | None,
 ) -> list[T]:
-    if not counts:
-        raise InvalidInput("num_slices", counts, "name at least one number of slices")
-    for count in counts:
-        if count < 1:
-            raise InvalidInput("num_slices", count, "ask for at least 1 slice")
+    counts = _checked_counts(acceptable)
     request = JobRequest(
         _name_of(fn),
         Entrypoint.from_callable(fn),

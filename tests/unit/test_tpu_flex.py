@@ -154,10 +154,11 @@ def test_numbers_of_slices_that_are_none_are_refused(num_slices: Any) -> None:
     [
         (TYPE, 0, "num_slices: 0 .*at least 1 slice"),
         (TYPE, -1, "num_slices: -1 .*at least 1 slice"),
+        (TYPE, "2", "num_slices: '2' .*give a number"),
         ("v5litepod-17", 1, "tpu_type: 'v5litepod-17' .*v5litepod-16"),
     ],
 )
-def test_slices_that_cannot_be_are_refused(tpu_type: str, count: int, message: str) -> None:
+def test_slices_that_cannot_be_are_refused(tpu_type: str, count: Any, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         run_on_pod(print, tpu_type, count)
     with pytest.raises(InvalidInput, match=message):
