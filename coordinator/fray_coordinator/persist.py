@@ -32,7 +32,7 @@ async def persist(
 
 
 def fails_alone(core: Core) -> Callable[[StoreError], bool]:
-    """What gives up an object of a job that the store has not given since now, while it answers for others."""
+    """A `gives_up` for one object of a job: the store has not given it for long, and answers for others."""
     begun = core.clock.boottime()
     return lambda error: is_no_outage(error) and core.clock.boottime() - begun >= ALONE_PATIENCE
 

@@ -35,7 +35,7 @@ class MachineKeys:
 
     @staticmethod
     def boot_log(pool: str, name: str, host: int) -> str:
-        """What a host of the machine printed while it started, if its agent could not be started."""
+        """The key of the output of a host that started, and whose agent could not be started."""
         return f"{MachineKeys.folder(pool)}{name}/boot-{host}.log"
 
     @staticmethod

@@ -20,7 +20,7 @@ MAX_PATTERN_CHARACTERS = 1000
 
 @dataclass(frozen=True, slots=True)
 class PathMatch:
-    """Where a walk from a folder down is in some patterns.
+    """The state of some patterns at one place of a walk from a folder down.
 
     Attributes:
         rests: what of each pattern is left to be met, as names; nothing left means that all from here on is meant.

@@ -177,7 +177,7 @@ def half_a_gang_is_enough() -> list[Swap]:
 @rule(9)
 def hosts_are_given_twice() -> list[Swap]:
     """What an earlier owner was given is given to a later one as well."""
-    return [(assignment._Ledger, "_take", lambda self, owner, members: None)]
+    return [(assignment._FreeRoom, "_take", lambda self, owner, members: None)]
 
 
 @rule(16)

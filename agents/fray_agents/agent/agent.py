@@ -66,7 +66,7 @@ EndOfHost: TypeAlias = Callable[[], Coroutine[Any, Any, str]]
 
 
 class ExitReason(StrEnum):
-    """Why an agent's run ended."""
+    """The reason for which an agent's run ended."""
 
     LEFT = "left"
     FENCED = "fenced"
@@ -200,7 +200,7 @@ class Agent:
 
     @property
     def claim_counts(self) -> ClaimCounts:
-        """How many claims were won and rejected so far."""
+        """The claims that were won and rejected so far."""
         return self._claimer.counts
 
     async def run(self) -> ExitReason:

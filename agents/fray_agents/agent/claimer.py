@@ -33,7 +33,7 @@ longest. Where polls are free, a job submitted right after another one is found 
 
 @dataclass(slots=True)
 class ClaimCounts:
-    """How many claims were won and rejected so far."""
+    """The numbers of claims that were won and rejected so far."""
 
     won: int = 0
     rejected: int = 0

@@ -24,7 +24,7 @@ RETRY_INTERVAL = 5.0
 
 @dataclass(slots=True)
 class Departure:
-    """What makes the process leave: signals, or its host's end.
+    """The departure of the process: at a signal, or at its host's end.
 
     Attributes:
         asked: the process is to leave.

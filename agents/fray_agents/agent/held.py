@@ -1,4 +1,4 @@
-"""What an agent holds: jobs that it claimed, and bundles of gangs and reservations; each from before others see it."""
+"""The holdings of an agent, each from before others see it: claimed jobs, and bundles of gangs and reservations."""
 
 import asyncio
 from abc import ABC, abstractmethod

@@ -1,4 +1,4 @@
-"""How far an agent has come in the pending index behind entries that do not fit it.
+"""The place that an agent has reached in the pending index, behind entries that do not fit it.
 
 **Invariant.** What fits an agent is met, however many entries that do not fit lie before it, and wherever it comes to
 lie.

@@ -1,4 +1,4 @@
-"""What an agent holds of its host and what that leaves free; the heartbeat's holdings come from here."""
+"""The leases of an agent, and the room of its host that they leave free; heartbeats list them."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -106,7 +106,7 @@ class Leases:
                     yield job, bundle.task
 
     def free(self, room: HeldPlacement | None = None) -> Resources:
-        """What nobody uses of the host, or of a reservation; no cores where children run in their parents' room."""
+        """The unused resources of the host, or of a reservation; no cores where children run in their parents' room."""
         left = self.capacity if room is None else _room_of(room, self.capacity.device)
         for task in self._in(room):
             left = remaining_after(left, task.shape)
@@ -121,7 +121,7 @@ class Leases:
         return [held for held in self.placements.values() if held.waits and held.bundles[0].room is room]
 
     def unheld(self, room: HeldPlacement | None = None, order: OwnerOrder | None = None) -> Resources:
-        """What is free and not kept for owners that wait for room.
+        """The resources that are free and not kept for owners that wait for room.
 
         order: of a job, as that of owners; it goes before later ones. None: it comes after all.
         """

@@ -1,4 +1,4 @@
-"""What is wrong with an agent now: shown in its record while it lasts, and logged at most once an hour.
+"""The problems of an agent: shown in its record while they last, and logged at most once an hour.
 
 A loop of an agent that has joined never ends with a failure: refusals and outages pass, and one odd object concerns
 itself only. The store keeps track of its own failures; all others are noted here by the loop that met them.

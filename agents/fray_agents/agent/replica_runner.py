@@ -299,7 +299,7 @@ class ReplicaRunner:
 
 
 async def _task_exit(task: TaskHandle, *companions: asyncio.Task[Any]) -> TaskExit:
-    """How the task ended; raises as soon as one of its companions does."""
+    """The end of the task; raises as soon as one of its companions does."""
     waited: set[asyncio.Future[Any]] = {task.exit, *companions}
     while not task.exit.done():
         done, waited = await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)

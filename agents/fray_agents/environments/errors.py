@@ -1,4 +1,4 @@
-"""Why a job's environment is not there: the job's own fault, or the host's trouble."""
+"""Errors about a job's environment: the job's own fault, or the host's trouble."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ _LOCAL = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Packages:
-    """What is to be installed into an environment.
+    """The packages to install into an environment, and the commands for it.
 
     Attributes:
         stated: what the environment's key is made of, besides Python and Fray.
@@ -59,7 +59,7 @@ class Packages:
 
 
 def read_packages(environment: EnvironmentSpec, folder: Path | None) -> Packages:
-    """What a job with this environment has installed.
+    """The packages of a job with this environment.
 
     Args:
         folder: its workspace; None if it has none.

@@ -27,7 +27,7 @@ _BUILD_LOG = "environment.log"
 
 @dataclass(frozen=True)
 class Prepared:
-    """What an attempt was prepared with.
+    """The environment that an attempt was prepared with.
 
     Attributes:
         python: the interpreter of callables, first on PATH if it is not the agent's own.

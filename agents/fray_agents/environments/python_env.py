@@ -120,7 +120,7 @@ def _no_python(spec: JobSpec, software: Software) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _OwnPackages:
-    """What an environment has of the agent's. key: what of it decides; configuration: text of its `.pth` file."""
+    """The agent's own part of an environment. key: what of it decides; configuration: text of its `.pth` file."""
 
     key: list[str]
     configuration: str

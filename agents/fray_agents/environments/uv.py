@@ -173,7 +173,7 @@ def _host_environment() -> dict[str, str]:
 
 
 class Screen:
-    """What uv writes to its terminal: lines that stay, and bars that say how far it is.
+    """The terminal of uv: lines that stay, and bars that say how far it is.
 
     Attributes:
         lines: those that stay, the last of them if there are many.

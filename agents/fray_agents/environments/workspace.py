@@ -216,7 +216,7 @@ def _make_link(directory: Path, name: str, target: str) -> None:
 
 
 class _ArchiveBytes(io.RawIOBase):
-    """What the archive unpacks to, read forwards only, and no more of it than a workspace may have."""
+    """The unpacked bytes of an archive, read forwards only, and no more of them than a workspace may have."""
 
     def __init__(self, archive: bytes) -> None:
         import zstandard  # not for agents whose jobs bring nothing
@@ -239,7 +239,7 @@ class _ArchiveBytes(io.RawIOBase):
         return data
 
     def tell(self) -> int:
-        """How many bytes were read."""
+        """The number of bytes that were read."""
         return self._position
 
     def seek(self, position: int, whence: int = os.SEEK_SET) -> int:

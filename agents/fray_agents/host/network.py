@@ -1,4 +1,4 @@
-"""Where servers on this host listen, and under which address others reach them."""
+"""The network settings of a host: where its servers listen, and under which address others reach them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What machines cost an hour, by the list prices in `prices.json`; a pool's own `hourly_cost` comes before them.
+"""Prices of machines by the hour, by the list prices in `prices.json`; a pool's own `hourly_cost` comes before them.
 
 The file has, by family and region, dollars an hour of one chip of a TPU, and of one as spot (null: none is listed); by
 region, dollars an hour of one vCPU and of one GiB of memory of Cloud Run. Its `source` and `read` say whose prices

@@ -1,4 +1,4 @@
-"""What every provider of machines does: list, create and delete, each idempotent by name."""
+"""The interface of all providers of machines: list, create and delete, each idempotent by name."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The runner: a small process that owns one task on this host, so that no task outlives the agent's claim to it.
 
 The agent starts `__main__.py` by path with `-I -S` (the standard library only, so it starts in some 15 ms) and keeps
-a pipe to it. From then on the runner alone holds the task: it is the parent or, as a subreaper, the foster parent of
+a pipe to it. From then on the runner alone holds the task: it is the parent, as a subreaper also of orphans, of
 every process the task ever starts, reads its output into log chunk files, measures it, and kills the whole tree when
 asked to, when the agent's end of the pipe closes, or when the deadline passes that the agent keeps moving on. So an
 agent that is killed, frozen or merely busy leaves no task behind and stalls none.

@@ -21,7 +21,7 @@ _READ = 1 << 16
 
 
 class StartRequest:
-    """What the agent asks the runner to run.
+    """The agent's request to run a task.
 
     Attributes:
         directory: of this attempt; holds `log/`, `work/` and what the task leaves as its result.

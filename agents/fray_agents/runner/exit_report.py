@@ -1,4 +1,4 @@
-"""How an attempt ended, in the fields of `AttemptExit`: decided from plain facts, in one place."""
+"""The end of an attempt, in the fields of `AttemptExit`: decided from plain facts, in one place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a task may use at most, and the watch over what the kernel does not limit by itself."""
+"""The limits of a task, and the watch over those that the kernel does not keep by itself."""
 
 import os
 import time

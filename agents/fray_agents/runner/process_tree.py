@@ -29,7 +29,7 @@ prctl: Callable[[int, int], int] = ctypes.CDLL(None).prctl
 
 
 def become_subreaper() -> None:
-    """Make this process the foster parent of its orphaned descendants."""
+    """Make this process the subreaper (prctl(2)): its orphaned descendants become its children."""
     prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 

@@ -32,7 +32,7 @@ def file_size(path: str) -> int:
 
 
 def read_file(path: str, limit: int) -> bytes:
-    """What the file at `path` holds; never waits for a writer, never follows a link.
+    """The bytes of the file at `path`; never waits for a writer, never follows a link.
 
     Raises:
         OSError: as `file_size`, or there is more than `limit` bytes.

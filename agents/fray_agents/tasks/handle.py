@@ -1,4 +1,4 @@
-"""What an agent and its tasks exchange: the attempt to run, the handle of the running task, and how it ended."""
+"""The interface between an agent and its tasks: the attempt to run, the handle of the running task, and its end."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class TaskSpec:
 
 @dataclass(frozen=True)
 class ResultFile:
-    """What the task returned. encoding: as in `JobResult`; size: bytes."""
+    """The file of the value that the task returned. encoding: as in `JobResult`; size: bytes."""
 
     path: Path
     encoding: str
@@ -100,7 +100,7 @@ class ResultFile:
 
 @dataclass(frozen=True)
 class TaskExit:
-    """How a task ended. complete_before_stop: it had succeeded before anything was done to end it."""
+    """The end of a task. complete_before_stop: it had succeeded before anything was done to end it."""
 
     exit: AttemptExit
     result: ResultFile | None

@@ -1,4 +1,4 @@
-"""Ends what a task left when its runner was killed: then nobody is the foster parent of its processes any more."""
+"""Ends what a task left when its runner was killed: then nobody is the parent of its processes any more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job's task may use, by what the job asked for."""
+"""The limits of a job's task, by what the job asked for."""
 
 from fray_agents.runner.limits import Limits
 from fray_layouts.spec import ResourceSpec

@@ -37,7 +37,7 @@ class FoundFile:
 
 @dataclass(slots=True)
 class FoundOutputs:
-    """What a task has left of what its job's patterns name."""
+    """The outputs that a task has left, of those that its job's patterns name."""
 
     files: list[FoundFile] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)

@@ -27,7 +27,7 @@ os.register_at_fork(after_in_child=lambda: current_log.set(None))  # its files a
 
 
 class Echo(Protocol):
-    """How the process's own streams show what one task prints."""
+    """Shows on the process's own streams what one task prints."""
 
     def write(self, name: str, stream: TextIO, text: str) -> None:
         """Show a text that was printed to the stream of this name."""

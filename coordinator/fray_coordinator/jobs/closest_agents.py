@@ -1,4 +1,4 @@
-"""Which agent comes closest to what something waits for, in words: parts of what is told wherever something waits."""
+"""The agent that comes closest to what a job or an owner waits for, in words for people."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -6,14 +6,14 @@ from fray_layouts.records import AgentRecord, Resources
 
 
 def nobody_in(pool: str, live: Iterable[AgentRecord]) -> str:
-    """That no agent of the pool lives, and where some do."""
+    """A sentence that says that no agent of the pool lives, and where some do."""
     others = sorted({agent.pool for agent in live})
     elsewhere = f"; there are agents in pool {', '.join(others)}" if others else ""
     return f"no live agent in pool {pool}; start one with `fray agent --pool {pool}`{elsewhere}"
 
 
 def never(what: str, pool: str, agents: Sequence[AgentRecord], lacks: Mapping[str, list[str]]) -> str:
-    """That no agent of the pool could ever run it, and what the one that comes closest lacks."""
+    """A sentence that says that no agent of the pool could ever run it, and what the closest one lacks."""
     closest = closest_of(agents, lacks, lambda agent: agent.capacity)
     return (
         f"no live agent of pool {pool} could ever run {what}: {closest.id}{of_several(agents, 'comes closest')} "
@@ -34,5 +34,5 @@ def closest_of(
 
 
 def of_several(agents: Sequence[AgentRecord], what: str) -> str:
-    """How one of several is told from the others; "" for the only one."""
+    """The words that tell one of several from the others; "" for the only one."""
     return f" {what} of {len(agents)}" if len(agents) > 1 else ""

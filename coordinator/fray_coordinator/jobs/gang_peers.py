@@ -31,7 +31,7 @@ BEATS_IN_FLIGHT = 1.0
 
 
 class PeerAnswer(Enum):
-    """What comes of asking an agent at its endpoint whether it lives."""
+    """The outcome of asking an agent at its endpoint whether it lives."""
 
     LIVES = auto()
     """It relies on its leases, and none of its replicas has ended without leaving an exit. One that was frozen and just

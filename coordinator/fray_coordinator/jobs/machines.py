@@ -33,7 +33,7 @@ async def read_machines(core: Core, problems: dict[str, str], pool: str = "") ->
 
 
 async def read_scaler(core: Core) -> ScalerRecord | None:
-    """What the scaler's last look found; None if there was none."""
+    """The scaler's record, as its last look left it; None if there was none."""
     return record_of(await core.records.read(CoordinatorKeys.scaler, ScalerRecord))
 
 

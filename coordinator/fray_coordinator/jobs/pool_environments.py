@@ -13,7 +13,7 @@ from fray_layouts.spec_checks import check_name
 
 
 async def pool_environments(core: Core, pool: str) -> list[EnvironmentSpec]:
-    """What the pool names. Raises InvalidInput: no pool can have that name."""
+    """The environments that the pool names. Raises InvalidInput: no pool can have that name."""
     check_name("pool", pool)
     record = record_of(await core.records.read(PoolKeys.record(pool), AgentPoolRecord))
     return record.environments if record is not None else []

@@ -124,7 +124,7 @@ async def wait_for(
 
 @dataclass(frozen=True, slots=True)
 class WaitProgress:
-    """How far jobs are for which someone waits.
+    """The progress of jobs for which someone waits.
 
     Attributes:
         ended: "1 of 4 jobs done".
@@ -138,7 +138,7 @@ class WaitProgress:
 
     @property
     def text(self) -> str:
-        """How far they are, in a few words."""
+        """The progress in a few words."""
         return ", ".join(filter(None, [self.ended, self.others]))
 
     @classmethod

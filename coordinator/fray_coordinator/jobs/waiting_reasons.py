@@ -1,4 +1,4 @@
-"""What the waiters for jobs are told: why some have not started, and what agents do before a task starts."""
+"""Reports to those who wait for jobs: why some have not started, and what agents do before a task starts."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -27,7 +27,7 @@ _MAX_REASONS = 3
 
 @dataclass(slots=True)
 class WaitingReasons:
-    """Why the jobs of one waiter have not started. The agents are asked after two seconds, then ever more rarely.
+    """Reports why the jobs of one waiter have not started. Agents are asked after two seconds, then ever more rarely.
 
     Attributes:
         on_machines: called once jobs wait in pools that may have machines.
@@ -80,7 +80,7 @@ class WaitingReasons:
 
 @dataclass(slots=True)
 class ActivityReports:
-    """What a job's agent does before the task starts, as its heartbeats say.
+    """Reports what a job's agent does before the task starts, as its heartbeats say.
 
     Attributes:
         told: what it does, in words, as of the last update; "" once the task runs.

@@ -1,4 +1,4 @@
-"""Why a gang, a launch group or a reservation is not complete, in one line for people.
+"""Explains in one line for people why a gang, a launch group or a reservation is not complete.
 
 It is found in the owner's record and in those of the agents that live, without a request.
 """

@@ -1,4 +1,4 @@
-"""Why a job waits in a reservation or with its launch group, in one line for people."""
+"""Explains in one line for people why a job waits in a reservation or with its launch group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the machines of a pool have to do with a job that waits in it, in one line for people."""
+"""Explains in one line for people what the machines of a pool have to do with a job that waits in it."""
 
 from __future__ import annotations
 

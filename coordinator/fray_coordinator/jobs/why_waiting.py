@@ -1,4 +1,4 @@
-"""Why a job waits, in one line for people: what is told wherever something waits.
+"""Explains in one line for people why a job waits; every command and wait shows it.
 
 It is found in the records of the job and of the agents that live, without a request.
 """

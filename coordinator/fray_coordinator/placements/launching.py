@@ -19,7 +19,7 @@ from fray_layouts.states import ReservationKind
 
 @dataclass(frozen=True, slots=True)
 class GroupWish:
-    """What a group is to be.
+    """The request for a launch group.
 
     Attributes:
         name: for people, and the beginning of its id.
@@ -70,7 +70,7 @@ async def launch(
 
 
 async def _checked_place(core: Core, record: ReservationRecord, wish: GroupWish, agents_pool: str) -> str:
-    """Where its bundles are together; raises InvalidInput if it can never start on the agents that there are."""
+    """The `same` of its record; raises InvalidInput if it can never start on the agents that there are."""
     agents = live_agents(await read_agents(core, {}), core.now())
     agents = [agent for agent in agents if agent.pool == agents_pool]
     launching.check_can_ever_fit(owner_of_reservation(record), agents)

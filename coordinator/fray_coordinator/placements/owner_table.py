@@ -52,7 +52,7 @@ class OwnerTable:
         return is_due
 
     def forming(self) -> list[Stored[OwnerRecord]]:
-        """Those that gather their members, in the order in which they are given room."""
+        """The owners that gather their members, in the order in which they are given room."""
         found = [stored for stored in self.known.values() if phase_of_owner(stored.record) is OwnerPhase.FORMING]
         return sorted(found, key=lambda stored: owner_of(stored.record).order)
 

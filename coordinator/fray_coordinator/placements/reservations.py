@@ -162,7 +162,7 @@ async def _held_by(core: Core, agent: str) -> set[str]:
 
 
 async def why_it_ends(core: Core, record: ReservationRecord, done: Collection[str], problems: Mapping[str, str]) -> str:
-    """Why it has to end now; "" if it goes on.
+    """The reason for which it has to end now; "" if it goes on.
 
     Args:
         done: jobs of the group that have ended.
@@ -184,13 +184,13 @@ async def why_it_ends(core: Core, record: ReservationRecord, done: Collection[st
 
 
 async def ended_jobs(core: Core, jobs: Collection[str], problems: dict[str, str]) -> set[str]:
-    """Those of the jobs that have ended, or are gone; `problems` gets those that cannot be read."""
+    """The ids among these of jobs that have ended, or are gone; `problems` gets those that cannot be read."""
     found = await jobs_by_id(core, sorted(jobs), problems)
     return {job for job, record in found.items() if record is None or is_terminal(record)}
 
 
 async def unreadable_jobs(core: Core, jobs: Collection[str]) -> set[str]:
-    """Those of the jobs whose records are none: nobody can run them, nor say that they have ended."""
+    """The ids among these of jobs whose records cannot be read: nobody can run them, nor say that they have ended."""
 
     async def is_unreadable(job: str) -> bool:
         try:

@@ -1,4 +1,4 @@
-"""Which GPUs of its host a job gets.
+"""The assignment of a host's GPUs to jobs.
 
 **Invariant.** The parts of a GPU that jobs have are never more than one GPU, and who asked for a whole one shares it
 with nobody.

@@ -1,4 +1,4 @@
-"""What follows an attempt that did not succeed: another one, or the job's failure, by its budgets.
+"""Retries: an attempt that did not succeed is followed by another one or by the job's failure, by its budgets.
 
 **Invariant.** Preemption never spends the failure budget, one failure is counted once, and attempts only grow.
 

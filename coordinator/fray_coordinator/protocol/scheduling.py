@@ -117,7 +117,7 @@ def _gigabytes(wanted: int, has: int, there: str) -> str:
 
 
 class HasPlace(Protocol):
-    """What is somewhere and says where: an agent's record, or a view of it."""
+    """Anything that says where it is: an agent's record, or a view of it."""
 
     @property
     def zone(self) -> str: ...

@@ -72,7 +72,7 @@ class Repair:
 
     @property
     def size(self) -> int:
-        """How many jobs there are, as of the last repair."""
+        """The number of jobs, as of the last repair."""
         return self._jobs.size
 
     async def run(self, live: Mapping[str, Stored[AgentRecord]]) -> None:

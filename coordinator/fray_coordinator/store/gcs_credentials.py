@@ -33,7 +33,7 @@ UNREACHABLE_ERRORS = (
 
 
 class TokenTransport(google.auth.transport.Request):
-    """What google-auth asks token servers with; for threads that run no event loop."""
+    """The transport by which google-auth asks token servers; for threads that run no event loop."""
 
     def __call__(
         self,

@@ -77,7 +77,7 @@ class MeteredBackend:
 
     @property
     def batches(self) -> Batches | None:
-        """What works on many objects at once; None where nothing does."""
+        """The verbs on many objects at once; None where the backend has none."""
         return getattr(self._backend, "batches", None)
 
     async def get(self, key: str) -> Object | None:

@@ -1,4 +1,4 @@
-"""How a bucket of S3 is reached: its URL, its region, and the keys that requests are signed with.
+"""Access to a bucket of S3: its URL, its region, and the keys that requests are signed with.
 
 Keys, region and endpoint that stand in the environment or in a plain profile are read here. Roles, single sign-on,
 servers that give credentials to hosts and containers, and settings that change endpoints are botocore's business. It is
@@ -49,7 +49,7 @@ DEFAULT_REGION = "us-east-1"
 
 @dataclass(frozen=True, slots=True)
 class S3Access:
-    """How one bucket is reached.
+    """The access to one bucket.
 
     Attributes:
         url: of the bucket, without a slash at its end.
@@ -71,7 +71,7 @@ class S3Access:
 
 
 def find_access(bucket: str, region: str | None) -> S3Access:
-    """How the bucket is reached from here. Raises `AttemptFailed`.
+    """The access to the bucket from here. Raises `AttemptFailed`.
 
     region: as the service has told; None if it has not.
     """

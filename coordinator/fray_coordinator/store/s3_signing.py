@@ -13,7 +13,7 @@ ALGORITHM = "AWS4-HMAC-SHA256"
 
 @dataclass(frozen=True, slots=True)
 class S3Keys:
-    """What requests are signed with. token: of keys that expire; "" for others."""
+    """The keys that requests are signed with. token: of keys that expire; "" for others."""
 
     access: str
     secret: str = field(repr=False)

@@ -81,7 +81,7 @@ _USED = [field.name for field in msgspec.structs.fields(ResourceUsage)]
 
 
 def total_usage(usages: Iterable[ResourceUsage | None]) -> ResourceUsage | None:
-    """What the replicas of one job use together; None if nothing is known of any."""
+    """The sum of what the replicas of one job use; None if nothing is known of any."""
     known = [usage for usage in usages if usage is not None]
     return ResourceUsage(**{name: sum(getattr(usage, name) for usage in known) for name in _USED}) if known else None
 

@@ -14,7 +14,7 @@ Command = list[str]
 
 
 class TpuSettings(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What the provider `tpu` needs besides a type and zones.
+    """The settings of the provider `tpu` besides a type and zones.
 
     Attributes:
         project: of Google Cloud; "" for the one of the credentials.
@@ -35,7 +35,7 @@ class TpuSettings(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class CloudRunSettings(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What the provider `cloud_run` needs besides regions, which stand in `zones`.
+    """The settings of the provider `cloud_run` besides regions, which stand in `zones`.
 
     Attributes:
         image: container with Fray in it; see `agents/deploy`.
@@ -49,7 +49,7 @@ class CloudRunSettings(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class CommandSettings(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What the provider `command` calls: programs with their arguments, run without a shell.
+    """The commands of the provider `command`: programs with their arguments, run without a shell.
 
     Attributes:
         list: prints the machines that there are, as JSON.
@@ -65,7 +65,7 @@ class CommandSettings(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class MachineSettings(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """How the machines of a pool are made, and how many there may be, but for the resources of their hosts.
+    """The settings of a pool's machines and their bounds, but for the resources of their hosts.
 
     A machine is what is made and deleted at once: one host, or all hosts of a TPU slice. Each host runs one agent.
 
@@ -98,7 +98,7 @@ class MachineSettings(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class ProvisioningSpec(MachineSettings, kw_only=True, omit_defaults=True):
-    """How the machines of a pool are made, and how many there may be.
+    """The settings of a pool's machines and their bounds.
 
     Attributes:
         capacity: of each host; None: as the machine type has it.
@@ -164,7 +164,7 @@ class MachineRecord(Record, kw_only=True):
 
 
 class ZoneAnswer(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What a zone answered to the last request for machines that it did not grant.
+    """The answer of a zone to the last request for machines that it did not grant.
 
     Attributes:
         kind: "stockout", "quota", "denied", "invalid", "unavailable", or "boot-failure": a machine had no agents.

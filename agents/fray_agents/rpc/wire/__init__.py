@@ -1,4 +1,4 @@
-"""What travels between callers and servers: values as bytes, calls and replies, and the connections that carry them.
+"""The wire between callers and servers: values as bytes, calls and replies, and the connections that carry them.
 
 Used by `client` and `server`, and by nothing else. Reading order: `serialization` and `buffers` (values), `messages`
 (calls and replies), `framing` (HTTP), `session` (keys and seals), `handshake`, `sockets` and `tls`, `sealed_connection`

@@ -94,7 +94,7 @@ def unpack(payload: Payload) -> Any:
 
 
 class Codec(Protocol):
-    """How arguments and results of one call are encoded."""
+    """The encoding of arguments and results of one call."""
 
     verb: str
     """Says in error messages what is done to a value: a participle."""

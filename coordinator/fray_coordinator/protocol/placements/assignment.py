@@ -55,12 +55,12 @@ def assign(hosts: Iterable[HostView], owners: Iterable[Owner]) -> dict[str, Assi
         owners: all that have not ended; those that do not form have what their records say.
     """
     ordered = sorted(owners, key=lambda owner: owner.order)
-    ledger = _Ledger(hosts, ordered)
-    return {owner.id: ledger.serve(owner) for owner in ordered if owner.forming}
+    free = _FreeRoom(hosts, ordered)
+    return {owner.id: free.serve(owner) for owner in ordered if owner.forming}
 
 
-class _Ledger:
-    """What is left of each host while owners are served, one after the other."""
+class _FreeRoom:
+    """The room that is left of each host while owners are served, one after the other."""
 
     def __init__(self, hosts: Iterable[HostView], owners: list[Owner]) -> None:
         willing = sorted((host for host in hosts if host.willing), key=lambda host: host.agent)

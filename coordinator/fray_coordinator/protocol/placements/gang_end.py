@@ -4,11 +4,11 @@
 counted once; a stop is final; a gang does not run on without one of its replicas.
 
 **Unsafe sequence.** All replicas have ended well, and the member that writes the success looks before the last exit is
-there: nobody looks again. Or: a member has stored its replica's exit and dies; its burial puts the gang back, and the
-result of all is lost. Or: a member that was frozen writes its failure onto the next attempt.
+there: nobody looks again. Or: a member has stored its replica's exit and dies; it is reaped, the gang is put back, and
+the result of all is lost. Or: a member that was frozen writes its failure onto the next attempt.
 
 **Why this cannot happen.** Every member looks after it has stored its own exit, so the last one sees all. Whoever
-buries a member does what its exit says that it would have done. And each write is made on condition of a record that is
+reaps a member does what its exit says that it would have done. And each write is made on condition of a record that is
 at this attempt, with that member in it.
 """
 
@@ -76,7 +76,7 @@ def is_own_failure(end: AttemptExit) -> bool:
 
 
 def unreadable_exit(job: JobRecord, replica: int, why: str, now: float) -> ReplicaExit:
-    """What an exit that cannot be read counts as: the replica has ended, and its host is to blame, not the job.
+    """The exit that stands for one that cannot be read: the replica has ended, and its host is to blame, not the job.
 
     It is nobody's, so whoever sees it ends the attempt: its member may have read it, and be done.
     """
@@ -92,7 +92,7 @@ def end_of_gang(
     now: float,
     settings: ClusterSettings,
 ) -> JobRecord | None:
-    """What a member writes whose replicas have ended; None: nothing, others will end it or have done so.
+    """The write of a member whose replicas have ended; None: nothing, others will end it or have done so.
 
     Args:
         exits: those that are stored, listed after `job` was read, unless they are all. Of a member whose own have all
@@ -127,7 +127,7 @@ def gang_without(
     settings: ClusterSettings,
     why: str = "died",
 ) -> JobRecord | None:
-    """What is written for a member that is not alive, or has lost its replicas; None: nothing.
+    """The write for a member that is not alive, or has lost its replicas; None: nothing.
 
     Args:
         exits: as in `end_of_gang`.
@@ -136,11 +136,7 @@ def gang_without(
     member = member_of(job, agent)
     if member is None or not runs_gang(job, attempt, agent):
         return None
-    unsure = _unsure_failure(job, agent, exits)
-    wanted = end_of_gang(job, attempt, agent, exits, now, settings) if unsure is None else None
-    missing = [n for n in member.bundles if n not in exits]
-    if unsure is not None:
-        missing = [unsure]
+    wanted, missing = _end_or_missing(job, attempt, agent, exits, now, settings)
     if wanted is not None or not missing:
         return wanted
     if job.stop is not None:
@@ -157,20 +153,31 @@ def gang_left(
     now: float,
     settings: ClusterSettings,
 ) -> JobRecord | None:
-    """What a member that has to leave writes before it ends its replicas, so that no failure of others comes first.
+    """The write of a member that has to leave, before it ends its replicas, so that no failure of others comes first.
 
     None: nothing; a stopped gang ends by the exits of all. exits: as in `end_of_gang`.
     """
-    unsure = _unsure_failure(job, agent, exits)
-    wanted = end_of_gang(job, attempt, agent, exits, now, settings) if unsure is None else None
-    missing = [n for n in replicas_of(job, agent) if n not in exits]
-    if unsure is not None:
-        missing = [unsure]
+    wanted, missing = _end_or_missing(job, attempt, agent, exits, now, settings)
     if wanted is not None or not missing or not runs_gang(job, attempt, agent) or job.stop is not None:
         return wanted
     holder = _holder(job, agent)
     message = f"replica {missing[0]} on {holder.host}: its agent {agent} was asked to leave"
     return after_exit(job, AttemptExit(kind=ExitKind.PREEMPTED, message=message), holder, now, settings)
+
+
+def _end_or_missing(
+    job: JobRecord,
+    attempt: int,
+    agent: str,
+    exits: Mapping[int, ReplicaExit],
+    now: float,
+    settings: ClusterSettings,
+) -> tuple[JobRecord | None, list[int]]:
+    """The write that the agent's exits lead to, if they lead to one; and its replicas whose ends are not known."""
+    if (unsure := _unsure_failure(job, agent, exits)) is not None:
+        return None, [unsure]
+    wanted = end_of_gang(job, attempt, agent, exits, now, settings)
+    return wanted, [n for n in replicas_of(job, agent) if n not in exits]
 
 
 def _unsure_failure(job: JobRecord, agent: str, exits: Mapping[int, ReplicaExit]) -> int | None:

@@ -46,7 +46,7 @@ class Room:
         )
 
     def less(self, other: Room) -> Room:
-        """What is left without the other; below zero where that is more."""
+        """The rest without the other; below zero where that is more."""
         return Room(
             self.cpu - other.cpu,
             self.memory - other.memory,
@@ -119,7 +119,7 @@ class HostView:
         return Room(shape.cpu, shape.memory, shape.disk, devices)
 
     def as_seen_by(self, owner: Owner) -> HostView:
-        """It for an owner that goes on where it was: what it leaves there is as good as free."""
+        """The view for an owner that goes on where it was: what it leaves there is as good as free."""
         if not owner.stays or owner.id not in self.ending:
             return self
         return replace(self, busy=self.busy.less(self.ending[owner.id]))
@@ -129,7 +129,7 @@ class HostView:
         return {"zone": self.zone, "region": self.region}.get(same, "")
 
     def member(self, bundles: Iterable[int], in_slice: bool) -> PlacementMember:
-        """It as a member that has these bundles."""
+        """The host as a member that has these bundles."""
         return PlacementMember(
             agent=self.agent,
             host=self.host,

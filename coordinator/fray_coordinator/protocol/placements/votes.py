@@ -25,7 +25,7 @@ from fray_layouts.states import HoldingPhase, ReservationState
 
 
 class OwnerPhase(StrEnum):
-    """Where an owner's record has come to."""
+    """The phase of an owner's record."""
 
     FORMING = auto()
     STARTED = auto()
@@ -50,7 +50,7 @@ _OWNER_PHASES: dict[str, OwnerPhase] = {
 
 
 def phase_of_owner(record: JobRecord | ReservationRecord | None) -> OwnerPhase:
-    """Where the owner has come to whose record this is; None: it is gone."""
+    """The phase of the owner whose record this is; None: it is gone."""
     if record is None:
         return OwnerPhase.OVER
     state = record.status if isinstance(record, JobRecord) else record.state
@@ -58,7 +58,7 @@ def phase_of_owner(record: JobRecord | ReservationRecord | None) -> OwnerPhase:
 
 
 class Duty(StrEnum):
-    """What a member does about an owner's record."""
+    """The action of a member about an owner's record."""
 
     NOTHING = auto()
     RELEASE = auto()
@@ -81,7 +81,7 @@ class Duty(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """What an agent has of an owner.
+    """The bundles that an agent has of an owner.
 
     Attributes:
         attempt, round: of the record that it was taken from.
