@@ -13,9 +13,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def validated(config: ActorConfig) -> ActorConfig:
     """The same config. Raises InvalidInput: it makes no sense."""
-    if config.max_concurrency < 1:
+    if not isinstance(config, ActorConfig):
+        raise InvalidInput("actor_config", config, "give an ActorConfig")
+    if not isinstance(config.max_concurrency, int) or config.max_concurrency < 1:
         raise InvalidInput("actor_config.max_concurrency", config.max_concurrency, "give at least 1")
-    if config.max_restarts is not None and config.max_restarts < 0:
+    if config.max_restarts is not None and not (isinstance(config.max_restarts, int) and config.max_restarts >= 0):
         raise InvalidInput("actor_config.max_restarts", config.max_restarts, "give 0 or more, or None for no limit")
     if config.checkpoint is not None:
         _check_checkpointing(config, config.checkpoint)
@@ -26,7 +28,7 @@ def _check_checkpointing(config: ActorConfig, policy: CheckpointConfig) -> None:
     if policy.calls is None and policy.seconds is None and not policy.replies:
         raise InvalidInput("actor_config.checkpoint", policy, "say after how many calls or seconds, or replies=True")
     for field, value in {"calls": policy.calls, "seconds": policy.seconds}.items():
-        if value is not None and value <= 0:
+        if value is not None and not (isinstance(value, (int, float)) and value > 0):
             raise InvalidInput(f"actor_config.checkpoint.{field}", value, "give a number above 0, or leave it out")
     if config.max_concurrency != 1:
         remedy = "a durable actor runs one call at a time, or a checkpoint would cut calls in half"

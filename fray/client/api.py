@@ -114,7 +114,7 @@ class Client(Protocol):
         """
         from fray.actor.create import actor_request
 
-        if count < 1:
+        if not isinstance(count, int) or count < 1:
             raise InvalidInput("count", count, "give at least 1")
         request = actor_request(actor_class, args, kwargs, name, actor_config, resources, environment)
         return self._create_actors(request, count)

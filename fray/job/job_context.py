@@ -116,7 +116,7 @@ def map_refs(ref: Any, value: Callable[[Any], Any]) -> Any:
 
 
 def checked_workers(max_workers: int) -> int:
-    """`max_workers` of a context. Raises InvalidInput if it is less than 1."""
-    if max_workers < 1:
+    """`max_workers` of a context. Raises InvalidInput if it is no number, or less than 1."""
+    if not isinstance(max_workers, int) or max_workers < 1:
         raise InvalidInput("max_workers", max_workers, "give a number from 1 on")
     return max_workers

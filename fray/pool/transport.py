@@ -28,8 +28,9 @@ class PoolSize:
     @classmethod
     def of(cls, num_workers: int | Sequence[int]) -> PoolSize:
         """From a number, or a pair. Raises InvalidInput."""
-        pair = (num_workers, num_workers) if isinstance(num_workers, int) else tuple(num_workers)
-        if len(pair) != 2 or not 0 <= pair[0] <= pair[1] or pair[1] < 1:
+        pair = num_workers if isinstance(num_workers, Sequence) else (num_workers, num_workers)
+        are_numbers = len(pair) == 2 and all(isinstance(count, int) for count in pair)
+        if not are_numbers or not 0 <= pair[0] <= pair[1] or pair[1] < 1:
             raise InvalidInput("num_workers", num_workers, "give a number from 1 on, or a pair (least, most)")
         return cls(*pair)
 

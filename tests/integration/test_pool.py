@@ -178,7 +178,7 @@ def test_what_is_not_done_at_a_hasty_shutdown_says_so(cluster: StorageCluster) -
         pool.submit(double, 1)
 
 
-@pytest.mark.parametrize("number", [0, (3, 2), (1, 2, 3)])
+@pytest.mark.parametrize("number", [0, (3, 2), (1, 2, 3), 1.5, None, "3", ("1", 2)])
 def test_a_size_that_makes_no_sense(cluster: StorageCluster, number: object) -> None:
     with pytest.raises(InvalidInput, match="num_workers"):
         WorkerPool(cluster, number)  # type: ignore[arg-type]

@@ -18,6 +18,7 @@ from fray.actor.checkpointing import restore
 from fray.actor.config import retry_policy, validated
 from fray.actor.create import actor_request
 from fray.actor.current import CurrentActor
+from fray.client import StorageClient
 from fray.cluster import StorageCluster
 from fray.cluster.actors import ActorEndpoint
 from fray.cluster.current_job import CurrentJob
@@ -51,16 +52,25 @@ def cluster() -> StorageCluster:
     ("config", "field"),
     [
         (ActorConfig(max_concurrency=0), "max_concurrency"),
+        (ActorConfig(max_concurrency="2"), "max_concurrency"),  # type: ignore[arg-type]
         (ActorConfig(max_restarts=-1), "max_restarts"),
+        (ActorConfig(max_restarts="2"), "max_restarts"),  # type: ignore[arg-type]
         (ActorConfig(checkpoint=CheckpointConfig()), "checkpoint"),
         (ActorConfig(checkpoint=CheckpointConfig(calls=0)), r"checkpoint\.calls"),
         (ActorConfig(checkpoint=CheckpointConfig(seconds=-1.0)), r"checkpoint\.seconds"),
+        (ActorConfig(checkpoint=CheckpointConfig(seconds="9")), r"checkpoint\.seconds"),  # type: ignore[arg-type]
         (ActorConfig(checkpoint=CheckpointConfig(replies=True), max_concurrency=2), "max_concurrency"),
     ],
 )
 def test_configs_that_make_no_sense_are_refused(config: ActorConfig, field: str) -> None:
     with pytest.raises(InvalidInput, match=rf"actor_config\.{field}: "):
         validated(config)
+
+
+@pytest.mark.parametrize("count", [0, "2", None])
+def test_a_number_of_actors_that_makes_no_sense_is_refused(cluster: StorageCluster, count: Any) -> None:
+    with pytest.raises(InvalidInput, match=r"^count: "):
+        StorageClient(cluster).create_actor_group(dict, name="group", count=count)
 
 
 class Some:

@@ -78,8 +78,8 @@ def test_a_kind_that_there_is_not() -> None:
         create_job_ctx("quantum")
 
 
-@pytest.mark.parametrize("number", [0, -1])
-def test_a_number_of_threads_that_makes_no_sense(number: int) -> None:
+@pytest.mark.parametrize("number", [0, -1, "2", None])
+def test_a_number_of_threads_that_makes_no_sense(number: Any) -> None:
     with pytest.raises(InvalidInput, match="max_workers"):
         create_job_ctx("threadpool", number)
 
