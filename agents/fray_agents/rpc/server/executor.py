@@ -237,7 +237,7 @@ class ActorExecutor:
             for item in items:
                 stream.put(request.codec.value(item))
         except ConsumerGone:
-            pass
+            pass  # nobody wants the rest
         except BaseException as error:
             self._complete(served, ReplyKind.ERROR, request.codec.error(_without_own_frame(error)))
             return
