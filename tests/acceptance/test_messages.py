@@ -82,6 +82,11 @@ TYPED = [
         "directory; give a folder of a disk; put this right, or give another root. --unfit-root joins it anyway",
     ),
     (
+        "agent --root PLACE --pool ../it",
+        "--pool: '../it' is not accepted; use letters, digits, '-', '_' and '.', with a letter or digit at both ends "
+        "and without '..'",
+    ),
+    (
         "run -it -- bash",
         "a job has no terminal: it runs on another host, perhaps later, perhaps again. What is piped goes along "
         "(`fray run -- cat < FILE`), and what the job prints is shown here; to look around on a host, log in there",
@@ -225,6 +230,7 @@ OF_JOBS = [
         "for its end",
     ),
     ("logs -f --tail 3 zebra", "--tail and --follow do not go together; give one of them"),
+    ("drain ../it", "agent: '../it' is not accepted; give the id of an agent, as `fray agents` shows it"),
     ("drain nothing", "there is no live agent nothing under file://ROOT; `fray agents` lists those there are"),
     (
         "queue push work hello",

@@ -81,6 +81,7 @@ def command(
     from fray_agents.agent.daemon import run_agent
     from fray_agents.host.gce_metadata import end_of_host, metadata_server
     from fray_agents.host.network import NetworkSettings
+    from fray_layouts.spec_checks import check_name
     from fray_layouts.units import parse_bytes
 
     log_to_stderr(log_format)
@@ -88,6 +89,7 @@ def command(
     vm = read_vm(server)
     place = at_vm(parse_place(zone, region, label, tpu, slice_name, worker), vm)
     pool = pool or vm.pool or "default"
+    check_name("--pool", pool)
     capacity = capacity_of(**offered, tpu=place.slice.type if place.slice else None)
     settings = NetworkSettings(network, bind, advertise, inbound=not no_inbound)
     options = AgentOptions(
