@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import cloudpickle
 import pytest
 
 from fray.actor import ActorUnavailableError, CallInterrupted, current_actor, idempotent
+from fray.current_client import current_client
 from fray.errors import ActorNotFoundError, InvalidInput
 from fray.iris_backend import FrayIrisClient
 from fray.types import ActorConfig, Entrypoint, JobRequest, JobStatus
@@ -130,6 +132,38 @@ def test_a_detached_actor_outlives_its_client_and_is_found_by_name(controller: s
     wait_until(lambda: found._status().finished())
     with pytest.raises(ActorNotFoundError):
         second.get_actor("lasting")
+
+
+LEAVES = """
+import os, sys
+from fray.iris_backend import FrayIrisClient
+group = FrayIrisClient(sys.argv[1]).create_actor_group(dict, name="left", count=1)
+group.wait_ready(timeout=200)
+print(group.jobs[0].job_id, flush=True)
+os._exit(1)
+"""
+"""A program outside of jobs that dies."""
+
+
+def leave(path: str) -> None:
+    """A job that dies, too."""
+    group = current_client().create_actor_group(Counter, name="orphan", count=1)
+    group.wait_ready(timeout=200)
+    Path(path).write_text(group.jobs[0].job_id)
+    os._exit(1)
+
+
+def test_an_actor_ends_with_the_job_that_created_it_but_not_with_a_program_outside(
+    client: FrayIrisClient, controller: str, tmp_path: Path
+) -> None:
+    ran = subprocess.run([sys.executable, "-c", LEAVES, controller], stdout=subprocess.PIPE, text=True, check=False)
+    outside = ran.stdout.strip()
+    job = client.submit(JobRequest("leaves", Entrypoint.from_callable(leave, args=(str(tmp_path / "actor"),))))
+    job.wait(timeout=200, raise_on_failure=False)
+    inside = (tmp_path / "actor").read_text()
+    wait_until(lambda: client.cluster.poll(inside).status.finished())
+    assert client.cluster.poll(outside).status is JobStatus.RUNNING
+    client.cluster.terminate(outside)
 
 
 def test_what_iris_cannot_do_is_refused(client: FrayIrisClient) -> None:

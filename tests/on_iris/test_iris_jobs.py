@@ -49,6 +49,7 @@ def test_a_callable_runs_and_what_it_prints_is_its_log(client: FrayIrisClient, t
     assert job.job_id in [info.job_id for info in client.cluster.list_jobs()]
     with pytest.raises(NoResult, match="keeps no results"):
         client.cluster.result(job.job_id)
+    assert (job.usage(), client.cluster.poll(job.job_id).host) == (None, None)
 
 
 def test_a_program_runs_with_its_variables(client: FrayIrisClient) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 import zipfile
@@ -71,6 +72,37 @@ def test_the_actors_of_a_lost_node_begin_again_on_another(client: RayClient, nod
         with another_node(nodes, head_node=1) as second:
             lose(nodes, first)
             assert actor.node() == second.node_id
+
+
+TWO_RAYS = """
+import sys
+from fray import Entrypoint, JobRequest, ResourceConfig
+from fray.errors import JobNotFound
+from fray.ray_backend import RayClient
+from tests.support.ray_nodes import local_ray
+from tests.support.waiting import wait_until
+
+command = Entrypoint.from_binary("sh", ["-c", "echo $$; exec sleep 3600"])
+with local_ray():
+    client = RayClient()
+    job = client.submit(JobRequest("sleeps", command, ResourceConfig(cpu=0)))
+    (pid,) = wait_until(job.logs)
+with local_ray():
+    try:
+        RayClient().cluster.poll(job.job_id)
+    except JobNotFound:
+        print(pid)
+"""
+"""A Ray whose head ends, and the next one."""
+
+
+def test_jobs_end_with_the_head_node_and_are_forgotten() -> None:
+    root = Path(__file__).parents[2]
+    here = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_ADDRESS", "FRAY_"))}
+    ran = subprocess.run([sys.executable, "-c", TWO_RAYS], cwd=root, env=here, capture_output=True, text=True)
+    pid = ran.stdout.split()[-1]
+    assert pid.isdecimal(), ran.stderr
+    wait_until(lambda: not Path("/proc", pid).exists())
 
 
 def test_packages_and_the_workspace_are_with_the_job(client: RayClient, tmp_path: Path) -> None:
