@@ -16,6 +16,7 @@ import pytest
 import ray
 
 from fray.actor import idempotent
+from fray.errors import JobFailed
 from fray.ray_backend import RayClient
 from fray.types import Entrypoint, EnvironmentConfig, JobRequest, JobStatus, ResourceConfig
 from tests.support.ray_nodes import another_node, lose
@@ -103,6 +104,13 @@ def test_jobs_end_with_the_head_node_and_are_forgotten() -> None:
     pid = ran.stdout.split()[-1]
     assert pid.isdecimal(), ran.stderr
     wait_until(lambda: not Path("/proc", pid).exists())
+
+
+def test_why_there_are_no_packages_is_told_in_the_words_of_pip(client: RayClient) -> None:
+    nowhere = EnvironmentConfig(pip_packages=["/nowhere/greetings-1.0-py3-none-any.whl"])
+    job = client.submit(JobRequest("lacks", Entrypoint.from_binary("true"), ResourceConfig(cpu=0), nowhere))
+    with pytest.raises(JobFailed, match=r"environment-failed: ERROR: .*No such file or directory: '/nowhere/greetings"):
+        job.wait(PATIENCE)
 
 
 def test_packages_and_the_workspace_are_with_the_job(client: RayClient, tmp_path: Path) -> None:

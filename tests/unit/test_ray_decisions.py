@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from fray.cluster.ray import attempts
+from fray.cluster.ray.attempt_run import told
 from fray.cluster.ray.controller import RETENTION, JobController, KnownJob
 from fray.cluster.ray.demands import too_large_for
 from fray.cluster.ray.jobs import RayJobs
@@ -73,8 +74,22 @@ def finished(job_id: str, ended_at: float) -> KnownJob:
 )
 def test_what_no_node_could_ever_have_room_for_is_told(asked: ResourceConfig, wants: str) -> None:
     spec = to_spec(JobRequest("large", Entrypoint.from_binary("true"), asked))
-    told = too_large_for([{"CPU": 8.0, "memory": 32e9}, {"CPU": 2.0, "memory": 32e9, "GPU": 1.0}], spec.resources)
-    assert (f"no node of this Ray has {wants} at once (the largest has CPU 8)" in told) if wants else not told
+    reason = too_large_for([{"CPU": 8.0, "memory": 32e9}, {"CPU": 2.0, "memory": 32e9, "GPU": 1.0}], spec.resources)
+    assert (f"no node of this Ray has {wants} at once (the largest has CPU 8)" in reason) if wants else not reason
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            "Failed.\nTraceback ...\n    ERROR: No matching distribution found for x\n",
+            "ERROR: No matching distribution found for x",
+        ),
+        ("the node\n was lost", "the node was lost"),
+    ],
+)
+def test_of_what_ray_says_the_errors_of_pip_are_told(error: str, said: str) -> None:
+    assert told(RuntimeError(error)) == said
 
 
 def test_a_finished_job_is_known_for_a_day() -> None:

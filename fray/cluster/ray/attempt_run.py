@@ -193,5 +193,7 @@ def _places(job: JobRecord) -> Mapping[int, PlacementMember]:
 
 
 def told(error: BaseException) -> str:
-    """What an error of Ray's says, without what follows for those who look into Ray."""
-    return " ".join(str(error).split())[:500]
+    """What an error of Ray's says, without what is there for those who look into Ray; of pip's output, its errors."""
+    text = str(error)
+    of_pip = [line.strip() for line in text.splitlines() if line.strip().startswith("ERROR: ")]
+    return " ".join(" ".join(of_pip or [text]).split())[:500]
