@@ -202,9 +202,9 @@ async def _until_all_ended(
 
 
 async def _until_clean(core: Core, deadline: float) -> list[fsck.Problem]:
-    """What is still in disorder at the deadline."""
+    """What is still in disorder at the deadline; what agents say of their hosts, which were harmed, is not."""
     while True:
-        troubles = await fsck.check(core)
+        troubles = [found for found in await fsck.check(core) if not found.what.startswith("the agent says: ")]
         if not troubles or time.monotonic() > deadline:
             return troubles
         await asyncio.sleep(0.5)

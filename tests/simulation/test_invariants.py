@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from fray_agents.agent.held import HeldLease
 from fray_coordinator.errors import StoreRefused
+from fray_coordinator.fsck import Problem
 from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.protocol.transitions import Status
 from fray_layouts.records import (
@@ -94,7 +95,7 @@ def a_task_runs_for_ever() -> None:
 
 def something_does_not_fit() -> None:
     world = World(0)
-    with mock.patch.object(world, "troubles", return_value=[mock.Mock(key="jobs/quick-1.json")]):
+    with mock.patch.object(world, "troubles", return_value=[Problem("jobs/quick-1.json", "it is odd", "")]):
         calm.check_fsck(world)
 
 
