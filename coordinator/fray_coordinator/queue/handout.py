@@ -33,6 +33,8 @@ AHEAD_SECONDS = 0.2
 """Seconds of work that are taken ahead: others wait for these items no longer than that."""
 MAX_AHEAD = 256
 """Items taken ahead at most: with so many, what is done once for all of them costs nothing for each."""
+AHEAD_GROWTH = 4
+"""Times as many items as last time that are taken ahead at most, since the next ones may be slow."""
 RETURN_AFTER = 1.0
 """Seconds after which what was taken ahead goes back when nobody asks for it."""
 
@@ -159,12 +161,12 @@ class Handout:
     # --- inside
 
     def _wanted(self) -> int:
-        """Items to take: as many as were worked through in `AHEAD_SECONDS`, and never many more than last time."""
+        """Items to take: as many as were worked through in `AHEAD_SECONDS`; not at once if that is many."""
         worked = self._clock.boottime() - self._filled_at
         handed_out = self._popped - self._popped_then + 1
         pace = AHEAD_SECONDS * handed_out / worked if worked > 0 else MAX_AHEAD
         most = 1 if self._durable or not self._popped else MAX_AHEAD
-        self._ahead = max(1, min(2 * self._ahead, int(pace), most))
+        self._ahead = max(1, min(AHEAD_GROWTH * self._ahead, int(pace), most))
         return self._ahead
 
     def _put_back(self) -> None:
