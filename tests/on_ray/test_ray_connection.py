@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 
@@ -28,10 +29,12 @@ def test_a_proxy_that_fails_to_start_a_server_is_asked_again(monkeypatch: pytest
 
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", init)
-    assert connected("ray://head:10001") is ray
-    assert asked == ["ray://head:10001"] * 3
-    with pytest.raises(InvalidInput, match="there is no Ray"):
-        connected("ray://head:10001")
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        address = f"ray://127.0.0.1:{proxy.getsockname()[1]}"
+        assert connected(address) is ray
+        assert asked == [address] * 3
+        with pytest.raises(InvalidInput, match="there is no Ray"):
+            connected(address)
 
 
 @pytest.mark.parametrize(("root", "expected"), [("ray:auto", True), ("ray://head:10001", True), ("rays/folder", False)])
