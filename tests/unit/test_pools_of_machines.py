@@ -17,9 +17,9 @@ from fray_coordinator.core import open_core
 from fray_coordinator.store.interface import ABSENT
 from fray_layouts.errors import InvalidInput
 from fray_layouts.machine_keys import MachineKeys
-from fray_layouts.object_keys import AgentKeys
+from fray_layouts.object_keys import AgentKeys, CoordinatorKeys
 from fray_layouts.pool_file_parsing import parse_pool
-from fray_layouts.records import AgentRecord, MachineRecord
+from fray_layouts.records import AgentRecord, MachineRecord, PoolScaling, ScalerRecord, ZoneAnswer
 from tests.support.shell import Shell
 from tests.support.waiting import wait_until
 
@@ -64,6 +64,20 @@ def put_machine(shell: Shell, machine: MachineRecord, boot_log: bytes = b"") -> 
         await core.store.close()
 
     asyncio.run(put())
+
+
+def test_what_the_zones_of_a_pool_refused_is_listed_with_it(shell: Shell) -> None:
+    shell("pool", "set", "train", *TPU)
+    refused = ZoneAnswer(kind="denied", text="tpu.nodes.create is missing: grant roles/tpu.admin")
+    scaler = ScalerRecord(pools={"train": PoolScaling(limit="zones", zones={"us-east5-a": refused})})
+
+    async def put() -> None:
+        core = await open_core(str(shell.root))
+        await core.records.put(CoordinatorKeys.scaler, scaler, ABSENT)
+        await core.store.close()
+
+    asyncio.run(put())
+    assert "denied in us-east5-a: tpu.nodes.create is missing: grant roles/tpu.admin" in shell("pool", "ls").stdout
 
 
 def test_a_pool_is_set_and_changed_by_options(shell: Shell) -> None:

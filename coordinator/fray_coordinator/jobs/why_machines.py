@@ -97,6 +97,12 @@ def about_machines(
     return "; ".join(filter(None, parts))
 
 
+def problem_of(scaling: PoolScaling) -> str:
+    """Why the pool cannot be looked after, or else what its zones have refused; "" for neither."""
+    zones = scaling.zones.items()
+    return scaling.problem or "; ".join(f"{each.kind}{f' in {zone}' * bool(zone)}: {each.text}" for zone, each in zones)
+
+
 def _answers(spec: ProvisioningSpec, scaling: PoolScaling, coming: Sequence[MachineRecord]) -> str:
     """What zones answered, and which one is tried: "stockout in us-east5-a, trying europe-west4-b"."""
     if not scaling.zones:

@@ -158,6 +158,7 @@ def _pool_json(
     from msgspec import to_builtins
 
     from fray.machine_pools import written_pool
+    from fray_coordinator.jobs.why_machines import problem_of
     from fray_coordinator.protocol.scaling.costs import billed_now
 
     billed = [machine for machine in machines if machine.billed_at is not None]
@@ -168,6 +169,7 @@ def _pool_json(
         "max": spec.max,
         "machines": len(machines),
         "hourly_cost_now": None if any(each.hourly_cost is None for each in billed) else billed_now(billed),
+        "problem": problem_of(scaling) if scaling is not None else "",
         "scaling": to_builtins(scaling) if scaling is not None else None,
     }
 
@@ -184,5 +186,5 @@ def _row(pool: dict[str, Any]) -> tuple[str, ...]:
         str(pool["machines"]),
         str(scaling.get("wanted", 0)) if scaling else "",
         output.format_dollars(pool["hourly_cost_now"]),
-        scaling.get("problem", "") or scaling.get("limit", ""),
+        pool["problem"] or scaling.get("limit", ""),
     )

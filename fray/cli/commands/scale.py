@@ -30,17 +30,13 @@ def command(app: App, once: bool) -> None:
 
 
 def _print(pools: dict[str, PoolScaling]) -> None:
+    from fray_coordinator.jobs.why_machines import problem_of
+
     rows = [
-        (name, str(pool.machines), str(pool.wanted), pool.limit or "-", one_line(_problem(pool)) or "-")
+        (name, str(pool.machines), str(pool.wanted), pool.limit or "-", one_line(problem_of(pool)) or "-")
         for name, pool in sorted(pools.items())
     ]
     output.print_table(("POOL", "MACHINES", "WANTED", "LIMIT", "PROBLEM"), rows)
-
-
-def _problem(pool: PoolScaling) -> str:
-    """Why it cannot be looked after, or else what its zones refused."""
-    refusals = (f"{answer.kind}{f' in {zone}' if zone else ''}: {answer.text}" for zone, answer in pool.zones.items())
-    return pool.problem or "; ".join(refusals)
 
 
 async def _once(core: Core) -> dict[str, PoolScaling]:

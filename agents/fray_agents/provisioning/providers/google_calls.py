@@ -157,7 +157,8 @@ class GoogleCalls:
         details: dict[str, Any] = dict(error.metadata or {})
         kind = kind_of(code, error.message, error.reason or "")
         remedy = self._remedy(kind, error.message, error.reason or "", details)
-        raise ProviderError(kind, f"{error.message}{remedy}") from error
+        text = f"{error.message.rstrip('.')}{remedy}" if remedy else error.message
+        raise ProviderError(kind, text) from error
 
     def _remedy(self, kind: str, text: str, reason: str, details: dict[str, Any]) -> str:
         if reason == "SERVICE_DISABLED":
