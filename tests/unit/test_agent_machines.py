@@ -70,15 +70,34 @@ async def test_the_last_machine_of_a_scaler_that_died_is_deleted_by_its_agent(cl
     assert provider.machines == {}
 
 
-async def test_an_agent_that_counts_as_dead_looks_after_no_machine(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    core, looked = await cluster.core(), list[ScalerDuty]()
+async def test_an_agent_that_is_denied_its_machines_leaves_at_once(cluster: Cluster) -> None:
+    core, provider = await cluster.core(), MemoryProvider(denied=True)
+    spec = ProvisioningSpec(provider="command", capacity=HOST)
+    await core.records.put(PoolKeys.record("spot"), AgentPoolRecord(provisioning=spec), ABSENT)
+    duty = ScalerDuty(trusted_member(core, HOST), asked=False)
+    duty._scaler.open_provider = provider.open
+    assert await duty._scaler.try_look()
+    left_at = core.clock.boottime()
+    await duty.look_last()
+    assert core.clock.boottime() == left_at
+
+
+@pytest.fixture
+def last_looks(monkeypatch: pytest.MonkeyPatch) -> list[ScalerDuty]:
+    """Those who looked after the machines once more after they had left."""
+    looked = list[ScalerDuty]()
 
     async def look_last(duty: ScalerDuty) -> None:
         looked.append(duty)
 
     monkeypatch.setattr(ScalerDuty, "look_last", look_last)
+    return looked
+
+
+async def test_an_agent_that_counts_as_dead_looks_after_no_machine(
+    cluster: Cluster, tmp_path: Path, last_looks: list[ScalerDuty]
+) -> None:
+    core = await cluster.core()
     await submit(core, [parse_spec({"name": "job", "pool": "spot", "entrypoint": {"command": ["true"]}})])
     options = AgentOptions("spot", HOST, work_dir=tmp_path, start_task=fake(tmp_path, {"job": 3600.0}), machine="m1")
     agent = Agent(core, options)
@@ -88,4 +107,15 @@ async def test_an_agent_that_counts_as_dead_looks_after_no_machine(
         await asyncio.sleep(10)
         await core.records.change(key, AgentRecord, lambda now, change=change: replace(now, **change))  # type: ignore[misc]
     await running
-    assert looked == []
+    assert last_looks == []
+
+
+async def test_an_agent_that_is_terminated_looks_after_the_machines_once_more(
+    cluster: Cluster, tmp_path: Path, last_looks: list[ScalerDuty]
+) -> None:
+    agent = Agent(await cluster.core(), AgentOptions("spot", HOST, work_dir=tmp_path, machine="m1"))
+    running = asyncio.create_task(agent.run())
+    await asyncio.sleep(10)
+    agent.terminate()
+    await running
+    assert len(last_looks) == 1

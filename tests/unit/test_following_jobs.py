@@ -18,6 +18,7 @@ from fray_coordinator.jobs.lookup import read_job
 from fray_coordinator.jobs.poll_backoff import PollBackoff
 from fray_coordinator.jobs.submission import submit
 from fray_coordinator.jobs.waiting import WaitProgress, wait_for
+from fray_coordinator.jobs.waiting_reasons import ActivityReports
 from fray_coordinator.protocol.commit import AttemptEnd
 from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.store.interface import ABSENT
@@ -290,3 +291,12 @@ async def test_a_log_that_is_no_log_is_said_to_be_none(core: Core) -> None:
     await print_chunk(core, job, 1, 1, b"nonsense\n")
     with pytest.raises(BadRecord, match="nonsense"):
         await read_logs(core, (await read_job(core, job)).record)
+
+
+async def test_a_wait_goes_on_though_the_record_of_the_jobs_agent_is_damaged(core: Core) -> None:
+    [job] = await submitted(core, environment={"docker_image": "image"})
+    held = await claimed(core, job)
+    await core.store.put(AgentKeys.key("agent"), b"{}", ABSENT)
+    activity = ActivityReports(core)
+    assert await activity.update(held.record) == ""
+    assert activity.told == ""

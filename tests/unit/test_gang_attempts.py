@@ -19,7 +19,7 @@ from fray_layouts.records import (
     Resources,
 )
 from tests.support.scripted_agents import job_now, launch
-from tests.support.scripted_members import Gathering, gang, gathering, members_of, vote_all
+from tests.support.scripted_members import ONE_CORE, Gathering, gang, gathering, members_of, vote_all
 from tests.support.virtual import Cluster
 
 
@@ -222,3 +222,24 @@ async def test_a_gang_that_is_stopped_while_it_gathers_is_left_alone(cluster: Cl
     await found.step()
     now = await job_now(found.core, job.id)
     assert (now.status, cluster.keys("placements/default/")) == ("stopped", [])
+
+
+async def test_a_gang_that_is_stopped_while_processes_of_its_last_attempt_are_waited_for_is_forgotten(
+    cluster: Cluster,
+) -> None:
+    found = await gathering(cluster, "a", "b", "c")
+    hangs, *others = found.members
+    for _ in range(2):
+        again = await lost(found, await started(found), hangs.id)
+        await cluster.clock.sleep(again.not_before - found.core.now())
+        await hangs.beat(free=Resources())
+        await found.step()
+        for member in others:
+            await member.vote(again.id)
+        await found.step()
+        assert (await job_now(found.core, again.id)).status == "gathering"
+        await stopping.stop(found.core, again.id, "enough")
+        for member in found.members:
+            member.held.clear()
+            await member.beat(free=ONE_CORE)
+    assert [job for job, _ in found.scheduler._gate._lingering] == [again.id]

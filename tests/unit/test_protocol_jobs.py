@@ -242,6 +242,7 @@ def test_a_requeue_leaves_no_lease_and_remembers_the_attempt() -> None:
         record = again(record)
     assert [past.attempt for past in record.history] == [3, 4, 5, 6, 7]
     assert (record.history[-1].agent, record.history[-1].exit.kind) == ("me", "exited")
+    assert record.forgotten_seconds == 2 * (NOW - ME.since), "of the first two"
 
 
 # --- an agent's death --------------------------------------------------------------------------------------------

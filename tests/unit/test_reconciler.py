@@ -226,3 +226,59 @@ async def test_a_repair_that_a_death_made_due_is_made_again_if_it_fails(cluster:
     cluster.ways[0].refused.clear()
     await passes(coordinator, 15.0, every=7.5)
     assert (await job_now(dead.core, job.id)).attempt == 2
+
+
+async def test_what_a_death_makes_due_is_done_by_whoever_takes_the_role_before_it_is(cluster: Cluster) -> None:
+    cluster.settings = ClusterSettings(repair_interval=1000000.0)
+    first, second = Reconciler(await cluster.core(), "p1"), Reconciler(await cluster.core(), "p2")
+    dead = await join(cluster, "dead")
+    await first.try_pass()
+    job = await launch(dead.core)
+    await dead.claim(listed=False)
+    cluster.ways[0].refused.append(("list", JobKeys.area))
+    await passes(first, 60.0, every=7.5)
+    assert (await agent_now(dead.core, "dead")).state == "dead"
+    await first.resign()
+    await second.try_pass()
+    assert (await job_now(dead.core, job.id)).attempt == 2
+
+
+async def test_who_loses_the_role_ends_its_repair(cluster: Cluster) -> None:
+    first, second = Reconciler(await cluster.core(), "p1"), Reconciler(await cluster.core(), "p2")
+    ended = asyncio.Event()
+
+    async def hang() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    cluster.ways[0].before["list", JobKeys.area] = hang
+    await first.try_pass()
+    await first.resign()
+    await second.try_pass()
+    assert not ended.is_set()
+    assert not await first.try_pass()
+    await asyncio.sleep(1.0)
+    assert ended.is_set()
+
+
+async def test_who_takes_the_role_again_gathers_nobody_before_it_has_looked(cluster: Cluster) -> None:
+    first, second = Reconciler(await cluster.core(), "p1"), Reconciler(await cluster.core(), "p2")
+    agents = [await join(cluster, name, places=True) for name in ("a", "b")]
+    await first.try_pass()
+    await first.resign()
+    await second.try_pass()
+    await first.try_pass()
+    await second.resign()
+    gang = await launch(agents[0].core, replicas=2)
+    cluster.ways[0].unanswered.append(("list", AgentKeys.area))
+    with pytest.raises(StoreUnavailable):
+        await first.try_pass()
+    assert first.holds_lease
+    await first.schedule_placements()
+    assert (await job_now(agents[0].core, gang.id)).placement == gang.placement
+    cluster.ways[0].unanswered.clear()
+    await first.try_pass()
+    await first.schedule_placements()
+    assert (await job_now(agents[0].core, gang.id)).placement != gang.placement

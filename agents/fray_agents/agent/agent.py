@@ -289,7 +289,7 @@ class Agent:
             loops.append(Overcommit(self.member, self._claimer.claim).run())
         loops.append(self._heartbeat.run())
         await run_until_first_ends(*loops)
-        if self._options.machine and self.member.draining and not self.member.fenced.is_set():
+        if self._options.machine and not self.member.fenced.is_set():
             with self.member.problems.tolerated("look after the machines of pools"):
                 await scaling.look_last()
 

@@ -44,7 +44,7 @@ class ScalerDuty:
         core, scaler = self.member.core, self._scaler
         try:
             for _ in range(LEASE_INTERVALS + 2):  # by then a dead holder's lease is free
-                if await scaler.try_look():
+                if await scaler.try_look() or scaler.has_stepped_back:
                     break
                 await core.clock.sleep(core.settings.pass_interval)
             await scaler.resign()

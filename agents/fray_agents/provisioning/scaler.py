@@ -64,6 +64,11 @@ class Scaler:
         self._role = RoleElection(self.core, CoordinatorKeys.scaler, ScalerRecord, self.identity)
         self._cluster = ClusterView(self.core)
 
+    @property
+    def has_stepped_back(self) -> bool:
+        """Whether it leaves the role to others for now."""
+        return self.core.clock.boottime() < self._not_before
+
     async def run(self) -> None:
         """Look whenever it may be due, until this is cancelled; then the role is given up."""
         try:
@@ -78,15 +83,15 @@ class Scaler:
 
     async def try_look(self) -> bool:
         """Take the role if it is free or its holder is silent, and look if it is this process's; whether it looked."""
-        clock, role = self.core.clock, self._role
-        if clock.boottime() < self._not_before:
+        role = self._role
+        if self.has_stepped_back:
             return False
         await role.look()
         if not role.is_won and not (role.may_take() and await role.take(replace(role.record, holder=self.identity))):
             return False
         looked = await role.renew_during(self.look(), _renewed) is not None
         if self.steps_back and self._denied:
-            self._not_before = clock.boottime() + STEP_BACK_SECONDS
+            self._not_before = self.core.clock.boottime() + STEP_BACK_SECONDS
             await self.resign()
         return looked
 

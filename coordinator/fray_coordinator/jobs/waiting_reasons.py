@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from fray_coordinator.backoff import WARN_AFTER, backoff
 from fray_coordinator.core import Core
-from fray_coordinator.errors import StoreError
+from fray_coordinator.errors import BadRecord, StoreError
 from fray_coordinator.jobs.lookup import live_agents, refreshed_agents
 from fray_coordinator.jobs.why_in_reservation import reservations_around
 from fray_coordinator.jobs.why_machines import machines_for
@@ -15,7 +15,7 @@ from fray_coordinator.jobs.why_waiting import reasons_by_job
 from fray_coordinator.protocol.claiming import WAITING_TO_START
 from fray_coordinator.protocol.stopping import holders_of
 from fray_layouts.object_keys import AgentKeys
-from fray_layouts.records import AgentRecord, JobRecord, ReservationRecord
+from fray_layouts.records import AgentRecord, Holding, JobRecord, ReservationRecord
 from fray_layouts.spec import needs_environment
 
 _ASK_PAUSES = 30.0, 600.0
@@ -102,14 +102,20 @@ class ActivityReports:
         if not asks or not holders or now < self._not_before:
             return ""
         self._not_before = now + self.core.settings.beat_interval
-        agent = await self.core.records.read(AgentKeys.key(holders[0]), AgentRecord)
-        holding = agent.record.holdings.get(job.id) if agent is not None else None
+        holding = await self._holding(holders[0], job.id)
         if holding is None or holding.attempt != job.attempt:
             return ""
         if holding.usage is not None:
             self._started_attempt = job.attempt
         before, self.told = self.told, holding.activity
         return self.told if self.told != before else ""
+
+    async def _holding(self, agent: str, job_id: str) -> Holding | None:
+        """What the agent says of the job; None also if its record cannot be read: no wait fails for want of a word."""
+        with suppress(StoreError, BadRecord):
+            found = await self.core.records.read(AgentKeys.key(agent), AgentRecord)
+            return found.record.holdings.get(job_id) if found is not None else None
+        return None
 
 
 def _brings_something(job: JobRecord) -> bool:

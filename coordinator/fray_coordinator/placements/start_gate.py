@@ -82,13 +82,17 @@ class StartGate:
 
         All agents are looked at once for each attempt: no other begins to run an earlier one after that.
         """
-        attempt = job.id, job.attempt
+        owner = owner_of_job(job)
+        attempt = owner.id, owner.attempt
         if not waits_for_lingering(job, self.core.now(), self.core.settings):
             self._lingering.pop(attempt, None)
             return False
         if attempt not in self._lingering:
+            owners = (owner_of(stored.record) for stored in self.owners.forming())
+            forming = {(other.id, other.attempt) for other in owners}
+            self._lingering = {known: agents for known, agents in self._lingering.items() if known in forming}
             await self.agents.read_changed()
         else:
             await self.agents.read(self._lingering[attempt])
-        self._lingering[attempt] = set(lingering(owner_of_job(job), self.agents.records()))
+        self._lingering[attempt] = set(lingering(owner, self.agents.records()))
         return bool(self._lingering[attempt])

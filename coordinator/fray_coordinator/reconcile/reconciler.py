@@ -62,7 +62,7 @@ class Reconciler:
     _background: BackgroundWork = field(default_factory=BackgroundWork)
     _failed: dict[str, str] = field(default_factory=dict)
     _repaired_at: float = 0.0
-    _someone_died: bool = False
+    _wants_repair: bool = False
     _has_looked: bool = False
     _judged: tuple[str, bool] = ("", False)
 
@@ -164,15 +164,15 @@ class Reconciler:
             return False
         found = self._role.record
         suspects = reconciler_lease.inherited_suspects(found, self._role.age, await self._old_holder(found.holder))
-        return await self._role.take(
-            replace(
-                found,
-                holder=self.identity,
-                suspects=suspects,
-                holder_beat=self.own_beat(),
-                hint_endpoint=self.hint_endpoint,
-            )
+        wanted = replace(
+            found,
+            holder=self.identity,
+            suspects=suspects,
+            holder_beat=self.own_beat(),
+            hint_endpoint=self.hint_endpoint,
         )
+        self._wants_repair |= (taken := await self._role.take(wanted))
+        return taken
 
     async def _is_outdated(self) -> bool:
         """Whether the holder is an agent of a version that gathers no gangs: it is asked once of each holder."""
@@ -200,7 +200,7 @@ class Reconciler:
         if await self._role.renew_during(self._look(last.suspects), self._renewed) is None:
             return False
         self._has_looked = True
-        self._someone_died |= self.detector.someone_died
+        self._wants_repair |= self.detector.someone_died
         self.detector.someone_died = False
         if last.repaired_at <= self.core.now():
             self._repaired_at = max(self._repaired_at, last.repaired_at)
@@ -233,16 +233,19 @@ class Reconciler:
         await self._background.wait(seconds)
 
     def _repair_is_due(self) -> bool:
-        """Whether a repair is due. A death makes it so at once: claims after the last beat are in no holdings."""
-        interval = 0.0 if self._someone_died else self.core.settings.repair_interval
+        """Whether a repair is due. A death makes it so at once: claims after the last beat are in no holdings.
+
+        Taking the role does as well: the last holder may have seen a death, and not come to the repair.
+        """
+        interval = 0.0 if self._wants_repair else self.core.settings.repair_interval
         return self.core.now() - self._repaired_at >= paced_interval(interval, self.repair.size, MAX_LISTED_PER_SECOND)
 
     async def _repair(self) -> None:
-        begun, someone_died, self._someone_died = self.core.now(), self._someone_died, False
+        begun, wanted, self._wants_repair = self.core.now(), self._wants_repair, False
         try:
             await self.repair.run(self.detector.watched())
         except BaseException:
-            self._someone_died |= someone_died
+            self._wants_repair |= wanted
             raise
         self._repaired_at = begun
 

@@ -38,7 +38,6 @@ def capacity_of(spec: ProvisioningSpec, agents: Iterable[AgentRecord]) -> Resour
         disk=said.disk or has.disk,
         device=said.device or has.device,
         device_count=said.device_count if said.device else has.device_count,
-        device_shares=[] if said.device else has.device_shares,
     )
 
 
