@@ -48,14 +48,14 @@ def pytest_asyncio_loop_factories(
 def _leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Nothing that a test began waits on in its process; items that it took and lost are out for itself only."""
     monkeypatch.setattr(poison_isolation, "_of_this_process", {})
-    with left_behind.nothing_left(left_behind.waits):
+    with left_behind.nothing_left(left_behind.waits), left_behind.ends_what_it_starts():
         yield
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _module_leaves_nothing_behind() -> Iterator[None]:
     """What the fixtures of a module started ends with it."""
-    with left_behind.nothing_left(left_behind.services):
+    with left_behind.nothing_left(left_behind.services), left_behind.ends_what_it_starts():
         yield
 
 

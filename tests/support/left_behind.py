@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -38,6 +39,28 @@ def services() -> Left:
 
 TRACKER = "multiprocessing.resource_tracker"
 """Python's own child, which ends with this process."""
+
+
+_started: list[subprocess.Popen[str]] = []
+
+
+def started(process: subprocess.Popen[str]) -> subprocess.Popen[str]:
+    """The process, which ends with the test, or the fixtures of the module, that has started it."""
+    _started.append(process)
+    return process
+
+
+@contextmanager
+def ends_what_it_starts() -> Iterator[None]:
+    """Kill what the block started and has not ended, as one that fails does not: its own failure is the only one."""
+    before = len(_started)
+    try:
+        yield
+    finally:
+        for process in _started[before:]:
+            with process:
+                process.kill()
+        del _started[before:]
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from typing import Any
 from click.testing import CliRunner, Result
 
 from fray.cli import cli
+from tests.support.left_behind import started
 from tests.support.waiting import wait_until
 
 FRAY = [sys.executable, "-m", "fray"]
@@ -34,9 +35,11 @@ class Shell:
         return json.loads(self(*words, "--json", code=code).stdout)
 
     def start(self, *words: str, **options: Any) -> subprocess.Popen[str]:
+        """A command that goes on; what still runs when its test ends is killed."""
         environ = {**os.environ, "FRAY_CLUSTER_SPEC": str(self.root)}
         options = {"stdin": subprocess.DEVNULL} | options
-        return subprocess.Popen([*FRAY, *words], env=environ, text=True, cwd=self.root.parent, **options)
+        process = subprocess.Popen([*FRAY, *words], env=environ, text=True, cwd=self.root.parent, **options)
+        return started(process)
 
     def detached(self, *words: str) -> str:
         return self("run", "--detach", *words).stdout.strip()
