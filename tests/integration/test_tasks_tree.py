@@ -5,11 +5,8 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
-import subprocess
 import sys
-import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -146,36 +143,6 @@ async def test_a_task_ends_with_its_runner_though_a_fork_of_the_agents_process_h
         os.kill(task.runner_pid, signal.SIGKILL)
     assert (await ended(task)).exit.kind == kind
     os.close(held)
-
-
-async def test_no_thread_forks_while_a_runner_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The child would hold the pipe on which the agent learns that the runner's program was executed."""
-    notes: list[str] = []
-    begun, forked, execute = threading.Event(), threading.Event(), subprocess.Popen._execute_child  # type: ignore[attr-defined]
-
-    def noted(*args: Any) -> None:
-        begun.set()
-        forked.wait(0.2)  # far longer than a fork takes
-        execute(*args)
-        notes.append("started")
-
-    def fork() -> None:
-        begun.wait(200)
-        if (child := os.fork()) == 0:
-            os._exit(0)
-        notes.append("forked")
-        forked.set()
-        os.waitpid(child, 0)
-
-    monkeypatch.setattr(subprocess.Popen, "_execute_child", noted)
-    forking = threading.Thread(target=fork)
-    forking.start()
-    runner = await start_runner(None)
-    forking.join(200)
-    assert notes == ["started", "forked"]
-    assert runner.stdin is not None
-    runner.stdin.close()
-    await runner.wait()
 
 
 async def test_a_task_has_a_cgroup_of_its_own_which_ends_with_it(tmp_path: Path) -> None:

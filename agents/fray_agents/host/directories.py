@@ -13,6 +13,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+from fray_agents.host.forks import no_forks
 from fray_layouts.errors import Permanent
 
 log = logging.getLogger("fray")
@@ -116,6 +117,10 @@ def _remove_tree(directory: Path) -> None:
     if not os.path.lexists(directory):
         return
     command = 'chmod -R u+rwX -- "$0"; exec rm -rf -- "$0"'
-    ended = subprocess.run(["sh", "-c", command, directory], capture_output=True, text=True, errors="replace")
+    with no_forks:
+        removal = subprocess.Popen(
+            ["sh", "-c", command, directory], stderr=subprocess.PIPE, text=True, errors="replace"
+        )
+    _, trouble = removal.communicate()
     if os.path.lexists(directory):
-        log.warning("%s cannot be removed: %s", directory, ended.stderr.strip()[-500:])
+        log.warning("%s cannot be removed: %s", directory, trouble.strip()[-500:])

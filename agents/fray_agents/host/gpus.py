@@ -5,6 +5,8 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 
+from fray_agents.host.forks import start_process
+
 QUERY_TIMEOUT = 20.0
 """Seconds that nvidia-smi may take: a driver that wakes up takes some, and one that is broken hangs."""
 
@@ -67,7 +69,7 @@ async def gpus_in_trouble(names: Sequence[str], environ: Mapping[str, str] = os.
 
 async def _query(program: str, what: str) -> list[list[str]]:
     """Rows of an answer of nvidia-smi. Raises OSError if it fails, and TimeoutError."""
-    process = await asyncio.create_subprocess_exec(
+    process = await start_process(
         program, what, "--format=csv,noheader", stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
     try:

@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from fray_agents.host.container_engine import ContainerSpec, EngineFailed
+from fray_agents.host.forks import start_process
 
 log = logging.getLogger("fray")
 
@@ -59,7 +60,7 @@ class TaskContainer:
         """
         guard_end, runner_end = os.pipe()
         try:
-            self._guard = await asyncio.create_subprocess_exec(
+            self._guard = await start_process(
                 *("sh", "-c", _GUARD, "fray-container-guard", *self._spec.engine.remove_command(self._name)),
                 stdin=guard_end,
                 stdout=asyncio.subprocess.PIPE,

@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-import threading
-from collections.abc import Coroutine, Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic, TypeVar, cast
+from typing import cast
 
 from fray_agents import runner
-
-T = TypeVar("T")
+from fray_agents.host.forks import without_forks
 
 EVENT_LIMIT = 1024**2
 """Bytes of one event of the runner; the longest is an exit, whose texts `exit_report` bounds."""
@@ -52,40 +50,8 @@ async def start_runner(
         pass_fds=kept,
         env=env,
     )
-    transport, protocol = await _WithoutForks(starting)
+    transport, protocol = await without_forks(starting)
     return asyncio.subprocess.Process(transport, protocol, loop)
-
-
-_no_forks = threading.RLock()  # uvloop forks in Python, in this very thread
-"""Held by a thread that starts a process, and by one that forks: a program with an agent of its own has both.
-
-To see whether its program was executed, whoever starts a process reads from a pipe until all who have its other end are
-gone. A child that another thread forks meanwhile has that too, and the agent would stand still for as long as it lives.
-"""
-os.register_at_fork(before=_no_forks.acquire, after_in_parent=_no_forks.release, after_in_child=_no_forks.release)
-
-
-class _WithoutForks(Generic[T]):
-    """Awaits a coroutine; until that waits for the first time, and so has started its process, no thread forks."""
-
-    def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
-        self._coroutine = coroutine
-
-    def __await__(self) -> Generator[Any, Any, T]:
-        steps = self._coroutine.__await__()
-        try:
-            with _no_forks:
-                waits_for = next(steps)
-            while True:
-                try:
-                    yield waits_for
-                except BaseException as error:
-                    waits_for = steps.throw(error)
-                else:
-                    waits_for = next(steps)
-        except StopIteration as end:
-            value: T = end.value
-            return value
 
 
 class _RunnerProtocol(asyncio.subprocess.SubprocessStreamProtocol):

@@ -15,6 +15,7 @@ from contextlib import suppress
 
 import msgspec
 
+from fray_agents.host.forks import start_process
 from fray_agents.provisioning.agent_arguments import agent_arguments
 from fray_agents.provisioning.identity import (
     CLUSTER_LABEL,
@@ -179,7 +180,7 @@ def _request_variables(request: MachineRequest, machine: str) -> dict[str, str]:
 async def _started(called: str, command: Sequence[str], environment: Mapping[str, str]) -> asyncio.subprocess.Process:
     """The program, with a process group of its own. Raises ProviderError: it cannot be started."""
     try:
-        return await asyncio.create_subprocess_exec(
+        return await start_process(
             *command,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
