@@ -123,6 +123,7 @@ def test_futures_come_as_they_are_done(pool: WorkerPool, tmp_path: Path) -> None
     assert list(done) == [slow]
 
 
+@pytest.mark.parametrize("pool", ["direct", pytest.param("queue", marks=pytest.mark.slow)], indirect=True)
 def test_a_dead_workers_task_runs_elsewhere(pool: WorkerPool, tmp_path: Path) -> None:
     died = tmp_path / "died"
 

@@ -39,7 +39,7 @@ _VICTIM = """
 import os, pickle, signal, sys
 queue = pickle.loads(bytes.fromhex(sys.argv[1]))
 while queue.size() + queue.pending():
-    for lease in queue.pop_many(3, 2.0, wait=0.5):
+    for lease in queue.pop_many(3, 5.0, wait=0.5):
         if lease.item == "deadly":
             os.kill(os.getpid(), signal.SIGKILL)
         lease.done()
@@ -93,7 +93,8 @@ def test_a_queue_in_storage_may_be_behind_it(server: HttpQueueServer, tmp_path: 
     assert behind.size() == 0
 
 
-@pytest.mark.parametrize("behind", [pytest.param("memory", marks=pytest.mark.slow), "files"])
+@pytest.mark.slow
+@pytest.mark.parametrize("behind", ["memory", "files"])
 def test_what_kills_its_consumers_is_a_dead_letter_and_its_neighbours_are_done(
     server: HttpQueueServer, tmp_path: Path, behind: str
 ) -> None:

@@ -308,6 +308,7 @@ def _die_with_an_item(root: str, started: Any) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_what_kills_its_consumers_is_a_dead_letter_and_its_neighbours_are_done(tmp_path: Path) -> None:
     with FileQueue[str](tmp_path, max_deliveries=2) as queue:
         queue.push_many(["harmless", "deadly", "alive"], batch=3)
@@ -325,7 +326,7 @@ def test_what_kills_its_consumers_is_a_dead_letter_and_its_neighbours_are_done(t
 def _consume_deadly(root: str) -> None:
     queue: FileQueue[str] = FileQueue(root)
     while queue.size() + queue.pending():
-        leases = queue.pop_many(3, 2.0, wait=0.5)
+        leases = queue.pop_many(3, 5.0, wait=0.5)
         if any(lease.item == "deadly" for lease in leases):
             os.kill(os.getpid(), signal.SIGKILL)
         queue.done(leases)
