@@ -299,9 +299,9 @@ def test_records_of_ended_agents_go_when_they_are_old_and_the_oldest_of_many_aft
     old, recent = now - retention_seconds(SETTINGS), now - SETTINGS.quarantine
     assert removable_agents({"old": old - 1, "kept": old + 1}, now, SETTINGS) == ["old"]
     assert removable_agents({"new": recent - 1}, now, SETTINGS) == []
-    many = {f"agents/{n}": recent - 1 - n for n in range(ENDED_AGENTS_KEPT + 2)}
+    many = {f"agents/{n}": recent - 1 - n / 1000 for n in range(ENDED_AGENTS_KEPT + 2)}
     assert removable_agents(many, now, SETTINGS) == [f"agents/{n}" for n in (ENDED_AGENTS_KEPT, ENDED_AGENTS_KEPT + 1)]
-    assert removable_agents(many, now - 2000.0, SETTINGS) == [], "a creation may still be on its way"
+    assert removable_agents(many, now - SETTINGS.quarantine / 2, SETTINGS) == [], "a creation may still be on its way"
 
 
 @pytest.mark.parametrize(("state", "gone"), [("live", False), ("draining", False), ("left", True), ("dead", True)])
