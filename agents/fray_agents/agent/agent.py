@@ -129,36 +129,16 @@ class Agent:
     """One agent id, from its registration until it has left or was declared dead."""
 
     def __init__(self, core: Core, options: AgentOptions) -> None:
-        host = socket.gethostname()
-        self.id = AgentKeys.fresh(host, core.now(), core.rng.token())
+        self.id = AgentKeys.fresh(socket.gethostname(), core.now(), core.rng.token())
         self._core = core
         self._options = options
         self._lock = agent_lock.acquire_lock(core.root, self.id)
         self._work_dir = self._created_work_dir(options.work_dir)
-        capacity = options.capacity or discover(self._work_dir)
         network = options.network.resolved(core.store.local)
-        record = AgentRecord(
-            id=self.id,
-            host=host,
-            pool=options.pool,
-            interval=core.settings.idle_beat_interval,
-            capacity=capacity,
-            free=capacity,
-            started_at=core.now(),
-            preemptible=options.preemptible,
-            software=options.software or discover_software(),
-            hint_endpoint=options.hint_endpoint,
-            zone=options.place.zone,
-            region=options.place.region,
-            labels=dict(options.place.labels),
-            slice=options.place.slice,
-            places=True,
-            machine=options.machine,
-            **asdict(network),
-        )
-        self.member = Membership(core, record, Leases(capacity))
+        self.member = self._new_member(network)
+        self._broken: asyncio.Queue[BaseException] = asyncio.Queue()
         self._heartbeat = Heartbeat(self.member, self._on_listed, self.check_jobs)
-        self._claimer = Claimer(self.member, self._take_over, self._plan_may_be_new)
+        self._claimer = Claimer(self.member, self._take_over, lambda: self._placements.plan_rang())
         self._job_watch = JobWatch(self.member)
         self._reconciler_duty = ReconcilerDuty(self.member, options.poke)
         self._gpus = GpuWatch(self.member)
@@ -183,12 +163,11 @@ class Agent:
             self._room_became_free,
             self._reconciler_duty.tell_pass,
             self._spawn,
-            lambda error: self._broken.put_nowait(error),
+            self._broken.put_nowait,
             self._claimer.claim,
         )
         self._terminations = 0
         self._gives_up = asyncio.Event()
-        self._broken: asyncio.Queue[BaseException] = asyncio.Queue()
         self._background: set[asyncio.Task[None]] = set()
 
     def _created_work_dir(self, parent: Path | None) -> Path:
@@ -197,6 +176,31 @@ class Agent:
         except BaseException:
             self._lock.release()
             raise
+
+    def _new_member(self, network: NetworkSettings) -> Membership:
+        """The membership of an agent that has not joined yet."""
+        core, options = self._core, self._options
+        capacity = options.capacity or discover(self._work_dir)
+        record = AgentRecord(
+            id=self.id,
+            host=socket.gethostname(),
+            pool=options.pool,
+            interval=core.settings.idle_beat_interval,
+            capacity=capacity,
+            free=capacity,
+            started_at=core.now(),
+            preemptible=options.preemptible,
+            software=options.software or discover_software(),
+            hint_endpoint=options.hint_endpoint,
+            zone=options.place.zone,
+            region=options.place.region,
+            labels=dict(options.place.labels),
+            slice=options.place.slice,
+            places=True,
+            machine=options.machine,
+            **asdict(network),
+        )
+        return Membership(core, record, Leases(capacity))
 
     @property
     def claim_counts(self) -> ClaimCounts:
@@ -341,9 +345,6 @@ class Agent:
     def _room_became_free(self) -> None:
         self._claimer.wake.set()
         self._placements.look_now()
-
-    def _plan_may_be_new(self) -> None:
-        self._placements.plan_rang()
 
     async def _until_broken(self) -> None:
         raise await self._broken.get()
