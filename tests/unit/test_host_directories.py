@@ -28,6 +28,7 @@ from fray_coordinator.store.interface import ABSENT, ANY
 from fray_layouts.object_keys import AgentKeys
 from fray_layouts.records import AgentRecord, Resources
 from tests.support.users import STRANGER, is_root, may_stranger, place_for_all
+from tests.support.waiting import wait_until
 
 ROOT = "memory://host-directories"
 LEVELS = ((), ("agents",), ("work",), ("rpc",))
@@ -251,6 +252,7 @@ def test_what_the_tasks_of_a_dead_agent_left_ends_before_its_jobs_may_begin_agai
         subprocess.Popen(["sleep", "600"], env=environment, start_new_session=True) as orphan,
         subprocess.Popen(["sleep", "600"]) as other,
     ):
+        wait_until(Path(f"/proc/{orphan.pid}/environ").read_bytes)  # it is empty for a moment while the program begins
         lock = asyncio.run(starts("new-1"))
         assert orphan.wait() == -signal.SIGKILL
         assert other.poll() is None
@@ -322,9 +324,8 @@ def test_what_cannot_be_removed_is_told(
     directory = left_by("dead-1", None)
     monkeypatch.setattr(directories.shutil, "rmtree", lambda *_, **__: None)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(
-        directories.subprocess, "run", lambda *_, **__: directories.subprocess.CompletedProcess([], 1, "", "busy")
-    )
+    (tmp_path / "sh").write_text("#!/bin/sh\necho busy >&2\n")
+    (tmp_path / "sh").chmod(0o700)
     asyncio.run(starts("new-1")).release()
     assert f"{directory} cannot be removed: busy" in caplog.text
 

@@ -280,6 +280,14 @@ def test_a_slice_is_not_shared_and_one_that_lacks_a_worker_is_not_given() -> Non
     assert (member.slice.id, member.slice.index) == ("s", 1)
 
 
+def test_a_slice_with_a_host_to_avoid_goes_after_those_without_one_but_before_those_that_are_busy() -> None:
+    avoided, other, busy = ([worker(f"{s}{n}", s, n, 2) for n in range(2)] for s in "xyz")
+    busy = [replace(one, busy=Room(devices=4000), until=5.0) for one in busy]
+    owner = replace(slices("g", 1, 2), avoid_hosts=("x1.example",))
+    assert agents_of(assign([*avoided, *other, *busy], [owner])["g"]) == ["y0", "y1"]
+    assert agents_of(assign([*avoided, *busy], [owner])["g"]) == ["x0", "x1"]
+
+
 def test_of_two_that_claim_to_be_one_worker_the_newer_counts() -> None:
     old = [worker("old0", "s", 0, 2), worker("old1", "s", 1, 2)]
     new = worker("new1", "s", 1, 2, started_at=5.0)
@@ -396,7 +404,9 @@ def test_a_host_that_ends_an_attempt_is_free_soon_but_after_those_that_are_and_a
     assert (running.busy, running.until) == (Room(), None)
 
 
-@pytest.mark.parametrize("fields", [{"state": "dead"}, {"places": False}, {"drain": True}, {"driver": True}])
+@pytest.mark.parametrize(
+    "fields", [{"state": "dead"}, {"places": False}, {"drain": True}, {"driver": True}, {"unfit": True}]
+)
 def test_who_may_not_be_chosen(fields: dict[str, Any]) -> None:
     record = AgentRecord(id="a", host="a", pool="default", **({"places": True} | fields))
     assert not host_view(record, {}).willing

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from fray_coordinator.protocol.placements.assignment import assign
-from fray_coordinator.protocol.placements.hosts import HostView
+from fray_coordinator.protocol.placements.hosts import HostView, Room
 from fray_coordinator.protocol.placements.launching import (
     bundles_of_job,
     check_can_ever_fit,
@@ -17,6 +17,7 @@ from fray_coordinator.protocol.placements.launching import (
     is_given_up,
 )
 from fray_coordinator.protocol.placements.owners import Owner, owner_of_reservation
+from fray_coordinator.protocol.placements.private_pools import private_views
 from fray_coordinator.protocol.placements.reservations import (
     end_reason,
     ended,
@@ -29,6 +30,7 @@ from fray_layouts.errors import InvalidInput
 from fray_layouts.records import (
     AgentRecord,
     ClusterSettings,
+    Holding,
     JobRecord,
     Placement,
     PlacementMember,
@@ -220,6 +222,21 @@ def test_the_bundles_of_a_job_that_has_ended_are_free_for_others() -> None:
     assert [(m.agent, m.bundles) for m in after.placement.members] == [("b", [1])]
     assert after.placement.round == 4
     assert again(after, units(after, "a b", done="x")) is None
+
+
+def test_jobs_have_room_in_the_bundles_that_an_agent_still_lists_and_none_of_theirs_uses() -> None:
+    owner = owner_of_reservation(placed(reservation(GangSpec(resources=ResourceSpec(cpu=2.0), count=3)), a=[0, 1]))
+    host = HostView(agent="a", pool="default", capacity=Resources(cpu=8000))
+
+    def view(phase: str, bundles: list[int]) -> HostView:
+        agent = AgentRecord(id="a", host="a", pool="default")
+        agent.holdings[owner.id] = Holding(attempt=owner.attempt, phase=phase, bundles=bundles)
+        [found] = private_views(owner, {"a": host}, {"a": agent})
+        return found
+
+    assert (view("reserved", [0, 1]).capacity.cpu, view("reserved", [0, 1]).busy) == (4000, Room())
+    assert view("reserved", [1, 2]).capacity.cpu == 2000
+    assert view("running", [0]).busy == view("running", [0]).room
 
 
 def test_units_on_one_agent_are_one_member() -> None:
