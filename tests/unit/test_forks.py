@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 
-from fray_agents.environments.uv import BuildLog, run_uv
-from fray_agents.host.container_engine import ContainerEngine
 from fray_agents.host.directories import _remove_tree
 from fray_agents.host.gpus import _query
 from fray_agents.provisioning.providers.command import _started
@@ -39,9 +37,7 @@ async def tree_removal(tmp_path: Path) -> None:
 
 STARTS: dict[str, Callable[[Path], Awaitable[object]]] = {
     "runner": runner,
-    "engine": lambda tmp_path: ContainerEngine("podman", "true").run(),
     "nvidia-smi": lambda tmp_path: _query("true", ""),
-    "uv": lambda tmp_path: run_uv("true", [], BuildLog(tmp_path / "log")),
     "provider's command": provider_command,
     "removal of a tree": tree_removal,
 }

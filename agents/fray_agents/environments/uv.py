@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import IO
 
 from fray_agents.environments.errors import EnvironmentFailed, HostUnfit
-from fray_agents.host.forks import start_process
 from fray_agents.runner.process_tree import PR_SET_PDEATHSIG, prctl
 
 BUILD_TIMEOUT = 3600.0
@@ -135,7 +134,7 @@ async def _run(
     command: list[str], screen: Screen, leader: int, follower: FileIO, cwd: Path | None, variables: Mapping[str, str]
 ) -> int:
     """Run the command with `follower` as its terminal; its exit code."""
-    process = await start_process(
+    process = await asyncio.create_subprocess_exec(
         *command,
         cwd=cwd,
         env={**_host_environment(), **variables, "TERM": "xterm"},

@@ -20,7 +20,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fray_agents.host.forks import start_process
 from fray_agents.runner.process_tree import PR_SET_PDEATHSIG, prctl
 from fray_layouts.errors import Temporary
 
@@ -125,7 +124,7 @@ class ContainerEngine:
             EngineFailed: it failed, or cannot be executed.
         """
         try:
-            process = await start_process(
+            process = await asyncio.create_subprocess_exec(
                 self.program,
                 *arguments,
                 env=env,

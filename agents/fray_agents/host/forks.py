@@ -25,7 +25,11 @@ async def without_forks(starting: Coroutine[Any, Any, T]) -> T:
 
 
 async def start_process(*command: str, **options: Any) -> asyncio.subprocess.Process:
-    """As `asyncio.create_subprocess_exec`, and meanwhile no other thread forks."""
+    """As `asyncio.create_subprocess_exec`, and meanwhile no other thread forks.
+
+    Not with a `preexec_fn`: then it is itself a fork, before which all that is registered is called, and a thread that
+    forks already holds a lock of another library while it waits for this one.
+    """
     return await without_forks(asyncio.create_subprocess_exec(*command, **options))
 
 
