@@ -12,7 +12,7 @@ import pytest
 
 from fray import GpuConfig, InvalidInput, JobRequest, ResourceConfig, StorageCluster, TpuConfig
 from fray.tpu import run_on_pod, run_on_pod_multislice_resumable
-from tests.acceptance.test_messages import said, told
+from tests.support.messages import said, told
 from tests.support.shell import Shell
 from tests.support.waiting import wait_until
 
