@@ -115,7 +115,7 @@ async def explain_absence(core: Core, jobs: Sequence[str], on_machines: Callable
     waiting = reasons_by_job(filter(is_waiting, records), live, core.now(), around, machines)
     states = Counter(_state(core, job, waiting.get(job.id, "")) for job in records)
     reasons = [f"{count} {text}" for text, count in states.most_common(_MAX_REASONS)]
-    return "; ".join([*reasons, f"`fray status {records[0].id}` tells more"]) if records else ""
+    return "; ".join(reasons)
 
 
 def _state(core: Core, job: JobRecord, why_waiting: str) -> str:

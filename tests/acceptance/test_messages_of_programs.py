@@ -211,8 +211,7 @@ def test_a_time_out_says_what_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> 
     assert ended == [
         f"0 of 1 jobs done, 1 waiting after 1 s (train-ID): {nobody_there}",
         f"no result after 1 s: actor 'counter' (counter-0-ID) has not started: {nobody_there}",
-        f"no result after 1 s: 0 of 1 tasks done, 0 of 1 workers up (1 pending ({nobody_there}); "
-        "`fray status worker-0x-0-ID` tells more)",
+        f"no result after 1 s: 0 of 1 tasks done, 0 of 1 workers up (1 pending ({nobody_there}))",
     ]
 
 

@@ -115,8 +115,8 @@ async def wait_for(
         remaining = None if timeout is None else begin + timeout - now
         if remaining is not None and remaining <= 0:
             progress = WaitProgress.of(records.values(), reasons.text)
-            why = progress.why or f"`fray status {left[0]}` tells more"
-            raise TimeoutError(f"{progress.text} after {timeout:g} s ({_some(left)}): {why}")
+            late = f"{progress.text} after {timeout:g} s ({_some(left)})"
+            raise TimeoutError(f"{late}: {progress.why}" if progress.why else late)
         if on_progress is not None and now - begin >= WARN_AFTER:
             on_progress(WaitProgress.of(records.values(), reasons.text))
         await pace.sleep(now - polled_at, remaining)
