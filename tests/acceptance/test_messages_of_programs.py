@@ -186,7 +186,12 @@ def test_what_is_given_instead_of_an_id() -> None:
 
 
 def test_a_time_out_says_what_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("fray_coordinator.jobs.waiting", "fray.actor.address", "fray.pool.diagnosis"):
+    for module in (
+        "fray_coordinator.jobs.waiting",
+        "fray_coordinator.jobs.waiting_reasons",
+        "fray.actor.address",
+        "fray.pool.diagnosis",
+    ):
         monkeypatch.setattr(f"{module}.WARN_AFTER", 0.1)
     nobody_there = "no live agent in pool default; start one with `fray agent --pool default`"
     with StorageCluster("memory://messages") as nobody:
