@@ -124,10 +124,21 @@ def test_packages_and_the_workspace_are_with_the_job(client: RayClient, tmp_path
         packed.writestr("greetings-1.0.dist-info/RECORD", "")
     project = tmp_path / "project"
     project.mkdir()
-    (project / "names.py").write_text("NAME = 'world'")
+    (project / "src").mkdir()
+    (project / "src" / "places.py").write_text("PLACE = 'world'")
+    (project / "names.py").write_text("from places import PLACE as NAME")
     brings = EnvironmentConfig(pip_packages=[str(wheel)], workspace=str(project))
     program = "import greetings, names; print(greetings.WORD, names.NAME)"
     command = Entrypoint.from_binary("python", ["-c", program])
     job = client.submit(JobRequest("brings", command, ResourceConfig(cpu=0), environment=brings))
     job.wait(PATIENCE)
     assert job.logs() == ("hello world",)
+
+
+def test_packages_that_a_project_states_are_not_installed(client: RayClient, tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("/nowhere/greetings-1.0-py3-none-any.whl\n")
+    brings = EnvironmentConfig(workspace=str(tmp_path))
+    command = Entrypoint.from_binary("cat", ["requirements.txt"])
+    job = client.submit(JobRequest("states", command, ResourceConfig(cpu=0), environment=brings))
+    job.wait(PATIENCE)
+    assert job.logs() == ("/nowhere/greetings-1.0-py3-none-any.whl",)

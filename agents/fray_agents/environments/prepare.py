@@ -52,9 +52,7 @@ class Prepared:
     @property
     def python_path(self) -> list[Path]:
         """Where modules are looked for first."""
-        if self.workspace is None or self.has_project:
-            return []
-        return [path for path in (self.workspace, self.workspace / "src") if path.is_dir()]
+        return [] if self.workspace is None or self.has_project else import_folders(self.workspace)
 
     def environment(self, own: Mapping[str, str]) -> dict[str, str]:
         """The environment of the task, from what it would be without all this."""
@@ -62,6 +60,11 @@ class Prepared:
         if self.python != sys.executable:
             env["PATH"] = os.pathsep.join([os.path.dirname(self.python), env.get("PATH", self.search_path)])
         return env
+
+
+def import_folders(workspace: Path) -> list[Path]:
+    """Where the modules of a workspace are looked for: at its top, and in its `src`."""
+    return [path for path in (workspace, workspace / "src") if path.is_dir()]
 
 
 class Preparer:

@@ -21,6 +21,7 @@ from typing import Any
 
 from fray.cluster.ray.attempts import result_of
 from fray.cluster.ray.connection import AUTO, import_ray, task_variables
+from fray_agents.environments.prepare import import_folders
 from fray_agents.host.network import NetworkSettings
 from fray_agents.tasks.environment import job_variables, task_environment
 from fray_agents.tasks.handle import TaskHandle, TaskSpec
@@ -126,7 +127,7 @@ class ReplicaHost:
             grace=job.spec.grace,
             cwd=str(code / workspace.folder) if code is not None and workspace is not None else None,
             python=sys.executable,
-            python_path=[code] if code is not None else (),
+            python_path=import_folders(code) if code is not None else (),
             limits=limits_of(job.spec.resources),
             seal_interval=_SEAL_INTERVAL,
         )
