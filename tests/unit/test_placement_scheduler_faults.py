@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from fray_coordinator.jobs import stopping
 from fray_coordinator.store.interface import ANY
-from fray_layouts.object_keys import JobKeys, PoolKeys
+from fray_layouts.object_keys import AgentKeys, JobKeys, PoolKeys
 from fray_layouts.records import Doorbell
 from tests.support.scripted_agents import job_now
 from tests.support.scripted_members import ONE_CORE, gang, gathering, members_of, vote_all
@@ -20,6 +21,20 @@ async def test_one_odd_record_does_not_keep_the_others_from_being_gathered(clust
     await found.step()
     assert len(members_of(await job_now(found.core, job.id))) == 2
     assert JobKeys.key(odd.id) in found.scheduler.problems
+
+
+async def test_what_went_wrong_with_a_member_is_no_problem_once_no_gang_forms(cluster: Cluster) -> None:
+    found = await gathering(cluster, "a", "b")
+    job = await gang(found)
+    await found.step()
+    cluster.ways[-1].spoilt.append(("get_if_changed", AgentKeys.key("b")))
+    await cluster.clock.sleep(found.core.settings.repair_interval)
+    await found.scheduler.step(woken=True)
+    assert AgentKeys.key("b") in found.scheduler.problems
+    await stopping.stop(found.core, job.id, "enough")
+    await cluster.clock.sleep(found.core.settings.repair_interval)
+    await found.scheduler.step()
+    assert found.scheduler.problems == {}
 
 
 @pytest.mark.parametrize("known", [False, True])

@@ -65,8 +65,9 @@ class AgentTable:
         await self.read(changed)
 
     def forget_all_but(self, agents: Collection[str]) -> None:
-        """Forget what was read of other agents: the next look sees them anyway."""
+        """Forget what was read of other agents, and went wrong with it: the next look sees them anyway."""
         self._read = {agent: stored for agent, stored in self._read.items() if agent in agents}
+        self.problems = {key: problem for key, problem in self.problems.items() if AgentKeys.parse(key) in agents}
 
     def _newest(self) -> dict[str, Stored[AgentRecord]]:
         newest = dict(self.seen())

@@ -95,6 +95,7 @@ class PlacementScheduler:
         if look_at_held := self._held.due() or (rung and self._held.any()):
             await self._held.look(self._agents.records())
         if not self._owners.forming() and not look_at_held:
+            self._agents.forget_all_but(())
             return
         await self._gate.end_overdue()
         read = await self._read_members(woken)
