@@ -97,8 +97,10 @@ async def fill(core: Core, pool: str, count: int) -> Listing:
     listed = []
     for number in range(count):
         name, now = MachineKeys.fresh(core.now(), core.rng.token()), core.now()
-        machine = MachineRecord(pool=pool, name=name, zone="here-a", state="up", batch=name, hourly_cost=1.0)
-        machine = replace(machine, wanted_at=now, asked_at=now, created_at=now, up_at=now)
+        machine = MachineRecord(pool=pool, name=name, provider="command", zone="here-a", state="up", batch=name)
+        machine = replace(
+            machine, hourly_cost=1.0, wanted_at=now, asked_at=now, created_at=now, billed_at=now, up_at=now
+        )
         await core.records.put(MachineKeys.key(pool, name), machine, ABSENT)
         agent = AgentRecord(
             id=f"{pool}-{number}-{core.rng.token()}",
