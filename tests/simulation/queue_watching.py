@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
-from fray_coordinator.protocol import queue_lease as rules
 from fray_coordinator.queue.consumer import Consumer
 from fray_coordinator.queue.delivery import Delivery
 from fray_coordinator.queue.held_segment import HeldSegment
@@ -109,9 +108,9 @@ class QueueWatch(Stage):
                 if lease.owner == was.owner != now.owner and now.owner and lease.trusted:
                     self.is_broken(Broken("nobody takes what its holder trusts", segment, segment))
         for item in range(SegmentName.items_of(segment)):
-            if rules.is_done(was, item) and not rules.is_done(now, item):
+            if _is_done(was, item) and not _is_done(now, item):
                 self.is_broken(Broken("what is done stays done", f"{segment}: item {item}", segment))
-            if rules.is_done(now, item):
+            if _is_done(now, item):
                 self.known.ended.add(self.known.content[segment][item])
 
     @contextmanager
@@ -137,3 +136,7 @@ def place_of(delivery: Delivery) -> tuple[str, int]:
     """(segment, index) of the item."""
     segment, index, *_ = delivery.id.split("/")
     return segment, int(index)
+
+
+def _is_done(lease: QueueLease, item: int) -> bool:
+    return bool(int(lease.done, 16) >> item & 1)

@@ -13,7 +13,7 @@ from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_coordinator.store.interface import ANY
 from fray_layouts.object_keys import AgentKeys, JobKeys
-from fray_layouts.records import ClusterSettings, Holding, Suspect
+from fray_layouts.records import ClusterSettings, Holding, JobRecord, Suspect
 from tests.support.scripted_agents import Hand, agent_now, job_now, join, launch, pass_now, passes
 from tests.support.virtual import Cluster
 
@@ -212,9 +212,8 @@ async def test_a_job_claimed_after_its_agents_last_beat_is_put_back_when_the_age
     assert (now.status, now.attempt) == ("pending", 2)
 
 
-async def test_a_repair_that_a_death_made_due_is_made_again_if_it_fails(cluster: Cluster) -> None:
-    cluster.settings = ClusterSettings(repair_interval=1000000.0)
-    coordinator = Reconciler(await cluster.core(), "pass")
+async def died_unrepaired(cluster: Cluster, coordinator: Reconciler) -> tuple[Hand, JobRecord]:
+    """An agent that was declared dead, and its job; the repair that would find it fails, as jobs cannot be listed."""
     dead = await join(cluster, "dead")
     await coordinator.try_pass()
     job = await launch(dead.core)
@@ -222,6 +221,13 @@ async def test_a_repair_that_a_death_made_due_is_made_again_if_it_fails(cluster:
     cluster.ways[0].refused.append(("list", JobKeys.area))
     await passes(coordinator, 60.0, every=7.5)
     assert (await agent_now(dead.core, "dead")).state == "dead"
+    return dead, job
+
+
+async def test_a_repair_that_a_death_made_due_is_made_again_if_it_fails(cluster: Cluster) -> None:
+    cluster.settings = ClusterSettings(repair_interval=1000000.0)
+    coordinator = Reconciler(await cluster.core(), "pass")
+    dead, job = await died_unrepaired(cluster, coordinator)
     assert (await job_now(dead.core, job.id)).attempt == 1
     cluster.ways[0].refused.clear()
     await passes(coordinator, 15.0, every=7.5)
@@ -231,13 +237,7 @@ async def test_a_repair_that_a_death_made_due_is_made_again_if_it_fails(cluster:
 async def test_what_a_death_makes_due_is_done_by_whoever_takes_the_role_before_it_is(cluster: Cluster) -> None:
     cluster.settings = ClusterSettings(repair_interval=1000000.0)
     first, second = Reconciler(await cluster.core(), "p1"), Reconciler(await cluster.core(), "p2")
-    dead = await join(cluster, "dead")
-    await first.try_pass()
-    job = await launch(dead.core)
-    await dead.claim(listed=False)
-    cluster.ways[0].refused.append(("list", JobKeys.area))
-    await passes(first, 60.0, every=7.5)
-    assert (await agent_now(dead.core, "dead")).state == "dead"
+    dead, job = await died_unrepaired(cluster, first)
     await first.resign()
     await second.try_pass()
     assert (await job_now(dead.core, job.id)).attempt == 2

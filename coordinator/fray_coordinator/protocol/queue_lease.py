@@ -100,10 +100,6 @@ def shortest_remaining(timeout: float) -> float:
     return (1 - TRUSTED_SHARE) * timeout
 
 
-def is_done(lease: QueueLease, item: int) -> bool:
-    return bool(int(lease.done, 16) >> item & 1)
-
-
 def undone_items(lease: QueueLease, items: int) -> list[int]:
     if lease.done == "0":
         return list(range(items))
