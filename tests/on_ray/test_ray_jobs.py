@@ -64,6 +64,25 @@ def test_a_failure_has_the_jobs_exception_and_its_output(client: RayClient) -> N
     assert job.logs(max_lines=1)[0].startswith("ZeroDivisionError")
 
 
+def leave_threads_in_ray() -> str:
+    """Return while 200 daemon threads wait for what never comes; one of them asks for the interpreter at any moment."""
+    import threading
+
+    from fray.cluster.ray.connection import connected
+
+    ray = connected()
+    never = ray.remote(num_cpus=0)(lambda: time.sleep(PATIENCE)).remote()
+    for _ in range(200):
+        threading.Thread(target=ray.wait, args=([never],), daemon=True).start()
+        time.sleep(0.005)
+    return "returned"
+
+
+def test_a_call_that_leaves_threads_waiting_in_ray_has_succeeded(client: RayClient) -> None:
+    jobs = [client.submit(a_request(f"threads-{number}", leave_threads_in_ray)) for number in range(4)]
+    assert wait_all(jobs, timeout=PATIENCE) == [JobStatus.SUCCEEDED] * 4
+
+
 def test_a_command_has_its_variables_and_leaves_its_result(client: RayClient) -> None:
     command = "echo $COLOUR $SECRET; printf 42 > $FRAY_RESULT"
     environment = EnvironmentConfig(env_vars={"COLOUR": "green"}, secret_env_vars={"SECRET": "s3cret"})

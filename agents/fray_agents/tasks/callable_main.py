@@ -9,6 +9,7 @@ imported before the call.
 
 from __future__ import annotations
 
+import atexit
 import base64
 import importlib
 import json
@@ -16,8 +17,9 @@ import math
 import os
 import pickle
 import sys
+import threading
 import traceback
-from typing import Any
+from typing import Any, NoReturn
 
 from fray_agents.runner.exit_report import DATA_LIMIT, MESSAGE_LIMIT, TRACEBACK_LIMIT, shortened, too_large
 
@@ -190,6 +192,22 @@ def _write(path: str, data: bytes) -> None:
     os.rename(path + ".part", path)
 
 
+def end_process(code: int) -> NoReturn:
+    """End this process with an exit code.
+
+    Where Ray is loaded, it ends as the children of `multiprocessing` do: threads are waited for and atexit handlers
+    run, but the interpreter is not torn down. A daemon thread that waits in Ray asks for the interpreter now and then,
+    and where that is gone already, the process is killed by SIGSEGV and a call that succeeded has failed (Ray 2.60).
+    """
+    if "ray" in sys.modules:
+        threading._shutdown()  # type: ignore[attr-defined]  # what the interpreter itself calls
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
 if __name__ == "__main__":
     prestarted = sys.argv[1] == "--prestarted"
-    sys.exit(main(*wait_for_call(sys.argv[2:]) if prestarted else (sys.argv[1], int(sys.argv[2]))))
+    end_process(main(*wait_for_call(sys.argv[2:]) if prestarted else (sys.argv[1], int(sys.argv[2]))))

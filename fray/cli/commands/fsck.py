@@ -34,7 +34,7 @@ def command(app: App, repair: bool) -> None:
 def _print_problems(problems: list[Problem]) -> None:
     for problem in problems:
         output.echo(f"{one_line(problem.key)}\n    {problem.what}; {problem.remedy}")
-    output.echo(f"{len(problems)} problems" if problems else "no problems")
+    output.echo({0: "no problems", 1: "1 problem"}.get(len(problems), f"{len(problems)} problems"))
 
 
 async def _run(core: Core, repair: bool) -> list[Problem]:
