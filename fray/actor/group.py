@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from fray.actor.handle import ActorHandle
+from fray.block import Block
 from fray.display import Shown
 from fray.errors import InvalidInput
 from fray.types import JobId, JobStatus
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class ActorGroup(Shown, ABC, Generic[T]):
+class ActorGroup(Shown, Block, Generic[T]):
     """The actors "<name>-0", "<name>-1" ... Pickles as names.
 
     Which of them gets which work is the caller's business; `fray.rpc` has pools that share calls out.
@@ -89,9 +90,6 @@ class ActorGroup(Shown, ABC, Generic[T]):
             workers += group.discover_new()
         """
         return self._tell([index for index in self._ready() if index not in self._found])
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.shutdown()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
+from fray.block import Block
 from fray.display import Shown
 from fray.rpc.calling import ActorMethod, MethodCaller, checked_method
 from fray.types import JobStatus
@@ -16,20 +17,17 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class ActorHandle(Shown, ABC, Generic[T]):
+class ActorHandle(Shown, Block, Generic[T]):
     """A handle of one actor: `handle.f(x)` calls and waits, `handle.f.remote(x)` gives a future.
 
     Usable before the actor is up, by any number of threads. Pickles as names, and works in every job of the namespace.
+    The actor is asked to end at the end of a `with` or `async with` block of its handle.
     """
 
     def __getattr__(self, name: str) -> ActorMethod[..., Any]:
         method: ActorMethod[..., Any] = ActorMethod(self._caller, checked_method(self, name))
         self.__dict__[name] = method  # found without this function the next time
         return method
-
-    def __enter__(self) -> Self:
-        """The handle: the actor is asked to end at the end of the block."""
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._shut_down("was shut down at the end of its block")

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, TypeVar
 
 from fray.actor.address import ActorAddress
 from fray.actor.checkpointing import CheckpointJournal, restore
@@ -16,6 +16,7 @@ from fray.actor.config import retry_policy, validated
 from fray.actor.current import CurrentActor, set_current_actor
 from fray.actor.handle import ActorHandle
 from fray.actor.storage_handle import StorageActorHandle
+from fray.block import Block
 from fray.cluster.current import storage_cluster
 from fray.cluster.current_job import current_job, current_job_on
 from fray.cluster.storage import StorageCluster
@@ -109,7 +110,7 @@ def _serve(
     return server
 
 
-class HostedActor(Generic[T]):
+class HostedActor(Block, Generic[T]):
     """An actor that this process serves; made by `host_actor`.
 
     Attributes:
@@ -123,9 +124,6 @@ class HostedActor(Generic[T]):
 
     def __repr__(self) -> str:
         return f"HostedActor({self._name!r})"
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.shutdown()

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Literal, ParamSpec, Self, TypeVar
 
 from fray import sync
+from fray.block import Block
 from fray.cluster.api import Cluster
 from fray.cluster.current import storage_cluster
 from fray.cluster.storage import StorageCluster
@@ -44,7 +45,7 @@ _RESIZE_PAUSE = 0.02
 """Seconds between two looks while tasks are submitted: many submissions lead to one look."""
 
 
-class WorkerPool(Shown):
+class WorkerPool(Shown, Block):
     """Workers, each a job of its own, that run the functions they are given.
 
         with WorkerPool(current_cluster(), num_workers=10, resources=ResourceConfig.with_cpu(2, memory="4GB")) as pool:
@@ -293,19 +294,8 @@ class WorkerPool(Shown):
         if self._end():
             queued.detach()
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.shutdown(wait=kind is None)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
-        await sync.in_thread(lambda: self.shutdown(wait=kind is None))
 
     def __repr__(self) -> str:
         state = "shut down" if self._ended.is_set() else f"{self.size} of {self._transport.wanted} workers"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import threading
 from typing import Any
@@ -156,6 +157,23 @@ def test_a_name_is_free_again_if_nothing_was_created(cluster: StorageCluster) ->
         create(cluster, "unmade", num_cpus=-1)
     with create(cluster, "unmade") as made:  # at once: the name is not held for a job that never comes
         assert made.add() == 1
+
+
+async def test_what_a_coroutines_block_has_made_ends_with_it(cluster: StorageCluster) -> None:
+    client = StorageClient(cluster)
+    group = await asyncio.to_thread(client.create_actor_group, actors.Counter, name="awaited", count=2)
+    async with group:
+        assert await group.handles[1].add.remote() == 1
+    with pytest.raises(ActorUnavailableError, match="its group"):
+        await group.handles[1].add.remote()
+    async with await asyncio.to_thread(create, cluster, "awaited-one") as one:
+        assert await one.add.remote() == 1
+    with pytest.raises(ActorUnavailableError, match="its block"):
+        await one.add.remote()
+    async with await asyncio.to_thread(client.host_actor, actors.Counter, name="here") as hosted:
+        assert await hosted.handle.add.remote() == 1
+    with pytest.raises(ActorUnavailableError):
+        await hosted.handle.add.remote()
 
 
 def test_what_a_block_has_made_ends_with_it(cluster: StorageCluster) -> None:

@@ -1,0 +1,29 @@
+"""What ends with a block: of `with`, or of `async with` in coroutines."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import Self
+
+from fray import sync
+
+
+class Block(ABC):
+    """Something that is ended at the end of its block; in coroutines, while other coroutines run."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    @abstractmethod
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None: ...
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await sync.in_thread(lambda: self.__exit__(kind, error, at))
