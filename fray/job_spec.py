@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import inspect
+import logging
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -28,6 +29,12 @@ from fray_layouts.errors import InvalidInput
 from fray_layouts.spec import JobSpec, ResourceSpec, is_gang
 from fray_layouts.spec_parsing import parse_spec
 from fray_layouts.topology import get_tpu_topology
+from fray_layouts.units import format_bytes
+
+log = logging.getLogger("fray")
+
+_LARGE_CALL = 20_000_000
+"""Bytes of a pickled call above which the program is told: storing it may take seconds, and each job stores it anew."""
 
 _LATER_RELEASE = {
     "target_cluster": "open that cluster by its root and launch there",
@@ -120,8 +127,11 @@ def _entrypoint(given: object) -> dict[str, Any]:
         return {"command": [entrypoint.command, *entrypoint.args]}
     if isinstance(entrypoint, CallableEntrypoint):
         python = f"{sys.version_info.major}.{sys.version_info.minor}"
-        pickle = base64.b64encode(pickled(entrypoint)).decode()
-        return {"callable": {"pickle": pickle, "name": _name_of(entrypoint.callable), "python": python}}
+        data, name = pickled(entrypoint), _name_of(entrypoint.callable)
+        if len(data) > _LARGE_CALL:
+            size = f"the call of {name} has {format_bytes(len(data))} with its arguments and what it uses"
+            log.warning("%s; each job stores them anew: write them to storage once, and pass their path", size)
+        return {"callable": {"pickle": base64.b64encode(data).decode(), "name": name, "python": python}}
     remedy = "give a function, Entrypoint.from_callable(function, args=(...)) or Entrypoint.from_binary(program, [...])"
     raise InvalidInput("entrypoint", given, remedy)
 

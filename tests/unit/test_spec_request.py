@@ -137,6 +137,15 @@ def test_what_cannot_be_pickled_is_named(entrypoint: Entrypoint, field: str) -> 
     assert caught.value.field == field
 
 
+def test_a_call_that_is_slow_to_store_is_told_of_once_with_its_size(caplog: pytest.LogCaptureFixture) -> None:
+    to_spec(JobRequest("small", Entrypoint.from_callable(len, args=(bytes(1_000_000),))))
+    assert caplog.messages == []
+    to_spec(JobRequest("large", Entrypoint.from_callable(len, args=(bytes(25_000_000),))))
+    (told,) = caplog.messages
+    assert told.startswith("the call of builtins.len has 25 MB with its arguments")
+    assert told.endswith("write them to storage once, and pass their path")
+
+
 def test_a_function_of_a_script_may_not_use_what_cannot_be_pickled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uses_a_lock, "__module__", "__main__")  # so it is pickled with the globals that it uses
     with pytest.raises(InvalidInput, match="which uses 'LOCK'"):
