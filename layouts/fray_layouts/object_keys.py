@@ -126,6 +126,14 @@ class ReservationKeys:
     area = "reservations/"
 
     @staticmethod
+    def checked(text: str) -> str:
+        """`text`, if it can be the id of a reservation; else InvalidInput."""
+        if not is_id(text):
+            remedy = "an id is a name and a suffix, as `fray reserve` prints and `fray reservations` shows it"
+            raise InvalidInput("reservation_id", text, remedy)
+        return text
+
+    @staticmethod
     def key(reservation: str) -> str:
         return f"reservations/{reservation}.json"
 

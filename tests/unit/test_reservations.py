@@ -111,6 +111,11 @@ async def test_a_job_that_names_a_reservation_is_let_in_by_its_namespace_while_i
         await routed(core, spec(pool="~nobody"))
 
 
+async def test_what_can_be_no_reservation_is_refused(core: Core) -> None:
+    with pytest.raises(InvalidInput, match=r"reservation_id: '\.\./secrets' .*fray reservations"):
+        await reservations.release(core, "../secrets", "released")
+
+
 async def test_a_reservation_lasts_as_long_as_it_is_renewed(cluster: Cluster) -> None:
     core = await cluster.core()
     record = await reserve(core)

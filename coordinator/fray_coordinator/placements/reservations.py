@@ -14,7 +14,7 @@ from fray_coordinator.protocol.transitions import is_terminal
 from fray_coordinator.store.records import Stored, record_of
 from fray_layouts.errors import InvalidInput
 from fray_layouts.index_keys import PendingKey, PlacementKey
-from fray_layouts.object_keys import AgentKeys, JobIds, JobKeys, PoolKeys, ReservationKeys
+from fray_layouts.object_keys import AgentKeys, JobKeys, PoolKeys, ReservationKeys
 from fray_layouts.records import AgentRecord, JobRecord, ReservationRecord
 from fray_layouts.states import ReservationKind, ReservationState, StopOrigin
 
@@ -40,7 +40,7 @@ async def read(core: Core, reservation: str) -> Stored[ReservationRecord]:
 
     Raises ReservationNotFound: there is none with this id.
     """
-    key = ReservationKeys.key(JobIds.checked(reservation, "reservation_id"))
+    key = ReservationKeys.key(ReservationKeys.checked(reservation))
     found = await core.records.read(key, ReservationRecord)
     if found is None:
         remedy = "`fray reservations` lists those that exist"
