@@ -1,7 +1,7 @@
-"""Bounds of the values in records and specs: msgspec checks them as it decodes, and the schemas state them.
+"""Bounds of the values in records and specs. msgspec checks them when it decodes, and the schemas state them.
 
-What is within them can be compared, added to a time, put into a key and listed in order without a further check. A
-value beyond them makes a record unreadable, so every bound is far from what any cluster has.
+A value within its bounds can be compared, added to a time, put into a key and listed in order without further checks. A
+value out of bounds makes a record unreadable, so every bound is far from what any cluster has.
 """
 
 from typing import Annotated
@@ -9,31 +9,32 @@ from typing import Annotated
 from msgspec import Meta
 
 MAX_SAFE_INTEGER = 2**53
-"""Every whole number up to it is exact in any JSON reader."""
+"""Every JSON reader represents whole numbers up to this one exactly."""
 MAX_TIME = (32**9 - 1) / 1000
-"""The last time that a name can hold, in seconds since the epoch: the year 3084."""
+"""The latest time that a name can hold, in seconds since the epoch: the year 3084."""
 MAX_SECONDS = 1e9
-"""Seconds, some 31 years: longer waits overflow what operating systems count in nanoseconds."""
+"""Seconds, some 31 years; longer waits overflow operating systems' counters of nanoseconds."""
 MAX_ATTEMPTS = 10**9 - 1
-"""Nine digits: the longest in keys."""
+"""The largest attempt number: keys have room for nine digits."""
 MAX_NAME = 128
 """Characters of a name that a person gives."""
 MAX_JOB_ID = 144
-"""A name, a hyphen and a suffix. With it and the longest shape an index entry's name just fits every store."""
+"""Characters: a name, a hyphen and a suffix. An index entry's key with such an id and the longest shape just fits
+every store."""
 MIN_PRIORITY, MAX_PRIORITY = -500, 499
-"""Keys have three digits that count down from the highest, so that higher priorities are listed first."""
+"""Priorities in keys are three digits that count down from the highest, so that higher priorities are listed first."""
 MAX_VARIANT = 32
-"""Characters of an accelerator's variant, which stands in the keys of index entries."""
+"""Characters of an accelerator's variant, which is part of the keys of index entries."""
 MAX_CALLABLE_NAME = 200
-"""Characters of what a callable is called, which people read in tables; longer ones are cut."""
+"""Characters of a callable's name, which people read in tables; longer names are cut."""
 MAX_IMAGE = 512
 """Characters of a container image's name with registry, path, tag and digest; registries allow 255 for the path."""
 MAX_WORKSPACE_FILES = 100_000
 """Entries of a workspace's archive: the largest repositories of one team have that many files."""
 MAX_WORKSPACE_PATH_BYTES = 1024
-"""Bytes of the path of a workspace's entry: on a host a directory is before it, and Linux allows 4,096 in all."""
+"""Bytes of the path of a workspace's entry. A host puts a directory before it, and Linux allows 4,096 in total."""
 MAX_WORKSPACE_BYTES = 10 * 10**9
-"""Bytes of a workspace's files together, unpacked: every attempt has a copy of them."""
+"""Bytes of all files of a workspace, unpacked: every attempt gets a copy of them."""
 MAX_KEY_BYTES = 900
 """Bytes of a whole key: GCS and S3 allow 1,024, and the root's own prefix needs some of them."""
 
@@ -52,7 +53,7 @@ MAYBE_PYTHON_PATTERN = r"^(?!.*\n)(3\.[0-9]{1,3})?$"
 SAME_PATTERN = "^(zone|region)?$"
 
 USER_PATTERN = r"^(?!.*\n)[^\x00-\x1f\x7f]*$"
-"""As wide as login names are: those of directories have '@', '\\' and letters of any script."""
+"""As permissive as login names are: those of directory services have '@', '\\' and letters of any script."""
 _WORDS = "use letters, digits, '-', '_' and '.', with a letter or digit at both ends and without '..'"
 _ID_WORDS = "an id is letters, digits, '-', '_' and '.', it begins with a letter or digit and has no '..'"
 REMEDIES = {
@@ -67,7 +68,7 @@ REMEDIES = {
     USER_PATTERN: "give a login name, without control characters",
     "^/": "it begins with '/'",
 }
-"""By pattern: the remedy for a text that does not match it."""
+"""By pattern: the remedy in the error for a text that does not match it."""
 
 Priority = Annotated[int, Meta(ge=MIN_PRIORITY, le=MAX_PRIORITY)]
 Count = Annotated[int, Meta(ge=0, le=MAX_SAFE_INTEGER)]
@@ -83,7 +84,7 @@ Name = Annotated[str, Meta(pattern=NAME_PATTERN, max_length=MAX_NAME)]
 Pool = Annotated[str, Meta(pattern=POOL_PATTERN, max_length=MAX_JOB_ID + 1)]
 MaybeName = Annotated[str, Meta(pattern=MAYBE_NAME_PATTERN, max_length=MAX_NAME)]
 MaybeJobId = Annotated[str, Meta(pattern=MAYBE_NAME_PATTERN, max_length=MAX_JOB_ID)]
-"""Also of a namespace, which is a job's id if nobody named one."""
+"""Also the type of a namespace, which is a job's id if nobody chose one."""
 Id = Annotated[str, Meta(pattern=ID_PATTERN, max_length=MAX_JOB_ID)]
 MaybeId = Annotated[str, Meta(pattern=MAYBE_ID_PATTERN, max_length=MAX_JOB_ID)]
 User = Annotated[str, Meta(pattern=USER_PATTERN, max_length=MAX_NAME)]

@@ -1,7 +1,7 @@
-"""Records to bytes and back, keeping what this version does not know.
+"""Converts records to bytes and back, and keeps fields that this version does not know.
 
-A newer agent may have written fields that these structs lack. A record is therefore kept with the JSON object it was
-read from, and encoding lays the known fields over it, at every depth where a struct stands.
+A newer version of Fray may have written fields that these structs lack. A decoded record is therefore kept together
+with the JSON object it came from, and encoding merges the known fields into that object, in nested structs too.
 """
 
 from dataclasses import dataclass
@@ -39,19 +39,19 @@ def decode(data: bytes, kind: type[T]) -> Decoded[T]:
 
 
 def encode(record: msgspec.Struct, raw: dict[str, Any] | None = None) -> bytes:
-    """JSON of `record`, with the unknown fields of `raw` kept."""
+    """Return `record` as JSON, with the unknown fields of `raw` kept."""
     return msgspec.json.encode(_laid_over(record, raw) if raw else record, enc_hook=plain_text)
 
 
 def plain_text(value: object) -> str:
-    """Text of a subclass of `str`, such as a `JobId`, as JSON has it: the `enc_hook` of what programs give."""
+    """The `enc_hook` of encoders: writes a subclass of `str`, such as `JobId`, as plain text."""
     if isinstance(value, str):
         return str(value)
     raise TypeError(f"objects of type {type(value).__name__} have no form in JSON")
 
 
 def successor(record: R, op: str, previous: R | None) -> R:
-    """`record` as the body of a new write `op`, on top of the body `previous` (None: it creates the name)."""
+    """Return `record` as the body of the write `op`, after the body `previous` (None: it creates the object)."""
     recent = [] if previous is None else [previous.op, *previous.recent_ops][:MAX_RECENT_OPS]
     created = op if previous is None else previous.created_op
     return msgspec.structs.replace(record, op=op, recent_ops=recent, created_op=created)
@@ -59,7 +59,7 @@ def successor(record: R, op: str, previous: R | None) -> R:
 
 @cache
 def _fields(kind: type[msgspec.Struct]) -> tuple[msgspec.structs.FieldInfo, ...]:
-    """A struct's fields; msgspec evaluates their annotations anew each time it is asked, which is slow."""
+    """The fields of a struct, cached: msgspec evaluates their annotations again at each call, which is slow."""
     return msgspec.structs.fields(kind)
 
 
@@ -86,7 +86,7 @@ def _laid_over(value: Any, raw: Any) -> Any:
 
 
 def _raw_form(item: Any, items: list[Any]) -> Any:
-    """The raw form of a list's item: items have no names, so it is the one that still says the same."""
+    """Find the raw form of a list's item. Items have no names, so it is the first raw item that decodes to the same."""
     if not isinstance(item, msgspec.Struct):
         return None
     return next((raw for raw in items if msgspec.convert(raw, type(item)) == item), None)

@@ -7,9 +7,9 @@ from fray_layouts.escaping import escaped
 
 
 class FrayError(Exception):
-    """Base of all errors raised by Fray; catch it to catch them all.
+    """Base of all errors that Fray raises; catch it to catch them all.
 
-    A message may quote what others wrote; what a terminal would obey in it is escaped.
+    A message may quote text that others wrote, so terminal control characters in it are escaped.
     """
 
     def __str__(self) -> str:
@@ -17,7 +17,7 @@ class FrayError(Exception):
 
 
 class InvalidInput(FrayError, ValueError):
-    """The input is wrong: fix it and call again. Nothing was changed.
+    """The input is wrong: correct it and call again. Nothing was changed.
 
     Args:
         field: dotted name of what is wrong, as the person wrote it (``resources.cpu``).
@@ -36,7 +36,7 @@ class InvalidInput(FrayError, ValueError):
 
 
 class Temporary(FrayError):
-    """It may work later: try the same call again."""
+    """The call may succeed later: try the same call again."""
 
 
 class Permanent(FrayError):
@@ -44,15 +44,16 @@ class Permanent(FrayError):
 
 
 class Malformed(Permanent, ValueError):
-    """These bytes are not what they should be; look at where they come from."""
+    """The bytes are not in the expected format; find out what wrote them."""
 
 
 _MAX_CHARACTERS, _MAX_ITEMS, _MAX_PART = 100, 5, 240
-"""Bounds of a message, so that it fits a few lines: of a text, of a collection, and of a field or a whole value."""
+"""Bounds that keep a message within a few lines: characters of a text, items of a collection, characters of a field or
+a whole value."""
 
 
 def _shorten(value: object, depth: int = 2) -> str:
-    """`repr` of as much of the value as a person reads; the rest is not touched, however large it is."""
+    """`repr` of the beginning of the value. The rest is not visited, so huge values cost nothing."""
     if isinstance(value, (str, bytes)):
         return (
             f"{value[:_MAX_CHARACTERS]!r}... ({len(value)} characters)" if len(value) > _MAX_CHARACTERS else repr(value)

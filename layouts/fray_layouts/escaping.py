@@ -1,8 +1,8 @@
-"""Text from other people, made harmless for the terminal that shows it.
+"""Escapes text from other people so that it cannot control the terminal that shows it.
 
-Names, messages and output come from whoever may write to the bucket. A terminal obeys some of their characters: ESC and
-the C1 controls begin commands, a carriage return hides what stands before it, and the bidirectional controls of Unicode
-show a text in another order than it has (CVE-2021-42574).
+Anybody who may write to the bucket can choose names, messages and output. A terminal obeys some characters: ESC and the
+C1 controls begin commands, a carriage return overwrites the text before it, and Unicode's bidirectional controls
+display a text in another order than it has (CVE-2021-42574).
 """
 
 import re
@@ -10,7 +10,7 @@ import re
 _TERMINAL_CONTROLS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
-"""Control characters but tab and newline, line and paragraph separators, bidirectional controls, lone surrogates."""
+"""Controls except tab and newline, line and paragraph separators, bidirectional controls, lone surrogates."""
 
 
 def escaped(text: str) -> str:
@@ -19,17 +19,17 @@ def escaped(text: str) -> str:
 
 
 def escaped_bytes(data: bytes) -> str:
-    r"""Bytes as text that is `escaped`; what is not UTF-8 as ``\xff``."""
+    r"""Decode bytes and escape the text; bytes that are not UTF-8 become ``\xff``."""
     return escaped(data.decode(errors="backslashreplace"))
 
 
 def one_line(text: str) -> str:
-    r"""`escaped`, with newlines written as ``\n``: for names and cells of tables."""
+    r"""Like `escaped`, with newlines written as ``\n`` too: for names and cells of tables."""
     return escaped(text).replace("\n", "\\n")
 
 
 def escaped_json(document: str) -> str:
-    """A JSON document with the same characters written as JSON writes them, so that it still says the same."""
+    """Escape the same characters in a JSON document as JSON does, so that it still has the same meaning."""
     return _TERMINAL_CONTROLS.sub(_as_json, document)
 
 

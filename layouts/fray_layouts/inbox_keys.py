@@ -1,4 +1,4 @@
-"""The keys of files that people drop into the inbox, and of what becomes of them; see `object_keys`."""
+"""The keys of files that people drop into the inbox, and of their later copies; see `object_keys`."""
 
 import re
 
@@ -17,16 +17,16 @@ _REJECTED = re.compile(rf"inbox/rejected/({_VISIBLE}+)\.([A-Za-z0-9-]{{0,64}})\.
 _ASIDE = re.compile(rf"inbox/aside/({_VISIBLE}+)~([A-Za-z0-9-]{{0,64}})~([A-Za-z0-9-]{{1,32}})")
 _TAKEN_IN = re.compile(rf"~([{BASE32_DIGITS}]{{{TIME_DIGITS}}})[{BASE32_DIGITS}]{{{RANDOM_DIGITS}}}\.json$")
 _MAX_STEM_BYTES = 150
-"""Bytes of a drop's name that its other names keep, so that they fit where it did."""
+"""Bytes of a drop's name that its derived names keep, so that these fit into a key as well."""
 
 
 class InboxKeys:
-    """`inbox/<name>.json`, dropped by hand; `inbox/rejected/` and `inbox/aside/` are ours."""
+    """The keys `inbox/<name>.json`, written by people, and `inbox/rejected/` and `inbox/aside/`, written by Fray."""
 
     area = "inbox/"
     rejected_prefix = "inbox/rejected/"
     behind_rejections = "inbox/rejected0"
-    """What sorts behind all names under `rejected_prefix`."""
+    """Sorts after all names under `rejected_prefix`."""
     aside_prefix = "inbox/aside/"
 
     @staticmethod
@@ -40,7 +40,7 @@ class InboxKeys:
 
     @staticmethod
     def staged(key: str, now: float, token: str) -> str:
-        """The key that a local drop is renamed to before it becomes a job; whatever is done to the file, that stays."""
+        """The key to which a local drop is renamed before it becomes a job; nobody edits the file under that name."""
         return f"inbox/{InboxKeys._stem(key)}~{encode_time(now)}{token[:RANDOM_DIGITS]}.json"
 
     @staticmethod
@@ -51,7 +51,7 @@ class InboxKeys:
 
     @staticmethod
     def dropped_as(key: str) -> str:
-        """The name under which a person dropped it."""
+        """The key under which a person dropped the file."""
         return InboxKeys.key(InboxKeys._stem(key)) if _TAKEN_IN.search(key) else key
 
     @staticmethod
@@ -60,12 +60,12 @@ class InboxKeys:
 
     @staticmethod
     def aside(key: str, version: str, token: str) -> str:
-        """The key that a local drop is moved to once `version` was dealt with; the token keeps two movers apart."""
+        """The key to which a local drop is moved once `version` was handled; the token keeps two movers apart."""
         return f"inbox/aside/{InboxKeys._stem(key)}~{_key_safe(version)}~{token}"
 
     @staticmethod
     def parse_aside(key: str) -> tuple[str, str] | None:
-        """(stem of the drop, version that was dealt with) of a key under `inbox/aside/`."""
+        """(stem of the drop, version that was handled) of a key under `inbox/aside/`; None for any other key."""
         found = _ASIDE.fullmatch(key)
         if (
             found is None

@@ -1,4 +1,4 @@
-"""The keys of the derived indexes: entries of pending jobs, whose names are the schedule, and of children."""
+"""The keys of the derived indexes: entries for pending jobs, whose order is the schedule, and for children."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from fray_layouts.records import Resources
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The resources of a pending job, as far as an agent must know them to see from the key alone whether it fits.
+    """The resources of a pending job that an agent must know to see from the key alone whether the job fits.
 
-    device_share: thousandths of one device that is shared; then there is no count of whole ones.
+    device_share: thousandths of one shared device; then `device_count` is 0.
     """
 
     cpu: int
@@ -52,22 +52,22 @@ _PENDING_KEY = re.compile(
     rf"pending/([^/]+)/([0-9]{{3}})([{BASE32_DIGITS}]{{9}})-([^/~]+)~{ATTEMPT_PATTERN}~{_SHAPE_PART}"
 )
 _FLAGS = ("on_demand", "actor", "packages", "image")
-"""The parts of a shape that are one letter each, in the order of the key."""
+"""The parts of a shape that are one letter each, in their order in the key."""
 _MIB = 1024 * 1024
-"""The unit of memory and disk in keys."""
+"""The unit of memory and disk in keys, in bytes."""
 
 
 def _order(priority: int, time: float) -> str:
-    """Priority and time of submission as text: what goes first is listed first."""
+    """Priority and time of submission as text; the job to run first sorts first."""
     return f"{MAX_PRIORITY - priority:03d}{encode_time(time)}"
 
 
 @dataclass(frozen=True, slots=True)
 class PendingKey:
-    """`pending/<pool>/<order>-<job_id>~<attempt>~<shape>`: list order is the schedule.
+    """`pending/<pool>/<order>-<job_id>~<attempt>~<shape>`: the listing order is the schedule.
 
-    `order` is the inverted priority and the submission time, so it is a function of the record and the same for every
-    attempt. Memory and disk in the shape are MiB, rounded down: two jobs of 2 GB fit where there are 4 GB.
+    `order` is the inverted priority and the submission time. It depends only on the record and is the same for every
+    attempt. Memory and disk in the shape are MiB, rounded down, so that two jobs of 2 GB fit into 4 GB.
     """
 
     pool: str
@@ -89,7 +89,7 @@ class PendingKey:
 
     @staticmethod
     def before(pool: str, priority: int, time: float) -> str:
-        """The text that sorts right before the entries of this priority from `time` on."""
+        """The text that sorts directly before the entries of this priority submitted at `time` or later."""
         return f"{PendingKey.prefix(pool)}{_order(priority, time)}"
 
     @staticmethod
@@ -98,13 +98,13 @@ class PendingKey:
 
     @staticmethod
     def behind_priority_of(key: str) -> str:
-        """The text that sorts right behind all entries of the pool that have the same priority as this key."""
+        """The text that sorts directly after all of the pool's entries with the same priority as this key."""
         folder, _, name = key.rpartition("/")
         return f"{folder}/{name[:3]}~"
 
     @staticmethod
     def shape_text(key: str) -> str:
-        """The shape in a key, as text: keys of one shape have the same."""
+        """The shape in a key, as text; two keys of one shape have equal text."""
         return key.rpartition("~")[2]
 
     @staticmethod
@@ -139,10 +139,10 @@ _PLACEMENT_KEY = re.compile(rf"placements/([^/]+)/([0-9]{{3}})([{BASE32_DIGITS}]
 
 @dataclass(frozen=True, slots=True)
 class PlacementKey:
-    """`placements/<pool>/<order>-<owner>~<kind>`: list order is the order in which owners are given room.
+    """`placements/<pool>/<order>-<owner>~<kind>`: the listing order is the order in which owners get room.
 
-    `order` is that of `PendingKey`; `kind` says where the owner's record is: "gang" (a job), "reservation". There is no
-    attempt in it: it stays until the owner has ended.
+    `order` is that of `PendingKey`. `kind` says where the owner's record is: "gang" (a job) or "reservation". There is
+    no attempt in the key: the entry stays until the owner has ended.
     """
 
     pool: str
@@ -177,7 +177,7 @@ _CHILD_KEY = re.compile(rf"children/([^/]+)/{ATTEMPT_PATTERN}/([^/]+)")
 
 @dataclass(frozen=True, slots=True)
 class ChildKey:
-    """`children/<parent>/<attempt>/<child>`: what the parent's attempt launched."""
+    """`children/<parent>/<attempt>/<child>`: a child that the parent's attempt launched."""
 
     parent: str
     attempt: int

@@ -1,4 +1,4 @@
-"""The parts of keys: ids, names, numbers and times, as `object_keys` and its siblings put them together."""
+"""Encodes and checks the parts of keys: ids, names, numbers and times. `object_keys` and its siblings join them."""
 
 import re
 from base64 import b32hexencode
@@ -8,37 +8,37 @@ from fray_layouts.bounds import ID_PATTERN, MAX_JOB_ID, MAX_NAME, MAX_TIME, NAME
 from fray_layouts.errors import InvalidInput
 
 BASE32_DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"
-"""Crockford's digits in lower case, in the order of their bytes: text order is number order."""
+"""Crockford's base-32 digits in lower case, in the order of their bytes, so that text order is number order."""
 TIME_DIGITS = 9
-"""Milliseconds until the year 3084 (`bounds.MAX_TIME`)."""
+"""Nine digits hold milliseconds until the year 3084 (`bounds.MAX_TIME`)."""
 RANDOM_DIGITS = 6
-"""30 bits behind the time: of a thousand ids made in one millisecond, two are equal once in two thousand times."""
+"""30 random bits after the time: of a thousand ids made in one millisecond, two are equal once in 2,000 times."""
 ID_DIGEST_DIGITS = 8
-"""40 bits: they tell apart what only hyphens and the namespace make different."""
+"""40 bits of a digest. They distinguish ids that differ only in the place of hyphens or in the namespace."""
 MAX_KEY_PART_BYTES = 255
-"""Bytes between two slashes: as many as common file systems allow a file name."""
+"""Bytes between two slashes: the longest file name that common file systems allow."""
 _ID, _NAME = re.compile(ID_PATTERN), re.compile(NAME_PATTERN)
 NUMBER_PATTERN = "(0|[1-9][0-9]{0,15})"
 ATTEMPT_PATTERN = "([1-9][0-9]{0,8})"
 
 
 def is_id(text: str, longest: int = MAX_JOB_ID) -> bool:
-    """Whether it can be the id of a job or an agent."""
+    """Whether the text can be the id of a job or an agent."""
     return len(text) <= longest and _ID.match(text) is not None
 
 
 def is_name(text: str, longest: int = MAX_NAME) -> bool:
-    """Whether it can be a name that a person gave: of a pool, an actor."""
+    """Whether the text can be a name that a person gave, such as that of a pool or an actor."""
     return len(text) <= longest and _NAME.match(text) is not None
 
 
 def is_pool(text: str) -> bool:
-    """Whether it can be a pool: a name, or the private pool of a reservation."""
+    """Whether the text can name a pool: a name, or the private pool of a reservation."""
     return is_name(text) or (text.startswith("~") and is_id(text[1:]))
 
 
 def is_namespace(text: str) -> bool:
-    """Whether it can be a namespace: a name, or the id of a job that names none."""
+    """Whether the text can be a namespace: a name, or the id of a job that names none."""
     return is_name(text, MAX_JOB_ID)
 
 
@@ -55,13 +55,13 @@ def id_of(key: str, folder: str) -> str | None:
 
 
 def digest_text(digest: bytes) -> str:
-    """A digest in letters and digits that a key may hold."""
+    """Encode a digest in letters and digits that a key may hold."""
     return b32hexencode(digest).decode().lower().rstrip("=")
 
 
 @lru_cache(maxsize=1024)
 def encode_time(seconds: float) -> str:
-    """Milliseconds since the epoch in nine base-32 digits: text order is time order.
+    """Encode a time as milliseconds since the epoch in nine base-32 digits; text order is time order.
 
     Raises InvalidInput: the time is before the epoch, or after the year 3084.
     """
@@ -77,9 +77,9 @@ def encode_time(seconds: float) -> str:
 
 @lru_cache(maxsize=4096)
 def decode_time(digits: str) -> float:
-    """Seconds since the epoch that `encode_time` was given, to the millisecond.
+    """The inverse of `encode_time`: seconds since the epoch, to the millisecond.
 
-    Queues ask several times for each segment, so the last few thousand are remembered.
+    Cached, because queues decode each segment's time several times.
     """
     number = 0
     for digit in digits:

@@ -1,4 +1,4 @@
-"""The keys of machines, and of what they say as they start; see `object_keys`."""
+"""The keys of machines and of their boot logs; see `object_keys`."""
 
 import re
 
@@ -15,7 +15,7 @@ class MachineKeys:
 
     @staticmethod
     def fresh(now: float, token: str) -> str:
-        """The name of a machine that is wanted at `now` (storage's clock): short, as providers limit their names."""
+        """A new name for a machine wanted at `now` (storage's clock); it is short because providers limit names."""
         return f"m{encode_time(now)}{token[:RANDOM_DIGITS]}"
 
     @staticmethod
@@ -35,7 +35,7 @@ class MachineKeys:
 
     @staticmethod
     def boot_log(pool: str, name: str, host: int) -> str:
-        """The key of the output of a host that started, and whose agent could not be started."""
+        """The key of the output of a host that started but could not start its agent."""
         return f"{MachineKeys.folder(pool)}{name}/boot-{host}.log"
 
     @staticmethod

@@ -1,11 +1,11 @@
-"""The keys of everything under a root. Nothing but this and its siblings builds a key or takes one apart.
+"""The keys of everything under a root. Only this module and its siblings build keys or take them apart.
 
-Those of attempts are in `work_keys`, of index entries in `index_keys`, of the inbox in `inbox_keys`, of machines in
-`machine_keys`, of queues and worker pools in `queue_keys`.
+`work_keys` has the keys of attempts, `index_keys` of index entries, `inbox_keys` of the inbox, `machine_keys` of
+machines, `queue_keys` of queues and worker pools.
 
-One class per area. A part that came from a person was checked by `check_name`, so it holds no '/', no '~' and
-cannot be '..'. Anything may lie under a root, so every `parse` takes apart just the keys that are built here, and is
-None for all others: what it returns can be made a key again, and that is the same key.
+There is one class per area. `check_name` has checked every part that came from a person, so a part has no '/', no '~'
+and is never '..'. A root may hold foreign objects, so every `parse` accepts only keys that are built here and returns
+None for all others; building a key from what it returns gives the same key again.
 """
 
 from __future__ import annotations
@@ -51,42 +51,42 @@ class JobIds:
 
     @staticmethod
     def is_fresh(text: str) -> bool:
-        """Whether it has the form of what `fresh` makes, so that no person chose it."""
+        """Whether the text has the form of an id made by `fresh`, so that no person chose it."""
         return _FRESH_ID.fullmatch(text) is not None
 
     @staticmethod
     def given(namespace: str, name: str, own_id: str) -> str:
-        """The id of a job whose submitter chose `own_id`: the same words give the same job, and others another.
+        """The id of a job whose submitter chose `own_id`: the same three words always give the same id.
 
-        The words alone would not: both may hold hyphens. A fresh id ends in more digits than this.
+        A digest keeps other words apart: the words alone may hold hyphens. A fresh id ends in more digits than this.
         """
         digest = hashlib.sha256(f"{namespace}\n{name}\n{own_id}".encode()).digest()
         return f"{name}-{own_id}-{digest_text(digest)[:ID_DIGEST_DIGITS]}"
 
     @staticmethod
     def unique(namespace: str, name: str, now: float, token: str) -> str:
-        """An id like those that `given` makes, of an `own` id that nobody else chooses: for a job that takes a name.
+        """An id in the form of `given` for a job that takes a name, from an own id that nobody else chooses.
 
-        Beside a long name there are fewer digits of the time, and always those of the token.
+        If the name is long, fewer digits of the time fit; those of the token always do.
         """
         room = MAX_JOB_ID - len("--") - ID_DIGEST_DIGITS - len(name)
         return JobIds.given(namespace, name, f"{encode_time(now)}{token[:RANDOM_DIGITS]}"[-room:])
 
     @staticmethod
     def own(name: str, given: str) -> str:
-        """The id of one's own from which `JobIds.given` made this one for a job of that name."""
+        """The inverse of `given`: the submitter's own id in the id `given` of a job of that name."""
         return given.removeprefix(f"{name}-").rpartition("-")[0]
 
     @staticmethod
     def checked(text: str, field: str = "job") -> str:
-        """`text`, if it can be a job id; else InvalidInput naming `field`."""
+        """Return `text` if it can be a job id; otherwise raise InvalidInput naming `field`."""
         if not is_id(text):
             raise InvalidInput(field, text, "a job id is a name and a suffix, as `fray ps` shows it")
         return text
 
 
 class JobKeys:
-    """`jobs/<job_id>.json`, flat."""
+    """The keys of jobs, `jobs/<job_id>.json`."""
 
     area = "jobs/"
 
@@ -101,7 +101,7 @@ class JobKeys:
 
 
 class AgentKeys:
-    """`agents/<agent_id>.json`; an id belongs to one process start and is never used again."""
+    """The keys of agents, `agents/<agent_id>.json`; each start of an agent process has a new id, never used again."""
 
     area = "agents/"
 
@@ -121,13 +121,13 @@ class AgentKeys:
 
 
 class ReservationKeys:
-    """`reservations/<id>.json`, flat; ids are made as those of jobs."""
+    """The keys of reservations, `reservations/<id>.json`; their ids are made like those of jobs."""
 
     area = "reservations/"
 
     @staticmethod
     def checked(text: str) -> str:
-        """`text`, if it can be the id of a reservation; else InvalidInput."""
+        """Return `text` if it can be the id of a reservation; otherwise raise InvalidInput."""
         if not is_id(text):
             remedy = "an id is a name and a suffix, as `fray reserve` prints and `fray reservations` shows it"
             raise InvalidInput("reservation_id", text, remedy)
@@ -149,19 +149,21 @@ class ReservationKeys:
 
     @staticmethod
     def of_pool(pool: str) -> str:
-        """The reservation whose private pool it is; "" for a pool of agents."""
+        """The reservation that the private pool belongs to; "" for a pool of agents."""
         return pool[1:] if pool.startswith("~") else ""
 
 
 class SecretKeys:
-    """`secrets/`: who may read it may call actors. On local files it is as private as the root (`store.file_tree`)."""
+    """The keys under `secrets/`. A reader of them may call actors; local files are as private as the root's mode allows
+    (`store.file_tree`).
+    """
 
     area = "secrets/"
     rpc = "secrets/rpc.json"
 
 
 class NameKeys:
-    """`names/<namespace>/<kind>/<name>.json`: who holds a name. The kinds are "actor", "job" and "queue"."""
+    """The keys of names, `names/<namespace>/<kind>/<name>.json`. The kinds are "actor", "job" and "queue"."""
 
     area = "names/"
     kinds = frozenset({"actor", "job", "queue"})
@@ -184,7 +186,7 @@ _MAX_ACTOR_ID = MAX_KEY_PART_BYTES - len(".json")
 
 @dataclass(frozen=True, slots=True)
 class EndpointKey:
-    """`actors/<namespace>/<name>/<actor_id>.json`: where an actor can be called."""
+    """`actors/<namespace>/<name>/<actor_id>.json`: the key of an actor's endpoint."""
 
     namespace: str
     name: str
@@ -218,7 +220,7 @@ class EndpointKey:
 
 
 class CoordinatorKeys:
-    """`coordinator/reconciler.json` and `coordinator/scaler.json`: the leases of the reconciler and of the scaler."""
+    """The keys of the leases of the reconciler and the scaler, `coordinator/reconciler.json` and `.../scaler.json`."""
 
     area = "coordinator/"
     lease = "coordinator/reconciler.json"
@@ -226,22 +228,22 @@ class CoordinatorKeys:
 
 
 class DoctorKeys:
-    """`doctor/...`: what is written and deleted to learn what the storage does; `<token>/...` by `fray doctor`."""
+    """The keys under `doctor/`, written and deleted to test the storage; `fray doctor` uses `doctor/<token>/...`."""
 
     area = "doctor/"
     clock = "doctor/clock"
-    """An object that is never there: asking for it gives the storage's time, and shows that the root may be read."""
+    """An object that never exists: a read of it gives the storage's time, and shows that the root may be read."""
     written = "doctor/written"
-    """An object that is there for a moment: if it can be written, the failure of another write is that one's own."""
+    """An object that exists for a moment: if it can be written, another write's failure is not the storage's."""
 
     @staticmethod
     def folder(token: str) -> str:
-        """The folder of one run's probes, without its slash."""
+        """The folder of one run's probes, without the final slash."""
         return f"doctor/{token}"
 
 
 class PoolKeys:
-    """`pools/<pool>/doorbell`, `pools/<pool>/pool.json` and `pools/<pool>/plan.json`."""
+    """The keys of a pool: `pools/<pool>/doorbell`, `pools/<pool>/pool.json` and `pools/<pool>/plan.json`."""
 
     area = "pools/"
 
@@ -280,18 +282,18 @@ _BLOB_KEY = re.compile("blobs/([0-9]{4}-(?:0[1-9]|1[0-2]))/[0-9a-f]{64}")
 
 
 class BlobKeys:
-    """`blobs/<month>/<sha256>`: large callables, workspaces and what commands read, named by content."""
+    """The keys of blobs, `blobs/<month>/<sha256>`: large callables, workspaces and standard input, named by content."""
 
     area = "blobs/"
 
     @staticmethod
     def key(now: float, digest: str) -> str:
-        """The key of a blob that is stored at `now` (storage's clock)."""
+        """The key of a blob stored at `now` (storage's clock)."""
         return f"blobs/{BlobKeys.month(now)}/{digest}"
 
     @staticmethod
     def month(now: float) -> str:
-        """YYYY-MM: text order is time order."""
+        """The month as YYYY-MM; text order is time order."""
         return datetime.fromtimestamp(now, UTC).strftime("%Y-%m")
 
     @staticmethod
@@ -302,7 +304,7 @@ class BlobKeys:
 
 
 def key_of(record: Record) -> str | None:
-    """The key that a record itself says it has; None for those that do not say."""
+    """The key that a record's own fields give; None for kinds of records whose fields do not."""
     match record:
         case JobRecord():
             return JobKeys.key(record.id)

@@ -1,7 +1,7 @@
-"""JSON text to plain values: whatever the bytes are, the result is a value of bounded depth or one kind of error.
+"""Parses JSON text into plain values of bounded depth; any other input raises `Malformed`.
 
-Every other reader of JSON under a root is built on this one. The depth is bounded here, because how deep a value may be
-for Python depends on the caller's stack: what could be read in one place could not be compared or written in another.
+Every other reader of JSON under a root builds on this one. The depth is bounded here because the depth that Python can
+handle depends on the caller's stack: a value that one place could read, another could not compare or write.
 """
 
 from itertools import accumulate
@@ -12,16 +12,17 @@ import msgspec
 from fray_layouts.errors import Malformed
 
 MAX_DEPTH = 100
-"""How deep arrays and objects of any JSON may lie in one another."""
+"""Deepest nesting of arrays and objects in any JSON; far more than records need, far less than Python's stack
+allows."""
 MAX_RESULT_DEPTH = MAX_DEPTH - 10
-"""The same for what a job returns, which lies inside its record."""
+"""The same bound for a job's return value, which is nested inside its record."""
 
 
 def parse_json(data: bytes | str, deepest: int = MAX_DEPTH) -> Any:
     """Decode JSON text into plain values.
 
     Raises:
-        Malformed: it is not UTF-8, not JSON, holds a number that no float can hold, or is nested deeper than `deepest`.
+        Malformed: it is not UTF-8 or not JSON, has a number that no float can hold, or is nested deeper than `deepest`.
     """
     try:
         raw = data.encode() if isinstance(data, str) else data
@@ -44,11 +45,11 @@ _NO_BRACKETS = bytes(set(range(256)) - {*_DEPTH_CHANGES, ord('"'), ord("\\")})
 
 
 def _is_deeper(raw: bytes, value: Any, deepest: int) -> bool:
-    """Whether JSON text and its value are nested deeper: by the brackets, which is quicker than to walk through it."""
+    """Whether the JSON text is nested deeper: counts its brackets, which is quicker than a walk through the value."""
     brackets = raw.translate(None, _NO_BRACKETS).replace(b'""', b"")
     if len(brackets) <= 2 * deepest:
         return False
-    if b'"' in brackets or b"\\" in brackets:  # some of them may lie in texts
+    if b'"' in brackets or b"\\" in brackets:  # some of the brackets may be part of strings
         return _is_walked_deeper(value, deepest)
     return max(accumulate(map(_DEPTH_CHANGES.__getitem__, brackets))) > deepest
 

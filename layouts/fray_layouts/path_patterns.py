@@ -1,7 +1,7 @@
-"""Patterns of the paths of files below a folder, such as `checkpoints/**`.
+"""Patterns for the paths of files below a folder, such as `checkpoints/**`.
 
-`*`, `?` and `[...]` stand for characters of one name, `**` for any number of folders, and a folder for all that is in
-it. A walk through a tree tells a `PathMatch` each name that it enters and need not look where nothing can match.
+`*`, `?` and `[...]` match characters within one name, `**` matches any number of folders, and a pattern that names a
+folder matches everything in it. While a program walks a tree, a `PathMatch` says where nothing can match.
 """
 
 from __future__ import annotations
@@ -13,40 +13,41 @@ from fnmatch import fnmatchcase
 from fray_layouts.errors import InvalidInput
 
 MAX_PATTERNS = 100
-"""Patterns of one job: each name of a tree is held against all of them."""
+"""Largest number of patterns of one job: each name in a tree is compared with all of them."""
 MAX_PATTERN_CHARACTERS = 1000
-"""Characters of a pattern: far more than any path that people write."""
+"""Longest pattern, in characters: far longer than any path that people write."""
 
 
 @dataclass(frozen=True, slots=True)
 class PathMatch:
-    """The state of some patterns at one place of a walk from a folder down.
+    """The state of a set of patterns at one folder of a walk.
 
     Attributes:
-        rests: what of each pattern is left to be met, as names; nothing left means that all from here on is meant.
+        rests: for each pattern that still matches, the names that remain to be matched; an empty rest matches
+            everything.
     """
 
     rests: frozenset[tuple[str, ...]]
 
     @staticmethod
     def of(patterns: Iterable[str]) -> PathMatch:
-        """The begin of a walk. Patterns are as `check_patterns` takes them."""
+        """The state at the top folder. `patterns` must have passed `check_patterns`."""
         return PathMatch(frozenset(_names(pattern) for pattern in patterns))
 
     def entered(self, name: str) -> PathMatch:
-        """The match of what has this name here."""
+        """The state at the file or folder `name` in this folder."""
         return PathMatch(frozenset(_after(self.rests, name)))
 
     def is_possible(self) -> bool:
-        """Whether anything here or below can be meant."""
+        """Whether anything here or below can match."""
         return bool(self.rests)
 
     def is_met(self) -> bool:
-        """Whether a file here is meant."""
+        """Whether a file at this place matches."""
         return any(set(rest) <= {"**"} for rest in self.rests)
 
     def has(self, path: str) -> bool:
-        """Whether the file at `path`, from here, is meant."""
+        """Whether the file at `path`, relative to this place, matches."""
         match = self
         for name in path.split("/"):
             match = match.entered(name)
@@ -54,7 +55,7 @@ class PathMatch:
 
 
 def _names(pattern: str) -> tuple[str, ...]:
-    """The names of a pattern; of several `**` in a row one is enough."""
+    """Split a pattern into names; several `**` in a row become one."""
     names = pattern.rstrip("/").split("/")
     return tuple(name for name, before in zip(names, ["", *names], strict=False) if not name == before == "**")
 
@@ -71,7 +72,7 @@ def _after(rests: Iterable[tuple[str, ...]], name: str) -> Iterable[tuple[str, .
 
 
 def check_patterns(field: str, patterns: Iterable[str]) -> None:
-    """Raise InvalidInput, naming `field`, unless each pattern is one of paths that stay below their folder."""
+    """Raise InvalidInput, naming `field`, unless every pattern is a relative path that stays below its folder."""
     given = list(patterns)
     if len(given) > MAX_PATTERNS:
         raise InvalidInput(field, f"{len(given)} patterns", f"give at most {MAX_PATTERNS}; `**` stands for folders")

@@ -1,4 +1,4 @@
-"""Checks of how a pool's machines are made that the types and bounds of its fields do not make."""
+"""The checks of a pool's provisioning that the types and bounds of its fields cannot express."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ PROVIDERS = {
     "local": "agents as processes on this machine",
     "tpu": "TPU slices of Google Cloud",
     "cloud_run": "containers of Google Cloud Run",
-    "command": "what your own commands make",
+    "command": "machines made by your own commands",
 }
-"""Providers of machines, and what they make."""
+"""Providers of machines, with what each makes."""
 _SETTINGS = ("tpu", "cloud_run", "command")
 _NEEDS_SETTINGS = {
-    "cloud_run": "say at least which container its agents are in: cloud_run: {image: ...}",
+    "cloud_run": "give at least the image of its agents' containers: cloud_run: {image: ...}",
     "command": "give the programs: command: {list: [...], create: [...], delete: [...]}",
 }
 _REGION = re.compile(r"[a-z]+-[a-z]+[0-9]+")
@@ -26,7 +26,7 @@ _ZONE = re.compile(rf"{_REGION.pattern}-[a-z0-9]+")
 
 
 def checked_provisioning(spec: ProvisioningSpec) -> ProvisioningSpec:
-    """The same; raises InvalidInput for the first fault, by the name of its field."""
+    """Return the same settings. Raises InvalidInput for the first fault, by the name of its field."""
     _check_provider(spec)
     _check_settings(spec)
     _check_type(spec)
@@ -66,9 +66,9 @@ def _check_settings(spec: ProvisioningSpec) -> None:
 def _check_type(spec: ProvisioningSpec) -> None:
     kind = spec.machine_type
     if spec.provider == "cloud_run" and kind:
-        raise InvalidInput("machine_type", kind, "Cloud Run has none; say with capacity how much each container has")
+        raise InvalidInput("machine_type", kind, "Cloud Run has none; give each container's resources as capacity")
     if spec.provider == "tpu" and not kind:
-        raise InvalidInput("machine_type", kind, "say of what type its slices are, such as v5litepod-16")
+        raise InvalidInput("machine_type", kind, "give the type of its slices, such as v5litepod-16")
     if spec.provider == "tpu":
         try:
             get_tpu_topology(kind)
@@ -81,16 +81,16 @@ def _check_zones(spec: ProvisioningSpec) -> None:
     if spec.provider == "local" and zones:
         raise InvalidInput("zones", zones, "a local pool is on this machine; leave them out")
     if len(set(zones)) < len(zones):
-        raise InvalidInput("zones", zones, "one of them is there twice; give each once, in order of preference")
+        raise InvalidInput("zones", zones, "one zone is listed twice; give each once, in order of preference")
     if spec.provider == "tpu":
         if not zones:
-            raise InvalidInput("zones", zones, "say where slices may be, in order of preference, such as [us-east5-a]")
+            raise InvalidInput("zones", zones, "give zones in order of preference, such as [us-east5-a]")
         for zone in zones:
             if not _ZONE.fullmatch(zone):
                 raise InvalidInput("zones", zone, "a zone is a region and a letter, such as us-east5-a")
     if spec.provider == "cloud_run":
         if not zones:
-            raise InvalidInput("zones", zones, "say in which regions, in order of preference, such as [us-central1]")
+            raise InvalidInput("zones", zones, "give regions in order of preference, such as [us-central1]")
         for region in zones:
             if not _REGION.fullmatch(region):
                 raise InvalidInput("zones", region, "Cloud Run has regions, such as us-central1, and no zones")
@@ -103,4 +103,4 @@ def _check_bounds(spec: ProvisioningSpec) -> None:
         raise InvalidInput("hourly_cost", spec.hourly_cost, "give dollars an hour of one machine, at least 0")
     limit = spec.max_hourly_cost
     if limit is not None and limit <= 0:
-        raise InvalidInput("max_hourly_cost", limit, "give dollars an hour above 0; with max: 0 it has no machines")
+        raise InvalidInput("max_hourly_cost", limit, "give dollars an hour above 0; for no machines, give max: 0")

@@ -1,6 +1,6 @@
-"""The file in which people say what pools a cluster has: `fray.yaml`.
+"""The structs of `fray.yaml`, the file in which people define a cluster's pools.
 
-`fray_layouts.pool_file_parsing` reads it, the schema `fray-file` is for editors.
+`fray_layouts.pool_file_parsing` reads it; the schema `fray-file` is for editors.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from fray_layouts.spec import DeviceSpec, SpecPart
 
 
 class HostCapacity(SpecPart, kw_only=True):
-    """The resources that the agent of each host offers, in the words of a job's `resources`.
+    """The resources that the agent of each host offers, written like a job's `resources`.
 
     Attributes:
-        cpu: cores; 0: all that the host has.
-        memory: bytes, or text such as "8GB"; 0: all that the host has.
-        disk: bytes, or text, for tasks; 0: all that is free.
+        cpu: cores; 0 for all cores of the host.
+        memory: bytes, or text such as "8GB"; 0 for all memory of the host.
+        disk: bytes for tasks, or text; 0 for all free space.
         device: accelerators of the host.
     """
 
@@ -32,13 +32,13 @@ class HostCapacity(SpecPart, kw_only=True):
 
 
 class WarmEnvironment(SpecPart, kw_only=True):
-    """An environment that each agent of the pool makes ready before it claims.
+    """An environment that each agent of the pool prepares before it claims.
 
     Attributes:
         workspace: folder of the project whose packages it has, relative to the file; "" for none.
-        extras: of the project, installed with its packages.
+        extras: extras of the project that are installed with its packages.
         pip_packages: requirements that are installed on top.
-        docker_image: the container image that is pulled; "" for none.
+        docker_image: the container image to pull; "" for none.
     """
 
     workspace: str = ""
@@ -51,8 +51,8 @@ class WrittenPool(MachineSettings, kw_only=True, omit_defaults=True):
     """A pool of the file.
 
     Attributes:
-        capacity: of each host; absent: as the machine type has it.
-        environments: that its agents make ready, in this order; absent: those that the pool has stay as they are.
+        capacity: of each host; if absent, that of the machine type.
+        environments: environments that its agents prepare, in this order; if absent, the pool's present ones stay.
     """
 
     capacity: HostCapacity | None = None

@@ -1,6 +1,6 @@
-"""Reader of pools as people write them: in `fray.yaml`, as options of `fray pool set`, and in Python.
+"""Parses pools as people write them: in `fray.yaml`, as options of `fray pool set`, and in Python.
 
-Every complaint is an `InvalidInput` that names the field as it was written, the value, and what to write instead.
+Every error is an `InvalidInput` that names the field as it was written, the value, and what to write instead.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ _LISTS = ("zones", "environments")
 
 
 class PoolToSet(msgspec.Struct, frozen=True):
-    """A checked pool of a file. environments: None: those that the pool has stay as they are."""
+    """A pool that was parsed and checked. environments: None leaves the pool's present environments unchanged."""
 
     provisioning: ProvisioningSpec
     environments: list[WarmEnvironment] | None = None
 
 
 def parse_fray_file(document: object) -> dict[str, PoolToSet]:
-    """The pools of a file, by name. document: what its YAML or JSON holds.
+    """Parse the pools of a file, by name. document: the content of its YAML or JSON.
 
-    Raises InvalidInput: the first fault, by its place in the file, such as "pools.tpu.zones".
+    Raises InvalidInput: the first fault, named by its place in the file, such as "pools.tpu.zones".
     """
     if not isinstance(document, Mapping):
         raise InvalidInput("file", REDACTED, 'it must hold "pools:" and below it the name of each pool')
@@ -55,11 +55,11 @@ def _named(name: object, raw: object) -> PoolToSet:
 
 
 def parse_pool(raw: Mapping[str, Any]) -> PoolToSet:
-    """One pool. Raises InvalidInput: the first fault, by the name of its field."""
+    """Parse one pool. Raises InvalidInput: the first fault, by the name of its field."""
     refuse_unknown(raw, WrittenPool, {})
     for field in _LISTS:
         if isinstance(raw.get(field), str | Mapping):
-            raise InvalidInput(field, raw[field], "give a list, also of one: [...]")
+            raise InvalidInput(field, raw[field], "give a list, even for one entry: [...]")
     capacity = raw.get("capacity")
     sized = {**raw, "capacity": with_sizes("capacity", capacity)} if isinstance(capacity, Mapping) else raw
     written = read_struct(sized, WrittenPool, "pool")
@@ -69,14 +69,16 @@ def parse_pool(raw: Mapping[str, Any]) -> PoolToSet:
 
 
 def host_resources(capacity: HostCapacity) -> Resources:
-    """The capacity as agents publish it. Raises InvalidInput: a host cannot have such a device."""
+    """Convert the capacity to the form that agents publish. Raises InvalidInput: a host cannot have such a device."""
     device = capacity.device
     name, count = "", 0
     if device is not None and device.kind != "cpu":
         if device.kind not in ("gpu", "tpu"):
             raise InvalidInput("capacity.device.kind", device.kind, "the kinds are cpu, gpu and tpu")
         if not isinstance(device.count, int):
-            raise InvalidInput("capacity.device.count", device.count, "a host has whole ones; jobs may ask for parts")
+            raise InvalidInput(
+                "capacity.device.count", device.count, "a host has whole devices; only jobs may share one"
+            )
         name, count = "-".join(filter(None, (device.kind, device.variant.lower()))), device.count
     return Resources(
         cpu=round(capacity.cpu * 1000), memory=capacity.memory, disk=capacity.disk, device=name, device_count=count

@@ -1,4 +1,4 @@
-"""The objects of worker pools with a queue: a pool's record, and outcomes of its tasks, many in one object."""
+"""The objects of worker pools with a queue: the pool's record, and batches of task outcomes."""
 
 from collections.abc import Iterable
 from enum import StrEnum
@@ -11,11 +11,11 @@ from fray_layouts.records import Record
 
 
 class PoolRecord(Record, kw_only=True):
-    """`pool.json`: what a later driver needs to go on with the pool.
+    """`pool.json`: the state that a later driver needs to continue with the pool.
 
     Attributes:
-        used_at: when a driver last attached, stayed for a day, or changed `jobs`; storage's clock.
-        jobs: ids of the worker jobs that were started and not yet found ended.
+        used_at: when a driver last attached, had been attached for another day, or changed `jobs`; storage's clock.
+        jobs: ids of the worker jobs that were started and are not known to have ended.
     """
 
     created_at: float = 0.0
@@ -24,30 +24,31 @@ class PoolRecord(Record, kw_only=True):
 
 
 class OutcomeKind(StrEnum):
-    """`TaskOutcome.kind`."""
+    """The kind of a task's step: `TaskOutcome.kind`."""
 
     SUBMITTED = "submitted"
     """A driver has pushed the task."""
     VALUE = "value"
     """The task returned."""
     ITEM = "item"
-    """It yielded."""
+    """The generator yielded an item."""
     END = "end"
-    """It yielded all that it had."""
+    """The generator ended."""
     ERROR = "error"
-    """It raised."""
+    """The task raised an exception."""
     DEAD_LETTER = "dead-letter"
-    """It was given up, as the processes that ran it died."""
+    """The pool gave the task up because the processes that ran it died."""
 
 
 class TaskOutcome(msgspec.Struct, omit_defaults=True, array_like=True):
-    """One step of a task, in an object of many; the object is MessagePack, an array of these.
+    """One step of a task. An object of outcomes is a MessagePack array of these.
 
     Attributes:
-        task: its id: the key that the driver gave it, which `task_id` has numbered if the key was run again.
-        kind: an `OutcomeKind`; one that this version does not know is ignored.
-        number: of an item, from 0; of a submission, 1 if the task is a generator.
-        data: the pickled value or exception; of a dead letter and of an exception that cannot be pickled, its text.
+        task: the task's id: the key that the driver gave it, with the run's number added by `task_id` from the second
+            run.
+        kind: an `OutcomeKind`; Fray ignores one that this version does not know.
+        number: of an item, counted from 0; of a submission, 1 if the task is a generator.
+        data: the pickled value or exception; for a dead letter, or an exception that cannot be pickled, its text.
     """
 
     task: str
@@ -57,16 +58,16 @@ class TaskOutcome(msgspec.Struct, omit_defaults=True, array_like=True):
 
 
 _TRY_MARK = "\x1f"
-"""Between a key and the number of the run: the unit separator, which nobody puts into a key."""
+"""Separates a key from the number of the run: the ASCII unit separator, which nobody uses in a key."""
 
 
 def task_id(key: str, run: int) -> str:
-    """The id of the task that runs `key` for the `run`-th time, from 1, because the one before has failed."""
+    """The id of the task that runs `key` for the `run`-th time, counted from 1; each later run follows a failed one."""
     return key if run == 1 else f"{key}{_TRY_MARK}{run}"
 
 
 def key_and_run(task: str) -> tuple[str, int]:
-    """The inverse of `task_id`; what it did not make is a key that ran once."""
+    """The inverse of `task_id`; a text that `task_id` did not make is a key in its first run."""
     key, _, run = task.rpartition(_TRY_MARK)
     return (key, int(run)) if key and run.isascii() and run.isdigit() and len(run) < 10 else (task, 1)
 
@@ -80,7 +81,7 @@ def encode_outcomes(outcomes: Iterable[TaskOutcome]) -> bytes:
 
 
 def decode_outcomes(data: bytes) -> list[TaskOutcome]:
-    """The outcomes in one object. Raises Malformed for what is no such object."""
+    """Decode one object of outcomes. Raises Malformed if the bytes are something else."""
     try:
         return _decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:

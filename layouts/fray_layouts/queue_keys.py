@@ -1,4 +1,4 @@
-"""The keys of queues, and of the tasks of worker pools; the others are in `object_keys`."""
+"""The keys of queues and of the tasks of worker pools; `object_keys` has all other keys."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def owner_of(key: str) -> tuple[str, str, int] | None:
 
 
 def _written_at(name: str) -> float | None:
-    """The time in a name of a time and random digits; None for any other text."""
+    """The time in a name that is a time and random digits; None for any other text."""
     return decode_time(name[:TIME_DIGITS]) if _TIMED.fullmatch(name) else None
 
 
@@ -57,9 +57,9 @@ class SegmentName:
 
     Attributes:
         time: when it was named, storage's clock, to the millisecond.
-        order: tells apart what one producer named in one millisecond.
-        token: six base-32 digits that tell producers apart.
-        items: how many the segment holds.
+        order: distinguishes segments that one producer named in the same millisecond.
+        token: six base-32 digits that distinguish producers.
+        items: number of items in the segment.
     """
 
     time: float
@@ -90,15 +90,16 @@ class SegmentName:
 
 
 MAX_ORDERS = 32**3
-"""Names that one producer can make in one millisecond: three base-32 digits."""
+"""Names that one producer can make in one millisecond: `order` has three base-32 digits."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueKeys:
     """The keys of one queue: everything under `prefix`.
 
-    That is `queues/<namespace>/<name>~<incarnation>/` in a cluster, and nothing where a root holds just one queue. A
-    segment lies in a folder of its second in a folder of its quarter of an hour, so that no local folder grows large.
+    The prefix is `queues/<namespace>/<name>~<incarnation>/` in a cluster, and "" in a root that holds only this queue.
+    Each segment lies in a folder for its second, inside a folder for its quarter of an hour, so that no local folder
+    grows large.
     """
 
     prefix: str = ""
@@ -154,22 +155,22 @@ class QueueKeys:
 
     @property
     def dead_letters(self) -> QueueKeys:
-        """The keys of the dead letters, a queue like any other."""
+        """The keys of the dead letters, which form a queue like any other."""
         return QueueKeys(f"{self.prefix}{_DEAD}")
 
     def segment(self, segment: str) -> str:
         return f"{self.prefix}segments/{segment[:5]}/{segment[5:7]}/{segment}"
 
     def lease(self, segment: str) -> str:
-        """The key of a segment's lease, which sorts right behind the segment."""
+        """The key of a segment's lease; it sorts directly after the segment."""
         return f"{self.prefix}segments/{segment[:5]}/{segment[5:7]}/{segment}{_LEASE}"
 
     def large(self, segment: str, item: int) -> str:
-        """The key of an item that is an object of its own."""
+        """The key of an item that is stored as an object of its own."""
         return f"{self.all_large}{segment[:5]}/{segment}~{item}"
 
     def finished_at(self, time: float, token: str) -> str:
-        """The key of names of finished segments, written at `time` (storage's clock); text order is time order."""
+        """The key of a list of finished segments, written at `time` (storage's clock); text order is time order."""
         return f"{self.finished}{encode_time(time)}{token[:RANDOM_DIGITS]}"
 
     def finished_time(self, key: str) -> float | None:
@@ -177,7 +178,7 @@ class QueueKeys:
         return _written_at(key.removeprefix(self.finished))
 
     def receipt_at(self, time: float, token: str) -> str:
-        """The key of a receipt that is written at `time`, as `finished_at` makes one."""
+        """The key of a receipt written at `time` (storage's clock); text order is time order."""
         return f"{self.receipts}{encode_time(time)}{token[:RANDOM_DIGITS]}"
 
     def receipt_time(self, key: str) -> float | None:
@@ -199,7 +200,7 @@ class QueueKeys:
 
 @dataclass(frozen=True, slots=True)
 class TaskKeys:
-    """The keys of one worker pool's tasks, `tasks/<namespace>/<name>~<incarnation>/...`, without those of its queue."""
+    """The keys of one worker pool's tasks, `tasks/<namespace>/<name>~<incarnation>/...`, except those of its queue."""
 
     prefix: str
     area: ClassVar[str] = "tasks/"
@@ -224,7 +225,7 @@ class TaskKeys:
 
     @property
     def files(self) -> str:
-        """The prefix of files that the tasks themselves keep."""
+        """The prefix of files that the tasks themselves write."""
         return f"{self.prefix}files"
 
     def outcome(self, time: float, token: str) -> str:
@@ -233,7 +234,7 @@ class TaskKeys:
         return f"{self.outcomes}{name[:5]}/{name[5:7]}/{name}{token[:RANDOM_DIGITS]}"
 
     def outcomes_after(self, time: float) -> str:
-        """The key that sorts right before the outcomes written from `time` on."""
+        """The key that sorts directly before all outcomes written at `time` or later."""
         name = encode_time(time)
         return f"{self.outcomes}{name[:5]}/{name[5:7]}/{name}"
 
@@ -243,5 +244,5 @@ class TaskKeys:
         return decode_time(found[3]) if found and key.startswith(self.outcomes) else None
 
     def object(self, digest: str) -> str:
-        """The key of an object that tasks share, named by its content."""
+        """The key of an object that tasks share; its name is the digest of its content."""
         return f"{self.prefix}objects/{digest}"

@@ -1,7 +1,7 @@
 """The objects of a queue: its settings, segments of items, and leases of segments.
 
 A segment is immutable: one line of JSON, the header, then the bytes of its items one after the other. A lease is a
-record beside its segment, changed by compare-and-swap; it alone says which items are done.
+record beside its segment, changed by compare-and-swap; only the lease says which items are done.
 """
 
 from collections.abc import Sequence
@@ -16,18 +16,18 @@ from fray_layouts.errors import Malformed
 from fray_layouts.records import Record
 
 QUEUE_LAYOUT = 1
-"""Raised when the objects of a queue change so that an older Fray would do harm."""
+"""Raised when the objects of a queue change in such a way that an older Fray would do harm."""
 
 
 class QueueRecord(Record, kw_only=True):
-    """`queue.json`: the settings that all participants of a queue agree on.
+    """`queue.json`: the settings that all participants of a queue share.
 
     Attributes:
         layout: version of this contract.
         quarantine: seconds; the lease of a finished segment stays for half of it after the time in the name.
-        max_deliveries: an item that failed so often (its process died, or it was released as failed) is a dead letter;
-            0 for never. When a process ends without a word, nobody knows which of its items killed it: that delivery
-            does not count. Those after it do, each alone in its process.
+        max_deliveries: an item that failed this often (its process died, or it was released as failed) becomes a dead
+            letter; 0 for never. When a process dies while it holds several items, nobody knows which one killed it, so
+            that delivery does not count. Later deliveries of these items do; each runs alone in its process.
     """
 
     layout: int = QUEUE_LAYOUT
@@ -37,19 +37,19 @@ class QueueRecord(Record, kw_only=True):
 
 
 class QueueLease(Record, kw_only=True):
-    """`<segment>~lease`: who may hand out a segment's items, and which are done.
+    """`<segment>~lease`: the owner of a segment, who may hand out its items, and the items that are done.
 
     Attributes:
         owner: nonce of the claim, never used again; "" when released.
         holder: host and process, for people.
         timeout: seconds after which an observer that saw no change may take the segment over.
         claims: how often the segment was claimed.
-        suspect: a claim ended without a word, so one of the items may have killed its process.
+        suspect: a claim ended without a release, so one of the items may have killed its process.
         done: hexadecimal number; the bit of value 2**i is item i.
-        failures: by item: how often it failed, as far as that counts towards the maximum; each delivery of a
-            suspect counts from its start.
-        dead_lettered_at: by item: the time in the name of its dead letter.
-        problem: why the segment is set aside: it cannot be read, so nobody can hand out its items.
+        failures: by item, the failures that count towards the maximum; for an item of a suspect segment, every delivery
+            counts when it starts.
+        dead_lettered_at: by item, the time in the name of its dead letter.
+        problem: why the segment is set aside: nobody can read it, so nobody can hand out its items.
     """
 
     owner: str = ""
@@ -64,7 +64,7 @@ class QueueLease(Record, kw_only=True):
 
 
 class FinishedSegments(msgspec.Struct, kw_only=True):
-    """`finished/<time><token>`: names of finished segments, whose leases may be gone.
+    """`finished/<time><token>`: names of finished segments whose leases may have been deleted.
 
     Attributes:
         segments: their names.
@@ -74,17 +74,17 @@ class FinishedSegments(msgspec.Struct, kw_only=True):
 
 
 class Receipt(msgspec.Struct, kw_only=True):
-    """`receipts/<time><token>`: segments all of whose items are done, though their leases do not say so.
+    """`receipts/<time><token>`: segments whose items are all done, although their leases do not say so.
 
     Attributes:
-        done: by claim, as the owner in its leases names it, the segments that were done under it.
+        done: by claim (the `owner` of the leases), the segments that were finished under it.
     """
 
     done: dict[str, list[str]]
 
 
 class DeadLetterOrigin(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The origin of a dead letter: why it is one, and where it came from."""
+    """The origin of a dead letter: the reason, and the segment and item it came from."""
 
     reason: str
     segment: str
@@ -97,9 +97,9 @@ class SegmentHeader(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     Attributes:
         encoding: of every item: "pickle" (cloudpickle, protocol 5) or "json".
-        sizes: bytes of each item, in order; 0 for one that is an object of its own.
+        sizes: bytes of each item, in order; 0 for an item that is an object of its own.
         large: items that are objects of their own, `large/.../<segment>~<item>`.
-        dead_letter: only in a dead letter, which is a segment of one.
+        dead_letter: only in a dead letter, which is a segment of one item.
     """
 
     encoding: str
@@ -109,7 +109,7 @@ class SegmentHeader(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 MAX_KNOWN_HEADER_BYTES = 100
-"""Bytes of a header that is remembered: those of single items, which are all alike."""
+"""Bytes of a header whose decoded form is cached: headers of single items are all alike."""
 
 
 @lru_cache(maxsize=256)
@@ -129,11 +129,11 @@ def decode_segment(data: bytes) -> tuple[SegmentHeader, list[bytes]]:
     line, _, rest = data.partition(b"\n")
     header = _known_header(line) if len(line) <= MAX_KNOWN_HEADER_BYTES else codec.decode(line, SegmentHeader).record
     if header.large and max(header.large) >= len(header.sizes):
-        raise Malformed("a segment whose header names items that cannot be")
-    bodies, begin = [], 0
+        raise Malformed("a segment whose header lists large items that it does not have")
+    bodies, start = [], 0
     for size in header.sizes:
-        bodies.append(rest[begin : begin + size])
-        begin += size
-    if begin != len(rest):
-        raise Malformed(f"a segment of {len(rest)} bytes whose items should have {begin}")
+        bodies.append(rest[start : start + size])
+        start += size
+    if start != len(rest):
+        raise Malformed(f"a segment with {len(rest)} bytes of items, whose header says {start}")
     return header, bodies

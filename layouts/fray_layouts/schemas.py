@@ -1,7 +1,8 @@
-"""JSON Schemas of the records and of the spec, made from the structs: `python -m fray_layouts.schemas DIRECTORY`.
+"""Generates JSON Schemas of the records and of the spec from the structs: `python -m fray_layouts.schemas DIRECTORY`.
 
-A record stays open, because a newer version may have added fields. What a person writes is closed, because an unknown
-field there is a slip of the pen. A schema states shapes; which values make sense is checked by `parse_spec`.
+The schemas of records allow unknown fields, because a newer version may have added them. The schemas of files that
+people write refuse unknown fields, because there these are typing errors. Schemas describe shapes; `parse_spec` checks
+values.
 """
 
 from __future__ import annotations
@@ -48,14 +49,14 @@ SCHEMAS: dict[str, type[msgspec.Struct]] = {
     "scaler": records.ScalerRecord,
     "spec": spec.JobSpec,
 }
-"""Name of the schema's file, without `.json`, and the struct it describes."""
+"""By name of the schema's file, without `.json`: the struct that it describes."""
 CLOSED_SCHEMAS = frozenset({"fray-file", "spec"})
 
 _WITH_SIZES: dict[str, dict[str, str]] = {
     spec.ResourceSpec.__name__: spec_parsing.ALIASES["resources"],
     pool_file.HostCapacity.__name__: {},
 }
-"""Structs in which people may write sizes with a unit, and the other names of fields there."""
+"""Structs in which people may write sizes with a unit, with the other names of fields that are accepted there."""
 
 _STRUCTS = {
     name: kind
@@ -83,7 +84,7 @@ def files() -> Iterator[tuple[str, bytes]]:
 
 
 def _describe(part: dict[str, Any], kind: type[msgspec.Struct]) -> None:
-    """Put the docstrings' sentences into the schema as descriptions."""
+    """Put the text of the docstrings into the schema as descriptions."""
     part["description"] = _docstring(kind).partition("\n\nAttributes:")[0]
     for base in reversed(kind.__mro__):
         for field, text in _attributes(base):
@@ -103,7 +104,7 @@ def _docstring(kind: type) -> str:
 
 
 def _close(parts: dict[str, Any]) -> None:
-    """Refuse unknown fields in every part, and know the other spellings of fields and of sizes."""
+    """Refuse unknown fields in every part, and add the accepted other spellings of fields and of sizes."""
     for title, part in parts.items():
         part["additionalProperties"] = False
         properties = part["properties"]
@@ -116,7 +117,7 @@ def _close(parts: dict[str, Any]) -> None:
 
 
 def main(directory: Path) -> None:
-    """Write every schema into `directory`, which holds nothing else."""
+    """Write every schema into `directory`, and delete all other JSON files there."""
     directory.mkdir(parents=True, exist_ok=True)
     for path in directory.glob("*.json"):
         path.unlink()

@@ -1,6 +1,6 @@
 """The spec of a job: what it runs, with which resources, in which environment, and how often it is tried.
 
-`fray_layouts.spec_parsing` makes one of what a person wrote.
+`fray_layouts.spec_parsing` makes a spec from what a person wrote.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from fray_layouts.bounds import (
 )
 
 MAX_INLINE_BYTES = 64 * 1024
-"""Bytes of a callable or a result in a job's record: larger ones are objects of their own; records are read often."""
+"""Bytes of a callable or a result that a job's record may hold. Larger ones are separate objects: records are read
+often."""
 
 
 class SpecPart(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -47,8 +48,9 @@ class CallableSpec(SpecPart, kw_only=True):
     Attributes:
         pickle: base64 of cloudpickle of (function, args, kwargs), or
         blob: the key of the object that holds the pickle.
-        name: of what is called, for people: "trainer.train".
-        python: minor version of the interpreter that pickled it, as "3.11"; code objects load in no other. "": unknown.
+        name: name of the callable, for people: "trainer.train".
+        python: minor version of the interpreter that pickled it, as "3.11"; code objects load in no other version. "":
+            unknown.
     """
 
     pickle: str = ""
@@ -58,9 +60,9 @@ class CallableSpec(SpecPart, kw_only=True):
 
 
 class EntrypointSpec(SpecPart, kw_only=True):
-    """The code to run: a command (program and arguments, no shell), or a callable. Exactly one.
+    """The code to run: either a command (program and arguments, no shell) or a callable.
 
-    stdin: the key of the object that each attempt of a command reads as its standard input; "" gives it none.
+    stdin: key of the object that each attempt of a command reads as its standard input; "" gives it an empty one.
     """
 
     command: list[str] = []
@@ -71,7 +73,7 @@ class EntrypointSpec(SpecPart, kw_only=True):
 class DeviceSpec(SpecPart, kw_only=True):
     """An accelerator. kind: "cpu", "gpu" or "tpu"; variant: "h100", "v5litepod-16" ...
 
-    count: per replica; a part of one GPU, such as 0.5, is shared with other jobs.
+    count: devices per replica; a part of one GPU, such as 0.5, leaves the rest to other jobs.
     """
 
     kind: Annotated[str, Meta(pattern=NAME_PATTERN, max_length=16)] = "cpu"
@@ -80,24 +82,24 @@ class DeviceSpec(SpecPart, kw_only=True):
 
 
 UNASKED_MEMORY, UNASKED_DISK = 128 * 10**6, 10**9
-"""Bytes that programs reserve for jobs that say nothing about it: `ResourceConfig` has had these defaults for ever, and
-who has not asked for 128 MB shall not be killed at 128 MB."""
+"""Bytes that are reserved for jobs whose submitter gave no size. `ResourceConfig` has always had these defaults, so a
+task that uses more than 128 MB must not be killed for it unless somebody asked for a limit."""
 
 
 class ResourceSpec(SpecPart, kw_only=True):
     """The resources that one replica needs while it runs.
 
     Attributes:
-        cpu: cores; fractions to a thousandth. A share while others want the same ones.
-        hard_cpu: the task never has more than `cpu` cores, also while others are idle.
+        cpu: cores; fractions to a thousandth. While cores are scarce, this is the task's share of them.
+        hard_cpu: limit the task to `cpu` cores, even while other cores are idle.
         memory: bytes that are reserved, and that the task may use; people may write text such as "2GB", "512MiB", and
-            `ram` is the same thing. 0 and `UNASKED_MEMORY` are no limit.
-        disk: bytes of scratch space; people may write text. 0 and `UNASKED_DISK` are no limit.
+            `ram` is another name of it. 0 and `UNASKED_MEMORY` set no limit.
+        disk: bytes of scratch space; people may write text. 0 and `UNASKED_DISK` set no limit.
         preemptible: false keeps the job off hosts that may be taken away.
-        device_alternatives: variants of the same kind of device that do as well, in order of preference.
-        regions: any of these; none: anywhere.
+        device_alternatives: other acceptable variants of the same kind of device, in order of preference.
+        regions: the host must be in one of them; an empty list allows any region.
         zone: the zone that the host must be in; "" for any.
-        labels: what the host's agent must say of it.
+        labels: labels that the host's agent must have.
     """
 
     cpu: Annotated[float, Meta(ge=0, le=100_000)] = 1.0
@@ -113,12 +115,12 @@ class ResourceSpec(SpecPart, kw_only=True):
 
     @property
     def memory_limit(self) -> int:
-        """Bytes of memory that the task may use; 0: what it reserves is no limit."""
+        """Bytes of memory that the task may use; 0 if there is no limit."""
         return 0 if self.memory == UNASKED_MEMORY else self.memory
 
     @property
     def disk_limit(self) -> int:
-        """Bytes that the task's work directory may have; 0: what it reserves is no limit."""
+        """Bytes that the task's working directory may have; 0 if there is no limit."""
         return 0 if self.disk == UNASKED_DISK else self.disk
 
 
@@ -127,10 +129,10 @@ class WorkspaceSpec(SpecPart, kw_only=True):
 
     Attributes:
         blob: key of the archive.
-        size, files: its bytes and entries, for people.
+        size, files: bytes and entries of the archive, for people.
         dependencies: name of the file at its top that states the packages: "uv.lock", "requirements.txt",
-            "pyproject.toml"; "" if none does.
-        folder: where in it the job starts; "" is its top.
+            "pyproject.toml"; "" if there is none.
+        folder: the folder in it where the job starts; "" for its top.
     """
 
     blob: Key
@@ -144,12 +146,12 @@ class EnvironmentSpec(SpecPart, kw_only=True):
     """The environment of the job's processes: variables, code, packages, image.
 
     Attributes:
-        env_vars: variables; they win over the agent's own.
+        env_vars: variables; they override the agent's own.
         secret_env_vars: variables whose values no command ever shows.
-        workspace: code that the job brings; each attempt starts in a copy of its own.
-        extras: of the workspace's project, installed with its packages.
+        workspace: code that the job brings; each attempt starts in its own copy.
+        extras: extras of the workspace's project that are installed with its packages.
         pip_packages: requirements that are installed on top.
-        python: the versions of Python that will do, as a PEP 440 specifier such as ">=3.11"; "" is any.
+        python: the acceptable versions of Python, as a PEP 440 specifier such as ">=3.11"; "" for any.
         docker_image: the container image that the job runs in; "" runs it on the host.
     """
 
@@ -163,13 +165,13 @@ class EnvironmentSpec(SpecPart, kw_only=True):
 
 
 def needs_environment(environment: EnvironmentSpec) -> bool:
-    """Whether the job runs with packages of its own, which its agent installs."""
+    """Whether the job needs packages that its agent must install."""
     stated = environment.workspace is not None and bool(environment.workspace.dependencies)
     return stated or bool(environment.extras or environment.pip_packages)
 
 
 def blobs_of(spec: JobSpec) -> list[str]:
-    """Keys of the blobs without which the job cannot run."""
+    """Keys of the blobs that the job needs to run."""
     call, workspace = spec.entrypoint.callable, spec.environment.workspace
     blobs = (call.blob if call is not None else "", workspace.blob if workspace is not None else "")
     named = (*blobs, spec.entrypoint.stdin)
@@ -180,11 +182,11 @@ class HealthCheckSpec(SpecPart, kw_only=True):
     """An HTTP route on the task's host that must answer 2xx.
 
     Attributes:
-        path, port: where; the agent asks on the loopback address.
-        interval: seconds between questions.
-        timeout: seconds for one answer.
-        grace: seconds after the start in which failing does not count.
-        failures: failures in a row that end the attempt as a failure.
+        path, port: the route; the agent asks on the loopback address.
+        interval: seconds between requests.
+        timeout: seconds to wait for one answer.
+        grace: seconds after the start in which failures do not count.
+        failures: failures in a row after which the attempt is ended as a failure.
     """
 
     path: Annotated[str, Meta(pattern="^/")] = "/"
@@ -196,15 +198,16 @@ class HealthCheckSpec(SpecPart, kw_only=True):
 
 
 class GangSpec(SpecPart, kw_only=True):
-    """Equal bundles of resources that are given to one owner at once, or not at all.
+    """Equal bundles of resources that one owner gets all at once, or not at all.
 
     Attributes:
         resources: of one bundle.
-        count: how many.
-        slices: whole TPU slices that they are, a bundle a host; 0: they are none.
-        spread: each is on an agent of its own.
-        same: "zone" or "region": all are in one; "" for anywhere.
-        actor, packages, image: what the jobs in them ask of a host besides resources, as in the keys of index entries.
+        count: number of bundles.
+        slices: number of whole TPU slices that the bundles form, one bundle per host; 0 if they are not slices.
+        spread: whether each bundle is on a different agent.
+        same: "zone" or "region": all are in the same one; "" for anywhere.
+        actor, packages, image: what the jobs in them need from a host besides resources, as in the keys of index
+            entries.
     """
 
     resources: ResourceSpec = msgspec.field(default_factory=ResourceSpec)
@@ -222,27 +225,27 @@ class JobSpec(SpecPart, kw_only=True):
 
     Attributes:
         name: shown to people; the job's id is this name and a unique suffix.
-        id: makes resubmission idempotent: the same id, name and namespace find the first job, which must run the same.
-            Part of the job's id.
+        id: makes resubmission idempotent: a second submission with the same id, name and namespace finds the first job,
+            and must ask for the same work. Part of the job's id.
         replicas: processes that run as one gang, each with these resources.
-        slices: whole TPU slices that the replicas fill, one on each host; 0: they are none.
-        same: "zone" or "region": all replicas are in one; "" for anywhere.
-        spread: each replica is on an agent of its own.
+        slices: whole TPU slices that the replicas fill, one replica on each host; 0 if they are not slices.
+        same: "zone" or "region": all replicas are in the same one; "" for anywhere.
+        spread: whether each replica is on a different agent.
         max_retries_failure: further attempts after the job's own failures.
-        max_retries_preemption: further attempts after its host went away.
-        timeout: seconds one attempt may run.
-        pending_timeout: seconds the job may wait to be started before it is stopped.
+        max_retries_preemption: further attempts after its host was lost.
+        timeout: seconds that one attempt may run.
+        pending_timeout: seconds that the job may wait for its start before it is stopped.
         grace: seconds between SIGTERM and SIGKILL when it is stopped or preempted.
         priority: from -500 to 499; higher goes first.
         namespace: scope of the names of jobs, actors and queues; by default the parent's, else the job's own id.
-        user: who submitted it, for people and for the bill; by default the parent's. Nobody checks it.
+        user: who submitted it, for people and for the bill; by default the parent's. Nobody verifies it.
         parent: id of the job that ends this one when it ends.
         detached: the job outlives its parent.
-        pool: group of agents that may run it.
-        actor: it serves calls: only agents that accept connections run it; it is killed as soon as its agent's leases
-            may no longer be relied on, and restarted on its host when it fails and has retries left.
-        ports: names of ports that it has for itself on its host; it finds their numbers as FRAY_PORT_<NAME>.
-        outputs: patterns of the files that are kept when it succeeds, by their paths from where it starts.
+        pool: name of the pool of agents that may run it.
+        actor: the job serves calls: only agents that accept connections run it. It is killed as soon as its agent's
+            leases may no longer be relied on, and restarted on its host if it fails and has retries left.
+        ports: names of ports that are reserved for it on its host; it finds their numbers as FRAY_PORT_<NAME>.
+        outputs: patterns of the files to keep when it succeeds, by path relative to the directory where it starts.
     """
 
     name: Name
@@ -272,13 +275,13 @@ class JobSpec(SpecPart, kw_only=True):
 
 
 def port_variable(name: str) -> str:
-    """The variable in which a task finds the number of the port of this name."""
+    """The environment variable in which a task finds the number of this port."""
     return f"FRAY_PORT_{re.sub('[^A-Z0-9]', '_', name.upper())}"
 
 
 def is_gang(spec: JobSpec) -> bool:
-    """Whether a placement chooses its agents: for several replicas at once, or for one of several devices.
+    """Whether a placement chooses the job's agents: it has several replicas, or several devices would do.
 
-    Any other job is claimed by an agent.
+    An agent claims any other job by itself.
     """
     return spec.replicas > 1 or bool(spec.resources.device_alternatives)

@@ -1,4 +1,4 @@
-"""Checks of a job's spec that the types and bounds of its fields do not make."""
+"""The checks of a job's spec that the types and bounds of its fields cannot express."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from fray_layouts.struct_reading import REDACTED
 from fray_layouts.topology import get_tpu_topology
 
 MAX_PORTS = 16
-"""Ports of one job: a host has 10,000 for all of its jobs."""
+"""Largest number of ports of one job: a host has 10,000 ports for all of its jobs."""
 MAX_NAME_AND_ID = MAX_JOB_ID - len("--") - ID_DIGEST_DIGITS
-"""Characters of a name and an own id together."""
+"""Most characters that a job's name and its given id may have together, so that the job's id fits `MAX_JOB_ID`."""
 _SHELL_LINE = re.compile(r"[^/]*[\s|;&<>$`*]")
-"""What a program's name does not begin with, unless it is a path: blanks, and what only a shell understands."""
+"""A program name with blanks or shell characters before any slash: the person probably wrote a line for a shell."""
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
 def checked(spec: JobSpec) -> JobSpec:
-    """The same spec; raises InvalidInput for the first fault that its types and bounds do not show."""
+    """Return the same spec. Raises InvalidInput for the first fault that types and bounds do not find."""
     _check_storable("", msgspec.to_builtins(spec))
     if spec.id and len(spec.name) + len(spec.id) > MAX_NAME_AND_ID:
         raise InvalidInput("id", spec.id, f"give name and id of at most {MAX_NAME_AND_ID} characters together")
@@ -43,12 +43,12 @@ def checked(spec: JobSpec) -> JobSpec:
     if device is not None and device.kind not in ("cpu", "gpu", "tpu"):
         raise InvalidInput("resources.device.kind", device.kind, "the kinds are cpu, gpu and tpu")
     if device is not None and device.count < 1 and (device.kind != "gpu" or device.count != round(device.count, 3)):
-        raise InvalidInput("resources.device.count", device.count, "give whole ones, or thousandths of one GPU")
+        raise InvalidInput("resources.device.count", device.count, "give a whole number, or thousandths of one GPU")
     return spec
 
 
 def _check_storable(field: str, value: object) -> None:
-    """Refuse what JSON cannot hold exactly: it would make a record that nobody can read."""
+    """Refuse text that JSON cannot hold exactly, because it would make a record that nobody can read."""
     if isinstance(value, dict):
         for key, part in value.items():
             _check_storable(field, key)
@@ -85,10 +85,12 @@ def check_name(field: str, value: object, longest: int = MAX_NAME) -> None:
 
 
 def check_whole_slices(spec: JobSpec) -> None:
-    """Refuse a TPU that is none, or not whole, in what was written without `ResourceConfig`, which counts by itself.
+    """Refuse a TPU type that does not exist, or replicas that do not fill whole slices.
+
+    This is for specs that were written without `ResourceConfig`, which counts the hosts itself.
 
     Raises:
-        InvalidInput: there is no such slice, or the replicas do not fill whole ones.
+        InvalidInput: there is no such TPU type, or the replicas do not fill whole slices.
     """
     device, others = spec.resources.device, spec.resources.device_alternatives
     if device is None or device.kind != "tpu" or not device.variant:
@@ -120,7 +122,7 @@ def _check_gang(spec: JobSpec) -> None:
             "slices", spec.slices, "only a TPU comes in slices; name a TPU as the device, or leave it out"
         )
     if spec.slices and spec.replicas % spec.slices:
-        remedy = f"replicas={spec.replicas} do not fill them: give as many for each slice as it has hosts"
+        remedy = f"replicas={spec.replicas} is no multiple of it; give each slice as many replicas as it has hosts"
         raise InvalidInput("slices", spec.slices, remedy)
 
 

@@ -1,7 +1,7 @@
-"""Reader of job specs as people write them.
+"""Parses job specs as people write them.
 
-`parse_spec` is the only way in: from a file in the inbox, from `fray submit` and from the Python API alike. Every
-complaint is an `InvalidInput` that names the field as it was written, the value, and what to write instead.
+Every spec goes through `parse_spec`: a file in the inbox, `fray submit` and the Python API. Every error is an
+`InvalidInput` that names the field as it was written, the value, and what to write instead.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fray_layouts.spec_checks import checked
 from fray_layouts.struct_reading import REDACTED, read_struct, refuse_unknown, with_sizes
 
 ALIASES = {"resources": {"ram": "memory"}}
-"""Other names of fields that are accepted, by the part of the spec and our name."""
+"""Accepted other names of fields: by part of the spec, the other name and Fray's own name."""
 
 
 def parse_spec(data: bytes | str | Mapping[str, Any]) -> JobSpec:
@@ -26,7 +26,7 @@ def parse_spec(data: bytes | str | Mapping[str, Any]) -> JobSpec:
         data: JSON text, or the mapping it would parse to (YAML front ends give one).
 
     Raises:
-        InvalidInput: not JSON, an unknown or missing field, a wrong type or a value out of bounds; the first found.
+        InvalidInput: the first fault found: not JSON, an unknown or missing field, a wrong type, a value out of bounds.
     """
     raw = _parsed(data)
     _refuse_other_spellings(raw)
@@ -47,7 +47,7 @@ def _parsed(data: bytes | str | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _refuse_other_spellings(raw: Mapping[str, Any]) -> None:
-    """Refuse what other systems call an entrypoint, and say how it is written here."""
+    """Refuse the ways in which other systems spell an entrypoint, and say how to write it here."""
     entrypoint = raw.get("entrypoint")
     places = {
         "command": raw.get("command"),
@@ -65,7 +65,7 @@ def _refuse_other_spellings(raw: Mapping[str, Any]) -> None:
 
 
 def _normalized(raw: dict[str, Any]) -> dict[str, Any]:
-    """The spec with `ram` as `memory`, and sizes as bytes."""
+    """Return the spec with `ram` renamed to `memory`, and sizes converted to bytes."""
     out = dict(raw)
     for part, spellings in ALIASES.items():
         if isinstance(out.get(part), Mapping):

@@ -1,7 +1,7 @@
-"""The states that records name.
+"""The states and kinds that records hold as text.
 
-A record may hold one that this version does not know. It is kept as it is and left alone, so the fields are text: that
-costs decoding nothing, where an enum would refuse the whole record.
+A record may hold a value that this version does not know; Fray then keeps the value and leaves the object alone. The
+records' fields are therefore `str`: an enum would make the whole record unreadable.
 """
 
 from enum import StrEnum
@@ -12,23 +12,23 @@ class AgentState(StrEnum):
 
     LIVE = "live"
     DEAD = "dead"
-    """Declared by an observer."""
+    """An observer declared the agent dead."""
     LEFT = "left"
-    """It ended by itself, with nothing held."""
+    """The agent ended by itself and held nothing."""
 
 
 class HoldingPhase(StrEnum):
     """The phase of a lease in its holder's heartbeat: `Holding.phase`."""
 
     CLAIMING = "claiming"
-    """The claim was sent, or is about to be, and is not known to be applied."""
+    """The agent has sent the claim, or is about to, and does not know yet that it was applied."""
     RUNNING = "running"
     ENDING = "ending"
-    """Until the record says that the attempt has ended, and the next one's index entry exists."""
+    """The attempt is over; until the job's record says so and the next attempt's index entry exists."""
     RESERVED = "reserved"
-    """The room of bundles is kept for their owner: a vote for the round that the holding names."""
+    """The agent keeps room for bundles: a vote for the round that the holding names."""
     REFUSED = "refused"
-    """The agent can never have the bundles of that round."""
+    """The agent can never run the bundles of that round."""
 
 
 class ExitKind(StrEnum):
@@ -36,26 +36,26 @@ class ExitKind(StrEnum):
 
     SUCCESS = "success"
     EXITED = "exited"
-    """With an exit code other than 0, or with a result that cannot be read."""
+    """The process ended with an exit code other than 0, or its result cannot be read."""
     SIGNALLED = "signalled"
     OUT_OF_MEMORY = "out-of-memory"
     LIMIT_EXCEEDED = "limit-exceeded"
-    """It used more disk, or had more processes, than it may."""
+    """The task used more disk, or had more processes, than it may."""
     TIMEOUT = "timeout"
     EXCEPTION = "exception"
-    """What a callable raised."""
+    """The callable raised an exception."""
     UNHEALTHY = "unhealthy"
     STOPPED = "stopped"
     PREEMPTED = "preempted"
     START_FAILED = "start-failed"
     HOST_FAILED = "host-failed"
-    """The host failed while it ran."""
+    """The host failed while the attempt ran."""
     ENVIRONMENT_FAILED = "environment-failed"
-    """The job's packages or image cannot be had anywhere: the job's own fault, which no retry mends."""
+    """The job's packages or its image do not exist anywhere. This is the job's own fault, and a retry does not help."""
     LOST = "lost"
-    """Its agent died."""
+    """The attempt's agent died."""
     TOO_LARGE = "too-large"
-    """Its result, or its outputs."""
+    """The result or the outputs are too large."""
 
 
 class StopOrigin(StrEnum):
@@ -64,9 +64,9 @@ class StopOrigin(StrEnum):
     USER = "user"
     PARENT = "parent"
     EXPIRED = "expired"
-    """Nobody: it was not started within its `pending_timeout`."""
+    """The job was not started within its `pending_timeout`; nobody asked for the stop."""
     RESERVATION = "reservation"
-    """The end of the reservation or the launch group that it was in."""
+    """The reservation or the launch group of the job has ended."""
 
 
 class ReservationState(StrEnum):
@@ -74,7 +74,7 @@ class ReservationState(StrEnum):
 
     FORMING = "forming"
     HELD = "held"
-    """Its first `low` bundles were all there at once; it stays so until it ends."""
+    """Its first `low` bundles all had room at the same time. It stays in this state until it ends."""
     ENDED = "ended"
 
 
@@ -83,7 +83,7 @@ class ReservationKind(StrEnum):
 
     RESERVATION = "reservation"
     GROUP = "group"
-    """Its bundles are bound to the jobs that were launched together."""
+    """A launch group: its bundles are bound to the jobs that were launched together."""
 
 
 class NameState(StrEnum):
@@ -97,12 +97,12 @@ class MachineState(StrEnum):
     """The state of a machine: `MachineRecord.state`."""
 
     WANTED = "wanted"
-    """An intent: the provider was not called yet."""
+    """The record states the intent; nobody has called the provider yet."""
     CREATING = "creating"
-    """The provider may have been called."""
+    """Somebody may have called the provider."""
     UP = "up"
     DRAINING = "draining"
     DELETING = "deleting"
-    """The provider may have been told to remove it."""
+    """Somebody may have asked the provider to remove it."""
     GONE = "gone"
-    """The provider no longer has it."""
+    """The provider no longer lists it."""

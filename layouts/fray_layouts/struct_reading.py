@@ -1,6 +1,6 @@
-"""Reads what a person wrote into a struct: every complaint names the field as written, and what to write instead.
+"""Reads what a person wrote into a struct; every error names the field as written, and says what to write instead.
 
-Text under an unknown name is never shown: it may be a secret that was put in the wrong place.
+The text of a field with an unknown name is never shown: it may be a secret that was put in the wrong place.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from fray_layouts.units import parse_bytes
 S = TypeVar("S", bound=msgspec.Struct)
 
 REDACTED = "..."
-"""Shown instead of what may be a secret: text in a field of an unknown name, and anything in the environment."""
+"""Shown in place of possible secrets: text in a field of an unknown name, and anything in the environment."""
 SIZE_FIELDS = ("memory", "disk")
 """Resources that people may write as text with a unit."""
 _MAX_COMPARED_CHARACTERS = 64
-"""Characters of an unknown field's name that are compared with those that there are."""
+"""Characters of an unknown field's name that are compared with the known names; bounds the work for a huge name."""
 
 
 def read_struct(raw: Mapping[str, Any], struct: type[S], top: str) -> S:
-    """A struct of a mapping in which no name is unknown. Raises InvalidInput: a field is missing, or its value is odd.
+    """Convert a mapping without unknown fields to a struct. Raises InvalidInput: a field is missing or has a bad value.
 
-    top: what the whole is called.
+    top: name of the whole, for errors that concern no single field.
     """
     try:
         return msgspec.convert(raw, struct)
@@ -40,9 +40,9 @@ def read_struct(raw: Mapping[str, Any], struct: type[S], top: str) -> S:
 def refuse_unknown(
     raw: object, struct: type[msgspec.Struct], aliases: Mapping[str, Mapping[str, str]], path: str = ""
 ) -> None:
-    """Raise InvalidInput if a mapping, or one inside of it, has a field that the struct does not know.
+    """Raise InvalidInput if the mapping, or one nested in it, has a field that the struct does not know.
 
-    aliases: other names of fields that are accepted, by the path of the mapping they are in, and our name.
+    aliases: accepted other names of fields: by path of the mapping, the other name and Fray's own name.
     """
     if isinstance(raw, list):
         for number, part in enumerate(raw):
@@ -63,14 +63,14 @@ def refuse_unknown(
 
 
 def _nested_struct(annotation: Any) -> type[msgspec.Struct] | None:
-    """The struct of a field that is one, or a list of one, or may be absent."""
+    """The struct in a field's type: the type itself, the items of its list, or one part of its union."""
     if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
         return annotation
     return next(filter(None, map(_nested_struct, getattr(annotation, "__args__", ()))), None)
 
 
 def with_sizes(path: str, amounts: Mapping[str, Any]) -> dict[str, Any]:
-    """The same amounts of resources, sizes that are text as bytes. Raises InvalidInput: one is no size."""
+    """The same amounts, with sizes given as text converted to bytes. Raises InvalidInput: a text is not a size."""
     sizes = {
         field: parse_bytes(f"{path}.{field}", size)
         for field in SIZE_FIELDS
@@ -110,7 +110,7 @@ _KINDS = {
     "array": "a list: [...]",
     "object": "fields with their values",
 }
-"""What msgspec expects, as people write it."""
+"""Types in msgspec's errors, in the words that people use."""
 _SIDES = {"<": "below", "<=": "of at most", ">": "above", ">=": "of at least"}
 
 

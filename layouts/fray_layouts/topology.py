@@ -1,6 +1,7 @@
 """The types of TPU slices that Google Cloud offers, with their chips, hosts and virtual machines.
 
-The name of a v4 or v5p type counts cores, two a chip; that of a v5e (`v5litepod`) or v6e type counts chips.
+In the name of a v4 or v5p type, the number counts cores, of which a chip has two; in the name of a v5e (`v5litepod`) or
+v6e type, it counts chips.
 """
 
 from dataclasses import dataclass
@@ -8,12 +9,12 @@ from dataclasses import dataclass
 from fray_layouts.errors import InvalidInput
 
 CHIPS_PER_VM = 4
-"""Chips of each machine of a slice on several hosts, of every family; a slice of one host is one machine."""
+"""Chips per virtual machine in a slice of several hosts, in every family; a slice of one host is one machine."""
 
 
 @dataclass(frozen=True)
 class TpuTopologyInfo:
-    """A type of TPU slice: how many chips, hosts and virtual machines it has.
+    """A type of TPU slice, with its numbers of chips, hosts and virtual machines.
 
     Attributes:
         name: such as "v5litepod-16".
@@ -54,10 +55,10 @@ TPU_TOPOLOGIES: dict[str, TpuTopologyInfo] = {
 
 
 def get_tpu_topology(tpu_type: str) -> TpuTopologyInfo:
-    """Look up what a slice of a type such as "v5litepod-16" has.
+    """Look up the topology of a type such as "v5litepod-16".
 
     Raises:
-        InvalidInput: there is no such type; a ValueError.
+        InvalidInput (a ValueError): there is no such type.
     """
     if tpu_type not in TPU_TOPOLOGIES:
         raise InvalidInput("tpu_type", tpu_type, f"there are {_known_like(str(tpu_type))}")
@@ -65,7 +66,7 @@ def get_tpu_topology(tpu_type: str) -> TpuTopologyInfo:
 
 
 def _known_like(tpu_type: str) -> str:
-    """The types of its family; of no family's, the smallest of each that has several machines, as examples."""
+    """Types of the same family, for an error; if the family is unknown, each family's smallest multi-host type."""
     family = tpu_type.rpartition("-")[0]
     if known := [name for name in TPU_TOPOLOGIES if name.rpartition("-")[0] == family]:
         return f"{', '.join(known[:12])}{' ...' if len(known) > 12 else ''}"
@@ -80,10 +81,10 @@ _FAMILIES = {"v4": "v4", "v5litepod": "v5e", "v5e": "v5e", "v5p": "v5p", "v6e": 
 
 
 def tpu_family(tpu_type: str) -> str:
-    """The family of a type of TPU slice: "v4", "v5e", "v5p" or "v6e"; that of "v5litepod-16" is "v5e".
+    """The family of a type of TPU slice: "v4", "v5e", "v5p" or "v6e". For example, "v5litepod-16" belongs to "v5e".
 
     Raises:
-        InvalidInput: the name begins with none of them; a ValueError.
+        InvalidInput (a ValueError): the name begins with no known family.
     """
     family, dash, _ = tpu_type.partition("-")
     if not dash or family not in _FAMILIES:

@@ -1,4 +1,4 @@
-"""Sizes as people write and read them."""
+"""Parsing and formatting of sizes such as "512MiB"."""
 
 import re
 
@@ -11,9 +11,9 @@ _BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40, "pi": 2**50}
 
 
 def parse_bytes(field: str, value: int | str) -> int:
-    """Bytes in `value`: a number, or text such as "128m", "2GB" (powers of 1000) or "512MiB" (powers of 1024).
+    """Convert `value` to bytes: a number, or text such as "128m", "2GB" (powers of 1000) or "512MiB" (powers of 1024).
 
-    Raises InvalidInput: naming `field`, if it is negative or not a size.
+    Raises InvalidInput, naming `field`: the value is negative or is not a size.
     """
     if isinstance(value, int):
         if value < 0:
@@ -28,7 +28,7 @@ def parse_bytes(field: str, value: int | str) -> int:
 
 
 def format_bytes(size: float) -> str:
-    """`size` bytes for people, in powers of 1000 up to GB, as memory is ordered: "512 B", "128 MB", "1.5 GB"."""
+    """Format `size` bytes for people in powers of 1000 up to GB, as memory is sold: "512 B", "128 MB", "1.5 GB"."""
     for unit in ("B", "kB", "MB"):
         shown = round(size, 0 if unit == "B" else 1)
         if abs(shown) < 1000:

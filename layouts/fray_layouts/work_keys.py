@@ -1,4 +1,4 @@
-"""The keys of what the attempts of a job write; see `object_keys`."""
+"""The keys of the objects that the attempts of a job write; see `object_keys`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _EXIT_KEY = re.compile(rf"work/[^/]+/{ATTEMPT_PATTERN}/exits/{NUMBER_PATTERN}")
 
 
 class WorkKeys:
-    """`work/<job_id>/<attempt>/<replica>/...`: what an attempt writes; only its holder creates here."""
+    """`work/<job_id>/<attempt>/<replica>/...`: the objects of an attempt; only its holder creates them."""
 
     area = "work/"
 
@@ -23,7 +23,7 @@ class WorkKeys:
 
     @staticmethod
     def log(job_id: str, attempt: int, replica: int, number: int) -> str:
-        """Log chunk `number`, counted from 1."""
+        """The key of log chunk `number`, counted from 1."""
         return f"{WorkKeys.log_prefix(job_id, attempt, replica)}{number:08d}"
 
     @staticmethod
@@ -42,33 +42,33 @@ class WorkKeys:
 
     @staticmethod
     def exit(job_id: str, attempt: int, replica: int) -> str:
-        """The end of one replica of a gang."""
+        """The key of the end of one replica of a gang."""
         return f"{WorkKeys.exits(job_id, attempt)}{replica}"
 
     @staticmethod
     def exits(job_id: str, attempt: int) -> str:
-        """The prefix of the ends of all replicas of an attempt."""
+        """The prefix of the keys of all replicas' ends in an attempt."""
         return f"work/{job_id}/{attempt}/exits/"
 
     @staticmethod
     def parse_exit(key: str) -> int | None:
-        """The replica whose end it is; None for any other key."""
+        """The number of the replica; None for any other key."""
         found = _EXIT_KEY.fullmatch(key)
         return int(found[2]) if found else None
 
     @staticmethod
     def outputs(job_id: str, attempt: int, replica: int) -> str:
-        """The manifest of the files that an attempt leaves."""
+        """The key of the manifest of an attempt's output files."""
         return f"work/{job_id}/{attempt}/{replica}/outputs"
 
     @staticmethod
     def output_part(manifest: str, number: int) -> str:
-        """Part `number`, counted from 1, of the files that the manifest lists."""
+        """The key of part `number`, counted from 1, of the files that the manifest lists."""
         return f"{manifest}-{number:08d}"
 
     @staticmethod
     def parse(key: str) -> tuple[str, int] | None:
-        """(job, attempt) of a key; attempt 0 for checkpoints, which are all attempts' own; None for anything else."""
+        """(job, attempt) of a key; attempt 0 for checkpoints, which belong to all attempts; None for any other key."""
         if (number := CheckpointKey.parse(key)) is not None:
             return number.job, 0
         found = _ATTEMPT_KEY.fullmatch(key)

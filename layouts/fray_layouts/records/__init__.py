@@ -1,10 +1,10 @@
-"""The records: every JSON object under a root, as msgspec structs; those of queues are in `queue_records`.
+"""The records: every JSON object under a root, as msgspec structs. `queue_records` has those of queues.
 
-Each field's meaning stands here once. `layouts/README.md` says who writes which object under which condition, and the
-JSON Schemas beside it are generated from these structs. Times are seconds since the epoch on the *storage's* clock
-unless a field says otherwise; sizes are bytes. What a field may hold beyond its type is in `bounds`.
+The docstrings define each field's meaning, and the JSON Schemas beside `layouts/README.md` are generated from them; the
+README says who writes which object under which condition. Times are seconds since the epoch on the *storage's* clock
+unless a field says otherwise; sizes are bytes. `bounds` has the limits of values.
 
-Everything else in Fray imports the structs from here. To read: `base`, `job`, `outputs`, `agent`,
+All other code imports the structs from here. Modules in reading order: `base`, `job`, `outputs`, `agent`,
 `agent_pool`, `machine`, `placement`, `index`, `reconciler`, `actor`, `cluster`.
 """
 

@@ -1,4 +1,4 @@
-"""Records of names, of the endpoints published under them, and of durable actors' checkpoints."""
+"""Records of names, of the endpoints published under them, and of the checkpoints of durable actors."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from fray_layouts.states import NameState
 
 
 class NameRecord(Record, kw_only=True):
-    """`names/<namespace>/<kind>/<name>.json`: who holds the name. Never deleted, so that incarnations only grow.
+    """`names/<namespace>/<kind>/<name>.json`: the holder of a name. It is never deleted, so incarnations only grow.
 
     Attributes:
         state: "held" or "free". A name that is held for a job that has ended is free too.
-        job: id of the job it is held for; "" for what needs none (a queue).
-        incarnation: raised by each taking.
-        attempt: the highest attempt of the job that has announced an endpoint under this incarnation; 0 before.
-        since: when it was taken.
+        job: id of the job that the name is held for; "" if it is held without a job, as by a queue.
+        incarnation: increases each time the name is taken.
+        attempt: the highest attempt of the job that has announced an endpoint under this incarnation; 0 before the
+            first.
+        since: when the name was taken.
     """
 
     state: str = NameState.HELD
@@ -30,13 +31,14 @@ class NameRecord(Record, kw_only=True):
 
 
 class EndpointRecord(Record, kw_only=True):
-    """`actors/<namespace>/<name>/<actor_id>.json`: where an actor is called. A caller never goes back to a lower
-    (incarnation, attempt) of a name than it has seen.
+    """`actors/<namespace>/<name>/<actor_id>.json`: the address at which an actor takes calls.
+
+    A caller that has seen an (incarnation, attempt) of a name never goes back to a lower one.
 
     Attributes:
-        job: the job that serves it, or that stands for the program outside of jobs that does.
+        job: the job that serves the actor; for a program outside of jobs, the job that stands for that program.
         attempt: the job's attempt.
-        incarnation: of the name, or of the group whose name it is; 0 where names are not taken.
+        incarnation: of the name, or of the name of the group; 0 if no name was taken.
         nonce: identity of the server, new with each start.
         address: "host:port" as advertised.
         unix: path of the server's Unix socket, for callers on `host`; "" if there is none.
@@ -65,9 +67,9 @@ class CheckpointHead(msgspec.Struct, kw_only=True, omit_defaults=True):
     """First line of `work/<job_id>/checkpoints/<actor>/<number>`; the state's bytes follow.
 
     Attributes:
-        attempt: of the job whose process wrote it.
-        writer: id of that process, unique.
-        fence: written to shut earlier attempts out, with the state that was restored.
+        attempt: attempt of the job whose process wrote it.
+        writer: unique id of that process.
+        fence: it was written to keep earlier attempts from writing, and repeats the state that was restored.
         empty: there is no state yet.
     """
 

@@ -15,16 +15,16 @@ class Holding(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A lease, or a place in a gang or reservation, as its holder's heartbeat lists it.
 
     Attributes:
-        attempt: the attempt that is (or is about to be) held.
+        attempt: the attempt that the agent holds or is about to hold.
         phase: "claiming" (not known to be applied), "running", "ending" (until terminal or the next entry exists),
             "reserved" (a vote), "refused".
-        usage: as last measured; None if it was not yet, or cannot be.
-        gpus: places of the GPUs that it has among those of its agent, from 0.
-        ports: numbers of the ports that it has on its host, by their names.
+        usage: the latest measurement; None if there is none yet, or the host cannot measure.
+        gpus: indexes of its GPUs among those of the agent, from 0.
+        ports: port numbers that it has on its host, by the names of the ports.
         activity: what the agent does before the task starts, such as "building the environment", for people.
-        round: of a gang or a reservation, that of its record which the agent has read.
-        bundles: numbers of the bundles, or replicas, that the agent has of it.
-        ends_by: storage's time by which it will have ended; None: nobody knows.
+        round: for a gang or a reservation, the round of the record that the agent has read.
+        bundles: numbers of the bundles, or replicas, that the agent has.
+        ends_by: time on the storage's clock by which it will have ended; None if nobody knows.
     """
 
     attempt: AttemptNumber
@@ -39,13 +39,13 @@ class Holding(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Resources(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """An amount of resources: of a task's request, of a host, of the free part of one. memory and disk in bytes.
+    """An amount of resources: a task's request, a host's capacity, or the free part of one. memory and disk in bytes.
 
     Attributes:
         cpu: cores, in thousandths.
-        device: "gpu-h100", "tpu-v5litepod-16" ...: kind and variant of the accelerator; "" for none.
-        device_count: accelerators (GPU) or chips of this host (TPU).
-        device_shares: thousandths that are left of each GPU that jobs share; none of a GPU that is whole or taken.
+        device: kind and variant of the accelerator: "gpu-h100", "tpu-v5litepod-16" ...; "" for none.
+        device_count: number of accelerators (GPU) or of chips of this host (TPU).
+        device_shares: for each GPU that jobs share, the thousandths that are free; whole and taken GPUs are not listed.
     """
 
     cpu: Amount = 0
@@ -57,13 +57,13 @@ class Resources(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Software(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The software of a host that jobs may ask for.
+    """The software of a host that jobs may require.
 
     Attributes:
         python: minor version of Python that the agent itself runs on, as "3.11"; callables without packages use it.
-        pythons: minor versions that it can make environments with; none where there is no uv.
-        containers: the engine that runs images: "podman", "docker" or "" for none.
-        fray: version of the agent.
+        pythons: minor versions for which the agent can build environments; none on a host without uv.
+        containers: the engine that runs images: "podman", "docker", or "" for none.
+        fray: version of Fray that the agent runs.
     """
 
     python: str = ""
@@ -85,28 +85,28 @@ class AgentRecord(Record, kw_only=True):
     Attributes:
         state: "live", "dead" (declared by an observer), "left" (ended by itself with nothing held).
         beat: counter that only the agent raises.
-        interval: seconds between beats that this record promises.
-        holdings: leases by job id, unresolved claims included. In a dead record: what has to be put back.
-        mail: someone asks the agent to look at its jobs; set by senders, cleared by an applied beat.
-        drain: someone asks the agent to take no more work and to leave when it has none.
+        interval: seconds between heartbeats that this record promises.
+        holdings: leases by job id, unresolved claims included. In a dead record: the leases to put back.
+        mail: somebody asks the agent to look at its jobs; senders set it, and an applied heartbeat clears it.
+        drain: somebody asks the agent to take no more work and to leave when it has none.
         reaped: every holding of this dead agent has been put back.
         started_at: when the process started.
         problem: what is wrong with the agent now, for people; "" if nothing is.
-        unfit: it takes no work while that lasts, and is given none.
+        unfit: because of the problem, the agent takes no work and is given none.
         preemptible: the host may be taken away at any time.
-        requests: number of requests that the process had sent to the storage before this beat: "writes", "lists",
+        requests: requests that the process had sent to the storage before this heartbeat, by kind: "writes", "lists",
             "reads", "deletes".
-        network: name of the network that its address belongs to; agents of one network reach one another.
+        network: name of the network that its address belongs to; agents of one network can reach one another.
         bind: address that servers on this host listen on.
-        advertise: host name or address under which others reach them.
-        inbound: whether they can be reached at all; actors are not placed elsewhere.
+        advertise: host name or address under which others reach these servers.
+        inbound: whether the servers can be reached at all; actors are only placed where they can.
         hint_endpoint: where the agent itself takes hints; None if it takes none.
-        software: what jobs may ask of the host besides resources.
-        zone, region, labels: where the host is, and what its operator says of it.
-        slice: its place in a TPU slice; None if it is in none.
-        places: it knows the rules of placements, so gangs and reservations may choose it.
-        machine: name of the machine of its pool that it runs on; "" if people started it.
-        driver: it is a program outside of jobs, which runs no jobs and holds only the one that stands for it.
+        software: software of the host that jobs may require.
+        zone, region, labels: location of the host, and labels that its operator gave it.
+        slice: the host's place in a TPU slice; None if it is in none.
+        places: the agent knows the rules of placements, so gangs and reservations may choose it.
+        machine: name of the pool's machine that the agent runs on; "" if people started the agent.
+        driver: the agent is a program outside of jobs. It runs no jobs, and holds only the job that stands for it.
     """
 
     id: str

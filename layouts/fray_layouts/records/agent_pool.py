@@ -1,4 +1,4 @@
-"""The record of a pool of agents: what they are to do before any job comes."""
+"""The record of a pool of agents: the environments to prepare, and how its machines are made."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from fray_layouts.spec import EnvironmentSpec
 
 
 class AgentPoolRecord(Record, kw_only=True):
-    """`pools/<pool>/pool.json`: what a pool of agents is told; absent while it is told nothing.
+    """`pools/<pool>/pool.json`: settings of a pool of agents; absent if the pool has none.
 
     Attributes:
-        environments: each of its agents makes them ready, in this order, before it claims. They have no variables.
-        provisioning: how its machines are made; None: people start its agents.
+        environments: each agent prepares them, in this order, before it claims. They have no variables.
+        provisioning: how the pool's machines are made; None if people start its agents.
     """
 
     environments: list[EnvironmentSpec] = msgspec.field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Records of the whole cluster: its settings, and the secrets by which its members know one another."""
+"""Records of the whole cluster: its settings, and the secrets with which its members authenticate one another."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ LAYOUT_VERSION = 1
 
 
 class ClusterSettings(Record, kw_only=True):
-    """`cluster.json`: what all participants must agree on. Durations in seconds.
+    """`cluster.json`: the settings that all participants must share. Durations in seconds.
 
     Attributes:
         beat_interval: between heartbeats of an agent that holds leases.
         idle_beat_interval: between heartbeats of an agent that holds none.
         poll_interval: between polls of a doorbell, of a followed job and of the agent's own mailbox.
-        pass_interval: between the coordinator's passes. With jitter and the pass's own work it must stay below two beat
-            intervals, or no age accumulates.
+        pass_interval: between the reconciler's passes. With jitter and the pass's own work it must stay below two
+            heartbeat intervals; otherwise an agent's silence never adds up to a time-out.
         repair_interval: between full listings that repair what hints and indexes missed.
-        quarantine: how long after the time in its name an object that may still be created is kept.
+        quarantine: how long an object that may still be created is kept after the time in its name.
         outage_grace: how long tasks go on while the store does not answer.
         retention: how long a finished job is kept.
         inbox_patience: how long an unreadable file must lie unchanged before it is rejected.
         requeue_backoff: wait before the second attempt; doubles up to `requeue_backoff_max`. Gangs wait less at first.
-        host_killer_limit: attempts in a row that ended with their agent's death that count as one failure.
+        host_killer_limit: attempts in a row whose agent died that count as one failure of the job.
         start_failure_limit: failed starts in a row after which an agent stops claiming.
-        encrypt: calls of actors between hosts are encrypted, not only authenticated.
+        encrypt: whether calls of actors between hosts are encrypted, not only authenticated.
     """
 
     layout: int = LAYOUT_VERSION
@@ -51,7 +51,7 @@ class ClusterSettings(Record, kw_only=True):
 
 
 class RpcSecret(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A secret of the cluster. secret: base64; retired_at: when a newer one took its place, None for the newest."""
+    """A secret of the cluster. secret: base64; retired_at: when a newer one replaced it, None for the newest."""
 
     id: str
     secret: Base64
@@ -62,8 +62,8 @@ class RpcSecret(msgspec.Struct, kw_only=True, omit_defaults=True):
 class RpcSecrets(Record, kw_only=True):
     """`secrets/rpc.json`: the secrets with which callers and actors authenticate one another, newest first.
 
-    The newest is for new connections; a listed one is accepted until a day after its `retired_at`. Whoever meets an id
-    that he does not know reads this object again, so a new one may be used at once.
+    New connections use the newest secret. Every listed secret is accepted until a day after its `retired_at`. A process
+    that meets an unknown id reads this object again, so a new secret may be used at once.
     """
 
     keys: list[RpcSecret] = msgspec.field(default_factory=list)

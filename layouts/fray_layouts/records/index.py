@@ -1,4 +1,4 @@
-"""The derived indexes: entries of pending jobs and of children, and the doorbell of a pool."""
+"""Records of the derived indexes: entries for pending jobs and for children, and a pool's doorbell."""
 
 from __future__ import annotations
 
@@ -7,24 +7,25 @@ from fray_layouts.records.base import Record
 
 
 class PendingEntry(Record, kw_only=True):
-    """`pending/<pool>/...`: an index entry; everything that matters is in its name."""
+    """`pending/<pool>/...`: an index entry; its name holds everything that matters."""
 
     job: str
     attempt: AttemptNumber
 
 
 class ChildEntry(Record, kw_only=True):
-    """`children/<parent>/<attempt>/<child>`: an index entry; everything that matters is in its name."""
+    """`children/<parent>/<attempt>/<child>`: an index entry; its name holds everything that matters."""
 
     child: str
 
 
 class Doorbell(Record, kw_only=True):
-    """`pools/<pool>/doorbell`: a hint that `pending/` changed; losing it costs latency only.
+    """`pools/<pool>/doorbell`: a hint that `pending/` has changed; losing it only costs latency.
 
     Attributes:
-        released_at: of a queue's doorbell: when the ringer last released an item.
-        replaces: the version that a ring for a new plan replaced: who knew that one need not list the index.
+        released_at: for a queue's doorbell: when the writer last released an item.
+        replaces: the version that a ring for a new plan replaced; a reader that knew that version need not list the
+            index.
     """
 
     rung_at: Time = 0.0

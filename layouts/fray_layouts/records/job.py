@@ -1,4 +1,4 @@
-"""The record of a job and its parts, and that of a file which became no job."""
+"""The record of a job and its parts, and the record of a dropped file that was rejected."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fray_layouts.spec import JobSpec
 from fray_layouts.states import StopOrigin
 
 MAX_HISTORY = 5
-"""Past attempts in a job's record. They are for people, but for the quick failures that a restart counts in them."""
+"""Past attempts in a job's record. People read them; besides, a restart counts the quick failures among them."""
 
 
 class JobLease(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -27,7 +27,7 @@ class JobLease(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class StopRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A request that the job end. `reason` is for people; `by` says who: "user", "parent", "expired", "reservation"."""
+    """A request to end the job. `reason` is for people; `by` is "user", "parent", "expired" or "reservation"."""
 
     at: Time
     reason: str = ""
@@ -35,7 +35,7 @@ class StopRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class ParentLink(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The job and the attempt of it that launched this one; `detached` children outlive their parent."""
+    """The parent job and the attempt of it that launched this job; `detached` children outlive their parent."""
 
     job: Id
     attempt: AttemptNumber
@@ -46,8 +46,8 @@ class InboxOrigin(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The dropped file that a job was made from.
 
     Attributes:
-        key: under which it was dropped.
-        version: the one that was read.
+        key: the key under which it was dropped.
+        version: the version of it that was read.
         staged_key: on local files, the key that it was renamed to before it was read.
     """
 
@@ -57,7 +57,7 @@ class InboxOrigin(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     @property
     def current_key(self) -> str:
-        """The key under which it lies until the job is admitted."""
+        """The key at which the file lies until the job is admitted."""
         return self.staged_key or self.key
 
 
@@ -66,7 +66,7 @@ class ResourceUsage(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     Attributes:
         cpu_seconds: CPU time so far.
-        cpu_percent: of one core, lately.
+        cpu_percent: recent use, in percent of one core.
         memory, memory_peak, disk: bytes.
     """
 
@@ -81,7 +81,7 @@ _USED = [field.name for field in msgspec.structs.fields(ResourceUsage)]
 
 
 def total_usage(usages: Iterable[ResourceUsage | None]) -> ResourceUsage | None:
-    """The sum of what the replicas of one job use; None if nothing is known of any."""
+    """The sum of the usage of one job's replicas; None if none of them has been measured."""
     known = [usage for usage in usages if usage is not None]
     return ResourceUsage(**{name: sum(getattr(usage, name) for usage in known) for name in _USED}) if known else None
 
@@ -162,24 +162,26 @@ class PastAttempt(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class JobRecord(Record, kw_only=True):
-    """`jobs/<job_id>.json`: the one truth about a job: its spec and its mutable state.
+    """`jobs/<job_id>.json`: the single source of truth about a job: its spec and its mutable state.
 
     Attributes:
-        status: see `fray_coordinator.protocol.transitions`; one that is not known is left alone.
+        status: see `fray_coordinator.protocol.transitions`; a job with an unknown status is left alone.
         attempt: number of the current attempt, from 1; only grows. The fence of every commit.
-        lease: the current attempt's holder; in a job that has ended, the last one's.
+        lease: the holder of the current attempt; for a job that has ended, of the last one.
         stop: set once; a job with it is never requeued or restarted.
-        failures, preemptions: attempts spent from either budget.
+        failures, preemptions: attempts counted against the two retry budgets.
         agent_deaths: attempts in a row that ended with their agent's death and no SIGTERM.
         start_failures: attempts in a row that could not be started.
-        avoid_hosts: hosts that failed to start it lately; a claimer on one of them leaves it to others for a while.
+        avoid_hosts: hosts that recently failed to start it; an agent on one of them leaves the job to others for a
+            while.
         not_before: earliest time of the next claim.
-        forgotten_seconds: that attempts ran which `history` no longer has.
-        expiring: retention has begun to delete what belongs to this job.
-        outputs: the files that the attempt which succeeded has left and the spec's `outputs` name.
-        retry_of: the job that had ended and was submitted once more as this one; "" for none.
-        placement: of a gang, the agents that are to run its replicas, or do; a gang has no lease. None of any other.
-        driver: it stands for a program outside of jobs, which holds it: it was created running, and has one attempt.
+        forgotten_seconds: run time of the attempts that `history` no longer lists.
+        expiring: retention has begun to delete the objects of this job.
+        outputs: the kept files: those that the successful attempt left and that the spec's `outputs` match.
+        retry_of: the ended job of which this one is a retry; "" for none.
+        placement: of a gang, the agents that run its replicas or are to run them; a gang has no lease. None for others.
+        driver: the job stands for a program outside of jobs, which holds it. It was created running and has one
+            attempt.
     """
 
     id: str
@@ -211,7 +213,7 @@ class JobRecord(Record, kw_only=True):
 
 
 class Rejection(msgspec.Struct, kw_only=True):
-    """`inbox/rejected/<name>.<version>.json`: why a dropped file was not admitted, and what it held."""
+    """`inbox/rejected/<name>.<version>.json`: why a dropped file was not admitted, and its content."""
 
     key: str
     reason: str

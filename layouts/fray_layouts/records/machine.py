@@ -1,4 +1,4 @@
-"""Records of the machines that a pool may have: what is made, what was made, and what was answered."""
+"""Records of the machines of pools: their settings, each machine's life, and the providers' answers."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Command = list[str]
 
 
 class TpuSettings(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The settings of the provider `tpu` besides a type and zones.
+    """The settings of the provider `tpu` besides machine type and zones.
 
     Attributes:
-        project: of Google Cloud; "" for the one of the credentials.
-        runtime_version: software of the hosts; "" for the one that fits the type.
-        network, subnetwork: of the hosts; "" for the project's default ones.
-        service_account: that the hosts act as; "" for the project's default one.
-        image: container that the hosts run the agent in; "" to install it by pip.
+        project: project of Google Cloud; "" for the project of the credentials.
+        runtime_version: software of the hosts; "" for the one that fits the machine type.
+        network, subnetwork: of the hosts; "" for the project's defaults.
+        service_account: account that the hosts act as; "" for the project's default.
+        image: container image in which the hosts run the agent; "" installs the agent with pip.
         package: what pip installs there; "" for the scaler's own version of Fray.
     """
 
@@ -35,12 +35,12 @@ class TpuSettings(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class CloudRunSettings(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The settings of the provider `cloud_run` besides regions, which stand in `zones`.
+    """The settings of the provider `cloud_run` besides its regions, which are in `zones`.
 
     Attributes:
-        image: container with Fray in it; see `agents/deploy`.
-        project: of Google Cloud; "" for the one of the credentials.
-        service_account: that the containers act as; "" for the project's default one.
+        image: container image with Fray in it; see `agents/deploy`.
+        project: project of Google Cloud; "" for the project of the credentials.
+        service_account: account that the containers act as; "" for the project's default.
     """
 
     image: str
@@ -52,10 +52,10 @@ class CommandSettings(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The commands of the provider `command`: programs with their arguments, run without a shell.
 
     Attributes:
-        list: prints the machines that there are, as JSON.
-        create: makes a machine; told by variables of its environment.
-        delete: removes a machine; told by variables of its environment.
-        timeout: seconds that each of them may take.
+        list: prints the existing machines as JSON.
+        create: makes a machine, which variables of its environment describe.
+        delete: removes a machine, which variables of its environment name.
+        timeout: seconds that each command may take.
     """
 
     list: Command
@@ -65,21 +65,21 @@ class CommandSettings(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class MachineSettings(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The settings of a pool's machines and their bounds, but for the resources of their hosts.
+    """The settings of a pool's machines and their bounds, except the resources of their hosts.
 
-    A machine is what is made and deleted at once: one host, or all hosts of a TPU slice. Each host runs one agent.
+    A machine is what is made and deleted together: one host, or all hosts of a TPU slice. Each host runs one agent.
 
     Attributes:
         provider: "local", "tpu", "cloud_run" or "command".
-        machine_type: as the provider names it, such as "v5litepod-16"; "" where it has none.
+        machine_type: the provider's name of the type, such as "v5litepod-16"; "" if the provider has no types.
         zones: where machines may be, in order of preference; regions for "cloud_run", none for "local".
         spot: the provider may take machines away at any time, for a lower price.
-        min, max: machines of the pool.
-        idle_seconds: without work before a machine is released.
+        min, max: smallest and largest number of machines of the pool.
+        idle_seconds: seconds without work after which a machine is released.
         max_hourly_cost: dollars an hour that all machines of the pool may cost together; None: any amount.
-        hourly_cost: dollars an hour of one machine; None: as the price table says.
-        labels: of the agents on the machines; jobs may ask for them.
-        tpu, cloud_run, command: what that provider needs; only the pool's own may be given.
+        hourly_cost: dollars an hour of one machine; None: the price table's value.
+        labels: labels of the agents on the machines; jobs may require them.
+        tpu, cloud_run, command: settings of that provider; a pool may only have those of its own provider.
     """
 
     provider: str
@@ -101,38 +101,39 @@ class ProvisioningSpec(MachineSettings, kw_only=True, omit_defaults=True):
     """The settings of a pool's machines and their bounds.
 
     Attributes:
-        capacity: of each host; None: as the machine type has it.
+        capacity: resources of each host; None: those of the machine type.
     """
 
     capacity: Resources | None = None
 
 
 class MachineRecord(Record, kw_only=True):
-    """`machines/<pool>/<name>.json`: the life of one machine, written before each call that costs money.
+    """`machines/<pool>/<name>.json`: the life of one machine. It is written before each call that costs money.
 
     Attributes:
-        pool, name: of the machine; the provider's name is made of them and of the cluster's id.
+        pool, name: the pool and the machine's own name; the provider's name joins them with the cluster's id.
         state: "wanted" (an intent, nothing was called), "creating" (the provider may have been called), "up" (all of
             its hosts have an agent), "draining" (its agents claim nothing more), "deleting" (the provider may have been
-            told to remove it), "gone" (the provider no longer has it).
-        provider, project, zone: where it is made, which does not change with the pool: it is looked for, and removed,
-            there. project: of Google Cloud; "" for that of the credentials.
-        command: of the provider `command`, what lists and removes it once the pool has another provider.
-        machine_type, spot, hosts: as it is made.
-        batch: name of the machine that stands for all that are made by one request; its own if it is alone.
-        batch_size: machines of that request; they are asked for once all of them have a record.
-        operation: the provider's name of what makes it, or removes it; "" if it has none.
-        reason: why it was wanted; later why it goes, for people.
-        error: the provider's last error, what the machine said as it could not start, or why one of its hosts takes no
-            work; "" for none.
-        hourly_cost: dollars an hour when it was made; None if nobody knows.
-        wanted_at, asked_at, created_at, up_at, draining_at, ended_at: when it was written as wanted, when the provider
-            was last about to be asked for it, when that had taken the request, when it was up first, when it was told
-            to drain, when it was gone. None: not yet.
-        billed_at: since when it costs money: a request that waits for capacity does not. None: not yet.
-        idle_since: since when nothing needs it, be it up or on its way; None while something does.
-        unseen_since: since when a machine that should be there has no agent that beats; None while all have.
-        unfit_since: since when one of its agents takes no work because something is wrong there; None while all may.
+            asked to remove it), "gone" (the provider no longer has it).
+        provider, project, zone: where the machine is made, looked for and removed; fixed even if the pool changes.
+            project: of Google Cloud; "" for that of the credentials.
+        command: for the provider `command`: the commands that list and remove it, also once the pool has another
+            provider.
+        machine_type, spot, hosts: the settings it was made with.
+        batch: name of the machine that stands for all machines of one request; its own name if it is alone.
+        batch_size: machines of that request; the provider is asked once all of them have a record.
+        operation: the provider's name of the operation that makes or removes it; "" if there is none.
+        reason: why it was wanted; later, why it is removed; for people.
+        error: the provider's last error, what the machine reported when it could not start, or why one of its hosts
+            takes no work; "" for none.
+        hourly_cost: dollars an hour when it was made; None if unknown.
+        wanted_at, asked_at, created_at, up_at, draining_at, ended_at: when the record was written as wanted, when the
+            provider was last about to be asked for it, when the provider had accepted that request, when the machine
+            was first up, when it was told to drain, when it was gone. None: not yet.
+        billed_at: since when it costs money; a request that waits for capacity costs none. None: not yet.
+        idle_since: since when nothing needs it, whether it is up or still starting; None while something does.
+        unseen_since: since when one of its hosts, though expected, has no live agent; None while all hosts have one.
+        unfit_since: since when one of its agents takes no work because of a problem there; None while all may.
     """
 
     pool: Pool
@@ -164,14 +165,14 @@ class MachineRecord(Record, kw_only=True):
 
 
 class ZoneAnswer(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The answer of a zone to the last request for machines that it did not grant.
+    """A zone's refusal of the latest request for machines.
 
     Attributes:
         kind: "stockout", "quota", "denied", "invalid", "unavailable", or "boot-failure": a machine had no agents.
         text: the provider's own words.
-        at: when it was answered.
-        until: before which it is asked for no more machines.
-        times: answers of this kind in a row.
+        at: when the provider answered.
+        until: no more machines are requested in this zone before this time.
+        times: refusals of this kind in a row.
     """
 
     kind: str
@@ -182,17 +183,17 @@ class ZoneAnswer(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class PoolScaling(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A pool as the last look saw it.
+    """A pool as the scaler's last look saw it.
 
     Attributes:
-        wanted: machines that the waiting work and `min` ask for.
-        machines: that there are, or may come.
-        hourly_cost: dollars an hour of these.
-        limit: what keeps it from more: "max", "cost", "zones" (none of them grants any), "" for nothing.
-        zones: by zone, the answers that still count.
-        problem: why the pool cannot be looked after, for people; "" if it can.
-        accounts: of providers in which there may be machines, each with the zones of those that are left: where the
-            pool may have some, and where it had, until a look has found none there.
+        wanted: number of machines that the waiting work and `min` call for.
+        machines: number of machines that exist or may come to exist.
+        hourly_cost: dollars an hour of these machines.
+        limit: what keeps the pool from growing: "max", "cost", "zones" (none of them grants any), "" for nothing.
+        zones: by zone, the refusals that still count.
+        problem: why the scaler cannot manage the pool, for people; "" if it can.
+        accounts: provider settings under which machines of the pool may still exist, with their zones: the current
+            ones, and earlier ones until a look has found no machine there.
     """
 
     wanted: Count = 0
@@ -205,13 +206,13 @@ class PoolScaling(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class ScalerRecord(Record, kw_only=True):
-    """`coordinator/scaler.json`: the lease of the scaler, and what its last look found.
+    """`coordinator/scaler.json`: the lease of the scaler, and the findings of its last look.
 
     Attributes:
         holder: agent id, or "<what>-<token>" of another process; "" when free.
         progress: raised by the holder at each look; the lease's heartbeat.
         looked_at: when the last look ended.
-        pools: by pool, of those that have a provider, or machines that are left of one.
+        pools: by name, the pools that have a provider or still have machines of one.
     """
 
     holder: MaybeId = ""

@@ -1,22 +1,23 @@
-"""The records of a job's outputs: what its record says of them, and the manifest that lists them."""
+"""The records of a job's outputs: the summary in the job's record, and the manifest that lists the files."""
 
 import msgspec
 
 from fray_layouts.bounds import Count, Key
 
 OUTPUT_PART_BYTES = 16 * 1024**2
-"""Bytes of a part of a job's outputs: some of them are in memory at a time, and a bucket takes one in a second."""
+"""Bytes of one part of a job's outputs. A few parts are in memory at a time, and a bucket stores one within a
+second."""
 MAX_OUTPUT_FILES = 10_000
-"""Files of a job's outputs: a manifest of as many is read and written in a second."""
+"""Largest number of output files of a job; a manifest of this size is read or written in a second."""
 MAX_OUTPUT_BYTES = 100 * 1024**3
-"""Bytes of a job's outputs: a quarter of an hour to a bucket. What is larger is better written there by the job."""
+"""Bytes of a job's outputs, which take a quarter of an hour to a bucket. A job should itself write what is larger."""
 
 
 class KeptOutputs(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The outputs of a job that succeeded: `files` of `size` bytes in all, listed in the object `key`.
+    """The outputs of a job that succeeded: `files` files of `size` bytes in total, listed in the object `key`.
 
     Attributes:
-        parts: objects that hold their bytes: `<key>-<number>`, from 1.
+        parts: number of objects that hold the bytes: `<key>-<number>`, from 1.
     """
 
     key: Key
@@ -26,7 +27,7 @@ class KeptOutputs(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class OutputFile(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A file of a job's outputs: its path from the working directory, and its bytes."""
+    """A file of a job's outputs: its path relative to the working directory, and its size in bytes."""
 
     path: str
     size: Count = 0
@@ -34,19 +35,19 @@ class OutputFile(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class LeftOut(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Something that a job's patterns name and that is not among its outputs: where it was, and why."""
+    """A file that matches a job's patterns but is not among its outputs: its path, and the reason."""
 
     path: str
     why: str
 
 
 class OutputManifest(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """`work/<job_id>/<attempt>/<replica>/outputs`: the files that an attempt leaves, in the order of their bytes.
+    """`work/<job_id>/<attempt>/<replica>/outputs`: the files of an attempt, in the order of their bytes.
 
     Attributes:
-        files: their bytes, one file after the other, are cut into parts.
-        part_bytes: length of each part but the last.
-        left_out: the first of what was not kept.
+        files: the bytes of all files, one after the other, are cut into parts.
+        part_bytes: length of every part except the last.
+        left_out: the first of the files that were not kept.
     """
 
     files: list[OutputFile] = []

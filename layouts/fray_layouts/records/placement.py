@@ -1,4 +1,4 @@
-"""The placement of an owner's bundles on agents, in a gang's job record and in a reservation's."""
+"""Records of placements, which assign an owner's bundles to agents. Owners are gangs and reservations."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ class SliceMember(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The place of a host in a TPU slice.
 
     Attributes:
-        id: of the instance: a slice that is made again under the same name has another.
+        id: id of the slice instance; a slice that is made again under the same name has another id.
         type: such as "v5litepod-16".
         index: number of this host in the slice, from 0.
+        hosts: number of hosts of the slice.
         hosts: of the slice.
     """
 
@@ -27,14 +28,14 @@ class SliceMember(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class PlacementMember(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """An agent that is to have bundles of an owner, or has them.
+    """An agent that has bundles of an owner, or is to have them.
 
     Attributes:
         agent: its id; `host`: name of its host, for people.
         address: host name or address under which the other members reach it.
-        bundles: numbers of the owner's bundles; of a gang, of its replicas.
+        bundles: numbers of the owner's bundles, which for a gang are its replicas.
         slice: the host's place in a slice, if the bundles are whole slices.
-        ports: numbers of the ports that it holds for all members, by their names, as its vote listed them.
+        ports: numbers of the ports that the agent holds for all members, by port name, as its vote listed them.
     """
 
     agent: Id
@@ -46,14 +47,14 @@ class PlacementMember(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Placement(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The members that an owner's bundles are assigned to, and how often that has changed.
+    """The members to which an owner's bundles are assigned.
 
     Attributes:
-        round: raised by each change of members; never reset, not by a new attempt either. A vote names it.
-        members: agents with the bundles that each is to have.
-        until: storage's time until which later singles may use the members' room; None: they may not.
-        moves: changes for a better set in this attempt.
-        refused: agents that are left out for this attempt.
+        round: raised by each change of members; never reset, not even by a new attempt. A vote names it.
+        members: the agents, with the bundles assigned to each.
+        until: time on the storage's clock until which later single jobs may use the members' room; None: they may not.
+        moves: how often in this attempt the members were changed for a better set.
+        refused: agents that this attempt leaves out.
     """
 
     round: Count = 0
@@ -64,27 +65,29 @@ class Placement(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class ReservedPart(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Equal bundles of a reservation. job: the one that they are bound to, in a launch group; "" for any."""
+    """Equal bundles of a reservation. job: in a launch group, the job that they are bound to; "" for any."""
 
     gang: GangSpec
     job: MaybeId = ""
 
 
 class ReservationRecord(Record, kw_only=True):
-    """`reservations/<id>.json`: hosts that are held for a namespace's jobs, or for the jobs of one launch group.
+    """`reservations/<id>.json`: room on hosts that is held for a namespace's jobs, or for the jobs of one launch group.
 
     Attributes:
         kind: "reservation" or "group".
         name: for people.
-        namespace: whose jobs go into it.
-        pool: whose agents it takes, `~<id>` of another one whose bundles; its jobs wait in its private pool.
-        same: "zone" or "region": all of its bundles are in one.
-        parts: its bundles are numbered through all parts, in order.
-        low: bundles, the first ones, that make it held; the others come as there is room.
+        namespace: only jobs of this namespace may use it.
+        pool: pool whose agents it uses, or `~<id>` of another reservation whose bundles it uses. Its own jobs wait in
+            its private pool.
+        same: "zone" or "region": all of its bundles are in the same one.
+        parts: the bundles, numbered through all parts in order.
+        low: number of bundles, counted from the first, with which it becomes held; the others follow when there is
+            room.
         state: "forming", "held", "ended".
-        parent: id of the job that it ends with; "" if none.
+        parent: id of the job with which it ends; "" if none.
         parent_attempt: the attempt of that job.
-        ttl: seconds that a renewal gives it.
+        ttl: seconds by which a renewal extends it.
         expires_at: when it ends unless it is renewed.
         ended_at, reason: when and why it ended.
     """
@@ -110,15 +113,15 @@ class ReservationRecord(Record, kw_only=True):
 
 
 class PlacementEntry(Record, kw_only=True):
-    """`placements/<pool>/...`: an index entry; everything that matters is in its name."""
+    """`placements/<pool>/...`: an index entry; its name holds everything that matters."""
 
     owner: str
 
 
 class PoolPlan(Record, kw_only=True):
-    """`pools/<pool>/plan.json`: which owners an agent should read; a hint that the pass writes.
+    """`pools/<pool>/plan.json`: for each agent, the owners that it should read; a hint that the reconciler writes.
 
-    owners: by agent id, keys of the records of the owners that it is or was assigned to.
+    owners: by agent id, the keys of the records of the owners that the agent is or was assigned to.
     """
 
     owners: dict[str, list[Key]] = msgspec.field(default_factory=dict)

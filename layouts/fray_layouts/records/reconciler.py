@@ -1,4 +1,4 @@
-"""The record of the reconciler: its lease, and what its passes hand on."""
+"""The record of the reconciler: its lease, and the state that one pass hands to the next."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from fray_layouts.records.base import Record
 
 
 class Suspect(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """An agent whose heartbeat has stood still.
+    """An agent whose heartbeat does not advance.
 
     Attributes:
-        beat: at which it stands.
-        age: seconds for which it was seen to.
-        deferred: it had timed out together with too many others, and was given one more full time-out.
+        beat: the value at which the heartbeat stands.
+        age: seconds for which observers have seen that value.
+        deferred: it timed out together with too many others, and got one more full time-out.
     """
 
     beat: Count
@@ -27,9 +27,9 @@ class PoolSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A pool as the last pass saw it.
 
     Attributes:
-        agents: live ones.
-        slots: one-core tasks that they can run at once.
-        hint_endpoints: of a few of them, those with room first: submitters may send hints there.
+        agents: number of live agents.
+        slots: number of one-core tasks that they can run at once.
+        hint_endpoints: endpoints of a few agents, those with room first; submitters may send hints there.
     """
 
     agents: Count = 0
@@ -38,18 +38,20 @@ class PoolSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class ReconcilerRecord(Record, kw_only=True):
-    """`coordinator/reconciler.json`: the lease of the coordinator's pass, and the suspects that it knows of.
+    """`coordinator/reconciler.json`: the lease of the reconciler, and the suspects that it knows of.
 
     Attributes:
         holder: agent id, or "once-<token>" of a `fray coordinate --once`; "" when free.
         progress: raised by the holder after each pass; the lease's heartbeat.
-        hint_endpoint: where the holder takes hints, so that who submits a gang can wake it; None: nowhere.
-        holder_beat: the holder's own beat when it wrote this; lets a successor credit its observation.
+        hint_endpoint: where the holder takes hints, so that a submitter of a gang can wake it; None: nowhere.
+        holder_beat: the holder's own beat when it wrote this; with it, a successor can count the holder's silence so
+            far.
         suspects: by agent id.
         pools: by pool name; a hint for claimers.
-        problems: objects that raised in the last pass, with the error, for `fray fsck` and `fray doctor`; some of them.
-        problems_omitted: how many more there were.
-        repaired_at: when the last full repair (indexes, children, retention) that has ended was begun.
+        problems: some of the objects that raised an error in the last pass, with the error; `fray fsck` and `fray
+            doctor` show them.
+        problems_omitted: number of further such objects.
+        repaired_at: start of the last complete repair (indexes, children, retention).
     """
 
     holder: MaybeId = ""
