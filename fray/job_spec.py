@@ -24,6 +24,7 @@ from fray.types import (
     ResourceConfig,
     TpuConfig,
 )
+from fray_agents.pickling import pickled_by_value
 from fray_layouts.bounds import MAX_CALLABLE_NAME
 from fray_layouts.errors import InvalidInput
 from fray_layouts.spec import JobSpec, ResourceSpec, is_gang
@@ -146,15 +147,12 @@ def _name_of(function: object) -> str:
 
 def pickled(call: CallableEntrypoint) -> bytes:
     """Pickle (function, args, kwargs) with cloudpickle. Raises InvalidInput, which names the part that cannot be."""
-    import cloudpickle
-
     try:
-        data: bytes = cloudpickle.dumps((call.callable, call.args, dict(call.kwargs)), protocol=5)
+        return pickled_by_value((call.callable, call.args, dict(call.kwargs)))
     except Exception as error:  # pickling runs the users' own __reduce__, which may raise anything
         part, value = _culprit(call)
         remedy = f"it cannot be pickled ({error}); make it inside the job instead"
         raise InvalidInput(f"entrypoint.{part}", value, remedy) from error
-    return data
 
 
 def _culprit(call: CallableEntrypoint) -> tuple[str, object]:
@@ -169,10 +167,8 @@ def _culprit(call: CallableEntrypoint) -> tuple[str, object]:
 
 
 def _pickles(value: object) -> bool:
-    import cloudpickle
-
     try:
-        cloudpickle.dumps(value)
+        pickled_by_value(value)
     except Exception:  # see `pickled`
         return False
     return True

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from fray.actor.current import CurrentActor
 from fray.sync import persist
 from fray.types import CheckpointConfig
+from fray_agents.pickling import pickled_by_value
 from fray_agents.rpc import CallId
 from fray_coordinator.actors.checkpoints import CheckpointLog, open_log
 from fray_coordinator.errors import Fenced
@@ -100,7 +101,7 @@ class CheckpointJournal:
                     self._write()
 
     def _write(self) -> None:
-        state = _dumps((self._outcomes, _state_of(self._instance)))
+        state = pickled_by_value((self._outcomes, _state_of(self._instance)))
         try:
             persist(lambda: self._cluster.run(lambda core: self._checkpoints.write(state)), "the checkpoint")
         except Fenced as error:
@@ -148,10 +149,3 @@ def _restored(cls: Any, state: Any, make: Callable[[], Any]) -> Any:
     else:
         instance.__dict__.update(state or {})
     return instance
-
-
-def _dumps(value: Any) -> bytes:
-    import cloudpickle
-
-    data: bytes = cloudpickle.dumps(value, protocol=5)
-    return data

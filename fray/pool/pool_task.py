@@ -13,10 +13,10 @@ from typing import Any
 
 from fray.errors import InvalidInput
 from fray.futures import TaskFuture
+from fray_agents.pickling import modules_pickled_by_value, pickled_by_value
 from fray_agents.rpc import ClientCall
-from fray_agents.rpc.wire.by_value import pickled_by_value
 from fray_agents.rpc.wire.messages import Request, packed_call
-from fray_agents.rpc.wire.serialization import modules_pickled_by_value, pack
+from fray_agents.rpc.wire.serialization import pack
 
 LARGE_FUNCTION_BYTES = 64 * 1024
 """Bytes from which a pickled function is sent once to each worker, and not with every task: much more than a closure

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from fray.queue.engine import EncodedItem, Unreadable
+from fray_agents.pickling import by_value_pickler
 from fray_layouts.codec import plain_text
 from fray_layouts.errors import InvalidInput
 
@@ -47,10 +48,8 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def _pickled(items: Iterable[Any]) -> list[EncodedItem]:
-    import cloudpickle
-
     encoded, buffer = [], io.BytesIO()
-    pickler = cloudpickle.Pickler(buffer, protocol=5)
+    pickler = by_value_pickler(buffer)
     for number, item in enumerate(items):
         try:
             pickler.dump(item)

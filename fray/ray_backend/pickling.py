@@ -2,7 +2,7 @@
 
 import sys
 
-from fray_agents.rpc.wire.serialization import modules_pickled_by_value
+from fray_agents.pickling import modules_pickled_by_value
 
 
 def pickle_registered_by_value() -> None:

@@ -10,9 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
-
 from fray_agents.host.container_engine import ContainerEngine, ContainerSpec
+from fray_agents.pickling import pickled_by_value
 from fray_agents.tasks.handle import TaskExit, TaskSpec
 from fray_agents.tasks.process_task import ProcessTask
 from tests.support.waiting import eventually
@@ -27,7 +26,7 @@ def boottime() -> float:
 def spec(
     directory: Path, command: list[str] | None = None, call: Callable[[], Any] | None = None, **fields: Any
 ) -> TaskSpec:
-    pickle = None if call is None else cloudpickle.dumps((call, (), {}))
+    pickle = None if call is None else pickled_by_value((call, (), {}))
     env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     return TaskSpec(directory, command, pickle, env, **{"timeout": None, "grace": 5.0, **fields})
 

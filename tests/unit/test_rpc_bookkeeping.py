@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from fray_agents.rpc.errors import RemoteError
+from fray_agents import pickling
 from fray_agents.rpc.server.call_table import CallTable, ServedCall
 from fray_agents.rpc.server.server_stream import ServerStream
-from fray_agents.rpc.wire import by_value
 from fray_agents.rpc.wire.buffers import MIN_POOLED_BYTES, BufferPool
 from fray_agents.rpc.wire.messages import CallId, Reply, ReplyKind, Request
 from fray_agents.rpc.wire.serialization import Payload, pack, unpack
@@ -225,7 +224,9 @@ def test_code_of_another_python_is_refused_with_both_versions(monkeypatch: pytes
     packed = pack((lambda number: number + 1, data))
     assert unpack(packed)[0](1) == 2
     assert bool(packed.buffers) is buffered
-    theirs = by_value.OWN_PYTHON
-    monkeypatch.setattr(by_value, "OWN_PYTHON", "3.99")
-    with pytest.raises(RemoteError, match=rf"pickled by Python {theirs}, and Python 3\.99 cannot read it: run both"):
+    theirs = pickling.OWN_PYTHON
+    monkeypatch.setattr(pickling, "OWN_PYTHON", "3.99")
+    with pytest.raises(
+        pickling.PythonMismatch, match=rf"pickled by Python {theirs}, and Python 3\.99 cannot read it: run both"
+    ):
         unpack(packed)

@@ -108,16 +108,15 @@ def encode_result(value: Any, limit: int) -> tuple[str, bytes]:
 
 
 def _pickle(value: Any) -> bytes:
-    import cloudpickle  # only here: it costs more than the interpreter's start
+    from fray_agents.pickling import pickled_by_value
 
     try:
-        data: bytes = cloudpickle.dumps(value, protocol=5)
+        return pickled_by_value(value)
     except Exception as error:
         remedy = "return something that can, or write it to storage and return its path"
         name = type(value).__qualname__
         message = f"the return value, a {name}, cannot be pickled ({_summary(error)}); {remedy}"
         raise CallFailed("exception", message) from error
-    return data
 
 
 def _is_json(value: Any) -> bool:
@@ -175,10 +174,10 @@ def _summary(error: BaseException) -> str:
 
 def _pickled_exception(error: BaseException) -> str:
     """Base64 of the pickled exception; "" if it cannot be unpickled, or is large."""
-    import cloudpickle
+    from fray_agents.pickling import pickled_by_value
 
     try:
-        data: bytes = cloudpickle.dumps(error.with_traceback(None), protocol=5)
+        data = pickled_by_value(error.with_traceback(None))
         pickle.loads(data)
     except Exception:
         return ""

@@ -7,16 +7,15 @@ program. So whatever mentions `__main__` goes through cloudpickle, which is impo
 from __future__ import annotations
 
 import pickle
-import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
 
+from fray_agents.pickling import modules_pickled_by_value, pickled_by_value
 from fray_agents.rpc.errors import RemoteError, RemoteTraceback
 from fray_agents.rpc.wire.buffers import Buffer, buffer_pool
-from fray_agents.rpc.wire.by_value import pickled_by_value
 
 MIN_OUT_OF_BAND_BYTES = 8 * 1024
 """Bytes from which a buffer travels beside the pickle: below that, copying it into the pickle costs less."""
@@ -78,12 +77,6 @@ def pack_or_refer(value: object) -> Payload:
         return pack(value)
     except Exception:  # any code of the user may run in pickling it
         return ReferencePayload(b"", value=value)
-
-
-def modules_pickled_by_value() -> set[str]:
-    """The modules that the user wants pickled by value (`cloudpickle.register_pickle_by_value`)."""
-    cloudpickle = sys.modules.get("cloudpickle")
-    return cloudpickle.list_registry_pickle_by_value() if cloudpickle is not None else set()
 
 
 def unpack(payload: Payload) -> Any:
