@@ -1,8 +1,8 @@
-"""The command line, `fray`; for people, and with --json for scripts.
+"""The command line, `fray`: text for people, and with --json for scripts.
 
-`app` is what all commands share, `root_command` finds the module of a command in `commands/` and prints errors in one
-line, `output` prints. `job_view`, `log_lines` and `cost_model` make texts of jobs, logs and costs. Modules import the
-rest of Fray within functions: `fray --help` is quick.
+`app` has what all commands share. `root_command` finds the module of a command in `commands/` and prints errors in one
+line. `output` prints. `job_view`, `log_lines` and `cost_model` format jobs, logs and costs. Modules import the rest of
+Fray inside functions, so that `fray --help` is fast.
 """
 
 from fray.cli.root_command import cli

@@ -1,4 +1,4 @@
-"""Agents as people see them: for whom their room is kept, where they are, and which of them contradict each other."""
+"""How agents are shown to people: what they keep room for, where they are, and which contradict each other."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _NOT_AT_WORK = frozenset({HoldingPhase.RESERVED, HoldingPhase.REFUSED})
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Room of an agent that is kept for an owner which gathers its members.
+    """Room that an agent keeps for an owner which is still gathering its members.
 
     Attributes:
         owner: id of the job or of the reservation.
-        bundles: how many it is to have there.
-        reserved: they have their room; else they wait until it is free.
-        until: storage's time when all members will have room at the latest; None: nobody knows.
+        bundles: how many bundles the owner gets on this agent.
+        reserved: whether the bundles have their room; otherwise they wait until it is free.
+        until: when all members will have room at the latest, by the storage's clock; None if that is unknown.
     """
 
     owner: str
@@ -33,19 +33,19 @@ class Hold:
     until: float | None
 
     def text(self, now: float) -> str:
-        """It in a few words."""
+        """This hold in a few words."""
         if self.reserved:
             return f"{self.owner} (reserved)"
         left = "" if self.until is None or self.until <= now else f", for at most {format_duration(self.until - now)}"
         return f"{self.owner} (until there is room{left})"
 
     def json(self) -> dict[str, Any]:
-        """It for programs."""
+        """This hold for scripts."""
         return {"owner": self.owner, "bundles": self.bundles, "reserved": self.reserved, "until": self.until}
 
 
 def holds_of(agent: AgentRecord, owners: Iterable[Owner]) -> list[Hold]:
-    """For whom room of the agent is kept. owners: those that have not ended, in order."""
+    """What the agent keeps room for. owners: all owners that have not ended, in order."""
     from fray_coordinator.protocol.placements.rounds import vote_of
 
     holds: list[Hold] = []
@@ -57,13 +57,13 @@ def holds_of(agent: AgentRecord, owners: Iterable[Owner]) -> list[Hold]:
 
 
 def jobs_at_work(agent: AgentRecord, owners: Iterable[Owner]) -> int:
-    """How many jobs the agent runs, or is about to. owners: those that have not ended."""
+    """How many jobs the agent runs or is about to run. owners: all owners that have not ended."""
     known = {owner.id: owner for owner in owners}
     return sum(_is_at_work(agent, held, known.get(held)) for held in agent.holdings)
 
 
 def _is_at_work(agent: AgentRecord, held: str, owner: Owner | None) -> bool:
-    """Whether what the agent lists is a job that runs there: until the next beat, a gang that started is a vote."""
+    """Whether a holding is a job that runs there. Until the next beat, a gang that has started is still a vote."""
     from fray_coordinator.protocol.placements.owners import RESERVATION
     from fray_coordinator.protocol.placements.rounds import vote_of
 
@@ -75,7 +75,7 @@ def _is_at_work(agent: AgentRecord, held: str, owner: Owner | None) -> bool:
 
 
 def place_text(agent: AgentRecord) -> str:
-    """Where the agent's host is, for people; "" if nobody said."""
+    """Where the agent's host is, for people; "" if that is unknown."""
     slice_ = agent.slice
     parts = [
         f"worker {slice_.index} of {slice_.hosts} in slice {slice_.id}" if slice_ and slice_.hosts > 1 else "",
@@ -87,7 +87,7 @@ def place_text(agent: AgentRecord) -> str:
 
 
 def conflicts(live: Sequence[AgentRecord]) -> dict[str, str]:
-    """By agent, what contradicts another one: both say that they are the same host of a slice."""
+    """By agent, a message if another agent says that it is the same host of the same slice."""
     claims: dict[tuple[str, int], list[str]] = {}
     for agent in live:
         if agent.slice is not None:
@@ -96,5 +96,5 @@ def conflicts(live: Sequence[AgentRecord]) -> dict[str, str]:
     for (name, index), agents in claims.items():
         for agent_id in agents if len(agents) > 1 else ():
             others = ", ".join(other for other in agents if other != agent_id)
-            told[agent_id] = f"worker {index} of slice {name} is {others}, too: give each host a --worker of its own"
+            told[agent_id] = f"worker {index} of slice {name} is also {others}; give each host its own --worker"
     return told

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 DEBUG_KEY = "fray.debug"
-"""Where click's context says that --debug was given."""
+"""The key in click's context under which --debug is stored."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class App:
 
     @property
     def root(self) -> str:
-        """The cluster's root URL; a usage error (exit code 2) if none is named."""
+        """The cluster's root URL. Raises UsageError (exit code 2) if no root is given."""
         if not self.given_root:
-            raise click.UsageError("no cluster is named; give --root ROOT or set FRAY_CLUSTER_SPEC")
+            raise click.UsageError("no cluster is given; give --root ROOT or set FRAY_CLUSTER_SPEC")
         if self.given_root == "local":
             raise click.UsageError('the cluster "local" lives inside one program; give --root ROOT')
         _refuse_other_schedulers(self.given_root)
@@ -60,7 +60,7 @@ class App:
             output.echo(f"fray: left out: {problem}", err=True)
 
     def show(self, data: Any, text: Callable[[], None]) -> None:
-        """Print `data` as JSON if --json was given, else call `text`, which prints for people."""
+        """Print `data` as JSON if --json was given; otherwise call `text`, which prints for people."""
         if self.json:
             output.print_json(data)
         else:
@@ -73,13 +73,13 @@ def _refuse_other_schedulers(root: str) -> None:
 
     if is_ray(root) or is_iris(root):
         raise click.UsageError(
-            f"commands work on a cluster in storage, and {root} is none; submit there in Python, by current_client(), "
-            "or give --root ROOT: agents of such a cluster may be jobs there"
+            f"commands need a cluster in storage, and {root} is not one; submit to it from Python with "
+            "current_client(), or give --root ROOT; agents of that cluster can run as jobs there"
         )
 
 
 def _warn_of_full_disk(root: str) -> None:
-    """Say on stderr that nothing can be written any more, which makes records look as if all went on."""
+    """Warn on stderr if the root's disk is full: then records cannot change, and jobs that have ended look running."""
     from fray_coordinator.store.disk_room import FULL_REMEDY, lack_of_room
     from fray_coordinator.store.opening import folder_of_root
 
@@ -107,7 +107,7 @@ def as_command(function: Callable[..., Any]) -> click.Command:
 
 
 def subcommand(group: click.Group, name: str) -> Callable[[Callable[..., Any]], click.Command]:
-    """Add a command to a group, under a name of its own, of a function whose first argument is an `App`."""
+    """Make a command of a function whose first argument is an `App`, and add it to a group under `name`."""
 
     def add(function: Callable[..., Any]) -> click.Command:
         part = as_command(function)
@@ -118,7 +118,7 @@ def subcommand(group: click.Group, name: str) -> Callable[[Callable[..., Any]], 
 
 
 _OPTIONS = [
-    click.option("--root", envvar="FRAY_CLUSTER_SPEC", metavar="ROOT", help="The cluster's root, see fray --help."),
+    click.option("--root", envvar="FRAY_CLUSTER_SPEC", metavar="ROOT", help="The cluster's root; see fray --help."),
     click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts."),
     click.option("--debug", is_flag=True, help="Show the traceback of an error."),
 ]

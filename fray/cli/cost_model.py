@@ -1,4 +1,4 @@
-"""The cost of machines, and of requests to the storage: estimated from the settings, and as agents count them."""
+"""The cost of machines and of requests to the storage: an estimate from the settings, and what agents have counted."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -13,19 +13,20 @@ SECONDS_PER_MONTH = 30 * 86400.0
 
 JOB_CLASS_A = 7
 JOB_CLASS_B = 8
-"""Requests for one small command job beside heartbeats, of either price class; a test of the agent counts them."""
+"""Requests of each price class for one small command job, without heartbeats; a test of the agent counts them."""
 
 PASS_CLASS_A = 3
 REPAIR_CLASS_A = 8
-"""Requests of a pass: lists of the inbox and the agents, and a renewal of the lease. Of a repair: one more renewal, and
-seven lists: of jobs, their indexes, children, endpoints and reservations (of up to 1,000 rows each)."""
+"""Writes and lists of a pass and of a repair. A pass lists the inbox and the agents, and renews the lease. A repair
+renews the lease once more, and makes seven lists: of jobs, their indexes, children, endpoints and reservations (of up
+to 1,000 rows each)."""
 
 
 @dataclass(frozen=True)
 class CostLine:
     """A line of `fray cost`: requests of both price classes, writes and lists (A) and reads (B), or machines.
 
-    machines: dollars that these cost.
+    machines: the dollars that the machines cost.
     """
 
     what: str
@@ -39,7 +40,7 @@ class CostLine:
 
 
 def estimates(settings: ClusterSettings) -> list[CostLine]:
-    """Estimate what a cluster with these settings asks of the storage."""
+    """Estimate the requests that a cluster with these settings sends to the storage."""
     slowest = REMOTE_POLL_BACKOFF[2]
     doorbells = SECONDS_PER_MONTH / (settings.poll_interval * slowest)
     lists = SECONDS_PER_MONTH / settings.repair_interval
@@ -60,7 +61,7 @@ def estimates(settings: ClusterSettings) -> list[CostLine]:
 
 
 def spent(agents: Iterable[AgentRecord]) -> list[CostLine]:
-    """Sum up what agents have asked of the storage since they started, as their last heartbeats say."""
+    """Sum up the requests of agents since they started, as their last heartbeats report them."""
     known = list(agents)
     total = RequestCounts()
     for agent in known:
@@ -70,7 +71,7 @@ def spent(agents: Iterable[AgentRecord]) -> list[CostLine]:
 
 
 def machine_lines(machines: Iterable[MachineRecord], now: float) -> list[CostLine]:
-    """By pool, what its machines cost an hour now, and have cost so far as their records say."""
+    """For each pool, what its machines cost an hour now, and what they have cost so far by their records."""
     pools: dict[str, list[MachineRecord]] = {}
     for machine in machines:
         pools.setdefault(machine.pool, []).append(machine)
@@ -86,5 +87,5 @@ def machine_lines(machines: Iterable[MachineRecord], now: float) -> list[CostLin
 
 
 def _unknown(machines: Iterable[MachineRecord]) -> str:
-    """That some are left out; "" if the price of each is known."""
+    """Says that machines of unknown price are left out; "" if all prices are known."""
     return ", without those of unknown price" if any(machine.hourly_cost is None for machine in machines) else ""

@@ -1,4 +1,4 @@
-"""The members of a gang for people: who is there, who is missing, and which replicas have ended."""
+"""A gang's members, for people: which are there, which are missing, and which replicas have ended."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from fray_layouts.states import ExitKind, HoldingPhase
 from fray_layouts.units import format_bytes
 
 MAX_MEMBERS = 32
-"""Members that are listed one by one: the first, those that have something special before the others."""
+"""How many members are listed one by one; members with something unusual come first."""
 
 _USUAL = ("runs", "keeps room for it")
-"""How the states of members begin that are as they should be."""
+"""The beginnings of the states of members that are in order."""
 
 
 class Members(msgspec.Struct, kw_only=True):
-    """What is known of a gang's members besides its record.
+    """What is known about a gang's members besides its record.
 
     Attributes:
-        holdings: by agent, what it says of the gang; agents that do not live, or say nothing, are absent.
-        exits: by replica, the ends of those that have ended.
+        holdings: by agent, its holding of the gang; without agents that are not live or have no holding of it.
+        exits: by replica, how it ended; without replicas that have not ended.
     """
 
     holdings: dict[str, Holding] = {}
@@ -48,7 +48,7 @@ def member_lines(job: JobRecord, members: Members) -> str:
 
 
 def gang_json(job: JobRecord, members: Members) -> dict[str, Any]:
-    """The members and the ends of replicas for scripts."""
+    """The members and the exits of replicas, for scripts."""
     placed = job.placement.members if job.placement is not None else []
     return {
         "members": [
@@ -71,7 +71,7 @@ def gang_json(job: JobRecord, members: Members) -> dict[str, Any]:
 
 
 def as_one(holdings: Sequence[Holding]) -> Holding:
-    """What the members of a gang say of it, as if one agent had said it."""
+    """Combine the holdings of a gang's members into one, as if it ran on one agent."""
     activity = next((holding.activity for holding in holdings if holding.activity), "")
     usage = total_usage(holding.usage for holding in holdings)
     return msgspec.structs.replace(holdings[0], usage=usage, activity=activity)
@@ -89,7 +89,7 @@ def _state(job: JobRecord, member: PlacementMember, members: Members) -> str:
     if is_waiting(job):
         return _keeps(job, holding)
     if holding is None:
-        return "is not heard of"
+        return "is silent"
     return f"has attempt {holding.attempt}" if holding.attempt != job.attempt else holding.activity or _runs(holding)
 
 
@@ -97,7 +97,10 @@ def _keeps(job: JobRecord, holding: Holding | None) -> str:
     round = job.placement.round if job.placement is not None else 0
     if holding is None or (holding.attempt, holding.round) != (job.attempt, round):
         return "has no room yet"
-    said: dict[str, str] = {HoldingPhase.RESERVED: "keeps room for it", HoldingPhase.REFUSED: "can never have it"}
+    said: dict[str, str] = {
+        HoldingPhase.RESERVED: "keeps room for it",
+        HoldingPhase.REFUSED: "can never have room for it",
+    }
     return said.get(holding.phase, "has no room yet")
 
 

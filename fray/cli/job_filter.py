@@ -24,7 +24,7 @@ STATES = ("pending", "gathering", "running", *_ENDED)
 
 
 class FoundJobs(NamedTuple):
-    """Jobs, the holdings of those that agents have, and the agents that live, at a time of the storage."""
+    """Jobs, the holdings of jobs that agents hold, the live agents, and the storage's time when they were read."""
 
     jobs: list[JobRecord]
     holdings: dict[str, Holding]
@@ -34,12 +34,12 @@ class FoundJobs(NamedTuple):
 
 @dataclass(frozen=True)
 class JobFilter:
-    """Which jobs are meant; a field that is None allows any.
+    """Which jobs a command selects; a field that is None allows any value.
 
     Attributes:
-        namespace, user: theirs.
-        name: a pattern of their names, as of a shell: "sweep-*".
-        state: theirs now.
+        namespace, user: of the jobs.
+        name: a shell pattern for their names, such as "sweep-*".
+        state: their state now.
     """
 
     namespace: str | None = None
@@ -51,7 +51,7 @@ class JobFilter:
         return self != JobFilter()
 
     def allows(self, job: JobRecord) -> bool:
-        """Whether the job is meant."""
+        """Whether the filter selects the job."""
         return (
             self.namespace in (None, job.spec.namespace)
             and self.user in (None, job.spec.user)
@@ -60,11 +60,11 @@ class JobFilter:
         )
 
     async def find(self, core: Core, problems: dict[str, str], ended: bool = False) -> FoundJobs:
-        """The jobs that are meant, in order of submission, and what the agents' records say of them.
+        """Find the selected jobs, in order of submission, and their holdings in the agents' records.
 
         Args:
-            problems: gets the records that cannot be read.
-            ended: also jobs that have ended, which costs a read of each; so does asking for a state of those.
+            problems: is filled with the records that cannot be read.
+            ended: also find jobs that have ended. This costs a read of each; so does a filter for such a state.
         """
         from fray.cli.gang_view import as_one
         from fray_coordinator.jobs.lookup import active_jobs, all_jobs, live_agents, read_agents
@@ -84,11 +84,11 @@ class JobFilter:
 
 
 def filter_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options of a `JobFilter`, as arguments of the names of its fields."""
+    """Add the options of a `JobFilter` to a command; they arrive as arguments named like its fields."""
     options = [
         click.option("--namespace", metavar="TEXT", help="Only jobs of this namespace."),
         click.option("--user", metavar="TEXT", help="Only jobs that this user submitted."),
-        click.option("--name", metavar="PATTERN", help="Only jobs of such a name: 'sweep-*'."),
+        click.option("--name", metavar="PATTERN", help="Only jobs whose name matches, such as 'sweep-*'."),
         click.option("--state", type=click.Choice(STATES), help="Only jobs in this state."),
     ]
     for option in reversed(options):
@@ -99,21 +99,22 @@ def filter_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def chosen_jobs(
     app: App, verb: str, texts: Sequence[str], chosen: JobFilter, everything: bool = False, ended: bool = False
 ) -> list[JobRecord]:
-    """The jobs that a command is to change: those named, or all that `chosen` allows.
+    """The jobs that a command changes: the named ones, or all that `chosen` selects.
 
     Args:
-        verb: what is done to them, for the question that is asked where a text is not a whole id.
-        everything: `chosen` may allow any.
-        ended: it is done to jobs that have ended, else to those that have not. A whole id names any.
+        verb: what the command does, for the question that is asked if a text is not a whole id.
+        everything: whether `chosen` may be empty, which selects all jobs.
+        ended: whether the command is for jobs that have ended; otherwise for jobs that have not. A whole id names any
+            job.
 
     Raises:
-        UsageError: none is named and nothing is chosen, or both.
+        UsageError: the user gives neither names nor options, or both.
         JobNotFound: there is no job for one of the texts.
-        InvalidInput: a text is no whole id, and nobody can be asked, or has said no.
+        InvalidInput: a text is not a whole id, and there is no terminal on which to ask.
     """
     if bool(texts) == (everything or bool(chosen)):
         raise click.UsageError(
-            f"name the jobs to {verb}, or choose them by options, such as --name 'sweep-*'; see fray {verb} --help"
+            f"name the jobs to {verb}, or choose them with options such as --name 'sweep-*'; see fray {verb} --help"
         )
 
     def is_meant(job: JobRecord) -> bool:
@@ -144,7 +145,9 @@ def _confirm(verb: str, text: str, job: str) -> None:
     if text == job:
         return
     if not sys.stdin.isatty():
-        raise InvalidInput("job", text, f"it means {job}; give the whole id to {verb} it, as nobody can be asked here")
+        raise InvalidInput(
+            "job", text, f"it matches {job}; give the whole id to {verb} it, because there is no terminal to confirm it"
+        )
     if not click.confirm(f"fray: {verb} {job}?", err=True):
-        output.echo(f"fray: {job} is left as it is", err=True)
+        output.echo(f"fray: {job} is unchanged", err=True)
         raise click.exceptions.Exit(1)

@@ -18,10 +18,10 @@ from fray_layouts.states import ExitKind
 from fray_layouts.units import format_bytes
 
 MASK = "***"
-"""Stands for the value of a secret variable."""
+"""Printed instead of the value of a secret variable."""
 
 _WRITE_FIELDS = {field.name for field in msgspec.structs.fields(Record)}
-"""Fields that every record has for its writers: of no use to readers."""
+"""Fields that every record has for its writers; they are of no use to readers."""
 
 
 def job_json(job: JobRecord) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def record_json(record: Record) -> dict[str, Any]:
 
 
 def usage_json(holding: Holding | None) -> Any:
-    """What the task uses, as its agent's last heartbeat says; None if it does not."""
+    """The task's usage by its agent's last heartbeat; None if there is none."""
     return msgspec.to_builtins(holding.usage) if holding and holding.usage else None
 
 
@@ -65,7 +65,7 @@ def _without_pickle(end: AttemptExit) -> AttemptExit:
 
 
 def job_row(job: JobRecord, holding: Holding | None, waiting: str, now: float) -> list[str]:
-    """A row of `fray ps`, in the order of `JOB_COLUMNS`. waiting: why it has not started, or does not end."""
+    """A row of `fray ps`, in the order of `JOB_COLUMNS`. waiting: why the job has not started, or does not end."""
     usage = (holding.usage if holding else None) or (job.exit.usage if job.exit else None)
     began, ended = job.started_at, job.ended_at
     return [
@@ -96,7 +96,7 @@ def display_status(job: JobRecord) -> str:
 def describe(
     job: JobRecord, holding: Holding | None, members: Members, waiting: list[str], now: float
 ) -> list[tuple[str, str]]:
-    """Describe a job for people, as labels and texts; empty texts are left out."""
+    """Describe a job for people, as pairs of label and text, without empty texts."""
     spec = job.spec
     pairs = [
         ("job", job.id),
@@ -137,12 +137,12 @@ def describe(
 
 
 def files_text(count: int, size: int) -> str:
-    """How many files, of how many bytes in all, for people."""
+    """The number of files and their total size, for people."""
     return f"{count} file{'s' * (count != 1)}, {format_bytes(size)}"
 
 
 def what_runs(spec: JobSpec) -> str:
-    """The job's command, or that it is a callable, for people."""
+    """The job's command, or its callable, for people."""
     call = spec.entrypoint.callable
     if call is None:
         return shlex.join(spec.entrypoint.command)
@@ -158,7 +158,7 @@ def format_time(at: float | None, now: float) -> str:
 
 
 def usage_text(usage: ResourceUsage) -> str:
-    """What a task uses or used of its host, for people."""
+    """The resources that a task uses or used, for people."""
     parts = [f"{usage.cpu_seconds:.1f} s of CPU"]
     parts += [f"{usage.cpu_percent:.0f}% of a core"] if usage.cpu_percent else []
     parts += [f"{format_bytes(usage.memory)} of memory"] if usage.memory else []
@@ -192,7 +192,7 @@ def _wanted(spec: JobSpec) -> str:
 
 
 def _gang(job: JobRecord) -> str:
-    """How many replicas there are, where they have to be, and until when hosts are held for them."""
+    """How many replicas a gang has, and where they have to run."""
     spec = job.spec
     if not is_gang(spec):
         return ""
@@ -204,7 +204,7 @@ def _gang(job: JobRecord) -> str:
 
 
 def _reserved(what: str, size: int, limit: int) -> list[str]:
-    """A part of `_wanted`, which says if the task may use more; none where nothing is reserved."""
+    """A part of `_wanted`, which says whether the task may use more; empty if nothing is reserved."""
     return [f"{format_bytes(size)} of {what}{'' if limit else ' (reserved, not limited)'}"] if size else []
 
 
@@ -242,7 +242,7 @@ def _attempt(job: JobRecord) -> str:
 
 
 def _budget(spent: int, verb: str, limit: int) -> str:
-    """How much of a budget is spent, and how large it is."""
+    """How much of a retry budget is spent, and how large it is."""
     if not spent:
         return ""
     again = {0: "not tried again", 1: "tried again once", MAX_ATTEMPTS: "tried again whenever it is"}

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 class LinePrinter:
-    """Prints the lines of a job's log: each stream to its own here; or a JSON object each.
+    """Prints the lines of a job's log, stdout to stdout and stderr to stderr, or each line as a JSON object.
 
     Args:
-        raw: byte for byte. Otherwise what a terminal would obey is escaped, but for the carriage returns of progress
-            bars, which can hide no line but their own.
-        merges: lines of several replicas come, so each is printed whole, behind its replica's number.
+        raw: print byte for byte. Otherwise terminal control characters are escaped, except for the carriage returns of
+            progress bars, which can hide no line but their own.
+        merges: the lines come from several replicas, so each is printed whole, after its replica's number.
     """
 
     def __init__(self, as_json: bool, raw: bool, merges: bool = False) -> None:
@@ -31,12 +31,12 @@ class LinePrinter:
         self._replicas = ReplicaLines() if merges and not as_json else None
 
     def print(self, lines: Iterable[LogLine]) -> None:
-        """Print lines, or pieces of them; of several replicas those that are complete."""
+        """Print lines, or pieces of lines; with several replicas only complete lines."""
         for line in self._replicas.whole(lines) if self._replicas is not None else lines:
             self._print(line)
 
     def end(self) -> None:
-        """Print what no newline has followed."""
+        """Print the rest, which has no newline at its end."""
         for line in self._replicas.rest() if self._replicas is not None else ():
             self._print(line)
 

@@ -1,4 +1,4 @@
-"""The log of an agent: one line for each thing that happens, on stderr, for people or as JSON."""
+"""The log of an agent on stderr: one line for each event, as text or as JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FORMATS = ("text", "json")
 
 
 class _TextFormatter(logging.Formatter):
-    """One line a record, with the time in UTC; a traceback follows on lines of its own."""
+    """One line for each record, with the time in UTC; a traceback follows on lines of its own."""
 
     converter = staticmethod(time.gmtime)
     default_time_format = "%Y-%m-%dT%H:%M:%S"
@@ -26,7 +26,7 @@ class _TextFormatter(logging.Formatter):
 
 
 class _JsonFormatter(_TextFormatter):
-    """One JSON object a record: `time`, `level`, `message`, and `traceback` where there is one."""
+    """One JSON object for each record: `time`, `level`, `message`, and `traceback` where there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = {"time": self.formatTime(record), "level": record.levelname, "message": record.getMessage()}
@@ -36,7 +36,7 @@ class _JsonFormatter(_TextFormatter):
 
 
 def log_to_stderr(form: str) -> None:
-    """Write what happens to this program to stderr, in one of `FORMATS`; of other libraries only warnings."""
+    """Log to stderr in one of `FORMATS`; other libraries log only warnings."""
     handler = logging.StreamHandler()
     handler.setFormatter(_JsonFormatter() if form == "json" else _TextFormatter())
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)

@@ -1,4 +1,4 @@
-"""Printing lines, tables and JSON; characters that a terminal would obey are escaped."""
+"""Printing lines, tables and JSON, with terminal control characters escaped."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from fray_layouts.escaping import escaped, escaped_json, one_line
 Row = Sequence[str]
 
 _NARROWEST, _INDENT = 24, 4
-"""Characters of a last column that are worth lines of their own beside the others; of its indent below them."""
+"""The least width at which the last column is folded beside the others; and its indent when it is folded below them."""
 
 
 def echo(text: str, err: bool = False) -> None:
@@ -23,15 +23,15 @@ def echo(text: str, err: bool = False) -> None:
 
 
 def print_json(data: Any, one_line: bool = False) -> None:
-    """Print a JSON document: indented, or on one line where several follow each other."""
+    """Print a JSON document, indented; or on one line, for output with several documents."""
     click.echo(escaped_json(json.dumps(data, ensure_ascii=False, indent=None if one_line else 2)))
 
 
 def print_table(columns: Row, rows: Sequence[Row], empty: str = "") -> None:
-    """Print a table, in columns that `awk` can split. A cell never spans lines where nobody looks, and nothing is cut.
+    """Print a table whose columns `awk` can split. Outside of a terminal each row is one line, and nothing is cut.
 
-    On a terminal there are colours, and the last column is folded: beside the others, or below its row. Where there are
-    no rows, `empty` is said on stderr.
+    A terminal gets colours, and the last column is folded: beside the others, or below its row. If there are no rows,
+    `empty` is printed on stderr.
     """
     table = [columns, *([one_line(cell) for cell in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)][:-1]
@@ -52,7 +52,7 @@ def _styled(cell: str, is_header: bool) -> str:
 
 
 def _folded(text: str, before: int) -> str:
-    """A text in lines that fit the terminal, beside what takes `before` characters, or below it if that is too long."""
+    """Fold a text into lines that fit the terminal, beside the first `before` characters or below them."""
     room = shutil.get_terminal_size().columns - before
     if len(text) <= room:
         return text
@@ -63,7 +63,7 @@ def _folded(text: str, before: int) -> str:
 
 
 def print_ids(rows: Sequence[Row], columns: Row) -> None:
-    """Print a table whose first column is ids; where no person reads it, the ids alone, one a line."""
+    """Print a table whose first column is ids; outside of a terminal only the ids, one on each line."""
     if sys.stdout.isatty():
         print_table(columns, rows)
         return
@@ -95,7 +95,7 @@ _COLOURS = {
 
 
 def format_dollars(amount: float | None) -> str:
-    """A price for people; None is one that nobody knows."""
+    """A price for people; None is an unknown price."""
     return "unknown" if amount is None else f"${amount:,.2f}"
 
 

@@ -1,6 +1,6 @@
 """The options of `fray agent` that say where its host is: --tpu, --slice, --worker, --zone, --region, --label.
 
-What they leave open a VM of Google Cloud is told by its metadata server.
+On a VM of Google Cloud, the metadata server says what the options leave open.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = logging.getLogger("fray")
 def parse_place(
     zone: str, region: str, label: Sequence[str], tpu: str | None, slice_name: str | None, worker: int | None
 ) -> HostPlace:
-    """The place that the options say. Raises InvalidInput: they contradict each other, or name what cannot be."""
+    """The place that the options describe. Raises InvalidInput if they contradict each other or have a wrong value."""
     from fray_agents.host.place import HostPlace
     from fray_layouts.spec_checks import check_name
 
@@ -39,21 +39,21 @@ def parse_place(
 
 
 def read_vm(server: str | None) -> GceHost:
-    """What this host's metadata server says; nothing where there is none, or where it does not answer, which is logged.
+    """What this host's metadata server says; empty if there is no server, or if it does not answer, which is logged.
 
-    Raises InvalidInput: what it says of the pool, the machine, labels or a slice cannot be.
+    Raises InvalidInput if it has a wrong value for the pool, the machine, a label or a slice.
     """
     from fray_agents.host.gce_metadata import GceHost, MetadataUnavailable, read_host
 
     try:
         return read_host(server) if server else GceHost()
     except MetadataUnavailable as error:
-        log.warning("only the options say where this host is: %s", error)
+        log.warning("the metadata server did not answer, so only the options say where this host is: %s", error)
         return GceHost()
 
 
 def at_vm(place: HostPlace, vm: GceHost) -> HostPlace:
-    """The place that options say, completed by the VM's own."""
+    """The place that the options describe, completed from the VM's metadata."""
     return dataclasses.replace(
         place,
         zone=place.zone or vm.zone,
@@ -64,7 +64,7 @@ def at_vm(place: HostPlace, vm: GceHost) -> HostPlace:
 
 
 def parse_label(text: str) -> tuple[str, str]:
-    """The name and the value of a label. Raises InvalidInput: it is none."""
+    """The name and the value of a label. Raises InvalidInput if it is not name=value."""
     name, equals, value = text.partition("=")
     if not name or not equals:
         raise InvalidInput("--label", text, "give name=value, such as disk=ssd")
@@ -79,7 +79,7 @@ def _parse_slice(tpu: str | None, name: str | None, worker: int | None) -> Slice
     if tpu is None:
         for option, value in (("--slice", name), ("--worker", worker)):
             if value is not None:
-                raise InvalidInput(option, value, "say with --tpu of what type the slice is, such as v5litepod-16")
+                raise InvalidInput(option, value, "give the type of the slice too, such as --tpu v5litepod-16")
         return None
     try:
         hosts = get_tpu_topology(tpu).vm_count
@@ -98,14 +98,14 @@ def _parse_slice(tpu: str | None, name: str | None, worker: int | None) -> Slice
 
 
 def with_chips(found: Resources, tpu: str) -> Resources:
-    """The resources of a host of a slice of this type: those that were found, and the chips that the type has there."""
+    """The resources of a host of a slice of this type: the host's own, and the chips that a host of the type has."""
     from fray_layouts.topology import get_tpu_topology
 
     return replace(found, device=f"tpu-{tpu}".lower(), device_count=get_tpu_topology(tpu).chips_per_vm)
 
 
 def look_at_chips(capacity: Resources, is_tpu_vm: bool) -> LookAtChips | None:
-    """How the agent sees that its TPU chips can be used; None on a host that has none, or only poses as having some."""
+    """How the agent checks that its TPU chips can be used; None on a host that has none or only poses as a TPU host."""
     from fray_agents.host.chips import chip_files, chip_trouble
 
     has_tpu = capacity.device.startswith("tpu") and (is_tpu_vm or bool(chip_files()))

@@ -10,33 +10,33 @@ from fray.cli.app import DEBUG_KEY
 from fray_layouts.errors import FrayError
 
 _COMMANDS = {
-    "up": "Make a cluster, with the pools of a file.",
-    "down": "Let all machines of the pools go.",
+    "up": "Create a cluster, with the pools of a file.",
+    "down": "Remove all machines of the pools.",
     "run": "Submit a command and follow it to its end.",
     "submit": "Submit jobs from a JSON or YAML file.",
     "ps": "List jobs that wait or run.",
-    "status": "Tell everything about a job.",
+    "status": "Describe a job.",
     "logs": "Print what a job printed.",
     "result": "Print what a job returned.",
-    "pull": "Fetch the files that a job has left.",
+    "pull": "Fetch the output files of a job.",
     "stop": "Stop jobs.",
-    "retry": "Submit jobs that have ended once more.",
+    "retry": "Submit jobs again that have ended.",
     "agent": "Make this machine run jobs.",
     "agents": "List the agents.",
-    "pool": "Say what machines the pools may have.",
+    "pool": "Show and set what machines the pools may have.",
     "machines": "List the machines that were made for pools.",
-    "reserve": "Hold hosts for the jobs of a namespace.",
+    "reserve": "Reserve hosts for the jobs of a namespace.",
     "reservations": "List, renew and release reservations.",
     "env": "List, build and remove this host's environments.",
     "actors": "List the actors.",
     "queue": "Inspect and change queues.",
     "drain": "Let agents finish their jobs and leave.",
     "scale": "Make and remove the machines of pools, without an agent.",
-    "coordinate": "Run the reconciler without an agent.",
+    "coordinate": "Run the reconciler, without an agent.",
     "rotate": "Replace the key that calls are authenticated with.",
-    "init": "Create a cluster with settings of your own.",
+    "init": "Create a cluster with your own settings.",
     "fsck": "Find inconsistent records, and repair them.",
-    "doctor": "Check that a storage root can carry a cluster.",
+    "doctor": "Check whether a storage root can hold a cluster.",
     "cost": "Estimate what storage requests and machines cost.",
 }
 
@@ -52,7 +52,7 @@ _ELSEWHERE = {
     **dict.fromkeys(("check", "hello"), "doctor"),
     **dict.fromkeys(("pools", "cluster"), "pool"),
 }
-"""What other systems call these commands."""
+"""What other systems call these commands; used for hints only."""
 
 
 EXIT_INTERRUPTED = 130
@@ -67,7 +67,7 @@ class OneLineError(click.ClickException):
 
 
 class CommandGroup(click.Group):
-    """The group of all commands, each imported when it is asked for; errors of all of them become one line."""
+    """The group of all commands. It imports a command when it is used, and prints each error in one line."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -88,7 +88,7 @@ class CommandGroup(click.Group):
 
             near = difflib.get_close_matches(word, _COMMANDS, n=1, cutoff=0.7)  # by 0.6 "frobnicate" is near "rotate"
             meant = _ELSEWHERE.get(word) or (near[0] if near else "")
-            hint = f"did you mean `fray {meant}`?" if meant else "`fray --help` lists those there are"
+            hint = f"did you mean `fray {meant}`?" if meant else "`fray --help` lists all commands"
             ctx.fail(f"there is no command {word!r}; {hint}")
         return super().resolve_command(ctx, args)
 
@@ -113,13 +113,15 @@ def _fail(error: Exception) -> NoReturn:
     if isinstance(error, FrayError | TimeoutError):
         raise OneLineError(str(error)) from None
     kind = type(error).__name__
-    raise OneLineError(f"unexpected {kind}: {error}; run it again with --debug and report the traceback") from None
+    raise OneLineError(
+        f"unexpected {kind}: {error}; run the command again with --debug and report the traceback"
+    ) from None
 
 
 @click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="fray-cluster", prog_name="fray")
 def cli() -> None:
-    """Jobs on machines that meet in a storage bucket.
+    """Run jobs on machines that share a storage bucket.
 
     ROOT is gs://bucket/prefix, s3://bucket/prefix, or a directory; give it with --root or in FRAY_CLUSTER_SPEC.
     """

@@ -1,4 +1,4 @@
-"""Reads what is piped into a command that submits, for the job: each of its attempts reads it from its start."""
+"""Reads the standard input of a command that submits; each attempt of the job reads it from its start."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from fray_layouts.errors import InvalidInput
 from fray_layouts.units import format_bytes
 
 MAX_BYTES = 64 * 1024**2
-"""Bytes that go along: they pass through the memory of this command, and of the agent at each attempt."""
+"""Most bytes of a job's standard input: they pass through the memory of this command, and of the agent."""
 
 _WARN_AFTER = 2.0
-"""Seconds after which it is told what this waits for: longer than anybody wonders who has piped something."""
+"""Seconds after which a message says what the command waits for; most pipes end before that."""
 
 _READ = 1 << 20
 """Bytes of one read."""
 
 
 def piped_input(fd: int = 0) -> bytes:
-    """Everything that a file, a pipe or a socket on standard input holds; b"" where it is a terminal, or nothing.
+    """All bytes of a file, a pipe or a socket on standard input; b"" if it is a terminal or closed.
 
     Raises:
-        InvalidInput: it is more than `MAX_BYTES`.
+        InvalidInput: there are more than `MAX_BYTES`.
     """
     try:
         mode = os.fstat(fd).st_mode
-    except OSError:  # it is closed
+    except OSError:  # standard input is closed
         return b""
     if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
         return b""
@@ -39,7 +39,8 @@ def piped_input(fd: int = 0) -> bytes:
         if not select.select([fd], [], [], patience)[0]:
             is_told = True
             output.echo(
-                "fray: reads standard input to its end, which goes along; with < /dev/null nothing does", err=True
+                "fray: reading standard input to its end, for the job; add < /dev/null to give the job no input",
+                err=True,
             )
             continue
         part = os.read(fd, _READ)
@@ -47,5 +48,5 @@ def piped_input(fd: int = 0) -> bytes:
             return bytes(data)
         data += part
         if len(data) > MAX_BYTES:
-            remedy = "put it into the bucket, or into a file of the workspace, and let the job read it there"
+            remedy = "put it into the bucket or into a file of the workspace, and let the job read it from there"
             raise InvalidInput("standard input", f"more than {format_bytes(MAX_BYTES)}", remedy)

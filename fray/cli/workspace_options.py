@@ -1,4 +1,4 @@
-"""The options of commands that submit: which folder of code goes along."""
+"""The options of commands that submit: which folder of code the job gets."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 def workspace_options(command: F) -> F:
     """Give a command `--workspace` and `--no-workspace`."""
     named = click.option(
-        "--workspace", metavar="DIR", help="Folder that goes along; by default the project around here."
+        "--workspace", metavar="DIR", help="Folder that the job gets a copy of; by default the current project."
     )
-    none = click.option("--no-workspace", is_flag=True, help="Take no folder along.")
+    none = click.option("--no-workspace", is_flag=True, help="Give the job no folder.")
     return named(none(command))
 
 
 def chosen_workspace(folder: str | None, none: bool) -> WorkspaceChoice | None:
-    """What the two options say; without either the project around the current directory, if there is one."""
+    """The workspace that the options choose; by default the project around the current directory, if there is one."""
     from fray.workspace.choice import WorkspaceChoice, named_workspace
 
     if folder is not None and none:
@@ -38,5 +38,5 @@ def chosen_workspace(folder: str | None, none: bool) -> WorkspaceChoice | None:
 
 
 def tell_stored(workspace: StoredWorkspace) -> None:
-    """Print on stderr, in one line, what goes along."""
+    """Print on stderr, in one line, which workspace was stored."""
     output.echo(f"fray: {workspace}", err=True)

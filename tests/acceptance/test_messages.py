@@ -25,11 +25,11 @@ from tests.support.waiting import wait_until
 TYPED = [
     ("cancel zebra", "there is no command 'cancel'; did you mean `fray stop`?"),
     ("sumbit job.yaml", "there is no command 'sumbit'; did you mean `fray submit`?"),
-    ("ps", "no cluster is named; give --root ROOT or set FRAY_CLUSTER_SPEC"),
+    ("ps", "no cluster is given; give --root ROOT or set FRAY_CLUSTER_SPEC"),
     (
         "run --root ray:auto -- true",
-        "commands work on a cluster in storage, and ray:auto is none; submit there in Python, by current_client(), or "
-        "give --root ROOT: agents of such a cluster may be jobs there",
+        "commands need a cluster in storage, and ray:auto is not one; submit to it from Python with current_client(), "
+        "or give --root ROOT; agents of that cluster can run as jobs there",
     ),
     (
         "ps --root PLACE/nowhere",
@@ -44,7 +44,7 @@ TYPED = [
     (
         "agent --root /proc/fray",
         "/proc/fray can carry no cluster, as `fray doctor` says: /proc/fray cannot be made there: No such file or "
-        "directory; give a folder of a disk; put this right, or give another root. --unfit-root joins it anyway",
+        "directory; give a folder of a disk; put this right, or give another root. Give --unfit-root to join it anyway",
     ),
     (
         "agent --root PLACE --pool ../it",
@@ -53,8 +53,8 @@ TYPED = [
     ),
     (
         "run -it -- bash",
-        "a job has no terminal: it runs on another host, perhaps later, perhaps again. What is piped goes along "
-        "(`fray run -- cat < FILE`), and what the job prints is shown here; to look around on a host, log in there",
+        "a job has no terminal, because it runs on another host, perhaps later, perhaps more than once. Standard input "
+        "goes to the job (`fray run -- cat < FILE`), and its output is shown here; for a shell on a host, log in there",
     ),
     (
         "run -- 'cd code && make'",
@@ -66,7 +66,7 @@ TYPED = [
         "resources.memory: 'lots' is not accepted; give bytes, or a size such as 512MiB or 2GB",
     ),
     ("run --gpus many -- true", "--gpus: 'many' is not accepted; give a count, or kind:count such as h100:8"),
-    ("run --env TOKEN -- true", "--env: 'TOKEN' is not accepted; it is not set here; write NAME=VALUE"),
+    ("run --env TOKEN -- true", "--env: 'TOKEN' is not accepted; it is not set in this shell; write NAME=VALUE"),
     (
         "run --detach -- true",
         "a private cluster ends with this command; give --root ROOT to leave a job running",
@@ -187,10 +187,14 @@ def test_an_agent_with_another_python_than_the_program_says_both_versions(shell:
 
 OF_JOBS = [
     ("status nothing", "there is no job nothing under file://ROOT; `fray ps --all` lists those that exist"),
-    ("stop zeb", "job: 'zeb' is not accepted; it means JOB; give the whole id to stop it, as nobody can be asked here"),
+    (
+        "stop zeb",
+        "job: 'zeb' is not accepted; it matches JOB; give the whole id to stop it, because there is no terminal to "
+        "confirm it",
+    ),
     (
         "stop",
-        "name the jobs to stop, or choose them by options, such as --name 'sweep-*'; see fray stop --help",
+        "name the jobs to stop, or choose them with options such as --name 'sweep-*'; see fray stop --help",
     ),
     (
         "result zebra",
@@ -206,12 +210,12 @@ OF_JOBS = [
         "job: 'LIONS' is not accepted; only what has ended is submitted once more: it is pending; stop it or wait "
         "for its end",
     ),
-    ("logs -f --tail 3 zebra", "--tail and --follow do not go together; give one of them"),
+    ("logs -f --tail 3 zebra", "--tail and --follow cannot be combined; give one of them"),
     ("drain ../it", "agent: '../it' is not accepted; give the id of an agent, as `fray agents` shows it"),
     ("drain nothing", "there is no live agent nothing under file://ROOT; `fray agents` lists those there are"),
     (
         "queue push work hello",
-        "item: 'hello' is not accepted; write JSON; a text needs double quotes, inside the shell's own",
+        "item: 'hello' is not accepted; write JSON; a string needs double quotes inside the shell's quotes",
     ),
 ]
 """What is asked of jobs: zebra has ended, and LIONS waits."""
@@ -228,12 +232,12 @@ def test_what_is_asked_in_vain(shell: Shell) -> None:
     shell("stop", lions)
 
 
-def test_a_file_that_stays_here_is_told(shell: Shell) -> None:
+def test_a_warning_names_the_files_that_the_job_does_not_get(shell: Shell) -> None:
     (shell.root.parent / "train.py").write_text("print(1)")
     done = shell("run", "--detach", "--", "python", "train.py")
     assert done.stderr == (
-        "fray: train.py stays here: this folder is no project (it has no pyproject.toml, uv.lock or .git), so "
-        "nothing goes along; --workspace . takes this folder along\n"
+        "fray: the job gets no copy of train.py: this folder is not a project (it has no pyproject.toml, uv.lock or "
+        ".git); give --workspace . to copy it\n"
     )
 
 

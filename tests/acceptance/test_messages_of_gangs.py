@@ -30,7 +30,7 @@ TYPED = [
         "replicas: 6 is not accepted; a slice of v5litepod-16 is 4 virtual machines, each with a process of its own; "
         "give a multiple of 4, or leave it out for one slice",
     ),
-    ("run --tpu v5litepod-16 --gpus 1 -- true", "--gpus and --tpu do not go together; give one of them"),
+    ("run --tpu v5litepod-16 --gpus 1 -- true", "--gpus and --tpu cannot be combined; give one of them"),
     (
         "submit FILE '{name: a, entrypoint: {command: [ls]}, replicas: 2, slices: 2}'",
         "slices: 2 is not accepted; only a TPU comes in slices; name a TPU as the device, or leave it out",
@@ -172,7 +172,7 @@ def test_a_replica_that_hangs_while_another_has_ended_is_told(shell: Shell) -> N
     assert "replica 0 has ended (success), the others run" in shown
     for words, message in [
         (["logs", "--replica", "2", job], f"replica: 2 is not accepted; those of {job} are 0 to 1"),
-        (["result", job], f"job {job} has not ended, it is running; `fray logs -f {job}` waits for it"),
+        (["result", job], f"job {job} has not ended; it is running. `fray logs -f {job}` waits for its end"),
     ]:
         assert said(words, shell.root.parent, FRAY_CLUSTER_SPEC=str(shell.root)) == message
     shell("stop", job)

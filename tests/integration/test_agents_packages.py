@@ -187,4 +187,4 @@ def test_a_project_that_states_no_packages_has_no_environment_to_warm(host: Path
     (host / "empty/code.py").touch()
     done = CliRunner().invoke(cli, ["env", "warm", "--workspace", str(host / "empty")])
     assert done.exit_code == 2
-    assert "states no packages; name some with --with" in done.output
+    assert "names no packages; name some with --with" in done.output

@@ -175,10 +175,10 @@ def test_jobs_are_stopped_by_whole_ids_or_by_choice(shell: Shell) -> None:
     assert active() == ["sweep-1", "sweep-2", "other"]
     assert active("--name", "sweep-*", "--limit", "1") == ["sweep-2"]
     refused = shell("stop", "othe", code=1).stderr
-    assert "it means other-" in refused
+    assert "it matches other-" in refused
     assert "whole id" in refused
-    assert "choose them by options" in shell("stop", code=2).stderr
-    assert "choose them by options" in shell("stop", "x", "--all", code=2).stderr
+    assert "choose them with options" in shell("stop", code=2).stderr
+    assert "choose them with options" in shell("stop", "x", "--all", code=2).stderr
     stopped = shell.json("stop", "--namespace", "chosen", "--name", "sweep-*")
     assert [job["job"][:8] for job in stopped] == ["sweep-1-", "sweep-2-"]
     wait_until(lambda: active() == ["other"])
@@ -197,8 +197,8 @@ def test_a_beginning_of_an_id_is_of_jobs_that_can_be_stopped_or_retried(empty: S
     first, second = submitted(), submitted()
     assert "2 jobs begin so" in named("stop")
     empty("stop", first)
-    assert f"it means {second};" in named("stop")
-    assert f"it means {first};" in named("retry")
+    assert f"it matches {second};" in named("stop")
+    assert f"it matches {first};" in named("retry")
     empty("stop", second)
     assert "2 jobs begin so" in named("retry")
     assert [job["retry_of"] for job in empty.json("retry", "--name", "zeb*", "--user", "nobody")] == []
@@ -348,10 +348,10 @@ def test_tables_are_drawn_on_a_terminal(shell: Shell) -> None:
         (("agents",), "no agent is live; start one with `fray agent`"),
         (("actors",), "no actor can be called"),
         (("queue", "ls"), "there is no queue"),
-        (("reservations",), "nothing is reserved; --all lists what has ended"),
-        (("pool", "ls"), "no pool has machines; `fray pool set` and `fray up` say which may"),
-        (("machines",), "there is no machine; --all lists those that are gone"),
-        (("cost", "--by", "job"), "no machine ran anything"),
+        (("reservations",), "nothing is reserved; --all also lists ended reservations"),
+        (("pool", "ls"), "no pool may have machines; set one with `fray pool set` or `fray up`"),
+        (("machines",), "there is no machine; --all also lists machines that are gone"),
+        (("cost", "--by", "job"), "no job has run on a machine of a pool"),
         (("env", "ls", "--pool", "a"), "the pool a names no environment"),
     ],
 )
@@ -361,7 +361,7 @@ def test_an_empty_list_says_so(empty: Shell, command: tuple[str, ...], said: str
 
 
 def test_jobs_that_wait_say_for_what(empty: Shell) -> None:
-    assert empty("ps").stderr == "fray: no job waits or runs; --all lists those that have ended\n"
+    assert empty("ps").stderr == "fray: no job waits or runs; --all also lists finished jobs\n"
     job = empty.detached("--name", "waits", "--", "true")
     assert "no live agent in pool default" in empty("status", job).stdout
     assert empty.json("status", job)["waiting"] == [

@@ -99,5 +99,5 @@ def test_between_attempts_the_log_is_that_of_the_last_one_that_printed(empty: Sh
     now = empty.json("status", job)
     printed = empty("logs", job)
     assert printed.stdout == "attemptout\n"
-    assert f"attempt {now['attempt']} has not begun; this is what attempt " in printed.stderr
+    assert f"attempt {now['attempt']} has not begun; this is the output of attempt " in printed.stderr
     assert journal.endswith(" has left\n")

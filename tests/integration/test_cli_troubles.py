@@ -116,7 +116,7 @@ def test_settings_are_chosen_once(tmp_path: Path) -> None:
         (["run", "--name", "x" * 10_000, "--", "x"], 1, "give at most 128 characters"),
         (["run", "--memory", "lots", "--", "x"], 1, "resources.memory: 'lots' is not accepted"),
         (["run", "--env", "NOT_SET_ANYWHERE", "--", "x"], 1, "--env: 'NOT_SET_ANYWHERE' is not accepted"),
-        (["frobnicate"], 2, "`fray --help` lists those there are"),
+        (["frobnicate"], 2, "`fray --help` lists all commands"),
         (["submitt"], 2, "did you mean `fray submit`?"),
     ],
 )
@@ -185,6 +185,6 @@ def test_who_is_terminated_while_it_follows_a_job_says_that_it_goes_on(empty: Sh
     said = following.stderr.readline()  # why it waits: it follows by now
     following.terminate()
     assert said.startswith("fray: waiting")
-    assert f"{job} goes on; `fray stop {job}` ends it" in following.stderr.read()
+    assert f"{job} keeps running; `fray stop {job}` stops it" in following.stderr.read()
     assert following.wait(200) == 143
     assert empty.json("status", job)["status"] == "pending"

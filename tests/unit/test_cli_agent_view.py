@@ -77,4 +77,4 @@ def test_two_agents_that_say_that_they_are_the_same_worker_are_told() -> None:
     blue = [SliceMember(id="blue", type="v5litepod-16", index=index, hosts=4) for index in range(2)]
     told = conflicts([agent("a", blue[0]), agent("b", blue[1]), agent("c", blue[1]), agent("d"), agent("e")])
     assert set(told) == {"b", "c"}
-    assert told["b"] == "worker 1 of slice blue is c, too: give each host a --worker of its own"
+    assert told["b"] == "worker 1 of slice blue is also c; give each host its own --worker"

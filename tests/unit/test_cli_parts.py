@@ -75,7 +75,7 @@ def test_a_program_that_would_wait_for_a_terminal_is_refused_at_one(
     monkeypatch.setattr("os.isatty", lambda fd: fd == 0)
     result = CliRunner().invoke(cli, ["run", *words])
     assert result.exit_code == 2
-    assert "waits for a terminal, and a job has none" in result.output
+    assert "needs a terminal, and a job has none" in result.output
 
 
 def test_a_file_or_pipe_is_read_to_its_end_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,8 +228,8 @@ def test_jobs_are_read_from_json_and_yaml(text: str, names: list[str]) -> None:
     ("text", "message"),
     [
         ("{", "neither JSON .* nor YAML"),
-        ("", "it holds no job"),
-        ("[]", "it holds no job"),
+        ("", "it has no job"),
+        ("[]", "it has no job"),
         ("just words", "job 1: 'just words'"),
         ('{"name": "a"}', "entrypoint: None .*missing"),
         (json.dumps([A_JOB, {**A_JOB, "cpus": 3}]), "job 2: cpus: 3 .*no such field"),

@@ -40,7 +40,7 @@ def test_a_gang_that_gathers_tells_who_keeps_room_and_who_does_not() -> None:
         "replicas 0-1 on vm-a, by agent-a: keeps room for it",
     ]
     refused = {"agent-a": replace(VOTE, phase="refused"), "agent-b": replace(VOTE, round=1)}
-    assert "agent-a: can never have it" in member_lines(GATHERING, Members(holdings=refused))
+    assert "agent-a: can never have room for it" in member_lines(GATHERING, Members(holdings=refused))
     assert "agent-b: has no room yet" in member_lines(GATHERING, Members(holdings=refused))
     assert member_lines(replace(GATHERING, placement=Placement()), Members()) == ""
 
@@ -54,7 +54,7 @@ def test_a_gang_that_runs_tells_which_replicas_have_ended_while_others_run() -> 
     silent = Members(holdings={"agent-a": replace(RUNS, activity="building the environment", usage=None)})
     assert member_lines(RUNNING, silent).splitlines() == [
         "replicas 0-1 on vm-a, by agent-a: building the environment",
-        "replicas 2-3 on vm-b, by agent-b: is not heard of",
+        "replicas 2-3 on vm-b, by agent-b: is silent",
     ]
 
 
@@ -77,7 +77,7 @@ def test_of_many_members_those_are_listed_with_which_something_is_wrong() -> Non
     many = [PlacementMember(agent=f"a{n}", host=f"vm-{n}", bundles=[n]) for n in range(MAX_MEMBERS + 10)]
     holdings = {member.agent: RUNS for member in many[:-1]}
     lines = member_lines(replace(RUNNING, placement=Placement(members=many)), Members(holdings=holdings)).splitlines()
-    assert lines[0].endswith("is not heard of")
+    assert lines[0].endswith("is silent")
     assert (len(lines), lines[-1]) == (MAX_MEMBERS + 1, "and 10 more")
 
 
@@ -89,7 +89,7 @@ def test_scripts_get_members_and_ends() -> None:
         "agent": "agent-b",
         "host": "vm-b",
         "replicas": [2, 3],
-        "state": "is not heard of",
+        "state": "is silent",
         "usage": None,
     }
     assert data["exits"]["0"] == {"agent": "agent-a", "host": "vm-a", "kind": "success", "message": ""}

@@ -147,7 +147,7 @@ def test_what_keeps_machines_away_is_told_and_the_pool_is_set(
     project.rights = set()
     shell = Shell(tmp_path / "root")
     (tmp_path / "fray.yaml").write_text(FILE)
-    assert "pool train: as this host sees it, it gets no machines: tpu.nodes.create" in shell("up").stderr
+    assert "pool train: a check from this host says that it gets no machines: tpu.nodes.create" in shell("up").stderr
     assert [pool["pool"] for pool in shell.json("pool", "ls")] == ["train"]
 
 

@@ -106,7 +106,7 @@ def test_what_a_pool_had_of_another_provider_goes_with_it(shell: Shell) -> None:
     assert spec is not None
     assert len(spec.zones) == 1, "the host that a local pool is on"
     put_machine(shell, MachineRecord(pool="train", name="m1", state="up", provider="local"))
-    assert "machines of another provider or project are removed: m1" in shell("pool", "set", "train", *TPU).stderr
+    assert "another provider or project will be removed: m1" in shell("pool", "set", "train", *TPU).stderr
 
 
 @pytest.mark.parametrize(
@@ -222,8 +222,8 @@ def test_machines_are_listed_with_what_they_cost(shell: Shell) -> None:
     assert "$20.00" in shell("machines", "-a").stdout
     assert "no route to host" in shell("machines", "m2").stdout
     assert shell.json("machines", "m2")["boot_logs"] == {"0": "no route to host\n"}
-    assert "2 begin so" in shell("machines", "m", code=1).stderr
-    assert "lists those there are" in shell("machines", "x", code=1).stderr
+    assert "2 machines begin with that" in shell("machines", "m", code=1).stderr
+    assert "lists all machines" in shell("machines", "x", code=1).stderr
     assert shell.json("pool", "ls")[0]["machines"] == 1
 
 
@@ -261,8 +261,8 @@ def test_down_closes_the_pools_drains_and_says_what_is_left(shell: Shell, monkey
     assert (kept["max"], kept["max_hourly_cost"]) == (0, 60.0)
     text = shell("down").stdout
     assert "1 machine is left: train/m1" in text
-    assert "pool train cannot be looked after: " in text
-    assert "nobody else looks after them" in text
+    assert "pool train cannot be scaled: " in text
+    assert "no other process removes them" in text
     shell("up")
     assert shell.json("pool", "show", "train")["pools"]["train"]["max"] == 4
 

@@ -1,4 +1,4 @@
-"""`fray actors`: list the actors and where they are called."""
+"""`fray actors`: list the actors and their addresses."""
 
 from __future__ import annotations
 

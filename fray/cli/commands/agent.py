@@ -24,31 +24,40 @@ log = logging.getLogger("fray")
 
 
 @as_command
-@click.option("--pool", help="Group of agents to join, whose jobs it runs; by default its machine's, or 'default'.")
+@click.option("--pool", help="Pool to join, whose jobs the agent runs; by default that of its machine, or 'default'.")
 @click.option("--cpu", type=float, help="Cores to offer; by default all that this process may use.")
 @click.option("--memory", help="Memory to offer, such as 8GB.")
 @click.option("--gpus", help="GPUs to offer: a count, or kind:count such as h100:8.")
 @click.option("--tpu", help="Type of the TPU slice that this host is in, such as v5litepod-16.")
-@click.option("--slice", "slice_name", help="Name of that slice: the same on all of its hosts, and on no others.")
+@click.option(
+    "--slice", "slice_name", help="Name of that slice: the same on all of its hosts, and different from other slices."
+)
 @click.option("--worker", type=int, help="Number of this host in the slice, from 0.")
 @click.option("--zone", default="", help="Zone that this host is in.")
 @click.option("--region", default="", help="Region that this host is in.")
-@click.option("--label", multiple=True, help="What jobs may ask of this host, as name=value; may be repeated.")
-@click.option("--machine", default="", help="Name of the pool's machine that this host is, or is in.")
-@click.option("--provision", is_flag=True, help="Make and remove the machines of pools, if nobody else does.")
-@click.option("--preemptible", is_flag=True, help="This host may be taken away at any time.")
+@click.option("--label", multiple=True, help="Label that jobs may ask for, as name=value; may be repeated.")
+@click.option("--machine", default="", help="Name of the pool's machine that this host is, or belongs to.")
+@click.option("--provision", is_flag=True, help="Make and remove the machines of pools, if no other process does.")
+@click.option("--preemptible", is_flag=True, help="The cloud may take this host away at any time.")
 @click.option(
-    "--env-cache", help="Disk for workspaces and environments, such as 50GB; by default 20GB, or a fifth of it."
+    "--env-cache", help="Disk for workspaces and environments, such as 50GB; by default 20GB, or a fifth of the disk."
 )
-@click.option("--bind", default="", help="Address that actors listen on; by default the one that others reach.")
+@click.option(
+    "--bind",
+    default="",
+    help="Address that actors listen on; by default the address under which others reach this host.",
+)
 @click.option("--advertise", default="", help="Host name or address under which others reach this host.")
 @click.option("--network", default="default", show_default=True, help="Name of the network this host is in.")
 @click.option(
-    "--idle-exit", type=click.FloatRange(0), metavar="SECONDS", help="Leave after so long without work; else stay."
+    "--idle-exit",
+    type=click.FloatRange(0),
+    metavar="SECONDS",
+    help="Leave after so many seconds without work; by default stay.",
 )
-@click.option("--no-inbound", is_flag=True, help="Nobody can connect to this host: it runs no actors.")
-@click.option("--unfit-root", is_flag=True, help="Join even if `fray doctor` says that the root can carry no cluster.")
-@click.option("--log-format", type=click.Choice(FORMATS), default="text", help="Of the log on stderr.")
+@click.option("--no-inbound", is_flag=True, help="Other hosts cannot connect to this one, so run no actors.")
+@click.option("--unfit-root", is_flag=True, help="Join even if `fray doctor` says that the root cannot hold a cluster.")
+@click.option("--log-format", type=click.Choice(FORMATS), default="text", help="Format of the log on stderr.")
 def command(
     app: App,
     pool: str | None,
@@ -73,8 +82,8 @@ def command(
 ) -> None:
     """Join the cluster under the root and run jobs until SIGTERM or Ctrl-C.
 
-    The first signal lets jobs end within their grace, a second one ends them at once. On a VM of Google Cloud its
-    metadata server is asked for what the options do not say, and for notices of the VM's end.
+    The first signal lets jobs end within their grace; a second one kills them at once. On a VM of Google Cloud, the
+    agent asks the metadata server for whatever the options leave open, and for notices of the VM's end.
     """
     from fray.cluster.prestart import PRESTART_MODULES
     from fray_agents.agent.agent import AgentOptions
@@ -121,28 +130,28 @@ def command(
 
 
 def checked_machine(name: str) -> str:
-    """The name, if it can be a machine's, or none. Raises InvalidInput."""
+    """The name. Raises InvalidInput if it is neither empty nor a possible name of a machine."""
     from fray_layouts.key_encoding import is_id
 
     if name and not is_id(name):
-        raise InvalidInput("--machine", name, "give the name that `fray machines` shows, or none")
+        raise InvalidInput("--machine", name, "give the name that `fray machines` shows, or leave it out")
     return name
 
 
 async def _join(root: str, unfit_root: bool, run: Callable[[], Awaitable[None]]) -> None:
-    """Run an agent of the root. Raises StoreRefused: the root can carry no cluster, and nobody insists."""
+    """Run an agent of the root. Raises StoreRefused if the root cannot hold a cluster and `unfit_root` is not set."""
     from fray_coordinator.errors import StoreRefused
     from fray_coordinator.store.probe import why_unfit
 
     if not unfit_root and (why := await why_unfit(root)):
-        raise StoreRefused(f"{why}. --unfit-root joins it anyway")
+        raise StoreRefused(f"{why}. Give --unfit-root to join it anyway")
     await run()
 
 
 def capacity_of(cpu: float | None, memory: str | None, gpus: str | None, tpu: str | None = None) -> Resources:
-    """The resources to offer: what this host has, except for what the options say."""
+    """The resources to offer: those of this host, except where the options say otherwise."""
     if tpu is not None and gpus is not None:
-        raise InvalidInput("--gpus", gpus, "a host offers GPUs or the chips of a TPU (--tpu), not both")
+        raise InvalidInput("--gpus", gpus, "a host offers either GPUs or the chips of a TPU (--tpu); give one of them")
     from msgspec.structs import replace
 
     from fray_agents.host.capacity import discover
@@ -160,7 +169,9 @@ def capacity_of(cpu: float | None, memory: str | None, gpus: str | None, tpu: st
     if gpus is not None:
         kind, count = parse_gpus(gpus)
         if not isinstance(count, int):
-            raise InvalidInput("--gpus", gpus, "an agent offers whole GPUs, parts of which jobs may ask for")
+            raise InvalidInput(
+                "--gpus", gpus, "an agent offers whole GPUs; give a whole number. Jobs may ask for a part of one"
+            )
         device = f"gpu-{kind.lower()}" if kind else found.device or "gpu"
         found = replace(found, device=device if count else "", device_count=count)
     return found

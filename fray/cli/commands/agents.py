@@ -23,9 +23,9 @@ _COLUMNS = ("AGENT", "POOL", "STATE", "HEARTBEAT", "JOBS", "GPUS", "FREE", "CAPA
 
 
 @as_command
-@click.option("--all", "-a", "everything", is_flag=True, help="Also those that left or died.")
+@click.option("--all", "-a", "everything", is_flag=True, help="Also agents that have left or died.")
 def command(app: App, everything: bool) -> None:
-    """List the agents, what they run and what they have free, and for which gangs and reservations it is kept."""
+    """List the agents: what they run, what they have free, and for which gangs and reservations they keep it."""
     problems: dict[str, str] = {}
     agents, owners, now = app.run(lambda core: _find(core, problems))
     app.warn(problems)
@@ -62,11 +62,11 @@ def _state(agent: Stored[AgentRecord], now: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _AgentView:
-    """One agent as it is shown.
+    """One agent, for display.
 
     Attributes:
         owners: gangs and reservations that have not ended, in order.
-        conflict: what contradicts another agent; "" for nothing.
+        conflict: how it contradicts another agent; "" if it does not.
     """
 
     agent: Stored[AgentRecord]
@@ -114,7 +114,7 @@ class _AgentView:
 
 
 def _gpus(agent: AgentRecord) -> str:
-    """The agent's GPUs that jobs have, and which: jobs in order of their submission."""
+    """The agent's GPUs that are in use, and by which jobs, in order of their submission."""
     jobs: dict[int, list[str]] = {}
     for job in sorted(agent.holdings):
         for place in agent.holdings[job].gpus:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def command(app: App, once: bool) -> None:
     """Run the reconciler: admit jobs from the inbox, restart jobs of dead agents, repair indexes, remove old records.
 
-    Every agent does this besides its jobs. With --once, several runs are needed to declare a silent agent dead: its
-    silence adds up between them.
+    Agents do this too, besides their jobs. With --once, it takes several runs to declare a silent agent dead: its
+    silence adds up between the runs.
     """
     problems = app.run(_once if once else _until_stopped)
     app.show({"problems": problems}, lambda: _print_problems(problems))

@@ -18,13 +18,13 @@ _OWNERS = ("job", "user", "namespace", "pool")
 
 
 @as_command
-@click.option("--by", type=click.Choice(_OWNERS), help="Only machines, by who runs on them.")
+@click.option("--by", type=click.Choice(_OWNERS), help="Only the machines, divided among the jobs that run on them.")
 def command(app: App, by: str | None) -> None:
-    """Estimate what the cluster's requests cost, count what its agents have asked for, and sum up its machines.
+    """Estimate the cost of the cluster's requests, count those that its agents have made, and sum up its machines.
 
     Requests are at the list prices of GCS and S3 in a single region; storage and traffic are not included. Requests to
-    local files cost nothing: for such a root the estimate is that of a bucket with default settings. With --by, each
-    job pays for the part of its hosts that it asked for, while it runs there; idle machines are nobody's.
+    local files cost nothing, so for such a root the estimate is for a bucket with default settings. With --by, each job
+    pays for the part of its hosts that it asked for, while it runs there; the cost of idle machines is left out.
     """
     problems: dict[str, str] = {}
     if by is not None:
@@ -36,7 +36,12 @@ def command(app: App, by: str | None) -> None:
             for owner, share in dearest
         ]
         found = [{by: owner, "hourly": share.hourly, "so_far": share.so_far} for owner, share in dearest]
-        app.show(found, lambda: output.print_table((by.upper(), "AN HOUR", "SO FAR"), shown, "no machine ran anything"))
+        app.show(
+            found,
+            lambda: output.print_table(
+                (by.upper(), "AN HOUR", "SO FAR"), shown, "no job has run on a machine of a pool"
+            ),
+        )
         return
     lines = app.run(lambda core: _estimate(core, problems))
     app.warn(problems)

@@ -1,4 +1,4 @@
-"""`fray doctor`: check that a storage root can carry a cluster."""
+"""`fray doctor`: check whether a storage root can hold a cluster."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _WIDTH = max(map(len, _COLORS))
 @as_command
 @click.argument("at", required=False, metavar="[ROOT]")
 def command(app: App, at: str | None) -> None:
-    """Try out the storage under ROOT and say what is wrong with it; exit code 1 if it cannot carry a cluster."""
+    """Try out the storage under ROOT and say what is wrong with it. Exit code 1 if it cannot hold a cluster."""
     findings = asyncio.run(_check(App(at or app.given_root, app.json).root))
     app.show([asdict(finding) for finding in findings], lambda: _print_findings(findings))
     sys.exit(_has_error(findings))
 
 
 async def _check(root: str) -> list[Finding]:
-    """Check the storage and, if that is fit, the cluster that may be there."""
+    """Check the storage and, if it is fit, the cluster in it, if there is one."""
     from fray_coordinator.fsck.cluster_health import check_cluster
     from fray_coordinator.store.probe import probe
 

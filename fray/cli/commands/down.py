@@ -1,4 +1,4 @@
-"""`fray down`: let all machines of the pools go."""
+"""`fray down`: remove all machines of the pools."""
 
 from __future__ import annotations
 
@@ -17,14 +17,18 @@ if TYPE_CHECKING:
 @as_command
 @click.argument("at", required=False, metavar="[ROOT]")
 @click.option(
-    "--wait", type=float, default=0.0, metavar="SECONDS", help="Wait so long for the machines to be gone; 0 by default."
+    "--wait",
+    type=float,
+    default=0.0,
+    metavar="SECONDS",
+    help="Wait up to so long until the machines are gone; 0 by default.",
 )
 def command(app: App, at: str | None, wait: float) -> None:
-    """Let all machines of the pools of ROOT go, and say what is left.
+    """Remove all machines of the pools of ROOT, and say what is left.
 
-    No pool may have machines any more, until it is set again, by `fray up` for one. Their agents finish the jobs that
-    they have and take no more; then the machines are deleted, by this command unless another process scales. Nothing
-    is deleted from the bucket, and agents that people started go on.
+    This sets the bounds of all pools to no machines, until you set them again, for example with `fray up`. The agents
+    of the machines finish their jobs and take no more. Then the machines are deleted, by this command or by another
+    process that scales. Nothing is deleted from the bucket, and agents that people started keep running.
     """
     app = App(at or app.given_root, app.json)
     problems: dict[str, str] = {}
@@ -33,18 +37,18 @@ def command(app: App, at: str | None, wait: float) -> None:
 
     def text() -> None:
         for pool in data["pools"]:
-            output.echo(f"pool {pool} may have no machines any more")
+            output.echo(f"pool {pool} may have no machines now")
         for agent in data["draining"]:
             output.echo(f"agent {agent} finishes its jobs and leaves")
         left = data["machines"]
         count = f"{len(left)} machine{'s are' if len(left) > 1 else ' is'} left"
         output.echo(f"{count}: {', '.join(left)}" if left else "no machine is left")
         for pool, problem in data["problems"].items():
-            output.echo(f"pool {pool} cannot be looked after: {one_line(problem)}")
+            output.echo(f"pool {pool} cannot be scaled: {one_line(problem)}")
         if left and data["unattended"]:
-            output.echo("nobody else looks after them: `fray down --wait 600` goes on until they are gone")
+            output.echo("no other process removes them; `fray down --wait 600` waits up to 600 s until they are gone")
         if data["agents"]:
-            output.echo(f"agents that people started go on: {', '.join(data['agents'])}; see `fray drain`")
+            output.echo(f"agents that people started keep running: {', '.join(data['agents'])}; see `fray drain`")
 
     app.show(data, text)
 
@@ -73,7 +77,10 @@ async def _down(core: Core, wait: float, problems: dict[str, str]) -> dict[str, 
 
 
 async def _delete_machines(core: Core, wait: float, problems: dict[str, str]) -> tuple[list[str], bool]:
-    """Scale, unless another process does, until no machine is left; those that are left, and whether it scaled."""
+    """Scale, unless another process does, until no machine is left.
+
+    Returns the machines that are left, and whether this process scaled.
+    """
     from fray_agents.provisioning.scaler import Scaler
 
     until, looked = core.clock.boottime() + wait, False
@@ -93,7 +100,7 @@ async def _delete_machines(core: Core, wait: float, problems: dict[str, str]) ->
 
 
 async def _close_pools(core: Core, problems: dict[str, str]) -> list[str]:
-    """Let no pool have machines; the names of those that could."""
+    """Set the bounds of all pools to no machines; return the names of the pools that have bounds."""
     from msgspec.structs import replace
 
     from fray_coordinator.jobs.machines import change_pool, read_pools

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @as_command
 @click.argument("agents", nargs=-1, required=True, metavar="AGENT...")
 def command(app: App, agents: tuple[str, ...]) -> None:
-    """Ask agents to finish their jobs, take no more, and leave. This does not wait until they have."""
+    """Ask agents to finish their jobs, take no more, and leave. This does not wait until they have left."""
     asked = app.run(lambda core: _drain(core, agents))
     app.show([{"id": agent} for agent in asked], lambda: output.print_table(("DRAINING",), [(a,) for a in asked]))
 

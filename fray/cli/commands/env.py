@@ -1,4 +1,4 @@
-"""`fray env`: list, build ahead and remove the environments and workspaces of this host."""
+"""`fray env`: list, prebuild and remove the environments and workspaces of this host."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ if TYPE_CHECKING:
     from fray_layouts.pool_file import WarmEnvironment
 
 _SHOWN_DIGITS = 12
-"""Digits of a key that people are shown."""
+"""Digits of a key that are shown to people."""
 
-_STATES_NOTHING = "{} states no packages; name some with --with"
+_STATES_NOTHING = "{} names no packages; name some with --with"
 
 
 @click.group(name="env")
 def command() -> None:
-    """List, build ahead and remove what the agents of this user keep on this host: environments and workspaces.
+    """List, prebuild and remove the environments and workspaces that this user's agents keep on this host.
 
-    No cluster is asked. What is built here is found by every agent of this user on this host.
+    This needs no cluster. Every agent of this user on this host uses what you build here.
 
-    With --pool: list, add and remove the environments that a pool names. Each of its agents that joins from then on
-    builds them before it claims.
+    With --pool: list, add and remove the environments that a pool names. Each agent that joins the pool afterwards
+    builds them before it claims jobs.
     """
 
 
 _subcommand = partial(subcommand, command)
 
 
-_pool_option = click.option("--pool", help="Group of agents that build it, instead of this host.")
+_pool_option = click.option("--pool", help="Pool whose agents build it, instead of this host.")
 
 
 @_subcommand("ls")
 @_pool_option
 def _list(app: App, pool: str | None) -> None:
-    """List what is there, in the order of its last use."""
+    """List environments and workspaces, in the order of their last use."""
     if pool is not None:
         _show_named(app, pool)
         return
@@ -59,7 +59,7 @@ def _list(app: App, pool: str | None) -> None:
 @_subcommand("clear")
 @_pool_option
 def _clear(app: App, pool: str | None) -> None:
-    """Remove all that no job uses now. What the next job needs is built again."""
+    """Remove all environments and workspaces that no job uses now. They are built again when a job needs them."""
     if pool is not None:
         from fray_coordinator.jobs.pool_environments import clear_environments
 
@@ -73,19 +73,19 @@ def _clear(app: App, pool: str | None) -> None:
 
 @_subcommand("warm")
 @click.option("--workspace", metavar="DIR", help="The project; by default the one around the current directory.")
-@click.option("--extra", multiple=True, metavar="NAME", help="An extra of the project, installed with its packages.")
-@click.option("--with", multiple=True, metavar="PACKAGE", help="A requirement that is installed on top.")
-@click.option("--image", default="", help="Container image that is pulled; with --pool.")
+@click.option("--extra", multiple=True, metavar="NAME", help="An extra of the project, to install with its packages.")
+@click.option("--with", multiple=True, metavar="PACKAGE", help="A requirement to install on top.")
+@click.option("--image", default="", help="Container image to pull; needs --pool.")
 @_pool_option
 def _warm(
     app: App, workspace: str | None, extra: tuple[str, ...], image: str, pool: str | None, **options: Any
 ) -> None:
-    """Build the environment of a project, ahead of its jobs."""
+    """Build the environment of a project before its jobs need it."""
     from fray.workspace.choice import AUTO, named_workspace
     from fray_layouts.pool_file import WarmEnvironment
 
     if image and pool is None:
-        raise click.UsageError("--image is for a pool's agents; give --pool POOL, too")
+        raise click.UsageError("--image is for the agents of a pool; give --pool POOL too")
     choice = named_workspace(workspace or AUTO, Path())
     folder = choice.find() if choice is not None else None
     assert folder is not None, "a project that is required was found"
@@ -103,7 +103,7 @@ def _warm(
 
 
 async def _add_to_pool(core: Core, pool: str, written: WarmEnvironment) -> None:
-    """Store the workspace, and name the environment of its jobs for the pool."""
+    """Store the workspace, and add the environment of its jobs to the pool."""
     from fray.cli.workspace_options import tell_stored
     from fray.machine_pools import store_environment
     from fray_coordinator.jobs.pool_environments import add_environment
@@ -140,7 +140,7 @@ def _show_named(app: App, pool: str) -> None:
 
 
 async def _warmed(folder: Path, extras: tuple[str, ...], requirements: tuple[str, ...]) -> str:
-    """Build the environment of the workspace as agents unpack it; the path of its interpreter."""
+    """Build the environment of the workspace as agents do; return the path of its interpreter."""
     from fray.workspace.archive import packed
     from fray.workspace.projects import read_project
     from fray.workspace.selection import workspace_files
@@ -167,7 +167,7 @@ async def _warmed(folder: Path, extras: tuple[str, ...], requirements: tuple[str
 
 
 class _Teller:
-    """Tells on stderr what is done, but not each second."""
+    """Prints progress on stderr, at most once a second."""
 
     def __init__(self) -> None:
         self._told_at = 0.0
@@ -206,4 +206,4 @@ def _show(app: App, entries: list[CacheEntry]) -> None:
         for entry, packages in found
     ]
     columns = ("KIND", "KEY", "SIZE", "USED", "PACKAGES")
-    app.show(data, lambda: output.print_table(columns, rows, "nothing is kept on this host"))
+    app.show(data, lambda: output.print_table(columns, rows, "there are no environments or workspaces on this host"))

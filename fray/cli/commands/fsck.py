@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 def command(app: App, repair: bool) -> None:
     """Check all records of the cluster and explain what is inconsistent; exit code 1 if something is left.
 
-    Agents need not be stopped: what looks inconsistent is read again, and what agents repair by themselves is given
-    time. --repair does what agents do at their repair interval, and removes or rebuilds what is derived from the
-    records. It is safe while agents run, and changes nothing else.
+    You need not stop agents: fsck reads again what looks inconsistent, and gives agents time to repair what they can.
+    --repair does what agents do at their repair interval, and removes or rebuilds objects that are derived from the
+    records. It changes nothing else, and is safe while agents run.
     """
     problems = app.run(lambda core: _run(core, repair))
     app.show([asdict(problem) for problem in problems], lambda: _print_problems(problems))

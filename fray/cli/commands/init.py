@@ -14,15 +14,15 @@ from fray_layouts.records import ClusterSettings, Record
 _HELP = {
     "beat_interval": "Between heartbeats of an agent with jobs.",
     "idle_beat_interval": "Between heartbeats of an idle agent.",
-    "poll_interval": "Between looks for new jobs, and at a job that is waited for.",
+    "poll_interval": "Between checks for new jobs, and of a job that somebody waits for.",
     "pass_interval": "Between passes of the reconciler.",
-    "repair_interval": "Between full listings, which mend what hints missed.",
-    "quarantine": "For which what may still be created is kept.",
-    "outage_grace": "For which tasks go on while the storage does not answer.",
-    "retention": "For which a job that has ended is kept.",
+    "repair_interval": "Between full listings, which find what lost hints and crashes left.",
+    "quarantine": "During which a name is not deleted, because a late write could create it again.",
+    "outage_grace": "For which tasks keep running while the storage does not answer.",
+    "retention": "For which finished jobs are kept.",
     "inbox_patience": "For which an unreadable file in the inbox is left alone.",
-    "requeue_backoff": "Before the second attempt; doubles.",
-    "requeue_backoff_max": "Between two attempts at most.",
+    "requeue_backoff": "Before the second attempt; doubles with each further one.",
+    "requeue_backoff_max": "At most between two attempts.",
     "host_killer_limit": "Agents that a job may kill in a row before that counts as a failure.",
     "start_failure_limit": "Failed starts in a row after which an agent takes no jobs.",
     "encrypt": "Encrypt calls of actors between hosts, not only authenticate them.",
@@ -44,13 +44,13 @@ def _options(function: Any) -> Any:
 
 @as_command
 @_options
-@click.option("--group", metavar="NAME", help="On local files: all users of this group can use it.")
+@click.option("--group", metavar="NAME", help="On local files: let all users of this group use the cluster.")
 @click.argument("at", required=False, metavar="[ROOT]")
 def command(app: App, at: str | None, group: str | None, **chosen: Any) -> None:
     """Create the cluster under ROOT and print its settings, which cannot be changed later.
 
-    The first agent that joins a root, and the first job that is submitted to it, creates the cluster too, with default
-    settings. On local files only its owner can use it, unless --group names a group.
+    You need not run this: the first agent or the first job creates the cluster too, with default settings. On local
+    files only its owner can use the cluster, unless --group names a group.
     """
     wanted = {name: value for name, value in chosen.items() if value is not None}
     settings = asyncio.run(_create(App(at or app.given_root, app.json).root, wanted, group))
@@ -69,13 +69,13 @@ async def _create(root: str, wanted: dict[str, Any], group: str | None) -> Clust
     settings = checked(msgspec.structs.replace(LOCAL_SETTINGS if backend.local else ClusterSettings(), **wanted))
     if group is not None:
         if not isinstance(backend, LocalBackend):
-            raise InvalidInput("group", group, "leave it out: a bucket's own rights say who may use it")
+            raise InvalidInput("group", group, "leave --group out: the rights of the bucket decide who may use it")
         give_to_group(backend.folder, group)
     core = await open_core(root, settings)
     await core.store.close()
     for name, value in wanted.items():
         if value != (has := getattr(core.settings, name)):
-            remedy = f"the cluster at {core.root} exists with {has}; settings cannot be changed, create another root"
+            remedy = f"the cluster at {core.root} exists with {has}, and settings are fixed; create another root"
             raise InvalidInput(name, value, remedy)
     return core.settings
 

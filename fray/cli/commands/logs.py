@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 @as_command
 @click.option("--follow", "-f", is_flag=True, help="Print all attempts from the first, until the job has ended.")
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N lines.")
-@click.option("--replica", type=int, metavar="N", help="Of a gang, only this replica, from 0; by default all, by time.")
-@click.option("--raw", is_flag=True, help="Byte for byte, with colours and whatever else the terminal obeys.")
+@click.option("--replica", type=int, metavar="N", help="Only this replica of a gang, from 0; by default all, by time.")
+@click.option("--raw", is_flag=True, help="Print byte for byte, with colours and other terminal control characters.")
 @click.argument("job")
 def command(app: App, job: str, follow: bool, tail: int | None, replica: int | None, raw: bool) -> None:
-    """Print what JOB's current or last attempt printed; characters that a terminal obeys are escaped.
+    """Print the output of JOB's current or last attempt, with terminal control characters escaped.
 
-    Until the next attempt begins, that is the last one which printed anything. Lines of a gang's replicas are merged,
-    each behind the number of its replica.
+    Until the next attempt begins, this shows the last one that printed anything. Lines of a gang's replicas are merged,
+    each after the number of its replica.
     """
     if follow and tail is not None:
-        raise click.UsageError("--tail and --follow do not go together; give one of them")
+        raise click.UsageError("--tail and --follow cannot be combined; give one of them")
     app.run(
         lambda core: _follow(core, app, job, replica, raw) if follow else _print(core, app, job, tail, replica, raw)
     )
@@ -41,7 +41,7 @@ async def _print(core: Core, app: App, text: str, tail: int | None, replica: int
     job = (await find_job(core, text)).record
     lines = await read_logs(core, job, tail, replica)
     if lines and (attempt := lines[0].attempt) != job.attempt:
-        output.echo(f"fray: attempt {job.attempt} has not begun; this is what attempt {attempt} printed", err=True)
+        output.echo(f"fray: attempt {job.attempt} has not begun; this is the output of attempt {attempt}", err=True)
     printer = LinePrinter(app.json, raw, merges=replica is None and is_gang(job.spec))
     printer.print(lines)
     printer.end()

@@ -22,9 +22,9 @@ _COLUMNS = ("MACHINE", "POOL", "STATE", "TYPE", "ZONE", "HOSTS", "AGE", "AN HOUR
 @as_command
 @click.argument("machine", required=False)
 @click.option("--pool", default="", help="Only machines of this pool.")
-@click.option("--all", "-a", "everything", is_flag=True, help="Also those that are gone.")
+@click.option("--all", "-a", "everything", is_flag=True, help="Also machines that are gone.")
 def command(app: App, machine: str | None, pool: str, everything: bool) -> None:
-    """List machines, what they cost and why they are there; of one, also what its hosts said as they started."""
+    """List machines, what they cost and why they exist; for one MACHINE also the boot logs of its hosts."""
     if machine is not None:
         record, logs, now = app.run(lambda core: _find(core, machine, pool))
         data = {**_json(record, now), "boot_logs": logs}
@@ -35,7 +35,11 @@ def command(app: App, machine: str | None, pool: str, everything: bool) -> None:
     app.warn(problems)
     shown = [each for each in found if everything or each.state != MachineState.GONE]
     rows = [_row(each, now) for each in shown]
-    empty = "there is no such machine" if everything or pool else "there is no machine; --all lists those that are gone"
+    empty = (
+        "there is no such machine"
+        if everything or pool
+        else "there is no machine; --all also lists machines that are gone"
+    )
     app.show([_json(each, now) for each in shown], lambda: output.print_table(_COLUMNS, rows, empty))
 
 
@@ -46,13 +50,17 @@ async def _list(core: Core, pool: str, problems: dict[str, str]) -> tuple[list[M
 
 
 async def _find(core: Core, name: str, pool: str) -> tuple[MachineRecord, dict[int, str], float]:
-    """The machine, and by host what it printed while it started."""
+    """The machine, and the boot log of each of its hosts that stored one."""
     found, now = await _list(core, pool, {})
     named = [machine for machine in found if machine.name == name] or [
         machine for machine in found if machine.name.startswith(name)
     ]
     if len(named) != 1:
-        remedy = f"{len(named)} begin so; give more of it" if named else "`fray machines --all` lists those there are"
+        remedy = (
+            f"{len(named)} machines begin with that; give more of the name"
+            if named
+            else "`fray machines --all` lists all machines"
+        )
         raise InvalidInput("machine", name, remedy)
     return named[0], await _boot_logs(core, named[0]), now
 

@@ -20,7 +20,7 @@ _COLUMNS = ("POOL", "PROVIDER", "TYPE", "ZONES", "MIN", "MAX", "MACHINES", "WANT
 
 @click.group(name="pool")
 def command() -> None:
-    """Say what machines the pools may have, which are then made and removed by themselves.
+    """Show and set what machines the pools may have. Fray makes and removes the machines by itself.
 
     `fray up` sets all pools of a file at once.
     """
@@ -31,23 +31,39 @@ _subcommand = partial(subcommand, command)
 
 @_subcommand("set")
 @click.argument("pool")
-@click.option("--provider", help="Of its machines: local, tpu, cloud_run or command.")
-@click.option("--type", "machine_type", help="Of its machines, such as v5litepod-16.")
-@click.option("--zone", "zones", multiple=True, help="Where they may be, the best first; may be repeated.")
-@click.option("--spot/--no-spot", default=None, help="They may be taken away at any time, for a lower price.")
-@click.option("--min", type=int, help="Machines that it always has.")
-@click.option("--max", type=int, help="Machines that it has at most.")
-@click.option("--idle", "idle_seconds", type=float, metavar="SECONDS", help="Without work before one is released.")
-@click.option("--max-cost", "max_hourly_cost", type=float, metavar="DOLLARS", help="Of all together, an hour.")
-@click.option("--cost", "hourly_cost", type=float, metavar="DOLLARS", help="Of one machine an hour, if none is listed.")
-@click.option("--label", "labels", multiple=True, help="Of its agents, as name=value; may be repeated.")
+@click.option("--provider", help="Provider of its machines: local, tpu, cloud_run or command.")
+@click.option("--type", "machine_type", help="Type of its machines, such as v5litepod-16.")
+@click.option("--zone", "zones", multiple=True, help="Zone for its machines, the preferred one first; may be repeated.")
+@click.option(
+    "--spot/--no-spot", default=None, help="Use spot machines, which are cheaper and may be taken away at any time."
+)
+@click.option("--min", type=int, help="Least number of machines.")
+@click.option("--max", type=int, help="Greatest number of machines.")
+@click.option(
+    "--idle", "idle_seconds", type=float, metavar="SECONDS", help="Remove a machine after so long without work."
+)
+@click.option(
+    "--max-cost",
+    "max_hourly_cost",
+    type=float,
+    metavar="DOLLARS",
+    help="Most that all its machines together may cost an hour.",
+)
+@click.option(
+    "--cost",
+    "hourly_cost",
+    type=float,
+    metavar="DOLLARS",
+    help="Cost of one machine an hour, if Fray knows no list price.",
+)
+@click.option("--label", "labels", multiple=True, help="Label of its agents, as name=value; may be repeated.")
 @click.option("--cpu", type=float, help="Cores of each host.")
 @click.option("--memory", help="Memory of each host, such as 8GB.")
-@click.option("--project", help="Of Google Cloud.")
-@click.option("--image", help="Container with Fray in it.")
-@click.option("--service-account", help="That the machines act as.")
+@click.option("--project", help="Project of Google Cloud.")
+@click.option("--image", help="Container image with Fray in it.")
+@click.option("--service-account", help="Service account of the machines.")
 def _set(app: App, pool: str, **given: Any) -> None:
-    """Set what machines POOL may have. What no option says stays; a file for `fray up` can say more."""
+    """Set what machines POOL may have. Other values stay; a file for `fray up` can set more of them."""
     from fray.machine_pools import price_warnings, write_pool, written_pool
     from fray_coordinator.protocol.scaling.provisioning import account_of, account_of_machine
     from fray_layouts.pool_file_parsing import parse_pool
@@ -62,14 +78,16 @@ def _set(app: App, pool: str, **given: Any) -> None:
 
     spec, others = app.run(change, create=True)
     if others:
-        output.echo(f"fray: its machines of another provider or project are removed: {', '.join(others)}", err=True)
+        output.echo(
+            f"fray: machines of the pool at another provider or project will be removed: {', '.join(others)}", err=True
+        )
     for warning in price_warnings(spec):
         output.echo(f"fray: {warning}", err=True)
     _show(app, pool, spec)
 
 
 def _changed(fields: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a pool, with what the options say."""
+    """The fields of a pool, changed as the options say."""
     from fray.cli.places import parse_label
 
     said = {name: value for name, value in given.items() if value not in (None, ())}
@@ -80,7 +98,7 @@ def _changed(fields: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     if "zones" in said:
         said["zones"] = list(said["zones"])
     provider = said.get("provider", fields.get("provider"))
-    if provider != fields.get("provider"):  # its settings are of no use to another one
+    if provider != fields.get("provider"):  # settings of one provider are of no use to another
         fields = {name: value for name, value in fields.items() if name in ("min", "max", "idle_seconds", "labels")}
     changed = {**fields, **said}
     if capacity:
@@ -93,35 +111,35 @@ def _changed(fields: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
 @_subcommand("show")
 @click.argument("pool")
 def _show_one(app: App, pool: str) -> None:
-    """Show what machines POOL may have, as a file for `fray up` says it."""
+    """Show what machines POOL may have, in the format of a file for `fray up`."""
     from fray_layouts.errors import InvalidInput
 
     record = app.run(lambda core: _read(core, {}))[0].get(pool)
     if record is None or record.provisioning is None:
-        raise InvalidInput("pool", pool, "there is no such pool of machines; `fray pool ls` lists those there are")
+        raise InvalidInput("pool", pool, "there is no such pool of machines; `fray pool ls` lists all of them")
     _show(app, pool, record.provisioning)
 
 
 @_subcommand("ls")
 def _list(app: App) -> None:
-    """List the pools that have machines, and what they cost an hour now."""
+    """List the pools that may have machines, and what they cost an hour now."""
     problems: dict[str, str] = {}
     pools, machines, scaling = app.run(lambda core: _read(core, problems))
     app.warn(problems)
     found = {name: record.provisioning for name, record in pools.items() if record.provisioning is not None}
     data = [_pool_json(name, spec, machines.get(name, []), scaling.get(name)) for name, spec in found.items()]
-    empty = "no pool has machines; `fray pool set` and `fray up` say which may"
+    empty = "no pool may have machines; set one with `fray pool set` or `fray up`"
     app.show(data, lambda: output.print_table(_COLUMNS, [_row(each) for each in data], empty))
 
 
 @_subcommand("rm")
 @click.argument("pool")
 def _remove(app: App, pool: str) -> None:
-    """Take a pool's machines away for good: people start its agents again."""
+    """Make POOL a plain pool again, without machines of its own: people start its agents."""
     from fray.machine_pools import remove_pool
 
     app.run(lambda core: remove_pool(core, pool))
-    app.show({"pool": pool}, lambda: output.echo(f"pool {pool} has no machines of its own any more"))
+    app.show({"pool": pool}, lambda: output.echo(f"pool {pool} no longer has machines of its own"))
 
 
 def _show(app: App, pool: str, spec: ProvisioningSpec) -> None:
@@ -140,7 +158,7 @@ def _show(app: App, pool: str, spec: ProvisioningSpec) -> None:
 async def _read(
     core: Core, problems: dict[str, str]
 ) -> tuple[dict[str, AgentPoolRecord], dict[str, list[MachineRecord]], dict[str, PoolScaling]]:
-    """The pools, their machines that are not gone, and what the scaler's last look found."""
+    """The pools, their machines that are not gone, and the results of the scaler's last look."""
     from fray_coordinator.jobs.machines import read_machines, read_pools, read_scaler
     from fray_layouts.states import MachineState
 

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from fray_coordinator.core import Core
 
 _WATCH_INTERVAL = 2.0
-"""Seconds between two looks of --watch: each reads the records of all jobs that wait or run."""
+"""Seconds between two refreshes of --watch: each reads the records of all jobs that wait or run."""
 
 
 @as_command
 @click.option("--all", "-a", "everything", is_flag=True, help="Also finished jobs, until retention removes them.")
 @filter_options
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the N that were submitted last.")
-@click.option("--watch", "-w", is_flag=True, help="Show it again every two seconds, until Ctrl-C.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the last N that were submitted.")
+@click.option("--watch", "-w", is_flag=True, help="Refresh every two seconds, until Ctrl-C.")
 def command(app: App, everything: bool, limit: int | None, watch: bool, **filters: str | None) -> None:
     """List the jobs that wait or run."""
     show = _lister(app, JobFilter(**filters), everything, limit, watch)
@@ -37,15 +37,13 @@ def _lister(app: App, chosen: JobFilter, everything: bool, limit: int | None, cl
     from fray_coordinator.jobs.why_waiting import reasons_by_job, why_stuck
     from fray_coordinator.protocol.transitions import is_waiting
 
-    empty = (
-        "there is no such job" if everything or chosen else "no job waits or runs; --all lists those that have ended"
-    )
+    empty = "there is no such job" if everything or chosen else "no job waits or runs; --all also lists finished jobs"
 
     def show() -> None:
         problems: dict[str, str] = {}
         (jobs, holdings, live, now), around, machines = app.run(lambda core: _find(core, chosen, problems, everything))
         if clear and not app.json:
-            click.clear()  # not before the jobs are there: the screen is never empty
+            click.clear()  # only now that the jobs are read, so that the screen is never empty
         app.warn(problems)
         jobs = jobs[-limit:] if limit else jobs
         waiting = reasons_by_job(filter(is_waiting, jobs), live, now, around, machines)
@@ -65,7 +63,7 @@ def _lister(app: App, chosen: JobFilter, everything: bool, limit: int | None, cl
 
 
 async def _find(core: Core, chosen: JobFilter, problems: dict[str, str], everything: bool) -> Any:
-    """What `JobFilter.find` finds, the reservations in which jobs wait, and what is told of their pools' machines."""
+    """The jobs that `JobFilter.find` finds, the reservations in which they wait, and the machines of their pools."""
     from fray_coordinator.jobs.why_in_reservation import reservations_around
     from fray_coordinator.jobs.why_machines import machines_for
     from fray_coordinator.protocol.transitions import is_waiting

@@ -1,4 +1,4 @@
-"""`fray pull`: fetch the files that a job has left."""
+"""`fray pull`: fetch the output files of a job."""
 
 from __future__ import annotations
 
@@ -19,14 +19,17 @@ if TYPE_CHECKING:
 
 @as_command
 @click.option(
-    "--into", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="By default one of the job's name."
+    "--into",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Target folder; by default one named after the job's id.",
 )
 @click.argument("job")
 @click.argument("path", default="")
 def command(app: App, job: str, path: str, into: Path | None) -> None:
-    """Fetch the files that JOB has left and its `outputs` name: all, or those of PATH.
+    """Fetch the files of JOB's `outputs`: all of them, or those that match PATH.
 
-    PATH is a file, a folder or a pattern such as 'checkpoints/**'. Files of the same names in DIR are replaced.
+    PATH is a file, a folder or a pattern such as 'checkpoints/**'. Files with the same names in DIR are replaced.
     """
     from fray.cli.job_view import files_text
 
@@ -50,7 +53,7 @@ async def _pull(core: Core, text: str, path: str, into: Path | None) -> tuple[Pa
 
 @contextmanager
 def _bar(title: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on stderr, if that is a terminal; it is told the bytes so far, and in all."""
+    """A progress bar on stderr, if that is a terminal; call it with the bytes so far and the bytes in all."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 

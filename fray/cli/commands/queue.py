@@ -27,11 +27,11 @@ T = TypeVar("T")
 @click.group(name="queue", invoke_without_command=True)
 @click.pass_context
 def command(context: click.Context) -> None:
-    """Inspect and change queues; alone, list them.
+    """Inspect and change queues; without a subcommand, list them.
 
-    QUEUE is the name of a queue in the cluster, or, with a slash in it, the root of a queue that has a root of its own:
-    gs://bucket/prefix, s3://bucket/prefix, or a path. Items are shown as JSON. A pickled item is never run: unless it
-    is plain data, its size is shown.
+    QUEUE is the name of a queue in the cluster. With a slash in it, it is the root of a queue that has its own root:
+    gs://bucket/prefix, s3://bucket/prefix, or a path. Items are shown as JSON. Pickled items are never unpickled: a
+    pickle that is not plain data is shown by its size.
     """
     if context.invoked_subcommand is None:
         with ls.make_context("queue", [], parent=context) as listing:
@@ -42,11 +42,11 @@ _subcommand = partial(subcommand, command)
 
 
 _POP_LEASE = 60.0
-"""Seconds until items that `fray queue pop` took come back if it is killed before it completed them."""
+"""Seconds after which items come back if `fray queue pop` is killed before it completes them."""
 
 _AT_LEAST_ONE = click.IntRange(min=1)
 _queue = click.argument("queue", metavar="QUEUE")
-_namespace = click.option("--namespace", help='Where the name is (default: FRAY_NAMESPACE, else "default").')
+_namespace = click.option("--namespace", help='Namespace of the name (default: FRAY_NAMESPACE, else "default").')
 
 
 def _with_queue(
@@ -112,9 +112,9 @@ def stat(app: App, queue: str, namespace: str | None) -> None:
 @_queue
 @_namespace
 @click.option("-n", "count", type=_AT_LEAST_ONE, default=10, show_default=True, help="How many at most, oldest first.")
-@click.option("--dead", is_flag=True, help="Show dead letters instead, with the reason.")
+@click.option("--dead", is_flag=True, help="Show dead letters instead, with their reasons.")
 def peek(app: App, queue: str, namespace: str | None, count: int, dead: bool) -> None:
-    """Show the next items and leave them in the queue."""
+    """Show the next items without taking them."""
     found = _with_queue(app, queue, namespace, lambda engine: engine.letters(count) if dead else engine.peek(count))
     for peeked in found:
         output.print_json(_described(peeked) if dead else shown(peeked.item), one_line=True)
@@ -125,7 +125,7 @@ def peek(app: App, queue: str, namespace: str | None, count: int, dead: bool) ->
 @_namespace
 @click.argument("items", nargs=-1, metavar="[ITEM]...")
 def push(app: App, queue: str, namespace: str | None, items: tuple[str, ...]) -> None:
-    """Push JSON texts; without any, the lines of standard input."""
+    """Push JSON texts; without arguments, each line of standard input."""
     from fray.queue.codec import encode
 
     texts = list(items) or [line for line in sys.stdin.read().splitlines() if line.strip()]
@@ -138,9 +138,9 @@ def push(app: App, queue: str, namespace: str | None, items: tuple[str, ...]) ->
 @_queue
 @_namespace
 @click.option("-n", "count", type=_AT_LEAST_ONE, default=1, show_default=True, help="How many at most.")
-@click.option("--wait", type=click.FloatRange(min=0), default=0.0, help="Seconds to wait for the first.")
+@click.option("--wait", type=click.FloatRange(min=0), default=0.0, help="Seconds to wait for the first item.")
 def pop(app: App, queue: str, namespace: str | None, count: int, wait: float) -> None:
-    """Take items, print them, and complete them. Exit code 1 if there was none."""
+    """Take items, print them, and complete them. Exit code 1 if there is none."""
 
     async def take(engine: FileEngine) -> bool:
         taken = await engine.take(count, _POP_LEASE, wait)
@@ -175,13 +175,13 @@ def purge(app: App, queue: str, namespace: str | None) -> None:
 @_subcommand("rm")
 @_queue
 @_namespace
-@click.confirmation_option(prompt="What is still pushed to this queue by who has it open is lost too. Go on?")
+@click.confirmation_option(prompt="Items that open producers still push to this queue will be lost too. Go on?")
 def rm(app: App, queue: str, namespace: str | None) -> None:
-    """Remove a queue and all that is in it, and free its name."""
+    """Remove a queue with all its items, and free its name."""
     from fray.queue.file_queue import QueueAddress
 
     if "/" in queue:
-        raise InvalidInput("queue", queue, "a queue with a root of its own is removed with that root")
+        raise InvalidInput("queue", queue, "a queue with its own root is removed by removing that root")
     address = QueueAddress.checked(app.root, queue, namespace, 0)
     app.run(lambda core: _remove(core, address.namespace, address.name))
 
@@ -193,7 +193,7 @@ async def _remove(core: Core, namespace: str, name: str) -> None:
 
     if await worker_pools.find(core, namespace, name) is not None:
         raise InvalidInput(
-            "queue", name, "it is that of a worker pool; `WorkerPool.attach(name).shutdown()` removes both"
+            "queue", name, "it belongs to a worker pool; `WorkerPool.attach(name).shutdown()` removes both"
         )
     found = await naming.read_held(core, namespace, worker_pools.NAME_KIND, name)
     if found is None:
@@ -205,11 +205,11 @@ def _parsed(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:
-        raise InvalidInput("item", text, "write JSON; a text needs double quotes, inside the shell's own") from None
+        raise InvalidInput("item", text, "write JSON; a string needs double quotes inside the shell's quotes") from None
 
 
 def shown(item: EncodedItem) -> Any:
-    """What can be shown of an item without unpickling it."""
+    """An item as it can be shown without unpickling it."""
     from fray.queue.codec import decode_plain
 
     plain = decode_plain(item)

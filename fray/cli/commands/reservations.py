@@ -18,17 +18,17 @@ _COLUMNS = ("RESERVATION", "NAMESPACE", "POOL", "STATE", "HAS", "LEAST", "MOST",
 
 
 @as_command
-@click.option("--all", "-a", "everything", is_flag=True, help="Also those that have ended.")
-@click.option("--renew", "renewed", metavar="ID", help="Begin the time of one anew.")
-@click.option("--release", "released", metavar="ID", help="End one: its jobs are stopped.")
+@click.option("--all", "-a", "everything", is_flag=True, help="Also reservations that have ended.")
+@click.option("--renew", "renewed", metavar="ID", help="Renew a reservation: start its time again.")
+@click.option("--release", "released", metavar="ID", help="Release a reservation: stop its jobs and end it.")
 def command(app: App, everything: bool, renewed: str | None, released: str | None) -> None:
-    """List reservations and launch groups, with the bundles that they have and the agents that these are on."""
+    """List reservations and launch groups, with their bundles and agents. --renew or --release changes one first."""
     problems: dict[str, str] = {}
     found, now = app.run(lambda core: _find(core, renewed, released, problems))
     app.warn(problems)
     shown = [record for record in found if everything or record.ended_at is None]
     data = [_json(record) for record in shown]
-    empty = "nothing was reserved" if everything else "nothing is reserved; --all lists what has ended"
+    empty = "there are no reservations" if everything else "nothing is reserved; --all also lists ended reservations"
     app.show(data, lambda: output.print_table(_COLUMNS, [_row(record, now) for record in shown], empty))
 
 

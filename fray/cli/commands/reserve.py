@@ -1,4 +1,4 @@
-"""`fray reserve`: hold hosts for the jobs of a namespace."""
+"""`fray reserve`: reserve hosts for the jobs of a namespace."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 
 
 @as_command
-@click.option("--namespace", required=True, envvar="FRAY_NAMESPACE", help="Whose jobs go into it.")
+@click.option("--namespace", required=True, envvar="FRAY_NAMESPACE", help="Namespace whose jobs may use it.")
 @click.option("--cpu", type=float, default=1.0, show_default=True, help="Cores of each replica.")
 @click.option("--memory", help="Memory of each replica, such as 512MiB or 2GB.")
 @click.option("--gpus", help="GPUs of each replica: a count, or kind:count such as h100:8.")
-@click.option("--tpu", metavar="TYPE", help="TPU slices, such as v5litepod-16; then the counts are of slices.")
-@click.option("--replicas", type=int, default=1, show_default=True, help="What it needs at least.")
-@click.option("--max-replicas", type=int, help="Up to how many it grows; by default not at all.")
+@click.option("--tpu", metavar="TYPE", help="TPU slices, such as v5litepod-16; then --replicas counts slices.")
+@click.option("--replicas", type=int, default=1, show_default=True, help="Least number of replicas.")
+@click.option("--max-replicas", type=int, help="Greatest number of replicas; by default the least.")
 @click.option("--ttl", type=float, default=3600.0, show_default=True, help="Seconds until it ends, unless renewed.")
-@click.option("--priority", type=int, default=0, help="From -500 to 499; higher is given room first.")
-@click.option("--on-demand", is_flag=True, help="Only hosts that are not taken away.")
-@click.option("--pool", default="default", show_default=True, help="Group of agents that it takes.")
+@click.option("--priority", type=int, default=0, help="From -500 to 499; a higher one gets room first.")
+@click.option("--on-demand", is_flag=True, help="Only hosts that are not preemptible.")
+@click.option("--pool", default="default", show_default=True, help="Pool whose agents it uses.")
 def command(app: App, namespace: str, **options: Any) -> None:
     """Reserve hosts, and print the reservation's id.
 
-    Once it has all replicas that it needs at least, jobs of the namespace that ask for the same device and fit start in
-    it. `fray reservations` shows what it has, and releases it.
+    Once it has its least number of replicas, jobs of the namespace start in it if they fit and ask for the same device.
+    `fray reservations` shows, renews and releases it.
     """
     made = app.run(lambda core: _reserve(core, namespace, options))
     app.show({"reservation": made}, lambda: output.echo(made))

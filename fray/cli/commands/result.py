@@ -23,12 +23,12 @@ class NotSucceeded(Permanent):
 
 
 @as_command
-@click.option("--replica", type=int, metavar="N", help="Of a gang, the replica whose result it is; 0 by default.")
+@click.option("--replica", type=int, metavar="N", help="Replica of a gang whose result to print; 0 by default.")
 @click.argument("job")
 def command(app: App, job: str, replica: int | None) -> None:
     """Print what JOB returned: JSON as JSON, bytes as they are, anything else as Python's repr.
 
-    On a terminal, characters of bytes that it would obey are escaped.
+    On a terminal, control characters in bytes are escaped.
     """
     from fray.cluster.job_info import decode_result
 
@@ -59,7 +59,7 @@ async def _fetch(core: Core, text: str, replica: int | None) -> tuple[JobResult,
 
     job = (await find_job(core, text)).record
     if job.ended_at is None:
-        raise NotSucceeded(f"job {job.id} has not ended, it is {job.status}; `fray logs -f {job.id}` waits for it")
+        raise NotSucceeded(f"job {job.id} has not ended; it is {job.status}. `fray logs -f {job.id}` waits for its end")
     if job.status != Status.SUCCEEDED:
         raise NotSucceeded(f"job {job.id} {job.status}: {exit_reason(job.exit) if job.exit else 'it left no reason'}")
     return await fetch_result(core, job, replica)

@@ -1,4 +1,4 @@
-"""`fray retry`: submit jobs that have ended once more."""
+"""`fray retry`: submit jobs again that have ended."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 @as_command
-@click.option("--failed", is_flag=True, help="All jobs that have failed, of those that the other options allow.")
+@click.option("--failed", is_flag=True, help="All failed jobs, or those of them that the other options select.")
 @filter_options
 @click.argument("jobs", nargs=-1, metavar="[JOB]...")
 def command(app: App, jobs: tuple[str, ...], failed: bool, **filters: str | None) -> None:
-    """Submit jobs that have ended once more, each as a new job that names the old one. It has no parent.
+    """Submit jobs again that have ended, each as a new job that names the old one and has no parent.
 
-    JOB is a whole id; for a name, or the beginning of an id, this asks first.
+    JOB is a whole id. For a name, or the beginning of an id, this asks first.
     """
     chosen = JobFilter(**{**filters, **({"state": "failed"} if failed else {})})
     found = chosen_jobs(app, "retry", jobs, chosen, ended=True)
@@ -31,7 +31,7 @@ def command(app: App, jobs: tuple[str, ...], failed: bool, **filters: str | None
 
 
 async def _retry(core: Core, jobs: list[JobRecord]) -> list[JobRecord]:
-    """Submit them again; what was in a launch group, or in a reservation that has ended, runs outside of it."""
+    """Submit the jobs again; a job of a launch group, or of a reservation that has ended, runs outside of it."""
     from fray_coordinator.concurrency import map_concurrently
     from fray_coordinator.jobs.submission import retry
     from fray_coordinator.placements.routing import outside_of_ended

@@ -29,17 +29,18 @@ _DERIVED_NAME_LENGTH = 64
 """Characters of a program's name that become the job's: half of what a name may have, so that tables stay readable."""
 
 _INTERACTIVE = {"bash", "sh", "zsh", "fish", "python", "python3", "ipython"}
-"""Programs that without arguments talk with who sits at the terminal."""
+"""Programs that are interactive when they have no arguments."""
 
 _EXIT_STOPPED = 130
-"""The shells' exit code of what Ctrl-C ended."""
+"""The exit code of shells for a program that Ctrl-C ended."""
 
 
 def _refuse_terminal(ctx: click.Context, param: click.Parameter, given: bool) -> None:
     if given:
         raise click.UsageError(
-            "a job has no terminal: it runs on another host, perhaps later, perhaps again. What is piped goes along "
-            "(`fray run -- cat < FILE`), and what the job prints is shown here; to look around on a host, log in there"
+            "a job has no terminal, because it runs on another host, perhaps later, perhaps more than once. Standard "
+            "input goes to the job (`fray run -- cat < FILE`), and its output is shown here; for a shell on a host, "
+            "log in there"
         )
 
 
@@ -51,23 +52,23 @@ def _refuse_terminal(ctx: click.Context, param: click.Parameter, given: bool) ->
 @click.option("--cpu", type=float, help="Cores; 1 by default.")
 @click.option("--memory", help="Memory, such as 512MiB or 2GB.")
 @click.option("--gpus", help="GPUs: a count, or kind:count such as h100:8; 0.5 shares one.")
-@click.option("--tpu", metavar="TYPE", help="TPU slices, such as v5litepod-16: a process on each virtual machine.")
-@click.option("--replicas", type=int, help="Processes that run as one gang; of TPUs one slice's by default.")
+@click.option("--tpu", metavar="TYPE", help="TPU slices, such as v5litepod-16, with a process on each virtual machine.")
+@click.option("--replicas", type=int, help="Processes that run as one gang; with --tpu by default those of one slice.")
 @click.option(
     "--env",
     "-e",
     multiple=True,
     metavar="NAME[=VALUE]",
-    help="A variable; without a value, this shell's.",
+    help="An environment variable; without a value, it gets its value from this shell.",
 )
-@click.option("--secret", multiple=True, metavar="NAME[=VALUE]", help="The same, with a value that is never shown.")
+@click.option("--secret", multiple=True, metavar="NAME[=VALUE]", help="The same, but its value is never shown.")
 @workspace_options
-@click.option("--extra", multiple=True, metavar="NAME", help="An extra of the project, installed with its packages.")
-@click.option("--with", multiple=True, metavar="PACKAGE", help="A requirement that is installed on top.")
+@click.option("--extra", multiple=True, metavar="NAME", help="An extra of the project, to install with its packages.")
+@click.option("--with", multiple=True, metavar="PACKAGE", help="A requirement to install on top.")
 @click.option("--image", help="Container image that the job runs in.")
-@click.option("--pool", help='Group of agents that may run it; "default" by default.')
+@click.option("--pool", help='Pool whose agents may run it; "default" by default.')
 @click.option("--namespace", help="Scope of names; by default FRAY_NAMESPACE, else one of the job's own.")
-@click.option("--priority", type=int, help="From -500 to 499; higher goes first.")
+@click.option("--priority", type=int, help="From -500 to 499; a higher one goes first.")
 @click.option("--retries", type=int, help="Further attempts after failures; 0 by default.")
 @click.option("--timeout", type=float, help="Seconds that an attempt may run.")
 @click.option("--detach", "-d", is_flag=True, help="Print the job's id and return.")
@@ -75,22 +76,21 @@ def _refuse_terminal(ctx: click.Context, param: click.Parameter, given: bool) ->
 def command(
     app: App, words: tuple[str, ...], detach: bool, workspace: str | None, no_workspace: bool, **options: Any
 ) -> None:
-    """Submit COMMAND as a job and follow it: its output is printed byte for byte, its exit code becomes this command's.
+    """Submit COMMAND as a job and follow it. Its output is printed byte for byte, and its exit code is returned.
 
-    What is piped into this command is read to its end, and then goes along: each attempt reads it from its start.
+    Standard input, if it is not a terminal, is read to its end before the job is submitted; each attempt of the job
+    reads it from its start.
 
-    In a project (the nearest folder with pyproject.toml, uv.lock or .git) the project goes along, and the job starts in
-    a copy of it, with its packages.
+    In a project (the nearest folder with pyproject.toml, uv.lock or .git), the job starts in a copy of the project,
+    with its packages.
 
-    Ctrl-C asks whether to stop the job or to leave it running; where nobody can be asked, it stops the job.
+    Ctrl-C asks whether to stop the job or to leave it running; without a terminal it stops the job.
 
-    Without a root the job runs on a private cluster that ends with this command: in this folder, with what is installed
-    here. Ctrl-C stops the job, and a second one kills it.
+    Without a root, the job runs on a private cluster that ends with this command, in the current directory, with the
+    packages that are installed here. Ctrl-C stops the job, and a second one kills it.
     """
     if os.isatty(0) and words[0] in _INTERACTIVE and len(words) == 1:
-        raise click.UsageError(
-            f"{words[0]} without arguments waits for a terminal, and a job has none; give it a script"
-        )
+        raise click.UsageError(f"{words[0]} without arguments needs a terminal, and a job has none; give it a script")
     spec = spec_of(words, options)
     choice = chosen_workspace(workspace, no_workspace)
     if app.given_root in (None, "", "local"):
@@ -122,7 +122,7 @@ def spec_of(words: tuple[str, ...], options: dict[str, Any]) -> JobSpec:
         fields["max_retries_failure"] = options["retries"]
     resources = {name: options[name] for name in ("cpu", "memory") if options[name] is not None}
     if options["gpus"] is not None and options["tpu"] is not None:
-        raise click.UsageError("--gpus and --tpu do not go together; give one of them")
+        raise click.UsageError("--gpus and --tpu cannot be combined; give one of them")
     if options["gpus"] is not None:
         kind, count = parse_gpus(options["gpus"])
         resources["device"] = {"kind": "gpu", "variant": kind, "count": count}
@@ -140,7 +140,7 @@ def spec_of(words: tuple[str, ...], options: dict[str, Any]) -> JobSpec:
 
 
 def _gang(tpu: str | None, replicas: int | None, resources: dict[str, Any]) -> dict[str, int]:
-    """The fields that say how many processes run together; the TPU, if there is one, is added to `resources`."""
+    """The fields that say how many processes run together. Adds the TPU, if there is one, to `resources`."""
     from fray.job_spec import gang_size
     from fray.resources import ResourceConfig, TpuConfig
 
@@ -152,12 +152,12 @@ def _gang(tpu: str | None, replicas: int | None, resources: dict[str, Any]) -> d
 
 
 def variables(given: Iterable[str]) -> dict[str, str]:
-    """Parse NAME=VALUE, or NAME alone for the value that it has here. Raises InvalidInput, without showing values."""
+    """Parse NAME=VALUE, or NAME alone for its value in this shell. Raises InvalidInput, without showing values."""
     found: dict[str, str] = {}
     for text in given:
         name, equals, value = text.partition("=")
         if not equals and name not in os.environ:
-            raise InvalidInput("--env", name, "it is not set here; write NAME=VALUE")
+            raise InvalidInput("--env", name, "it is not set in this shell; write NAME=VALUE")
         found[name] = value if equals else os.environ[name]
     return found
 
@@ -182,26 +182,27 @@ async def _submit(core: Core, spec: JobSpec, choice: WorkspaceChoice | None, std
 
 
 def _warn_left_behind(spec: JobSpec) -> None:
-    """Tell of files that the command names, which are here and will not be where it runs."""
+    """Warn about files that the command names, if they exist here but will not exist where it runs."""
     here = [word for word in spec.entrypoint.command if not os.path.isabs(word) and os.path.isfile(word)]
     if here:
-        why = "this folder is no project (it has no pyproject.toml, uv.lock or .git), so nothing goes along"
-        output.echo(f"fray: {', '.join(here)} stays here: {why}; --workspace . takes this folder along", err=True)
+        why = "this folder is not a project (it has no pyproject.toml, uv.lock or .git)"
+        output.echo(f"fray: the job gets no copy of {', '.join(here)}: {why}; give --workspace . to copy it", err=True)
 
 
 def _refuse_on_private_cluster(detach: bool, options: dict[str, Any]) -> None:
-    """Raise UsageError for an option that needs a cluster which stays, or agents that prepare what a job brings."""
+    """Raise UsageError for options that need a permanent cluster, or agents that prepare workspaces and packages."""
     if detach:
         raise click.UsageError("a private cluster ends with this command; give --root ROOT to leave a job running")
     for name in ("workspace", "extra", "with", "image"):
         if options[name]:
             raise click.UsageError(
-                f"a private cluster runs what is here, as it is; leave --{name} out, or give --root ROOT"
+                f"a private cluster runs in this folder, with the packages that are installed here; "
+                f"leave --{name} out, or give --root ROOT"
             )
 
 
 def _run_on_private_cluster(app: App, spec: JobSpec, stdin: bytes) -> int:
-    """Run the job on a private cluster of this process, leave nothing behind, and return the exit code."""
+    """Run the job on a private cluster in this process, remove all of it, and return the exit code."""
     from fray.cluster.local_cluster import LocalCluster
     from fray.job_spec import relaxed_spec
     from fray.types import JobId
@@ -221,7 +222,7 @@ def _run_on_private_cluster(app: App, spec: JobSpec, stdin: bytes) -> int:
 
 
 async def follow(core: Core, app: App, job_id: str) -> int:
-    """Print the job's output until it has ended, and return the exit code that stands for its end."""
+    """Print the job's output until it has ended, and return the exit code for its end."""
     from contextlib import aclosing
 
     from fray.cli.job_view import job_json
@@ -266,8 +267,8 @@ def _exit_code(job: JobRecord) -> int:
 
 
 def _left(job: str) -> NoReturn:
-    """End, on SIGTERM: the job needs nobody to follow it."""
-    output.echo(f"fray: {job} goes on; `fray stop {job}` ends it", err=True)
+    """Exit on SIGTERM; the job keeps running without a follower."""
+    output.echo(f"fray: {job} keeps running; `fray stop {job}` stops it", err=True)
     sys.exit(128 + signal.SIGTERM)
 
 
@@ -282,5 +283,5 @@ def _interrupted(app: App, job: str) -> int:
         app.run(lambda core: stopping.stop(core, job, "Ctrl-C in fray run"))
         output.echo(f"fray: stopping {job}", err=True)
     else:
-        output.echo(f"fray: {job} goes on; `fray logs -f {job}` follows it", err=True)
+        output.echo(f"fray: {job} keeps running; `fray logs -f {job}` follows it", err=True)
     return _EXIT_STOPPED

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 @as_command
-@click.option("--once", is_flag=True, help="Look at all pools once and return, even while another process scales.")
+@click.option("--once", is_flag=True, help="Scale all pools once and return, even while another process scales.")
 def command(app: App, once: bool) -> None:
-    """Make and remove the machines of pools: as many as the work that waits needs, within the bounds of each pool.
+    """Make and remove the machines of pools: as many as the waiting work needs, within the bounds of each pool.
 
-    Agents with --provision and agents on machines do this too. With --once, for cron or a cloud's scheduler, each run
-    goes on where the last one came to.
+    Agents with --provision and agents on machines do this too. --once is for cron or a cloud's scheduler; each run
+    continues where the last one ended.
     """
     from msgspec import to_builtins
 

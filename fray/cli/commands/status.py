@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @as_command
 @click.argument("job")
 def command(app: App, job: str) -> None:
-    """Describe JOB, named by its id, the beginning of its id, or its name."""
+    """Describe JOB, given by its id, the beginning of its id, or its name."""
     from fray.cli.gang_view import gang_json
     from fray.cli.job_view import describe, job_json, usage_json
     from fray_layouts.spec import is_gang
@@ -32,7 +32,7 @@ def command(app: App, job: str) -> None:
 
 
 async def _find(core: Core, text: str) -> tuple[JobRecord, Holding | None, Members, list[str], float]:
-    """The job, what its agents say of it, and why it waits, at a time of the storage."""
+    """The job, what its agents report about it, why it waits, and the storage's time."""
     from fray.cli.gang_view import Members, as_one
     from fray_coordinator.jobs.gang_exits import stored_exits
     from fray_coordinator.jobs.lookup import find_job, live_agents, refreshed_agents

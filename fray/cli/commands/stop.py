@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 @filter_options
 @click.argument("jobs", nargs=-1, metavar="[JOB]...")
 def command(app: App, jobs: tuple[str, ...], everything: bool, **filters: str | None) -> None:
-    """Ask jobs and their children to end: SIGTERM, their grace, then SIGKILL. This does not wait until they have.
+    """Ask jobs and their children to end: SIGTERM, their grace, then SIGKILL. This does not wait until they have ended.
 
-    JOB is a whole id; for a name, or the beginning of an id, this asks first.
+    JOB is a whole id. For a name, or the beginning of an id, this asks first.
     """
     from fray.cli.job_view import display_status
 

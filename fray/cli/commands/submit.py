@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 def command(app: App, file: str, workspace: str | None, no_workspace: bool) -> None:
     """Submit the jobs that FILE (- for stdin) describes, in JSON or YAML. If one is wrong, none is submitted.
 
-    A job with an "id" is submitted once: another submission with that id finds the first. A folder in
-    "environment.workspace", relative to FILE's, goes along with its job; null keeps any from going. Jobs that do not
-    say take the project around the current directory.
+    A job with an "id" is submitted once: another submission with that id finds the first. "environment.workspace" is
+    the folder that the job gets a copy of, relative to that of FILE; null is for no folder. Other jobs get the project
+    around the current directory.
     """
     from fray.cluster.submission import submit_from_command
 
@@ -42,7 +42,7 @@ def command(app: App, file: str, workspace: str | None, no_workspace: bool) -> N
 
 
 class WrittenJob(NamedTuple):
-    """A job of a file. folder: what it says of its workspace; None: nothing, "": that it has none to pack."""
+    """A job of a file. folder: the workspace that it names; None if it names none, "" if there is none to pack."""
 
     spec: JobSpec
     folder: str | None
@@ -54,14 +54,14 @@ def read_jobs(text: str) -> list[WrittenJob]:
     jobs = []
     for number, document in enumerate(documents, 1):
         if not isinstance(document, dict):
-            raise InvalidInput(f"job {number}", document, "a job is an object with at least name and entrypoint")
+            raise InvalidInput(f"job {number}", document, "write an object with at least name and entrypoint")
         try:
             jobs.append(_read_job(document))
         except InvalidInput as error:
             where = f"job {number}: " if len(documents) > 1 else ""
             raise InvalidInput(f"{where}{error.field}", error.value, error.remedy) from None
     if not jobs:
-        raise InvalidInput("file", text[:100], "it holds no job")
+        raise InvalidInput("file", text[:100], "it has no job; write at least one")
     return jobs
 
 
@@ -105,6 +105,6 @@ def _yaml(text: str, not_json: Malformed) -> list[Any]:
 
     try:
         return [document for document in yaml.safe_load_all(text) if document is not None]
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # the latter from its own conversion of numbers
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # yaml's conversion of numbers raises the last two
         why = f"neither JSON ({not_json}) nor YAML ({' '.join(str(error).split())})"
-        raise InvalidInput("file", text[:100], f"it must hold jobs; it is {why}") from None
+        raise InvalidInput("file", text[:100], f"write jobs in JSON or YAML; it is {why}") from None

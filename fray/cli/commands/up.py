@@ -1,4 +1,4 @@
-"""`fray up`: make a cluster of a root, with the pools of a file."""
+"""`fray up`: create a cluster under a root, with the pools of a file."""
 
 from __future__ import annotations
 
@@ -24,13 +24,20 @@ if TYPE_CHECKING:
 
 @as_command
 @click.argument("at", required=False, metavar="[ROOT]")
-@click.option("--file", "-f", type=click.Path(path_type=Path), help="Pools; fray.yaml, if it is here, by default.")
-@click.option("--agent", is_flag=True, help="Start an agent on this machine, too, which goes on in the background.")
+@click.option(
+    "--file",
+    "-f",
+    type=click.Path(path_type=Path),
+    help="File with the pools; by default fray.yaml, if it exists here.",
+)
+@click.option(
+    "--agent", is_flag=True, help="Also start an agent on this machine, which keeps running in the background."
+)
 def command(app: App, at: str | None, file: Path | None, agent: bool) -> None:
-    """Make a cluster under ROOT, unless it is there, with the pools that a file describes.
+    """Create a cluster under ROOT, unless it exists, and set the pools that a file describes.
 
-    The storage is tried out first, as `fray doctor` does, and the providers of the pools are asked for their zones, for
-    rights and for quotas. Pools that the file does not name stay as they are.
+    This first tries out the storage, like `fray doctor`, and asks the providers of the pools about zones, rights and
+    quotas. Pools that the file does not name stay as they are.
     """
     app = App(at or app.given_root, app.json)
     root = app.root
@@ -60,13 +67,13 @@ def _file(given: Path | None) -> Path | None:
 
     if given is not None:
         if not given.is_file():
-            raise InvalidInput("--file", str(given), "there is no such file")
+            raise InvalidInput("--file", str(given), "there is no such file; give the path of a file with pools")
         return given
     return Path(FRAY_FILE) if Path(FRAY_FILE).is_file() else None
 
 
 def _pools(path: Path | None) -> dict[str, PoolToSet]:
-    """The pools of the file; on stderr what is not known of their prices."""
+    """The pools of the file. Prints on stderr which prices are unknown."""
     from fray.machine_pools import price_warnings, read_fray_file
 
     pools = read_fray_file(path) if path is not None else {}
@@ -95,7 +102,7 @@ async def _write(core: Core, pools: dict[str, PoolToSet], path: Path | None) -> 
 
 
 async def _check(core: Core, pools: dict[str, PoolToSet]) -> None:
-    """Tell what keeps the providers from making machines; raise ProviderError if a pool can never have any so."""
+    """Print what keeps the providers from making machines. Raises ProviderError if a pool can never have any."""
     from fray_agents.provisioning.checking import check_pool
     from fray_agents.provisioning.provider import ProviderError
 
@@ -104,7 +111,7 @@ async def _check(core: Core, pools: dict[str, PoolToSet]) -> None:
         for error in found:
             if error.kind == "invalid":
                 raise ProviderError(error.kind, f"pools.{name}: {error}")
-            output.echo(f"fray: pool {name}: as this host sees it, it gets no machines: {error}", err=True)
+            output.echo(f"fray: pool {name}: a check from this host says that it gets no machines: {error}", err=True)
 
 
 def _in_words(pool: PoolToSet) -> str:
@@ -116,7 +123,7 @@ def _in_words(pool: PoolToSet) -> str:
 
 
 def _start_agent(root: str) -> tuple[int, str]:
-    """Start an agent that outlives this command; its process id, and where its log is."""
+    """Start an agent that outlives this command; return its process id and the path of its log."""
     handle, log = tempfile.mkstemp(prefix="fray-agent-", suffix=".log")
     with os.fdopen(handle, "wb") as written:
         agent = subprocess.Popen(
