@@ -110,7 +110,7 @@ async def test_what_a_killed_driver_owned_ends_and_what_is_detached_goes_on(clus
         assert ended.exit is not None
         assert (ended.exit.kind, ended.exit.message) == (
             "lost",
-            "the program was not heard of any more; what it owned ends with it",
+            "the program sent no more heartbeats; the jobs that it owned end with it",
         )
         assert left.stop is not None
         assert left.stop.reason == f"its parent {job} no longer runs"

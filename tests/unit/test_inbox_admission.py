@@ -104,7 +104,7 @@ async def test_a_file_that_is_changed_before_its_admission_does_not_run(cluster:
     (job,) = await jobs(user)
     assert job.exit is not None
     assert job.status == "stopped"
-    assert "changed or taken away" in job.exit.message
+    assert "changed or removed" in job.exit.message
     await slow.look(KEY)
     wanted = {"job": "stopped"} | ({"better": "pending"} if change == "overwritten" else {})
     assert {job.spec.name: job.status for job in await jobs(user)} == wanted

@@ -1,8 +1,9 @@
-"""Decisions as plain functions: records in, records out. No store, no clock, no random numbers, no waiting.
+"""The decisions of the protocol as plain functions: records in, records out.
 
-Services read objects, ask a function here what to write, and write it on condition of what they read. The model tests
-(`tests/model`) call the same functions. Every module opens with the invariant it keeps, an unsafe sequence of events
-that it closes, and why that cannot happen.
+They use no store, no clock and no random numbers, and they never wait. A service reads objects, asks a function here
+what to write, and writes the answer on condition of what it read. The model tests (`tests/model`) call the same
+functions. Every module opens with the invariant that it keeps, an unsafe sequence of events that would break it, and
+the reason why that sequence cannot happen.
 
-To read: `transitions`, `claiming`, `heartbeat`, `commit`, `failure_detection`, `pending_index`, then the rest.
+Read `transitions`, `claiming`, `heartbeat`, `commit`, `failure_detection` and `pending_index` first, then the rest.
 """

@@ -1,16 +1,23 @@
-"""Admitting what people drop into the inbox.
+"""Admission of files that people drop into the inbox.
 
-**Invariant.** Each version of a dropped file becomes exactly one job, however many agents see it and whenever they die.
+**Invariant.** Each version of a dropped file becomes exactly one job, however many agents see the file and whenever
+they die.
 
-**Unsafe sequence.** Two agents read one file; the first admits it, runs it and deletes it; the second, slow, creates
-the job again. Or: a person overwrites the file between the read and the admission, and a version that nobody wanted any
-more runs.
+**Unsafe sequence.**
 
-**Why this cannot happen.** The job's id is a function of key, version and time, so both create the same record; it is
-created UNADMITTED and cannot be claimed; it is admitted only if the inbox still holds that version afterwards, and
-withdrawn otherwise; an admitted record is never taken back; and retention keeps a record while the inbox holds its
-version. On local files time and inode of a file change and come again as people work on it, so before anything else the
-file gets a name that was never given before: that name and the time in it stand for key and time.
+1. Agents A and B read the same file.
+2. A admits it, runs the job and deletes the file.
+3. B, which was slow, creates the job again.
+
+Or: a person overwrites the file between the read and the admission, and the old version runs although nobody wants it
+any more.
+
+**Why this cannot happen.** The job's id is a function of key, version and time, so A and B create the same record. The
+record is created UNADMITTED, and nobody can claim it yet. It is admitted only if the inbox still holds that version
+afterwards, and withdrawn otherwise. An admitted record is never taken back, and retention keeps a record while the
+inbox holds its version. On local files, the time and the inode of a file can repeat while people work on it. So an
+agent first renames the file to a name that was never used before; that name and the time in it then stand for key and
+time.
 """
 
 import hashlib
@@ -27,9 +34,10 @@ from fray_layouts.states import StopOrigin
 
 
 def record_of_drop(key: str, version: str, updated: float, spec: JobSpec, parent: JobRecord | None = None) -> JobRecord:
-    """The unadmitted record of a dropped spec; the same for everybody who read that version.
+    """The unadmitted record of a dropped spec. Everybody who read the same version makes the same record.
 
-    updated: the storage's time of the drop, or when it was taken in: dropping the same bytes again later is a new job.
+    updated: the storage's time of the drop, or of the rename on local files. So the same bytes dropped again later are
+    a new job.
     """
     origin = InboxOrigin(key=InboxKeys.dropped_as(key), version=version)
     if key != origin.key:
@@ -40,7 +48,7 @@ def record_of_drop(key: str, version: str, updated: float, spec: JobSpec, parent
 
 
 def admit_or_withdraw(job: JobRecord, version_in_inbox: str | None, now: float) -> JobRecord | None:
-    """The record admitted or withdrawn; None if that is decided already.
+    """The record once it is admitted or withdrawn; None if that was decided before.
 
     version_in_inbox: what the inbox holds under the record's key, read *after* `job` was read or created.
     """
@@ -48,6 +56,4 @@ def admit_or_withdraw(job: JobRecord, version_in_inbox: str | None, now: float) 
         return None
     if version_in_inbox == job.inbox.version:
         return transition(job, Event.GATHER if is_gang(job.spec) else Event.ADMIT)
-    return stop_now(
-        job, now, "its file in the inbox was changed or taken away before it was admitted", by=StopOrigin.USER
-    )
+    return stop_now(job, now, "its file in the inbox was changed or removed before it was admitted", by=StopOrigin.USER)

@@ -1,14 +1,17 @@
-"""Children end with the attempt of their parent that launched them.
+"""Cascade: a child ends with the attempt of its parent that launched it.
 
-**Invariant.** No child runs for long without its parent running at the attempt that the child names, unless it is
-detached.
+**Invariant.** A child that is not detached runs only while its parent runs the attempt that the child names, and a
+short time longer.
 
-**Unsafe sequence.** A frozen parent process submits a child after the pass has listed and stopped the parent's
-children.
+**Unsafe sequence.**
 
-**Why this cannot happen.** The `children/` entry is created before the child, so a later listing shows it, and entries
-are listed again until none is left; and a claimer reads the child, then its parent, then claims from that version of
-the child.
+1. A parent's process freezes.
+2. The reconciler's pass lists the parent's children and stops them.
+3. The process wakes and submits one more child, which nobody stops.
+
+**Why this cannot happen.** The `children/` entry is created before the child, so a later listing shows it, and the
+reconciler lists the entries again until none is left. A claimer reads the child, then its parent, and then claims on
+condition of that version of the child.
 """
 
 from enum import Enum
@@ -30,11 +33,11 @@ class ChildVerdict(Enum):
 def judge_child(child: JobRecord, parent: JobRecord | None, now: float, adoption_time: float) -> ChildVerdict:
     """Whether the child may run.
 
-    A child that was submitted with an id of its own can be adopted by its parent's next attempt, which submits it
-    again; it waits for `adoption_time` seconds from that attempt's start before it is stopped.
+    A child with an id of its own can be adopted: the parent's next attempt submits it again. So it waits for
+    `adoption_time` seconds from the start of that attempt before it is stopped.
 
     Args:
-        parent: the parent's record, read after the child's; None if it is gone.
+        parent: the parent's record, read after the child's; None if there is none.
         now: the storage's clock.
     """
     link = child.parent
@@ -50,7 +53,7 @@ def judge_child(child: JobRecord, parent: JobRecord | None, now: float, adoption
 
 
 def cascade_reason(child: JobRecord) -> str:
-    """Why a child is stopped, for people: its parent may be a driver."""
+    """The reason for which a child is stopped, for people. The parent may be a driver."""
     return f"its parent {child.parent.job if child.parent else ''} no longer runs"
 
 

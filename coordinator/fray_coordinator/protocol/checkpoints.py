@@ -1,14 +1,19 @@
 """Checkpoints of a durable actor: one sequence of create-only numbers for all attempts of its job.
 
-**Invariant.** The highest number holds every call that was acknowledged.
+**Invariant.** The checkpoint with the highest number holds every call that was acknowledged.
 
-**Unsafe sequence.** Attempt 1 freezes before it writes a checkpoint; attempt 2 restores an older one and answers calls;
-attempt 1 wakes, writes the next number, and answers too: two histories, and the next restore loses one of them.
+**Unsafe sequence.**
 
-**Why this cannot happen.** An attempt's first act is to take the next number for a fence that holds the state it
-restored, so an earlier attempt's next number is taken; and after every applied create the writer lists: a fence that is
-not the highest is made again from what is, a checkpoint that is not the highest is not acknowledged. Numbers below
-one's own are deleted only once that one exists; who lists a number and finds it gone lists again.
+1. Attempt 1 freezes before it writes a checkpoint.
+2. Attempt 2 restores an older checkpoint and answers calls.
+3. Attempt 1 wakes, writes the next number, and answers calls too.
+4. There are two histories, and the next restore loses one of them.
+
+**Why this cannot happen.** An attempt first creates the next number as a fence that holds the state it restored, so the
+number that an earlier attempt would write next is taken. After every applied create the writer lists the numbers. A
+fence that is not the highest is made again from the highest; a checkpoint that is not the highest is not acknowledged.
+A writer deletes lower numbers only after its own exists. A reader that lists a number and then does not find it lists
+again.
 """
 
 from dataclasses import dataclass
@@ -20,7 +25,7 @@ class Checkpoint:
 
     Attributes:
         attempt: of the job whose process wrote it.
-        writer: that process, unique.
+        writer: a unique id of that process.
         fence: it was written to shut earlier attempts out, not to acknowledge calls.
         state: None if the actor never wrote one.
     """
@@ -33,9 +38,9 @@ class Checkpoint:
 
 
 def fence(highest: Checkpoint | None, attempt: int, writer: str) -> Checkpoint | None:
-    """The first write of a process, which has read the highest number.
+    """The first checkpoint that a process writes, after it has read the highest one.
 
-    None: a later attempt goes on from there, so the process must neither write nor answer any more.
+    None: a later attempt has already written, so the process must neither write nor answer any more.
     """
     if highest is None:
         return Checkpoint(1, attempt, writer, True, None)
@@ -45,10 +50,10 @@ def fence(highest: Checkpoint | None, attempt: int, writer: str) -> Checkpoint |
 
 
 def checkpoint(last: Checkpoint, state: bytes) -> Checkpoint:
-    """The write that makes `state` durable, after the process's own `last`."""
+    """The checkpoint that makes `state` durable. last: the previous checkpoint that this process wrote."""
     return Checkpoint(last.number + 1, last.attempt, last.writer, False, state)
 
 
 def landed_before(found: Checkpoint | None, wanted: Checkpoint) -> bool:
-    """Whether the number is taken by an earlier write of the same process whose outcome it never learnt."""
+    """Whether an earlier write of the same process, whose outcome it never learnt, has taken the number."""
     return found is not None and found.writer == wanted.writer

@@ -1,12 +1,16 @@
-"""Claiming a pending job.
+"""Claims of pending jobs.
 
-**Invariant.** At most one agent runs an attempt, and an agent that might hold one says so in every beat.
+**Invariant.** At most one agent runs an attempt, and an agent that might hold one lists it in every heartbeat.
 
-**Unsafe sequence.** The claim's reply is lost; the agent forgets it; the claim lands; the index entry is deleted;
-nobody runs it.
+**Unsafe sequence.**
 
-**Why this cannot happen.** The claim is listed in the heartbeat until it is known to be applied or rejected, the entry
-outlives it, and whether it was applied is judged by what the record says, never by the id of a write.
+1. Agent A sends a claim, its reply is lost, and A forgets the claim.
+2. The claim is applied.
+3. The index entry is deleted, and nobody runs the job.
+
+**Why this cannot happen.** A lists the claim in its heartbeat until it knows that the claim was applied or rejected,
+and the entry stays until then. A decides whether the claim was applied by the content of the job's record, never by the
+id of a write.
 """
 
 import math
@@ -19,15 +23,19 @@ from fray_layouts.records import JobLease, JobRecord
 from fray_layouts.states import StopOrigin
 
 AVOIDED_HOST_SECONDS = 60.0
-"""How long a host that failed to start a job leaves it to others."""
+"""Seconds for which a host leaves a job to other hosts, after it failed to start the job: long enough for another host
+to take it, short enough that the job still runs where there is only one host."""
 
 WAITING_TO_START = frozenset({Status.PENDING, Status.GATHERING})
-"""The statuses of jobs that were admitted and wait for their attempt to start."""
+"""The statuses of admitted jobs whose attempt has not started yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """Do not claim. `until`: the storage's time before which looking again is useless; None: the entry is stale."""
+    """The decision not to claim.
+
+    until: the storage's time before which another look is useless; None: the index entry is stale.
+    """
 
     until: float | None
 
@@ -40,15 +48,17 @@ def claim(
     for_others: bool = False,
     ends_before: float | None = None,
 ) -> JobRecord | Skip:
-    """The write that claims `attempt` or stops a job that must not start, or the reason not to claim.
+    """The write that claims `attempt`, or that stops a job that must not start, or the decision not to claim.
 
     Args:
-        job: the record as read, before its parent was read.
+        job: the record, read before its parent's record.
         attempt: the attempt that the index entry names.
-        lease: the claimer, with the storage's time now as `since`.
-        family: `cascade.judge_child` on the job and its parent.
-        for_others: the claimer's host is not where the job must be, or it has no Python for it and others have.
-        ends_before: storage's time by which it must have ended, for its room is kept for an owner of a placement.
+        lease: the claimer, with the storage's present time as `since`.
+        family: what `cascade.judge_child` says of the job and its parent.
+        for_others: the claimer's host is not where the job must run, or it lacks a Python for the job that other hosts
+            have.
+        ends_before: the storage's time by which the job must have ended, because the room is kept for an owner of a
+            placement.
     """
     now = lease.since
     if job.status != Status.PENDING or job.attempt != attempt:
@@ -77,13 +87,13 @@ def is_pending_too_long(job: JobRecord, now: float) -> bool:
 
 
 def waits_until(job: JobRecord) -> float:
-    """The storage's time after which a pending job has waited too long; each attempt's wait begins anew."""
+    """The storage's time until which a pending job may wait. Each attempt has the full `pending_timeout`."""
     since = job.history[-1].ended_at if job.history else job.submitted_at
     return since + job.spec.pending_timeout if job.spec.pending_timeout is not None else math.inf
 
 
 def expired(job: JobRecord, now: float) -> JobRecord | None:
-    """The stopped record of a job that has waited too long; None: it has not."""
+    """The stopped record of a job that has waited too long; None if it has not."""
     if not is_pending_too_long(job, now):
         return None
     reason = f"not started within its pending_timeout of {job.spec.pending_timeout:g} s"

@@ -1,14 +1,19 @@
-"""The end of an attempt: its holder's commit, and the put-back of what its holder has lost.
+"""Commit: how an attempt ends, by its holder's write or by the requeue of a job whose holder lost it.
 
-**Invariant.** At most one result is committed, by the attempt that the record names; a result complete under a lease
-that still stands is never thrown away; a stopped job is not restarted.
+**Invariant.** At most one result is committed, by the attempt that the record names. A complete result under a lease
+that still holds is never thrown away. A stopped job is not restarted.
 
-**Unsafe sequence.** The holder's commit is rejected because a stop's flag came in between; the holder takes that for a
-lost lease and discards a finished result. Or: the agent is declared dead, its job is put back and runs again, and the
-first holder commits over it.
+**Unsafe sequence.**
 
-**Why this cannot happen.** A rejected commit is decided again on the current record, which is discarded only if attempt
-or lease differ or the job has ended; and a put-back raises the attempt in the same write that takes the lease away.
+1. Agent A holds the job and finishes it. A user sets the stop flag in the record.
+2. A's commit is rejected, because the record has changed.
+3. A believes that it has lost its lease, and throws a finished result away.
+
+Or: A is declared dead, its job is requeued and runs again on agent B, and A commits over it.
+
+**Why this cannot happen.** After a rejected commit the holder decides again on the current record. It gives up only if
+the attempt or the lease differs, or if the job has ended. A requeue raises the attempt in the same write that takes the
+lease away.
 """
 
 from dataclasses import dataclass
@@ -34,11 +39,12 @@ class AttemptEnd:
     """The end of an attempt, as its holder saw it.
 
     Attributes:
-        exit: its kind "success", "preempted", "start-failed" and "host-failed" decide what follows; any other is the
-            job's failure.
-        result: where the return value is, for a success; `outputs`: where the files are that it left.
-        complete_before_stop: the result was complete before SIGTERM was sent for a stop.
-        restart: the holder can run the job again at once, after a failure of its own.
+        exit: the kinds "success", "preempted", "start-failed" and "host-failed" decide what follows; any other kind is
+            the job's own failure.
+        result: where the return value is stored, if the attempt succeeded.
+        complete_before_stop: the result was complete before SIGTERM was sent because of a stop.
+        restart: after a failure of its own the job can run again at once on this holder.
+        outputs: where the files that it left are stored.
     """
 
     exit: AttemptExit
@@ -51,9 +57,9 @@ class AttemptEnd:
 def end_of_attempt(
     job: JobRecord | None, attempt: int, agent: str, ending: AttemptEnd, now: float, settings: ClusterSettings
 ) -> JobRecord | None:
-    """The holder's write at the end of `attempt`, decided anew on every record that it meets.
+    """The holder's write at the end of `attempt`. The holder asks again for every version of the record that it finds.
 
-    None: the attempt is not the holder's any more, or its end is written.
+    None: the holder has the attempt no longer, or its end is already written.
     """
     if job is None or not holds_attempt(job, attempt, agent):
         return None
@@ -73,7 +79,7 @@ def requeue_lost(
     """The write that takes a RUNNING job from an agent that has lost it; None if that agent does not hold it.
 
     Args:
-        agent: dead, absent, or one that lives and has dropped the job (`protocol.dropped_jobs`).
+        agent: it is dead or absent, or it lives and has dropped the job (`protocol.dropped_jobs`).
         why: what the agent did, for people.
     """
     if job.status != Status.RUNNING or job.lease is None or job.lease.agent != agent:
@@ -82,6 +88,6 @@ def requeue_lost(
     if job.stop is not None:
         return stop_now(job, now, job.stop.reason, job.stop.by)
     if job.driver:
-        lost.message = "the program was not heard of any more; what it owned ends with it"
+        lost.message = "the program sent no more heartbeats; the jobs that it owned end with it"
         return fail_for_good(job, lost, now, "")
     return after_loss(job, lost, job.lease, now, settings)

@@ -1,15 +1,20 @@
-"""Drivers: programs outside of jobs, each a job of the cluster that the program itself holds.
+"""Drivers: programs outside of jobs. Each is recorded as a job that the program itself holds.
 
-**Invariant.** What a driver owns ends with it, however that ended; a driver that lives, and can write, loses nothing.
+**Invariant.** Everything that a driver owns ends with it, however it ends. A driver that lives and can write loses
+nothing.
 
-**Unsafe sequence.** A driver is frozen, or cut off; it is declared dead, and what it owns is ended; it comes back and
-creates more, which nobody would ever end. Or: it dies between the records that it needs, and what it then owns has no
-owner.
+**Unsafe sequence.**
 
-**Why this cannot happen.** A driver is an agent that lists one job, so it beats and dies as every agent does. The job
-is born running under the agent's lease, after the agent's record, which lists it; it has one attempt, and ends when the
-agent is found dead (`commit.requeue_lost`), also if it was created later than that. What the driver owns are children
-of that attempt: they are ended when it no longer runs, and one that is submitted too late is not started (`cascade`).
+1. A driver is frozen or cut off. It is declared dead, and the jobs that it owns are ended.
+2. The driver comes back and creates more jobs, which nobody would ever end.
+
+Or: the driver dies after it has written only one of its two records, and the jobs that it created have no owner.
+
+**Why this cannot happen.** A driver is an agent that lists one job, so it sends heartbeats and is declared dead as
+every agent is. Its record, which lists the job, is created first. The job is created RUNNING under the agent's lease.
+It has one attempt, and ends when the agent is found dead (`commit.requeue_lost`), even if the job was created after the
+death. The driver's jobs are children of that attempt: they end when it no longer runs, and a child that is submitted
+too late is not started (`cascade`).
 """
 
 from fray_coordinator.protocol.transitions import Status
@@ -20,7 +25,7 @@ DRIVER_NAME = "driver"
 """The name of every driver's job."""
 
 DRIVER_ATTEMPT = 1
-"""The only one of a driver's job."""
+"""The number of the only attempt of a driver's job."""
 
 
 def driver_records(
@@ -29,9 +34,9 @@ def driver_records(
     """The two records of a new driver, in the order in which they are created.
 
     Args:
-        agent, job: the ids; both are fresh.
-        program: what runs, for people.
-        interval: seconds between its beats.
+        agent, job: fresh ids.
+        program: the command line, for people.
+        interval: seconds between its heartbeats.
     """
     spec = JobSpec(
         name=DRIVER_NAME,

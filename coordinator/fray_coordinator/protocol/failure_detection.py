@@ -1,15 +1,20 @@
-"""Failure detection: declaring agents dead, and reaping them.
+"""Failure detection: when an agent is declared dead, and which dead agents must still be reaped.
 
-**Invariant.** No outage and no frozen observer kills an agent; a dead agent's jobs are all put back.
+**Invariant.** Neither an outage of the store nor a frozen observer makes a live agent dead. Every job of a dead agent
+is requeued.
 
-**Unsafe sequence.** An observer compares wall clocks, or counts the time in which it could not read either; or it reaps
-once, and a claim that lands afterwards leaves a job in nobody's hands.
+**Unsafe sequence.**
 
-**Why this cannot happen.** Age accumulates only between two successful reads at most two intervals apart and only while
-the beat stands still; death is a conditional write, after which no beat can be applied; and the dead record lists what
-is left to put back, marked reaped only when every listed job has been seen in agreement with the index. A state that
-the observer does not know tells neither life nor death: the beat does, for which it then waits as long as any agent
-may promise.
+1. Observer O cannot read the store for a minute, and neither can agent A write its heartbeat.
+2. O counts that minute, or compares the clocks of two hosts, and declares A dead although A lives.
+
+Or: A is dead and O reaps it once. A claim that A had sent before is applied afterwards, and nobody runs that job.
+
+**Why this cannot happen.** O adds time to the age of a heartbeat only between two successful reads that are at most two
+intervals apart, and only while the beat is unchanged. Death is a conditional write, after which no heartbeat of that
+agent can be applied. The dead record lists the jobs that are left to requeue; it is marked reaped only when each of
+them has been seen to agree with the index. If O does not know the agent's state, the state says neither that the agent
+lives nor that it is dead; O then goes by the beat alone, and waits as long as any agent may promise.
 """
 
 from collections.abc import Mapping
@@ -21,20 +26,22 @@ from fray_layouts.records import AgentRecord, ClusterSettings, Suspect
 from fray_layouts.states import AgentState
 
 MAX_GAP_INTERVALS = 2
-"""Promised intervals between two reads at most for the time between them to count: an observer that was frozen or cut
+"""Promised intervals that two reads may be apart for the time between them to count. An observer that was frozen or cut
 off for longer does not know whether the agent was, too."""
 
 MASS_FAILURE_DIVISOR = 3
-"""More than one in so many live agents at once is a mass failure, which is rather the network's than theirs."""
+"""More than one in so many live agents at once is a mass failure: the network or the observer is a likelier cause than
+all of these agents."""
 
 
 def observe(agent: AgentRecord, own: Suspect | None, reported: Suspect | None, gap: float | None) -> Suspect:
     """The suspicion of the agent after one more successful read of its record.
 
     Args:
-        own: what this observer knew after its previous read; None at its first.
-        reported: what other observers knew. Their silence may be the same as ours, so it is compared, never added to.
-        gap: seconds since this observer's previous successful read; None at its first.
+        own: what this observer knew after its previous read; None at its first read.
+        reported: what other observers knew. They may have counted the same time as this one, so the two ages are
+            compared and never added.
+        gap: seconds since this observer's previous successful read; None at its first read.
     """
     known = own if own is not None and own.beat == agent.beat else Suspect(beat=agent.beat)
     if known is own and gap is not None and gap <= MAX_GAP_INTERVALS * agent.interval:
@@ -43,14 +50,15 @@ def observe(agent: AgentRecord, own: Suspect | None, reported: Suspect | None, g
 
 
 def has_timed_out(agent: AgentRecord, suspect: Suspect) -> bool:
+    """Whether the heartbeat has stood still for so long that the agent counts as dead."""
     return suspect.age >= DEATH_INTERVALS * agent.interval
 
 
 def defer_mass_failure(timed_out: Mapping[str, Suspect], live: int) -> dict[str, Suspect]:
-    """The agents that get one more full time-out, because so many at once look like the observer's own fault.
+    """The agents that get one more full time-out: so many at once look like a fault of the observer.
 
-    One agent alone is no mass: waiting twice could not tell its silence from its death either, and in a cluster of two
-    it would double every detection.
+    One agent alone is not deferred. A second wait would not tell its silence from its death either, and in a cluster of
+    two agents it would double the time of every detection.
     """
     if len(timed_out) < 2 or len(timed_out) * MASS_FAILURE_DIVISOR <= live:
         return {}
@@ -62,7 +70,10 @@ def _not_deferred(timed_out: Mapping[str, Suspect]) -> dict[str, Suspect]:
 
 
 def merge_suspects(mine: Mapping[str, Suspect], theirs: Mapping[str, Suspect]) -> dict[str, Suspect]:
-    """Two observers' knowledge: the higher beat wins; at equal beat the greater age; a deferral counts."""
+    """The knowledge of two observers together.
+
+    The higher beat wins, then the one that is deferred, then the greater age.
+    """
     merged = dict(theirs)
     for name, suspect in mine.items():
         other = merged.get(name)
@@ -74,7 +85,10 @@ def merge_suspects(mine: Mapping[str, Suspect], theirs: Mapping[str, Suspect]) -
 
 
 def _merged(one: Suspect, other: Suspect) -> Suspect:
-    """Two observers' knowledge of one agent at one beat: a time-out begun anew for one is begun anew for both."""
+    """The knowledge of two observers about one agent at the same beat.
+
+    If one of them has deferred it, both wait for the new time-out.
+    """
     if one.deferred != other.deferred:
         return one if one.deferred else other
     return one if one.age >= other.age else other
@@ -88,16 +102,17 @@ def declare_dead(agent: AgentRecord, beat: int) -> AgentRecord | None:
 
 
 def is_lost(unchanged: float, settings: ClusterSettings) -> bool:
-    """Whether the agent has ended whose record cannot be read and has not changed for so many seconds.
+    """Whether an agent has ended whose record cannot be read and has not changed for `unchanged` seconds.
 
-    No beat can follow what its agent cannot read. So, unlike the age of a beat, this may be counted through outages.
-    What the agent had promised before is not known: it is given the longest interval of all.
+    No agent can write a heartbeat after a record that it cannot read. So, unlike the age of a heartbeat, this time
+    counts through outages. The promise of the agent is unknown, so it gets the longest interval that any agent may
+    promise.
     """
     return unchanged >= DEATH_INTERVALS * max_interval(settings)
 
 
 def lost_agent(agent: str) -> AgentRecord:
-    """The record of a dead agent of which no more is known: the repair finds what it held by its jobs' records."""
+    """The record of a dead agent of which only the id is known. The repair finds its jobs by their own records."""
     return AgentRecord(id=agent, host="unknown", pool="unknown", state=AgentState.DEAD)
 
 

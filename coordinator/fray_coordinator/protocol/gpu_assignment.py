@@ -1,13 +1,16 @@
-"""The assignment of a host's GPUs to jobs.
+"""Assignment of a host's GPUs to jobs.
 
-**Invariant.** The parts of a GPU that jobs have are never more than one GPU, and who asked for a whole one shares it
+**Invariant.** The jobs on a GPU never have more than one GPU together, and a job that asked for a whole GPU shares it
 with nobody.
 
-**Unsafe sequence.** Free GPUs are a number. Two jobs with half of one each end up on two, half a GPU is left on either,
-which makes one; a job that wants a whole GPU is claimed, and shares.
+**Unsafe sequence.**
 
-**Why this cannot happen.** What is left is told GPU by GPU; a job gets its GPUs before its claim is sent, and without
-them it is not started.
+1. The agent counts its free GPUs as one number.
+2. Jobs A and B, with half a GPU each, are started on two different GPUs. Half of each is left, which adds up to one.
+3. Job C wants a whole GPU, is claimed, and shares.
+
+**Why this cannot happen.** The agent counts what is left of each GPU separately. A job gets its GPUs before its claim
+is sent, and is not started without them.
 """
 
 from collections.abc import Sequence
@@ -19,10 +22,9 @@ WHOLE = 1000
 
 
 def gpus_for(shape: Shape, left: Sequence[int]) -> tuple[int, ...]:
-    """The places of the GPUs for a job of this shape; none if it needs none, or there are too few.
+    """The indices of the GPUs for a job of this shape; none if it needs none, or if there are too few.
 
-    Args:
-        left: thousandths of each of the host's GPUs that are to be had.
+    left: thousandths of each of the host's GPUs that are free.
     """
     whole = [place for place, rest in enumerate(left) if rest == WHOLE]
     if not shape.device_share:
@@ -33,5 +35,5 @@ def gpus_for(shape: Shape, left: Sequence[int]) -> tuple[int, ...]:
 
 
 def part_of_each(shape: Shape) -> int:
-    """Thousandths of each of its GPUs that a job of this shape has."""
+    """The share of each of its GPUs that a job of this shape has, in thousandths."""
     return shape.device_share or WHOLE

@@ -1,13 +1,20 @@
-"""The heartbeat: one record per agent, with its holdings and its mailbox.
+"""Heartbeats: each agent has one record, with the jobs that it holds and its mailbox.
 
-**Invariant.** An agent that might hold a job is listed as holding it, and mail is never lost for longer than a repair.
+**Invariant.** An agent that might hold a job lists it, and no mail is lost for longer than one repair interval.
 
-**Unsafe sequence.** A sender reads the record, the agent beats, the sender's old body overwrites the new beat and its
-holdings; or the agent clears mail it has not acted on, because a beat that was superseded is taken for applied.
+**Unsafe sequence.**
 
-**Why this cannot happen.** Every write is conditional, senders change one flag of the body they read, a superseded beat
-is decided again from what is there, and the mail is cleared by an applied beat *before* the jobs are read: a sender
-that sets its job's flag and then finds mail unread knows that the jobs will be read after its flag.
+1. Sender S reads the record of agent A to put mail into it.
+2. A writes a heartbeat that lists a new job.
+3. S writes its old body over it, and the job is listed no longer.
+
+Or: A clears mail that it has not acted on, because it believes that a heartbeat was applied which another write had
+superseded.
+
+**Why this cannot happen.** Every write is conditional, and S changes one flag of the body that it read. If A's
+heartbeat is superseded, A decides again from the current record. A clears the mail by an applied heartbeat *before* it
+reads its jobs. So a sender that first sets the flag of its job, and then finds the mail unread, knows that A will read
+the job after that.
 """
 
 from collections.abc import Mapping
@@ -19,22 +26,25 @@ from fray_layouts.records import AgentRecord, ClusterSettings, Holding, Resource
 from fray_layouts.states import AgentState
 
 TRUST_INTERVALS = 3
-"""A holder trusts its leases for this many promised intervals after the first send of an applied beat."""
+"""A holder trusts its leases for this many promised intervals after it first sent an applied heartbeat."""
 
 DEATH_INTERVALS = 5
-"""An observer waits this many: more than the holder's trust, so that tasks are gone before jobs are put back."""
+"""An observer waits for this many promised intervals: longer than the holder's trust, so that the tasks are gone before
+the jobs are requeued."""
 
 ENDED_STATES = frozenset({AgentState.DEAD, AgentState.LEFT})
-"""The states in which an agent has ended for good. One that this version does not know may be a state of life."""
+"""The states in which an agent has ended for good. A state that this version does not know may mean that the agent
+lives."""
 
 LARGE_FLEETS = (100, 1000)
-"""Live agents above which the intervals are twice, and then four times as long."""
+"""Numbers of live agents above which the intervals are twice, and then four times as long."""
 
 MAX_INTERVAL_STRETCH = 1 << len(LARGE_FLEETS)
-"""By how much the intervals of the largest fleets are longer."""
+"""The factor by which the intervals of the largest fleets are longer."""
 
 MAX_BEATS_PER_SECOND = 250.0
-"""What all agents together write at most, up to 60,000 of them: a quarter of what a bucket takes at first."""
+"""Heartbeats that all agents together write in a second at most, in fleets of up to 60,000: a quarter of the rate that
+a new bucket accepts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +61,7 @@ class HeartbeatInput:
 
 
 def next_beat(record: AgentRecord, own: HeartbeatInput) -> AgentRecord:
-    """The next body of the agent's record, on top of `record`; it takes the mail in `record`."""
+    """The next body of the agent's record, made from `record`; it clears the mail in `record`."""
     return replace(
         record,
         beat=record.beat + 1,
@@ -68,27 +78,28 @@ def next_beat(record: AgentRecord, own: HeartbeatInput) -> AgentRecord:
 
 
 def is_fenced(record: AgentRecord | None) -> bool:
-    """Whether the agent whose record this is must stop for ever under its id, and others put back what it held."""
+    """Whether the agent with this record must stop for ever under its id, and others requeue its jobs."""
     return record is None or record.state in ENDED_STATES
 
 
 def with_mail(record: AgentRecord) -> AgentRecord | None:
-    """The record with mail in it; None if it holds unread mail already, or nobody will read it."""
+    """The record with mail in it; None if it has unread mail already, or if its agent has ended."""
     return None if record.mail or is_fenced(record) else replace(record, mail=True)
 
 
 def draining(record: AgentRecord) -> AgentRecord | None:
-    """The record with a wish that the agent take no more work and leave; None if it has it already."""
+    """The record with the request to take no more work and to leave; None if it has that or its agent has ended."""
     if record.drain or is_fenced(record):
         return None
     return replace(record, drain=True, mail=True)
 
 
 def beat_interval(holds_leases: bool, live_agents: int, settings: ClusterSettings) -> float:
-    """Seconds between beats to promise: short with leases; longer in fleets above 100, 1,000 and 5,000 agents.
+    """Seconds between the heartbeats of an agent: short with leases, longer in large fleets.
 
-    The intervals grow so that the beats, and the pass, which reads every one, stay within the store's rates. But no
-    more than observers believe, however many agents there seem to be: who trusted for longer would be dead meanwhile.
+    It is longer above 100, 1,000 and 5,000 agents, so that the heartbeats, and the pass that reads every one of them,
+    stay within the store's rates. It never exceeds what observers believe, however many agents there seem to be: an
+    agent that trusted its leases for longer would be declared dead meanwhile.
     """
     stretch = 1 << sum(live_agents > fleet for fleet in LARGE_FLEETS)
     interval = settings.beat_interval if holds_leases else settings.idle_beat_interval
@@ -101,10 +112,11 @@ def max_interval(settings: ClusterSettings) -> float:
 
 
 def with_bounded_interval(record: AgentRecord, settings: ClusterSettings) -> AgentRecord:
-    """The record as observers take it, who wait for what an agent may promise, whatever a strange record says.
+    """The record as observers use it: its interval is within the bounds of what an agent may promise.
 
-    One of years would never be over, and within one of an instant nobody looks twice: no age would accumulate. Of an
-    agent in a state that this version does not know, the longest is believed: perhaps such agents beat rarely.
+    A strange record may promise years, which would never be over, or an instant, within which nobody looks twice, so
+    that no age would accumulate. If this version does not know the agent's state, the longest interval counts: such
+    agents may beat rarely.
     """
     if record.state != AgentState.LIVE and not is_fenced(record):
         return replace(record, interval=max_interval(settings))
@@ -114,22 +126,25 @@ def with_bounded_interval(record: AgentRecord, settings: ClusterSettings) -> Age
 
 
 def paced_interval(interval: float, count: int, a_second: float) -> float:
-    """Seconds between two rounds, at least `interval`, so that `count` agents (or objects) make `a_second` a second."""
+    """Seconds between rounds: at least `interval`, and so long that `count` participants make `a_second` a second."""
     return max(interval, count / a_second)
 
 
 def trusted_until(first_send: float, interval: float) -> float:
-    """The end of the trust that an applied beat confirms, first sent at `first_send` (boot time, seconds)."""
+    """The boot time, in seconds, until which an agent trusts its leases after an applied heartbeat.
+
+    first_send: the boot time at which that heartbeat was first sent.
+    """
     return first_send + TRUST_INTERVALS * interval
 
 
 def task_deadline(now: float, trusted: float, settings: ClusterSettings, ends_with_trust: bool) -> float:
-    """Boot time until which a task may run if its runner hears nothing more of its agent.
+    """Boot time until which a task may run if its runner hears nothing more from its agent.
 
-    While the store does not answer, a live agent renews it step by step until the outage grace is over; a frozen agent
-    renews nothing, so its tasks end with its trust, or sooner: with that of the shortest promise, which the next beat
-    may make. Renewing begins one interval early, or the tasks would be gone before they hear of it; two intervals from
-    then are still less than what an observer waits.
+    While the store does not answer, a live agent moves the deadline on step by step until the outage grace is over. A
+    frozen agent moves nothing, so its tasks end with its trust, or sooner: at the end of the shortest trust that the
+    next heartbeat may promise. Moving begins one interval before the trust ends, since the tasks would otherwise be
+    killed before they hear of it. Two intervals from then are still less than what an observer waits.
 
     Args:
         trusted: when the agent's trust ends.

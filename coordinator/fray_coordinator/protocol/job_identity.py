@@ -1,13 +1,16 @@
 """The id, the namespace and the user of a submitted job.
 
-**Invariant.** A top-level job that names no namespace shares its own with its descendants alone; the same words
-submitted again under an id of one's own find the first job.
+**Invariant.** A top-level job that names no namespace shares its namespace only with its descendants. A job that is
+submitted again with the same id of its own is found again.
 
-**Unsafe sequence.** The namespace is made of the job's name. Two people run jobs of one name; what the second launches
-finds the names that the first has taken, adopts the first one's jobs and returns their results.
+**Unsafe sequence.**
 
-**Why this cannot happen.** The namespace is the job's id. An own `id` makes the job's id from the namespace that was
-named, if any, so that it is the same at every submission.
+1. The namespace is made of the job's name. Users U and V both run a job named "train".
+2. V's job launches a child whose name U's job has taken in that namespace.
+3. V's job adopts U's child and returns its result.
+
+**Why this cannot happen.** The namespace is the job's id. If the spec has an `id` of its own, the job's id is made from
+it and the namespace that was named, if any, so it is the same at every submission.
 """
 
 from msgspec.structs import replace
@@ -20,7 +23,7 @@ from fray_layouts.spec import JobSpec
 def identify(spec: JobSpec, parent: JobRecord | None, fresh: str) -> tuple[str, JobSpec]:
     """The job's id, and its spec with namespace and user filled in.
 
-    fresh: the id of a job that has no `id` of its own.
+    fresh: the id for a job whose spec has no `id` of its own.
     """
     namespace = spec.namespace or (parent.spec.namespace if parent else "")
     job = JobIds.given(namespace, spec.name, spec.id) if spec.id else fresh

@@ -1,15 +1,22 @@
-"""Names, and the endpoints published under them.
+"""Names of actors, and the endpoints published under them.
 
-**Invariant.** Who has seen (incarnation, attempt) of a name never meets a lower one; one incarnation lives at a time.
+**Invariant.** A caller that has seen (incarnation, attempt) of a name never meets a lower pair, and one incarnation of
+a name lives at a time.
 
-**Unsafe sequence.** Attempt 1 reads that no endpoint exists and freezes; attempt 2 publishes, and dies; its endpoint is
-removed; attempt 1 wakes and publishes. Or: two creators see a free name, and both believe that they hold it. Or: a
-creator takes the name and dies before its job exists, and who found the name taken waits for ever.
+**Unsafe sequence.**
 
-**Why this cannot happen.** A name is taken by CAS, which raises its incarnation, and never deleted; a publication
-raises the attempt in the name's record before it writes the endpoint, on condition of what lay there before; and
-callers keep the highest pair they have seen. What a dead process still writes is removed again, because the removal is
-repeated. A name whose job does not come within a minute is free, and until it has come no caller is given it.
+1. Attempt 1 reads that no endpoint exists, and freezes.
+2. Attempt 2 publishes its endpoint and dies, and the endpoint is removed.
+3. Attempt 1 wakes and publishes its own.
+
+Or: creators A and B both see that a name is free, and both believe that they hold it. Or: A takes the name and dies
+before its job exists, and B, which found the name taken, waits for ever.
+
+**Why this cannot happen.** A creator takes a name by a compare-and-swap that raises the incarnation, and the name's
+record is never deleted. A publication first raises the attempt in the name's record, and then writes the endpoint on
+condition of what was there before. Callers keep the highest pair that they have seen. The removal of endpoints is
+repeated, so an endpoint that a dead process still writes is removed, too. A name whose job does not appear within a
+minute is free again, and until the job appears no caller is given the name.
 """
 
 from dataclasses import dataclass, field
@@ -22,13 +29,14 @@ from fray_layouts.records import EndpointRecord, JobRecord, NameRecord
 from fray_layouts.states import NameState
 
 SUBMISSION_SECONDS = 60.0
-"""Seconds after a name was taken that its holder's job may still be on its way."""
+"""Seconds after a name was taken for which its holder's job may still be on its way. A submission takes two or three
+writes, so a minute is ample."""
 
 Rank = tuple[int, int]
 
 
 def rank(record: NameRecord | EndpointRecord) -> Rank:
-    """(incarnation, attempt): what orders everything that is published under a name."""
+    """The pair (incarnation, attempt), which orders everything that is published under a name."""
     return record.incarnation, record.attempt
 
 
@@ -37,7 +45,7 @@ class NameHolder(Enum):
 
     FREE = "nobody"
     COMING = "a job that is not there yet; its submitter may have died, so nobody should rely on it"
-    HELD = "a job that lives, or what needs no job"
+    HELD = "a job that lives, or a holder that needs no job"
 
 
 def holder_of(found: NameRecord | None, holder: JobRecord | None, now: float) -> NameHolder:
@@ -57,7 +65,7 @@ def holder_of(found: NameRecord | None, holder: JobRecord | None, now: float) ->
 
 
 def taken_for(found: NameRecord | None, job: str, now: float) -> NameRecord:
-    """The record once the name, which nobody has, is held for `job` in a new incarnation."""
+    """The record once the name, which nobody holds, is held for `job` in a new incarnation."""
     return replace(
         found or NameRecord(incarnation=0),
         state=NameState.HELD,
@@ -69,14 +77,14 @@ def taken_for(found: NameRecord | None, job: str, now: float) -> NameRecord:
 
 
 def freed(found: NameRecord | None, incarnation: int) -> NameRecord | None:
-    """The record once this incarnation has given the name up; None if it does not have it."""
+    """The record once this incarnation has given the name up; None if this incarnation does not hold it."""
     if found is None or found.state != NameState.HELD or found.incarnation != incarnation:
         return None
     return replace(found, state=NameState.FREE)
 
 
 def announced(found: NameRecord | None, endpoint: EndpointRecord) -> NameRecord | None:
-    """The name's record once `endpoint` is announced; None if the name has gone to another, or to a later attempt."""
+    """The name's record once `endpoint` is announced; None if another job or a later attempt holds the name."""
     if found is None or found.state != NameState.HELD or found.job != endpoint.job:
         return None
     if found.incarnation != endpoint.incarnation or found.attempt > endpoint.attempt:
@@ -86,7 +94,7 @@ def announced(found: NameRecord | None, endpoint: EndpointRecord) -> NameRecord 
 
 @dataclass(slots=True)
 class HighWaterMark:
-    """The highest incarnation, and the highest rank of each actor id, that a caller has met under a name."""
+    """The highest incarnation of a name, and the highest rank of each actor id, that a caller has met."""
 
     incarnation: int = 0
     ranks: dict[str, Rank] = field(default_factory=dict)
@@ -97,16 +105,16 @@ class HighWaterMark:
         self.ranks[endpoint.actor_id] = max(self.ranks.get(endpoint.actor_id, (0, 0)), rank(endpoint))
 
     def accepts(self, endpoint: EndpointRecord) -> bool:
-        """Whether to connect to it and to take its replies: nothing later was met."""
+        """Whether to connect to the endpoint and to take its replies: the caller has met nothing later."""
         known = self.ranks.get(endpoint.actor_id, (0, 0))
         return endpoint.incarnation >= self.incarnation and rank(endpoint) >= known
 
 
 def may_replace(found: EndpointRecord | None, endpoint: EndpointRecord) -> bool:
-    """Whether `endpoint` may be written over the one that is there."""
+    """Whether `endpoint` may be written over the one that was found."""
     return found is None or rank(found) <= rank(endpoint)
 
 
 def is_stale(endpoint: EndpointRecord, job: JobRecord | None) -> bool:
-    """Whether the endpoint is to be removed. job: its job's record, read after the endpoint; None if there is none."""
+    """Whether the endpoint must be removed. job: its job's record, read after the endpoint; None if there is none."""
     return job is None or job.attempt > endpoint.attempt or job.status != Status.RUNNING

@@ -1,15 +1,19 @@
-"""The pending index: which entries stay, which go, which are missing.
+"""The pending index: which entries stay, which are deleted, and which must be created.
 
-**Invariant.** Every PENDING job can be found: it has an entry, or one will be made by the next repair.
+**Invariant.** Every PENDING job can be found: it has an entry, or the next repair creates one.
 
-**Unsafe sequence.** A claim is applied, its entry deleted, its agent dies before any beat lists it: the job runs
-nowhere and nothing points at it. Or: an old entry is deleted while its job waits at a later attempt whose entry was
-never made.
+**Unsafe sequence.**
 
-**Why this cannot happen.** An entry goes only after an applied beat lists its job and attempt, or after that attempt
-ended; the later entry is created first; and entries without a record go only when their time is further away than the
-quarantine (behind or, as no submitter writes it, ahead), on condition of the version that was read before the record
-was found absent.
+1. Agent A's claim is applied, and the index entry is deleted.
+2. A dies before any heartbeat of it lists the job.
+3. Nobody runs the job, and nothing leads to it.
+
+Or: an old entry is deleted while its job waits for a later attempt, whose entry was never created.
+
+**Why this cannot happen.** An entry is deleted only after an applied heartbeat lists its job and attempt, or after that
+attempt has ended. The entry of the later attempt is created first. An entry without a record is deleted only if its
+time is further away than the quarantine: behind, or ahead, since no submitter writes such a time. It is deleted on
+condition of the version that was read before the record was found absent.
 """
 
 from enum import Enum
@@ -28,18 +32,18 @@ class IndexAction(Enum):
     LEAVE = "leave"
     DELETE = "delete"
     RENEW = "create the entry that the record asks for, then delete this one"
-    PUT_BACK = "its holder is dead or absent: put the job back"
+    PUT_BACK = "its holder is dead or absent: requeue the job"
 
 
 def action_for(
     entry: PendingKey, job: JobRecord | None, holder: AgentRecord | None, now: float, settings: ClusterSettings
 ) -> IndexAction:
-    """The action that an entry needs, by the records that it points at.
+    """The action that an entry needs, by the records to which it leads.
 
     Args:
         entry: as parsed; its version was read before `job`.
-        job: the record its name points at, or None.
-        holder: the record of the agent in the job's lease, or None if it is absent or there is no lease.
+        job: the record that the entry names; None if there is none.
+        holder: the record of the agent in the job's lease; None if there is no such record, or no lease.
         now: the storage's clock.
     """
     if job is None:
@@ -54,7 +58,7 @@ def action_for(
 
 
 def _action_while_pending(entry: PendingKey, job: JobRecord) -> IndexAction:
-    """The action for an entry of a pending job: its name must be the one that the record gives."""
+    """The action for an entry of a pending job: its name must be the one that follows from the record."""
     return IndexAction.LEAVE if entry.attempt > job.attempt or entry.key() == entry_of(job).key() else IndexAction.RENEW
 
 
@@ -66,5 +70,5 @@ def _action_while_running(job: JobRecord, holder: AgentRecord | None) -> IndexAc
 
 
 def is_created_late(job: JobRecord, created_at: float, settings: ClusterSettings) -> bool:
-    """Whether the submitter must write the entry again, because a sweeper may have seen it without its record."""
+    """Whether the submitter must create the entry again: a repair may have deleted it before the record was there."""
     return created_at - job.submitted_at > settings.quarantine / 2

@@ -1,12 +1,17 @@
-"""The environments that a pool of agents names, so that jobs find them built.
+"""The environments that a pool of agents names, so that its agents build them before jobs need them.
 
-**Invariant.** The workspace of an environment that a pool names stays, also when no job has it any more.
+**Invariant.** The workspace archive of an environment that a pool names is kept, even if no job uses it any more.
 
-**Unsafe sequence.** An environment is named for a pool; the jobs of that project are removed with time; the sweep of
-blobs finds the archive without a job and deletes it; agents that join later cannot make the environment.
+**Unsafe sequence.**
 
-**Why this cannot happen.** Sweep and check count `blobs_named` as used, and do nothing while a pool's record cannot be
-read. Who names an environment has stored its archive under the present month, which no sweep touches.
+1. User U names an environment for a pool.
+2. Retention removes the last job of that project.
+3. The sweep of blobs finds that no job names the archive, and deletes it.
+4. Agent A joins the pool and cannot build the environment.
+
+**Why this cannot happen.** The sweep and `fray fsck` count `blobs_named` as used, and delete nothing while the record
+of a pool cannot be read. U stores the archive under the present month before naming the environment, and the sweep
+never touches the present month.
 """
 
 from __future__ import annotations
@@ -19,14 +24,14 @@ from fray_layouts.records import AgentPoolRecord, Software
 from fray_layouts.spec import EnvironmentSpec, needs_environment
 
 MAX_POOL_ENVIRONMENTS = 20
-"""Environments of one pool: each of its agents builds them all, one after another, before it claims."""
+"""Environments of one pool. Each of its agents builds them all, one after another, before it claims a job."""
 
 
 def name_environment(record: AgentPoolRecord | None, wanted: EnvironmentSpec) -> AgentPoolRecord | None:
-    """The pool's record that names the environment, too; None if it does already.
+    """The pool's record with one more environment; None if the pool names it already.
 
     Raises:
-        InvalidInput: the environment has variables, or the pool names as many as it may.
+        InvalidInput: the environment has variables, or the pool names as many environments as it may.
     """
     for field in ("env_vars", "secret_env_vars"):
         for name in getattr(wanted, field):
@@ -41,7 +46,7 @@ def name_environment(record: AgentPoolRecord | None, wanted: EnvironmentSpec) ->
 
 
 def without_environments(record: AgentPoolRecord) -> AgentPoolRecord | None:
-    """The record that names none; None if it does already."""
+    """The record without environments; None if it has none."""
     return replace(record, environments=[]) if record.environments else None
 
 
@@ -51,7 +56,7 @@ def blobs_named(record: AgentPoolRecord) -> list[str]:
 
 
 def environment_shortage(environment: EnvironmentSpec, software: Software) -> str:
-    """Why a host is not for jobs with this environment; "" if it may be."""
+    """The reason why a host cannot run jobs with this environment; "" if it can."""
     if needs_environment(environment) and not software.pythons:
         return "this host has no uv"
     if environment.docker_image and not software.containers:

@@ -1,12 +1,16 @@
 """The version of Python that a job runs with.
 
-**Invariant.** A callable is loaded by the minor version that pickled it: its code is bytecode, which no other reads.
+**Invariant.** A callable is loaded by the minor version that pickled it: its code is bytecode, which no other version
+reads.
 
-**Unsafe sequence.** A client on Python 3.12 submits a callable; an agent on 3.11 unpickles it and crashes, or worse,
-runs something else.
+**Unsafe sequence.**
+
+1. A client on Python 3.12 submits a callable.
+2. An agent on Python 3.11 unpickles it, and crashes or runs something else.
 
 **Why this cannot happen.** The spec names the client's version, and `chosen_python` gives no other one. A claimer whose
-host lacks it leaves the job to hosts that have it; where there are none, the job fails and says so.
+host lacks the version leaves the job to hosts that have it. If no host has it, the job fails with a message that says
+so.
 """
 
 from __future__ import annotations
@@ -17,17 +21,18 @@ from fray_layouts.records import Software
 from fray_layouts.spec import JobSpec
 
 _PATCHES = 40
-"""Patch releases of a minor version that are tried against a specifier such as ">=3.11.4": none had half as many."""
+"""Patch releases of a minor version that are tried against a specifier such as ">=3.11.4". No minor version has had
+half as many."""
 
 
 def chosen_python(spec: JobSpec, software: Software) -> str:
-    """The minor version for the job on such a host: the agent's own if it will do, else the newest; "" if none will."""
+    """The minor version for the job on this host: the agent's own if it fits, else the newest that does; "" if none."""
     have = [software.python, *reversed(software.pythons)]
     return next((minor for minor in have if minor and will_do(spec, minor)), "")
 
 
 def will_do(spec: JobSpec, minor: str) -> bool:
-    """Whether the job can run with some release of this minor version."""
+    """Whether the job can run on some release of this minor version."""
     call = spec.entrypoint.callable
     if call is not None and call.python not in ("", minor):
         return False
@@ -39,13 +44,16 @@ def _allows(specifier: str, minor: str) -> bool:
 
     try:
         allowed = SpecifierSet(specifier)
-    except InvalidSpecifier:  # written by hand: no version will do
+    except InvalidSpecifier:  # somebody wrote it by hand, and no version satisfies it
         return False
     return any(allowed.contains(f"{minor}.{patch}") for patch in range(_PATCHES))
 
 
 def python_shortage(spec: JobSpec, software: Software) -> str:
-    """Why a host has no Python for the job; "" if it has, or if that is the image's affair or not known."""
+    """The reason why a host has no Python for the job; "" if it has one.
+
+    It is "" also if the job has an image, or if nothing is known of the host.
+    """
     if spec.environment.docker_image or not software.python or chosen_python(spec, software):
         return ""
     call, wanted = spec.entrypoint.callable, spec.environment.python
@@ -57,5 +65,5 @@ def python_shortage(spec: JobSpec, software: Software) -> str:
 
 
 def some_other_has_python(spec: JobSpec, others: Iterable[Software]) -> bool:
-    """Whether a host of those that are known has a Python for the job."""
+    """Whether one of the other known hosts has a Python for the job."""
     return any(software.python and not python_shortage(spec, software) for software in others)

@@ -1,11 +1,22 @@
-"""Scans of a queue: what a listing of segments and leases says, which segment to claim, and when to scan again.
+"""Scans of a queue: what a listing of segments and leases shows, which segment to claim, and when to scan again.
+
+**Invariant.** A segment that nobody holds is claimed by some live consumer. Only the claim decides who has it; this
+module only saves requests.
+
+**Unsafe sequence.**
+
+1. Consumers A and B share the segments between them, and segment S falls to B.
+2. B dies.
+3. A leaves S to B for ever.
+
+**Why this cannot happen.** A consumer leaves the segments of others to them only while there is more to list. At the
+end of the queue it lists again, and then tries the segments that the others have left.
 
 A lease sorts right behind its segment, so one listing shows both. A listing is old when it arrives: a segment without a
-lease in it may be claimed, but only the claim decides. A claim that another consumer won costs two requests. So
-consumers that know of each other share the segments by rendezvous hashing, and each begins with those for which it
-ranks first. What falls to others it leaves to them as long as there is more to list; at the end of the queue it lists
-anew before it tries what they have left. A consumer that scans in vain because of others rests longer, and one that
-finds work rests less, so that as many stay awake as are needed.
+lease in it may be claimed meanwhile, and a claim that another consumer wins costs two requests. So consumers that know
+of each other share the segments by rendezvous hashing, and each begins with those for which it ranks first. A consumer
+that scans in vain because of others rests longer, and one that finds work rests less, so that as many stay awake as are
+needed.
 """
 
 from collections.abc import Iterable, Sequence, Set
@@ -17,21 +28,23 @@ from fray_layouts.key_encoding import encode_time
 from fray_layouts.queue_keys import QueueKeys
 
 MAX_SPREAD_PER_CONSUMER = 8
-"""Segments, for each consumer, among which one chooses at most: how far items may overtake each other."""
+"""Segments per known consumer among which a consumer chooses at most. This bounds how far items may overtake each
+other."""
 MIN_REST, MAX_REST = 0.2, 5.0
 """Seconds between two scans of a consumer that finds nothing."""
 REST_HALF_LIFE = 2.0
 """Seconds of work that halve a consumer's rest."""
 MAX_LISTING_AGE = 0.3
-"""Seconds after which a listing of few segments is old: others take one each in about that time."""
+"""Seconds after which a listing with few free segments is too old to use: each other consumer takes one in about that
+time."""
 CREATE_SETTLE_SECONDS = 5.0
-"""Seconds in which a create lands, as a rule: later names are listed again before a queue counts as empty. What lands
-later still is found on the repair interval."""
+"""Seconds within which a create is usually applied: a consumer lists names that young again before it counts a queue as
+empty. It finds a create that is applied later on the repair interval."""
 
 
 @dataclass(slots=True)
 class SegmentListing:
-    """One listing, in order of the queue: segments without and with a lease, and leases without a segment."""
+    """One listing, in the order of the queue: segments without a lease, segments with one, leases without a segment."""
 
     free: list[str] = field(default_factory=list)
     leased: list[str] = field(default_factory=list)
@@ -39,7 +52,7 @@ class SegmentListing:
 
 
 def parse_listing(names: QueueKeys, keys: Iterable[str], before: str = "") -> SegmentListing:
-    """The segments and leases of a listing. before: the last segment of the page before this one."""
+    """The segments and leases of a listing. before: the last segment of the previous page."""
     listing = SegmentListing()
     last = before
     for segment, is_lease in filter(None, map(names.parse, keys)):
@@ -56,9 +69,11 @@ def parse_listing(names: QueueKeys, keys: Iterable[str], before: str = "") -> Se
 
 
 def pick_segment(free: Sequence[str], me: str, others: Set[str], spread: int) -> int:
-    """Which of the first `spread` free segments to try: the oldest of those for which fewest others come first.
+    """The index of the segment to try among the first `spread` free ones.
 
-    me, others: consumers, as they call themselves in leases.
+    It is the oldest of those for which the fewest others rank first.
+
+    me, others: the names of consumers, as they stand in leases.
     """
     ranks = _Ranks(me, others)
     best, fewest = 0, len(others) + 1
@@ -72,51 +87,51 @@ def pick_segment(free: Sequence[str], me: str, others: Set[str], spread: int) ->
 
 
 def own_segments(free: Iterable[str], me: str, others: Set[str]) -> list[str]:
-    """The segments for which no other consumer comes first."""
+    """The segments for which this consumer ranks before all others."""
     ranks = _Ranks(me, others)
     return [segment for segment in free if not ranks.before(segment)]
 
 
 class _Ranks:
-    """The order of consumers for each segment."""
+    """The order in which the consumers rank for each segment."""
 
     def __init__(self, me: str, others: Set[str]) -> None:
         self._mine, self._theirs = _salt(me), [_salt(other) for other in others]
 
     def before(self, segment: str) -> int:
-        """How many of the others come before this consumer."""
+        """The number of other consumers that rank before this one."""
         number = crc32(segment.encode())
         weight = _weight(number, self._mine)
         return sum(_weight(number, other) > weight for other in self._theirs)
 
 
 def _salt(consumer: str) -> int:
-    """A hash of the random end of a consumer's name, not of its host and process."""
+    """A hash of the random end of a consumer's name, without its host and process."""
     return crc32(consumer.rpartition(" ")[2].encode())
 
 
 def _weight(segment: int, salt: int) -> int:
     """The rank of a consumer for a segment: evenly spread, and independent for each pair."""
-    return (segment ^ salt) * 0x9E3779B1 & 0xFFFFFFFF
+    return (segment ^ salt) * 0x9E3779B1 & 0xFFFFFFFF  # a prime near 2**32 / golden ratio: Fibonacci hashing
 
 
 def is_scarce(free: int, others: int) -> bool:
-    """Whether others will have taken those free segments soon."""
+    """Whether the other consumers will soon have taken that many free segments."""
     return free <= 2 * others
 
 
 def widened(spread: float, others: int) -> float:
-    """The number of segments to choose among, after a claim that another won."""
+    """The number of segments to choose among, after another consumer won a claim."""
     return min(2 * spread, MAX_SPREAD_PER_CONSUMER * (others + 1.0))
 
 
 def narrowed(spread: float) -> float:
-    """The same after a claim that was won."""
+    """The number of segments to choose among, after this consumer won a claim."""
     return max(1.0, spread * 0.9)
 
 
 def lengthened(rest: float) -> float:
-    """The rest in seconds, after a scan that was in vain because of others."""
+    """The rest in seconds, after a scan that found nothing because of other consumers."""
     return min(1.5 * rest, MAX_REST)
 
 
@@ -126,6 +141,6 @@ def shortened(rest: float, worked: float) -> float:
 
 
 def rescan_from(names: QueueKeys, reached: str, now: float) -> str:
-    """The key after which creates may still be landing: `reached`, or one before it."""
+    """The key from which to list again, since creates may still be applied behind it: `reached`, or one before it."""
     start = encode_time(max(0.0, now - CREATE_SETTLE_SECONDS))
     return min(reached, names.segment(f"{start}{'0' * 9}"))

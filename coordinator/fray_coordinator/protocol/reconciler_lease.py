@@ -1,12 +1,15 @@
-"""The lease of the coordinator's pass.
+"""The lease of the reconciler, and what its record hands on to the next holder.
 
-**Invariant.** Some process runs the pass soon, whoever dies; two at once do no harm.
+**Invariant.** Some process soon runs the pass, whoever dies; two at once do no harm.
 
-**Unsafe sequence.** The holder dies and its successor begins with empty suspects, and dies too, so that no death is
-ever declared.
+**Unsafe sequence.**
 
-**Why this cannot happen.** Suspects live in the lease's record and are inherited; the lease ages as `role_lease`
-says. What is lost with a record that cannot be read is suspects, which are observed again, and hints.
+1. Process A holds the lease and dies.
+2. Its successor B begins without suspects, and dies before any suspect is old enough.
+3. Each further successor does the same, and no death is ever declared.
+
+**Why this cannot happen.** The suspects are in the lease's record, and a successor inherits them. The lease ages as
+`role_lease` says. If the record cannot be read, only hints and suspects are lost, and suspects are observed again.
 """
 
 from collections import Counter
@@ -22,26 +25,28 @@ from fray_layouts.records import AgentRecord, PoolSummary, ReconcilerRecord, Sus
 from fray_layouts.states import AgentState
 
 MAX_PROBLEMS = 50
-"""Problems that the lease's record names; it counts the rest, to stay small."""
+"""Problems that the lease's record names, so that it stays small; the others are counted."""
 
 MAX_SUSPECTS = 1000
-"""Suspects that the lease's record names, the most silent; a successor begins anew with the others."""
+"""Suspects that the lease's record names: those that have been silent longest. A successor begins anew with the others.
+"""
 
 MAX_POOLS = 1000
-"""Pools that the lease's record describes, the largest."""
+"""Pools that the lease's record describes: those with the most agents."""
 
 
 def is_outdated(holder: AgentRecord) -> bool:
-    """Whether the holder is of a version that does not know gangs: while it runs the pass, nobody gathers them."""
+    """Whether the version of the holder does not know gangs, so that nobody gathers them while it runs the pass."""
     return holder.state == AgentState.LIVE and not holder.places
 
 
 def inherited_suspects(record: ReconcilerRecord, age: float, old_holder: AgentRecord | None) -> dict[str, Suspect]:
-    """The suspects a successor begins with.
+    """The suspects with which a successor begins.
 
-    The lease's age is credited to the old holder only if its beat is still the one it noted in the lease: otherwise it
-    lived on after its last pass, and how long it has been silent is not known. No more is credited than ends the
-    holder's own trust: perhaps nobody could write meanwhile, and once somebody can, a live holder has the rest to beat.
+    The age of the lease counts as silence of the old holder only if its beat is still the one in the lease. Otherwise
+    it lived on after its last pass, and nobody knows how long it has been silent. No more counts than the holder's own
+    trust: perhaps nobody could write meanwhile, and once writing works again, a live holder has the rest of the
+    time-out for a heartbeat.
     """
     suspects = dict(record.suspects)
     if old_holder is not None and old_holder.state == AgentState.LIVE and old_holder.beat == record.holder_beat:
@@ -51,7 +56,7 @@ def inherited_suspects(record: ReconcilerRecord, age: float, old_holder: AgentRe
 
 
 def renewed(record: ReconcilerRecord, holder: str, holder_beat: int) -> ReconcilerRecord:
-    """The record as its holder leaves it whenever it has come further."""
+    """The record after its holder has renewed it, which it does whenever it has made progress."""
     return replace(record, holder=holder, progress=(record.progress + 1) % MAX_SAFE_INTEGER, holder_beat=holder_beat)
 
 
@@ -64,7 +69,7 @@ def after_pass(
     problems: Mapping[str, str],
     repaired_at: float,
 ) -> ReconcilerRecord:
-    """The holder's write after each pass: the renewal, and as much of its knowledge as stays small."""
+    """The holder's write after each pass: the renewal, and as much of its knowledge as keeps the record small."""
     most_silent = nlargest(MAX_SUSPECTS, suspects.items(), key=lambda item: item[1].age)
     largest = nlargest(MAX_POOLS, pools.items(), key=lambda item: item[1].agents)
     return replace(
@@ -78,7 +83,7 @@ def after_pass(
 
 
 def problems_told(problems: Mapping[str, str]) -> dict[str, str]:
-    """As many problems as are named: one of each folder, then a second of each, so that no folder hides another's."""
+    """The problems that the record names: one of each folder, then a second of each, so no folder hides another's."""
     seen: Counter[str] = Counter()
     turns: list[tuple[int, int, str]] = []
     for number, key in enumerate(problems):
@@ -91,6 +96,6 @@ def problems_told(problems: Mapping[str, str]) -> dict[str, str]:
 def after_run_without_lease(
     record: ReconcilerRecord, suspects: Mapping[str, Suspect], alive: set[str]
 ) -> ReconcilerRecord:
-    """The write of a run without the lease (`fray coordinate --once`): its suspects, from which later runs go on."""
+    """The write of a run without the lease (`fray coordinate --once`). It keeps the suspects for later runs."""
     merged = merge_suspects(suspects, record.suspects)
     return replace(record, suspects={name: s for name, s in merged.items() if name in alive})

@@ -1,13 +1,16 @@
-"""Submitting again under an id of one's own: the job that was submitted first is found, if it runs the same.
+"""Resubmission under an id of one's own: the earlier job is found if it runs the same.
 
-**Invariant.** Whoever submits under an id gets a job that runs what he asked for, or an error.
+**Invariant.** A submission under an id gives its submitter a job that runs what was asked for, or an error.
 
-**Unsafe sequence.** The second submission has another command, finds the first job, and its submitter believes that his
-has run.
+**Unsafe sequence.**
 
-**Why this cannot happen.** `first_difference` names a field in which the two differ. Of two callables nothing is
-compared, nor are their workspaces: the same one pickles differently from process to process. What two commands read,
-and their workspaces, are compared by their content: the same one is stored under each month's key.
+1. Submitter A submits a job under an id.
+2. Submitter B submits another command under the same id.
+3. B finds A's job, and believes that its own command has run.
+
+**Why this cannot happen.** `first_difference` names a field in which the two specs differ. It compares neither two
+callables nor their workspaces, since the same callable pickles differently from process to process. The standard input
+and the workspaces of commands are compared by their content, since each month has its own key for the same content.
 """
 
 from collections.abc import Iterable
@@ -32,8 +35,7 @@ def check_resubmission(earlier: JobRecord, wanted: JobRecord) -> None:
 def first_difference(one: JobSpec, other: JobSpec) -> str:
     """The first field in which two specs differ; "" if there is none.
 
-    Who the user and the parent are makes no difference, nor does a reservation: jobs go into one by themselves while
-    there is one.
+    User and parent make no difference. Neither does a reservation: jobs enter one by themselves while it exists.
     """
     if ReservationKeys.of_pool(one.pool) or ReservationKeys.of_pool(other.pool):
         one, other = replace(one, pool=""), replace(other, pool="")
@@ -50,7 +52,7 @@ def _comparable(spec: JobSpec) -> JobSpec:
 
 
 def comparable_environment(environment: EnvironmentSpec) -> EnvironmentSpec:
-    """The environment, equal to others whose workspace has the same content, in whatever month it was stored."""
+    """The environment with a workspace that equals any other of the same content, in whatever month it was stored."""
     workspace = environment.workspace
     if workspace is None:
         return environment

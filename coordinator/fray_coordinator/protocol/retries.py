@@ -1,12 +1,16 @@
-"""Retries: an attempt that did not succeed is followed by another one or by the job's failure, by its budgets.
+"""Retries: whether another attempt follows one that did not succeed, and which budget it spends.
 
 **Invariant.** Preemption never spends the failure budget, one failure is counted once, and attempts only grow.
 
-**Unsafe sequence.** A host dies and its job is counted as failed; or each of a gang's members counts the one failure
-that ended them all, and the gang is out of retries after its first.
+**Unsafe sequence.**
 
-**Why this cannot happen.** The kind of the exit says which budget is spent, and it is spent in the same write that
-raises the attempt: whoever writes on condition of the attempt that has ended spends it once.
+1. A host dies, and its job is counted as failed although the job did nothing wrong.
+
+Or: members A and B of a gang each count the one failure that ended them both, and the gang has no retries left after
+its first failure.
+
+**Why this cannot happen.** The kind of the exit decides which budget is spent. The same write spends it and raises the
+attempt, on condition of the attempt that has ended, so only one writer spends it.
 """
 
 from typing import Any
@@ -20,15 +24,15 @@ from fray_layouts.spec import is_gang
 from fray_layouts.states import ExitKind
 
 FIRST_RESTART_WAIT, MAX_RESTART_WAIT = 0.05, 1.6
-"""Seconds before a restart on the same host, where callers wait for the actor, and before a gang is gathered anew, for
-which all of its hosts wait. Quick ends are counted by the past attempts in the record, so no more than `MAX_HISTORY`
-doublings are known of."""
+"""Seconds, at first and at most, before a restart on the same host, where callers wait for the actor, and before a gang
+is gathered again, for which all of its hosts wait. Quick ends are counted by the past attempts in the record, so no
+more than `MAX_HISTORY` doublings count."""
 
 MAX_AVOIDED_HOSTS = 8
-"""Hosts that a job avoids, those of its last failed starts: each for a minute, so that more would not matter."""
+"""Hosts that a job avoids: those of its last failed starts. Each counts for a minute, so more would not matter."""
 
 QUICK_END_SECONDS = 60.0
-"""Seconds; an attempt that ends sooner makes the next restart wait longer."""
+"""Seconds. If an attempt ends sooner, the next restart waits longer."""
 
 
 def after_exit(
@@ -39,14 +43,15 @@ def after_exit(
     settings: ClusterSettings,
     restart: bool = False,
 ) -> JobRecord:
-    """The running job after an attempt of it that ended so, and was neither a success nor to be stopped.
+    """The running job after an attempt that neither succeeded nor was stopped by request.
 
     Args:
-        holder: who ran what ended: the job's own, or a member of the gang.
+        end: how the attempt ended.
+        holder: the agent that ran it: the job's holder, or a member of the gang.
         restart: the holder can run the job again at once, after a failure of its own.
     """
     match end.kind:
-        # Stopped without a request in the record: its agent's doing, not the job's.
+        # If the record has no stop request, the agent stopped the job, which did nothing wrong.
         case ExitKind.PREEMPTED | ExitKind.STOPPED:
             return _preempted(job, end, holder, now, settings)
         case ExitKind.START_FAILED:
@@ -57,14 +62,14 @@ def after_exit(
 
 
 def after_loss(job: JobRecord, lost: AttemptExit, holder: JobLease, now: float, settings: ClusterSettings) -> JobRecord:
-    """The running job after an attempt whose holder has lost it.
+    """The running job after an attempt that its holder has lost.
 
-    Attempts that end so are preemptions, but `host_killer_limit` of them in a row count as one failure: a job that
-    kills its hosts, or makes every agent drop it, must not go round for ever.
+    Such ends are preemptions, but `host_killer_limit` of them in a row count as one failure: a job that kills its
+    hosts, or makes every agent drop it, must not be tried for ever.
     """
     limit = settings.host_killer_limit
     if job.agent_deaths + 1 >= limit:
-        message = f"{lost.message}, the {limit}. in a row: the job may be what kills its hosts"
+        message = f"{lost.message}, for the {limit}. time in a row: perhaps the job kills its hosts"
         return _failed(job, replace(lost, message=message), holder, now, settings)
     return _preempted(replace(job, agent_deaths=job.agent_deaths + 1), lost, holder, now, settings)
 
@@ -86,7 +91,7 @@ def _not_started(
 
 
 def _avoiding(job: JobRecord, host: str) -> JobRecord:
-    """The job, which avoids the host from now on."""
+    """The job with this host first among those that it avoids."""
     return replace(job, avoid_hosts=[host, *(h for h in job.avoid_hosts if h != host)][:MAX_AVOIDED_HOSTS])
 
 
@@ -108,12 +113,12 @@ def _failed(
 
 
 def _actor_ended_itself(job: JobRecord, end: AttemptExit) -> bool:
-    """Whether an actor ended itself: it could not be made, or says that it failed. Its process did not crash."""
+    """Whether an actor ended itself: its constructor raised, or it said that it failed. Its process did not crash."""
     return job.spec.actor and end.kind == ExitKind.EXCEPTION
 
 
 def fail_for_good(job: JobRecord, end: AttemptExit, now: float, why: str) -> JobRecord:
-    """The job as it ends with this exit, whatever is left of its budgets. why: what to add for people, or ""."""
+    """The failed job, whatever is left of its budgets. why: what to add to the message for people, or ""."""
     message = "; ".join(part for part in (end.message, why) if part)
     return transition(job, Event.FAIL, ended_at=now, exit=replace(end, message=message))
 
@@ -127,23 +132,23 @@ def _requeue(job: JobRecord, end: AttemptExit, holder: JobLease, now: float, wai
 
 
 def _cleared(placement: Placement) -> Placement:
-    """The placement without members, for the next attempt; its round goes on."""
+    """The placement without members, for the next attempt. Its round is one higher."""
     return Placement(round=placement.round + 1)
 
 
 def _restart(job: JobRecord, end: AttemptExit, holder: JobLease, now: float) -> JobRecord:
-    """The next attempt in the same hands; it may be started after `not_before`."""
+    """The next attempt on the same holder. It may start after `not_before`."""
     past, ready = _past(job, end, holder, now), now + restart_wait(job, now)
     return transition(job, Event.RESTART, lease=replace(holder, since=now), started_at=now, not_before=ready, **past)
 
 
 def restart_wait(job: JobRecord, now: float) -> float:
-    """Seconds before a job that failed now is started again: they double with each quick end in a row."""
+    """Seconds before a job that failed now is started again. They double with each quick end in a row."""
     return exponential_wait(max(_quick_ends(job, now), 1), FIRST_RESTART_WAIT, MAX_RESTART_WAIT)
 
 
 def _quick_ends(job: JobRecord, now: float) -> int:
-    """How many attempts in a row have ended quickly, the one that ends now among them, as far as the record knows."""
+    """The number of attempts in a row that ended quickly, with the one that ends now, as far as the record knows."""
     lives = [now - (job.started_at or now), *(past.ended_at - past.started_at for past in reversed(job.history))]
     quick = 0
     while quick < len(lives) and lives[quick] < QUICK_END_SECONDS:
@@ -152,7 +157,7 @@ def _quick_ends(job: JobRecord, now: float) -> int:
 
 
 def _past(job: JobRecord, end: AttemptExit, holder: JobLease, now: float) -> dict[str, Any]:
-    """What the record says of past attempts, the one that ends now among them."""
+    """The fields of the record about past attempts, with the one that ends now."""
     past = PastAttempt(
         attempt=job.attempt,
         agent=holder.agent,
@@ -171,7 +176,8 @@ def _past(job: JobRecord, end: AttemptExit, holder: JobLease, now: float) -> dic
 def _requeue_wait(job: JobRecord, nth: int, now: float, settings: ClusterSettings) -> float:
     """Seconds before the next attempt may begin, after the `nth` end of its kind.
 
-    All hosts of a gang stand still until then: it waits as an actor does, unless all that is known of it ended quickly.
+    All hosts of a gang stand still until then. So it waits as briefly as an actor does, unless all of its known
+    attempts ended quickly.
     """
     usual = exponential_wait(nth, settings.requeue_backoff, settings.requeue_backoff_max)
     if is_gang(job.spec) and _quick_ends(job, now) <= MAX_HISTORY:

@@ -1,13 +1,16 @@
-"""The lease of a role that one process has at a time: of the reconciler, and of the scaler.
+"""The lease of a role that one process has at a time: that of the reconciler, and that of the scaler.
 
-**Invariant.** Some process has the role soon, whoever dies; two that think they have it do no harm.
+**Invariant.** Some process soon has the role, whoever dies; two that both believe that they have it do no harm.
 
-**Unsafe sequence.** A process reads the lease, is frozen for an hour, reads it unchanged, and takes it from a holder
-that renewed it all the time, but for the last second.
+**Unsafe sequence.**
 
-**Why this cannot happen.** The lease ages by successful reads at most two intervals apart, between which it stood
-still; one that cannot be read ages like any other, and is then replaced. And it protects nothing: every write of its
-holder is conditional by itself, and every call to others is idempotent.
+1. Process B reads the lease and is frozen for an hour. Holder A renews the lease all the time.
+2. B wakes, reads the lease in the second before A's next renewal, and finds it as old as the hour it slept.
+3. B takes the lease from a live holder.
+
+**Why this cannot happen.** The lease ages only between two successful reads that are at most two intervals apart and
+show the same state. A lease that cannot be read ages in the same way, and is then replaced. And the lease protects
+nothing: every write of its holder is conditional by itself, and every call to another system is idempotent.
 """
 
 from typing import Protocol
@@ -15,22 +18,23 @@ from typing import Protocol
 from fray_coordinator.protocol.failure_detection import MAX_GAP_INTERVALS
 
 LEASE_INTERVALS = 3
-"""Intervals for which the lease must stand still to be taken: its holder writes once in each, and may be late."""
+"""Intervals for which the lease must stand still before another process may take it. The holder writes once in each,
+and may be late."""
 
 
 UNREADABLE_HOLDER = "unreadable"
-"""The holder of a lease whose record cannot be read. No agent has this id: one ends in a time."""
+"""The holder of a lease whose record cannot be read. No agent has this id, since every agent's id ends in a time."""
 
 
 class RoleLease(Protocol):
-    """A record that says who has the role, and how often that one has renewed it."""
+    """A record that says who has the role, and how often that holder has renewed it."""
 
     holder: str
     progress: int
 
 
 def is_unchanged(before: RoleLease, now: RoleLease) -> bool:
-    """Whether the holder has done nothing between two reads; others may have written into its record."""
+    """Whether the holder has written nothing between two reads. Others may have written into its record."""
     return (before.holder, before.progress) == (now.holder, now.progress)
 
 
@@ -38,8 +42,10 @@ def lease_age(age: float, unchanged: bool, gap: float | None, interval: float) -
     """Seconds for which the lease has been seen to stand still, after one more successful read of it.
 
     Args:
-        gap: seconds since the read before; None: this was the first.
-        interval: at which its holder renews it.
+        age: the result after the read before.
+        unchanged: the holder has written nothing since that read.
+        gap: seconds since that read; None if this is the first.
+        interval: seconds between two renewals by the holder.
     """
     if not unchanged:
         return 0.0
@@ -49,5 +55,5 @@ def lease_age(age: float, unchanged: bool, gap: float | None, interval: float) -
 
 
 def may_take(lease: RoleLease | None, age: float, interval: float) -> bool:
-    """Whether the lease is free or has not moved for long enough."""
+    """Whether the lease is free, or has stood still for long enough."""
     return lease is None or not lease.holder or age >= LEASE_INTERVALS * interval

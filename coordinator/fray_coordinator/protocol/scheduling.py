@@ -1,8 +1,13 @@
-"""Scheduling: the shape of a job, what a host lacks for it, and where in the queue a claimer begins.
+"""Scheduling: the shape of a job, what a host lacks for it, and where in the pending index a claimer begins.
 
-**Invariant.** A job's index entry is a function of its record, so that whoever finds it missing writes the same name.
+**Invariant.** A job's index entry is a function of its record, so that every agent that creates a missing entry uses
+the same name.
 
-**Unsafe sequence.** Two repairers create entries of different names for one job, and one is left over for ever.
+**Unsafe sequence.**
+
+1. Repairs A and B both find that a job has no entry.
+2. They create entries with different names.
+3. One of the two stays for ever.
 
 **Why this cannot happen.** `entry_of` reads nothing but the record.
 """
@@ -19,13 +24,13 @@ from fray_layouts.spec import JobSpec, ResourceSpec, needs_environment
 
 
 def shape_of(spec: JobSpec) -> Shape:
-    """The resources that one replica of the job takes from a host."""
+    """The resources that one replica of the job takes from a host, and what else the host must offer."""
     packages, image = needs_environment(spec.environment), bool(spec.environment.docker_image)
     return shape_of_resources(spec.resources, spec.actor, packages, image)
 
 
 def shape_of_resources(wants: ResourceSpec, actor: bool, packages: bool, image: bool) -> Shape:
-    """The shape of these resources, with what else is asked of the host."""
+    """The shape of these resources, with what else the host must offer."""
     device = wants.device
     accelerator = device if device is not None and device.kind != "cpu" else None
     return Shape(
@@ -53,7 +58,7 @@ class HostKind:
     """The kind of a host.
 
     Attributes:
-        preemptible: it may be taken away.
+        preemptible: the provider may take it away.
         inbound: others can connect to it.
         packages: it can install a job's packages.
         containers: it can run an image.
@@ -72,11 +77,11 @@ def kind_of_host(agent: AgentRecord) -> HostKind:
 
 
 def shortage(shape: Shape, free: Resources, host: HostKind, there: str = "free") -> list[str]:
-    """All that `shape` wants and such a host lacks, devices first; [] if it fits.
+    """Everything that `shape` needs and such a host lacks, devices first; [] if it fits.
 
     Args:
-        free: what can be had there.
-        there: says what `free` is, for people: what is "free" now, or what a host has at all ("here").
+        free: the resources that the host offers.
+        there: a word for people that says what `free` is: "free" for what is free now, "here" for all that a host has.
     """
     lacks = _device_shortage(shape, free, there) if shape.device else []
     if shape.on_demand and host.preemptible:
@@ -112,12 +117,12 @@ def _cores(thousandths: int) -> str:
 
 
 def _gigabytes(wanted: int, has: int, there: str) -> str:
-    """Two amounts in GB, as people order them; rounded so that what is too little looks so."""
+    """Two amounts in GB, which is the unit that people use; rounded so that an amount that is too small looks so."""
     return f"{math.ceil(wanted / 1e7) / 100:.12g} GB wanted, {math.floor(max(has, 0) / 1e7) / 100:.12g} {there}"
 
 
 class HasPlace(Protocol):
-    """Anything that says where it is: an agent's record, or a view of it."""
+    """Anything that has a place: an agent's record, or a view of it."""
 
     @property
     def zone(self) -> str: ...
@@ -130,7 +135,7 @@ class HasPlace(Protocol):
 
 
 def elsewhere(wants: ResourceSpec, host: HasPlace) -> list[str]:
-    """Why a host is not where the job must be, for people; [] if it is."""
+    """The reasons why a host is not where the job must run, for people; [] if it is there."""
     wrong: list[str] = []
     if wants.regions and host.region not in wants.regions:
         wrong.append(f"region: {' or '.join(wants.regions)} wanted, {host.region or 'none told'} here")
@@ -143,12 +148,12 @@ def elsewhere(wants: ResourceSpec, host: HasPlace) -> list[str]:
 
 
 def device_matches(wanted: str, has: str) -> bool:
-    """Whether the device is the one wanted; a job that names no variant ("gpu") takes any."""
+    """Whether the device is the wanted one. A job that names no variant ("gpu") takes any."""
     return has == wanted or has.startswith(f"{wanted}-")
 
 
 def remaining_after(free: Resources, shape: Shape) -> Resources:
-    """The rest of `free` once `shape` runs there: of a TPU's chips none, because each process sees all of them."""
+    """The rest of `free` once `shape` runs there. No TPU chips remain, because each process sees all of them."""
     is_tpu = shape.device.partition("-")[0] == "tpu"
     return Resources(
         cpu=free.cpu - shape.cpu,
@@ -165,14 +170,15 @@ def free_slots(free: Resources) -> int:
 
 
 def listing_start(first: str, last: str, listed: int, pool_slots: int, draw: float) -> str | None:
-    """The key behind which one claimer lists, in a pool with more slots than a listing shows; None: the head will do.
+    """The key behind which a claimer lists, in a pool with more slots than a listing shows; None: begin at the head.
 
-    Claimers that all list the head would fight for what it shows. Each begins somewhere within the first K entries, K
-    being the pool's slots; the times in the listed names show about how far away that is.
+    If all claimers listed the head, they would fight for the few entries there. So each begins somewhere within the
+    first K entries, where K is the number of slots in the pool. The times in the listed names show about how far away
+    that is.
 
     Args:
         first, last: of the `listed` keys at the head.
-        pool_slots: K, a hint.
+        pool_slots: K, an estimate.
         draw: a random number in [0, 1).
     """
     offset = int(draw * pool_slots)

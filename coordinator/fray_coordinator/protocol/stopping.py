@@ -1,13 +1,16 @@
-"""Stopping a job.
+"""Stop requests.
 
 **Invariant.** Once a stop is acknowledged, no later attempt starts.
 
-**Unsafe sequence.** The stop's flag is set while the holder's requeue is on its way; the next attempt runs although it
-was stopped.
+**Unsafe sequence.**
 
-**Why this cannot happen.** The flag lives in the job's record, so the requeue is rejected and decided again, and every
-requeue of a job with the flag, by anyone, ends it STOPPED. A pending job is stopped by one write, whoever wins the
-race.
+1. Holder A sends a requeue of the job.
+2. User U sets the stop flag.
+3. The requeue is applied, and the next attempt runs although the job was stopped.
+
+**Why this cannot happen.** The flag is in the job's record, so A's requeue is rejected and decided again. Every requeue
+of a job with the flag ends it STOPPED instead, whoever writes it. A pending job is stopped by one write; if a claim was
+applied first, U reads the record again and sets the flag.
 """
 
 from msgspec.structs import replace
@@ -18,9 +21,10 @@ from fray_layouts.states import ExitKind, StopOrigin
 
 
 def request_stop(job: JobRecord, now: float, reason: str, by: str = StopOrigin.USER) -> JobRecord | None:
-    """The record after a wish to stop the job; None if there is nothing to write (it ended, or was asked before).
+    """The record with a request to stop the job; None if it has ended or has a request already.
 
-    A running job whose record names no holder was damaged: nobody else can end it, since every commit needs one.
+    If the record of a running job names no holder, it was damaged. Every commit needs a holder, so nobody else can end
+    the job, and it is ended here.
     """
     if is_waiting(job) or (job.status == Status.RUNNING and not holders_of(job)):
         return stop_now(job, now, reason, by)
@@ -30,14 +34,14 @@ def request_stop(job: JobRecord, now: float, reason: str, by: str = StopOrigin.U
 
 
 def holders_of(job: JobRecord) -> list[str]:
-    """Ids of the agents that run the job, or ran its last attempt; of a gang that gathers, of those that are to."""
+    """Ids of the agents that run the job, or ran its last attempt; of a gang that gathers, those that are to run it."""
     if job.placement is not None:
         return [member.agent for member in job.placement.members]
     return [job.lease.agent] if job.lease is not None else []
 
 
 def stop_now(job: JobRecord, now: float, reason: str, by: str) -> JobRecord:
-    """The record of a job that ends without having been run to an end."""
+    """The record of a job that ends STOPPED without running to its end."""
     wish = job.stop or StopRequest(at=now, reason=reason, by=by)
     return transition(
         job,

@@ -1,11 +1,15 @@
-"""All changes of a job's status, in one table. Nothing else assigns a status.
+"""The status of a job: all changes of it, in one table. Nothing else assigns a status.
 
 **Invariant.** No transition leaves a terminal status, and attempts only grow.
 
-**Unsafe sequence.** Two writers each move the job from a status that the other has already left.
+**Unsafe sequence.**
 
-**Why this cannot happen.** `transition` looks the pair up and raises for one that is not in the table, and its result
-is written on condition of the version it was computed from.
+1. Writers A and B both read a job that is RUNNING.
+2. A commits it as SUCCEEDED.
+3. B moves it to PENDING, from a status that it has already left.
+
+**Why this cannot happen.** `transition` looks up the status and the event, and raises if the table does not have them.
+Its result is written on condition of the version from which it was computed.
 
     UNADMITTED --admit--> PENDING --claim--> RUNNING --succeed--> SUCCEEDED
         |                  |  ^                |  |
@@ -13,8 +17,9 @@ is written on condition of the version it was computed from.
         |                  |   (attempt + 1)   |
         +------stop--------+-------stop--------+----------------> STOPPED
 
-A restart by the holder goes from RUNNING to RUNNING and raises the attempt, too. A gang waits in GATHERING instead of
-PENDING: it is started there, by the pass, and not claimed; a regather takes it back from RUNNING with the next attempt.
+A restart by the holder goes from RUNNING to RUNNING, and raises the attempt, too. A gang waits in GATHERING instead of
+PENDING: the pass starts it there, and nobody claims it. A regather takes it from RUNNING back to GATHERING with the
+next attempt.
 """
 
 from enum import StrEnum
@@ -26,12 +31,12 @@ from fray_layouts.records import JobRecord
 
 
 class Status(StrEnum):
-    """The statuses this version knows; a record may hold another, which is left alone."""
+    """The statuses that this version knows. If a record holds another one, nothing touches it."""
 
     UNADMITTED = "unadmitted"
     PENDING = "pending"
     GATHERING = "gathering"
-    """A gang's pending: no single agent may claim it."""
+    """What PENDING is for other jobs: a gang waits, and no single agent may claim it."""
     RUNNING = "running"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -75,7 +80,7 @@ _NEW_ATTEMPT = frozenset({Event.REQUEUE, Event.REGATHER, Event.RESTART})
 
 
 class IllegalTransition(AssertionError):
-    """A decision asked for a transition that the table does not have: a fault of Fray, not of its user."""
+    """A decision asked for a transition that is not in the table. This is a fault of Fray, not of its user."""
 
 
 def is_terminal(job: JobRecord) -> bool:
@@ -89,7 +94,7 @@ def is_waiting(job: JobRecord) -> bool:
 
 
 def transition(job: JobRecord, event: Event, **changes: Any) -> JobRecord:
-    """The record after `event`, with `changes` to its other fields; a requeue or a restart raises the attempt.
+    """The record after `event`, with `changes` to its other fields. A requeue, regather or restart raises the attempt.
 
     Raises IllegalTransition: the table has no such transition.
     """

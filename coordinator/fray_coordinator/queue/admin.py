@@ -1,4 +1,4 @@
-"""Administration of a queue: counts its items, shows the next ones, completes them all."""
+"""Administration of a queue: counts the items, shows the next ones, and completes all of them."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -22,14 +22,14 @@ from fray_layouts.queue_records import DeadLetterOrigin, QueueLease
 
 @dataclass(slots=True)
 class Counts:
-    """Items by state.
+    """Numbers of items by state.
 
     Attributes:
-        available: nobody has them.
-        pending: in segments that somebody holds.
+        available: items that nobody has.
+        pending: undone items in segments that somebody holds.
         segments: objects that hold items, finished ones included.
-        oldest: when the oldest item that is not done was pushed, storage's clock; None if there is none.
-        problems: segments that are set aside, and those whose leases cannot be read; `fray fsck` says why.
+        oldest: when the oldest undone item was pushed, by the storage's clock; None if there is none.
+        problems: segments that are set aside, and segments whose leases cannot be read; `fray fsck` tells the reasons.
     """
 
     available: int = 0
@@ -45,7 +45,7 @@ class Peeked:
 
     Attributes:
         index: its place in the segment.
-        origin: of a dead letter; else None.
+        origin: where a dead letter comes from; None for any other item.
     """
 
     item: EncodedItem
@@ -55,7 +55,10 @@ class Peeked:
 
 
 async def count_items(queue: OpenQueue, mine: Mapping[str, HeldSegment]) -> Counts:
-    """Count the items, by one listing and a read of each lease. mine: held by this process, so known exactly."""
+    """Count the items, by one listing and one read of each lease.
+
+    mine: the segments that this process holds, whose items it knows exactly.
+    """
     free, leased = await _list_segments(queue)
     mine = {segment: held for segment, held in mine.items() if not held.lease.expired}
     counts = Counts(sum(map(SegmentName.items_of, free)), 0, len(free) + len(leased))
@@ -81,19 +84,22 @@ async def count_items(queue: OpenQueue, mine: Mapping[str, HeldSegment]) -> Coun
 
 
 async def peek_items(queue: OpenQueue, mine: Mapping[str, HeldSegment], limit: int = 1) -> list[Peeked]:
-    """The oldest items that nobody has; they stay where they are."""
+    """The oldest items that nobody has; they stay in the queue."""
     found: list[Peeked] = []
     free, leased = await _list_segments(queue)
     for segment in sorted(free + leased):
         if len(found) >= limit:
             break
-        with suppress(BadRecord):  # a consumer that claims it sets it aside
+        with suppress(BadRecord):  # the consumer that claims it will set it aside
             found += await _available_in(queue, segment, segment in leased, mine.get(segment))
     return found[:limit]
 
 
 async def purge_items(queue: OpenQueue) -> dict[str, int]:
-    """Complete every item, whoever has it; how many there were in each segment. The collectors do the rest."""
+    """Complete every item, whoever has it; returns how many there were in each segment.
+
+    The collectors delete the segments.
+    """
     free, leased = await _list_segments(queue)
 
     async def close(segment: str) -> int:
@@ -106,7 +112,7 @@ async def purge_items(queue: OpenQueue) -> dict[str, int]:
             closed = len(rules.undone_items(lease, items))
             return rules.purged(lease, items, nonce) if closed else None
 
-        with suppress(BadRecord):  # nobody can say what is done of it; fsck reports it
+        with suppress(BadRecord):  # nobody knows which of its items are done; fsck reports it
             await queue.core.records.update(queue.keys.lease(segment), QueueLease, decide)
         return closed
 
@@ -119,7 +125,7 @@ async def purge_items(queue: OpenQueue) -> dict[str, int]:
 
 
 async def list_queues(core: Core) -> list[tuple[str, str]]:
-    """(namespace, name) of every queue that has a name in a cluster."""
+    """The (namespace, name) of every queue that has a name in a cluster."""
     rows = await core.store.list(NameKeys.area)
     named = [(found[0], found[2]) for row in rows if (found := NameKeys.parse(row.key)) and found[1] == "queue"]
 
@@ -132,8 +138,8 @@ async def list_queues(core: Core) -> list[tuple[str, str]]:
 
 async def _list_segments(queue: OpenQueue) -> tuple[list[str], list[str]]:
     rows = await queue.core.store.list(queue.keys.segments)
-    sight = parse_listing(queue.keys, (row.key for row in rows))
-    return sight.free, sight.leased
+    listing = parse_listing(queue.keys, (row.key for row in rows))
+    return listing.free, listing.leased
 
 
 async def _read_lease(queue: OpenQueue, segment: str) -> Stored[QueueLease] | BadRecord | None:
@@ -148,6 +154,7 @@ def _is_held(queue: OpenQueue, lease: Stored[QueueLease]) -> bool:
 
 
 async def _available_in(queue: OpenQueue, segment: str, leased: bool, held: HeldSegment | None) -> list[Peeked]:
+    """The items of a segment that nobody has."""
     items = list(range(SegmentName.items_of(segment)))
     if held is not None and not held.lease.expired:
         items = list(held.ready)

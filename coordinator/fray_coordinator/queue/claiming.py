@@ -1,4 +1,7 @@
-"""Claims of segments: first the lease is written, then the segment is read; without one the lease is deleted again."""
+"""Claims of segments: the lease is written first, then the segment is read.
+
+If there is no segment, the lease is deleted again.
+"""
 
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
@@ -18,7 +21,7 @@ from fray_layouts.queue_records import QueueLease, decode_segment
 
 @dataclass(frozen=True, slots=True)
 class ClaimLost:
-    """A claim that another consumer won. lease: as it is now, None if it is gone."""
+    """A claim that another consumer won. lease: the present one; None if there is none any more."""
 
     lease: Stored[QueueLease] | None
 
@@ -28,34 +31,34 @@ async def claim(queue: OpenQueue, segment: str, timeout: float) -> HeldSegment |
 
     Raises:
         BadRecord: the segment or its lease cannot be read; such a segment is set aside.
-        StoreUnavailable: the claim may have landed.
+        StoreUnavailable: the claim may have been applied.
     """
     return await _write(queue, segment, rules.claimed(_nonce(queue), queue.holder, timeout), None)
 
 
 async def take_over(
-    queue: OpenQueue, segment: str, lease: Stored[QueueLease], timeout: float, with_word: bool = False
+    queue: OpenQueue, segment: str, lease: Stored[QueueLease], timeout: float, own_idle_claim: bool = False
 ) -> HeldSegment | ClaimLost | None:
     """Claim a segment whose lease was released or has expired, unless a receipt says that it is done.
 
     Raises as `claim` does.
 
-    with_word: the expired claim was this process's own, and nothing of it was out.
+    own_idle_claim: the expired claim was this process's own, and none of its items was handed out.
     """
     if lease.record.owner and await queue.receipts.names(segment, lease.record.owner):
         await queue.receipts.close_lease(lease, segment)
         return None
-    wanted = rules.taken_over(lease.record, _nonce(queue), queue.holder, timeout, with_word)
+    wanted = rules.taken_over(lease.record, _nonce(queue), queue.holder, timeout, own_idle_claim)
     return await _write(queue, segment, wanted, lease)
 
 
 def claim_batch(
     queue: OpenQueue, segments: Sequence[str], timeout: float
 ) -> dict[str, HeldSegment | Awaitable[HeldSegment | None]]:
-    """Claim segments that were listed without a lease, in the caller's thread, where storage can do that.
+    """Claim segments that were listed without a lease, in the caller's thread, if the storage can do that.
 
-    Those that certainly are claimed, by name, or what is left to be awaited of their claims. The others are left to
-    `claim`, which finds out what became of them.
+    Returns, by name, the segments that are certainly claimed, or an awaitable for the rest of a claim. A segment
+    without a result is left to `claim`, which finds out what happened to it.
     """
     keys, store, sent = queue.keys, queue.core.store, queue.core.clock.boottime()
     lease = codec.successor(rules.claimed(_nonce(queue), queue.holder, timeout), _nonce(queue), None)
@@ -92,7 +95,7 @@ async def _write(
 
 
 async def _opened(queue: OpenQueue, segment: str, lease: Stored[QueueLease], sent: float) -> HeldSegment | None:
-    """The segment that was claimed by this lease; None if nothing is left to do in it. Raises BadRecord."""
+    """The segment with this lease, which was just claimed; None if nothing is left to do in it. Raises BadRecord."""
     try:
         content = await read_segment(queue, segment)
     except BadRecord as error:
@@ -111,17 +114,17 @@ async def _opened(queue: OpenQueue, segment: str, lease: Stored[QueueLease], sen
 
 
 async def read_segment(queue: OpenQueue, segment: str) -> SegmentContent | None:
-    """The content of a segment; None if it is absent. Raises BadRecord for what cannot be read."""
+    """The content of a segment; None if it is absent. Raises BadRecord if it cannot be read."""
     key = queue.keys.segment(segment)
     found = await queue.core.store.get(key, one_of_many=True)
     try:
         return content_of(segment, found) if found is not None else None
     except Malformed as error:
-        raise BadRecord(f"{key} does not hold the segment of a queue that its name promises: {error}") from None
+        raise BadRecord(f"{key} does not hold the segment that its name says: {error}") from None
 
 
 def content_of(segment: str, found: Object) -> SegmentContent:
-    """An object as a segment of this name. Raises Malformed if it is none."""
+    """The content of an object that is a segment of this name. Raises Malformed if it is not one."""
     header, bodies = decode_segment(found.data)
     if len(bodies) != (named := SegmentName.items_of(segment)):
         raise Malformed(f"{len(bodies)} items, and {named} in its name")
@@ -129,13 +132,13 @@ def content_of(segment: str, found: Object) -> SegmentContent:
 
 
 async def _was_finished(queue: OpenQueue, segment: str, content: SegmentContent) -> bool:
-    """Whether the segment landed again after it was finished. Ask only under a lease."""
+    """Whether the segment was created again after it was finished. The caller must hold its lease."""
     late = looks_late(SegmentName.time_of(segment), content.updated, queue.settings.quarantine)
     return late and await queue.finished.holds(segment)
 
 
 async def discard_lease(queue: OpenQueue, lease: Stored[QueueLease]) -> None:
-    """Delete the lease of a segment that was found absent after the lease was seen."""
+    """Delete the lease of a segment that was found absent after the lease was read."""
     await queue.core.store.delete(lease.key, lease.version)
 
 

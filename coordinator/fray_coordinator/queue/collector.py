@@ -1,6 +1,6 @@
-"""The collector of a queue: deletes finished segments at once, their leases once their names are in the finished log.
+"""The collector of a queue: deletes finished segments at once, and their leases after the finished log has their names.
 
-So a lease without a segment belongs to a finished one, or was never used, and nobody has to read it to know that.
+So a lease without a segment belongs to a finished segment, or was never used, and nobody has to read it to know that.
 """
 
 import asyncio
@@ -28,17 +28,18 @@ from fray_layouts.queue_keys import SegmentName
 from fray_layouts.queue_records import QueueLease
 
 FINISHED_PER_OBJECT = 1000
-"""Names of segments in one object of the finished log: with so many, its request costs nothing for each."""
+"""Names of segments in one object of the finished log. With so many, its request costs next to nothing per segment."""
 GATHER_SHARE = 0.25
-"""The part of the quarantine for which a lease that may be deleted waits for others, to share their request."""
+"""The part of the quarantine for which a lease that may be deleted waits for others, so that they share one request."""
 SWEEP_INTERVAL = 600.0
-"""Seconds between sweeps for large items without a segment: rare, since only a producer that died leaves them."""
+"""Seconds between sweeps for large items without a segment. They are rare: only a producer that died leaves such items.
+"""
 SWEEP_PAGE = 1000
-"""Large items listed in one sweep, so that a sweep holds nobody up."""
+"""Large items listed in one sweep, so that no sweep takes long."""
 
 
 class CompletedSegment(msgspec.Struct, frozen=True, gc=False):
-    """A finished segment that is to be deleted, with its large items and its lease."""
+    """A finished segment that must be deleted, with its large items and its lease."""
 
     segment: str
     version: str
@@ -47,17 +48,17 @@ class CompletedSegment(msgspec.Struct, frozen=True, gc=False):
 
 
 class Collector:
-    """One participant's part in the collecting."""
+    """The collecting that one participant does."""
 
     def __init__(self, queue: OpenQueue) -> None:
         self._queue = queue
         self._clock = queue.core.clock
         self._finished: list[CompletedSegment] = []
-        self._clearing = asyncio.Lock()  # of two that cleared one batch, the second would forget what came meanwhile
-        self._leases: dict[str, Stored[QueueLease]] = {}  # of finished segments that are deleted
-        self._waiting: list[tuple[float, str]] = []  # the same, a heap by the time that says when they may go
-        self._due: list[str] = []
-        self._receipts: dict[str, set[str]] = {}  # segments of each receipt whose leases are there
+        self._clearing = asyncio.Lock()  # if two cleared the same batch, the second would drop segments added meanwhile
+        self._leases: dict[str, Stored[QueueLease]] = {}  # leases of finished segments that are deleted
+        self._waiting: list[tuple[float, str]] = []  # a heap of their segments, by the time from which they may go
+        self._due: list[str] = []  # the segments whose leases may go now
+        self._receipts: dict[str, set[str]] = {}  # by receipt, its segments that still have leases
         self._receipt_of: dict[str, str] = {}
         self._noted_at = float("-inf")
         self._orphans: dict[str, float] = {}
@@ -65,7 +66,7 @@ class Collector:
         self._swept = ""
 
     def finished(self, segments: Sequence[HeldSegment], receipt: str) -> None:
-        """Note what this process finished. receipt: that says so; "" if the leases do."""
+        """Note the segments that this process finished. receipt: the one that says so; "" if the leases say so."""
         self._finished += [
             CompletedSegment(held.name, held.content.version, held.content.header.large, held.lease.stored)
             for held in segments
@@ -75,7 +76,10 @@ class Collector:
             self._receipt_of.update(dict.fromkeys(self._receipts[receipt], receipt))
 
     async def turn(self) -> None:
-        """Delete what this process finished: segments, and leases that are old enough. Called once a second."""
+        """Delete the segments that this process finished, and those of their leases that are old enough.
+
+        It is called once a second.
+        """
         now = self._clock.boottime()
         while self._waiting and self._is(is_collectable, self._waiting[0][0]):
             self._due.append(heappop(self._waiting)[1])
@@ -98,7 +102,10 @@ class Collector:
         await self.clear()
 
     async def clear(self) -> None:
-        """Delete the segments that this process finished; one whose request is not answered waits for the next turn."""
+        """Delete the segments that this process finished.
+
+        If a request is not answered, its segment waits for the next turn.
+        """
         async with self._clearing:
             left: list[CompletedSegment] = []
             try:
@@ -112,12 +119,15 @@ class Collector:
                 self._finished += left
 
     async def collect_overdue(self, segment: str, lease: Stored[QueueLease]) -> None:
-        """Collect a finished segment of another consumer, if that has had the time to do it."""
+        """Collect a finished segment of another consumer that has had time to collect it."""
         if self._is(is_collection_overdue, SegmentName.time_of(segment)):
             await self.collect(segment, lease)
 
     async def collect(self, segment: str, lease: Stored[QueueLease]) -> None:
-        """Read the segment of a lease: delete both if it is finished, the lease alone if the segment is absent."""
+        """Read the segment of a lease, and delete both if the segment is finished.
+
+        If the segment is absent, only the lease is deleted.
+        """
         found = await self._queue.core.store.get(self._queue.keys.segment(segment))
         complete = rules.is_complete(lease.record, SegmentName.items_of(segment))
         if complete or (lease.record.owner and await self._queue.receipts.names(segment, lease.record.owner)):
@@ -134,7 +144,7 @@ class Collector:
         seen = {segment: known.get(segment, now) for segment in segments if segment not in self._leases}
         self._orphans = seen if all_of_them else known | seen
         await map_concurrently(
-            [segment for segment in seen if self._is_left(segment, now - seen[segment])], self._orphan
+            [segment for segment in seen if self._is_left(segment, now - seen[segment])], self._collect_orphan
         )
 
     def _is_left(self, segment: str, seen_for: float) -> bool:
@@ -145,7 +155,7 @@ class Collector:
         due = self._is(is_collection_overdue, named) or named > self._queue.core.now()
         return seen_for > self._queue.settings.quarantine and due
 
-    async def _orphan(self, segment: str) -> None:
+    async def _collect_orphan(self, segment: str) -> None:
         try:
             lease = await self._queue.core.records.read(self._queue.keys.lease(segment), QueueLease)
             if lease is not None:
@@ -155,7 +165,10 @@ class Collector:
                 raise
 
     async def sweep_large(self) -> None:
-        """Delete large items whose segment is absent and comes no more; each sweep goes on where the last one ended."""
+        """Delete large items whose segment is absent and cannot be created any more.
+
+        Each sweep goes on where the last one ended.
+        """
         keys, store = self._queue.keys, self._queue.core.store
         rows = await store.list(keys.all_large, self._swept or None, SWEEP_PAGE)
         self._swept = rows[-1].key if len(rows) == SWEEP_PAGE else ""
@@ -169,7 +182,7 @@ class Collector:
                     await store.delete(key)
 
     def _clear_small(self, batch: Sequence[CompletedSegment]) -> set[str]:
-        """Delete at once what can be, where requests take no time; the segments that certainly are gone."""
+        """Delete at once what storage with free requests can delete at once; the segments that certainly are gone."""
         names = {self._queue.keys.segment(one.segment): one for one in batch if not one.large}
         gone = [names[key] for key in self._queue.core.store.delete_batch(list(names))]
         for one in gone:
@@ -186,7 +199,7 @@ class Collector:
         return True
 
     async def _clear(self, finished: CompletedSegment) -> None:
-        """Delete a finished segment and its large items; then its lease waits to be deleted."""
+        """Delete a finished segment and its large items; after that its lease waits to be deleted."""
         keys, store = self._queue.keys, self._queue.core.store
         for item in finished.large:
             await store.delete(keys.large(finished.segment, item))
@@ -194,10 +207,10 @@ class Collector:
             self._keep_lease(finished.segment, finished.lease)
 
     def _keep_lease(self, segment: str, lease: Stored[QueueLease]) -> None:
-        """Keep the lease of a segment that is gone until it may be deleted.
+        """Keep the lease of a deleted segment until it may be deleted, too.
 
-        That is told by the time in the name; or, where that lies far ahead, by when the lease was written, since no
-        create was sent after that.
+        The time in the segment's name decides when. If that is far in the future, the time when the lease was written
+        decides, since no create was sent after that.
         """
         if segment not in self._leases:
             quarantine = self._queue.settings.quarantine
@@ -207,7 +220,7 @@ class Collector:
         self._leases[segment] = lease
 
     async def _delete_leases(self, segments: Sequence[str]) -> None:
-        """Delete the leases of segments that are written down as finished, and receipts that this makes needless."""
+        """Delete the leases of segments that the finished log has, and the receipts that nobody needs after that."""
         keys, store = self._queue.keys, self._queue.core.store
         again = store.delete_batch([keys.segment(segment) for segment in segments])
         gone = store.delete_batch([keys.lease(segment) for segment in segments if keys.segment(segment) in again])
@@ -223,17 +236,18 @@ class Collector:
                     await self._queue.receipts.remove(receipt)
 
     async def _delete_lease(self, segment: str) -> None:
-        """Delete the lease; before that the segment once more, which may have landed again without looking late."""
+        """Delete the lease, and first the segment again: it may have been created once more without looking late."""
         lease = self._leases.pop(segment)
         await self._queue.core.store.delete(self._queue.keys.segment(segment))
         await discard_lease(self._queue, lease)
 
     def _is(self, rule: Callable[[float, float, float], bool], named: float) -> bool:
+        """Whether a rule of `queue_segments` holds now for a segment with this time in its name."""
         return rule(named, self._queue.core.now(), self._queue.settings.quarantine)
 
 
 def _large_in(segment: str, found: Object) -> list[int]:
-    """Items that are objects of their own; of a segment that cannot be read they are left to the sweep."""
+    """The items that are objects of their own. Those of a segment that cannot be read are left to the sweep."""
     try:
         return content_of(segment, found).header.large
     except Malformed:

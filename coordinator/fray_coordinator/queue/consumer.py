@@ -1,7 +1,7 @@
 """A consumer of one queue: takes items, and ends their leases.
 
-The scanner claims segments, `HeldSegments` knows those that are held, and `HeldSegment` the state of their items. A
-complete segment goes to the collector. At the end everything is given back.
+The scanner claims segments, `HeldSegments` knows the held ones, and `HeldSegment` has the state of their items. A
+complete segment goes to the collector. When the consumer is closed it gives everything back.
 """
 
 import asyncio
@@ -29,18 +29,18 @@ from fray_layouts.errors import FrayError
 
 log = logging.getLogger("fray")
 MAINTENANCE_INTERVAL = 1.0
-"""Seconds between looks at what is held and finished."""
+"""Seconds between two rounds of maintenance: idle segments are given back, finished ones deleted."""
 MIN_POLL, MAX_POLL = 0.2, 5.0
-"""Seconds between looks at an empty queue on a bucket: they double."""
+"""Seconds between looks at an empty queue on a bucket, at first and at most; they double."""
 MIN_LOCAL_POLL, MAX_LOCAL_POLL = 0.002, 0.05
-"""The same on local files, where looking costs nothing."""
+"""The same on local files, where a look costs nothing."""
 
 
 class Consumer:
-    """One process's hold on one queue.
+    """The part that one process takes in consuming one queue.
 
     Attributes:
-        held: the segments that are claimed, by name.
+        held: the claimed segments, by name.
     """
 
     def __init__(self, queue: OpenQueue, doorbell: QueueDoorbell) -> None:
@@ -61,16 +61,16 @@ class Consumer:
     ) -> list[Delivery]:
         """Up to `count` items, each leased for at least 0.4 of `timeout` seconds from now.
 
-        A caller that is cancelled gives back what it gets.
+        If the caller is cancelled, the items that it would have got are given back.
 
         Args:
-            isolation: of the process that they are for.
+            isolation: that of the process for which they are.
             wait: seconds to wait for the first one.
-            ahead: up to so many more, unless the storage has to be listed for them.
+            ahead: up to so many more items, unless the storage would have to be listed for them.
 
         Raises:
             InvalidInput: no lease can last so long.
-            StoreUnavailable: unresolved; call again.
+            StoreUnavailable: the outcome is unknown; call again.
         """
         timeout = rules.checked_timeout("lease_timeout", timeout)
         deadline = self._clock.boottime() + wait
@@ -129,7 +129,7 @@ class Consumer:
         return taken
 
     async def _next_of(self, held: HeldSegment, timeout: float, isolation: PoisonIsolation) -> Delivery | None:
-        """Hand out the next item of the segment; None if there was none, or it became a dead letter."""
+        """Hand out the next item of the segment; None if there was none, or if it became a dead letter."""
         item = held.take(isolation)
         if item is None:
             self._segments.skip(held)
@@ -162,62 +162,65 @@ class Consumer:
         return None
 
     async def _put_off(self, held: HeldSegment) -> None:
-        """Leave a segment whose next item cannot be handed out for later, and go on with others."""
+        """Go on with other segments, and leave one whose next item cannot be handed out for later."""
         self._segments.skip(held)
         if not held.out:
             await self._segments.give_back(held)
         self._scanner.finished(held.name)
 
     async def _take_back_expired(self, timeout: float) -> None:
-        """Claim anew what this process itself let expire: it is free for everybody."""
+        """Claim again the segments whose leases this process itself let expire, since anybody may take them now."""
         for held in [held for held in self.held.values() if held.lease.expired and not held.is_complete]:
             idle = not held.out
             self._segments.lose(held)
-            result = await take_over(self._queue, held.name, held.lease.stored, timeout, with_word=idle)
+            result = await take_over(self._queue, held.name, held.lease.stored, timeout, own_idle_claim=idle)
             if isinstance(result, HeldSegment):
                 self._segments.add(result)
             elif isinstance(result, ClaimLost) and result.lease is not None:
                 self._scanner.released(held.name, result.lease)
 
     def put_back(self, leases: Sequence[str]) -> None:
-        """Have items that nobody has seen handed out next, in the order in which they were."""
+        """Make items that nobody has seen the next ones to hand out, in their former order."""
         for lease in reversed(leases):
             if self.has_out(lease):
                 self._segments.put_back(self._segments.delivered(lease)[0])
 
     def has_out(self, lease: str) -> bool:
-        """Whether the item of this lease is out."""
+        """Whether the item of this lease is handed out."""
         with suppress(UnknownLease):
             return bool(self._segments.delivered(lease))
         return False
 
     async def give_back_unused(self) -> None:
-        """Give back segments of one item that nobody asked for."""
+        """Give back segments of one item for which nobody asked."""
         unused = [held for held in self.held.values() if held.is_idle and list(held.ready) == [0]]
         await map_concurrently(unused, self._segments.give_back)
 
     def pushed(self) -> None:
-        """Note that this process itself pushed something."""
+        """Note that this process itself pushed items."""
         self._scanner.pushed()
 
     # --- ending
 
     async def done(self, leases: Iterable[str]) -> None:
-        """Complete the items of these leases; returns when that has been written.
+        """Complete the items of these leases; returns when that is written.
 
         Raises:
-            UnknownLease: a lease was ended before, or ran out (LeaseLost: and another has the item). It names these
-                leases; the items of the others are done.
-            StoreUnavailable: unresolved; call again.
+            UnknownLease: some leases were ended before, or ran out (LeaseLost: and another consumer has the item). The
+                error names them; the items of the other leases are done.
+            StoreUnavailable: the outcome is unknown; call again.
         """
         await self._segments.complete(leases)
 
     async def release(self, leases: Iterable[str], failed: bool = True) -> None:
-        """Give items back; they come first. failed: it counts towards the maximum. Raises as `done` does."""
+        """Give items back; they come first. Raises as `done` does.
+
+        failed: it counts towards the maximum of deliveries.
+        """
         await self._segments.release(leases, failed)
 
     async def extend(self, lease: str, timeout: float) -> float:
-        """Hold the item for `timeout` seconds from now at least; its new deadline. Raises as `take` and `done` do."""
+        """Hold the item for at least `timeout` seconds from now; its new deadline. Raises as `take` and `done` do."""
         timeout = rules.checked_timeout("seconds", timeout)
         held = self._segments.delivered(lease)[0].segment
         try:
@@ -239,12 +242,12 @@ class Consumer:
         self._segments.settle(item.segment)
 
     async def clear(self) -> None:
-        """Delete what this process finished, so that others count it no more."""
+        """Delete the segments that this process finished, so that nobody counts them any more."""
         with suppress(FrayError):
             await self._collector.clear()
 
     async def close(self) -> None:
-        """Give everything back; what was started but not done does not count."""
+        """Give everything back. A delivery that was started and is not done does not count as a failure."""
         if self._maintenance is not None:
             self._maintenance.cancel()
         await map_concurrently(list(self.held.values()), self._segments.give_back)
@@ -280,6 +283,6 @@ class Consumer:
             try:
                 await self._collector.turn()
             except FrayError:
-                continue  # the next turn does it
+                continue  # the next turn tries again
             except Exception:
-                log.exception("what is finished was not cleared away")
+                log.exception("finished segments were not deleted; the next round tries again")

@@ -1,4 +1,4 @@
-"""Contention among the consumers of a queue: who the others are, and whether they leave anything to do."""
+"""Contention among the consumers of a queue: which others there are, and whether they leave anything to do."""
 
 from collections.abc import Sequence
 
@@ -6,14 +6,15 @@ from fray_coordinator.protocol import queue_scan as scan
 from fray_coordinator.queue.open_queue import OpenQueue
 
 COMPETITOR_MEMORY = 60.0
-"""Seconds for which a consumer that won a claim counts as one of the others."""
+"""Seconds for which a consumer that won a claim counts as one of the others. A consumer that works claims more often.
+"""
 
 
 class Contention:
-    """One consumer's knowledge of the others, learnt from the claims that they won.
+    """What one consumer knows of the others, from the claims that they won.
 
     Attributes:
-        rest: seconds until, on a bucket, another scan is worth its requests.
+        rest: seconds until another scan of a bucket is worth its requests.
     """
 
     def __init__(self, queue: OpenQueue) -> None:
@@ -26,13 +27,13 @@ class Contention:
         self._scanned_at = 0.0
 
     def pick(self, free: Sequence[str], picked: int) -> int:
-        """The index of the free segment to claim. picked: how many of the listing this consumer picked before."""
+        """The index of the free segment to claim. picked: how many of the listing this consumer has picked already."""
         if not self._seen or not (others := self._others()):
             return 0
         return scan.pick_segment(free, self._me, others, max(int(self._spread), (len(others) + 1) * (picked + 1)))
 
     def own(self, free: Sequence[str]) -> Sequence[str]:
-        """Those of the free segments that fall to this consumer."""
+        """The free segments that fall to this consumer."""
         if not self._seen or not (others := self._others()):
             return free
         return scan.own_segments(free, self._me, others)
@@ -42,24 +43,24 @@ class Contention:
         self._spread = scan.narrowed(self._spread)
 
     def lost_claims(self, holders: Sequence[str]) -> None:
-        """Note that these consumers won claims instead; "" is nobody."""
+        """Note that these consumers won claims instead; "" stands for nobody."""
         self._seen.update(dict.fromkeys(filter(None, holders), self._clock.boottime()))
         self._spread = scan.widened(self._spread, len(self._others()))
 
     def others_take(self, free: int) -> bool:
-        """Whether the others will soon have taken so many free segments."""
+        """Whether the other consumers will soon have taken that many free segments."""
         return scan.is_scarce(free, len(self._others()))
 
     def scanned_in_vain(self) -> None:
-        """Note that a scan was in vain because of the others."""
+        """Note that a scan found nothing because of the other consumers."""
         self.rest = scan.lengthened(self.rest)
 
     def found_work(self) -> None:
-        """Note that a scan was not in vain: until the next one there is work."""
+        """Note that a scan found work, which lasts until the next scan."""
         self._works = True
 
     def begin_scan(self) -> None:
-        """Note that a scan begins: the time since the last one was work, if that found any."""
+        """Note that a scan begins. If the last one found work, the time since then was work."""
         now = self._clock.boottime()
         if self._works:
             self.rest = scan.shortened(self.rest, now - self._scanned_at)

@@ -1,8 +1,8 @@
 """Dead letters: an item that is given up moves to an ordinary queue beside its own.
 
-First a compare-and-swap writes a time into the lease. The dead letter's name is made of that time, so that whoever goes
-on after a crash creates the same one. Then the dead letter is created, and last the item is completed. A time that is
-long past is replaced by a new one.
+First, a compare-and-swap writes a time into the lease. The dead letter's name is made from that time, so a process that
+goes on after a crash creates the same dead letter. Then the dead letter is created, and last the item is completed. If
+the time in the lease is too old, it is replaced by a new one.
 """
 
 from functools import partial
@@ -17,17 +17,17 @@ from fray_coordinator.queue.producer import Producer
 from fray_layouts.queue_records import DeadLetterOrigin, QueueRecord
 
 UNLIMITED_DELIVERIES = 0
-"""The maximum of a queue of dead letters: there is no other place to move its items to."""
+"""The maximum of deliveries of a queue of dead letters: there is nowhere else to move its items."""
 
 
 async def open_dead_letters(queue: OpenQueue) -> OpenQueue:
-    """Open the queue's dead letters, a queue of their own."""
+    """Open the dead letters of a queue, which are a queue of their own."""
     wanted = QueueRecord(quarantine=queue.settings.quarantine, max_deliveries=UNLIMITED_DELIVERIES)
     return await open_queue(queue.core, queue.keys.dead_letters, wanted)
 
 
 class DeadLetterWriter:
-    """Moves items of one consumer to the dead letters."""
+    """The writer that moves items of one consumer to the dead letters."""
 
     def __init__(self, queue: OpenQueue) -> None:
         self._queue = queue
@@ -49,7 +49,7 @@ class DeadLetterWriter:
         await held.lease.change(partial(rules.completed, items=1 << item))
 
     async def close(self) -> None:
-        """Wait for the ring that is due."""
+        """Wait for the ring of the doorbell that is due."""
         if self._dead is not None:
             await self._dead[2].close()
 
@@ -61,7 +61,7 @@ class DeadLetterWriter:
         return self._dead
 
     async def _time(self, dead: OpenQueue, held: HeldSegment, item: int) -> float:
-        """The time in the dead letter's name; it is written into the lease before the letter is created."""
+        """The time in the dead letter's name. It is written into the lease before the dead letter is created."""
         noted = held.lease.record.dead_lettered_at.get(str(item))
         if noted is None or is_create_too_slow(noted, dead.core.now(), dead.settings.quarantine):
             await held.lease.change(partial(rules.dead_lettered, item=item, time=round(self._queue.core.now(), 3)))

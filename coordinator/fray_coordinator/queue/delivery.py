@@ -1,4 +1,4 @@
-"""An item on its way through a queue: encoded by a producer, delivered to a consumer that may be cancelled."""
+"""Items on their way through a queue: a producer encodes them, and a consumer, which may be cancelled, gets them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
@@ -11,18 +11,18 @@ from fray_layouts.errors import FrayError
 
 
 class EncodedItem(msgspec.Struct, frozen=True, gc=False):
-    """An item as bytes. encoding: how to read them, "pickle" or "json"."""
+    """An item as bytes. encoding: how to decode them, "pickle" or "json"."""
 
     body: bytes
     encoding: str = "pickle"
 
 
 class Delivery(msgspec.Struct, frozen=True, gc=False):
-    """An item in the hands of one consumer, from its delivery until its lease ends.
+    """An item that one consumer has, from its delivery until its lease ends.
 
     Attributes:
         id: of the lease; the item's next delivery has another.
-        number: which delivery of the item it is, counted from 1.
+        number: the number of this delivery of the item, counted from 1.
         taken_at: when the item was handed out; seconds since the epoch, storage's clock.
         deadline: when others may take the item over, on the same clock.
     """
@@ -40,7 +40,7 @@ T = TypeVar("T")
 async def take_or_return(
     taking: Coroutine[Any, Any, list[T]], give_back: Callable[[list[T]], Awaitable[None]]
 ) -> list[T]:
-    """The result of `taking`; if the caller is cancelled before it is there, it goes to `give_back`."""
+    """The result of `taking`. If the caller is cancelled before it is there, `give_back` gets it."""
     task = asyncio.ensure_future(taking)
     try:
         return await asyncio.shield(task)
@@ -58,4 +58,4 @@ async def _give_back(task: asyncio.Future[list[T]], give_back: Callable[[list[T]
 
 
 _background: set[asyncio.Future[None]] = set()
-"""Keeps the tasks alive: an event loop has only weak references to them."""
+"""The running tasks, kept alive here because an event loop has only weak references to them."""

@@ -1,7 +1,7 @@
 """The doorbell of a queue: a hint that items were pushed or released, written at most once a second.
 
-On local files, where requests are free, nobody rings: a listing is the better hint. A lost ring delays its items by a
-repair interval at most.
+On local files, where requests are free, nobody rings: a listing is the better hint. If a ring is lost, its items are
+found at most one repair interval later.
 """
 
 import asyncio
@@ -15,16 +15,16 @@ from fray_layouts.errors import Malformed
 from fray_layouts.records import Doorbell
 
 RING_INTERVAL = 1.0
-"""Seconds between two rings by one process: GCS lets a name be written once a second."""
+"""Seconds between two rings by one process: GCS accepts one write of a name in a second."""
 
 log = logging.getLogger("fray")
 
 
 class QueueDoorbell:
-    """One participant's way to ring the doorbell, and to hear it.
+    """One participant's access to the doorbell, to ring it and to hear it.
 
     Attributes:
-        released: whether the last ring that was heard said that something was released.
+        released: whether the last ring that was heard said that items were released.
     """
 
     def __init__(self, queue: OpenQueue) -> None:
@@ -37,9 +37,9 @@ class QueueDoorbell:
         self._ringing: asyncio.Task[None] | None = None
 
     def ring(self, released: bool = False) -> None:
-        """Ring at once, or when a second has passed since this process rang; returns before that.
+        """Ring at once, or when a second has passed since this process last rang. It returns without waiting for that.
 
-        released: something was released; otherwise something was pushed.
+        released: items were released; otherwise they were pushed.
         """
         if self._queue.core.store.local:
             return
@@ -50,12 +50,12 @@ class QueueDoorbell:
             self._ringing = asyncio.ensure_future(self._ring())
 
     async def changed(self) -> bool:
-        """Whether somebody rang since this was last asked; True the first time."""
+        """Whether somebody rang since the last call; True the first time."""
         key, store = self._queue.keys.doorbell, self._queue.core.store
         try:
             answer = await (store.get_if_changed(key, self._heard) if self._heard else store.get(key))
         except (StoreError, BadRecord):
-            return True  # a listing says more
+            return True  # the listing that follows shows the truth
         if isinstance(answer, NotModified):
             return False
         before, self._heard = self._heard, answer.version if answer else None
@@ -63,7 +63,7 @@ class QueueDoorbell:
         return before != self._heard
 
     def _is_newer_release(self, data: bytes) -> bool:
-        """Whether something was released after the last release that this participant heard of."""
+        """Whether items were released after the last release of which this participant has heard."""
         try:
             at = codec.decode(data, Doorbell).record.released_at
         except Malformed:
@@ -85,6 +85,6 @@ class QueueDoorbell:
             try:
                 await core.records.put(self._queue.keys.doorbell, bell, ANY)
             except StoreError:
-                continue  # it is a hint
+                continue  # a lost hint only costs time
             except Exception:
-                log.exception("the doorbell of a queue was not rung")
+                log.exception("the doorbell of a queue was not rung; consumers find the items some seconds later")

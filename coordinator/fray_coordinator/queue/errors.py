@@ -3,14 +3,14 @@
 from fray_layouts.errors import Permanent
 
 MAX_NAMED_LEASES = 3
-"""Leases that a message names one by one, so that it stays readable for a batch of hundreds."""
+"""Leases that a message names one by one. More would make the message of a batch of hundreds unreadable."""
 
 
 class UnknownLease(Permanent, ValueError):
     """The lease was done or released before, ran out, was purged, or is not of this queue; its item is as it was."""
 
     def __init__(self, *leases: str) -> None:
-        """leases: the ids of those of which this is true; the others of the same call are done or released."""
+        """leases: the ids of the unknown leases. The other leases of the same call are done or released."""
         self.leases = leases
         super().__init__(*leases)
 

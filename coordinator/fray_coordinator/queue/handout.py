@@ -1,10 +1,10 @@
 """The handout of a consumer: items taken ahead, and acknowledgements that are written together.
 
-Whoever works through items one by one would otherwise wait for the storage three times each. So a process that is quick
-takes as many as it will have worked through in a moment, and hands them out without a request, in any thread. What it
-acknowledges is noted, and written with what comes after it, within `ACKNOWLEDGE_WITHIN`: if the process dies before
-that, those items are delivered again. Everything but the next item and its acknowledgement first writes what is noted,
-and puts back what was taken ahead, so that nobody sees a difference but in speed.
+A process that works through items one by one would otherwise wait for the storage three times for each. So a quick
+process takes as many items as it will finish in a moment, and hands them out without a request, in any thread. Its
+acknowledgements are noted, and written together within `ACKNOWLEDGE_WITHIN`. If the process dies before that, these
+items are delivered again. Every operation but the next `pop` and `done` first writes the noted acknowledgements and
+puts back the items taken ahead, so nobody sees a difference except in speed.
 """
 
 import asyncio
@@ -25,27 +25,28 @@ from fray_coordinator.queue.poison_isolation import PoisonIsolation
 from fray_layouts.errors import FrayError
 
 ACKNOWLEDGE_WITHIN, LOCAL_ACKNOWLEDGE_WITHIN = 1.0, 0.02
-"""Seconds after which noted acknowledgements are written: on a bucket, where one write of many costs what one of a
-single item does and a name is written once a second, and on local files."""
+"""Seconds after which noted acknowledgements are written, on a bucket and on local files. On a bucket, one write of
+many costs as much as that of one, and a name accepts one write in a second."""
 WRITE_MARGIN = 5.0
-"""Seconds that a lease must have left for its acknowledgement to be noted: that much a write may take now and then."""
+"""Seconds that a lease must have left for its acknowledgement to be noted. A slow write may take as long."""
 AHEAD_SECONDS = 0.2
-"""Seconds of work that are taken ahead: others wait for these items no longer than that."""
+"""Seconds of work that are taken ahead. Other consumers wait for these items no longer than that."""
 MAX_AHEAD = 256
-"""Items taken ahead at most: with so many, what is done once for all of them costs nothing for each."""
+"""Items taken ahead at most. With so many, the work that is done once for all of them costs nothing per item."""
 AHEAD_GROWTH = 4
-"""Times as many items as last time that are taken ahead at most, since the next ones may be slow."""
+"""The factor by which the number of items taken ahead grows at most, since the next items may be slow."""
 RETURN_AFTER = 1.0
-"""Seconds after which what was taken ahead goes back when nobody asks for it."""
+"""Seconds after which items that were taken ahead are given back if nobody asks for them."""
 
 log = logging.getLogger("fray")
 
 
 class Handout:
-    """One process's next items of one queue. `pop` and `done` may be called in any thread, the others in the loop.
+    """The next items of one queue for one process.
 
-    Args:
-        durable: nothing is taken ahead or noted, so each item and each acknowledgement is the consumer's.
+    `pop` and `done` may be called in any thread, the other methods in the event loop.
+
+    durable: nothing is taken ahead or noted, so the consumer serves each item and each acknowledgement.
     """
 
     def __init__(self, queue: OpenQueue, consumer: Consumer, isolation: PoisonIsolation, durable: bool = False) -> None:
@@ -58,20 +59,20 @@ class Handout:
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
         self._flushing = asyncio.Lock()
-        self._ready: deque[tuple[Delivery, float]] = deque()  # taken ahead; and until when each may be handed out
-        self._timeout = 0.0  # that they were taken for
-        self._out: dict[str, float] = {}  # by lease: until when its acknowledgement may be noted
+        self._ready: deque[tuple[Delivery, float]] = deque()  # items taken ahead, and until when each may be handed out
+        self._timeout = 0.0  # the time-out for which they were taken
+        self._out: dict[str, float] = {}  # by lease, until when its acknowledgement may be noted
         self._done: list[str] = []
         self._popped = 0
         self._ahead = 1
-        self._filled_at = self._popped_then = 0.0
+        self._filled_at = self._popped_at_fill = 0.0
         self._writing: asyncio.Task[None] | None = None
         self._returning: asyncio.Task[None] | None = None
 
     # --- in any thread
 
     def pop(self, timeout: float) -> Delivery | None:
-        """The next item that was taken ahead for such a time-out; None if there is none: then `refill`."""
+        """The next item that was taken ahead for this time-out; None if there is none, then call `refill`."""
         with self._lock:
             if not self._ready or timeout != self._timeout or self._clock.boottime() > self._ready[0][1]:
                 return None
@@ -80,7 +81,7 @@ class Handout:
             return delivery
 
     def done(self, lease: str) -> bool:
-        """Note that this item is done; False unless that may be said of it: then the consumer is to be asked."""
+        """Note that this item is done; False if it cannot be noted, and then the consumer must be asked."""
         with self._lock:
             if self._durable or self._clock.boottime() >= self._out.get(lease, 0.0):
                 return False
@@ -88,22 +89,25 @@ class Handout:
             self._done.append(lease)
             is_first = len(self._done) == 1
         if is_first:
-            self._wake()
+            self._schedule_write()
         return True
 
     # --- in the loop
 
     async def refill(self, timeout: float, wait: float) -> list[Delivery]:
-        """The next item, as `Consumer.take` gives it; more may be taken ahead. What is noted is written if none is."""
+        """The next item, as `Consumer.take` gives it; more may be taken ahead.
+
+        If there is no item, the noted acknowledgements are written.
+        """
         if (delivery := self.pop(timeout)) is not None:
-            return [delivery]  # another thread was here first
+            return [delivery]  # another thread has refilled it meanwhile
         self._put_back()
         take = partial(self._consumer.take, 1, timeout, self._isolation, ahead=self._wanted() - 1)
-        has_noted = bool(self._done)  # what is noted may be written while this looks, which must not end the wait
+        has_noted = bool(self._done)  # another task may write them during the first take, and the wait must go on then
         taken = await take(wait=0.0 if has_noted else wait)
         if not taken and has_noted:
             await self.flush()
-            if wait > 0 or self._consumer.held:  # what was noted may have kept others back
+            if wait > 0 or self._consumer.held:  # unwritten acknowledgements may have held back further items
                 taken = await take(wait=wait)
         if not taken:
             return []
@@ -111,8 +115,8 @@ class Handout:
         with self._lock:
             self._timeout = timeout
             self._popped += 1
-            self._filled_at, self._popped_then = self._clock.boottime(), self._popped
-            shift = self._filled_at - self._now()  # from the storage's time to the clock's
+            self._filled_at, self._popped_at_fill = self._clock.boottime(), self._popped
+            shift = self._filled_at - self._now()  # from the storage's clock to this process's
             for delivery in taken:
                 end = delivery.deadline + shift
                 self._out[delivery.id] = end - WRITE_MARGIN
@@ -123,12 +127,12 @@ class Handout:
         return [first]
 
     async def settle(self) -> None:
-        """Write what is noted, and put back what was taken ahead: before anything else is asked of the consumer."""
+        """Write the noted acknowledgements and put back the items taken ahead, before any other use of the consumer."""
         self._put_back()
         await self.flush()
 
     async def flush(self) -> None:
-        """Write what is noted. Raises StoreError; then it is still noted."""
+        """Write the noted acknowledgements. Raises StoreError; then they stay noted."""
         async with self._flushing:
             with self._lock:
                 noted, self._done = self._done, []
@@ -143,13 +147,13 @@ class Handout:
                 raise
 
     def forget(self, leases: Sequence[str] | None = None) -> None:
-        """Note that these leases, or all, are ended by other means."""
+        """Note that these leases, or all, have ended in another way."""
         with self._lock:
             for lease in list(self._out) if leases is None else leases:
                 self._out.pop(lease, None)
 
     async def close(self) -> None:
-        """Settle; what cannot be written now comes back when its lease runs out."""
+        """Settle. Items whose acknowledgements cannot be written now are delivered again when their leases run out."""
         for task in (self._writing, self._returning):
             if task is not None:
                 task.cancel()
@@ -161,9 +165,9 @@ class Handout:
     # --- inside
 
     def _wanted(self) -> int:
-        """Items to take: as many as were worked through in `AHEAD_SECONDS`; not at once if that is many."""
+        """The number of items to take: as many as were finished in `AHEAD_SECONDS`, grown by `AHEAD_GROWTH` at most."""
         worked = self._clock.boottime() - self._filled_at
-        handed_out = self._popped - self._popped_then + 1
+        handed_out = self._popped - self._popped_at_fill + 1
         pace = AHEAD_SECONDS * handed_out / worked if worked > 0 else MAX_AHEAD
         most = 1 if self._durable or not self._popped else MAX_AHEAD
         self._ahead = max(1, min(AHEAD_GROWTH * self._ahead, int(pace), most))
@@ -176,7 +180,7 @@ class Handout:
                 self._out.pop(delivery.id, None)
         self._consumer.put_back([delivery.id for delivery, _ in ready])
 
-    def _wake(self) -> None:
+    def _schedule_write(self) -> None:
         try:
             here = asyncio.get_running_loop() is self._loop
         except RuntimeError:
@@ -188,9 +192,9 @@ class Handout:
 
     def _begin_writing(self) -> None:
         if self._writing is None or self._writing.done():
-            self._writing = asyncio.ensure_future(self._write_what_is_noted())
+            self._writing = asyncio.ensure_future(self._write_acknowledgements())
 
-    async def _write_what_is_noted(self) -> None:
+    async def _write_acknowledgements(self) -> None:
         pauses = backoff(*STORE_PAUSES)
         pause = self._window
         while True:
@@ -198,7 +202,7 @@ class Handout:
             try:
                 await self.flush()
             except FrayError as error:
-                log.warning("acknowledgements wait for the storage: %s", error)
+                log.warning("acknowledgements of items are not written yet, and are tried again: %s", error)
             except Exception:
                 log.exception("acknowledgements were not written, and are tried again")
             else:
@@ -209,7 +213,7 @@ class Handout:
             pause = next(pauses)
 
     async def _return_unused(self) -> None:
-        """Give back what was taken ahead once nobody has asked for a while."""
+        """Give back the items taken ahead when nobody has asked for a while."""
         while self._ready:
             before = self._popped
             await self._clock.sleep(RETURN_AFTER)

@@ -1,4 +1,4 @@
-"""A segment that a consumer holds under one claim, whose items are ready, out, or done.
+"""A segment that a consumer holds under one claim. Its items are ready, out, or done.
 
 ready --take--> out --complete--> done          release: out --> ready          lose: nothing counts any more
 """
@@ -24,7 +24,7 @@ from fray_layouts.queue_records import QueueLease, SegmentHeader
 
 
 class SegmentContent(msgspec.Struct, frozen=True, gc=False):
-    """A segment as it was read. updated: when the storage wrote it, as it says."""
+    """A segment as it was read. updated: when the storage wrote it, by the storage's clock."""
 
     version: str
     updated: float
@@ -45,12 +45,12 @@ class Instant(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(eq=False, slots=True)
 class OutItem:
-    """An item that is out: on its way to a process, or in its hands.
+    """An item that is out: on its way to a process, or taken by it.
 
     Attributes:
-        id: of the lease that it is handed out under.
+        id: of the lease under which it is handed out.
         index: its place in the segment.
-        suspect: it may have killed a process, so it is alone in this one.
+        suspect: it may have killed a process, so it must be alone in this one.
         delivery: None until it was handed out.
     """
 
@@ -69,7 +69,7 @@ class HeldSegment:
     """One claim of one segment, with its items.
 
     Attributes:
-        ready: indices of the items to be handed out next, in order.
+        ready: indices of the items to hand out next, in order.
         out: items that are out, by lease id.
     """
 
@@ -92,7 +92,7 @@ class HeldSegment:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is out and nothing is being written."""
+        """Whether no item is out and no write of the lease is under way."""
         return not self.out and not self.lease.is_being_written
 
     @property
@@ -101,9 +101,9 @@ class HeldSegment:
         return [item for item in self.out.values() if item.delivery is not None]
 
     def take(self, isolation: PoisonIsolation) -> OutItem | None:
-        """Begin to hand out the next item; None if none is ready. `deliver`, `put_back` or `leave` comes next.
+        """Begin to hand out the next item; None if none is ready. Call `deliver`, `put_back` or `leave` next.
 
-        isolation: of the process that it is for.
+        isolation: that of the process for which it is.
         """
         if not self.ready:
             return None
@@ -120,10 +120,10 @@ class HeldSegment:
         self.leave(item)
 
     async def deliver(self, item: OutItem, body: bytes, number: int, timeout: float) -> Delivery:
-        """Hand the item out, under a lease that is trusted and long enough; the start of a suspect is counted first.
+        """Hand the item out, under a lease that is trusted and long enough. The start of a suspect is counted first.
 
         Args:
-            number: which delivery it is.
+            number: the number of this delivery.
             timeout: seconds; at least 0.4 of them will be left.
 
         Raises:
@@ -136,7 +136,10 @@ class HeldSegment:
         return self.hand_out(item, body, number, Instant.of(self._queue))
 
     def is_plain(self, timeout: float, instant: Instant) -> bool:
-        """Whether the next item can be handed out as it is: none failed or is elsewhere, and the lease allows it."""
+        """Whether the next item needs no request.
+
+        No item of the segment failed or is an object of its own, and the lease lasts long enough.
+        """
         record = self.lease.stored.record
         return (
             not (record.suspect or record.failures or self.content.header.large)
@@ -145,7 +148,7 @@ class HeldSegment:
         )
 
     def hand_out_plain(self, isolation: PoisonIsolation, instant: Instant) -> Delivery | None:
-        """Hand the next item out, of a segment that `is_plain`; None if none is ready."""
+        """Hand out the next item of a segment that `is_plain`; None if none is ready."""
         if (item := self.take(isolation)) is None:
             return None
         number = rules.delivery_number(self.lease.record, item.index)
@@ -159,12 +162,12 @@ class HeldSegment:
         return item.delivery
 
     async def complete(self, items: Sequence[OutItem]) -> None:
-        """Complete these items; returns when that has been written. Raises as `deliver` does."""
+        """Complete these items; returns when that is written. Raises as `deliver` does."""
         bitmap = sum(1 << item.index for item in items)
         await self._end(items, partial(rules.completed, items=bitmap))
 
     def allows_receipt(self, ending: int, boottime: float) -> bool:
-        """Whether so many of its items can be completed by a receipt now, as `queue_lease` says."""
+        """Whether `ending` of its items can be completed by a receipt now, by the rules of `queue_lease`."""
         lease, items = self.lease, len(self.content.bodies)
         idle = not lease.is_being_written and not lease.unresolved
         return idle and rules.allows_receipt(lease.record, items, ending, lease.trusted_at(boottime))
@@ -179,7 +182,8 @@ class HeldSegment:
     async def release(self, items: Sequence[OutItem], failed: bool) -> None:
         """Give these items back, and the lease too if nothing else is out. Raises as `deliver` does.
 
-        failed: it counts towards the maximum; a start that was counted does not, unless the item failed.
+        failed: it counts towards the maximum of deliveries. A counted start of a suspect counts no more, unless the
+        item failed.
         """
         whole = len(items) == len(self.out)
         counts = {item.index: int(failed) - int(item.suspect) for item in items}
@@ -194,13 +198,13 @@ class HeldSegment:
             self.ready.extendleft(sorted(counts, reverse=True))
 
     def lose(self) -> None:
-        """Note that the claim is lost: nothing that is out under it counts any more."""
+        """Note that the claim is lost: no item that is out under it counts any more."""
         self.lease.lost = True
         for item in list(self.out.values()):
             self.leave(item)
 
     def leave(self, item: OutItem) -> None:
-        """Take the item out of `out`, and out of the isolation of its process."""
+        """Remove the item from `out`, and from the isolation of its process."""
         self.out.pop(item.id, None)
         item.isolation.leave(item)
 
@@ -218,7 +222,10 @@ class HeldSegment:
             item.isolation.enter(item)
 
     async def _end(self, items: Sequence[OutItem], edit: LeaseEdit) -> None:
-        """Write the end of items. Meanwhile they are not out; they are again if the write may not have been applied."""
+        """Write the end of items, which are not out meanwhile.
+
+        They are out again if the write may not have been applied.
+        """
         for item in items:
             self.leave(item)
         try:

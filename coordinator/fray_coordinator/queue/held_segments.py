@@ -1,4 +1,4 @@
-"""The segments that a consumer holds: the oldest is handed out first, and many are completed by one receipt."""
+"""The segments that a consumer holds. The oldest is handed out first, and one receipt completes many."""
 
 import asyncio
 import logging
@@ -17,7 +17,7 @@ from fray_layouts.errors import FrayError
 
 log = logging.getLogger("fray")
 MIN_RECEIPT_SEGMENTS = 2
-"""Segments from which a receipt costs less than a write of each lease."""
+"""Segments from which one receipt costs less than a write of each lease."""
 
 
 class HeldSegments:
@@ -27,7 +27,8 @@ class HeldSegments:
         by_name: all of them.
 
     Args:
-        on_complete: called with segments all of whose items are done, and the receipt that says so ("": the lease).
+        on_complete: called with segments all of whose items are done, and with the receipt that says so; "" if their
+            leases say so.
         on_release: called with a segment that was released.
     """
 
@@ -40,7 +41,7 @@ class HeldSegments:
         self.by_name: dict[str, HeldSegment] = {}
         self._queue = queue
         self._stocked: dict[str, HeldSegment] = {}  # those that may have items to hand out
-        self._order: list[str] = []  # a heap of their names, and of some that are no more among them
+        self._order: list[str] = []  # a heap of their names, and of some that have left
         self._on_complete = on_complete
         self._on_release = on_release
 
@@ -49,7 +50,7 @@ class HeldSegments:
         self._stock(held)
 
     def next(self) -> HeldSegment | None:
-        """The oldest segment that may have items to hand out; None if none has."""
+        """The oldest segment that may have items to hand out; None if there is none."""
         while self._order:
             if (held := self._stocked.get(self._order[0])) is not None:
                 return held
@@ -57,7 +58,7 @@ class HeldSegments:
         return None
 
     def hand_out(self, count: int, timeout: float, isolation: PoisonIsolation, before: str) -> list[Delivery]:
-        """Up to `count` of the next items, as long as they come without a request.
+        """Up to `count` of the next items, as long as they need no request.
 
         before: the name of a segment whose items come first, once they are there.
         """
@@ -72,26 +73,30 @@ class HeldSegments:
         return given
 
     def skip(self, held: HeldSegment) -> None:
-        """Take no more items of this segment, until one is released."""
+        """Hand out no more items of this segment until one of its items is released."""
         self._stocked.pop(held.name, None)
 
     def put_back(self, item: OutItem) -> None:
-        """Have an item that was handed out handed out next."""
+        """Make an item that was handed out the next one to hand out."""
         item.segment.put_back(item)
         self._stock(item.segment)
 
     def lose(self, held: HeldSegment) -> None:
-        """Hold a segment no longer whose claim is lost."""
+        """Drop a segment whose claim is lost."""
         self._forget(held)
         held.lose()
 
     def delivered(self, lease: str) -> tuple[OutItem, Delivery]:
-        """The item that was handed out under this lease. Raises UnknownLease."""
-        held = self.by_name.get(lease.partition("/")[0])
-        item = held.out.get(lease) if held else None
+        """The item that was handed out under this lease, and its delivery. Raises UnknownLease if there is none."""
+        item = self._find(lease)
         if item is None or item.delivery is None:
             raise UnknownLease(lease)
         return item, item.delivery
+
+    def _find(self, lease: str) -> OutItem | None:
+        """The item of this lease; None if it is not out. The id of a lease begins with its segment's name."""
+        held = self.by_name.get(lease.partition("/")[0])
+        return held.out.get(lease) if held is not None else None
 
     async def complete(self, leases: Iterable[str]) -> None:
         """Complete the items of these leases. Raises as `Consumer.done` does."""
@@ -110,22 +115,22 @@ class HeldSegments:
         await self._act_on(*self._grouped(leases), partial(self._release, failed=failed))
 
     async def give_back(self, held: HeldSegment) -> None:
-        """Release what can be released of a segment; the rest comes back when its lease runs out."""
+        """Release as much of a segment as possible. The rest comes back when its lease runs out."""
         try:
             await self._release(held, held.delivered, failed=False)
         except FrayError:
             return
         except Exception:
-            log.exception("%s was not given back", held.name)
+            log.exception("%s was not given back; others get it when its lease runs out", held.name)
 
     def settle(self, held: HeldSegment) -> None:
-        """Hold a segment no longer if all its items are done."""
+        """Drop a segment if all its items are done."""
         if held.is_complete and self.by_name.get(held.name) is held:
             self._forget(held)
             self._on_complete([held], "")
 
     async def _write_receipt(self, groups: Sequence[tuple[HeldSegment, list[OutItem]]]) -> None:
-        """Complete whole segments by one receipt; where it comes too late, their items are out again."""
+        """Complete whole segments by one receipt. If the receipt comes too late, their items are out again."""
         done: dict[str, list[str]] = {}
         written = asyncio.get_running_loop().create_future()
         for held, items in groups:
@@ -149,12 +154,11 @@ class HeldSegments:
             self._on_complete(finished, receipt)
 
     def _grouped(self, leases: Iterable[str]) -> tuple[dict[HeldSegment, list[OutItem]], list[str]]:
-        """The items of these leases, by segment; and the leases without one."""
+        """The items of these leases by segment, and the leases that have no item."""
         unknown: list[str] = []
         groups: dict[HeldSegment, list[OutItem]] = {}
         for lease in dict.fromkeys(leases):
-            held = self.by_name.get(lease.partition("/")[0])
-            item = held.out.get(lease) if held is not None else None
+            item = self._find(lease)
             if item is None or item.delivery is None:
                 unknown.append(lease)
             else:
@@ -167,7 +171,7 @@ class HeldSegments:
         unknown: list[str],
         act: Callable[[HeldSegment, Sequence[OutItem]], Awaitable[None]],
     ) -> None:
-        """`act` on the items of each segment. Raises UnknownLease afterwards, for `unknown` too."""
+        """Call `act` on the items of each segment. Afterwards raises UnknownLease, for `unknown` too."""
         lost: list[str] = []
 
         async def act_on(held: HeldSegment, items: list[OutItem]) -> None:
@@ -180,7 +184,7 @@ class HeldSegments:
                 self.lose(held)
                 lost.extend(item.id for item in out)
 
-        # shielded: what was sent may land though the caller is cancelled, and then the item must not count as out
+        # Shielded: a write may be applied although the caller is cancelled, and then the item must not count as out.
         await map_concurrently(groups.items(), lambda group: asyncio.shield(asyncio.ensure_future(act_on(*group))))
         if unknown or lost:
             raise (UnknownLease if unknown else LeaseLost)(*unknown, *lost)
@@ -200,7 +204,7 @@ class HeldSegments:
             self._stock(held)
 
     async def _written(self, held: HeldSegment, end: Awaitable[None]) -> None:
-        """Wait until the end of items was written; a segment that may not have been given back is still held."""
+        """Wait until the end of items is written. If a release may have failed, the segment is still held."""
         try:
             await end
         except Exception:

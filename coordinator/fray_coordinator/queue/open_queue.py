@@ -1,6 +1,6 @@
-"""An opened queue: where it is in storage, its settings, and the log of its finished segments.
+"""An opened queue: its place in storage, its settings, and the log of its finished segments.
 
-The log keeps their names for longer than a create can be on its way.
+The log keeps the names of finished segments for longer than a create can be on its way.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ async def open_queue(core: Core, keys: QueueKeys, wanted: QueueRecord | None = N
     """Open the queue; create it if there is none.
 
     Args:
-        wanted: the settings of a queue that is created.
+        wanted: the settings if the queue is created.
 
     Raises:
-        RootMismatch: it has another layout version, or what is there is no queue.
+        RootMismatch: the queue has another layout version, or the object there is not a queue.
     """
     fresh = wanted or QueueRecord()
 
@@ -96,7 +96,7 @@ def _host() -> str:
 
 
 async def open_root(root: str, named: bool) -> Core:
-    """Open the root of a cluster, for a queue that has a name in it, or a root that holds nothing but one queue.
+    """Open the root of a cluster, for a queue with a name in it, or a root that holds nothing but one queue.
 
     Raises:
         RootMismatch: the root is of the other kind.
@@ -123,7 +123,7 @@ def standalone_core(store: Store, clock: Clock, rng: RandomSource) -> Core:
 
 
 class FinishedLog:
-    """One participant's view of the log; objects that were read are remembered as long as they exist."""
+    """One participant's view of the log. It remembers the objects that it has read, as long as they exist."""
 
     def __init__(self, core: Core, keys: QueueKeys, quarantine: float) -> None:
         self._core = core
@@ -132,7 +132,7 @@ class FinishedLog:
         self._read: dict[str, frozenset[str]] = {}
 
     async def note(self, segments: Collection[str]) -> None:
-        """Write down that these segments are finished; done before their leases are deleted."""
+        """Write down that these segments are finished. This is done before their leases are deleted."""
         key = self._keys.finished_at(self._core.now(), self._core.rng.unique_id())
         await self._core.store.put(key, codec.encode(FinishedSegments(segments=list(segments))), ABSENT)
 
@@ -158,5 +158,5 @@ class FinishedLog:
             found = await self._core.store.get(key)
             names = codec.decode(found.data, FinishedSegments).record.segments if found else []
         except Malformed:
-            names = []  # an odd object says nothing: an item may come twice, none is lost
+            names = []  # without it an item may be delivered twice, but none is lost
         self._read[key] = frozenset(names)

@@ -1,7 +1,7 @@
-"""Isolation of suspected poison items: one that may have killed a process is delivered only where nothing else is out.
+"""Isolation of suspected poison items: a suspect is delivered only to a process in which no other item is out.
 
-An item whose lease ran out counts no more: its process is gone, or is late and will find its lease lost. What a server
-passes on counts as out in the client process that asked for it.
+An item whose lease ran out counts no more: its process has died, or is late and will find its lease lost. An item that
+a server passes on counts in the client process that asked for it.
 """
 
 import os
@@ -19,7 +19,7 @@ class Outstanding(Protocol):
 
 
 class PoisonIsolation:
-    """What is out in one process, whatever queues it consumes."""
+    """The items that are out in one process, from whatever queues."""
 
     def __init__(self) -> None:
         self._suspects: set[Outstanding] = set()
@@ -39,7 +39,7 @@ class PoisonIsolation:
 
 
 def isolation_of(process: str) -> PoisonIsolation:
-    """The isolation of a process: "" is this one, clients of a server are what their calls name them by."""
+    """The isolation of a process: "" is this one; a server's clients have the names that they send with their calls."""
     if process:
         return _of_clients.setdefault(process, PoisonIsolation())
     return _of_this_process.setdefault(os.getpid(), PoisonIsolation())
@@ -50,6 +50,6 @@ def _all_over(items: set[Outstanding]) -> bool:
 
 
 _of_this_process: dict[int, PoisonIsolation] = {}
-"""By pid: in a fork nothing is out."""
+"""By pid, so that nothing is out in a forked process."""
 _of_clients: WeakValueDictionary[str, PoisonIsolation] = WeakValueDictionary()
-"""Kept alive by what is out there."""
+"""Each is kept alive by the items that are out there."""

@@ -14,7 +14,7 @@ from fray_layouts.queue_keys import MAX_ORDERS, SegmentName
 from fray_layouts.queue_records import DeadLetterOrigin, SegmentHeader, encode_segment
 
 MAX_SEGMENT_BYTES = 8 * 1024 * 1024
-"""Bytes of items after which a segment is full, however many were wanted: a consumer reads it in one request."""
+"""Bytes of items after which a segment is full, however many items were wanted, so that one request reads it."""
 
 
 class Producer:
@@ -28,22 +28,22 @@ class Producer:
         self._last = (0.0, 0)
 
     async def push(self, items: Sequence[EncodedItem], batch: int | None = None) -> None:
-        """Put the items at the end, in this order; when it returns they are there to stay.
+        """Put the items at the end, in this order; when it returns they are stored.
 
         Args:
-            batch: items of each segment; so many are handed to one consumer at a time.
+            batch: items of each segment; one consumer gets so many at a time.
 
         Raises:
-            StoreUnavailable: some may be in the queue, some not, and some may still come.
+            StoreUnavailable: some items may be in the queue, some may not, and some may still be added.
         """
         await map_concurrently(_segments(items, batch_size(len(items), batch)), self._push_segment)
         self._doorbell.ring()
 
     def push_now(self, item: EncodedItem) -> Coroutine[Any, Any, None] | None:
-        """Put one item at the end, in the caller's thread if storage can do that.
+        """Put one item at the end, in the caller's thread if the storage can do that.
 
-        Returns None when it is there to stay; else the rest of the work, which raises as `push` does. That begins with
-        the same name, so an item that has got there unnoticed is not pushed twice.
+        Returns None if the item is stored; else the rest of the work, which raises as `push` does. That work begins
+        with the same name, so an item that was stored without a reply is not pushed twice.
         """
         name = self._name(1)
         if len(item.body) < LARGE_ITEM_BYTES:
@@ -66,8 +66,9 @@ class Producer:
     ) -> bool:
         """Create a segment under this name; False if it must be created under another one.
 
-        That is so if the name is taken, or if the create took so long that the large items may have been swept. origin:
-        of a dead letter.
+        That is so if the name is taken, or if the create took so long that a sweep may have deleted the large items.
+
+        origin: where a dead letter comes from.
         """
         core, keys = self._queue.core, self._queue.keys
         large = [number for number, item in enumerate(items) if len(item.body) >= LARGE_ITEM_BYTES]
@@ -78,7 +79,7 @@ class Producer:
         return isinstance(outcome, Applied) and not swept
 
     def _name(self, items: int) -> SegmentName:
-        """A name that sorts behind all that this producer gave before; in any thread."""
+        """A name that sorts behind all names that this producer gave before; it may be called in any thread."""
         with self._naming:
             time, order = self._last
             now = round(self._queue.core.now(), 3)
@@ -89,7 +90,7 @@ class Producer:
 
 
 def _encoded(items: Sequence[EncodedItem], large: list[int], origin: DeadLetterOrigin | None) -> bytes:
-    """The bytes of a segment. large: numbers of the items that are objects of their own."""
+    """The bytes of a segment. large: the numbers of the items that are objects of their own."""
     inline = [b"" if number in large else item.body for number, item in enumerate(items)]
     sizes = [len(body) for body in inline]
     header = SegmentHeader(encoding=items[0].encoding, sizes=sizes, large=large, dead_letter=origin)
@@ -97,7 +98,7 @@ def _encoded(items: Sequence[EncodedItem], large: list[int], origin: DeadLetterO
 
 
 def _segments(items: Sequence[EncodedItem], batch: int) -> Iterator[Sequence[EncodedItem]]:
-    """Cut the items into segments of `batch`, fewer where one would become too large or mix encodings."""
+    """Cut the items into segments of `batch`, or fewer where a segment would become too large or mix encodings."""
     begin, size = 0, 0
     for number, item in enumerate(items):
         full = number - begin == batch or (number > begin and size + len(item.body) > MAX_SEGMENT_BYTES)

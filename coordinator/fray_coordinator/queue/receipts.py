@@ -1,7 +1,7 @@
-"""Receipts of a queue: one object says of many segments that all of their items are done.
+"""Receipts of a queue: one object says that all items of many segments are done.
 
-Whoever wrote one removes it when the leases of its segments are gone. What a participant leaves that ends before is
-carried over into the leases by a sweep. `protocol.queue_lease` says when a receipt counts.
+The participant that wrote a receipt deletes it when the leases of its segments are gone. If the participant ends before
+that, a sweep copies what the receipt says into the leases. `protocol.queue_lease` says when a receipt counts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,11 +21,12 @@ from fray_layouts.queue_keys import QueueKeys, SegmentName
 from fray_layouts.queue_records import QueueLease, Receipt
 
 MAX_RECEIPT_SEGMENTS = 1000
-"""Segments in one receipt: with so many its request costs nothing for each, and it is read at a glance."""
+"""Segments in one receipt. With so many its request costs next to nothing per segment, and one quick request reads it.
+"""
 
 
 class ReceiptLog:
-    """One participant's view of the receipts; those that were read are remembered as long as they exist."""
+    """One participant's view of the receipts. It remembers those that it has read, as long as they exist."""
 
     def __init__(self, store: Store, records: Records, rng: RandomSource, keys: QueueKeys) -> None:
         self._store = store
@@ -35,7 +36,10 @@ class ReceiptLog:
         self._read: dict[str, dict[str, frozenset[str]]] = {}
 
     async def write(self, done: Mapping[str, Sequence[str]]) -> str:
-        """Write a receipt of these segments, by claim; its key. Raises StoreError: it landed, or did not, or will."""
+        """Write a receipt of these segments, by claim; returns its key.
+
+        Raises StoreError; the receipt may still be written then.
+        """
         key = self._keys.receipt_at(self._store.now(), self._rng.unique_id())
         receipt = Receipt(done={owner: list(segments) for owner, segments in done.items()})
         await self._store.put(key, codec.encode(receipt), ABSENT)
@@ -44,7 +48,7 @@ class ReceiptLog:
     async def names(self, segment: str, owner: str) -> bool:
         """Whether a receipt says that this claim has done the segment. Raises StoreError if that cannot be known now.
 
-        Ask when the lease has expired: by then no receipt lands any more that counts.
+        Ask only when the lease has expired: a receipt that is written later does not count.
         """
         rows = await self._store.list(self._keys.receipts)
         keys = [row.key for row in rows if self._keys.receipt_time(row.key) is not None]
@@ -53,12 +57,12 @@ class ReceiptLog:
         return any(segment in done.get(owner, ()) for done in self._read.values())
 
     async def remove(self, key: str) -> None:
-        """Remove a receipt that nobody needs any more."""
+        """Delete a receipt that nobody needs any more."""
         self._read.pop(key, None)
         await self._store.delete(key)
 
     async def sweep(self, quarantine: float) -> None:
-        """Carry what old receipts say over into the leases, and remove them: their writers have ended."""
+        """Copy what old receipts say into the leases, and delete them, since their writers have ended."""
         rows = await self._store.list(self._keys.receipts)
         now = self._store.now()
         for key in [row.key for row in rows]:
@@ -70,7 +74,7 @@ class ReceiptLog:
                 await self.remove(key)
 
     async def close_lease(self, lease: Stored[QueueLease], segment: str) -> None:
-        """Write into a lease what a receipt says of its claim; somebody else may be faster."""
+        """Write into a lease what a receipt says of its claim, unless somebody else is faster."""
         wanted = rules.receipted(lease.record, SegmentName.items_of(segment), self._rng.unique_id())
         await self._records.write(lease.key, QueueLease, wanted, lease)
 
@@ -87,5 +91,5 @@ class ReceiptLog:
             found = await self._store.get(key)
             done = codec.decode(found.data, Receipt).record.done if found else {}
         except (Malformed, BadRecord):
-            done = {}  # an odd object says nothing: items may come twice, none is lost
+            done = {}  # without it items may be delivered twice, but none is lost
         self._read[key] = {owner: frozenset(segments) for owner, segments in done.items()}

@@ -1,10 +1,11 @@
-"""The scanner of a queue: finds segments and claims them, released ones first, then the oldest that is free.
+"""The scanner of a queue: finds segments and claims them, released ones first, then the oldest free one.
 
-A listing is used up before the next one is made, and the next begins where the last one ended. That position is a cache
-for one repair interval, after which the scan begins at the oldest segment again. Leases of others are remembered with
-their version and read again on condition of it: when the doorbell says that something was released, or when they may
-have expired. A listing shows what was finished meanwhile, so that nobody reads those leases. A lost claim means that
-the listing is old; where little is left for many consumers, one that can wait leaves it to the others.
+A listing is used up before the next one is requested, and the next one begins where the last one ended. That position
+is kept for one repair interval; after that the scan begins at the oldest segment again. The scanner remembers the
+leases of others with their versions, and reads them again, on condition of the version, when the doorbell says that
+items were released or when the leases may have expired. A listing shows which segments were finished meanwhile, so that
+nobody reads their leases. A lost claim means that the listing is old. If little is left for many consumers, a consumer
+that can wait leaves it to the others.
 """
 
 import asyncio
@@ -28,15 +29,15 @@ from fray_layouts.queue_keys import SegmentName
 from fray_layouts.queue_records import QueueLease
 
 LISTING_PAGE = 1000
-"""Names that one request lists: what GCS and S3 answer at most."""
+"""Names that one request lists: GCS and S3 return no more."""
 LOCAL_LISTING_PAGE = 5000
 """The same on local files, where a listing reads whole folders anyway."""
 MAX_LISTING_SECONDS = 10.0
-"""Seconds after which a listing is made anew: later on even the leases of what others finished may be gone."""
+"""Seconds after which a listing is requested again: after that even the leases of finished segments may be gone."""
 MAX_CLAIMS = 64
-"""Segments claimed at a time: what a consumer that hands items out ahead works off in a moment."""
+"""Segments claimed at a time: as many as a consumer that takes items ahead finishes in a moment."""
 MAX_LEASE_READS = 32
-"""Leases of others read in one scan, so that a scan ends soon however many consumers there are."""
+"""Leases of others that one scan reads, so that a scan ends soon however many consumers there are."""
 LOCAL_LEASE_READS = 0.05
 """Seconds between two reads of a lease on local files, where nobody rings when it is released."""
 
@@ -51,7 +52,7 @@ class SegmentScanner:
         contention: what the consumer knows of the others.
 
     Args:
-        mine: says whether this consumer holds that segment.
+        mine: says whether this consumer holds a segment.
     """
 
     def __init__(
@@ -66,30 +67,30 @@ class SegmentScanner:
         self._free: deque[str] = deque()
         self._claiming: set[str] = set()
         self._watched: dict[str, WatchedLease] = {}
-        self._released: set[str] = set()  # by this process, and not looked at since
+        self._released: set[str] = set()  # this process released them, and `find` has not looked at them since
         self._finished: set[str] = set()
         self._failure: Exception | None = None
         self._reached = ""
         self._ended = False
         self._picked = 0
         self._is_new = True
-        self._came = float("inf")  # when this consumer first looked, on the storage's clock
+        self._first_scan_at = float("inf")  # on the storage's clock
         self._rung = self._left_to_others = False
         self._listed_at = self._heard_at = self._repair_at = float("-inf")
 
     async def find(self, wanted: int, timeout: float, patient: bool) -> list[HeldSegment]:
-        """Claim segments with about `wanted` items; none if nothing can be claimed now.
+        """Claim segments with about `wanted` items; [] if nothing can be claimed now.
 
         Args:
             timeout: of the leases, seconds.
-            patient: claim none either when little is left and others are taking it.
+            patient: if little is left and others are taking it, claim nothing.
 
         Raises:
             StoreUnavailable: nothing was claimed.
-            Exception: nothing else can be claimed, and a segment failed with this; it is raised once.
+            Exception: nothing else can be claimed, and one segment failed with this error; it is raised once.
         """
         self.contention.begin_scan()
-        self._came = min(self._came, self._queue.core.now())
+        self._first_scan_at = min(self._first_scan_at, self._queue.core.now())
         while True:
             await self._begin_again_if_due()
             if held := await self._claim_released(timeout):
@@ -117,35 +118,35 @@ class SegmentScanner:
             raise failure
 
     def finished(self, *segments: str) -> None:
-        """Ignore the segments for one repair interval."""
+        """Ignore these segments for one repair interval."""
         self._finished.update(segments)
         for segment in segments:
             self._watched.pop(segment, None)
 
     def pushed(self) -> None:
-        """Note that this process itself pushed something."""
+        """Note that this process itself pushed items."""
         self._ended = False
 
     def released(self, segment: str, lease: Stored[QueueLease]) -> None:
-        """Note that a segment can be claimed again, by its lease."""
+        """Note that a segment with this lease can be claimed again."""
         now = self._queue.core.clock.boottime()
         self._watched[segment] = WatchedLease(now, now, lease)
         self._released.add(segment)
 
     @property
     def first_released(self) -> str:
-        """The oldest segment that this process released and `find` has not looked at; without one, behind all."""
+        """The oldest segment that this process released and `find` has not looked at; if none, a name behind all."""
         return min(self._released, default=BEHIND_ALL)
 
     @property
     def has_listed(self) -> bool:
-        """Whether segments were listed that may be claimed."""
+        """Whether a listing showed segments that may be claimed."""
         return bool(self._free)
 
     # --- claiming
 
     def _choose(self, wanted: int) -> list[str]:
-        """Take some of the free segments, to be claimed by this call alone."""
+        """Take some of the free segments, so that only this call claims them."""
         chosen: list[str] = []
         age = self._queue.core.clock.boottime() - self._listed_at
         is_old = age > MAX_LISTING_SECONDS or (
@@ -179,7 +180,7 @@ class SegmentScanner:
             claimed = begun.get(segment)
             if isinstance(claimed, HeldSegment):
                 return claimed
-            return await self._tried(segment, claimed or claim(self._queue, segment, timeout))
+            return await self._outcome_of(segment, claimed or claim(self._queue, segment, timeout))
 
         try:
             if len(held := [one for one in begun.values() if isinstance(one, HeldSegment)]) == len(chosen):
@@ -198,10 +199,10 @@ class SegmentScanner:
             raise failed[0]
         return won
 
-    async def _tried(
+    async def _outcome_of(
         self, segment: str, claiming: Awaitable[HeldSegment | ClaimLost | None]
     ) -> HeldSegment | ClaimLost | StoreUnavailable | None:
-        """The outcome of a claim; what is wrong with one segment keeps nobody from the others."""
+        """The outcome of a claim. An error with one segment does not keep the consumer from the others."""
         try:
             return await claiming
         except BadRecord:
@@ -215,7 +216,7 @@ class SegmentScanner:
         return None
 
     def _note_lost(self, lost: list[tuple[str, Stored[QueueLease] | None]], is_old: bool) -> None:
-        """Remember who won. is_old: so many claims were lost that the listing is of no use any more."""
+        """Remember who won. is_old: so many claims were lost that the listing is too old to use."""
         now = self._queue.core.clock.boottime()
         for segment, lease in lost:
             self._watched[segment] = WatchedLease(now, first_read_at(now), lease)
@@ -227,7 +228,7 @@ class SegmentScanner:
             self._drop_listing()
 
     def _drop_listing(self) -> None:
-        """Forget what is left of an old listing."""
+        """Forget the rest of an old listing."""
         if self._free:
             self._reached = min(self._reached, self._queue.keys.segment(self._free[0])[:-1])
             self._free.clear()
@@ -236,7 +237,7 @@ class SegmentScanner:
     # --- what others hold
 
     async def _claim_released(self, timeout: float) -> HeldSegment | None:
-        """Claim the oldest segment that was released or whose lease expired."""
+        """Claim the oldest segment that was released or whose lease has expired."""
         now = self._queue.core.clock.boottime()
         self._released.clear()
         due = sorted(segment for segment, watched in self._watched.items() if watched.due <= now)
@@ -248,7 +249,7 @@ class SegmentScanner:
         return None
 
     async def _still_leased(self, due: list[str]) -> list[str]:
-        """The segments that still have both segment and lease, by one listing instead of a read of each."""
+        """The segments that still have both segment and lease; one listing tells, instead of a read of each lease."""
         keys = self._queue.keys
         before = keys.segment(due[0])[:-1]
         rows = [row.key for row in await self._queue.core.store.list(keys.segments, before, LISTING_PAGE)]
@@ -265,16 +266,16 @@ class SegmentScanner:
             return None
         self._claiming.add(segment)
         try:
-            result = await self._tried(segment, self._judge(segment, watched, timeout))
+            result = await self._outcome_of(segment, self._judge(segment, watched, timeout))
         finally:
             self._claiming.discard(segment)
         if isinstance(result, StoreUnavailable):
             raise result
-        assert not isinstance(result, ClaimLost), "it was judged"
+        assert not isinstance(result, ClaimLost), "_judge returns None for a lost claim"
         return result
 
     async def _judge(self, segment: str, watched: WatchedLease, timeout: float) -> HeldSegment | None:
-        """Take the segment over if its lease allows it; else remember the lease, unless the segment is finished."""
+        """Take the segment over if its lease allows it; else watch the lease, unless the segment is finished."""
         core = self._queue.core
         if watched.lease is None:
             lease = await core.records.read(self._queue.keys.lease(segment), QueueLease)
@@ -288,7 +289,7 @@ class SegmentScanner:
             return None
         if rules.is_complete(lease.record, SegmentName.items_of(segment)):
             self._finished.add(segment)
-            with suppress(StoreUnavailable):  # clearing away can wait, what is to be had cannot
+            with suppress(StoreUnavailable):  # collecting can wait, but the caller's next item cannot
                 await self._collector.collect_overdue(segment, lease)
             return None
         known = watched.lease is not None and watched.lease.version == lease.version
@@ -296,12 +297,12 @@ class SegmentScanner:
         if lease.record.owner and not rules.has_expired(lease.record, now - since, lease.updated, core.now()):
             left = rules.expires_in(lease.record, now - since, lease.updated, core.now())
             due = now + (min(left, LOCAL_LEASE_READS) if core.store.local else left)
-            due = max(due, now) + 0.01  # so that it has expired by then
+            due = max(due, now) + 0.01  # 10 ms later, so that the lease has certainly expired
             self._watched[segment] = WatchedLease(since, due, lease)
             return None
         result = await take_over(self._queue, segment, lease, timeout)
         if isinstance(result, ClaimLost):
-            now = core.clock.boottime()  # the answer may have taken long, and nobody looked meanwhile
+            now = core.clock.boottime()  # read again: the reply may have taken long
             self._watched[segment] = WatchedLease(now, now + FIRST_READ_DELAY, result.lease)
             return None
         return result
@@ -317,7 +318,7 @@ class SegmentScanner:
             self._finished = set()
 
     async def _scan(self) -> bool:
-        """List on; whether there is anything new to claim."""
+        """List further; returns whether there is anything new to claim."""
         async with self._scanning:
             if self._free:
                 return True
@@ -331,7 +332,7 @@ class SegmentScanner:
             return await self._page()
 
     def _may_ask_doorbell(self) -> bool:
-        """Whether to ask the doorbell: before resting, and as often as somebody may ring it."""
+        """Whether to read the doorbell: before a rest, and otherwise as often as one process may ring it."""
         now = self._queue.core.clock.boottime()
         if self._queue.core.store.local or not (self._ended or now >= self._heard_at + RING_INTERVAL):
             return False
@@ -339,7 +340,7 @@ class SegmentScanner:
         return True
 
     def _wake_watched(self) -> None:
-        """Read watched leases now: something was released."""
+        """Read watched leases now, since something was released."""
         for segment in sorted(self._watched)[:MAX_LEASE_READS]:
             self._watched[segment].due = 0.0
 
@@ -352,7 +353,7 @@ class SegmentScanner:
         listing = scan.parse_listing(keys, rows, _segment_in(after))
         mine, finished, claiming = self._mine, self._finished, self._claiming
         self._free.extend(s for s in listing.free if s not in finished and s not in claiming and not mine(s))
-        later = {row.key for row in listed if row.updated and row.updated > self._came + CLOCK_MARGIN}
+        later = {row.key for row in listed if row.updated and row.updated > self._first_scan_at + CLOCK_MARGIN}
         self._watch(listing.leased, later, urgent=MAX_LEASE_READS if self._is_new and not after else 0)
         for segment in listing.orphans:
             self._watched.pop(segment, None)
@@ -362,7 +363,7 @@ class SegmentScanner:
         return bool(self._free) or self._any_due() or not self._ended
 
     def _watch(self, leased: list[str], later: Set[str], urgent: int) -> None:
-        """Watch leases of others; the first `urgent` are read at once. later: keys written since this consumer came."""
+        """Watch leases of others. The first `urgent` are read at once. later: keys written since this consumer came."""
         now, keys = self._queue.core.clock.boottime(), self._queue.keys
         new = [s for s in leased if s not in self._watched and s not in self._finished and not self._mine(s)]
         for number, segment in enumerate(new):
@@ -370,9 +371,10 @@ class SegmentScanner:
             self._watched[segment] = WatchedLease(now, due, is_left=self._is_new and keys.lease(segment) not in later)
 
     def _read_all(self) -> bool:
-        """Read the leases that others left, once, if this consumer is new and finds nothing else; whether there is one.
+        """Read the leases that others left, if this consumer is new and finds nothing else; whether there are any.
 
-        Those that were written since are of consumers that live, and finished by the time that they are read.
+        Leases that were written since it began belong to live consumers, and are finished by the time they would be
+        read.
         """
         if not self._is_new:
             return False

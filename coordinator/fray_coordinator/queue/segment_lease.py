@@ -1,7 +1,7 @@
-"""The lease of a segment that this process holds, and its one writer.
+"""The lease of a segment that this process holds, and its only writer.
 
-What several callers change at the same time goes out as one write (a group commit), and each of them waits until it has
-landed.
+Changes that several callers make at the same time are written together (a group commit). Each caller waits until that
+write is applied.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from fray_layouts.queue_records import QueueLease
 
 LeaseEdit = Callable[[QueueLease], QueueLease]
 COMMIT_INTERVAL = 1.0
-"""Seconds between two writes of one lease on a bucket: GCS lets a name be written once a second."""
+"""Seconds between two writes of one lease on a bucket: GCS accepts one write of a name in a second."""
 
 
 class SegmentLease:
@@ -23,10 +23,10 @@ class SegmentLease:
 
     Attributes:
         stored: the lease as it was last written.
-        owner: nonce of the claim.
-        lost: another has the lease; nothing that is done under this claim counts any more.
-        unresolved: what the last write became is not known: it landed, or did not, or will.
-        trusted_until: until when items may be handed out without writing the lease again; this process's clock.
+        owner: the nonce of the claim.
+        lost: another claim has the lease, and nothing that is done under this one counts any more.
+        unresolved: the outcome of the last write is unknown; it may still be applied.
+        trusted_until: the time, on this process's clock, until which items may be handed out without another write.
 
     Args:
         sent: when the write that claimed the segment was sent, on the same clock.
@@ -66,25 +66,25 @@ class SegmentLease:
 
     @property
     def trusted(self) -> bool:
-        """Whether items may be handed out without writing the lease again."""
+        """Whether items may be handed out without another write of the lease."""
         return self.trusted_at(self._clock.boottime())
 
     def trusted_at(self, boottime: float) -> bool:
-        """`trusted`, at a time that the caller has just read."""
+        """`trusted` at a time that the caller has just read."""
         return not self.lost and boottime < self.trusted_until
 
     @property
     def expired(self) -> bool:
-        """Whether everybody else takes the claim for abandoned."""
+        """Whether every other consumer considers the claim abandoned."""
         return self._clock.boottime() >= self._confirmed + self.record.timeout
 
     @property
     def remaining(self) -> float:
-        """Seconds until others may take the segment over, if the last write landed as soon as it was sent."""
+        """Seconds until others may take the segment over, if the last write was applied as soon as it was sent."""
         return self.remaining_at(self._clock.boottime())
 
     def remaining_at(self, boottime: float) -> float:
-        """`remaining`, at a time that the caller has just read."""
+        """`remaining` at a time that the caller has just read."""
         return self._sent + self.stored.record.timeout - boottime
 
     @property
@@ -92,15 +92,15 @@ class SegmentLease:
         return self._gathering is not None or self._writing is not None
 
     def hold_back(self, until: asyncio.Future[None] | None) -> None:
-        """Keep every write of the lease waiting until then. Called while nothing is written; before then, with None."""
+        """Make every write of the lease wait for `until`; None ends that. Called only while no write is under way."""
         self._writing = until
 
     async def change(self, edit: LeaseEdit) -> None:
-        """Change the lease; returns when the write that holds the change has landed.
+        """Change the lease; returns when the write with the change is applied.
 
         Raises:
-            LeaseLost: another has it.
-            StoreUnavailable: the write landed, or did not, or will.
+            LeaseLost: another claim has it.
+            StoreUnavailable: the outcome is unknown; the write may still be applied.
         """
         if self.lost:
             raise LeaseLost()
@@ -110,10 +110,10 @@ class SegmentLease:
         await asyncio.shield(self._gathering)
 
     async def _commit(self, before: asyncio.Future[None] | None) -> None:
-        """Write once all that has gathered until the write before it ended; what comes later is the next one's."""
+        """Write all changes that gathered until the previous write ended. Later changes are for the next write."""
         try:
             await self._gather(before)
-        except BaseException:  # raised to all that wait; later changes begin anew
+        except BaseException:  # all callers that wait get it; later changes begin with a new write
             self._edits, self._gathering = [], None
             raise
         edits, self._edits = self._edits, []

@@ -1,4 +1,4 @@
-"""A lease of another consumer, and when it is worth a read."""
+"""A watched lease: the lease of another consumer, and when reading it is worth a request."""
 
 from dataclasses import dataclass
 
@@ -6,18 +6,18 @@ from fray_coordinator.store.records import Stored
 from fray_layouts.queue_records import QueueLease
 
 FIRST_READ_DELAY = 10.0
-"""Seconds until a lease that was seen on a bucket is read for the first time; a new consumer reads at once what was
-there before it. Most leases are finished by then, and one listing says so of many."""
+"""Seconds until a lease that was seen on a bucket is read for the first time. Most leases are finished by then, and one
+listing shows that for many. A new consumer reads at once the leases that were there before it."""
 
 
 @dataclass(slots=True)
 class WatchedLease:
-    """A lease of another consumer.
+    """The lease of another consumer.
 
     Attributes:
         since: when this version was first seen.
-        due: when to read it (again).
-        is_left: it may have been written before this consumer came.
+        due: when to read it next.
+        is_left: it may have been written before this consumer began.
     """
 
     since: float
@@ -27,5 +27,5 @@ class WatchedLease:
 
 
 def first_read_at(now: float) -> float:
-    """When a lease seen now is first read: together with others, of which one listing says what is finished."""
+    """When a lease seen now is first read: together with others, since one listing shows which of them are finished."""
     return (now // FIRST_READ_DELAY + 2) * FIRST_READ_DELAY

@@ -1,7 +1,9 @@
-"""Decides about placements: which agents are held for one owner at once, and what becomes of the owner.
+"""Decisions about placements: which agents an owner gets, all at once, and how the owner starts and ends.
 
-An owner is a gang (a job of several replicas), a reservation or a launch group. The proposal is a write of the owner's
-record, a vote is a line in an agent's heartbeat, the commit is one more write of the same record. `docs/protocol.md`
-says what goes wrong without each rule. To read: `owners`, `hosts`, `packing`, `assignment`, `rounds`, `votes`,
-`gang_end`, `reservations`, `private_pools`, `launching`.
+An owner is a gang (a job of several replicas), a reservation or a launch group. This is a two-phase commit: the pass
+proposes members by a write of the owner's record, each agent votes by a line in its heartbeat, and one more write of
+the same record commits. `docs/protocol.md` says what goes wrong without each rule.
+
+Read `owners`, `hosts`, `packing`, `assignment`, `rounds`, `votes`, `gang_end`, `reservations`, `private_pools`,
+`launching`, in this order.
 """

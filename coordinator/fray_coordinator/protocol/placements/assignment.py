@@ -1,13 +1,19 @@
-"""Assignment: which agents each owner's bundles go to, all of them or none.
+"""Assignment: which agents get the bundles of each owner, all of them or none.
 
-**Invariant.** No host is given more than it has, no bundle of an owner is given before all can be, and what an earlier
+**Invariant.** No host is given more than it has. No bundle of an owner is given before all can be. What an earlier
 owner was given is not taken from it for a later one.
 
-**Unsafe sequence.** Two gangs of two hosts are given one host each, and both wait for the other's, for ever. Or a gang
-is moved whenever another host looks better, and each time a single takes the host that it left.
+**Unsafe sequence.**
 
-**Why this cannot happen.** Owners are served in their total order, whole, from what is left; what one was given stays
-as long as it can still come about, and is exchanged for what is free at once no more than `MAX_MOVES` times.
+1. Gangs A and B need two hosts each, and there are two.
+2. Each is given one host.
+3. Both wait for the other's host for ever.
+
+Or: gang A is moved whenever another host looks better, and each time a small job takes the host that A has left.
+
+**Why this cannot happen.** Owners are served in their total order, each as a whole, from what is left. An owner keeps
+what it was given as long as it can still get all of it. It is moved to hosts that are free at once no more than
+`MAX_MOVES` times.
 """
 
 from __future__ import annotations
@@ -29,7 +35,8 @@ from fray_layouts.index_keys import Shape
 from fray_layouts.records import PlacementMember
 
 MAX_MOVES = 3
-"""Changes of members for a better set in one attempt: what looks better in a heartbeat may be gone by now."""
+"""Changes to a better set of members in one attempt. A host that looks better in a heartbeat may be taken by now, so
+moving for ever would never end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +45,9 @@ class Assignment:
 
     Attributes:
         members: () if it cannot have all.
-        moved: those that it has could still come about, but these are free now.
-        until: storage's time when what else runs on them will have ended, 0 if it has; None: nobody knows.
+        moved: the present members could still be used, but these ones are free now.
+        until: the storage's time when everything else that runs on them will have ended, 0 if it has; None if nobody
+            knows.
     """
 
     members: tuple[PlacementMember, ...] = ()
@@ -48,11 +56,11 @@ class Assignment:
 
 
 def assign(hosts: Iterable[HostView], owners: Iterable[Owner]) -> dict[str, Assignment]:
-    """What each owner that forms is to have, by its id.
+    """The assignment of each owner that forms, by its id.
 
     Args:
         hosts: each agent at most once in a pool.
-        owners: all that have not ended; those that do not form have what their records say.
+        owners: all that have not ended. Those that do not form have the members that their records name.
     """
     ordered = sorted(owners, key=lambda owner: owner.order)
     free = _FreeRoom(hosts, ordered)
@@ -60,7 +68,7 @@ def assign(hosts: Iterable[HostView], owners: Iterable[Owner]) -> dict[str, Assi
 
 
 class _FreeRoom:
-    """The room that is left of each host while owners are served, one after the other."""
+    """The room that is left on each host while one owner after the other is served."""
 
     def __init__(self, hosts: Iterable[HostView], owners: list[Owner]) -> None:
         willing = sorted((host for host in hosts if host.willing), key=lambda host: host.agent)
@@ -79,7 +87,7 @@ class _FreeRoom:
                 self._wishes.setdefault((owner.pool, member.agent), set()).add(owner.id)
 
     def serve(self, owner: Owner) -> Assignment:
-        """Give an owner what it is to have, and take that from what is left."""
+        """Choose the members of an owner, and take their room from what is left."""
         members, moved = tuple(owner.placement.members), False
         if not self._stands(owner):
             members = _members(owner, self._choose(owner))
@@ -98,7 +106,7 @@ class _FreeRoom:
                 self._left[key] = self._left[key].less(_needs(self._hosts[key], owner, member.bundles))
 
     def _stands(self, owner: Owner) -> bool:
-        """Whether what it has been given can still come about."""
+        """Whether the owner can still get everything that it has been given."""
         members, refused = owner.placement.members, set(owner.placement.refused)
         if not members or sorted(n for member in members for n in member.bundles) != list(range(owner.low)):
             return False
@@ -111,7 +119,7 @@ class _FreeRoom:
         return self._workers_stand(owner)
 
     def _workers_stand(self, owner: Owner) -> bool:
-        """Whether no newer agent claims to be the worker of a slice that a member was."""
+        """Whether no newer agent has taken a member's place in its slice."""
         workers = {m.agent for m in owner.placement.members if owner.part_of(m.bundles[0]).slices}
         if not workers:
             return True
@@ -119,7 +127,7 @@ class _FreeRoom:
         return workers <= {host.agent for slice_ in newest.values() for host in slice_.values()}
 
     def _wait(self, owner: Owner, members: Iterable[PlacementMember]) -> float:
-        """When all that it was given is free, before that is taken."""
+        """The time when all that the owner was given is free; called before that room is taken."""
         waits = [0.0]
         for member in members:
             host = self._hosts[owner.pool, member.agent].as_seen_by(owner)
@@ -137,13 +145,13 @@ class _FreeRoom:
         return min(packs, key=lambda found: found[:2])[2] if packs else None
 
     def _places(self, pool: str, same: str) -> list[str]:
-        """The zones or regions to try one by one; "" where any will do."""
+        """The zones or regions to try one by one; [""] if any place will do."""
         if not same:
             return [""]
         return sorted({host.place(same) for host in self._pools.get(pool, ())} - {""})
 
     def _pack(self, owner: Owner, place: str) -> Pack | None:
-        """The largest bundles first; those of one part all on one variant of its device."""
+        """The hosts for all parts within `place`, largest bundles first, those of one part on one device variant."""
         taken: dict[str, Room] = {}
         whole = Pack()
         for part in sorted(needed_parts(owner), key=_largest_first):
@@ -157,7 +165,7 @@ class _FreeRoom:
         return whole
 
     def _pack_part(self, owner: Owner, part: Part, place: str, taken: dict[str, Room]) -> Pack | None:
-        """The bundles of a part, in the owner's `place` and in one of the part's own if it asks for that."""
+        """The hosts for a part, in the owner's `place`, and within one place of its own if the part asks for that."""
         places = [place] if part.same == owner.same else self._places(owner.pool, part.same)
         packs = [
             (pack.wait, own, pack)
@@ -196,12 +204,12 @@ class _FreeRoom:
             pack = (pack_slices if part.slices else pack_hosts)(part, here, left, preference)
             if pack is not None:
                 options.append((pack.wait, rank, pack))
-        if not options and not refused and not taken:  # what is left only grows less
+        if not options and not refused and not taken:  # no later owner finds more: what is left only shrinks
             self._hopeless[asked] = part.count
         return min(options, key=lambda found: found[:2])[2] if options else None
 
     def _able_hosts(self, pool: str, part: Part, shape: Shape) -> list[HostView]:
-        """The hosts that could ever have such a bundle; looked at once for all owners that ask for the same."""
+        """The hosts that could ever have such a bundle. They are found once for all owners that ask for the same."""
         key = self._kind(pool, part, shape)
         if key not in self._able:
             hosts = self._pools.get(pool, ())
@@ -209,13 +217,13 @@ class _FreeRoom:
         return self._able[key]
 
     def _kind(self, pool: str, part: Part, shape: Shape) -> tuple[object, ...]:
-        """What decides which hosts could ever have such a bundle."""
+        """The key of a request: everything that decides which hosts could ever have such a bundle."""
         wants = part.resources
         return pool, shape, tuple(wants.regions), wants.zone, tuple(sorted(wants.labels.items()))
 
 
 def needed_parts(owner: Owner) -> list[Part]:
-    """The bundles without which it is not whole."""
+    """The parts of an owner, cut to the bundles that it needs to start."""
     parts = (replace(part, count=min(part.count, owner.low - part.first)) for part in owner.parts)
     return [part for part in parts if part.count > 0]
 
@@ -227,7 +235,7 @@ def _largest_first(part: Part) -> tuple[int, ...]:
 
 
 def _needs(host: HostView, owner: Owner, bundles: Iterable[int]) -> Room:
-    """What these bundles take of a host."""
+    """The room that these bundles take on a host."""
     need = Room()
     for number in bundles:
         need = need.plus(host.needs(owner.part_of(number).shape))
@@ -235,7 +243,7 @@ def _needs(host: HostView, owner: Owner, bundles: Iterable[int]) -> Room:
 
 
 def _members(owner: Owner, pack: Pack | None) -> tuple[PlacementMember, ...]:
-    """The members of a pack, in the order of their bundles."""
+    """The members of a pack, ordered by their bundles."""
     numbers: dict[str, list[int]] = {}
     for host, given in pack.bundles if pack is not None else ():
         numbers.setdefault(host.agent, []).extend(given)

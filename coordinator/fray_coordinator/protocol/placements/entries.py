@@ -1,12 +1,16 @@
 """The index of owners: which entries stay, and which gangs must have one.
 
-**Invariant.** Every owner that has not ended can be found by the pass: it has an entry, or the next repair makes one.
+**Invariant.** The pass can find every owner that has not ended: it has an entry, or the next repair creates one.
 
-**Unsafe sequence.** A repair finds an entry without a record and deletes it; the submitter was only slow, creates the
-record, and no pass ever sees that gang.
+**Unsafe sequence.**
 
-**Why this cannot happen.** An entry without a record stays for as long as its submitter may still be at work, the
-repair looks for entries of all records that it knows, and an entry has no attempt in it that could be an earlier one.
+1. Submitter S creates the entry of a gang and is slow.
+2. A repair finds the entry without a record, and deletes it.
+3. S creates the record, and no pass ever sees that gang.
+
+**Why this cannot happen.** An entry without a record stays for as long as its submitter may still be at work. The
+repair creates missing entries for all records that it knows. And an entry has no attempt in its name, so no entry can
+be that of an earlier attempt.
 """
 
 from fray_coordinator.protocol.placements.launching import is_given_up
@@ -24,7 +28,7 @@ def is_needed(entry: PlacementKey, record: OwnerRecord | None, now: float, setti
 
     Args:
         entry: as parsed; it was listed before `record` was read.
-        record: the owner's, that the entry names; None if there is none.
+        record: that of the owner that the entry names; None if there is none.
         now: the storage's clock.
     """
     if record is None and entry.kind == GANG:

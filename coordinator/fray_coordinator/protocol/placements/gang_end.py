@@ -1,15 +1,20 @@
-"""The end of a gang's attempt, by the exits that its replicas have left.
+"""The end of a gang's attempt, decided by the exits that its replicas have stored.
 
-**Invariant.** An attempt succeeds only when every replica has; a complete result is never thrown away; one failure is
-counted once; a stop is final; a gang does not run on without one of its replicas.
+**Invariant.** An attempt succeeds only when every replica has succeeded. A complete result is never thrown away. One
+failure is counted once. A stop is final. A gang does not run on without one of its replicas.
 
-**Unsafe sequence.** All replicas have ended well, and the member that writes the success looks before the last exit is
-there: nobody looks again. Or: a member has stored its replica's exit and dies; it is reaped, the gang is put back, and
-the result of all is lost. Or: a member that was frozen writes its failure onto the next attempt.
+**Unsafe sequence.**
 
-**Why this cannot happen.** Every member looks after it has stored its own exit, so the last one sees all. Whoever
-reaps a member does what its exit says that it would have done. And each write is made on condition of a record that is
-at this attempt, with that member in it.
+1. All replicas of a gang succeed. Members A and B each run one.
+2. A looks for the exits before B has stored the last one, and B does not look at all.
+3. Nobody writes the success.
+
+Or: B stores its replica's exit and dies; B is reaped, the gang is requeued, and the result of all replicas is lost. Or:
+B was frozen, and writes its failure onto the next attempt.
+
+**Why this cannot happen.** Every member looks after it has stored its own exit, so the last one sees all of them.
+Whoever reaps a member first makes the write that the member's stored exit calls for. And each write is made on
+condition of a record that is at this attempt and names that member.
 """
 
 from collections.abc import Collection, Mapping
@@ -31,20 +36,20 @@ from fray_layouts.records import (
 from fray_layouts.states import ExitKind
 
 _NO_FAILURE = frozenset({ExitKind.PREEMPTED, ExitKind.HOST_FAILED, ExitKind.START_FAILED})
-"""The kinds of exits that explain the failures of the other replicas, and are none of the job's own."""
+"""The kinds of exits that explain the failures of other replicas, and are no failure of the job."""
 
 _ENDED_BY_OTHERS = frozenset({ExitKind.STOPPED, ExitKind.LOST})
-"""The kinds of exits of replicas that were ended because of another one."""
+"""The kinds of exits of replicas that ended because of another replica."""
 
 
 def member_of(job: JobRecord, agent: str) -> PlacementMember | None:
-    """The agent's part of the gang's current members; None if it has none."""
+    """The agent among the gang's present members; None if it is not one of them."""
     members = job.placement.members if job.placement is not None else []
     return next((member for member in members if member.agent == agent), None)
 
 
 def replicas_of(job: JobRecord, agent: str) -> list[int]:
-    """The replicas that the agent is to run, or runs."""
+    """The replicas that the agent runs, or is to run."""
     member = member_of(job, agent)
     return member.bundles if member is not None else []
 
@@ -66,19 +71,20 @@ def runs_gang(job: JobRecord | None, attempt: int, agent: str) -> bool:
 
 
 def is_whole(job: JobRecord, exits: Collection[int]) -> bool:
-    """Whether every replica has left its exit."""
+    """Whether every replica has stored its exit."""
     return all(replica in exits for replica in range(job.spec.replicas))
 
 
 def is_own_failure(end: AttemptExit) -> bool:
-    """Whether a replica that ended so has failed by itself, or because of another one that is not known yet."""
+    """Whether the replica failed by itself, or because of another one of which nothing is known yet."""
     return end.kind != ExitKind.SUCCESS and end.kind not in _NO_FAILURE | _ENDED_BY_OTHERS
 
 
 def unreadable_exit(job: JobRecord, replica: int, why: str, now: float) -> ReplicaExit:
     """The exit that stands for one that cannot be read: the replica has ended, and its host is to blame, not the job.
 
-    It is nobody's, so whoever sees it ends the attempt: its member may have read it, and be done.
+    It names no agent, so any member that sees it ends the attempt: the replica's own member may have ended it already,
+    and look no more.
     """
     end = AttemptExit(kind=ExitKind.HOST_FAILED, message=f"its exit cannot be read: {why}")
     return ReplicaExit(agent="", host=_runner_of(job, replica).host, exit=end, ended_at=now)
@@ -92,11 +98,11 @@ def end_of_gang(
     now: float,
     settings: ClusterSettings,
 ) -> JobRecord | None:
-    """The write of a member whose replicas have ended; None: nothing, others will end it or have done so.
+    """The write of a member whose replicas have ended; None if others will end the attempt or have ended it.
 
     Args:
-        exits: those that are stored, listed after `job` was read, unless they are all. Of a member whose own have all
-            ended well the others are needed only if they are all.
+        exits: the stored ones, listed after `job` was read, unless they are complete. If all of the member's own
+            replicas succeeded, the exits of others are needed only if every replica has one.
     """
     if job is None or not runs_gang(job, attempt, agent):
         return None
@@ -127,7 +133,7 @@ def gang_without(
     settings: ClusterSettings,
     why: str = "died",
 ) -> JobRecord | None:
-    """The write for a member that is not alive, or has lost its replicas; None: nothing.
+    """The write for a member that is not alive, or has lost its replicas; None if there is nothing to write.
 
     Args:
         exits: as in `end_of_gang`.
@@ -153,9 +159,10 @@ def gang_left(
     now: float,
     settings: ClusterSettings,
 ) -> JobRecord | None:
-    """The write of a member that has to leave, before it ends its replicas, so that no failure of others comes first.
+    """The write of a member that must leave, made before it ends its replicas; None if there is nothing to write.
 
-    None: nothing; a stopped gang ends by the exits of all. exits: as in `end_of_gang`.
+    So no failure of other replicas comes first. A stopped gang ends by the exits of all replicas. exits: as in
+    `end_of_gang`.
     """
     wanted, missing = _end_or_missing(job, attempt, agent, exits, now, settings)
     if wanted is not None or not missing or not runs_gang(job, attempt, agent) or job.stop is not None:
@@ -173,7 +180,7 @@ def _end_or_missing(
     now: float,
     settings: ClusterSettings,
 ) -> tuple[JobRecord | None, list[int]]:
-    """The write that the agent's exits lead to, if they lead to one; and its replicas whose ends are not known."""
+    """The write that follows from the agent's exits, if one does, and the agent's replicas without a known end."""
     if (unsure := _unsure_failure(job, agent, exits)) is not None:
         return None, [unsure]
     wanted = end_of_gang(job, attempt, agent, exits, now, settings)
@@ -181,9 +188,10 @@ def _end_or_missing(
 
 
 def _unsure_failure(job: JobRecord, agent: str, exits: Mapping[int, ReplicaExit]) -> int | None:
-    """The agent's replica that failed while others had not ended, whose hosts may be what has died; None if none did.
+    """The agent's replica that failed while others had not ended; None if there is none.
 
-    Only a member that lives can find that out, before it writes the failure; of one that does not, it does not count.
+    A dead host of another replica may be the real cause. Only a live member can find that out, before it writes the
+    failure; if the member itself is dead, its failure does not count.
     """
     if job.stop is not None or is_whole(job, exits):
         return None
@@ -192,9 +200,9 @@ def _unsure_failure(job: JobRecord, agent: str, exits: Mapping[int, ReplicaExit]
 
 
 def _cause(job: JobRecord, agent: str, exits: Mapping[int, ReplicaExit]) -> int | None:
-    """The replica whose exit ended the attempt; None if those of the agent that have ended did so well.
+    """The replica whose exit ended the attempt; None if every replica of the agent that has ended succeeded.
 
-    It is the first one that failed, unless the host of one explains that.
+    It is the first replica that failed, unless the exit of another one says that its host explains the failure.
     """
     own = {*replicas_of(job, agent), *(n for n, left in exits.items() if not left.agent)}
     if all(exits[n].exit.kind == ExitKind.SUCCESS for n in own if n in exits):
@@ -209,7 +217,7 @@ def _cause(job: JobRecord, agent: str, exits: Mapping[int, ReplicaExit]) -> int 
 
 
 def _without_logs(end: AttemptExit) -> AttemptExit:
-    """A replica's exit as that of the gang: chunks of logs are counted in the replicas' own exits."""
+    """A replica's exit as the gang's. Its log chunks are left out, since they are counted in the replica's own exit."""
     return replace(end, log_chunks=None)
 
 

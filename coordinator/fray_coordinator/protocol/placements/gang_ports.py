@@ -1,12 +1,16 @@
-"""The ports at which a gang's replicas meet: held by the host of replica 0, from its vote on.
+"""The ports at which a gang's replicas meet. The host of replica 0 holds them from its vote on.
 
-**Invariant.** All replicas of an attempt are told the same port, and it is free for replica 0.
+**Invariant.** All replicas of an attempt get the same port, and replica 0 can listen on it.
 
-**Unsafe sequence.** Each host guesses a number that is taken on replica 0's host; or replica 0 picks one once it runs,
-and the others are never told.
+**Unsafe sequence.**
 
-**Why this cannot happen.** The agent that votes for replica 0 holds the ports before it votes, and lists them with the
-vote; the write that starts the gang copies them into the record that every member reads before it starts.
+1. Each host chooses the same number without asking.
+2. On the host of replica 0 another process uses that port.
+
+Or: replica 0 picks a port once it runs, and the other replicas never learn it.
+
+**Why this cannot happen.** The agent that votes for replica 0 holds the ports before it votes, and lists them with its
+vote. The write that starts the gang copies them into the record, which every member reads before it starts.
 """
 
 from collections.abc import Collection
@@ -14,7 +18,7 @@ from collections.abc import Collection
 from fray_layouts.spec import JobSpec
 
 COORDINATOR_PORT, MEGASCALE_PORT = "coordinator", "megascale"
-"""Names of the ports: where the replicas' program coordinates itself, and where several TPU slices do."""
+"""Names of the ports: one where the replicas' program coordinates itself, and one where several TPU slices do."""
 
 
 def gang_port_names(spec: JobSpec, replicas: Collection[int]) -> list[str]:

@@ -1,12 +1,16 @@
-"""Hosts as placements see them: what an agent has in all, what else uses it and for how long, and where it is.
+"""Hosts as placements see them: all that an agent has, what else uses it and for how long, and where the host is.
 
-**Invariant.** Owners that are in order after one another never have more of a host together than it has in all.
+**Invariant.** All owners together never have more of a host than the host has.
 
-**Unsafe sequence.** What is free is read off a heartbeat that lists a vote, and the voter itself is then found to have
-no room left where it has just reserved it: it is moved, and moved again.
+**Unsafe sequence.**
 
-**Why this cannot happen.** Room is the host's capacity less what earlier owners were given, by their records. What a
-heartbeat says is free only tells how soon that room can be had, and what owners reserved there is added to it first.
+1. Agent A votes for owner O, and reserves the last room of its host.
+2. The pass reads from A's heartbeat that nothing is free.
+3. The pass believes that A has no room for O, and moves O to another agent; there the same happens again.
+
+**Why this cannot happen.** The room of a host is its capacity less what earlier owners were given, by their records.
+The free resources in a heartbeat only tell how soon that room is free, and what owners have reserved there is added to
+them first.
 """
 
 from __future__ import annotations
@@ -21,10 +25,11 @@ from fray_layouts.records import AgentRecord, PlacementMember, Resources, SliceM
 from fray_layouts.states import AgentState
 
 NEVER = float("inf")
-"""When a host is free of which nobody knows it."""
+"""The time when a host is free if nobody knows that time."""
 
 ENDING = 1.0
-"""When a host is free on which only attempts are left whose end is written: at once, but after those that are free."""
+"""The time when a host is free on which only attempts run that have already ended by the record: at once, but after
+hosts that are free now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +42,7 @@ class Room:
     devices: int = 0
 
     def plus(self, other: Room) -> Room:
-        """Both together."""
+        """The sum of both."""
         return Room(
             self.cpu + other.cpu,
             self.memory + other.memory,
@@ -46,7 +51,7 @@ class Room:
         )
 
     def less(self, other: Room) -> Room:
-        """The rest without the other; below zero where that is more."""
+        """The difference; negative where the other is larger."""
         return Room(
             self.cpu - other.cpu,
             self.memory - other.memory,
@@ -55,7 +60,7 @@ class Room:
         )
 
     def holds(self, other: Room) -> bool:
-        """Whether the other fits into it."""
+        """Whether the other fits."""
         return (
             self.cpu >= other.cpu
             and self.memory >= other.memory
@@ -64,7 +69,7 @@ class Room:
         )
 
     def holds_both(self, one: Room, other: Room) -> bool:
-        """Whether both fit into it together; asked of each host for each owner that waits."""
+        """Whether both fit together. No sum is made, since this is asked of each host for each owner that waits."""
         return (
             self.cpu >= one.cpu + other.cpu
             and self.memory >= one.memory + other.memory
@@ -78,13 +83,15 @@ class HostView:
     """An agent as the pass sees it, with the room that it offers in one pool.
 
     Attributes:
-        agent: its id; `host`: name of its host.
-        address: under which other members reach it.
-        pool: in which it offers this room: its own, or the private one of a reservation whose bundles it has.
-        kind, capacity: of the room, whatever uses it.
-        busy: what is in use there that is no owner's.
-        until: storage's time when that will have ended; None: nobody knows.
-        ending: the part of that which an attempt has that is over, by the owner whose it was.
+        agent: its id.
+        pool: the pool in which it offers this room: its own, or the private one of a reservation whose bundles it has.
+        capacity: all of the room, whatever uses it.
+        host: the host's name.
+        address: the address at which other members reach it.
+        kind: the kind of the host.
+        busy: what is in use there by anything but owners.
+        until: the storage's time when that will have ended; None if nobody knows.
+        ending: the part of `busy` that an attempt has which is over, by the owner of that attempt.
         willing: it lives, knows the rules of placements, takes work, and does not leave.
         doubtful: it is silent: it keeps what it was given, and is given nothing new.
     """
@@ -108,24 +115,24 @@ class HostView:
 
     @property
     def room(self) -> Room:
-        """All that it has."""
+        """All the room that the host has."""
         return room_of(self.capacity)
 
     def needs(self, shape: Shape) -> Room:
-        """What a bundle of this shape takes of it: of a TPU's chips all, because each process sees all of them."""
+        """The room that a bundle of this shape takes. It takes all TPU chips, because each process sees all of them."""
         devices = shape.device_share or 1000 * shape.device_count
         if shape.device.partition("-")[0] == "tpu":
             devices = max(devices, 1000 * self.capacity.device_count)
         return Room(shape.cpu, shape.memory, shape.disk, devices)
 
     def as_seen_by(self, owner: Owner) -> HostView:
-        """The view for an owner that goes on where it was: what it leaves there is as good as free."""
+        """The view for an owner that goes on where it was: the room that it is about to leave counts as free for it."""
         if not owner.stays or owner.id not in self.ending:
             return self
         return replace(self, busy=self.busy.less(self.ending[owner.id]))
 
     def place(self, same: str) -> str:
-        """The zone or the region that it is in, whichever `same` says; "" if it does not tell."""
+        """The zone or the region of the host, whichever `same` says; "" if the host does not tell."""
         return {"zone": self.zone, "region": self.region}.get(same, "")
 
     def member(self, bundles: Iterable[int], in_slice: bool) -> PlacementMember:
@@ -140,18 +147,18 @@ class HostView:
 
 
 def room_of(resources: Resources) -> Room:
-    """An amount of resources as room; parts of devices count as such."""
+    """Resources as room, with parts of devices."""
     devices = 1000 * resources.device_count + sum(resources.device_shares)
     return Room(resources.cpu, resources.memory, resources.disk, devices)
 
 
 def host_view(agent: AgentRecord, owners: Mapping[str, Owner], silent: bool = False) -> HostView:
-    """The host of an agent, in its own pool.
+    """The view of an agent's host, in the agent's own pool.
 
     Args:
-        owners: by id, those that have not ended: what the agent's heartbeat lists of their present attempts is not
-            counted as busy.
-        silent: it owes a heartbeat.
+        owners: by id, those that have not ended. What the agent's heartbeat lists of their present attempts does not
+            count as busy.
+        silent: a heartbeat of the agent is overdue.
     """
     view = HostView(
         agent=agent.id,
@@ -172,7 +179,7 @@ def host_view(agent: AgentRecord, owners: Mapping[str, Owner], silent: bool = Fa
 
 
 def _with_use(view: HostView, agent: AgentRecord, owners: Mapping[str, Owner]) -> HostView:
-    """The view with what is in use there beside owners' bundles, as the agent's heartbeat says."""
+    """The view with what is in use besides owners' bundles, by the agent's heartbeat."""
     busy = room_of(agent.capacity).less(room_of(agent.free))
     ends: list[float | None] = []
     ending: dict[str, Room] = {}
@@ -203,12 +210,12 @@ def _shapes(owner: Owner, bundles: Iterable[int]) -> Iterable[Shape]:
 
 
 def lacks(host: HostView, part: Part, shape: Shape) -> list[str]:
-    """All that a host will always lack for a bundle of the part, for people; [] if it could have one."""
+    """Everything that a host will always lack for a bundle of the part, for people; [] if it could have one."""
     return [*shortage(shape, host.capacity, host.kind, "here"), *elsewhere(part.resources, host)]
 
 
 def has_room(host: HostView, owner: Owner, agent: AgentRecord) -> bool:
-    """Whether there is room now for all that an owner was given of a host, by its agent's record."""
+    """Whether all that an owner was given on a host fits there now, by its agent's record."""
     need = _room_of_bundles(host, owner, owner.bundles_of(host.agent))
     free = room_of(agent.free) if host.pool == agent.pool else host.room.less(host.busy)
     return free.holds(need)

@@ -1,14 +1,18 @@
-"""Launching a group: the records of its jobs come first, then the group's own, which names them all.
+"""Launching a group: the records of its jobs are created first, then the group's own record, which names them all.
 
 **Invariant.** Either all jobs of a group may start, or none ever does.
 
-**Unsafe sequence.** The group's record comes first, the submitter dies, and the half of the jobs that it has created
-runs. Or: somebody stops the jobs of a submitter that seems gone; it wakes up and creates the group's record, and what
-was not stopped yet runs.
+**Unsafe sequence.**
 
-**Why this cannot happen.** The jobs wait in the group's private pool, at which nobody looks before the group is held,
-and its record is created last. Who gives a group up first creates that record himself, ended; then its jobs are
-stopped, and a submitter that wakes finds the name taken.
+1. Submitter S creates the group's record first, and then half of its jobs.
+2. S dies, and half of the group runs.
+
+Or: somebody stops the jobs of a submitter that seems gone; S wakes and creates the group's record, and the jobs that
+were not stopped yet run.
+
+**Why this cannot happen.** The jobs wait in the group's private pool, at which no agent looks before the group is held,
+and the group's record is created last. Whoever gives up an incomplete group first creates that record, already ended,
+and then stops its jobs. If S wakes, it finds that the record exists.
 """
 
 from __future__ import annotations
@@ -19,9 +23,8 @@ from msgspec.structs import replace
 
 from fray_coordinator.protocol.placements.owners import Owner, Part
 from fray_coordinator.protocol.retention import SUBMITTER_TIMEOUT
-from fray_coordinator.protocol.scheduling import kind_of_host, shortage
+from fray_coordinator.protocol.scheduling import device_matches, kind_of_host, shortage
 from fray_layouts.errors import InvalidInput
-from fray_layouts.index_keys import Shape
 from fray_layouts.object_keys import ReservationKeys
 from fray_layouts.records import AgentRecord, ClusterSettings, ReservationRecord, ReservedPart
 from fray_layouts.spec import GangSpec, JobSpec, needs_environment
@@ -29,7 +32,7 @@ from fray_layouts.states import ReservationKind, ReservationState
 
 
 def bundles_of_job(spec: JobSpec, job: str) -> ReservedPart:
-    """The bundles that a job of a group needs, one for each replica, bound to it."""
+    """The bundles that a job of a group needs: one for each replica, bound to the job."""
     return ReservedPart(
         gang=GangSpec(
             resources=spec.resources,
@@ -51,7 +54,7 @@ def in_private_pool(spec: JobSpec, reservation: str) -> JobSpec:
 
 
 def common_pool(specs: Sequence[JobSpec]) -> str:
-    """The pool whose agents a group takes. Raises InvalidInput: its jobs name several, or there are none."""
+    """The pool whose agents a group takes. Raises InvalidInput if its jobs name several pools, or if there are none."""
     if not specs:
         raise InvalidInput("requests", [], "give at least one request: a group of nothing can never start")
     pools = sorted({spec.pool for spec in specs})
@@ -61,12 +64,12 @@ def common_pool(specs: Sequence[JobSpec]) -> str:
 
 
 def is_given_up(submitted_at: float, now: float, settings: ClusterSettings) -> bool:
-    """Whether no submitter can still be about to create the record of a group that was begun then."""
+    """Whether no submitter can still be about to create the record of a group that was begun at `submitted_at`."""
     return now > submitted_at + settings.quarantine + SUBMITTER_TIMEOUT
 
 
 def given_up(reservation: str, pool: str, submitted_at: float, now: float) -> ReservationRecord:
-    """The record that is created for a group whose submitter is gone, before its jobs are stopped."""
+    """The record that is created for a group without a submitter, before its jobs are stopped."""
     return ReservationRecord(
         id=reservation,
         kind=ReservationKind.GROUP,
@@ -74,33 +77,26 @@ def given_up(reservation: str, pool: str, submitted_at: float, now: float) -> Re
         submitted_at=submitted_at,
         state=ReservationState.ENDED,
         ended_at=now,
-        reason="its submitter was gone before the group was complete",
+        reason="its submitter died before the group was complete",
     )
 
 
 def check_can_ever_fit(owner: Owner, agents: Sequence[AgentRecord]) -> None:
-    """Raise InvalidInput if a bundle is larger than every host of its kind that is there.
+    """Raise InvalidInput if a bundle is larger than every live host of its kind.
 
-    Where there is no host with its device the group waits: slices come and go.
+    If no host has its device, the group waits, since slices come and go.
 
-    Args:
-        agents: that live and are in the owner's pool.
+    agents: the live agents of the owner's pool.
     """
     for number, part in enumerate(owner.parts):
         lacks = _shortest_lack(part, agents)
         if lacks:
-            remedy = (
-                f"no host that is there can ever have it ({'; '.join(lacks)}); ask for less, or start larger agents"
-            )
+            remedy = f"no live agent's host is large enough ({'; '.join(lacks)}); ask for less, or start larger agents"
             raise InvalidInput(f"requests[{number}].resources", part.job.rpartition("-")[0], remedy)
 
 
 def _shortest_lack(part: Part, agents: Sequence[AgentRecord]) -> list[str]:
-    of_kind = [agent for agent in agents if _has_device(part.shape, agent)]
+    device = part.shape.device
+    of_kind = [agent for agent in agents if not device or device_matches(device, agent.capacity.device)]
     lacks = [shortage(part.shape, agent.capacity, kind_of_host(agent), "here") for agent in of_kind]
     return min(lacks, key=len, default=[])
-
-
-def _has_device(shape: Shape, agent: AgentRecord) -> bool:
-    has = agent.capacity.device
-    return not shape.device or has == shape.device or has.startswith(f"{shape.device}-")

@@ -1,12 +1,15 @@
 """Owners of placements: what gangs, reservations and launch groups have in common.
 
-**Invariant.** There is one total order of all owners, whoever looks: by priority, submission and id.
+**Invariant.** Everybody who looks sees the same total order of all owners: by priority, submission and id.
 
-**Unsafe sequence.** Two passes with looks of different age give two gangs the same two hosts in different orders; each
-gang gets one vote, for ever.
+**Unsafe sequence.**
 
-**Why this cannot happen.** The order is a function of what never changes in the owners' records, and a member that an
-earlier owner was given is lost to a later one, by the later one's round.
+1. Gangs A and B both need the same two hosts.
+2. Two passes, which read records of different age, order A and B differently and give one host to each.
+3. Each gang gets one vote, and waits for the other for ever.
+
+**Why this cannot happen.** The order is a function of fields that never change in the owners' records. If an earlier
+owner is given an agent, a later owner loses it as a member, by that owner's next round.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from fray_layouts.spec import GangSpec, ResourceSpec, needs_environment
 from fray_layouts.states import ExitKind, ReservationState
 
 ENDED_BY_AGENT = frozenset({ExitKind.LOST, ExitKind.PREEMPTED, ExitKind.HOST_FAILED, ExitKind.START_FAILED})
-"""The kinds of exits that tell of an agent or its host, not of the job."""
+"""The kinds of exits for which an agent or its host is the cause, not the job."""
 
 GANG, RESERVATION = "gang", "reservation"
 """The kinds of owners, as their index entries name them."""
@@ -31,17 +34,17 @@ GANG, RESERVATION = "gang", "reservation"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Equal bundles of an owner, given all or none.
+    """Equal bundles of an owner, which are given all or none.
 
     Attributes:
-        first: number of its first bundle among those of the owner.
-        count: bundles.
-        shape: what one takes from a host.
+        first: the number of its first bundle among those of the owner.
+        count: the number of bundles.
+        shape: what one bundle takes from a host.
         resources: as they were asked for, with alternatives of the device and where the host must be.
-        slices: whole slices that the bundles are, one a host; 0: none.
-        spread: each is on an agent of its own.
-        same: "zone" or "region": all of them are in one, wherever the owner's others are; "" for anywhere.
-        job: of a launch group, the job that they are bound to; "" for any.
+        slices: how many whole slices the bundles are, one bundle on each host; 0 if they are not slices.
+        spread: each bundle is on an agent of its own.
+        same: "zone" or "region": all bundles are in one, wherever the owner's others are; "" for anywhere.
+        job: the job of a launch group to which they are bound; "" if they are for any job.
     """
 
     first: int
@@ -59,14 +62,14 @@ class Part:
         return range(self.first, self.first + self.count)
 
     def variants(self) -> Iterator[Shape]:
-        """The shapes that will do for one of its bundles, the preferred one first."""
+        """The shapes that one of its bundles may have, the preferred one first."""
         yield self.shape
         device = self.resources.device
         for variant in self.resources.device_alternatives if device is not None else ():
             yield replace(self.shape, device=f"{device.kind}-{variant}".lower() if device is not None else "")
 
     def shape_on(self, device: str) -> Shape:
-        """The shape of one of its bundles on a host with this device; the preferred one if none will do."""
+        """The shape of one of its bundles on a host with this device; the preferred shape if no variant fits."""
         return next((shape for shape in self.variants() if device_matches(shape.device, device)), self.shape)
 
 
@@ -77,17 +80,17 @@ class Owner:
     Attributes:
         id: of the job or the reservation; `key`: of its record.
         kind: `GANG` or `RESERVATION`.
-        pool: whose agents it takes; a gang in a reservation takes that one's bundles.
-        attempt: of a gang; 1 of a reservation.
+        pool: the pool whose agents it takes. A gang in a reservation takes bundles of the reservation.
+        attempt: of a gang; 1 for a reservation.
         parts: its bundles.
-        low: the first bundles, that are given all or none; of a gang, all.
+        low: how many of the first bundles are given all or none; for a gang, all of them.
         same: "zone" or "region": all of its members are in one; "" for anywhere.
         placement: its members, with the round.
-        forming: its members are gathered, by votes; else it runs, is held, or has ended.
-        avoid_hosts: names of hosts that failed to start it lately.
-        within: the place, of the kind that `same` says, where all that it is given must be; "" for any.
-        stays: it begins anew, and its last attempt may still be ending: it goes on on the same hosts, if it can.
-        lost_by: the agent for whose sake that attempt ended, which may be dead or leave; "" if none did.
+        forming: its members are being gathered by votes. Otherwise it runs, is held, or has ended.
+        avoid_hosts: names of hosts that recently failed to start it.
+        within: the zone or region, whichever `same` says, in which all that it is given must be; "" for any.
+        stays: it begins anew while its last attempt may still be ending; it goes on on the same hosts if it can.
+        lost_by: the agent that caused the end of that attempt and may be dead or leaving; "" if none did.
     """
 
     id: str
@@ -109,11 +112,11 @@ class Owner:
 
     @property
     def order(self) -> tuple[int, float, str]:
-        """Its place in the total order: earlier ones are given room first."""
+        """Its place in the total order. Room is given to earlier owners first."""
         return -self.priority, self.submitted_at, self.id
 
     def part_of(self, bundle: int) -> Part:
-        """The part that a bundle belongs to. Raises LookupError: it has no such bundle."""
+        """The part to which a bundle belongs. Raises LookupError if the owner has no such bundle."""
         for part in self.parts:
             if bundle in part.bundles:
                 return part
@@ -125,7 +128,7 @@ class Owner:
 
 
 def owner_of_job(job: JobRecord) -> Owner:
-    """The owner that a gang's job is."""
+    """The owner that a gang is, by its job's record."""
     spec = job.spec
     packages, image = needs_environment(spec.environment), bool(spec.environment.docker_image)
     gang = GangSpec(
@@ -161,7 +164,7 @@ def _lost_by(job: JobRecord) -> str:
 
 
 def owner_of_reservation(reservation: ReservationRecord) -> Owner:
-    """The owner that a reservation or a launch group is."""
+    """The owner that a reservation or a launch group is, by its record."""
     parts: list[Part] = []
     for reserved in reservation.parts:
         first = parts[-1].bundles.stop if parts else 0
@@ -183,7 +186,7 @@ def owner_of_reservation(reservation: ReservationRecord) -> Owner:
 
 
 def bundles_by_agent(members: Iterable[PlacementMember]) -> dict[str, list[int]]:
-    """The numbers of the bundles that each agent has, in order: equal of two choices of members that mean the same."""
+    """The numbers of the bundles that each agent has. Two choices of members that mean the same give equal results."""
     return {member.agent: sorted(member.bundles) for member in members}
 
 

@@ -1,13 +1,15 @@
-"""Packing: which hosts equal bundles go to, one by one or as whole slices.
+"""Packing: which hosts get equal bundles, one by one or as whole slices.
 
-**Invariant.** Equal bundles find hosts whenever there is room for all of them, and slices are given whole or not at
-all.
+**Invariant.** Equal bundles get hosts whenever there is room for all of them. Slices are given whole or not at all.
 
-**Unsafe sequence.** A slice's agent restarts under another id while the old one lingers; both count as its workers, the
-slice looks complete, and two replicas wait for a third on a host that has one already.
+**Unsafe sequence.**
+
+1. The agent of a slice's host restarts under another id, while its old record still looks alive.
+2. Both ids count as workers of the slice, so the slice looks complete although it lacks a host.
+3. Two replicas start, and wait for a third that was given a host which has one already.
 
 **Why this cannot happen.** Each place in a slice counts once, for the agent that started last. Bundles are equal, so
-taking any host that has room leaves as many places for the others as taking another one would.
+whichever host with room is taken, as many places remain for the others.
 """
 
 from __future__ import annotations
@@ -20,24 +22,24 @@ from fray_coordinator.protocol.placements.hosts import NEVER, HostView, Room
 from fray_coordinator.protocol.placements.owners import Part
 
 Preference = tuple[bool, bool, bool]
-"""Why a host is taken later than others: the job was lost there lately, another owner wishes it, this one has and had
-none of it."""
+"""The reasons to take a host later than others: the job was recently lost there, another owner wants it, and the owner
+had nothing there before."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """Hosts with the numbers of the bundles that each gets; `wait`: when all of them are free, 0 if they are now."""
+    """Hosts with the numbers of the bundles that each gets. wait: when all of them are free, 0 if they are now."""
 
     wait: float = 0.0
     bundles: tuple[tuple[HostView, tuple[int, ...]], ...] = ()
 
     def and_also(self, other: Pack) -> Pack:
-        """Both together."""
+        """Both packs together."""
         return Pack(max(self.wait, other.wait), self.bundles + other.bundles)
 
 
 def wait_for(host: HostView, need: Room, left: Room) -> float:
-    """When a host has this room, of what is `left` of it for whoever asks: 0 if it has now."""
+    """The time when this room is free on a host, of what is `left` there for the asking owner; 0 if it is free now."""
     if left.holds_both(host.busy, need):
         return 0.0
     return host.until if host.until is not None else NEVER
@@ -49,7 +51,7 @@ def pack_hosts(
     left: Callable[[HostView], Room],
     preference: Callable[[HostView], Preference],
 ) -> Pack | None:
-    """Each bundle on the host that has room soonest, of these on the fullest; None if there is no room for all."""
+    """Each bundle on the host that has room soonest, and of these on the fullest; None if there is no room for all."""
     able = ((host, rest) for host in hosts if (rest := left(host)).holds(host.needs(part.shape)))
     heap = [_RankedHost(part, host, rest, preference(host)) for host, rest in able]
     heapify(heap)
@@ -77,7 +79,7 @@ def pack_slices(
     left: Callable[[HostView], Room],
     preference: Callable[[HostView], Preference],
 ) -> Pack | None:
-    """Whole slices, those that are free soonest, a bundle on each host; None if there are too few."""
+    """Whole slices, those that are free soonest, with one bundle on each host; None if there are too few."""
     size = part.count // part.slices
     whole: list[tuple[Preference, float, str, list[HostView]]] = []
     for name, workers in newest_workers(hosts).items():
@@ -95,13 +97,13 @@ def pack_slices(
 
 
 def is_whole_slice(workers: Mapping[int, HostView]) -> bool:
-    """Whether these hosts of a slice, by their places in it, are all that it has."""
+    """Whether these hosts, by their places in a slice, are all hosts of the slice."""
     sizes = {host.slice.hosts for host in workers.values() if host.slice is not None}
     return sizes == {len(workers)} and sorted(workers) == list(range(len(workers)))
 
 
 def newest_workers(hosts: Iterable[HostView]) -> Mapping[str, dict[int, HostView]]:
-    """The hosts of each slice by their place in it; of two that claim one place, the one whose agent is newer."""
+    """The hosts of each slice by their places. If two agents claim one place, the newer agent counts."""
     slices: dict[str, dict[int, HostView]] = {}
     for host in hosts:
         if host.slice is not None:
@@ -113,21 +115,21 @@ def newest_workers(hosts: Iterable[HostView]) -> Mapping[str, dict[int, HostView
 
 
 class _RankedHost:
-    """A host with the room that is left of it for the bundles of one part; the one to take first is the least."""
+    """A host with the room that is left on it for the bundles of one part. The least host is taken first."""
 
     __slots__ = ("_left", "_need", "_rank", "fits", "host", "preference", "wait")
 
     def __init__(self, part: Part, host: HostView, left: Room, preference: Preference) -> None:
         self.host, self.preference = host, preference
         self._left, self._need = left, host.needs(part.shape)
-        self._judge()
+        self._update_rank()
 
     def take(self) -> None:
-        """Take one bundle."""
+        """Take the room of one bundle."""
         self._left = self._left.less(self._need)
-        self._judge()
+        self._update_rank()
 
-    def _judge(self) -> None:
+    def _update_rank(self) -> None:
         self.fits = self._left.holds(self._need)
         if not self.fits:
             return
@@ -141,7 +143,7 @@ class _RankedHost:
 
 
 def _numbered(first: int, counts: Iterable[tuple[HostView, int]]) -> Iterator[tuple[HostView, tuple[int, ...]]]:
-    """The bundles of a host have numbers in a row."""
+    """Each host with the numbers of its bundles, which follow one another."""
     for host, count in counts:
         yield host, tuple(range(first, first + count))
         first += count

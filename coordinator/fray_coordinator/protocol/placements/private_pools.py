@@ -1,12 +1,16 @@
 """Private pools: the bundles that agents hold for a reservation, as room for the gangs and groups in it.
 
-**Invariant.** What runs in a reservation has no more of a host than the bundles that it holds there.
+**Invariant.** The jobs in a reservation never use more of a host than the bundles that the reservation holds there.
 
-**Unsafe sequence.** The pass sees a member of a reservation and gives a gang the whole host, of which another owner has
-the rest. Or it gives a group's small job the bundles that were gathered for the large one.
+**Unsafe sequence.**
 
-**Why this cannot happen.** The room is the sum of those bundles that the record names and the agent's heartbeat lists,
-and a group's job finds only those that are bound to it, as in a pool of its own.
+1. Agent A holds half of its host for reservation R, and another owner has the other half.
+2. The pass sees A as a member of R, and gives a gang in R the whole host.
+
+Or: the pass gives a small job of a group the bundles that were gathered for the group's large job.
+
+**Why this cannot happen.** The room is the sum of those bundles that both the record names and the agent's heartbeat
+lists. A job of a group finds only the bundles that are bound to it, as if they were in a pool of their own.
 """
 
 from __future__ import annotations
@@ -25,10 +29,10 @@ from fray_layouts.states import HoldingPhase
 def private_views(
     reservation: Owner, hosts: Mapping[str, HostView], agents: Mapping[str, AgentRecord]
 ) -> list[HostView]:
-    """The hosts of a held reservation, in its private pool; of a group, in one for each of its jobs.
+    """The hosts of a held reservation in its private pool; of a group, in one pool for each of its jobs.
 
     Args:
-        hosts: by agent, in the pool whose agents it takes.
+        hosts: by agent, in the pool whose agents the reservation takes.
         agents: by id, as they were read last.
     """
     views: list[HostView] = []
@@ -55,7 +59,7 @@ def _view(reservation: Owner, host: HostView, job: str, numbers: Iterable[int], 
 
 
 def room_of_bundles(bundles: Iterable[Shape], device: str) -> Resources:
-    """What bundles on one host offer together to the jobs that run in them. device: of the host."""
+    """The resources that the bundles on one host offer together to the jobs in them. device: that of the host."""
     shapes = list(bundles)
     return Resources(
         cpu=sum(shape.cpu for shape in shapes),
@@ -67,12 +71,12 @@ def room_of_bundles(bundles: Iterable[Shape], device: str) -> Resources:
 
 
 def pool_of_job(pool: str, job: str) -> str:
-    """The pool in which a group's job finds the bundles that are bound to it; a reservation's own if `job` is ""."""
+    """The pool in which a group's job finds the bundles bound to it; the reservation's own pool if `job` is ""."""
     return f"{pool}~{job}" if job else pool
 
 
 def in_own_bundles(owner: Owner, reservations: Mapping[str, Owner]) -> Owner:
-    """The owner, if it is a group's gang in the pool of its own bundles.
+    """The owner, moved to the pool of its own bundles if it is a gang that belongs to a group.
 
     reservations: those that have not ended, by id.
     """

@@ -1,15 +1,21 @@
-"""Reservations and launch groups: which jobs go in, how bundles come and go while it is held, and when it ends.
+"""Reservations and launch groups: which jobs enter, how bundles come and go while it is held, and when it ends.
 
-**Invariant.** A reservation that was held stays so until it ends, and who uses a bundle is decided by the agent that
-has it. Nothing runs in a group before all of its bundles were there at once, and nothing waits in one that has ended.
+**Invariant.** A reservation that was held stays held until it ends, and the agent that has a bundle decides which job
+uses it. No job runs in a group before all of its bundles were there at once, and no job waits in a reservation that has
+ended.
 
-**Unsafe sequence.** One job of a group starts alone, the hosts of the others are lost to somebody else, and half of a
-group runs for ever. Or a host dies, and the job that ran there waits for ever in a pool that nobody serves.
+**Unsafe sequence.**
 
-**Why this cannot happen.** Jobs wait in the private pool, at which an agent looks only after it has read "held", the
-one write that needs all votes. From then on each part that stands alone, a slice or a bundle, is given anew when its
-agent is lost. A group of which a job ends before that is void, and whoever ends a reservation stops what is left in it;
-so does each repair.
+1. Job A of a group starts alone.
+2. Another owner takes the hosts that job B of the group needs.
+3. Half of the group runs for ever.
+
+Or: a host dies, and the job that ran there waits for ever in a pool that no agent serves.
+
+**Why this cannot happen.** Jobs wait in the private pool. An agent looks there only after it has read "held", and the
+one write of "held" needs all votes. From then on each unit, a slice or a single bundle, is given to another agent when
+its agent is lost. If a job of a group ends before the group is held, the group is void. Whoever ends a reservation
+stops the jobs that are left in it, and so does each repair.
 """
 
 from __future__ import annotations
@@ -30,38 +36,38 @@ from fray_layouts.states import ReservationKind, ReservationState
 
 
 def refusal(reservation: ReservationRecord, namespace: str) -> str:
-    """Why jobs of the namespace may not be sent into it, and what to do; "" if they may."""
+    """The reason why jobs of the namespace may not enter, with the remedy; "" if they may."""
     if reservation.kind != ReservationKind.RESERVATION:
-        return "it is a launch group, which has the jobs that it was launched with; name a reservation"
+        return "it is a launch group, which runs only the jobs that it was launched with; name a reservation"
     if reservation.namespace != namespace:
-        return f"it is for namespace {reservation.namespace}, not for {namespace}; make one of your own"
+        return f"it is for namespace {reservation.namespace}, not for {namespace}; make a reservation of your own"
     if reservation.state == ReservationState.ENDED:
         return f"it has ended: {reservation.reason}; make another one"
     return ""
 
 
 def goes_into(spec: JobSpec, reservation: ReservationRecord) -> bool:
-    """Whether a job of its namespace and pool goes into it by itself: it asks for the same device, and fits."""
+    """Whether a job of its namespace and pool enters by itself: it asks for the same device, and fits."""
     if refusal(reservation, spec.namespace) or spec.pool != reservation.pool:
         return False
     return any(_fits(spec, part) for part in owner_of_reservation(reservation).parts)
 
 
 def _fits(spec: JobSpec, part: Part) -> bool:
-    """Whether one replica fits one bundle, and there can be enough of them."""
+    """Whether one replica fits into one bundle, and there can be enough of these."""
     shape = shape_of(spec)
-    if shape.device != part.shape.device or spec.slices > part.slices > 0 or _more_than(shape, part.shape):
+    if shape.device != part.shape.device or spec.slices > part.slices > 0 or _exceeds_bundle(shape, part.shape):
         return False
     return spec.replicas <= part.count or not part.slices
 
 
-def _more_than(shape: Shape, bundle: Shape) -> bool:
+def _exceeds_bundle(shape: Shape, bundle: Shape) -> bool:
     kind = HostKind(preemptible=not bundle.on_demand, inbound=True)
     return bool(shortage(shape, bundle.resources(), kind))
 
 
 def held_by(reservation: ReservationRecord, agent: str) -> tuple[int, ...]:
-    """The bundles that the agent may use for jobs: those that a held reservation names it for, by their numbers."""
+    """The numbers of the bundles that the agent may use for jobs: a held reservation must name it for them."""
     if reservation.state != ReservationState.HELD:
         return ()
     return owner_of_reservation(reservation).bundles_of(agent)
@@ -73,11 +79,11 @@ def jobs_of(reservation: ReservationRecord) -> list[str]:
 
 
 def end_reason(reservation: ReservationRecord, done: Collection[str], parent: JobRecord | None, now: float) -> str:
-    """Why it has to end now, for people; "" if it goes on.
+    """The reason why it must end now, for people; "" if it goes on.
 
     Args:
-        done: jobs of a group that have ended, or are gone.
-        parent: the record of its parent, read after its own; None if it has none, or that is gone.
+        done: jobs of a group that have ended, or whose records are gone.
+        parent: the record of its parent, read after its own; None if it has no parent, or if that record is gone.
     """
     if reservation.state == ReservationState.ENDED:
         return ""
@@ -98,14 +104,17 @@ def _runs_at(job: JobRecord | None, attempt: int) -> bool:
 
 
 def ended(reservation: ReservationRecord, now: float, reason: str) -> ReservationRecord | None:
-    """The record after its end; None if it has ended. It still names its members, so that what runs there is found."""
+    """The record after its end; None if it has ended before.
+
+    The record still names its members, so that the jobs which run there can be found.
+    """
     if reservation.state == ReservationState.ENDED:
         return None
     return replace(reservation, state=str(ReservationState.ENDED), ended_at=now, reason=reason)
 
 
 def renewed(reservation: ReservationRecord, now: float, ttl: float | None = None) -> ReservationRecord | None:
-    """The record after a renewal, by `ttl` seconds or as many as it was made with; None if it has ended."""
+    """The record, renewed for `ttl` seconds or for as many as it was made with; None if it has ended."""
     seconds = reservation.ttl if ttl is None else ttl
     if reservation.state == ReservationState.ENDED or seconds is None:
         return None
@@ -113,7 +122,7 @@ def renewed(reservation: ReservationRecord, now: float, ttl: float | None = None
 
 
 LAST = -(10**6)
-"""The priority of what a reservation may have beyond what it has: nobody who waits goes behind it."""
+"""The priority of what a reservation would take beyond what it has. It is lower than that of any job."""
 
 
 def units_of(
@@ -124,19 +133,19 @@ def units_of(
     refusing: Collection[str] = (),
     places: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Owner]:
-    """The parts of a held reservation that stand alone, each as an owner that is `forming` unless it is fixed.
+    """The units of a held reservation, each as an owner that is `forming` unless its members are fixed.
 
-    A slice stands alone, and so does each bundle that is none; the bundles of a part that is `spread`, or has all of
-    them in one zone or region, stand together. A whole one is fixed below `low`, and where one of its agents runs a job
-    of the reservation. Another may be given members and keeps those that it has if it can; above `low` it loses them to
-    owners that are earlier, and is the last to be given any. The part of a job that has ended is left out. The bundles
-    of each are numbered from 0; `with_members` puts them together again.
+    A unit is a slice, or a single bundle of a part without slices; the bundles of a part that is `spread`, or that must
+    be in one zone or region, are one unit together. A complete unit is fixed if it is below `low`, or if one of its
+    agents runs a job of the reservation. Any other unit may be given members, and keeps those that it has if it can.
+    Above `low` it loses them to earlier owners, and is given members last. The part of a job that has ended is left
+    out. The bundles of each unit are numbered from 0; `with_members` puts the units together again.
 
-    Where all of its bundles are in one zone or region, those that it has left say in which the others are given; if it
-    has none left, all are given at once, as before it was held.
+    If all bundles must be in one zone or region, the bundles that the reservation still has say in which one the others
+    are given. If it has none left, all are given at once, as before it was held.
 
     Args:
-        live: agents that may have bundles; what others had is lost.
+        live: agents that may have bundles; the bundles of others are lost.
         used: agents that run a job of the reservation.
         done: jobs of the group that have ended.
         refusing: agents that can have none of its bundles now; they lose those that they have.
@@ -175,13 +184,13 @@ def _unit_owner(owner: Owner, unit: Part, live: Collection[str], used: Collectio
 def lacking_units(
     reservation: ReservationRecord, live: Collection[str], done: Collection[str], places: Mapping[str, str]
 ) -> list[Owner]:
-    """The units of a held reservation that it needs and that have lost a host. The arguments are as above."""
+    """The units that a held reservation needs and that have lost a host. The arguments are those of `units_of`."""
     units = units_of(reservation, live, used=live, done=done, places=places)
     return [unit for unit in units if unit.forming and may_wait(unit)]
 
 
 def may_wait(unit: Owner) -> bool:
-    """Whether room is kept for a unit until it is free; what is beyond the minimum takes only what is free now."""
+    """Whether room is kept for a unit until it is free. A unit beyond the minimum takes only what is free now."""
     return unit.priority != LAST
 
 
@@ -208,7 +217,7 @@ def _members_of(members: Iterable[PlacementMember], bundles: range, live: Collec
 def with_members(
     reservation: ReservationRecord, units: Mapping[str, Iterable[PlacementMember]]
 ) -> ReservationRecord | None:
-    """The record with the members of all its units, by the units' ids; None if that changes nothing."""
+    """The record with the members of all its units, by the units' ids; None if nothing changes."""
     by_agent: dict[str, PlacementMember] = {}
     for unit, members in units.items():
         for member in _shifted(members, int(unit.rpartition("~")[2])):

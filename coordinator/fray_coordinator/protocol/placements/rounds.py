@@ -1,15 +1,21 @@
-"""Rounds: what the pass writes of an owner that forms: its members, and the start.
+"""Rounds: what the pass writes about an owner that forms, namely its members and its start.
 
-**Invariant.** An owner starts only while every one of its members keeps room for it, and no attempt starts beside
-another.
+**Invariant.** An owner starts only while every one of its members keeps room for it, and no attempt starts while an
+earlier one runs.
 
-**Unsafe sequence.** A pass counts votes; a member that must leave takes its vote back, another owner gets the room; the
-pass starts the gang. Or: an agent that has not read yet that attempt 1 ended still runs it when attempt 2 starts.
+**Unsafe sequence.**
 
-**Why this cannot happen.** A vote names the round and binds until its agent has read that the record moved on, and who
-must take it back moves the record first. The start is written on condition of the version that was read before the
-votes were. And it waits for every live agent whose heartbeat, read after the record, lists an earlier attempt, but no
-longer than a process that cannot be killed may hold it up.
+1. A pass counts the votes of members A and B for a gang.
+2. A must leave and withdraws its vote, and another owner gets the room.
+3. The pass starts the gang, without room on A.
+
+Or: agent B has not read yet that attempt 1 has ended, and still runs it when attempt 2 starts.
+
+**Why this cannot happen.** A vote names the round, and binds until its agent has read that the record moved on. An
+agent that must withdraw its vote first writes the next round into the record. The start is written on condition of the
+version that was read before the votes were. And it waits for every live agent whose heartbeat, read after the record,
+lists an earlier attempt, but no longer than a limit, since a process that cannot be killed must not delay the gang for
+ever.
 """
 
 from __future__ import annotations
@@ -37,17 +43,18 @@ OwnerRecord = JobRecord | ReservationRecord
 """The record of an owner."""
 
 SILENT_ROUND_REPAIRS = 2
-"""Repair intervals after which a member that shows room and has not voted is left out, and after which an attempt no
-longer waits for processes of the one before: within one of them every agent has read its plan, and its jobs."""
+"""Repair intervals after which a member that shows room and has not voted is left out, and after which an attempt waits
+no longer for processes of the one before. Within one of them every agent has read its plan and its jobs; the second is
+a margin."""
 
 
 def owner_of(record: OwnerRecord) -> Owner:
-    """The owner whose record this is."""
+    """The owner that this record describes."""
     return owner_of_job(record) if isinstance(record, JobRecord) else owner_of_reservation(record)
 
 
 def vote_of(owner: Owner, agent: AgentRecord, phase: HoldingPhase = HoldingPhase.RESERVED) -> Holding | None:
-    """The agent's vote for the owner's round, or what it says about it in another phase; None if there is none."""
+    """The agent's vote for the owner's present round, or what it lists in another `phase`; None if there is none."""
     holding = agent.holdings.get(owner.id)
     if holding is None or holding.phase != phase or holding.attempt != owner.attempt:
         return None
@@ -59,7 +66,7 @@ def missing_votes(owner: Owner, agents: Mapping[str, AgentRecord], silent: Colle
 
     Args:
         agents: by id, as they were read after the owner's record.
-        silent: those that owe a heartbeat.
+        silent: those whose heartbeat is overdue.
     """
     members = owner.placement.members
     return [member.agent for member in members if not _voted(owner, member, agents.get(member.agent), silent)]
@@ -79,17 +86,17 @@ def refusals(owner: Owner, agents: Mapping[str, AgentRecord]) -> list[str]:
 
 
 def without(owner: Owner, refused: Collection[str]) -> Placement:
-    """The owner's placement with more agents that are left out for this attempt."""
+    """The owner's placement with more agents refused for this attempt."""
     known = owner.placement.refused
     return replace(owner.placement, refused=[*known, *sorted(set(refused) - set(known))])
 
 
 def next_round(placement: Placement, known: Placement, found: Assignment, now: float) -> Placement | None:
-    """The placement with the members that were found; None if that changes nothing of what the record has.
+    """The placement with the members that were found; None if they are those in the record.
 
     Args:
-        placement: as the record has it, but for refusals that were seen since.
-        known: as the record has it.
+        placement: the record's, with the refusals that were seen since.
+        known: the record's.
     """
     members = list(found.members)
     if bundles_by_agent(members) == bundles_by_agent(known.members):
@@ -107,7 +114,7 @@ def placed(record: OwnerRecord, placement: Placement) -> OwnerRecord:
 
 
 def started(record: OwnerRecord, agents: Mapping[str, AgentRecord], now: float) -> OwnerRecord:
-    """The record once every member has voted: a gang runs, a reservation is held. The ports are as the votes say."""
+    """The record once every member has voted: a gang runs, a reservation is held. The ports are those in the votes."""
     owner = owner_of(record)
     members = [_with_ports(owner, member, agents[member.agent]) for member in owner.placement.members]
     placement = replace(owner.placement, members=members)
@@ -122,7 +129,7 @@ def _with_ports(owner: Owner, member: PlacementMember, agent: AgentRecord) -> Pl
 
 
 def lingering(owner: Owner, agents: Mapping[str, AgentRecord]) -> list[str]:
-    """The live agents that list an earlier attempt of the owner: its processes may still run there."""
+    """The live agents that list an earlier attempt of the owner. Its processes may still run there."""
     return [
         agent.id
         for agent in agents.values()

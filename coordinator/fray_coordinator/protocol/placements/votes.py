@@ -1,14 +1,17 @@
 """Votes: what an agent does about the record of an owner whose bundles it is assigned.
 
-**Invariant.** If an owner was started, each of its members that lives has its bundles and nothing else in their room,
-until that member has read that the owner moved on.
+**Invariant.** If an owner was started, each of its live members has the owner's bundles, and nothing else in their
+room, until that member has read that the owner moved on.
 
-**Unsafe sequence.** An agent votes, has no answer for a while, and claims a single job in the room. Its vote was
-counted meanwhile: a gang runs of which one host does something else.
+**Unsafe sequence.**
 
-**Why this cannot happen.** Room is reserved before the heartbeat lists it, the vote names the round of the record that
-was read, and only that record's next round, attempt or end frees the room: no time-out, no plan, no other owner. Who
-cannot wait for that moves the round itself, by the same compare-and-swap as the pass.
+1. Agent A votes for a gang.
+2. A hears nothing for a while, and claims a single job in the same room.
+3. The pass has counted A's vote meanwhile, and starts the gang. On one of its hosts another job runs.
+
+**Why this cannot happen.** A reserves the room before its heartbeat lists the vote. The vote names the round of the
+record that A read, and only that record's next round, attempt or end frees the room: no time-out, no plan and no other
+owner does. If A cannot wait for that, A writes the next round itself, by the same compare-and-swap as the pass.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ class OwnerPhase(StrEnum):
     """The gang runs, or the reservation is held."""
     OVER = auto()
     UNKNOWN = auto()
-    """A state that this version does not know; what is held for it stays."""
+    """A state that this version does not know. Whatever is held for the owner stays."""
 
 
 _OWNER_PHASES: dict[str, OwnerPhase] = {
@@ -50,7 +53,7 @@ _OWNER_PHASES: dict[str, OwnerPhase] = {
 
 
 def phase_of_owner(record: JobRecord | ReservationRecord | None) -> OwnerPhase:
-    """The phase of the owner whose record this is; None: it is gone."""
+    """The phase of the owner with this record; an owner without a record is over."""
     if record is None:
         return OwnerPhase.OVER
     state = record.status if isinstance(record, JobRecord) else record.state
@@ -58,25 +61,25 @@ def phase_of_owner(record: JobRecord | ReservationRecord | None) -> OwnerPhase:
 
 
 class Duty(StrEnum):
-    """The action of a member about an owner's record."""
+    """What a member does about an owner's record."""
 
     NOTHING = auto()
     RELEASE = auto()
-    """The record moved on: free what was kept or reserved for it, and list it no longer."""
+    """The record moved on: free what was kept or reserved for it, and stop listing it."""
     TAKE = auto()
-    """It is assigned bundles that it does not know of: keep room for them, and nothing for an earlier round."""
+    """It is assigned bundles that it does not know of: keep room for them, and none for an earlier round."""
     RESERVE = auto()
     """Vote, if there is room by now."""
     REFUSE = auto()
-    """List that it will not have them."""
+    """List that it refuses them."""
     WITHDRAW = auto()
-    """Move the round, then release: it has voted, and must leave."""
+    """Write the next round, then release: it has voted, and must leave."""
     START = auto()
     """Start the bundles' tasks, if it trusts its leases at that moment."""
     STOP = auto()
-    """Somebody asks that the job end."""
+    """Stop the tasks: somebody asked for the job to end."""
     ABANDON = auto()
-    """What runs is an attempt that is no longer the record's: end it."""
+    """End the tasks: they are of an attempt that the record has left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +87,9 @@ class Vote:
     """The bundles that an agent has of an owner.
 
     Attributes:
-        attempt, round: of the record that it was taken from.
+        attempt, round: those of the record from which they were taken.
         bundles: their numbers, in order.
-        phase: as its heartbeat lists it; "" while it waits for room, and is not listed.
+        phase: as its heartbeat lists it; "" while it waits for room and is not listed.
     """
 
     attempt: int
@@ -96,13 +99,13 @@ class Vote:
 
     @property
     def at_work(self) -> bool:
-        """Whether tasks run by it, or their end is not written yet."""
+        """Whether its tasks run, or their end is not written yet."""
         return self.phase in (HoldingPhase.RUNNING, HoldingPhase.ENDING)
 
 
 @dataclass(frozen=True, slots=True)
 class Voter:
-    """The agent that decides. leaving: it takes no more work, and ends; unfit: something is wrong with it."""
+    """The agent that decides. leaving: it takes no more work, and ends; unfit: something is wrong with its host."""
 
     agent: str
     leaving: bool = False
@@ -110,10 +113,10 @@ class Voter:
 
 
 def duty(voter: Voter, owner: Owner, owner_phase: OwnerPhase, vote: Vote | None, stopped: bool = False) -> Duty:
-    """What the agent does about an owner, by its record as just read.
+    """What the agent does about an owner, by the owner's record as just read.
 
     Args:
-        vote: what the agent has of the owner; None: nothing.
+        vote: what the agent has of the owner; None if it has nothing.
         stopped: the record has the flag that asks the job to end.
     """
     if owner_phase is OwnerPhase.UNKNOWN:
@@ -140,7 +143,7 @@ def duty(voter: Voter, owner: Owner, owner_phase: OwnerPhase, vote: Vote | None,
 
 
 def _duty_of_member(voter: Voter, vote: Vote | None) -> Duty:
-    """What one does that stays, and is assigned bundles of an owner that forms; `vote` is one for this round."""
+    """The duty of an agent that stays and is assigned bundles of a forming owner. vote: its vote for this round."""
     if voter.unfit:
         refused = vote is not None and vote.phase == HoldingPhase.REFUSED
         voted = vote is not None and vote.phase == HoldingPhase.RESERVED
@@ -151,5 +154,5 @@ def _duty_of_member(voter: Voter, vote: Vote | None) -> Duty:
 
 
 def withdrawn(placement: Placement) -> Placement:
-    """The placement in its next round, with no members: what who takes a vote back writes into a forming owner."""
+    """The placement in its next round, without members. An agent writes it to withdraw its vote for a forming owner."""
     return replace(placement, round=placement.round + 1, members=[])

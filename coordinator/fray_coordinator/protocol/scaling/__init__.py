@@ -1,1 +1,1 @@
-"""Decides which machines a pool should have, and what becomes of each."""
+"""Decisions about machines: which machines a pool should have, and what happens to each of them."""

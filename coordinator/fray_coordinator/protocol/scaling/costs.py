@@ -1,4 +1,4 @@
-"""What machines cost, by what their records say."""
+"""The costs of machines, by their records."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fray_layouts.states import MachineState
 
 
 def cost_so_far(machine: MachineRecord, now: float) -> float | None:
-    """Dollars from when the provider began to bill it until it was gone; None if nobody knows."""
+    """Dollars from the time when the provider began to bill the machine until it was gone; None if nobody knows."""
     if machine.hourly_cost is None:
         return None
     if machine.billed_at is None:
@@ -20,17 +20,17 @@ def cost_so_far(machine: MachineRecord, now: float) -> float | None:
 
 
 def hourly_cost(machines: Iterable[MachineRecord]) -> float:
-    """Dollars an hour of those that are not gone; intents count as if they were there."""
+    """Dollars an hour of the machines that are not gone. Intents count as if they were there."""
     return sum(m.hourly_cost or 0.0 for m in machines if m.state != MachineState.GONE)
 
 
 def billed_now(machines: Iterable[MachineRecord]) -> float:
-    """Dollars an hour of those that cost money now: not of requests that wait for capacity."""
+    """Dollars an hour of the machines that cost money now, without requests that wait for capacity."""
     return hourly_cost(machine for machine in machines if machine.billed_at is not None)
 
 
 def affordable(spec: ProvisioningSpec, machines: Iterable[MachineRecord], price: float | None) -> float:
-    """How many more machines of this price may be made; none while a limit is set and the price is not known."""
+    """The number of further machines of this price that the limit allows; 0 if there is a limit and no known price."""
     if spec.max_hourly_cost is None:
         return math.inf
     if price is None:
@@ -38,4 +38,4 @@ def affordable(spec: ProvisioningSpec, machines: Iterable[MachineRecord], price:
     if price <= 0:
         return math.inf
     left = spec.max_hourly_cost - hourly_cost(machines)
-    return max(math.floor(left / price + 1e-9), 0)
+    return max(math.floor(left / price + 1e-9), 0)  # sums of prices such as 0.1 may be off in the last bits

@@ -1,13 +1,18 @@
-"""Demand: the machines that the work which waits needs, beside what is free or on its way.
+"""Demand: the machines that the waiting work needs besides what is free or on its way.
 
-**Invariant.** Work for which no machine of the pool would do makes none, and what a host offers is counted once.
+**Invariant.** Work that fits on no machine of the pool orders none, and what a host offers is counted once.
 
-**Unsafe sequence.** A job asks for more memory than any machine has; machines come, stay idle, are released, and come
-again, for ever. Or: ten jobs wait, ten machines are on their way, and the next look wants ten more.
+**Unsafe sequence.**
 
-**Why this cannot happen.** Work is packed, in its order, into the hosts that live and those on their way, and then
-into machines as they would be made in a zone where they may be; only what fits there makes any. A gang is packed
-whole or not at all.
+1. A job asks for more memory than any machine of the pool has.
+2. The scaler orders a machine for it. The machine stays idle and is released.
+3. The next pass of the scaler orders another one, and so on for ever.
+
+Or: ten jobs wait, ten machines are on their way, and the next pass orders ten more.
+
+**Why this cannot happen.** Work is packed, in its order, into the hosts that live and those that are on their way. The
+rest is packed into machines as they would be made in a zone where the work may run, and only work that fits there
+orders machines. A gang is packed as a whole or not at all.
 """
 
 from __future__ import annotations
@@ -31,9 +36,11 @@ from fray_layouts.states import AgentState, MachineState
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Machines that are missing. zone: "" of a provider without zones, None if each that would do is avoided.
+    """Machines that are missing.
 
-    together: they are made by one request, or none of them.
+    Attributes:
+        zone: where to make them; "" if the provider has no zones; None if every zone that would do is avoided now.
+        together: one request makes all of them, or none.
     """
 
     count: int
@@ -44,12 +51,12 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """The machines that work needs.
+    """The machines that the waiting work needs.
 
     Attributes:
-        used: names of those there are, or that come.
-        orders: what is missing.
-        cut: there is work for which as many as the pool may have are too few, beside those that are ordered.
+        used: the names of existing or coming machines that it needs.
+        orders: the missing machines.
+        cut: some work still lacks machines, even if the pool makes as many as it may.
     """
 
     used: frozenset[str]
@@ -58,7 +65,7 @@ class Demand:
 
 
 def demand(view: PoolView, now: float) -> Demand:
-    """What the waiting work of a pool needs; gangs, reservations and jobs in the order in which they are served."""
+    """The demand of a pool's waiting work. Gangs, reservations and jobs are served in their order."""
     if view.capacity is None:
         return _probe(view, now)
     packing = _Packing(view, now)
@@ -74,7 +81,7 @@ def demand(view: PoolView, now: float) -> Demand:
 
 
 def _probe(view: PoolView, now: float) -> Demand:
-    """One machine, by whose agents it is known then what machines of the pool have."""
+    """An order of one machine. Its agents will tell what the pool's machines have."""
     there = [m.name for m in view.machines.values() if m.state in SERVING]
     if not view.jobs and not view.forming():
         return Demand(frozenset(), ())
@@ -84,7 +91,7 @@ def _probe(view: PoolView, now: float) -> Demand:
 
 
 def _kinds(jobs: Iterable[WaitingJob]) -> list[list[WaitingJob]]:
-    """The jobs that want the same of a host, at the place of the first of them."""
+    """The jobs grouped by what they ask of a host. Each group has the place of its first job."""
     kinds: dict[object, list[WaitingJob]] = {}
     for job in sorted(jobs, key=lambda job: (-job.priority, job.submitted_at, job.id)):
         wants = job.resources
@@ -95,7 +102,7 @@ def _kinds(jobs: Iterable[WaitingJob]) -> list[list[WaitingJob]]:
 
 @dataclass(slots=True)
 class _Packing:
-    """What is left of each host while work is served, one after the other."""
+    """The room that is left on each host while one piece of work after the other is served."""
 
     view: PoolView
     now: float
@@ -118,7 +125,7 @@ class _Packing:
             known = self.view.machines.get(agent.machine)
             seen = agent.id not in self.view.silent or known is not None
             if agent.state == AgentState.LIVE and seen and (known is None or known.state == MachineState.UP):
-                # One that is unfit on a machine may be fit again soon; else its machine is given up.
+                # An unfit agent on a machine counts: it is soon fit again, or its machine is replaced.
                 host = host_view(agent if known is None else msgspec.structs.replace(agent, unfit=False), owners)
                 if host.willing:
                     room = host.room.less(host.busy)
@@ -145,7 +152,7 @@ class _Packing:
         self.left[host.agent] = self.left[host.agent].less(need)
 
     def _hosts_of(self, machine: str, zone: str) -> list[HostView]:
-        """The hosts of a machine that is on its way, or would be made in this zone."""
+        """The hosts of a machine that is on its way or would be made in this zone."""
         view, spec = self.view, self.view.spec
         assert view.capacity is not None
         named, region = place_of(spec.provider, zone)
@@ -166,7 +173,7 @@ class _Packing:
         ]
 
     def serve_jobs(self, jobs: Sequence[WaitingJob]) -> None:
-        """Give jobs of one kind what is free, and order machines for the rest."""
+        """Give free room to jobs of one kind, and order machines for the rest."""
         part = Part(0, 1, jobs[0].shape, jobs[0].resources)
         waiting = len(jobs)
         for host in self.hosts:
@@ -199,7 +206,7 @@ class _Packing:
             self.used.add(self.machine_of[host.agent])
 
     def _zones_for(self, parts: Sequence[Part]) -> list[str]:
-        """The zones that would do and may be asked; if none may be, the first that would do."""
+        """The zones that would do and may be asked; if none may be asked now, the first that would do."""
         able = [
             zone
             for zone in self.view.spec.zones or [""]
@@ -211,7 +218,7 @@ class _Packing:
         self.orders.append(Order(count, zone if zone in self._open else None, together, reason))
 
     def _add(self, count: int, zone: str) -> list[HostView]:
-        """Hosts of machines that are ordered; what comes later in the order finds what is left of them."""
+        """The hosts of ordered machines. Work that comes later in the order may use what is left of them."""
         added: list[HostView] = []
         for _ in range(count):
             added += self._hosts_of(f"new-{self._made}", zone)
@@ -221,7 +228,7 @@ class _Packing:
         return added
 
     def serve_owner(self, owner: Owner) -> None:
-        """Give a gang or a reservation all that it needs to form, with the fewest machines more; or nothing."""
+        """Give a gang or a reservation all that it needs to form, with the fewest new machines; or give it nothing."""
         parts = needed_parts(owner)
         kind = tuple((p.count, p.shape, p.slices, p.spread, repr(p.resources)) for p in parts), owner.same
         if kind in self._hopeless:
@@ -243,7 +250,7 @@ class _Packing:
         self._take_all(given)
 
     def _fewest(self, owner: Owner, parts: Sequence[Part], zone: str) -> tuple[int, list[tuple[HostView, Room]]] | None:
-        """The fewest machines more in the zone with which it forms, at most `max` of the pool."""
+        """The fewest new machines in the zone with which the owner can form, within the pool's `max`."""
         low, high, best = 0, 1, None
         most = self.view.spec.max - self._made
         while best is None and low < most:
@@ -308,7 +315,7 @@ class _Packing:
         left: Mapping[str, Room],
         preference: Callable[[HostView], Preference],
     ) -> list[tuple[HostView, Room]] | None:
-        """Hosts for the bundles of one part, all on one variant of its device."""
+        """The hosts for the bundles of one part, all on one variant of its device."""
         for shape in part.variants():
             able = [host for host in hosts if self._need_of(host, part, shape) is not None]
             wanted = replace(part, shape=shape)
@@ -318,12 +325,15 @@ class _Packing:
         return None
 
     def _need(self, host: HostView, part: Part) -> Room | None:
-        """What one bundle takes of the host; None if it can never have one."""
+        """The room that one bundle takes on the host; None if the host can never have it."""
         needs = (self._need_of(host, part, shape) for shape in part.variants())
         return next((need for need in needs if need is not None), None)
 
     def _need_of(self, host: HostView, part: Part, shape: Shape) -> Room | None:
-        """The same of one variant, looked at once for all machines of a zone, and for all work that wants the same."""
+        """The room that one bundle of this shape takes.
+
+        It is found once for all machines of a zone and for all work of one kind.
+        """
         wants = part.resources
         place = repr((wants.zone, wants.regions, wants.labels)) if wants.zone or wants.regions or wants.labels else ""
         key = host.agent if "/" not in host.agent else f"/{host.zone}/{host.region}", shape, place
@@ -333,9 +343,9 @@ class _Packing:
 
 
 def _times(left: Room, need: Room) -> int:
-    """How often `need` fits."""
+    """The number of times that `need` fits."""
     pairs = (left.cpu, need.cpu), (left.memory, need.memory), (left.disk, need.disk), (left.devices, need.devices)
     fits = [have // want for have, want in pairs if want > 0]
     if any(have < 0 for have, _ in pairs):
         return 0
-    return max(min(fits, default=10**6), 0)
+    return max(min(fits, default=10**6), 0)  # no limit for work that needs nothing: more than ever waits

@@ -1,4 +1,4 @@
-"""A machine as its provider lists it, which the records are compared with."""
+"""Machines as their provider lists them. The scaler compares its records with these."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from enum import StrEnum
 
 
 class ListedState(StrEnum):
-    """What a provider says of a machine that it lists: `ListedMachine.state`."""
+    """What a provider says about a machine in its list: `ListedMachine.state`."""
 
     WAITING = "waiting"
-    """Asked for; there is no capacity for it yet."""
+    """It was asked for, and there is no capacity for it yet."""
     CREATING = "creating"
     """It is being made."""
     READY = "ready"
@@ -22,15 +22,15 @@ class ListedState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ListedMachine:
-    """A machine of this cluster as its provider lists it.
+    """A machine of this cluster in its provider's list.
 
     Attributes:
-        pool, name: of `MachineRecord`, from its labels.
+        pool, name: those of `MachineRecord`, from the machine's labels.
         zone: where it is.
-        billed: it costs money, as the provider bills it.
-        batch: that of its request, from its labels.
-        error: the provider's own words, if it says why it is lost or waits.
-        error_kind: as `ZoneAnswer.kind`, if an error is one; "" if it is none.
+        billed: the provider bills it.
+        batch: the batch of its request, from its labels.
+        error: the provider's own words if they say why it is lost or waits.
+        error_kind: the kind of the error, as in `ZoneAnswer.kind`; "" if there is no error.
     """
 
     pool: str

@@ -1,19 +1,24 @@
-"""The life of a machine: what a look finds that it has become, and what is done about it.
+"""The life of a machine: how a pass of the scaler finds each machine, and what it does about it.
 
-**Invariant.** Every machine of the provider has a record that was written before it was asked for, and no machine is
-given up that may still run something.
+**Invariant.** Every machine of the provider has a record that was written before the provider was asked for it. No
+machine is given up that may still run something.
 
-**Unsafe sequence.** A scaler writes an intent, is frozen before its call, and another gives the intent up; then the
-call is made, and a machine is there that nobody waits for. Or: the reply of a create is lost, the machine is asked
-for again under another name, and both are paid. Or: half of the slices of a request have records when the scaler
-dies.
+**Unsafe sequence.**
 
-**Why this cannot happen.** Each call is derived from a record, and made again until the provider's list agrees: names
-are the records' names, so a repeated call finds what the first one made. Records are read after the provider's list,
-so whatever is listed and has no record, one in another zone or one that is gone, is nobody's and deleted. That a
-machine is not there is told only by a list that was asked for after its call had been answered, or must have ended. A
-batch is asked for only when all of its records are there; a broken one goes as a whole. Time without a beat counts
-only as far as looks are close to one another: an outage in which nobody could beat, nor look, kills no machine.
+1. Scaler A writes an intent and is frozen before it calls the provider.
+2. Scaler B gives the intent up.
+3. A wakes and makes the call, and the provider makes a machine that nobody waits for.
+
+Or: the reply to a create is lost, A asks for the machine again under another name, and both are billed. Or: A dies when
+only half of the machines of one request have records.
+
+**Why this cannot happen.** Each call follows from a record, and is repeated until the provider's list agrees with the
+record. Machines have the names of their records, so a repeated call finds what the first one made. The records are read
+after the provider's list, so a listed machine without a record, in another zone than its record says, or with a record
+that says it is gone, belongs to nobody and is deleted. That a machine does not exist is concluded only from a list that
+was requested after the machine's call was answered, or must have ended. A batch is requested only when all of its
+records exist, and a broken batch is given up as a whole. Time without a heartbeat counts only as far as passes follow
+one another closely: an outage in which agents could not write, and scalers could not look, ends no machine.
 """
 
 from __future__ import annotations
@@ -30,30 +35,31 @@ from fray_layouts.records import AgentRecord, MachineRecord, ZoneAnswer
 from fray_layouts.states import AgentState, MachineState
 
 BOOT_SECONDS = 600.0
-"""A machine that is ready, but for which not all agents beat, is replaced after as long."""
+"""Seconds after which a machine that is ready is replaced if not all of its hosts have an agent with heartbeats."""
 MISSING_SECONDS = 60.0
-"""A machine whose agents do not beat, and which is not listed, is gone after as long: one list may be old."""
+"""Seconds after which a machine without heartbeats that is not listed counts as gone: one list may be old."""
 CALL_SECONDS = 120.0
-"""A call that was begun has reached the provider after as long, or never will: callers must give up sooner."""
+"""Seconds after which a call has reached the provider or never will. Callers must give up sooner."""
 ASK_AGAIN_SECONDS = 30.0
-"""A machine that is not listed as long after it was asked for is asked for again."""
+"""Seconds after which a machine is requested again if it is not listed. A repeated request finds what the first one
+made."""
 UNFIT_SECONDS = 180.0
-"""A machine one of whose agents takes no work is drained after as long: more than a killed process holds a chip."""
+"""Seconds after which a machine with an unfit agent is drained: longer than a killed process holds a TPU chip."""
 LONGEST_GAP = 120.0
-"""Seconds between two looks that count at most as time without a beat."""
+"""Seconds between two passes that count as time without a heartbeat, at most."""
 
 
-_NO_AGENT = f"for {BOOT_SECONDS / 60:.0f} minutes not all of its hosts had an agent that beats"
+_NO_AGENT = f"for {BOOT_SECONDS / 60:.0f} minutes not all of its hosts had an agent that sends heartbeats"
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What a look finds, before it decides what the pool should have.
+    """What a pass of the scaler found, before it decides what the pool should have.
 
     Attributes:
         changed: records to write, by name; they replace those of the view.
-        strangers: machines of the provider without a record: they are deleted.
-        zones: the answers that count.
+        strangers: machines in the provider's list without a record; they are deleted.
+        zones: the answers of zones that still count.
     """
 
     changed: Mapping[str, MachineRecord]
@@ -62,7 +68,7 @@ class Observed:
 
 
 def observe(view: PoolView, now: float) -> Observed:
-    """What became of each machine of the pool."""
+    """What happened to each machine of the pool."""
     agents = view.agents_by_machine()
     listed = {known.name: known for known in view.listed or () if _is_of(known, view.machines.get(known.name))}
     strangers = tuple(
@@ -89,14 +95,17 @@ def _is_of(listed: ListedMachine, machine: MachineRecord | None) -> bool:
 
 
 def _refused(machine: MachineRecord, found: ListedMachine | None) -> bool:
-    """Whether a machine on its way will not come: without a kind it is paced as if nobody had answered."""
+    """Whether a machine on its way will not come.
+
+    If the refusal has no kind, the zone is avoided as if nobody had answered.
+    """
     if machine.state != MachineState.CREATING or found is None:
         return False
     return bool(found.error_kind) or found.state == ListedState.LOST
 
 
 def _zone_failure(before: MachineRecord, found: ListedMachine | None, after: MachineRecord) -> tuple[str, str]:
-    """The kind and the words of what its zone is avoided for; "" twice if it is not."""
+    """The kind and the text of the failure for which the zone is avoided; "" twice if there is none."""
     if _refused(before, found):
         assert found is not None
         return found.error_kind or "unavailable", found.error
@@ -108,7 +117,7 @@ def _zone_failure(before: MachineRecord, found: ListedMachine | None, after: Mac
 def _next(
     view: PoolView, machine: MachineRecord, found: ListedMachine | None, agents: Sequence[AgentRecord], now: float
 ) -> MachineRecord:
-    """The record after what the provider and the agents say."""
+    """The record after what the provider and the agents say now."""
     if found is not None:
         machine = _billed(view, replace(machine, created_at=machine.created_at or now), found, now)
     if found is not None and found.operation and not machine.operation:
@@ -124,7 +133,10 @@ def _next(
 
 
 def _billed(view: PoolView, machine: MachineRecord, found: ListedMachine, now: float) -> MachineRecord:
-    """The record with since when it is billed: from the request on, unless a later list says that it waits."""
+    """The record with the time since which the machine is billed.
+
+    That is the time of the request, unless a later list says that the request waits for capacity.
+    """
     if machine.billed_at is None:
         return replace(machine, billed_at=now) if found.billed else machine
     waits = not found.billed and machine.up_at is None and view.listed_at > machine.billed_at
@@ -132,12 +144,12 @@ def _billed(view: PoolView, machine: MachineRecord, found: ListedMachine, now: f
 
 
 def _deleting(view: PoolView, machine: MachineRecord, found: ListedMachine | None, now: float) -> MachineRecord:
-    """Gone once a list that can tell does not have it."""
+    """The record of a machine that is being deleted: gone, once a list that is new enough does not have it."""
     return gone(machine, now) if found is None and _can_tell(view, machine) else machine
 
 
 def _can_tell(view: PoolView, machine: MachineRecord) -> bool:
-    """Whether the list would have the machine: it was asked for after the call had reached the provider."""
+    """Whether the list would show the machine if it existed: it was requested after the call reached the provider."""
     if view.listed is None:
         return False
     if machine.created_at is not None:
@@ -171,13 +183,16 @@ def _with_beats(
 
 
 def _is_left_behind(view: PoolView, machine: MachineRecord) -> bool:
-    """Whether it was made and is there no more, and nobody will ask for it again: others of its request are up."""
+    """Whether the machine was made and exists no more, while other machines of its request are up.
+
+    Nobody will ask for it again.
+    """
     mates = (m for m in view.machines.values() if m.batch == machine.batch and m.name != machine.name)
     return _can_tell(view, machine) and any(mate.up_at is not None for mate in mates)
 
 
 def _credited(since: float | None, looked_at: float, now: float) -> float:
-    """Since when it counts as unseen: longer gaps between looks count as `LONGEST_GAP`."""
+    """The time since which the machine counts as unseen. A longer gap between passes counts as `LONGEST_GAP`."""
     if since is None:
         return now
     begun = max(looked_at, since)
@@ -185,7 +200,7 @@ def _credited(since: float | None, looked_at: float, now: float) -> float:
 
 
 def _all_left(machine: MachineRecord, agents: Sequence[AgentRecord]) -> bool:
-    """Whether all of its agents have ended by themselves, and those of all hosts were there."""
+    """Whether every host had an agent, and all of these agents have left by themselves."""
     ended = [agent for agent in agents if agent.state == AgentState.LEFT]
     return len(ended) >= machine.hosts and all(agent.state != AgentState.LIVE for agent in agents)
 
@@ -193,19 +208,19 @@ def _all_left(machine: MachineRecord, agents: Sequence[AgentRecord]) -> bool:
 def _leaving(
     machine: MachineRecord, beating: Sequence[AgentRecord], agents: Sequence[AgentRecord], now: float
 ) -> MachineRecord:
-    """The machine as a whole drains once one of its hosts does: a slice without a host is none."""
+    """The record, drained if one of the hosts is: a slice that lacks a host is of no use."""
     if machine.state != MachineState.UP:
         return machine
     leaving = [agent for agent in beating if agent.drain]
     if len(beating) < machine.hosts:
         leaving += [agent for agent in agents if agent.state == AgentState.LEFT]
     if leaving:
-        return drained(machine, f"its agent {leaving[0].id} leaves", now)
+        return drained(machine, f"its agent {leaving[0].id} is leaving", now)
     return _with_fitness(machine, beating, now)
 
 
 def _with_fitness(machine: MachineRecord, beating: Sequence[AgentRecord], now: float) -> MachineRecord:
-    """It drains once one of its hosts has taken no work for long: what runs on the others ends first."""
+    """The record, drained if one of its hosts has long been unfit, so that what runs on the others ends first."""
     unfit = [agent for agent in beating if agent.unfit]
     if not unfit:
         return machine if machine.unfit_since is None else replace(machine, unfit_since=None, error="")
@@ -216,7 +231,7 @@ def _with_fitness(machine: MachineRecord, beating: Sequence[AgentRecord], now: f
 
 
 def _without_broken_batches(machines: Mapping[str, MachineRecord], now: float) -> dict[str, MachineRecord]:
-    """The members on their way of requests that can no longer be carried out as a whole."""
+    """The machines on their way whose request can no longer be made as a whole."""
     batches: dict[str, list[MachineRecord]] = {}
     for machine in machines.values():
         if machine.batch_size > 1:
@@ -226,28 +241,31 @@ def _without_broken_batches(machines: Mapping[str, MachineRecord], now: float) -
         there = [m for m in members if m.state not in (MachineState.DELETING, MachineState.GONE)]
         if len(there) == members[0].batch_size or any(m.up_at is not None for m in members):
             continue
-        given_up |= {m.name: abandoned(m, "another machine of its request goes", now) for m in there}
+        given_up |= {m.name: abandoned(m, "another machine of the same request is gone", now) for m in there}
     return given_up
 
 
 def deleted(machine: MachineRecord, reason: str, error: str = "") -> MachineRecord:
-    """A machine that the provider is to be told to remove; one that drains goes for the reason that it drains for."""
+    """The record of a machine that the provider is to delete. If the machine drains, the reason for that stays."""
     reason = machine.reason if machine.state == MachineState.DRAINING else reason
     return replace(machine, state=str(MachineState.DELETING), reason=reason, error=error or machine.error)
 
 
 def drained(machine: MachineRecord, reason: str, now: float) -> MachineRecord:
-    """A machine whose agents are to take no more work."""
+    """The record of a machine whose agents must take no more work."""
     return replace(machine, state=str(MachineState.DRAINING), reason=reason, draining_at=now)
 
 
 def gone(machine: MachineRecord, now: float) -> MachineRecord:
-    """A machine that is no more."""
+    """The record of a machine that exists no more."""
     return replace(machine, state=str(MachineState.GONE), ended_at=now)
 
 
 def abandoned(machine: MachineRecord, reason: str, now: float) -> MachineRecord:
-    """A machine that is no longer wanted: an intent is gone at once, one that was asked for is deleted."""
+    """The record of a machine that is no longer wanted.
+
+    An intent is gone at once; a machine that was requested is deleted; one that is up drains first.
+    """
     if machine.state == MachineState.WANTED:
         return gone(replace(machine, reason=reason), now)
     if machine.state == MachineState.CREATING:
@@ -256,11 +274,11 @@ def abandoned(machine: MachineRecord, reason: str, now: float) -> MachineRecord:
 
 
 def to_ask(view: PoolView, now: float) -> list[tuple[MachineRecord, ...]]:
-    """The requests that are to be made now: intents that are whole, and those of which nothing was heard.
+    """The requests to make now: complete intents, and requests of which nothing was heard.
 
-    None while the provider does not say what there is: it might say then that the pool has enough.
+    There are none while the provider does not answer: its list might show that the pool has enough.
 
-    Before each, all of its records are written as `asked`; who fails to write one makes no call.
+    Before each request all of its records are written as `asked`. If one of these writes fails, the call is not made.
     """
     if view.listed is None:
         return []
@@ -284,20 +302,22 @@ def _is_due(machine: MachineRecord, listed: Iterable[str], now: float) -> bool:
 
 
 def asked(machine: MachineRecord, now: float) -> MachineRecord:
-    """The record right before the provider is asked for the machine."""
+    """The record, as it is written right before the provider is asked for the machine."""
     return replace(machine, state=str(MachineState.CREATING), asked_at=now)
 
 
 def created(machine: MachineRecord, operation: str, now: float) -> MachineRecord:
-    """The record once the provider has taken the request."""
+    """The record once the provider has accepted the request."""
     begun = {"created_at": machine.created_at or now, "billed_at": machine.billed_at or now}
     return replace(machine, operation=operation, error="", **begun)
 
 
 def refused(machine: MachineRecord, kind: str, text: str, again: bool = False) -> MachineRecord:
-    """The record after the provider's refusal: nothing was made, so it goes; after "unavailable" the list will tell.
+    """The record after the provider's refusal.
 
-    again: it had been asked for before, and that call may still be carried out: it is waited for.
+    Nothing was made, so the machine is gone; after "unavailable" the next list will tell.
+
+    again: it was requested before, and that call may still be carried out, so the machine is deleted.
     """
     if kind == "unavailable":
         return replace(machine, error=text)
@@ -306,12 +326,12 @@ def refused(machine: MachineRecord, kind: str, text: str, again: bool = False) -
 
 
 def to_delete(view: PoolView) -> list[MachineRecord]:
-    """The machines that the provider is to be told to remove, again and again until it lists them no more."""
+    """The machines that the provider is told to delete, in each pass until it lists them no more."""
     return [m for m in view.machines.values() if m.state == MachineState.DELETING]
 
 
 def to_drain(view: PoolView) -> list[str]:
-    """The ids of agents that are to be told to leave."""
+    """The ids of the agents to tell that they must leave."""
     draining = {m.name for m in view.machines.values() if m.state == MachineState.DRAINING}
     return [
         agent.id

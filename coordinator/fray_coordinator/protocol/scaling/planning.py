@@ -1,16 +1,22 @@
-"""Planning: which machines a pool should have more, and which it lets go.
+"""Planning: which further machines a pool should have, and which it releases.
 
-**Invariant.** No request is made while the pool's records are more than `max` or cost more than `max_hourly_cost`; no
-machine goes on which something runs, is promised a place, or waits for it.
+**Invariant.** No request is made while the pool's records are more than `max` or cost more than `max_hourly_cost`. No
+machine is released on which something runs, is promised a place, or waits for it.
 
-**Unsafe sequence.** Two scalers count three machines of at most four, and each wants one more: five are made. Or: a
-machine is idle, a job is claimed on it, and it is deleted with the job.
+**Unsafe sequence.**
 
-**Why this cannot happen.** Who wants machines writes their records, then lists the records, and asks only for what is
-within bounds (`confirmed`); so does whoever finds records that another has left. Of all machines that are there at
-once, whoever asked for the one written last had listed after that, and so counted all others. And an idle machine is
-drained first: it goes when its agents have left, which they do when they hold nothing. What is needed again and again
-stays, because it must be idle without a break.
+1. Scalers A and B both count three machines, of at most four.
+2. Each writes an intent for one more, and requests it.
+3. The pool has five.
+
+Or: a machine is idle, a job is claimed on it, and the machine is deleted with the job.
+
+**Why this cannot happen.** A scaler first writes the records of the machines that it wants, then lists all records, and
+requests only what is within the bounds (`confirmed`). A scaler that finds intents of another one does the same. Take
+all machines that exist at one time: the scaler that requested the one whose record was written last had listed the
+records after that, and so it counted all others. And an idle machine is drained before it is deleted: it is deleted
+when its agents have left, and they leave only when they hold nothing. A machine that is needed again and again stays,
+because only an unbroken idle time counts.
 """
 
 from __future__ import annotations
@@ -32,17 +38,18 @@ from fray_layouts.records import MachineRecord, PoolScaling, ProvisioningSpec, Z
 from fray_layouts.states import AgentState, MachineState
 
 WAIT_SECONDS = 120.0
-"""A request that waits for capacity as long is withdrawn if another zone may be asked: most are granted in a minute."""
+"""Seconds after which a request that waits for capacity is withdrawn if another zone may be asked. Most requests are
+granted within a minute."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a pool should have.
+    """The plan for a pool.
 
     Attributes:
         changed: records to write, by name.
-        orders: machines to want, each in a zone.
-        scaling: the pool for the scaler's record.
+        orders: machines to request, each order in one zone.
+        scaling: the pool's part of the scaler's record.
     """
 
     changed: Mapping[str, MachineRecord]
@@ -51,7 +58,7 @@ class Plan:
 
 
 def plan(view: PoolView, now: float) -> Plan:
-    """What to want and what to let go, by a view whose machines are as `observe` left them."""
+    """What to request and what to release. The machines of the view are as `observe` left them."""
     needs = demand(view, now)
     busy = _busy(view)
     serving = [machine for machine in view.machines.values() if machine.state in SERVING]
@@ -60,7 +67,7 @@ def plan(view: PoolView, now: float) -> Plan:
     short = view.spec.min - len(serving) - sum(order.count for order in orders)
     if short > 0:
         zones = open_zones(view.spec, view.zones, now)
-        orders.append(Order(short, zones[0] if zones else None, reason=f"at least {view.spec.min} are to be there"))
+        orders.append(Order(short, zones[0] if zones else None, reason=f"the pool has at least {view.spec.min}"))
     granted, limit = _within_bounds(view, orders if view.listed is not None else [])
     limit = limit or ("max" if needs.cut else "")
     changed = _released(view, serving, needed, now)
@@ -76,7 +83,10 @@ def plan(view: PoolView, now: float) -> Plan:
 
 
 def _within_bounds(view: PoolView, orders: Iterable[Order]) -> tuple[list[Order], str]:
-    """As much of the orders as may be made, and what keeps the pool from more; requests for several are not cut."""
+    """The orders as far as they are allowed, and what limits the pool.
+
+    Orders for several machines together are granted as a whole or not at all.
+    """
     room, spent = view.spec.max - len(view.machines), list(view.machines.values())
     granted: list[Order] = []
     limit = ""
@@ -98,15 +108,16 @@ def _within_bounds(view: PoolView, orders: Iterable[Order]) -> tuple[list[Order]
 
 
 def withdrawn(view: PoolView, now: float) -> tuple[dict[str, MachineRecord], dict[str, ZoneAnswer]]:
-    """The requests that have waited for capacity for too long while another zone may be asked, and all zones' answers.
+    """The requests that waited too long for capacity while another zone may be asked, and the answers of all zones.
 
-    They go before the other zone is asked. Where none may be, they wait on: there they come before new ones.
+    They are withdrawn before the other zone is asked. If no other zone may be asked they go on waiting, since they are
+    served before new requests.
     """
-    there_is_none = {known.name for known in view.listed or () if known.state is ListedState.WAITING}
+    unserved = {known.name for known in view.listed or () if known.state is ListedState.WAITING}
     late = {
         name: machine
         for name, machine in view.machines.items()
-        if name in there_is_none
+        if name in unserved
         and machine.state == MachineState.CREATING
         and now - (machine.created_at or now) >= WAIT_SECONDS
     }
@@ -117,12 +128,12 @@ def withdrawn(view: PoolView, now: float) -> tuple[dict[str, MachineRecord], dic
     if not late or not plan(replace_view(view, machines=others, zones=zones), now).orders:
         return {}, dict(view.zones)
     return {
-        name: deleted(m, f"no capacity in {m.zone}, and another zone may be asked") for name, m in late.items()
+        name: deleted(m, f"there is no capacity in {m.zone}; another zone is asked") for name, m in late.items()
     }, zones
 
 
 def wanted(view: PoolView, order: Order, names: Sequence[str], now: float) -> list[MachineRecord]:
-    """The intents of an order, one a name; those of a request for several name the first as their batch."""
+    """The intents of an order, one for each name. If they are one request, the first name is their batch."""
     spec, zone = view.spec, order.zone or ""
     return [
         MachineRecord(
@@ -146,11 +157,10 @@ def wanted(view: PoolView, order: Order, names: Sequence[str], now: float) -> li
 
 
 def confirmed(view: PoolView, now: float) -> dict[str, MachineRecord]:
-    """The intents that go again, because there are too many records; of a view listed after they were written.
+    """The intents to give up, because there are too many records. The view was listed after the intents were written.
 
-    Asked again while any goes: another may have been quicker to ask for one of them, and then a further one goes.
-
-    The youngest go first, requests for several as a whole.
+    It is called again as long as it returns any: another scaler may have requested one of them first, and then a
+    further one must be given up. The youngest intents are given up first, those of one request together.
     """
     there = {name: m for name, m in view.machines.items() if m.state != MachineState.GONE}
     given_up: dict[str, MachineRecord] = {}
@@ -161,14 +171,16 @@ def confirmed(view: PoolView, now: float) -> dict[str, MachineRecord]:
         batch = machine.batch or machine.name
         for member in [m for m in there.values() if (m.batch or m.name) == batch]:
             if member.state == MachineState.WANTED:
-                given_up[member.name] = abandoned(member, "the pool has as many as it may", now)
+                given_up[member.name] = abandoned(member, "the pool's limits allow no more machines", now)
                 del there[member.name]
     return given_up
 
 
 def _exceeds(spec: ProvisioningSpec, machines: Iterable[MachineRecord]) -> bool:
     there = list(machines)
-    limit = math.inf if spec.max_hourly_cost is None else spec.max_hourly_cost + 1e-9
+    limit = (
+        math.inf if spec.max_hourly_cost is None else spec.max_hourly_cost + 1e-9
+    )  # sums may be off in the last bits
     return len(there) > spec.max or hourly_cost(there) > limit
 
 
@@ -185,7 +197,7 @@ def _busy(view: PoolView) -> frozenset[str]:
 def _released(
     view: PoolView, serving: Sequence[MachineRecord], needed: frozenset[str], now: float
 ) -> dict[str, MachineRecord]:
-    """The records of machines that go, and of those that began or ceased to be idle."""
+    """The records of machines that are released, and of those that became idle or are idle no more."""
     changed: dict[str, MachineRecord] = {}
     for machine in serving:
         since = None if machine.name in needed else machine.idle_since if machine.idle_since is not None else now
@@ -197,7 +209,7 @@ def _released(
         idle = machine.idle_since is not None and now - machine.idle_since >= view.spec.idle_seconds
         over = surplus > len(serving) - kept
         if over or (idle and kept > view.spec.min):
-            reason = "the pool has more than it may" if over else f"idle for {view.spec.idle_seconds:g} s"
+            reason = "the pool has more than its max" if over else f"idle for {view.spec.idle_seconds:g} s"
             changed[machine.name] = abandoned(machine, reason, now)
             kept -= 1
     return changed
@@ -206,7 +218,7 @@ def _released(
 def _release_order(
     machine: MachineRecord, all_of_them: Sequence[MachineRecord], needed: frozenset[str]
 ) -> tuple[object, ...]:
-    """Idle before needed, on their way before up, those of requests that go whole, costly ones, young ones."""
+    """The key by which machines are released: idle before needed, coming before up, whole requests, costly, young."""
     mates = [m for m in all_of_them if m.batch and m.batch == machine.batch]
     whole = all(mate.name not in needed for mate in mates)
     on_its_way = machine.state in COMING

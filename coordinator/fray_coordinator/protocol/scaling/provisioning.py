@@ -1,16 +1,21 @@
-"""Where the machines of a pool are: in which accounts of which providers, whatever the pool says now.
+"""The accounts of providers in which the machines of a pool are, whatever the pool's record says now.
 
-**Invariant.** A machine is looked for, and removed, where it was made.
+**Invariant.** A machine is looked for, and deleted, in the account where it was made.
 
-**Unsafe sequence.** Somebody takes `provisioning` out of a pool's record, or names another provider or project there:
-no look asks the first one any more, and its machines are paid for ever. Or: a slow look, which has read the pool before
-that, makes a machine in the first one after another look has found nothing there. Or: a region is taken out, and a
-container there, which nobody lists, starts its agent again and again.
+**Unsafe sequence.**
 
-**Why this cannot happen.** An intent says where its machine is made, and each look reads all records first: it looks in
-every account that one of them names, and there it may make none, but for what the pool says. What has no record
-may be in an account in which a machine could be made, or was, at the last look: these lie in the scaler's record, until
-a look that could read all has found nothing there.
+1. Somebody removes `provisioning` from a pool's record, or names another provider or project there.
+2. No pass of the scaler asks the first provider any more.
+3. Its machines are billed for ever.
+
+Or: a slow pass, which read the pool before the change, makes a machine in the first account after another pass has
+found nothing there. Or: a region is removed, and a container there, which nobody lists, starts its agent again and
+again.
+
+**Why this cannot happen.** An intent says where its machine is made, and each pass first reads all records. It looks in
+every account that one of them names, and makes no machine there unless the pool's record says so. A machine without a
+record can only be in an account where the last pass could have made one, or found one. The scaler's record lists these
+accounts until a pass that could read everything has found nothing there.
 """
 
 from __future__ import annotations
@@ -24,10 +29,12 @@ from fray_layouts.records import CloudRunSettings, MachineRecord, PoolScaling, P
 
 
 class Account(NamedTuple):
-    """What is listed as one: where programs of the provider `command` lie makes no difference.
+    """A place that a provider lists as a whole.
+
+    For the provider `command` it makes no difference where its programs are.
 
     Attributes:
-        project: of Google Cloud; "" for that of the credentials, and elsewhere.
+        project: of Google Cloud; "" for the project of the credentials, and for other providers.
     """
 
     provider: str
@@ -35,7 +42,7 @@ class Account(NamedTuple):
 
 
 def account_of(spec: ProvisioningSpec) -> Account:
-    """The account in which machines are made so."""
+    """The account in which machines of this spec are made."""
     settings = spec.tpu or spec.cloud_run
     return Account(spec.provider, settings.project if settings is not None else "")
 
@@ -48,25 +55,28 @@ def account_of_machine(machine: MachineRecord) -> Account:
 def accounts(
     said: ProvisioningSpec | None, left: Iterable[ProvisioningSpec], machines: Iterable[MachineRecord]
 ) -> dict[Account, ProvisioningSpec]:
-    """Where a pool is looked at, with all zones in which there may be machines; what the pool says comes last.
+    """The accounts in which a pool is looked at, with all zones that may have machines. The pool's own comes last.
 
     Args:
-        said: by the pool's record; None if it has no machines of its own.
-        left: what the last looks have left there (`PoolScaling.accounts`).
-        machines: of the pool that are not gone.
+        said: what the pool's record says; None if it has no machines of its own.
+        left: what the last passes left there (`PoolScaling.accounts`).
+        machines: those of the pool that are not gone.
     """
     found: dict[Account, ProvisioningSpec] = {}
     for spec in [*left, *map(_spec_of, machines), *([said] if said is not None else [])]:
         account = account_of(spec)
         known = found.pop(account, spec)
         found[account] = replace(spec, zones=_in_order([*spec.zones, *known.zones]))
-    if said is not None and said.provider == "local":  # its machines are only ever on its own host
+    if said is not None and said.provider == "local":  # it has machines only on its own host
         found[account_of(said)] = said
     return found
 
 
 def in_force(said: ProvisioningSpec | None, found: ProvisioningSpec) -> ProvisioningSpec:
-    """By what a pool is looked at in an account that `accounts` found: it may have machines only where it says."""
+    """The spec by which a pool is looked at in one of its `accounts`.
+
+    The pool may have machines only where its record says so.
+    """
     if said is not None and account_of(said) == account_of(found):
         return said
     return replace(found, min=0, max=0)
@@ -75,11 +85,12 @@ def in_force(said: ProvisioningSpec | None, found: ProvisioningSpec) -> Provisio
 def still_looked_at(
     spec: ProvisioningSpec, found: ProvisioningSpec, zones: Collection[str] | None
 ) -> list[ProvisioningSpec]:
-    """What the next look is told of an account, if it may have machines.
+    """The specs from which the next pass knows that it must look at an account; [] if no machine can be there.
 
     Args:
-        spec: in force there. found: the same with all zones that were looked at.
-        zones: those of all machines that are left; None if the look could not find out.
+        spec: the spec in force there.
+        found: the same with all zones that were looked at.
+        zones: the zones of all machines that are left; None if the pass could not find out.
     """
     if zones is None:
         return [found]
@@ -89,10 +100,11 @@ def still_looked_at(
 def with_others(
     found: Mapping[str, PoolScaling], now: Mapping[str, PoolScaling], before: Mapping[str, PoolScaling]
 ) -> dict[str, PoolScaling]:
-    """What a look found, with the accounts that another one, which overlapped with it, has told of meanwhile.
+    """What a pass found, with the accounts that another pass, which ran at the same time, has added meanwhile.
 
     Args:
-        now: the pools as the scaler's record has them. before: the same, as the look has read it.
+        now: the pools in the scaler's record.
+        before: the same, as the pass read them.
     """
     merged = dict(found)
     for pool, theirs in now.items():
@@ -105,7 +117,7 @@ def with_others(
 
 
 def _spec_of(machine: MachineRecord) -> ProvisioningSpec:
-    """What opens the account of a machine, and lists its zone."""
+    """A spec that opens the account of a machine, and lists its zone."""
     zones, project = [machine.zone] if machine.zone else [], machine.project
     return ProvisioningSpec(
         provider=machine.provider,

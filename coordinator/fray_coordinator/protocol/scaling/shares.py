@@ -1,7 +1,8 @@
-"""Which jobs the money for machines goes to: each pays for the part of its hosts that it asked for, while it ran there.
+"""The shares of jobs in the money for machines.
 
-Attempts that a job's record no longer lists count as costing as much an hour as those before its last one that it
-lists. Agents whose records are gone are left out: they go no sooner than the jobs that they ran.
+Each job pays for the part of its hosts that it asked for, while it ran there. Attempts that a job's record no longer
+lists count as if they had cost as much an hour as the attempts that it still lists, without the last. Agents whose
+records are gone are left out: they are removed no sooner than the jobs that they ran.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from fray_layouts.spec import JobSpec
 
 @dataclass(frozen=True, slots=True)
 class MachineShare:
-    """Dollars of machines that somebody has cost so far, and costs an hour now."""
+    """Dollars that somebody's use of machines has cost so far, and costs an hour now."""
 
     so_far: float = 0.0
     hourly: float = 0.0
@@ -27,7 +28,7 @@ class MachineShare:
 def shares_of_jobs(
     jobs: Iterable[JobRecord], agents: Iterable[AgentRecord], machines: Iterable[MachineRecord], now: float
 ) -> dict[str, MachineShare]:
-    """By job, what it costs; jobs that never ran on a machine with a price are left out."""
+    """The share of each job. Jobs that never ran on a machine with a price are left out."""
     prices = {
         (machine.pool, machine.name): machine.hourly_cost / max(machine.hosts, 1)
         for machine in machines
@@ -47,7 +48,7 @@ def shares_of_jobs(
 
 
 def sums_by_owner(shares: Mapping[str, MachineShare], owners: Mapping[str, str]) -> dict[str, MachineShare]:
-    """The shares of jobs together, by whom `owners` says each belongs to."""
+    """The sums of the jobs' shares by owner. owners: the owner of each job."""
     sums: dict[str, MachineShare] = {}
     for job, share in shares.items():
         sums[owners[job]] = sums.get(owners[job], MachineShare()) + share
@@ -56,10 +57,12 @@ def sums_by_owner(shares: Mapping[str, MachineShare], owners: Mapping[str, str])
 
 @dataclass(frozen=True, slots=True)
 class _Stay:
-    """Seconds for which a job had so many bundles on an agent, or on hosts like its, and whether it still has.
+    """A time for which a job had bundles on an agent.
 
     Attributes:
-        weight: how often it counts: also for attempts that are no longer known.
+        seconds: how long.
+        lasts: the job still has them.
+        weight: the factor by which it counts, so that it stands for attempts that are no longer known, too.
     """
 
     agent: str
@@ -70,7 +73,10 @@ class _Stay:
 
 
 def _stays(job: JobRecord, now: float) -> Iterator[_Stay]:
-    """Where a gang's earlier attempts ran is known of one member only: its host stands for those of all replicas."""
+    """The stays of a job.
+
+    Of a gang's earlier attempts only one member is known, so its host stands for the hosts of all replicas.
+    """
     listed = [max(past.ended_at - past.started_at, 0.0) for past in job.history]
     weight = 1.0 + job.forgotten_seconds / sum(listed) if sum(listed) > 0 else 1.0
     for past, seconds in zip(job.history, listed, strict=True):
@@ -85,7 +91,7 @@ def _stays(job: JobRecord, now: float) -> Iterator[_Stay]:
 
 
 def _part(spec: JobSpec, agent: AgentRecord) -> float:
-    """The largest part of any of the host's resources that one replica asks for."""
+    """The largest part of any resource of the host that one replica asks for."""
     wants, has = spec.resources, agent.capacity
     parts = [0.0]
     if has.cpu > 0:

@@ -1,4 +1,4 @@
-"""What the hosts of a pool's machines have, before there is one and after."""
+"""The number and the capacity of the hosts of a pool's machines, before there is a machine and after."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ _TPU_HOSTS = {
     "v5e": {1: (24, 48), 4: (112, 192), 8: (224, 384)},
     "v6e": {1: (44, 176), 4: (180, 720), 8: (180, 1440)},
 }
-"""Cores and GB of memory of a virtual machine by its chips, as Google Cloud's pages on each family list them."""
+"""Cores and GB of memory of a virtual machine by its number of chips, as Google Cloud's pages on each family list them.
+"""
 
 
 def hosts_of(spec: ProvisioningSpec) -> int:
-    """The hosts of each machine: those of the slice, if its type is one."""
+    """The number of hosts of each machine: those of the slice, if its type is a slice."""
     topology = TPU_TOPOLOGIES.get(spec.machine_type)
     return topology.vm_count if topology is not None else 1
 
 
 def capacity_of(spec: ProvisioningSpec, agents: Iterable[AgentRecord]) -> Resources | None:
-    """What each host has: as the pool says; what it does not say as an agent on one said last, or as its type has it.
+    """The capacity of each host; None if nobody knows it yet.
 
-    None: there is no agent yet, and the pool says neither its type nor cores and memory.
+    It is what the pool says, else what the newest agent on one of the machines said, else what the machine type has.
+    Nobody knows it if there is no agent yet, and the pool says neither its type nor its cores and memory.
     """
     said = spec.capacity or Resources()
     known = [agent for agent in agents if agent.machine]
@@ -42,15 +44,17 @@ def capacity_of(spec: ProvisioningSpec, agents: Iterable[AgentRecord]) -> Resour
 
 
 def _of_type(machine_type: str) -> Resources | None:
-    """What hosts of a type of TPU slices have; None of any other."""
+    """The capacity of the hosts of a type of TPU slice; None for any other type."""
     topology = TPU_TOPOLOGIES.get(machine_type)
     if topology is None:
         return None
-    cpu, gigabytes = _TPU_HOSTS[tpu_family(machine_type)].get(topology.chips_per_vm, (24, 48))
+    cpu, gigabytes = _TPU_HOSTS[tpu_family(machine_type)].get(
+        topology.chips_per_vm, (24, 48)
+    )  # the smallest host above
     return Resources(
         cpu=1000 * cpu,
         memory=gigabytes * 10**9,
-        disk=50 * 10**9,
+        disk=50 * 10**9,  # a cautious guess, until an agent says what its host has
         device=f"tpu-{machine_type}".lower(),
         device_count=topology.chips_per_vm,
     )

@@ -1,4 +1,4 @@
-"""A pool as one look of the scaler sees it: what its rules decide upon."""
+"""A pool as one pass of the scaler sees it: the facts from which its rules decide."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from fray_layouts.spec import ResourceSpec
 from fray_layouts.states import AgentState, MachineState
 
 COMING = frozenset({MachineState.WANTED, MachineState.CREATING})
-"""States of machines that are on their way."""
+"""The states of machines that are on their way."""
 SERVING = COMING | {MachineState.UP}
-"""States of machines that take work, or will."""
+"""The states of machines that take work, or will."""
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingJob:
-    """A job that waits to be claimed and is no gang, by its record."""
+    """A job, but no gang, that waits to be claimed."""
 
     id: str
     priority: int
@@ -36,22 +36,22 @@ class WaitingJob:
 
 @dataclass(frozen=True, slots=True)
 class PoolView:
-    """A pool whose machines are made for it.
+    """A pool with machines of its own.
 
     Attributes:
-        machines: by name, those that are not gone, read after `listed` was.
-        listed: what the provider has, in every zone; None: it did not answer, and nothing may be concluded.
-        listed_at: when it was asked for that: of what came later the list says nothing.
-        agents: by id, those of the pool whose records there are, dead and left ones too.
-        silent: ids of live agents that owe heartbeats.
-        owners: of placements in the pool that have not ended, whatever they do.
-        lacking: the parts of held reservations that have lost their hosts and need others, as owners that form.
-        jobs: that wait there.
-        zones: answers, as the last look left them.
-        hosts: of each machine.
+        machines: by name, those that are not gone, read after `listed`.
+        listed: the provider's machines in every zone; None: it did not answer, and nothing may be concluded.
+        listed_at: when the list was requested; the list says nothing about later events.
+        agents: by id, all of the pool that have records, dead ones and those that left among them.
+        silent: ids of live agents whose heartbeats are overdue.
+        owners: placements in the pool that have not ended, in whatever phase.
+        lacking: the units of held reservations that have lost their hosts and need others, as owners that form.
+        jobs: the jobs that wait there.
+        zones: answers, as the last pass left them.
+        hosts: the number of hosts of each machine.
         capacity: of each host; None: nobody knows yet.
-        prices: dollars an hour of one machine by zone; None or absent: nobody knows.
-        looked_at: when the last look ended, whoever had it; 0 if there was none.
+        prices: dollars an hour of one machine by zone; None or absent if nobody knows.
+        looked_at: when the last pass of any scaler ended; 0 if there was none.
     """
 
     pool: str
@@ -79,16 +79,16 @@ class PoolView:
         return found
 
     def forming(self) -> list[Owner]:
-        """All that wait for hosts together: gangs, reservations, and parts of these."""
+        """All owners that wait for hosts: gangs, reservations, and units of reservations."""
         return [owner for owner in (*self.owners, *self.lacking) if owner.forming]
 
     def beating(self, agents: Iterable[AgentRecord]) -> list[AgentRecord]:
-        """Those that live and do not owe a heartbeat."""
+        """The agents that live and have no overdue heartbeat."""
         return [agent for agent in agents if agent.state == AgentState.LIVE and agent.id not in self.silent]
 
 
 def of_account(view: PoolView, account: Account) -> PoolView:
-    """The pool as it is in one account: machines elsewhere count, and are not looked at."""
+    """The pool as it is in one account. Machines elsewhere count towards its limits, and are otherwise ignored."""
     others = [machine for machine in view.machines.values() if account_of_machine(machine) != account]
     if not others:
         return view
@@ -100,7 +100,10 @@ def of_account(view: PoolView, account: Account) -> PoolView:
 
 
 def without_unread(view: PoolView, names: Collection[str]) -> PoolView:
-    """The pool without the machines whose records cannot be read: they are left alone, and count as the dearest."""
+    """The pool without the machines whose records cannot be read.
+
+    They are left alone, and count at the highest price.
+    """
     if not names:
         return view
     spec, count = view.spec, len(names)
