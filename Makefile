@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ZEPHYR := .build/zephyr
 
-# The tests start hundreds of processes: Python compiles a module once, also where the environment forbids that.
+# The tests start hundreds of processes, so Python must keep compiled modules, even if the environment forbids that.
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test tests collected test-long test-stress test-containers models histories chaos fuzz check types schemas vectors drawing clean bench bench-jobs bench-actors bench-drain bench-startup bench-cli bench-queues bench-actor-creation bench-pool bench-hints bench-scaler bench-environments bench-gangs bench-zephyr bench-backends example-gang example-autoscale zephyr ray iris simulate simulate-variants scale
@@ -25,8 +25,8 @@ $(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
 demo: $(VENV)/.demo
 	$(BIN)/python examples/demo/main.py
 
-# A gang on two slices, which trains with JAX over four processes, loses a host and goes on: two minutes. JAX is large
-# (370 MB), so it has an environment of its own.
+# A gang on two slices trains with JAX over four processes, loses a host and continues: two minutes. JAX is large (370 MB),
+# so it has an environment of its own.
 GANG := .build/gang
 
 $(GANG)/.ready: pyproject.toml | $(VENV)/bin/python
@@ -37,13 +37,13 @@ $(GANG)/.ready: pyproject.toml | $(VENV)/bin/python
 example-gang: $(GANG)/.ready
 	$(GANG)/bin/python examples/gang/main.py
 
-# A pool of machines that comes and goes with its work, half a minute; it draws .build/autoscale.png.
+# A pool gets and loses machines as its work comes and goes: half a minute. It draws .build/autoscale.png.
 example-autoscale: $(VENV)/.demo
 	mkdir -p .build
 	$(BIN)/python examples/autoscale/main.py --output .build/autoscale.png
 
-# Lint, types and layers, and beside them every test that is neither slow nor a campaign; seeds are the same each time. More
-# workers than cores: many tests wait.
+# Lint, types and layers, and at the same time every test that is neither slow nor a campaign. Seeds are the same each time.
+# There are more workers than cores because many tests wait.
 PYTEST := $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 
 test: $(VENV)/.dev
@@ -52,12 +52,12 @@ test: $(VENV)/.dev
 tests: collected
 	$(PYTEST) -m 'not slow and not campaign'
 
-# What pytest makes of the files of tests is kept: each worker would make it anew. What goes wrong, the workers tell.
+# pytest rewrites and caches the test files once, because otherwise each worker would do it. The workers report errors.
 collected: $(VENV)/.dev
 	-$(BIN)/python -m pytest --collect-only --quiet >/dev/null
 
-# What CI runs after that, some 25 minutes on two cores: types, the slow tests, more fixed seeds and malformed bytes, and the
-# release of Zephyr that needs no newer Python. Fresh seeds are for `make simulate` and `make fuzz`.
+# CI runs this after `make test`, some 25 minutes on two cores: types, the slow tests, more fixed seeds and malformed bytes,
+# and the release of Zephyr that needs no newer Python. Fresh seeds are for `make simulate` and `make fuzz`.
 test-long: $(VENV)/.dev $(ZEPHYR)/old/.ready
 	$(MAKE) types
 	$(PYTEST) -m 'slow and not campaign'
@@ -69,7 +69,7 @@ test-long: $(VENV)/.dev $(ZEPHYR)/old/.ready
 	$(BIN)/python -m tests.simulation.machines --first 1001 --seeds 12
 	$(ZEPHYR)/old/bin/python -m pytest tests/zephyr
 
-# The tests of `make test`, again and again beside busy loops: none is red by chance.
+# The tests of `make test`, again and again, beside busy loops: no test may fail by chance.
 STRESS_ROUNDS ?= 10
 STRESS_LOOPS ?= 6
 test-stress: $(VENV)/.dev
@@ -87,7 +87,7 @@ models: $(VENV)/.dev
 chaos: $(VENV)/.dev
 	$(BIN)/python -m pytest -m campaign -s tests/chaos
 
-# Tasks in real containers, by podman (`apt-get install podman`) or docker; the image is made of this host's files.
+# Tasks in real containers, with podman (`apt-get install podman`) or docker; the image is built from this host's files.
 test-containers: $(VENV)/.dev
 	$(BIN)/python -m pytest tests/containers
 
@@ -101,7 +101,7 @@ check: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# mypy also over tests, benches and examples. Scripts import what lies beside them, so each of their folders is a root.
+# mypy also over tests, benches and examples. Scripts import the modules beside them, so each of their folders is a root.
 # Tests replace names in the modules that import them, so here imported names count as a module's own.
 TYPES := $(BIN)/mypy --implicit-reexport --cache-dir .mypy_cache/types
 BENCH_MODULES := benchmarks/cli.py benchmarks/queues.py benchmarks/scale
@@ -112,7 +112,7 @@ types: $(VENV)/.dev
 	MYPYPATH=benchmarks:benchmarks/peers $(TYPES) $(filter-out $(BENCH_MODULES),$(wildcard benchmarks/*.py)) benchmarks/peers
 	set -e; for folder in $(SCRIPT_FOLDERS); do MYPYPATH=$$folder $(TYPES) $$folder; done
 
-# Figures: one JSON line from each bench on stdout, notes on stderr. The peers have an environment of their own.
+# Figures: each bench prints one JSON line on stdout, and notes on stderr. The peers have an environment of their own.
 BENCH := .build/bench
 
 $(BENCH)/.ready: | $(VENV)/bin/python
@@ -173,7 +173,7 @@ $(ZEPHYR)/new/.ready: pyproject.toml | $(VENV)/bin/python
 	$(ZEPHYR_ENVIRONMENT) $(ZEPHYR)/new $(ZEPHYR_NEW) --python $(PYTHON312)
 	touch $@
 
-# Everything on Ray, against a real one that begins and ends with the tests: 300 MB. Its actors use uvloop where that is.
+# Everything on Ray, against a real Ray that starts and ends with the tests: 300 MB. Its actors use uvloop if it is installed.
 RAY := .build/ray
 
 $(RAY)/.ready: pyproject.toml | $(VENV)/bin/python
@@ -196,7 +196,7 @@ $(IRIS)/.ready: pyproject.toml | $(VENV)/bin/python
 iris: $(IRIS)/.ready
 	$(IRIS)/bin/python -m pytest tests/on_iris
 
-# Zephyr as it is published, with marin-fray, for comparison.
+# The published Zephyr, with marin-fray, for comparison.
 $(ZEPHYR)/published/.ready: | $(VENV)/bin/python
 	$(ZEPHYR_ENVIRONMENT) $(ZEPHYR)/published $(ZEPHYR_NEW) --python $(PYTHON312) --published
 	touch $@
@@ -220,7 +220,7 @@ $(BENCH)-queues/.ready: | $(VENV)/bin/python
 bench-queues: $(VENV)/.dev $(BENCH)-queues/.ready
 	@$(BIN)/python -m benchmarks.queues --peers $(BENCH)-queues/bin/python
 
-# Simulated clusters under every fault, 20 minutes on two idle cores; docs/simulation.md says what it shows.
+# Simulated clusters under every fault, 20 minutes on two idle cores; see docs/simulation.md.
 simulate: $(VENV)/.dev
 	$(BIN)/python -m tests.simulation --cpu-seconds 1800
 	$(BIN)/python -m tests.simulation.actors --cpu-seconds 300
@@ -228,22 +228,22 @@ simulate: $(VENV)/.dev
 	$(BIN)/python -m tests.simulation.queues --cpu-seconds 300
 	$(BIN)/python -m tests.simulation.machines --cpu-seconds 300
 
-# Which invariant catches which deliberately broken variant of the code, and after how many seeds.
+# Says which invariant catches each deliberately broken variant of the code, and after how many seeds.
 simulate-variants: $(VENV)/.dev
 	$(BIN)/python -m tests.simulation.strength
 
-# Ten minutes of fresh odd bytes for every reader; docs/simulation.md says where this stands among the proofs.
+# Ten minutes of fresh malformed bytes for every reader; see docs/simulation.md.
 fuzz: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --timeout 1200 --hypothesis-profile=fresh tests/fuzz
 
 schemas: $(VENV)/.dev
 	$(BIN)/python -m fray_layouts.schemas layouts/schemas
 
-# What the code makes of fixed inputs, for the tests of clients in other languages.
+# Writes what the code makes of fixed inputs, for the tests of clients in other languages.
 vectors: $(VENV)/.dev
 	$(BIN)/python -m tests.vectors layouts/vectors
 
-# The picture on ARCHITECTURE.md, out of the text beside it.
+# The drawing in ARCHITECTURE.md, from docs/architecture.txt.
 drawing: $(VENV)/.dev
 	$(BIN)/python docs/draw.py docs/architecture.txt docs/architecture.svg
 
