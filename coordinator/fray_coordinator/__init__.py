@@ -1,7 +1,7 @@
-"""The services on the store: every read and write that makes up a cluster. No process of its own runs here.
+"""The services of a cluster: all reads and writes of its bucket. This package runs no process of its own.
 
 Agents (`fray_agents`) and clients (`fray`) call these services with a `Core`, one participant's view of one cluster.
-What is written is decided by plain functions in `protocol`, and every write is conditional on what was read.
+Plain functions in `protocol` decide what is written, and every write is conditional on what was read.
 
-To read: `protocol`, `store`, `core`, `jobs`, `reconcile`, `actors`, `queue`, `pool`, `fsck`.
+Read in this order: `protocol`, `store`, `core`, `jobs`, `reconcile`, `actors`, `queue`, `pool`, `fsck`.
 """

@@ -1,4 +1,4 @@
-"""The one source of time and of random choices, so that a simulation can replace both."""
+"""The only source of time and of random choices, so that a simulation can replace both."""
 
 import asyncio
 import random
@@ -9,13 +9,13 @@ from fray_layouts.key_encoding import BASE32_DIGITS
 
 
 class Clock(Protocol):
-    """Time as one process sees it."""
+    """Time as one process measures it."""
 
     def boottime(self) -> float:
-        """Seconds that never go back and go on while the machine sleeps; trust and ages are measured with it."""
+        """Seconds that never go back and also count while the machine sleeps; trust and ages are measured with it."""
 
     def wall(self) -> float:
-        """This host's idea of the time of day, seconds since the epoch; wrong by minutes on some hosts."""
+        """This host's time of day, in seconds since the epoch; on some hosts it is wrong by minutes."""
 
     async def sleep(self, seconds: float) -> None: ...
 
@@ -34,17 +34,17 @@ class SystemClock:
 
 
 class RandomSource(random.Random):
-    """The source of every random choice: ids of writes, suffixes of names, jitter. Seeded, it repeats itself."""
+    """The source of every random choice: ids of writes, suffixes of names, jitter. With a seed, the choices repeat."""
 
     def token(self, length: int = 12) -> str:
         """A random string of `length` characters (5 bits each), safe in keys, paths and host names."""
         return "".join(self.choices(BASE32_DIGITS, k=length))
 
     def unique_id(self) -> str:
-        """An id of 80 bits, for what must never be mistaken for another: a write, a writer, a holder."""
+        """An id of 80 bits, unique among all writes, writers and holders."""
         return self.token(16)
 
 
 def system_random() -> RandomSource:
-    """A source seeded by the operating system; make one per process, never share one across a fork."""
+    """A source seeded by the operating system; each process makes its own, and a fork must not share it."""
     return RandomSource(random.SystemRandom().getrandbits(128))

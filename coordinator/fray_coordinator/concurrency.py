@@ -1,4 +1,4 @@
-"""Doing the same with many objects, some at a time."""
+"""Runs one operation on many objects, a bounded number at a time."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
@@ -7,8 +7,8 @@ from typing import TypeVar
 from fray_coordinator.errors import describe_error, is_outage
 
 MAX_CONCURRENT, MAX_CONCURRENT_FOR_PEOPLE = 16, 32
-"""Objects that are worked on at a time: so many requests a bucket answers to one process without a queue; and twice as
-many where somebody waits for it."""
+"""Objects that are processed at a time: a bucket answers this many requests of one process without queueing them. Twice
+as many while a person waits for the result."""
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -17,7 +17,7 @@ V = TypeVar("V")
 async def map_concurrently(
     items: Iterable[T], act: Callable[[T], Awaitable[V]], at_once: int = MAX_CONCURRENT
 ) -> list[V]:
-    """`act` on every item, `at_once` at a time, results in order; the first exception ends it."""
+    """Run `act` on every item, `at_once` at a time; results in order. The first exception ends it and is raised."""
     todo = list(items)
     if len(todo) == 1:
         return [await act(todo[0])]
@@ -44,10 +44,9 @@ async def map_noting_problems(
     name: Callable[[T], str] = str,
     at_once: int = MAX_CONCURRENT,
 ) -> list[V]:
-    """`act` on every item; one that raises is noted in `problems` and skipped, unless the store answers nobody.
+    """Run `act` on every item. An item that raises is noted in `problems` and skipped, unless the store is unreachable.
 
-    One odd object must not keep the pass from all the others, whatever error it leads to: also one that nobody
-    thought of.
+    One bad object must not keep the pass from all others, whatever error it causes, so every exception is caught.
     """
 
     async def guarded(item: T) -> list[V]:

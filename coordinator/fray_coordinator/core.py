@@ -13,12 +13,12 @@ from fray_layouts.object_keys import CLUSTER_KEY
 from fray_layouts.records import LAYOUT_VERSION, ClusterSettings
 
 LOCAL_SETTINGS = ClusterSettings(poll_interval=0.05, pass_interval=1.0, repair_interval=30.0)
-"""For stores where requests are free: polls, passes and repairs are frequent."""
+"""For stores where requests cost nothing: polls, passes and repairs are frequent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """One cluster as one participant has opened it."""
+    """A cluster as one participant has opened it."""
 
     store: Store
     records: Records
@@ -48,11 +48,11 @@ async def open_core(
 
     Args:
         wanted: settings for a root that has none yet.
-        create: a root without `cluster.json` becomes a cluster, instead of being refused.
+        create: whether a root without `cluster.json` becomes a cluster; otherwise it is refused.
 
     Raises:
         RootMismatch: the root has another layout version, a `cluster.json` that is not ours, or none.
-        StoreRefused, StoreUnavailable: as the store says.
+        StoreRefused, StoreUnavailable: the store refuses requests, or does not answer.
     """
     clock, rng = SystemClock(), system_random()
     store = Store(open_backend(root, clock), clock, rng)
@@ -66,7 +66,7 @@ async def open_core(
 async def core_on(
     store: Store, wanted: ClusterSettings | None, clock: Clock, rng: RandomSource, create: bool = True
 ) -> Core:
-    """A core on a store that is open already; its first answer tells the storage's clock."""
+    """Make a core on a store that is already open; its first answer tells the storage's clock."""
     records = Records(store, clock, rng)
     cluster_id = rng.token()
 

@@ -1,4 +1,4 @@
-"""Errors of the store and of the services on it; the docstring says what the caller should do."""
+"""Errors of the store and of the services; each docstring says what the caller should do."""
 
 from fray_layouts.errors import FrayError, Permanent, Temporary
 
@@ -6,18 +6,18 @@ from fray_layouts.errors import FrayError, Permanent, Temporary
 class StoreError(FrayError):
     """The object store did not do what it was asked.
 
-    Whoever has joined a cluster goes on through both kinds: rights, credentials and quotas come back as a server does.
+    A process that has joined a cluster retries both kinds: rights, credentials and quotas return just as a server does.
     """
 
 
 class StoreUnavailable(StoreError, Temporary, RuntimeError):
     """The object store did not answer within the retry time; try again when it is back.
 
-    A write that ends this way is unresolved: it was applied, or not, or will be applied later.
+    A write that ends with this error is unresolved: it was applied, or was not, or will be applied later.
 
     Attributes:
-        others_answered: the store answered other requests of the kind meanwhile, so that this is no outage: the failure
-            is this object's own.
+        others_answered: the store answered other requests of this kind in the meantime. So there is no outage: only
+            this object fails.
     """
 
     others_answered = False
@@ -26,7 +26,7 @@ class StoreUnavailable(StoreError, Temporary, RuntimeError):
 class StoreRefused(StoreError, Permanent):
     """The object store refuses this request; check the credentials and the rights on the root.
 
-    A write that ends this way was not applied, and will not be.
+    A write that ends with this error was not applied and will not be.
     """
 
 
@@ -39,7 +39,7 @@ class JobNotFound(Permanent):
 
 
 class AgentNotFound(Permanent):
-    """There is no such live agent under this root; `fray agents` lists those there are."""
+    """There is no such live agent under this root; `fray agents` lists those that exist."""
 
 
 class ReservationNotFound(Permanent):
@@ -47,22 +47,22 @@ class ReservationNotFound(Permanent):
 
 
 class JobGone(Permanent):
-    """The job's record was removed by retention while it was waited for; its outcome is no longer known."""
+    """Retention removed the job's record while somebody waited for it; its outcome is no longer known."""
 
 
 REMOVE_HINT = "; look at it, then remove it"
-"""How the message of a `BadRecord` ends."""
+"""The end of a `BadRecord`'s message."""
 
 
 class BadRecord(Permanent):
     """An object under this root is not what its name promises, or cannot be read at all; `fray fsck` says which.
 
-    Nothing follows from it for any other object.
+    Other objects are not affected.
     """
 
 
 class MisplacedRecord(BadRecord):
-    """The record here belongs under another name, `own`; `fray fsck` says which."""
+    """A record lies under the wrong key; it belongs under `own`. `fray fsck` lists such records."""
 
     def __init__(self, message: str, own: str) -> None:
         super().__init__(message)
@@ -70,31 +70,31 @@ class MisplacedRecord(BadRecord):
 
 
 class ParentNotRunning(Permanent):
-    """The parent that a spec names does not run; a child needs a running parent."""
+    """The parent that a spec names is not running; a child needs a running parent."""
 
 
 class NameTaken(Permanent, ValueError):
-    """Somebody has this name; choose another, ask for the one that has it, or remove that first."""
+    """Somebody else has this name; choose another, ask for the present holder, or remove that first."""
 
 
 class StaleAttempt(Permanent):
-    """A later incarnation or attempt has taken this one's place; this process should end."""
+    """A later incarnation or attempt has replaced this one; this process should end."""
 
 
 class Fenced(Permanent):
-    """A later attempt of this actor goes on from its checkpoints; this process should end and send no more replies."""
+    """A later attempt of this actor continues from its checkpoints; this process should end and send no replies."""
 
 
 MAX_ERROR_CHARACTERS = 500
-"""Characters of an error that records and logs keep: some lines of a screen, however long a page in it is."""
+"""Characters of an error that records and logs keep: a few lines of a screen, even if the error quotes a whole page."""
 
 
 def is_outage(error: Exception) -> bool:
-    """Whether the error means that the store answers nobody, and not that one object fails."""
+    """Whether the error means that the store answers nobody; False if only one object fails."""
     return isinstance(error, StoreUnavailable) and not error.others_answered
 
 
 def describe_error(error: Exception) -> str:
-    """A short text of an error for people: Fray's own speak for themselves, any other is given with its type."""
+    """A short text of an error for people: the message of Fray's own errors, type and message of any other."""
     text = str(error) if isinstance(error, FrayError) else f"{type(error).__name__}: {error}"
     return text if len(text) <= MAX_ERROR_CHARACTERS else f"{text[: MAX_ERROR_CHARACTERS - 3]}..."

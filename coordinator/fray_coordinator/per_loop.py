@@ -1,4 +1,4 @@
-"""Resources that belong to one event loop: connections, and what is made of them."""
+"""Resources that belong to one event loop, such as connections."""
 
 import asyncio
 import os
@@ -9,10 +9,10 @@ T = TypeVar("T")
 
 
 class PerLoop(Generic[T]):
-    """A resource that each event loop of each process opens for itself, when it is first asked for.
+    """A resource that each event loop of each process opens for itself at its first use.
 
-    Neither sessions nor their sockets can be shared between loops. After a fork the child opens its own and leaves the
-    parent's alone. open: opens the resource; called again by whoever asks next if it raised.
+    Event loops cannot share sessions or their sockets. After a fork, the child opens its own resource and leaves the
+    parent's alone. open: opens the resource; if it raises, the next `get` calls it again.
     """
 
     def __init__(self, open: Callable[[], Awaitable[T]]) -> None:
@@ -27,7 +27,7 @@ class PerLoop(Generic[T]):
         if self._opening is None or owner != self._owner or _failed(self._opening):
             self._owner = owner
             self._opening = asyncio.ensure_future(self._open())
-        # Shielded: a caller that is cancelled must not take the resource from those who wait with it.
+        # Shielded: a cancelled caller must not cancel the opening for the others that wait for it.
         opening = self._opening
         resource = opening.result() if opening.done() else await asyncio.shield(opening)
         if opening is self._opening:
@@ -35,12 +35,12 @@ class PerLoop(Generic[T]):
         return resource
 
     def opened(self) -> T | None:
-        """What is open in this process, for those of its methods that any thread may call; None if nothing is."""
+        """The resource if it is open in this process, for methods of it that any thread may call; otherwise None."""
         opened = self._opened
         return opened[1] if opened is not None and opened[0] is _process else None
 
     async def take(self) -> T | None:
-        """What the running loop has open, for the caller to close; None if nothing is. The next `get` opens anew."""
+        """Hand the running loop's resource to the caller, who closes it; None if none is open. `get` opens another."""
         opening, self._opening, self._opened = self._opening, None, None
         if opening is None or self._owner != _owner() or _failed(opening):
             return None
@@ -48,7 +48,7 @@ class PerLoop(Generic[T]):
 
 
 _process = object()
-"""Stands for this process, without the system call that its number takes: a fork has another one."""
+"""Identifies this process without the system call for its number; a fork replaces it."""
 
 
 def _owner() -> tuple[object, object]:

@@ -1,4 +1,4 @@
-"""Waiting for the store to do what must be done, through outages and refusals."""
+"""Repeats store operations that must succeed, through outages and refusals."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -10,16 +10,16 @@ from fray_coordinator.errors import StoreError, is_outage
 T = TypeVar("T")
 
 ALONE_PATIENCE = 120.0
-"""Seconds for which a job keeps its room while objects that it needs are not answered for, and others are: two calls,
-each of the store's patience. Then it is tried on another host."""
+"""Seconds for which a job keeps its room while the store answers, but not for objects that the job needs: two calls,
+each as long as the store's patience. Then the job is tried on another host."""
 
 
 async def persist(
     core: Core, act: Callable[[], Awaitable[T]], gives_up: Callable[[StoreError], bool] = lambda error: False
 ) -> T:
-    """Repeat `act` until the store does it: an outage ends, and so does a refusal.
+    """Repeat `act` until the store has done it. Outages end, and rights that were refused may be granted.
 
-    gives_up: asked after each failure whether to raise it instead.
+    gives_up: called after each failure; returns whether to raise the failure instead of repeating.
     """
     pauses = backoff(*STORE_PAUSES)
     while True:
@@ -32,11 +32,11 @@ async def persist(
 
 
 def fails_alone(core: Core) -> Callable[[StoreError], bool]:
-    """A `gives_up` for one object of a job: the store has not given it for long, and answers for others."""
-    begun = core.clock.boottime()
-    return lambda error: is_no_outage(error) and core.clock.boottime() - begun >= ALONE_PATIENCE
+    """A `gives_up` for a single object: true once it has failed for `ALONE_PATIENCE` while the store answers others."""
+    started = core.clock.boottime()
+    return lambda error: is_no_outage(error) and core.clock.boottime() - started >= ALONE_PATIENCE
 
 
 def is_no_outage(error: StoreError) -> bool:
-    """Whether the store answers, but refuses this, or fails for this object only: it may last for ever."""
+    """Whether the store answers others, but refuses this request or fails for this object; that may last for ever."""
     return not is_outage(error)

@@ -1,6 +1,6 @@
-"""A process's part in the election of the one that has a role: it reads the role's lease, takes, renews and resigns it.
+"""One process's part in a leader election: it reads the role's lease, and takes, renews and resigns it.
 
-What it decides by is in `protocol/role_lease.py`.
+The decisions are in `protocol/role_lease.py`.
 """
 
 import asyncio
@@ -22,14 +22,14 @@ L = TypeVar("L", ReconcilerRecord, ScalerRecord)
 
 @dataclass(slots=True)
 class RoleElection(Generic[L]):
-    """One process that may have a role.
+    """A process that may hold a role.
 
     Attributes:
-        key: of the role's record, whose type is `kind`.
+        key: key of the role's record, whose type is `kind`.
         identity: of the process: agent id, or "<what>-<token>".
-        lease: the record as last read or written; None if there is none. In place of one that cannot be read, one of an
-            unknown holder: it ages, and is replaced then.
-        age: seconds for which its holder has been seen to do nothing.
+        lease: the record as last read or written; None if there is none. If the record cannot be read, a stand-in with
+            an unknown holder, which ages and is then replaced.
+        age: seconds for which the lease was seen not to change.
     """
 
     core: Core
@@ -54,7 +54,7 @@ class RoleElection(Generic[L]):
         return role_lease.may_take(self.record, self.age, self.core.settings.pass_interval)
 
     async def look(self) -> None:
-        """Read the lease."""
+        """Read the lease, and update its age."""
         clock, before, records = self.core.clock, self.lease, self.core.records
         gap = None if self._read_at is None else clock.boottime() - self._read_at
         try:
@@ -66,7 +66,7 @@ class RoleElection(Generic[L]):
         self.age = role_lease.lease_age(self.age, unchanged, gap, self.core.settings.pass_interval)
 
     async def take(self, wanted: L) -> bool:
-        """Write the record of a role that this process takes, if it is as last read; whether it was."""
+        """Write `wanted` if the record is still as last read; returns whether that was so and the role is taken."""
         try:
             written = await self.core.records.write(self.key, self.kind, wanted, self.lease)
         except BadRecord:
@@ -76,7 +76,7 @@ class RoleElection(Generic[L]):
         return written.wrote
 
     async def renew(self, change: Callable[[L], L]) -> bool:
-        """Write what the holder makes of its record; whether this process is the holder."""
+        """Write the holder's change of its record; returns whether this process is still the holder."""
 
         def renewed(now: L | None) -> L | None:
             return change(now) if now is not None and now.holder == self.identity else None
@@ -85,7 +85,7 @@ class RoleElection(Generic[L]):
         return self.is_won
 
     async def renew_during(self, work: Coroutine[Any, Any, T], change: Callable[[L], L]) -> T | None:
-        """Do the work of the role, which may outlast the lease; None: the role was lost, and the work with it."""
+        """Run the role's work and renew the lease meanwhile; None: the role was lost, and the work was cancelled."""
         doing = asyncio.create_task(work)
         try:
             while not (await asyncio.wait([doing], timeout=self.core.settings.pass_interval))[0]:
@@ -94,7 +94,7 @@ class RoleElection(Generic[L]):
             return doing.result()
         finally:
             doing.cancel()
-            await asyncio.gather(doing, return_exceptions=True)  # what it has open is closed before it is done again
+            await asyncio.gather(doing, return_exceptions=True)  # wait until the work has closed its resources
 
     async def resign(self) -> None:
         """Give the role up, so that another need not wait for the lease to age."""
@@ -102,7 +102,7 @@ class RoleElection(Generic[L]):
             await self.renew(lambda now: replace(now, holder=""))
 
     async def update(self, decide: Callable[[L | None], L | None]) -> None:
-        """Write what `decide` makes of the record, whoever has the role."""
+        """Write the change that `decide` makes, whoever has the role."""
         try:
             update = await self.core.records.update(self.key, self.kind, decide, known=self.lease)
         except BadRecord:
@@ -111,7 +111,7 @@ class RoleElection(Generic[L]):
             self._set(update.stored)
 
     async def _unreadable(self) -> Stored[L] | None:
-        """The stand-in for a record that cannot be read."""
+        """Return a stand-in for a record that cannot be read."""
         present = await self.core.store.get(self.key)
         if present is None:
             return None
@@ -119,5 +119,5 @@ class RoleElection(Generic[L]):
         return Stored(self.key, unknown, {}, present.version, present.updated)
 
     def _set(self, lease: Stored[L] | None) -> None:
-        """Set the lease as last written; its age begins anew with each version."""
+        """Set the lease as last written; the age of each new version starts at 0."""
         self.lease, self.age, self._read_at = lease, 0.0, self.core.clock.boottime()

@@ -149,7 +149,7 @@ def test_a_gang_that_cannot_be_says_what_is_short(shell: Shell) -> None:
     (agent,) = shell.json("agents")
     waiting = {job["spec"]["name"]: told(*job["waiting"], AGENT=agent["id"]) for job in shell.json("ps")}
     assert waiting == {
-        "zone": "no agent that could run it tells its zone; start agents with --zone NAME",
+        "zone": "no agent that could run it states its zone; start agents with --zone NAME",
         "three": "3 are wanted at once, and the only live agent of pool default that could run a replica has room for "
         "2; ask for less, or start more agents",
         "slice": "no live agent of pool default could ever run a replica of 2: AGENT (tpu-v5p-16: 4 wanted, none "

@@ -299,4 +299,4 @@ async def test_a_wait_goes_on_though_the_record_of_the_jobs_agent_is_damaged(cor
     await core.store.put(AgentKeys.key("agent"), b"{}", ABSENT)
     activity = ActivityReports(core)
     assert await activity.update(held.record) == ""
-    assert activity.told == ""
+    assert activity.activity == ""

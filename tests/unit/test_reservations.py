@@ -234,7 +234,7 @@ async def test_a_group_that_can_never_start_is_refused_and_nothing_is_written(cl
     await join(cluster, "a")
     with pytest.raises(InvalidInput, match=r"requests\[1\]"):
         await launched(core, [spec(), spec(resources={"cpu": 10_000})])
-    with pytest.raises(InvalidInput, match="no live agent tells its zone"):
+    with pytest.raises(InvalidInput, match="no live agent states its zone"):
         await launched(core, [spec()], same_zone=True)
     with pytest.raises(InvalidInput, match="at least one request"):
         await launched(core, [])
@@ -263,7 +263,7 @@ async def test_a_job_that_waits_in_a_group_says_for_what(cluster: Cluster, core:
 
     assert f"its group {record.id} starts all of its jobs at once: each live agent" in await why(job)
     inside = replace(job, spec=replace(job.spec, pool="~nobody"))
-    assert "not there yet" in await why(inside)
+    assert "does not exist yet" in await why(inside)
     await reservations.release(core, record.id, "released")
     assert "has ended (released)" in await why(job)
 

@@ -105,7 +105,9 @@ async def test_who_waits_in_a_reservation_waits_for_the_machines_of_its_pool(cor
     around = await reservations_around(core, [job])
     machines = await machines_for(core, [job], around)
     assert [*machines] == [POOL]
-    forming = "its reservation r-1 has not all that it needs at least: no live agent in pool burst: its pool may have"
+    forming = (
+        "its reservation r-1 does not have its minimum of places yet: no live agent in pool burst: its pool may have"
+    )
     assert (forming in why_waiting(job, [], core.now(), around, machines)) == (pool == "~r-1")
 
 

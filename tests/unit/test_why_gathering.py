@@ -92,7 +92,7 @@ class Case:
         ),
         Case(
             [an_agent("a", 4)],
-            "no agent that could run it tells its zone; start agents with --zone NAME",
+            "no agent that could run it states its zone; start agents with --zone NAME",
             {"same": "zone"},
         ),
         Case(

@@ -1,7 +1,7 @@
 """Actors in the store: names, the endpoints published under them, checkpoints, and the secrets of calls.
 
-Called by the processes that serve actors and by their callers (`fray.actor`, `fray.rpc`), and by the repair, which
-removes endpoints that outlived their jobs. No call of an actor goes through here.
+The callers are processes that serve actors, their clients (`fray.actor`, `fray.rpc`), and the repair, which removes
+endpoints that outlived their jobs. Calls of actors do not pass through this package.
 
-To read: `naming`, `discovery`, `checkpoints`, `rpc_secrets`.
+Read in this order: `naming`, `discovery`, `checkpoints`, `rpc_secrets`.
 """

@@ -1,6 +1,6 @@
-"""Checkpoints of durable actors in the store. What is written, and when to stop, is decided in `protocol.checkpoints`.
+"""Checkpoints of durable actors in the store. `protocol.checkpoints` decides what is written, and when to stop.
 
-An object is the head, one line of JSON, and then the state's bytes.
+An object is one line of JSON, the head, followed by the state's bytes.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from fray_layouts.work_keys import CheckpointKey
 
 @dataclass(slots=True)
 class CheckpointLog:
-    """An actor's checkpoints, written by its latest attempt alone; made by `open_log`. For one task at a time."""
+    """An actor's checkpoints, written only by its latest attempt; made by `open_log`; for one task at a time."""
 
     core: Core
     job: str
@@ -30,11 +30,11 @@ class CheckpointLog:
     _old: list[int] = field(default_factory=list)
 
     async def write(self, state: bytes) -> None:
-        """Make `state` durable: once this returns, what led to it may be acknowledged.
+        """Make `state` durable. Once this returns, the calls that led to the state may be acknowledged.
 
         Raises:
-            Fenced: a later attempt goes on; nothing more may be acknowledged.
-            StoreUnavailable: not known; call again, with this state or a later one, before anything is acknowledged.
+            Fenced: a later attempt has taken over; nothing more may be acknowledged.
+            StoreUnavailable: unresolved; call again, with this state or a later one, before anything is acknowledged.
         """
         while True:
             wanted = checkpoint(self.last, state)
@@ -54,7 +54,7 @@ class CheckpointLog:
         self.last = made
 
     async def _collect(self) -> None:
-        """Delete checkpoints that nobody restores any more; a delete that fails is made next time."""
+        """Delete checkpoints that nobody will restore; the next write repeats a delete that failed."""
         try:
             await map_concurrently(self._old, lambda number: self.core.store.delete(self._key(number)))
             self._old.clear()
@@ -66,14 +66,14 @@ class CheckpointLog:
 
 
 async def open_log(core: Core, job: str, actor: str, attempt: int) -> tuple[bytes | None, CheckpointLog]:
-    """Restore the actor's last state (None: there is none) and shut earlier attempts out.
+    """Restore the actor's last state (None: there is none) and fence earlier attempts off.
 
     Args:
         actor: name of the sequence within the job.
-        attempt: the job's attempt that this process is.
+        attempt: attempt of the job that this process belongs to.
 
     Raises:
-        Fenced: a later attempt has been here.
+        Fenced: a later attempt has opened the log.
         StoreUnavailable: call again.
     """
     writer = core.rng.unique_id()
@@ -81,7 +81,7 @@ async def open_log(core: Core, job: str, actor: str, attempt: int) -> tuple[byte
         numbers = await _list_numbers(core, job, actor)
         highest = await _read(core, job, actor, numbers[-1]) if numbers else None
         if numbers and highest is None:
-            continue  # collected since it was listed: there is a higher one
+            continue  # deleted since it was listed, so there is a higher one
         wanted = fence(highest, attempt, writer)
         if wanted is None:
             raise _fenced(job, actor)

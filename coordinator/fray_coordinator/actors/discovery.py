@@ -1,7 +1,8 @@
-"""Discovery: publishing and withdrawing the endpoints of actors, and finding them.
+"""Discovery of actors: publishes, withdraws and finds their endpoints.
 
-Who may publish is decided in `protocol.naming`. An endpoint goes when its server withdraws it; else when its task has
-ended, by the agent; else by the repair (`reconcile.removal`), at most two repair intervals after the job's end.
+`protocol.naming` decides who may publish. The server withdraws its endpoint. If it does not, the agent removes the
+endpoint when the task has ended; if the agent does not, the repair (`reconcile.removal`) does, at most two repair
+intervals later.
 """
 
 from collections.abc import Callable, Iterable
@@ -21,15 +22,15 @@ from fray_layouts.records import EndpointRecord, JobRecord, NameRecord
 
 
 async def publish(core: Core, endpoint: EndpointRecord, singleton: bool) -> EndpointRecord:
-    """Publish an actor's endpoint over those of its earlier attempts; returns the record as written.
+    """Publish an actor's endpoint in place of those of its earlier attempts; returns the record as written.
 
     Args:
-        singleton: the actor is the only holder of its name, which was taken for its job (`naming.take_name`) in the
-            endpoint's incarnation. Others of a pool just publish, each under its own actor id.
+        singleton: the actor alone holds its name, which was taken for its job (`naming.take_name`) in the endpoint's
+            incarnation. Members of a pool need no name: each publishes under its own actor id.
 
     Raises:
-        Superseded: a later attempt has published, or the name went to another.
-        StoreUnavailable: it was published, or not, or will be; call again.
+        StaleAttempt: a later attempt has published, or another holder has the name.
+        StoreUnavailable: unresolved: it was published, or was not, or will be; call again.
     """
     key, wanted = _endpoint_key(endpoint), replace(endpoint, published_at=core.now())
     while True:
@@ -44,12 +45,12 @@ async def publish(core: Core, endpoint: EndpointRecord, singleton: bool) -> Endp
 
 
 async def withdraw(core: Core, endpoint: EndpointRecord) -> None:
-    """Remove the endpoint that this server has published, if it is still there."""
+    """Remove the endpoint that this server published, if it is still there."""
     await _remove_if(core, _endpoint_key(endpoint), lambda found: found.nonce == endpoint.nonce)
 
 
 async def withdraw_all(core: Core, keys: Iterable[str], job: JobRecord) -> None:
-    """Remove the endpoints under `keys` that this attempt of the job, or an earlier one, has published; no others."""
+    """Remove those of the endpoints that this attempt of the job, or an earlier one, published."""
 
     def ours(found: EndpointRecord) -> bool:
         return found.job == job.id and found.attempt <= job.attempt
@@ -60,12 +61,12 @@ async def withdraw_all(core: Core, keys: Iterable[str], job: JobRecord) -> None:
 
 
 async def lookup(core: Core, namespace: str, name: str) -> list[EndpointRecord]:
-    """The endpoints of the name's latest incarnation, by actor id; keep an `EndpointLookup` to look again."""
+    """The endpoints of the name's latest incarnation, by actor id. For repeated looks keep an `EndpointLookup`."""
     return await EndpointLookup(core, namespace, name).look()
 
 
 async def lookup_prefix(core: Core, namespace: str, prefix: str) -> list[EndpointRecord]:
-    """`lookup` of every name of the namespace that begins with `prefix`, by name: one listing, and one for each."""
+    """`lookup` of each name in the namespace that begins with `prefix`, in order of names; costs a listing for each."""
     rows = await core.store.list(EndpointKey.namespace_folder(namespace))
     keys = [key for row in rows if (key := EndpointKey.parse(row.key)) is not None]
     names = sorted({key.name for key in keys if key.name.startswith(prefix)})
@@ -74,7 +75,7 @@ async def lookup_prefix(core: Core, namespace: str, prefix: str) -> list[Endpoin
 
 @dataclass(slots=True)
 class EndpointLookup:
-    """A caller's view of a name. Reads only what changed, and never goes back behind what it has seen."""
+    """A caller's view of a name. It reads only what changed, and never returns an older incarnation or attempt."""
 
     core: Core
     namespace: str
@@ -83,7 +84,7 @@ class EndpointLookup:
     _read: dict[str, Stored[EndpointRecord]] = field(default_factory=dict)
 
     async def look(self) -> list[EndpointRecord]:
-        """The present endpoints, by actor id, without unreadable ones: a listing, and a read of each that changed."""
+        """The readable endpoints, by actor id; costs a listing, and a read of each endpoint that changed."""
         prefix = EndpointKey.folder(self.namespace, self.name)
         rows = await self.core.store.list(prefix, versions=True)
         named = [row for row in rows if EndpointKey.parse(row.key)]
@@ -99,21 +100,21 @@ class EndpointLookup:
             return before
         try:
             return await self.core.records.read(row.key, EndpointRecord, one_of_many=True)
-        except (BadRecord, StoreUnavailable) as error:  # nothing is served there; the repair reports it
+        except (BadRecord, StoreUnavailable) as error:  # no server can be found through it; the repair reports it
             if is_outage(error):
                 raise
             return None
 
 
 async def all_endpoints(core: Core, problems: dict[str, str]) -> list[EndpointRecord]:
-    """Every endpoint under the root, by namespace and name; `problems` gets those that cannot be read."""
+    """Every endpoint under the root, by namespace and name; those that cannot be read are noted in `problems`."""
     keys = [row.key for row in await core.store.list(EndpointKey.area) if EndpointKey.parse(row.key)]
     found = await map_noting_problems(keys, lambda key: core.records.read(key, EndpointRecord), problems)
     return [stored.record for stored in found if stored is not None]
 
 
 async def _announce(core: Core, name: Stored[NameRecord] | None, endpoint: EndpointRecord) -> bool:
-    """Raise the attempt in the name's record; False if someone wrote it meanwhile. Raises StaleAttempt."""
+    """Raise the attempt in the name's record; False if somebody else wrote it meanwhile. Raises StaleAttempt."""
     wanted = announced(record_of(name), endpoint)
     if wanted is None or name is None:
         raise _stale_attempt(endpoint)

@@ -1,4 +1,4 @@
-"""Taking names and giving them up. Who may is decided in `protocol.naming`."""
+"""Takes names and gives them up. `protocol.naming` decides who may."""
 
 from fray_coordinator.core import Core
 from fray_coordinator.errors import NameTaken
@@ -9,16 +9,16 @@ from fray_layouts.records import JobRecord, NameRecord
 
 
 async def take_name(core: Core, namespace: str, kind: str, name: str, job: str, exist_ok: bool = False) -> NameRecord:
-    """Take a name that nobody has: it was never taken, or given up, or held for a job that has ended.
+    """Take a name that is free: it was never taken, was given up, or is held for a job that has ended.
 
-    Calling again for the same job finds what the first call made, so a call that failed may be repeated. While the name
-    is held for a job that is not there yet, this waits: a minute, if its submitter has died.
+    A call that failed may be repeated: for the same job it finds the name that the first call took. If the name is held
+    for a job that is not submitted yet, this waits for the job; if its submitter has died, the wait lasts a minute.
 
     Args:
         kind: "actor", "job" or "queue".
-        job: id of the job that it is held for, which may be submitted after this, within a minute; "" for what needs
+        job: id of the job that the name is for, which may be submitted within a minute after this; "" if the name needs
             no job and is held until it is given up.
-        exist_ok: if somebody has the name, return his record: its `job` is not this one.
+        exist_ok: if somebody else has the name, return the holder's record instead of raising; its `job` differs.
 
     Raises:
         NameTaken: somebody has the name, and `exist_ok` is false.
@@ -48,7 +48,7 @@ async def take_name(core: Core, namespace: str, kind: str, name: str, job: str, 
 
 
 async def free_name(core: Core, namespace: str, kind: str, name: str, incarnation: int) -> None:
-    """Give the name up, if this incarnation still has it."""
+    """Give the name up, if it still belongs to this incarnation."""
     key = NameKeys.key(namespace, kind, name)
     await core.records.update(key, NameRecord, lambda found: freed(found, incarnation))
 

@@ -1,7 +1,7 @@
-"""The secrets with which callers and actors authenticate one another: who may read the bucket may call.
+"""The secrets with which callers and actors authenticate one another: anybody who may read the bucket may call.
 
-A new key may be used at once, because whoever meets an id that he does not know reads again. The one before stays
-accepted for a while, for callers that have not read the new one yet.
+A new secret may be used at once, because a process that meets an unknown id reads the secrets again. The previous
+secret stays accepted for a while, for callers that have not read the new one yet.
 """
 
 import base64
@@ -15,16 +15,16 @@ from fray_layouts.object_keys import SecretKeys
 from fray_layouts.records import RpcSecret, RpcSecrets
 
 RETIRED_KEY_SECONDS = 86400.0
-"""Seconds that a key is accepted after a newer one took its place."""
+"""Seconds for which a secret is accepted after a newer one replaced it: callers of a day ago still get through."""
 
 _SECRET_BYTES = 32
-"""As many as HMAC-SHA-256 makes full use of."""
+"""Length of a new secret: HMAC-SHA-256 makes full use of 32 bytes."""
 _MIN_SECRET_BYTES = 16
-"""Of a secret that somebody else wrote there: 128 bits cannot be guessed."""
+"""Shortest accepted secret that somebody else wrote: 128 bits cannot be guessed."""
 
 
 async def rpc_keys(core: Core) -> list[tuple[str, bytes]]:
-    """(id, secret) of the accepted keys, newest first; makes the first one where there is none."""
+    """(id, secret) of the accepted secrets, newest first; creates the first one if there is none."""
     update = await core.records.update(
         SecretKeys.rpc,
         RpcSecrets,
@@ -39,7 +39,7 @@ async def rpc_keys(core: Core) -> list[tuple[str, bytes]]:
 def _secret(key: RpcSecret) -> bytes:
     try:
         secret = base64.b64decode(key.secret, validate=True)
-    except ValueError:  # its message would show the secret
+    except ValueError:  # the error's message would show the secret
         secret = b""
     if len(secret) < _MIN_SECRET_BYTES:
         raise BadRecord(f"{SecretKeys.rpc} holds a key {key.id!r} that is none; replace it: fray rotate --at-once")
@@ -47,10 +47,10 @@ def _secret(key: RpcSecret) -> bytes:
 
 
 async def rotate_keys(core: Core, kept: float = RETIRED_KEY_SECONDS) -> int:
-    """Make a new key, and drop those whose place was taken longer than `kept` seconds ago (0: all others).
+    """Create a new secret, and drop those that were replaced longer than `kept` seconds ago (0: all others).
 
     Returns:
-        How many keys are accepted now.
+        The number of secrets that are accepted now.
     """
     update = await core.records.update(
         SecretKeys.rpc, RpcSecrets, lambda found: with_new_key(found or RpcSecrets(), core.now(), kept)
@@ -60,7 +60,7 @@ async def rotate_keys(core: Core, kept: float = RETIRED_KEY_SECONDS) -> int:
 
 
 def with_new_key(found: RpcSecrets, now: float, kept: float) -> RpcSecrets:
-    """The record with a new key, drawn from the operating system, at its head."""
+    """The record with a new secret, drawn from the operating system, in first place."""
     secret = base64.b64encode(secrets.token_bytes(_SECRET_BYTES)).decode()
     fresh = RpcSecret(id=secrets.token_hex(8), secret=secret, created_at=now)
     old = [replace(key, retired_at=now if key.retired_at is None else key.retired_at) for key in found.keys]

@@ -1,4 +1,4 @@
-"""Ending the children of parents that ended. Which child must go is decided in `protocol.cascade`."""
+"""Ends the children of parents that have ended. `protocol.cascade` decides which children."""
 
 from fray_coordinator.concurrency import map_noting_problems
 from fray_coordinator.core import Core
@@ -14,7 +14,7 @@ from fray_layouts.states import StopOrigin
 
 
 async def child_verdict(core: Core, child: Stored[JobRecord]) -> ChildVerdict:
-    """The verdict on the child; its parent is read now, that is after the child."""
+    """Judge the child by its parent, which is read now, that is, after the child."""
     link = child.record.parent
     if link is None or link.detached:
         return ChildVerdict.KEEP
@@ -23,11 +23,11 @@ async def child_verdict(core: Core, child: Stored[JobRecord]) -> ChildVerdict:
 
 
 async def stop_children(core: Core, parent: str) -> int:
-    """Stop the children of `parent` that may no longer run and forget those that have ended.
+    """Stop the children of `parent` that may no longer run, and delete the entries of those that have ended.
 
     Returns:
-        How many entries are left, those of children that cannot be read too; a terminal parent's children are listed
-        again until it is 0.
+        The number of entries that are left, including those of unreadable children. A terminal parent's children are
+        listed again until it is 0.
     """
     entries = [ChildKey.parse(row.key) for row in await core.store.list(ChildKey.prefix(parent))]
     unreadable: dict[str, str] = {}
@@ -38,7 +38,7 @@ async def stop_children(core: Core, parent: str) -> int:
 
 
 async def _stop_child(core: Core, entry: ChildKey) -> bool:
-    """Stop or forget the child of one entry; returns whether the entry stays."""
+    """Stop the child of one entry, or delete the entry; returns whether the entry stays."""
     child = await core.records.read(JobKeys.key(entry.child), JobRecord, one_of_many=True)
     if child is None:
         return await _keep_without_record(core, entry)
@@ -54,7 +54,7 @@ async def _stop_child(core: Core, entry: ChildKey) -> bool:
 
 
 async def stop_orphan(core: Core, child: Stored[JobRecord]) -> JobRecord | None:
-    """Stop a child whose verdict is STOP, unless it was adopted since: the verdict is about this link only."""
+    """Stop a child whose verdict is STOP, unless another parent or attempt has adopted it since the verdict."""
 
     def decide(job: JobRecord) -> JobRecord | None:
         if job.parent != child.record.parent:
@@ -65,7 +65,7 @@ async def stop_orphan(core: Core, child: Stored[JobRecord]) -> JobRecord | None:
 
 
 async def _keep_without_record(core: Core, entry: ChildKey) -> bool:
-    """An entry whose child was never created, or not yet: it stays for the quarantine, counted from its last write."""
+    """Keep an entry without a job record for the quarantine after its last write; returns whether it stays."""
     present = await core.store.get(entry.key())
     if present is None:
         return False

@@ -1,4 +1,4 @@
-"""Claiming jobs for an agent. What may be claimed is decided in `protocol.claiming`."""
+"""Claims jobs for an agent. `protocol.claiming` decides what may be claimed."""
 
 from dataclasses import dataclass
 
@@ -19,9 +19,8 @@ from fray_layouts.records import AgentRecord, JobLease, JobRecord
 from fray_layouts.spec import JobSpec
 
 RECORD_ARRIVAL_SECONDS = 10.0
-"""Seconds after its submission that an entry's record may still be on its way; what is older was left behind.
-
-An entry from so far in the future was made by no submitter."""
+"""Seconds after an entry's time in which the submitter may still write the record; an older entry without a record is
+left over. An entry from as far in the future was not made by a submitter either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +36,8 @@ class NotClaimed:
     """The agent does not hold the job.
 
     Attributes:
-        until: the storage's time before which it cannot be claimed; None: the entry is stale.
-        rejections: claims that somebody else's write beat.
+        until: time on the storage's clock before which it cannot be claimed; None if the entry is stale.
+        rejections: number of claims that were rejected because somebody else had written the record.
     """
 
     until: float | None
@@ -57,20 +56,19 @@ async def try_claim(
     """Claim the attempt that the entry names.
 
     Args:
-        agent, host: who claims.
-        in_doubt: an earlier call for this entry ended in `StoreUnavailable`, so its write may still land.
-        me: the claimer's record; None: it may run whatever fits it.
+        agent, host: the claimer.
+        in_doubt: an earlier call for this entry ended in `StoreUnavailable`, so its write may still be applied.
+        me: the claimer's record; None: it may run any job that fits it.
         ends_before: as in `claim`.
-
     Raises:
-        BadRecord: the job's record or its parent's cannot be read, or is not answered for while others are.
+        BadRecord: the job's or its parent's record cannot be read, or the store answers others but not for that record.
         StoreUnavailable: unresolved: the claim may have been applied, or may yet be. The agent must keep listing it
-            and call this again, in doubt, until it answers.
+            and call this again with `in_doubt`, until it returns.
     """
     rejections, fenced = 0, not in_doubt
     current = await _read(core, entry.job, in_doubt)
     if not in_doubt and current is not None and holds_attempt(current.record, entry.attempt, agent):
-        # It dropped the job. Others may have seen that, and take it for free already.
+        # The agent has dropped the job. Others may have seen that, and may be about to put it back.
         return NotClaimed(core.now() + core.settings.repair_interval, rejections)
     while True:
         if current is None:
@@ -85,7 +83,7 @@ async def try_claim(
         if isinstance(wanted, Skip):
             if fenced or wanted.until is None:
                 return NotClaimed(wanted.until, rejections)
-            wanted, fenced = current.record, True  # a new version: what is still on its way is rejected
+            wanted, fenced = current.record, True  # a new version, so that the earlier write, if still under way, fails
         written = await core.records.write(current.key, JobRecord, wanted, current)
         if written.wrote and is_terminal(wanted):
             await pending_index.delete_entry(core, entry)
@@ -95,7 +93,9 @@ async def try_claim(
 
 
 async def _is_for_others(core: Core, spec: JobSpec, me: AgentRecord | None) -> bool:
-    """Whether the claimer is not where the job must be, or has no Python for it and a live agent of its pool has."""
+    """Whether the job must run elsewhere: the claimer is in the wrong place, or has no Python for the job while a live
+    agent of its pool has.
+    """
     if me is None:
         return False
     if elsewhere(spec.resources, me):
@@ -107,7 +107,7 @@ async def _is_for_others(core: Core, spec: JobSpec, me: AgentRecord | None) -> b
 
 
 async def _verdict(core: Core, child: Stored[JobRecord], in_doubt: bool) -> ChildVerdict:
-    """Whether the job may run. A parent that cannot be read keeps nobody from resolving a doubt: the job waits."""
+    """Judge the job by its parent. If the parent cannot be read, a claim in doubt is still resolved: the job waits."""
     try:
         return await child_verdict(core, child)
     except (BadRecord, StoreRefused, StoreUnavailable) as error:
@@ -119,7 +119,7 @@ async def _verdict(core: Core, child: Stored[JobRecord], in_doubt: bool) -> Chil
 
 
 async def _read(core: Core, job: str, in_doubt: bool) -> Stored[JobRecord] | None:
-    """The job's record. Nothing was written yet, unless `in_doubt`, so one that is not answered for can be left."""
+    """Read the job's record. A failure for this record alone raises BadRecord, unless an earlier write is in doubt."""
     try:
         return await core.records.read(JobKeys.key(job), JobRecord, one_of_many=not in_doubt)
     except StoreUnavailable as error:

@@ -1,4 +1,4 @@
-"""The agent that comes closest to what a job or an owner waits for, in words for people."""
+"""Sentences for people about the agents that come closest to the needs of a waiting job or owner."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -6,14 +6,14 @@ from fray_layouts.records import AgentRecord, Resources
 
 
 def nobody_in(pool: str, live: Iterable[AgentRecord]) -> str:
-    """A sentence that says that no agent of the pool lives, and where some do."""
+    """Say that the pool has no live agent, and in which pools there are some."""
     others = sorted({agent.pool for agent in live})
     elsewhere = f"; there are agents in pool {', '.join(others)}" if others else ""
     return f"no live agent in pool {pool}; start one with `fray agent --pool {pool}`{elsewhere}"
 
 
 def never(what: str, pool: str, agents: Sequence[AgentRecord], lacks: Mapping[str, list[str]]) -> str:
-    """A sentence that says that no agent of the pool could ever run it, and what the closest one lacks."""
+    """Say that no agent of the pool could ever run `what`, and what the closest agent lacks."""
     closest = closest_of(agents, lacks, lambda agent: agent.capacity)
     return (
         f"no live agent of pool {pool} could ever run {what}: {closest.id}{of_several(agents, 'comes closest')} "
@@ -24,7 +24,7 @@ def never(what: str, pool: str, agents: Sequence[AgentRecord], lacks: Mapping[st
 def closest_of(
     agents: Sequence[AgentRecord], lacks: Mapping[str, list[str]], amount: Callable[[AgentRecord], Resources]
 ) -> AgentRecord:
-    """The agent that lacks the fewest things; of several, the one with the most resources."""
+    """The agent that lacks the fewest things; among equals, the one with the most resources."""
 
     def rank(agent: AgentRecord) -> tuple[int, int, int, int, str]:
         has = amount(agent)
@@ -34,5 +34,5 @@ def closest_of(
 
 
 def of_several(agents: Sequence[AgentRecord], what: str) -> str:
-    """The words that tell one of several from the others; "" for the only one."""
+    """Words that mark an agent as one of several, such as " is one of 3"; "" if it is the only one."""
     return f" {what} of {len(agents)}" if len(agents) > 1 else ""

@@ -1,4 +1,4 @@
-"""Ending attempts: the commit, and what follows from it. What is written is decided in `protocol.commit`."""
+"""Ends attempts: writes the commit, then updates the index. `protocol.commit` decides what is written."""
 
 from fray_coordinator.core import Core
 from fray_coordinator.jobs import pending_index
@@ -13,15 +13,15 @@ from fray_layouts.records import JobRecord
 async def end_attempt(
     core: Core, held: Stored[JobRecord], agent: str, ending: AttemptEnd, entry: PendingKey | None
 ) -> Stored[JobRecord] | None:
-    """Commit the end of an attempt, if its lease still stands; a large result was stored before.
+    """Commit the end of an attempt, if its lease still stands. A large result must be stored before.
 
     Args:
-        held: the record as the claim or the restart left it, or as read since.
-        entry: what the job was claimed by, if that was not removed yet. It outlives a restart, because perhaps no
-            applied beat lists the job so far.
+        held: the record as the claim or the restart wrote it, or as read since.
+        entry: the entry by which the job was claimed, if it was not deleted yet. A restart keeps the entry, because
+            perhaps no applied heartbeat lists the job so far.
 
     Returns:
-        The record as it is now; None if it is gone. Its status says whether the ending was accepted.
+        The present record; None if it is gone. Its status says whether the end was accepted.
 
     Raises:
         StoreUnavailable: unresolved; call again until it answers.

@@ -1,7 +1,8 @@
-"""The doorbells of pools, and the bell of placements: hints that an index changed. A ring that is lost costs latency.
+"""Rings the doorbells of pools and of placements, which are hints that an index changed. A lost ring costs latency.
 
-Buckets take one write of a name a second, and many may ring at once. Whoever is refused looks at the bell: if somebody
-else has rung since, that ring is as good as one's own, for whoever hears it lists the index afterwards.
+A bucket accepts one write of a key per second, and many processes may ring at once. A process whose ring is rejected
+reads the bell. If somebody else has rung since, that ring is as good as its own, because every listener lists the index
+afterwards.
 """
 
 from contextlib import suppress
@@ -13,7 +14,7 @@ from fray_layouts.object_keys import PoolKeys
 from fray_layouts.records import Doorbell
 
 RING_RETRY_SECONDS = 1.0
-"""Seconds until a name that was written too often may be written again."""
+"""Seconds until the bucket accepts another write of a key that was written too often."""
 
 
 async def ring(core: Core, pool: str) -> None:
@@ -22,22 +23,22 @@ async def ring(core: Core, pool: str) -> None:
 
 
 async def ring_bell(core: Core, key: str) -> None:
-    """Change a bell's version, or see that somebody else did; without a read unless the ring comes too soon.
+    """Change a bell's version, or see that somebody else has changed it. Reads the bell only if the ring is rejected.
 
-    Who has no right to ring, or finds something that is no doorbell, leaves it at that: the index is listed anyway.
-    Raises StoreUnavailable: neither came about for as long as the store is given.
+    A process without the right to ring, or that finds something that is no doorbell, returns without a ring: others
+    list the index anyway. Raises StoreUnavailable: neither happened within the store's patience.
     """
     with suppress(StoreRefused, BadRecord):
         await _ring_until_seen(core, key)
 
 
 async def _ring_until_seen(core: Core, key: str) -> None:
-    begun, seen = core.clock.boottime(), ""
+    started, seen = core.clock.boottime(), ""
     while True:
         try:
             return await _ring_once(core, key)
         except StoreUnavailable:
-            if core.clock.boottime() - begun > core.store.patience:
+            if core.clock.boottime() - started > core.store.patience:
                 raise
         bell = await core.store.get(key)
         if bell is not None and bell.version != seen != "":

@@ -1,7 +1,7 @@
-"""The end of a gang's attempt: the one write that follows from the exits of its replicas.
+"""Ends a gang's attempt: one write that follows from the exits of its replicas.
 
-What is written is decided in `protocol.placements.gang_end`. One replica's end ends them all, and each member of a
-large gang would write it: so a member first waits for a random time, and mostly finds it written.
+`protocol.placements.gang_end` decides what is written. The end of one replica ends them all, so every member of a large
+gang would write it. Therefore a member first waits for a random time, and mostly finds that another has written it.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -23,21 +23,21 @@ from fray_layouts.records import JobRecord, ReplicaExit
 from fray_layouts.states import ExitKind
 
 WRITES_A_SECOND = 100.0
-"""Members of one gang that may begin to write its end, each second: about ten of them do before the others see it."""
+"""Members of one gang that may start to write its end, per second: about ten do before the others see the end."""
 
 EXITS_READ_A_SECOND = 500.0
-"""Exits that one member has read after a second, at the least: 64 at a time, each in some 50 ms, on a busy bucket."""
+"""Exits that one member can read in a second, at least: 64 at a time, each in some 50 ms, on a busy bucket."""
 
 
 async def end_member(core: Core, held: Stored[JobRecord], agent: str, own: Iterable[ReplicaExit]) -> Stored[JobRecord]:
-    """Write what follows from the exits of a member's replicas: of one that has ended badly, or of all.
+    """Write the end that follows from the exits of a member's replicas: one failure ends the gang, or all have ended.
 
     Args:
         held: the record at the attempt that has ended.
-        own: those exits, which are stored.
+        own: the exits of the member's own replicas, which are stored already.
 
     Returns:
-        The record as it was last read: `held` itself if others are to end it.
+        The record as last read; `held` itself if other members are to end the gang.
 
     Raises:
         StoreUnavailable: unresolved; call again until it answers.
@@ -61,11 +61,11 @@ async def end_member(core: Core, held: Stored[JobRecord], agent: str, own: Itera
 
 
 async def end_without(core: Core, known: Stored[JobRecord], agent: str, why: str = "died") -> Stored[JobRecord] | None:
-    """Write what follows for a gang from a member that is not alive, or has lost its replicas; the record as it is now.
+    """End the attempt for a member that is not alive or has lost its replicas; returns the present record.
 
     Args:
         known: the record with that member in it.
-        why: what the agent did, for people.
+        why: what happened to the agent, for people.
     """
 
     def decide(now: JobRecord, exits: dict[int, ReplicaExit]) -> JobRecord | None:
@@ -75,7 +75,7 @@ async def end_without(core: Core, known: Stored[JobRecord], agent: str, why: str
 
 
 async def leave_gang(core: Core, known: Stored[JobRecord], agent: str) -> Stored[JobRecord] | None:
-    """End the attempt as preempted, for a member that has to leave, before it ends its replicas."""
+    """End the attempt as preempted, for a member that must leave, before the member ends its replicas."""
 
     def decide(now: JobRecord, exits: dict[int, ReplicaExit]) -> JobRecord | None:
         return gang_left(now, known.record.attempt, agent, exits, core.now(), core.settings)
@@ -84,17 +84,17 @@ async def leave_gang(core: Core, known: Stored[JobRecord], agent: str) -> Stored
 
 
 async def announce_end(core: Core, job: JobRecord) -> None:
-    """Have the index follow a gang whose attempt was just ended, or is to be stopped, and the pass look."""
+    """Update the index for a gang whose attempt has ended or is to be stopped, and ring the bell for the reconciler."""
     if is_terminal(job):
         await placement_index.leave(core, job)
     await placement_index.ring_bell(core)
 
 
 def _turn(core: Core, job: JobRecord, agent: str, ended: Mapping[int, float]) -> float:
-    """Seconds until a member writes the end.
+    """Seconds that a member waits before it writes the end.
 
-    Who ends a whole gang reads all exits. So of those that see all, the one whose exit came last goes first, and the
-    others wait until it must be done: in a gang of a thousand, each of them would read a thousand.
+    The member that ends a whole gang reads all exits; in a gang of a thousand, each member would read a thousand. So if
+    all have ended, the member with the last exit writes first, and the others wait until it must be done.
     """
     wait = core.rng.uniform(0.0, job.spec.replicas / WRITES_A_SECOND)
     if not is_whole(job, ended):
@@ -110,9 +110,9 @@ async def _write_end(
     agent: str,
     decide: Callable[[JobRecord, dict[int, ReplicaExit]], JobRecord | None],
 ) -> Stored[JobRecord] | None:
-    """Write what is decided, on condition of the record that was read before the exits; the record as it is then.
+    """Write what `decide` returns, on condition of the record as read before the exits; returns the present record.
 
-    In that order: the member that ends last lists all exits, and reads whatever those before it have read.
+    The order matters: whichever member ends last lists all exits, and sees at least what the earlier ones have seen.
     """
     while current is not None and runs_gang(current.record, attempt, agent):
         exits = await stored_exits(core, current.record)

@@ -1,6 +1,6 @@
-"""The exits of a gang's replicas in the store: each is created once, by the member that ran it.
+"""The exits of a gang's replicas in the store; the member that ran a replica creates its exit once.
 
-One that cannot be read says no more than that the replica has ended; `unreadable_exit` says what it counts as.
+An unreadable exit only shows that the replica has ended; `unreadable_exit` says how it is counted.
 """
 
 from fray_coordinator.concurrency import map_concurrently
@@ -12,7 +12,7 @@ from fray_layouts.work_keys import WorkKeys
 
 
 async def store_exit(core: Core, job: JobRecord, replica: int, left: ReplicaExit) -> ReplicaExit:
-    """Create the exit of a replica of the job's attempt; returns the one that is there, which may be an earlier one.
+    """Create the exit of a replica of the job's attempt; returns the stored exit, which may be an earlier one.
 
     Raises StoreUnavailable: unresolved; call again until it answers.
     """
@@ -25,19 +25,19 @@ async def store_exit(core: Core, job: JobRecord, replica: int, left: ReplicaExit
 
 
 async def exit_times(core: Core, job: JobRecord) -> dict[int, float]:
-    """When each replica that has ended left its exit, on the storage's clock; 0.0 where the storage does not tell."""
+    """By replica: when its exit was stored, on the storage's clock; 0.0 where the storage does not say."""
     rows = await core.store.list(WorkKeys.exits(job.id, job.attempt), versions=True)
     found = {WorkKeys.parse_exit(row.key): row.updated or 0.0 for row in rows}
     return {replica: found[replica] for replica in range(job.spec.replicas) if replica in found}
 
 
 async def ended_replicas(core: Core, job: JobRecord) -> set[int]:
-    """The replicas of the job's attempt that have left their exits."""
+    """The replicas of the job's attempt whose exits are stored."""
     return set(await exit_times(core, job))
 
 
 async def stored_exits(core: Core, job: JobRecord) -> dict[int, ReplicaExit]:
-    """The exits that the replicas of the job's attempt have left, by replica. Raises BadRecord: one is gone again."""
+    """The stored exits of the job's attempt, by replica. Raises BadRecord: an exit was listed but is gone."""
 
     async def read(replica: int) -> ReplicaExit:
         key = WorkKeys.exit(job.id, job.attempt, replica)

@@ -1,7 +1,7 @@
-"""Whether the other members of a gang live, asked before a replica's failure is counted as the job's.
+"""Checks that the other members of a gang live, before a replica's failure is counted as the job's.
 
-When a host dies, the replicas on the others fail at once, since their connections break, and long before anybody can
-tell that the host is dead. So whoever is about to write a failure first looks at the members that have left no exit.
+When a host dies, the replicas on other hosts fail at once because their connections break, long before anybody can tell
+that the host is dead. So a member that is about to write a failure first looks at the members without a stored exit.
 """
 
 from collections.abc import Awaitable, Callable
@@ -24,22 +24,22 @@ from fray_layouts.records import AgentRecord, HintEndpoint, JobRecord, Placement
 from fray_layouts.states import HoldingPhase
 
 FIRST_PAUSE, LOOK_INTERVAL = 0.2, 0.5
-"""Seconds between the first look at the others and the second, and between two looks at most."""
+"""Seconds between the first and the second look at the others, and the longest pause between two looks."""
 
 BEATS_IN_FLIGHT = 1.0
-"""Seconds after a failure in which a heartbeat may still land that its agent has sent before it died."""
+"""Seconds after a failure in which a heartbeat may still be applied that an agent sent before it died."""
 
 
 class PeerAnswer(Enum):
-    """The outcome of asking an agent at its endpoint whether it lives."""
+    """The outcome of asking an agent at its endpoint whether it is alive."""
 
     LIVES = auto()
-    """It relies on its leases, and none of its replicas has ended without leaving an exit. One that was frozen and just
-    woke gives no such answer: its replica's deadline may have passed meanwhile."""
+    """It relies on its leases, and none of its replicas has ended without a stored exit. An agent that was frozen and
+    just woke does not answer this, because its replica's deadline may have passed meanwhile."""
     GONE = auto()
-    """Nobody listens there, or another process does: the agent has ended."""
+    """Nobody listens there, or another process does, so the agent has ended."""
     SILENT = auto()
-    """That says nothing: it is frozen, cut off, or just about to say more, its host is dead, or the network keeps one
+    """No conclusion: the agent is frozen, cut off, or about to say more; its host is dead; or the network keeps others
     from asking."""
 
 
@@ -49,12 +49,12 @@ AskPeer = Callable[[HintEndpoint], Awaitable[PeerAnswer]]
 
 @dataclass(slots=True)
 class GangPeers:
-    """The other members of one running attempt, as one of them looks at them after its replica's failure.
+    """The other members of one running attempt, as one member examines them after its replica's failure.
 
     Attributes:
         job: the record at the attempt.
-        agent: who looks.
-        network: whose agents reach one another.
+        agent: id of the member that examines the others.
+        network: its network; agents of one network can reach one another.
         ask: asks an agent directly.
     """
 
@@ -68,7 +68,7 @@ class GangPeers:
     _over: bool = False
 
     async def settle(self) -> None:
-        """Return once each of them has left its exits, or lives, or has been written off as lost with the attempt."""
+        """Return once each other member has stored its exits, is known to live, or was written off with the attempt."""
         if holders_of(self.job.record) == [self.agent]:
             return
         clock, attempt = self.core.clock, self.job.record.attempt
@@ -86,7 +86,7 @@ class GangPeers:
                 return
 
     async def _silent(self, job: JobRecord) -> list[PlacementMember]:
-        """The other members that have not left all of their exits, and have not been seen alive."""
+        """The other members that have not stored all of their exits and are not known to live."""
         stored = await ended_replicas(self.core, job)
         members = job.placement.members if job.placement is not None else []
         others = [peer for peer in members if peer.agent != self.agent and peer.agent not in self._alive]
@@ -108,7 +108,7 @@ class GangPeers:
         self._over = now is None or not runs_gang(now.record, job.record.attempt, self.agent)
 
     def _has_beaten(self, peer: AgentRecord, waited: float) -> bool:
-        """Whether a heartbeat since the failure lists replicas of which none has ended."""
+        """Whether a heartbeat since the failure lists replicas that are still running."""
         if waited < BEATS_IN_FLIGHT or not self._was_raised(peer):
             return False
         holding = peer.holdings.get(self.job.record.id)
@@ -120,10 +120,10 @@ class GangPeers:
         return await self.ask(peer.hint_endpoint)
 
     def _is_silent(self, peer: AgentRecord, waited: float) -> bool:
-        """Whether it has made no heartbeat for as long as the dead, whether or not somebody has declared it dead."""
+        """Whether it made no heartbeat for as long as a dead agent, even if nobody has declared it dead."""
         longest = DEATH_INTERVALS * with_bounded_interval(peer, self.core.settings).interval
         return waited > longest and not self._was_raised(peer)
 
     def _was_raised(self, peer: AgentRecord) -> bool:
-        """Whether its heartbeat is another than when this first asked."""
+        """Whether its heartbeat has advanced since this object first read it."""
         return peer.beat > self._beats.setdefault(peer.id, peer.beat)

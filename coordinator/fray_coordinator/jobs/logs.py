@@ -1,6 +1,6 @@
-"""Reading and following the logs of jobs. Followers ask for the next chunk number and never list.
+"""Reads and follows the logs of jobs. Followers ask for the next chunk by number and never list.
 
-Each replica of a gang has a log of its own; read together they are merged by the lines' times.
+Each replica of a gang has its own log; when they are read together, their lines are merged by time.
 """
 
 import heapq
@@ -25,13 +25,13 @@ from fray_layouts.work_keys import WorkKeys
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """A line of a job's output, or a piece of one; as `str`, its text.
+    """A line of a job's output, or a piece of a long one; `str` gives its text.
 
     Attributes:
         time: RFC 3339, UTC, microseconds.
         stream: "stdout" or "stderr".
         data: without its newline.
-        complete: a newline followed; pieces that are not complete go on in the stream's next line.
+        complete: a newline followed; if not, the stream's next line continues this one.
     """
 
     attempt: int
@@ -46,14 +46,14 @@ class LogLine:
 
 
 class LogCursor:
-    """A reader's place in a job's log, which goes through all attempts from `attempt` on.
+    """A reader's position in a job's log, which continues through all attempts from `attempt` on.
 
     Args:
-        job: whose log it is.
-        replica: of a gang, the one that is read; None reads all.
+        job: the job whose log is read.
+        replica: of a gang, the only one to read; None reads all.
 
     Attributes:
-        has_read: whether any chunk was found.
+        has_read: whether it has found any chunk.
     """
 
     def __init__(self, core: Core, job: JobRecord, attempt: int = 1, replica: int | None = None) -> None:
@@ -64,16 +64,16 @@ class LogCursor:
         return any(cursor.number > 1 for cursor in self._replicas)
 
     async def next_chunk(self, job: JobRecord) -> list[LogLine] | None:
-        """Read the next chunk, of each replica; None if none is there by what `job`, its record as last read, says.
+        """Read each replica's next chunk. job: the record as last read; None: by that record, there is none yet.
 
-        Raises BadRecord: one is not in the log format.
+        Raises BadRecord: a chunk is not in the log format.
         """
         found = await map_concurrently(self._replicas, lambda cursor: cursor.next_chunk(job), MAX_CONCURRENT_FOR_PEOPLE)
         chunks = [chunk for chunk in found if chunk is not None]
         return _merged(chunks) if chunks else None
 
     async def skip_to_last(self, job: JobRecord) -> bool:
-        """Go to the last chunks of this attempt that are stored by now; whether any was passed over.
+        """Move to the last stored chunks of this attempt; returns whether any chunk was passed over.
 
         Costs one list for each replica.
         """
@@ -85,7 +85,7 @@ class LogCursor:
 
 @dataclass(slots=True)
 class _ReplicaCursor:
-    """A reader's place in the log of one replica.
+    """A reader's position in the log of one replica.
 
     Attributes:
         attempt, number: of the chunk to read next.
@@ -114,7 +114,7 @@ class _ReplicaCursor:
 
 
 def _chosen(job: JobRecord, replica: int | None) -> Iterable[int]:
-    """The replicas whose logs are read. Raises InvalidInput: there is no such one."""
+    """The replicas whose logs are read. Raises InvalidInput: there is no such replica."""
     if replica is None:
         return range(job.spec.replicas)
     check_replica(job, replica)
@@ -122,7 +122,7 @@ def _chosen(job: JobRecord, replica: int | None) -> Iterable[int]:
 
 
 def _merged(chunks: list[list[LogLine]]) -> list[LogLine]:
-    """The lines of several replicas by time; those of each stay in order."""
+    """The lines of several replicas, merged by time; each replica's own order is kept."""
     return list(heapq.merge(*chunks, key=lambda line: line.time))
 
 
@@ -133,12 +133,12 @@ async def follow_chunks(
     replica: int | None = None,
     on_machines: Callable[[], None] = lambda: None,
 ) -> AsyncGenerator[list[LogLine], None]:
-    """The job's log, a chunk at a time, through all its attempts until the job has ended and all is read.
+    """The job's log, chunk by chunk, through all its attempts until the job has ended and everything was read.
 
     Args:
-        on_waiting: gets a job whose task does not start, and why, or what its agent does for it.
+        on_waiting: called with a job whose task has not started, and the reason or its agent's present activity.
         replica: of a gang, the only one whose log is read.
-        on_machines: as in `wait_for`, with `on_waiting`.
+        on_machines: as in `wait_for`; called only if there is an `on_waiting`.
 
     Raises:
         JobNotFound, JobGone: as `wait_for`.
@@ -167,9 +167,9 @@ async def follow_chunks(
 async def read_logs(
     core: Core, job: JobRecord, max_lines: int | None = None, replica: int | None = None
 ) -> list[LogLine]:
-    """The output of the current attempt (the last, if the job has ended) so far; at most its last `max_lines`.
+    """The output of the current attempt (of the last one, if the job has ended) so far; at most its last `max_lines`.
 
-    Of an attempt that has not begun there is none: then it is that of the last one before which printed anything.
+    If the attempt has not started, the output is that of the latest earlier attempt that printed anything.
 
     Args:
         replica: of a gang, the only one whose log is read.
@@ -215,13 +215,13 @@ async def _read_tail(core: Core, job: JobRecord, attempt: int, count: int, max_l
         if len(lines) >= max_lines:
             break
         if (chunk := await _chunk(core, job, attempt, 0, number)) is None:
-            break  # it was removed, and what is before it too
+            break  # it was deleted, and the chunks before it too
         lines = [*chunk, *lines]
     return lines
 
 
 async def _chunk(core: Core, job: JobRecord, attempt: int, replica: int, number: int) -> list[LogLine] | None:
-    """One chunk of an attempt; None if it is not there, or cannot be there by what `job` says."""
+    """One chunk of an attempt; None if it is not stored, or if by `job` it cannot exist."""
     if number > _chunks_written(job, attempt):
         return None
     key = WorkKeys.log(job.id, attempt, replica, number)
@@ -232,7 +232,7 @@ async def _chunk(core: Core, job: JobRecord, attempt: int, replica: int, number:
 
 
 def parse_chunk(key: str, data: bytes, attempt: int, replica: int) -> list[LogLine]:
-    """The lines of a chunk of what a replica has printed. Raises BadRecord, which names `key`: it is none."""
+    """Parse a chunk of a replica's output into lines. Raises BadRecord, which names `key`: it is not in the format."""
     return [_parse(key, line, attempt, replica) for line in data.removesuffix(b"\n").split(b"\n")]
 
 
@@ -248,9 +248,9 @@ def _parse(key: str, line: bytes, attempt: int, replica: int) -> LogLine:
 
 
 def _chunks_written(job: JobRecord, attempt: int) -> float:
-    """The most chunks that an attempt can have: its exit's number once it has ended, none before it runs.
+    """The largest number of chunks of an attempt: that of its exit once it has ended, 0 before it runs.
 
-    Of a gang, whose end is that of one replica, it is not known.
+    It is unknown for a gang, whose stored exit is that of one replica.
     """
     past = {earlier.attempt: earlier.exit for earlier in job.history}
     end = job.exit if attempt == job.attempt else past.get(attempt)

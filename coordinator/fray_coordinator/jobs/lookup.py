@@ -1,7 +1,7 @@
-"""Finding jobs and agents for people: by id, by a part of one, by what is active; and what a job uses.
+"""Finds jobs and agents for people (by id, by part of an id, by activity), and the resources that a job uses.
 
-An agent writes what its jobs use and what it has free into its record with every beat. One of a private cluster beats
-only when it is asked to.
+Every heartbeat of an agent updates its record with its jobs' usage and its free resources. An agent of a private
+cluster makes heartbeats only on request.
 """
 
 from collections.abc import Callable, Iterable
@@ -24,7 +24,7 @@ from fray_layouts.spec import is_gang
 from fray_layouts.states import AgentState
 
 _MAX_SHOWN = 5
-"""Ids that an error names when a text fits many jobs."""
+"""Ids that an error lists if a text matches many jobs."""
 
 
 async def read_job(core: Core, job_id: str) -> Stored[JobRecord]:
@@ -41,14 +41,14 @@ async def find_reservation(core: Core, reservation: str) -> ReservationRecord | 
 
 
 async def find_job(core: Core, text: str, eligible: Callable[[JobRecord], bool] | None = None) -> Stored[JobRecord]:
-    """The job that `text` means: its id, the beginning of its id, or its name.
+    """Find the job for `text`: its id, the beginning of its id, or its name.
 
     Args:
-        eligible: of several that fit, those that are meant; None: all are.
+        eligible: prefers these jobs if several match; None prefers none.
 
     Raises:
-        JobNotFound: nothing fits.
-        InvalidInput: several fit.
+        JobNotFound: no job matches.
+        InvalidInput: several jobs match.
     """
     exact = await core.records.read(JobKeys.key(JobIds.checked(text)), JobRecord)
     if exact is not None:
@@ -68,13 +68,13 @@ async def find_job(core: Core, text: str, eligible: Callable[[JobRecord], bool] 
 
 
 async def all_jobs(core: Core, problems: dict[str, str]) -> list[JobRecord]:
-    """Every job's record, in order of submission; `problems` gets those that cannot be read."""
+    """Every job's record, in order of submission; those that cannot be read are noted in `problems`."""
     rows = await core.store.list(JobKeys.area)
     return await read_jobs(core, [job for job in (JobKeys.parse(row.key) for row in rows) if job], problems)
 
 
 async def active_jobs(core: Core, agents: Iterable[AgentRecord], problems: dict[str, str]) -> list[JobRecord]:
-    """The jobs that wait or run, found by the indexes and by what agents hold: finished ones cost nothing."""
+    """The jobs that wait or run, found by the indexes and the agents' holdings, so that finished jobs cost nothing."""
     pending = [PendingKey.parse(row.key) for row in await core.store.list(PendingKey.area)]
     owners = [PlacementKey.parse(row.key) for row in await core.store.list(PlacementKey.area)]
     ids = {entry.job for entry in pending if entry} | {entry.owner for entry in owners if entry and entry.kind == GANG}
@@ -83,13 +83,13 @@ async def active_jobs(core: Core, agents: Iterable[AgentRecord], problems: dict[
 
 
 async def read_jobs(core: Core, ids: Iterable[str], problems: dict[str, str]) -> list[JobRecord]:
-    """The records that exist under these ids, in order of submission; `problems` gets those that cannot be read."""
+    """The existing records of these ids, in order of submission; those that cannot be read are noted in `problems`."""
     found = await jobs_by_id(core, ids, problems)
     return sorted((job for job in found.values() if job), key=lambda job: (job.submitted_at, job.id))
 
 
 async def jobs_by_id(core: Core, ids: Iterable[str], problems: dict[str, str]) -> dict[str, JobRecord | None]:
-    """The records under these ids, None for one that does not exist; one that cannot be read is only in `problems`."""
+    """By id: the record, or None if there is none; ids whose records cannot be read are only noted in `problems`."""
 
     async def read(job: str) -> tuple[str, JobRecord | None]:
         return job, record_of(await core.records.read(JobKeys.key(job), JobRecord, one_of_many=True))
@@ -98,7 +98,7 @@ async def jobs_by_id(core: Core, ids: Iterable[str], problems: dict[str, str]) -
 
 
 async def read_agents(core: Core, problems: dict[str, str]) -> list[Stored[AgentRecord]]:
-    """Every agent's record, as observers take it; `problems` gets those that cannot be read."""
+    """Every agent's record, with its interval bounded; those that cannot be read are noted in `problems`."""
     keys = [row.key for row in await core.store.list(AgentKeys.area) if AgentKeys.parse(row.key)]
     found = await map_noting_problems(keys, lambda key: core.records.read(key, AgentRecord), problems)
     return [
@@ -109,12 +109,12 @@ async def read_agents(core: Core, problems: dict[str, str]) -> list[Stored[Agent
 
 
 def is_silent(agent: Stored[AgentRecord], now: float) -> bool:
-    """Whether a record that says "live" has not been written for longer than its agent may be silent."""
+    """Whether a record with state "live" has not been written for longer than its agent may be silent."""
     return now - agent.updated > DEATH_INTERVALS * agent.record.interval
 
 
 def live_agents(agents: Iterable[Stored[AgentRecord]], now: float) -> list[AgentRecord]:
-    """The agents that live, as far as their records say; drivers, which run no jobs, are left out."""
+    """The agents that are alive by their records; drivers, which run no jobs, are left out."""
     live = [agent for agent in agents if agent.record.state == AgentState.LIVE and not agent.record.driver]
     return [agent.record for agent in live if not is_silent(agent, now)]
 
@@ -127,19 +127,19 @@ def check_replica(job: JobRecord, replica: int) -> None:
 
 
 def job_not_found(core: Core, text: str) -> JobNotFound:
-    """The error for a text that means no job."""
+    """The error for a text that matches no job."""
     return JobNotFound(f"there is no job {text} under {core.root}; `fray ps --all` lists those that exist")
 
 
 FRESH_SECONDS = 1.0
-"""Seconds after which what an agent said is asked for again, where agents hear of that at once: on local files."""
+"""Age, in seconds, from which an agent is asked for new figures; only on local files, where it hears of it at once."""
 
 REFRESH_TIMEOUT = 1.0
-"""Seconds that it is waited for then."""
+"""Seconds to wait for the new figures."""
 
 
 async def job_usage(core: Core, job_id: str) -> ResourceUsage | None:
-    """The resource usage of the job's current or last attempt, of all replicas together; None where it is not known.
+    """The resource usage of the job's current or last attempt, of all replicas together; None if it is not known.
 
     Raises JobNotFound: there is no such job.
     """
@@ -153,12 +153,12 @@ async def job_usage(core: Core, job_id: str) -> ResourceUsage | None:
 
 
 async def refreshed_agents(core: Core) -> list[Stored[AgentRecord]]:
-    """The records of all agents that can be read, with the resources that are free now."""
+    """The records of all readable agents, with the resources that are free now."""
     return await map_concurrently(await read_agents(core, problems={}), lambda agent: _refreshed(core, agent))
 
 
 async def _refreshed(core: Core, agent: Stored[AgentRecord]) -> Stored[AgentRecord]:
-    """The record, or a later one if it is old and its agent answers soon. A driver has nothing to report."""
+    """The record, or a newer one if it is old and its agent answers soon. Drivers have nothing to report."""
     is_asked = core.store.local and agent.record.state == AgentState.LIVE and not agent.record.driver
     if not is_asked or core.now() - agent.updated <= FRESH_SECONDS:
         return agent

@@ -1,4 +1,4 @@
-"""The records of machines, of the pools that have them, and of the scaler's last look."""
+"""Reads and changes the records of machines, of pools and of the scaler."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ from fray_layouts.spec_checks import check_name
 
 
 async def read_pools(core: Core, problems: dict[str, str]) -> dict[str, AgentPoolRecord]:
-    """The records of all pools that are told anything, by name; `problems` gets those that cannot be read."""
+    """The records of all pools that have settings, by name; those that cannot be read are noted in `problems`."""
 
     async def read(pool: str) -> tuple[str, AgentPoolRecord | None]:
         return pool, record_of(await core.records.read(PoolKeys.record(pool), AgentPoolRecord, one_of_many=True))
@@ -23,7 +23,7 @@ async def read_pools(core: Core, problems: dict[str, str]) -> dict[str, AgentPoo
 
 
 async def read_machines(core: Core, problems: dict[str, str], pool: str = "") -> list[Stored[MachineRecord]]:
-    """The records of all machines, or of those of one pool, by name; `problems` gets those that cannot be read."""
+    """The records of all machines, or of one pool's, by name; those that cannot be read are noted in `problems`."""
     prefix = MachineKeys.folder(pool) if pool else MachineKeys.area
     keys = sorted(row.key for row in await core.store.list(prefix) if MachineKeys.parse(row.key) is not None)
     found = await map_noting_problems(
@@ -33,14 +33,14 @@ async def read_machines(core: Core, problems: dict[str, str], pool: str = "") ->
 
 
 async def read_scaler(core: Core) -> ScalerRecord | None:
-    """The scaler's record, as its last look left it; None if there was none."""
+    """The scaler's record, as its last look wrote it; None if there was no look."""
     return record_of(await core.records.read(CoordinatorKeys.scaler, ScalerRecord))
 
 
 async def change_pool(core: Core, pool: str, decide: Callable[[AgentPoolRecord], AgentPoolRecord | None]) -> None:
-    """Write what `decide` makes of the pool's record, a fresh one if it has none; None leaves it.
+    """Write the change that `decide` makes to the pool's record, or to a new one if it has none; None writes nothing.
 
-    Raises InvalidInput: no pool can have that name.
+    Raises InvalidInput: the name cannot be a pool's.
     """
     check_name("pool", pool)
     key = PoolKeys.record(pool)

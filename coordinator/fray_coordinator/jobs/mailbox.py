@@ -13,7 +13,7 @@ from fray_layouts.states import AgentState
 
 
 async def post_mail(core: Core, agent_id: str) -> None:
-    """Put mail into the agent's record, unless unread mail is there, the agent has ended, or the record is odd."""
+    """Put mail into the agent's record, unless it has unread mail, the agent has ended, or the record is unreadable."""
     with suppress(BadRecord):
         await core.records.change(AgentKeys.key(agent_id), AgentRecord, with_mail)
 
@@ -22,7 +22,7 @@ async def drain(core: Core, agent_id: str) -> str:
     """Ask the agent to take no more work and to leave when it has none; returns its id.
 
     Raises:
-        InvalidInput: this can be no id.
+        InvalidInput: the text cannot be an agent's id.
         AgentNotFound: there is no live agent with this id.
     """
     if not is_id(agent_id):

@@ -1,4 +1,4 @@
-"""Keeping the pending index in agreement with the records. What to do is decided in `protocol.pending_index`."""
+"""Keeps the pending index in agreement with the records. `protocol.pending_index` decides what to do."""
 
 from fray_coordinator.core import Core
 from fray_coordinator.jobs import doorbell
@@ -21,12 +21,12 @@ async def create_entry(core: Core, job: JobRecord, again: bool = False) -> None:
 
 
 async def delete_entry(core: Core, entry: PendingKey) -> None:
-    """Delete an entry: its attempt has ended, or an applied beat lists it."""
+    """Delete an entry whose attempt has ended, or whose job an applied heartbeat lists."""
     await core.store.delete(entry.key())
 
 
 async def finish_requeue(core: Core, job: JobRecord, before: PendingKey | None) -> None:
-    """Finish a requeue: the new attempt's entry, then the removal of the old one, if there is one, then the bell."""
+    """Finish a requeue: create the new attempt's entry, delete the old one if there is one, then ring the doorbell."""
     await create_entry(core, job)
     if before is not None:
         await delete_entry(core, before)
@@ -34,7 +34,7 @@ async def finish_requeue(core: Core, job: JobRecord, before: PendingKey | None) 
 
 
 async def put_back_if_orphaned(core: Core, known: Stored[JobRecord]) -> Stored[JobRecord] | None:
-    """Put the job back if its holder is dead or absent, and see that job and index agree; the record as it is now."""
+    """Put the job back if its holder is dead or absent, and make the index follow; returns the present record."""
     lease = known.record.lease
     if known.record.status != Status.RUNNING or lease is None:
         return known
@@ -56,7 +56,7 @@ async def put_back(core: Core, known: Stored[JobRecord], agent: str) -> Stored[J
 
 
 async def put_back_dropped(core: Core, known: Stored[JobRecord]) -> None:
-    """Put back a job that its live holder has dropped, on condition of the version that this was concluded from."""
+    """Put back a job that its live holder has dropped, if the record is still the version that showed this."""
     lease = known.record.lease
     why = "lives, but has dropped it"
     wanted = requeue_lost(known.record, lease.agent, core.now(), core.settings, why) if lease is not None else None
@@ -66,7 +66,7 @@ async def put_back_dropped(core: Core, known: Stored[JobRecord]) -> None:
 
 
 async def _finish_put_back(core: Core, job: JobRecord, before: PendingKey) -> None:
-    """Finish taking a job from its agent: the index follows the record."""
+    """Make the index follow a record that was taken from its agent."""
     if job.status == Status.PENDING:
         await finish_requeue(core, job, before)
     else:
@@ -74,12 +74,12 @@ async def _finish_put_back(core: Core, job: JobRecord, before: PendingKey) -> No
 
 
 async def reconcile_entry(core: Core, key: str, entry: PendingKey) -> None:
-    """Judge one entry by the records that it points at: delete it, renew it, or put its job back."""
+    """Judge one entry by the records that it refers to: delete it, renew it, or put its job back."""
     present = await core.store.get(key)
     if present is None:
         return
     job = await core.records.read(JobKeys.key(entry.job), JobRecord, one_of_many=True)
-    lease = job.record.lease if job and job.record.status == Status.RUNNING else None  # else it decides nothing
+    lease = job.record.lease if job and job.record.status == Status.RUNNING else None  # else nobody holds it
     holder = await core.records.read(AgentKeys.key(lease.agent), AgentRecord, one_of_many=True) if lease else None
     care = action_for(entry, record_of(job), record_of(holder), core.now(), core.settings)
     match care:

@@ -1,7 +1,7 @@
 """The index of the owners of placements that have not ended, and its bell.
 
-A hint as the pending index is one: who submits enters the owner before its record is there, and a repair enters one
-that is missing. It has no attempt in it: an owner stays in it until it has ended.
+It is a hint, like the pending index: a submitter enters the owner before the owner's record exists, and a repair enters
+owners that are missing. Its keys have no attempt: an owner stays in the index until it has ended.
 """
 
 from fray_coordinator.core import Core
@@ -25,5 +25,5 @@ async def leave(core: Core, record: OwnerRecord) -> None:
 
 
 async def ring_bell(core: Core) -> None:
-    """Have the pass look at the index: an owner was submitted, has ended, or gathers its members anew."""
+    """Tell the reconciler to look at the index: an owner was submitted, has ended, or gathers its members anew."""
     await doorbell.ring_bell(core, PlacementKey.bell)

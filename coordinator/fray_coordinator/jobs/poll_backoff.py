@@ -1,4 +1,4 @@
-"""The pauses between polls: short after a change, ever longer while nothing happens."""
+"""The pauses between polls: short after a change, then longer and longer while nothing happens."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,16 +7,17 @@ from fray_coordinator.backoff import backoff
 from fray_coordinator.core import Core
 
 _GROWTH = 1.5
-"""From one pause to the next. The pauses before one add up to twice that one, so what took a time is noticed at most
-half that time later."""
+"""Ratio of each pause to the one before. All pauses before one add up to twice that pause, so a poll notices an event
+at most half as late again as the event took to happen."""
 _MAX_PAUSE_INTERVALS = 10
-"""Poll intervals in the longest pause on a bucket, where every poll is paid for."""
+"""Longest pause on a bucket, in poll intervals; there every poll costs money."""
 _EAGER_SHARE = 0.25
-"""Of the poll interval: the first pause after something was begun that may be done at once."""
+"""First pause, as a share of the poll interval, after something was begun that may be done at once."""
 _MIN_LOCAL_PAUSE = 0.005
-"""Seconds; where requests are free, so that a short job is noticed when it ends. A poll there takes 0.1 ms."""
+"""Shortest pause in seconds where requests cost nothing, so that the end of a short job is noticed. A poll takes 0.1
+ms."""
 _LOCAL_PAUSE_RATIO = 4
-"""Seconds of pause for each second that a local poll took, so that polling takes no more than a fifth of the time."""
+"""Seconds of pause for each second that a local poll took, so that polling takes at most a fifth of the time."""
 
 
 @dataclass(slots=True)
@@ -31,7 +32,7 @@ class PollBackoff:
         self._pauses = None
 
     def expect_soon(self) -> None:
-        """Something was begun that may be done at once: poll sooner than after a change, and then ever later."""
+        """Something was begun that may end at once: poll sooner than after a change, and then more and more rarely."""
         interval = self.core.settings.poll_interval
         self._pauses = None if self.core.store.local else self._backoff(interval * _EAGER_SHARE)
 
@@ -41,7 +42,7 @@ class PollBackoff:
         await self.core.clock.sleep(pause if at_most is None else min(pause, max(at_most, 0.0)))
 
     def next_pause(self, poll_took: float = 0.0) -> float:
-        """Seconds until the next poll, for callers that wait in another way than by `sleep`."""
+        """Seconds until the next poll, for callers that wait by other means than `sleep`."""
         local, interval = self.core.store.local, self.core.settings.poll_interval
         if self._pauses is None:
             self._pauses = self._backoff(min(_MIN_LOCAL_PAUSE, interval) if local else interval)

@@ -1,4 +1,4 @@
-"""The environments that a pool of agents names, in the pool's record."""
+"""The environments that agents of a pool prepare in advance, which the pool's record lists."""
 
 from collections.abc import Iterable
 
@@ -13,14 +13,14 @@ from fray_layouts.spec_checks import check_name
 
 
 async def pool_environments(core: Core, pool: str) -> list[EnvironmentSpec]:
-    """The environments that the pool names. Raises InvalidInput: no pool can have that name."""
+    """The environments of the pool. Raises InvalidInput: the name cannot be a pool's."""
     check_name("pool", pool)
     record = record_of(await core.records.read(PoolKeys.record(pool), AgentPoolRecord))
     return record.environments if record is not None else []
 
 
 async def add_environment(core: Core, pool: str, environment: EnvironmentSpec) -> None:
-    """Name one more; raises InvalidInput as `name_environment`, or if no pool can have that name."""
+    """Add one environment. Raises InvalidInput as `name_environment` does, or if the name cannot be a pool's."""
     check_name("pool", pool)
     await core.records.update(
         PoolKeys.record(pool), AgentPoolRecord, lambda record: name_environment(record, environment)
@@ -28,13 +28,13 @@ async def add_environment(core: Core, pool: str, environment: EnvironmentSpec) -
 
 
 async def clear_environments(core: Core, pool: str) -> None:
-    """Name none any more. Raises InvalidInput: no pool can have that name."""
+    """Remove all environments. Raises InvalidInput: the name cannot be a pool's."""
     check_name("pool", pool)
     await core.records.change(PoolKeys.record(pool), AgentPoolRecord, without_environments)
 
 
 async def blobs_of_pools(core: Core, problems: dict[str, str]) -> set[str]:
-    """Keys of the blobs that any pool needs; `problems` gets the records that cannot be read, which may name more."""
+    """Keys of the blobs that any pool needs; unreadable records, which may need more, are noted in `problems`."""
 
     async def read(key: str) -> Iterable[str]:
         record = record_of(await core.records.read(key, AgentPoolRecord))

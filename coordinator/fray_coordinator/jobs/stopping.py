@@ -1,7 +1,7 @@
-"""Stopping jobs: the request in the job's record first, then mail to the agent that runs it.
+"""Stops jobs: writes the request into the job's record, then mails the agent that runs it.
 
-The members of a gang look at its record every few seconds: they get no mail, but the bell is rung, and whoever runs the
-pass has those look at once that take hints.
+The members of a gang read its record every few seconds, so they get no mail. The bell is rung instead, and the agent
+that runs the reconciler sends hints to those that take them, so that they look at once.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from fray_layouts.states import StopOrigin
 
 
 async def stop(core: Core, job_id: str, reason: str, by: str = StopOrigin.USER) -> JobRecord:
-    """Ask that the job end; a job that has ended is left as it is.
+    """Ask the job to end; a job that has ended is left as it is.
 
     Args:
         reason: shown to people.
@@ -38,14 +38,14 @@ async def stop(core: Core, job_id: str, reason: str, by: str = StopOrigin.USER) 
 async def stop_if(
     core: Core, key: str, decide: Callable[[JobRecord], JobRecord | None], known: Stored[JobRecord] | None = None
 ) -> JobRecord | None:
-    """Write the stop that `decide` returns for the current record; then tell the agent, or clear the index.
+    """Write the stop that `decide` returns for the current record; then mail the agent, or delete the index entry.
 
     Args:
-        decide: returns None to let the job live.
+        decide: returns None to leave the job alone.
         known: the record, if it was just read.
 
     Returns:
-        The record as it is now; None if there is none.
+        The present record; None if there is none.
     """
     update = await core.records.change(key, JobRecord, decide, known)
     if update.stored is None:

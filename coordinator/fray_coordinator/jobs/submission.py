@@ -1,7 +1,8 @@
-"""Submitting jobs.
+"""Submits jobs.
 
-The index entry is written first, then the record, then the doorbell: an entry without a record is ignored, and a record
-without an entry is found by the pass. A child's `children/` entry comes before both, so that no child can be missed.
+The index entry is written first, then the record, then the doorbell. An entry without a record is ignored, and the
+repair finds a record without an entry. A child's `children/` entry is written before both, so that no child can be
+missed.
 """
 
 import hashlib
@@ -31,7 +32,7 @@ from fray_layouts.spec import MAX_INLINE_BYTES, JobSpec, is_gang
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """The job of a submission. found: a job with this id existed before."""
+    """The job of a submission. found: whether a job with this id existed before."""
 
     job: JobRecord
     found: bool
@@ -43,16 +44,16 @@ async def submit(
     """Submit jobs, with one read of each parent and one ring of each pool's doorbell.
 
     Args:
-        specs: checked specs. One with an `id` finds the job that was submitted with that id before, under the same
-            name in the same namespace.
-        attempt_of_parent: the parent's attempt that submits, as FRAY_ATTEMPT says; None: its current one.
-        ids: job ids that `JobIds.fresh` made a moment ago for these specs, where they must be known before; none has
-            an `id` then.
+        specs: checked specs. If one has an `id`, and a job was submitted before with that id, the same name and the
+            same namespace, it finds that job.
+        attempt_of_parent: the parent's attempt that submits, from FRAY_ATTEMPT; None: its current one.
+        ids: job ids that `JobIds.fresh` made a moment ago for these specs, if they must be known in advance; then no
+            spec has an `id`.
 
     Raises:
-        ParentNotRunning: a spec names a parent that has ended, or never was.
-        InvalidInput: a job was submitted under a spec's `id` before, and runs something else.
-        StoreUnavailable: some were perhaps submitted; with ids of their own they can be submitted again.
+        ParentNotRunning: a spec names a parent that has ended or never existed.
+        InvalidInput: a job was submitted before under a spec's `id` and runs something else.
+        StoreUnavailable: some may have been submitted; specs with an `id` can be submitted again.
     """
     named = sorted({spec.parent for spec in specs if spec.parent and attempt_of_parent is None})
     parents = dict(zip(named, await map_concurrently(named, lambda parent: running_parent(core, parent)), strict=True))
@@ -70,7 +71,7 @@ async def submit(
 
 
 async def _ring(core: Core, jobs: Sequence[JobRecord]) -> None:
-    """Ring the doorbell of each pool that one of the jobs waits in, and that of placements if one is a gang."""
+    """Ring the doorbell of each pool in which one of the jobs waits, and that of placements if one is a gang."""
     pools = {job.spec.pool for job in jobs if job.status == Status.PENDING}
     await map_concurrently(sorted(pools), lambda pool: doorbell.ring(core, pool))
     if any(job.status == Status.GATHERING for job in jobs):
@@ -78,11 +79,11 @@ async def _ring(core: Core, jobs: Sequence[JobRecord]) -> None:
 
 
 async def retry(core: Core, jobs: Sequence[JobRecord]) -> list[JobRecord]:
-    """Submit jobs that have ended once more: each a new job that names the old one, and has neither parent nor own id.
+    """Submit jobs that have ended again: each as a new job that names the old one, without parent and without own id.
 
     Raises:
-        InvalidInput: one has not ended yet, or it is a driver, which nobody can start from here.
-        StoreUnavailable: some were perhaps submitted.
+        InvalidInput: one has not ended yet, or it is a driver, a program that only people can start again.
+        StoreUnavailable: some may have been submitted.
     """
     for job in jobs:
         if job.driver or not is_terminal(job):
@@ -116,9 +117,9 @@ async def put_blob(core: Core, data: bytes) -> str:
 
 
 async def _with_blob(core: Core, spec: JobSpec) -> JobSpec:
-    """The spec with a large callable moved to an object of its own."""
+    """The spec, with a large callable moved to a separate object."""
     call = spec.entrypoint.callable
-    if call is None or len(call.pickle) <= MAX_INLINE_BYTES * 4 // 3:  # in base64
+    if call is None or len(call.pickle) <= MAX_INLINE_BYTES * 4 // 3:  # the text is base64
         return spec
     try:
         data = b64decode(call.pickle, validate=True)
@@ -135,7 +136,7 @@ async def _submit_one(core: Core, job: JobRecord) -> Submitted:
     await create_child_entry(core, job)
     await create_index_entry(core, job)
     written = await core.records.write(JobKeys.key(job.id), JobRecord, job, None)
-    if not written.wrote and written.stored is not None:  # under a fresh id it is ours, and somebody went on from it
+    if not written.wrote and written.stored is not None:  # under a fresh id it is this job, and somebody has changed it
         return Submitted(await _adopt(core, written.stored, job), bool(spec.id))
     if is_created_late(job, core.now(), core.settings):
         await create_index_entry(core, job, again=True)
@@ -155,7 +156,7 @@ def _record(core: Core, spec: JobSpec, parent: JobRecord | None, parent_attempt:
 
 
 async def create_index_entry(core: Core, job: JobRecord, again: bool = False) -> None:
-    """Create the entry by which a waiting job is found: a gang by the pass, any other by agents."""
+    """Create the index entry of a waiting job: gangs are found by the reconciler, other jobs by agents."""
     if is_gang(job.spec):
         await placement_index.enter(core, job, again)
     else:
@@ -163,16 +164,16 @@ async def create_index_entry(core: Core, job: JobRecord, again: bool = False) ->
 
 
 async def create_child_entry(core: Core, job: JobRecord) -> None:
-    """Create the `children/` entry of a job that has a parent; it comes before the record."""
+    """Create the `children/` entry of a job that has a parent; this comes before the record."""
     if job.parent is not None and not job.parent.detached:
         entry = ChildKey(job.parent.job, job.parent.attempt, job.id)
         await core.records.write(entry.key(), ChildEntry, ChildEntry(child=job.id), None)
 
 
 async def _adopt(core: Core, earlier: Stored[JobRecord], wanted: JobRecord) -> JobRecord:
-    """Make a child of an earlier attempt a child of this one: the entry first, then the attempt in the record.
+    """Move a child of the parent's earlier attempt to the present one: first the entry, then the attempt in the record.
 
-    Raises InvalidInput: the job that was submitted under this id runs something else.
+    Raises InvalidInput: the job that was submitted before under this id runs something else.
     """
     check_resubmission(earlier.record, wanted)
     link = wanted.parent

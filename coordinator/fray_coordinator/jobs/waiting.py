@@ -1,7 +1,7 @@
-"""Waiting for jobs to end, by polling that is cheap.
+"""Waits for jobs to end by cheap polling.
 
-A look at few jobs is one conditional read each; at many it is one LIST with versions, whatever their number. Who waits
-for more than two seconds is told how far the jobs are, and why those wait that have not started.
+A poll of few jobs is one conditional read for each; a poll of many is one LIST with versions, whatever their number.
+After two seconds a waiter gets the progress of the jobs, and the reasons of those that have not started.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from fray_layouts.object_keys import JobIds, JobKeys
 from fray_layouts.records import JobRecord
 
 READS_PER_LIST = 12
-"""One page of a listing costs as much as twelve reads, on GCS and on S3."""
+"""Reads that cost as much as one page of a listing, on GCS and on S3."""
 
 
 @dataclass(slots=True)
 class WatchedJobs:
-    """Jobs that are polled, each with its record as last read."""
+    """Jobs that are polled, with their records as last read."""
 
     core: Core
     ids: list[str]
@@ -55,7 +55,7 @@ class WatchedJobs:
         return [job for job in ids if versions.get(JobKeys.key(job)) != self.known[job].version]
 
     async def _read(self, job: str) -> Stored[JobRecord] | None:
-        """The record if it changed."""
+        """The record if it has changed."""
         before = self.known.get(job)
         if before is None:
             now = await self.core.records.read(JobKeys.key(JobIds.checked(job)), JobRecord)
@@ -81,22 +81,21 @@ async def wait_for(
     Args:
         timeout: seconds; None waits for ever.
         any_failure: return as soon as one has failed or was stopped.
-        on_change: gets each record when it is first seen and when it changed.
-        on_progress: after two seconds gets how far the jobs are, at every look; None: nobody wants to know, and nothing
-            is asked.
-        on_machines: called if jobs wait in pools that may have machines, of which nobody is told without `on_progress`.
+        on_change: called with each record when it is first seen and whenever it has changed.
+        on_progress: after two seconds called with the progress at every poll; None: no reasons are gathered.
+        on_machines: called if jobs wait in pools that may have machines; only if there is an `on_progress`.
 
     Returns:
         The records by id, in the given order; with `any_failure` some may not have ended.
 
     Raises:
-        TimeoutError: some have not ended in time; it says how far they are, and why they wait.
+        TimeoutError: some have not ended in time; the message has their progress, and why they wait.
         JobNotFound: there is no such job.
-        JobGone: a record vanished while it was waited for.
+        JobGone: a record was removed while it was waited for.
     """
     watched, pace = WatchedJobs(core, list(dict.fromkeys(job_ids))), PollBackoff(core)
     reasons = WaitingReasons(core, on_machines)
-    begin = core.clock.boottime()
+    started = core.clock.boottime()
     while True:
         polled_at = core.clock.boottime()
         changed = await watched.poll()
@@ -112,24 +111,24 @@ async def wait_for(
         if on_progress is not None:
             await reasons.update(records[job] for job in left)
         now = core.clock.boottime()
-        remaining = None if timeout is None else begin + timeout - now
+        remaining = None if timeout is None else started + timeout - now
         if remaining is not None and remaining <= 0:
             progress = WaitProgress.of(records.values(), reasons.text)
             late = f"{progress.text} after {timeout:g} s ({_some(left)})"
             raise TimeoutError(f"{late}: {progress.why}" if progress.why else late)
-        if on_progress is not None and now - begin >= WARN_AFTER:
+        if on_progress is not None and now - started >= WARN_AFTER:
             on_progress(WaitProgress.of(records.values(), reasons.text))
         await pace.sleep(now - polled_at, remaining)
 
 
 @dataclass(frozen=True, slots=True)
 class WaitProgress:
-    """The progress of jobs for which someone waits.
+    """The progress of jobs that somebody waits for.
 
     Attributes:
         ended: "1 of 4 jobs done".
-        others: "1 running, 2 waiting", and how many of those that ended failed.
-        why: some wait; "" if none is known to.
+        others: "1 running, 2 waiting", and how many of those that have ended failed.
+        why: the reasons why some wait; "" if none is known.
     """
 
     ended: str
@@ -143,7 +142,7 @@ class WaitProgress:
 
     @classmethod
     def of(cls, jobs: Iterable[JobRecord], why: str) -> WaitProgress:
-        """From their records. why: of those that have not started."""
+        """Compute the progress from the records. why: the reasons of the jobs that have not started."""
         jobs = list(jobs)
         ended, failed = sum(map(is_terminal, jobs)), sum(map(_failed, jobs))
         waiting = sum(map(is_waiting, jobs))

@@ -1,4 +1,4 @@
-"""Reports to those who wait for jobs: why some have not started, and what agents do before a task starts."""
+"""Reports to waiters of jobs: why some have not started, and what agents do before a task starts."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -19,18 +19,18 @@ from fray_layouts.records import AgentRecord, Holding, JobRecord, ReservationRec
 from fray_layouts.spec import needs_environment
 
 _ASK_PAUSES = 30.0, 600.0
-"""Seconds between two questions of one waiter, the first and the longest: each reads every agent's record."""
+"""Seconds between two requests of one waiter, the first pause and the longest: each reads every agent's record."""
 
 _MAX_REASONS = 3
-"""Reasons in one line, those of most jobs first: more would hide what to do."""
+"""Reasons in one line, the most frequent first: more would hide what to do."""
 
 
 @dataclass(slots=True)
 class WaitingReasons:
-    """Reports why the jobs of one waiter have not started. Agents are asked after two seconds, then ever more rarely.
+    """Reports why the jobs of one waiter have not started; reads agents after two seconds, then more and more rarely.
 
     Attributes:
-        on_machines: called once jobs wait in pools that may have machines.
+        on_machines: called the first time that jobs wait in pools that may have machines.
     """
 
     core: Core
@@ -40,7 +40,7 @@ class WaitingReasons:
     _live: list[AgentRecord] | None = None
     _pauses: Iterator[float] = field(default_factory=lambda: backoff(*_ASK_PAUSES))
     _ask_at: float = 0.0
-    _told: str = ""
+    _reported: str = ""
     _machines: bool = False
 
     @property
@@ -50,13 +50,13 @@ class WaitingReasons:
         return "; ".join(f"{count} x {why}" for why, count in reasons) if len(reasons) > 1 else "".join(dict(reasons))
 
     async def update(self, jobs: Iterable[JobRecord]) -> str:
-        """Take note of jobs as they are now; the reasons if others are known than at the last time, else ""."""
+        """Update with the present jobs; returns the reasons if they have changed since the last update, else ""."""
         now = self.core.clock.boottime()
         waiting = [job for job in jobs if job.status in WAITING_TO_START]
         self._since = {job.id: self._since.get(job.id, now) for job in waiting}
         late = [job for job in waiting if now - self._since[job.id] >= WARN_AFTER]
         if late and now >= self._ask_at:
-            with suppress(StoreError):  # no wait fails for want of a reason
+            with suppress(StoreError):  # a wait must not fail because its reason is unknown
                 self._live = live_agents(await refreshed_agents(self.core), self.core.now())
                 self._why = {}
             self._ask_at = self.core.clock.boottime() + next(self._pauses)
@@ -74,27 +74,27 @@ class WaitingReasons:
             self._ask_at = min(self._ask_at, self.core.clock.boottime() + soon)
         found = self._why | reasons_by_job(unknown, self._live or (), self.core.now(), around, machines)
         self._why = {job.id: found[job.id] for job in late if job.id in found}
-        before, self._told = self._told, self.text
-        return self._told if self._told != before else ""
+        before, self._reported = self._reported, self.text
+        return self._reported if self._reported != before else ""
 
 
 @dataclass(slots=True)
 class ActivityReports:
-    """Reports what a job's agent does before the task starts, as its heartbeats say.
+    """Reports what a job's agent does before the task starts, from the agent's heartbeats.
 
     Attributes:
-        told: what it does, in words, as of the last update; "" once the task runs.
+        activity: the agent's activity in words, as of the last update; "" once the task runs.
     """
 
     core: Core
-    told: str = ""
+    activity: str = ""
     _started_attempt: int = 0
     _not_before: float = 0.0
 
     async def update(self, job: JobRecord) -> str:
-        """Take note of a job that has not printed anything; what its agent does if that is new, else "".
+        """Update with a job that has not printed anything; returns the agent's activity if it has changed, else "".
 
-        The agent is asked once a beat until the task runs; of a gang, the one of the first member.
+        Reads the agent's record once per heartbeat until the task runs; of a gang, the record of the first member.
         """
         now = self.core.clock.boottime()
         asks = _brings_something(job) and job.attempt != self._started_attempt
@@ -107,11 +107,11 @@ class ActivityReports:
             return ""
         if holding.usage is not None:
             self._started_attempt = job.attempt
-        before, self.told = self.told, holding.activity
-        return self.told if self.told != before else ""
+        before, self.activity = self.activity, holding.activity
+        return self.activity if self.activity != before else ""
 
     async def _holding(self, agent: str, job_id: str) -> Holding | None:
-        """What the agent says of the job; None also if its record cannot be read: no wait fails for want of a word."""
+        """The agent's holding of the job; None also if its record cannot be read: a wait must not fail for that."""
         with suppress(StoreError, BadRecord):
             found = await self.core.records.read(AgentKeys.key(agent), AgentRecord)
             return found.record.holdings.get(job_id) if found is not None else None

@@ -1,6 +1,6 @@
 """Explains in one line for people why a gang, a launch group or a reservation is not complete.
 
-It is found in the owner's record and in those of the agents that live, without a request.
+It looks at the records of the owner and of the live agents only, and makes no request.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fray_layouts.states import HoldingPhase
 
 
 def why_gathering(owner: Owner, live: Sequence[AgentRecord], now: float) -> str:
-    """Why an owner that forms has not all of its bundles. live: all agents that live, of every pool."""
+    """Why an owner that is forming does not have all of its bundles. live: all live agents, of every pool."""
     return one_line(_why_unready(owner, live, now) if owner.placement.members else _why_unplaced(owner, live))
 
 
@@ -68,7 +68,7 @@ def _why_unplaced(owner: Owner, live: Sequence[AgentRecord]) -> str:
 
 
 def _unfit(agents: Sequence[AgentRecord]) -> str:
-    """The agents that take no work now, with the reason of one; "" for none."""
+    """The agents that take no work now, with the reason of one; "" if there are none."""
     unfit = [agent for agent in agents if agent.unfit]
     if not unfit:
         return ""
@@ -83,7 +83,7 @@ def _too_tight(owner: Owner) -> str:
 
 
 def _short_of(owner: Owner, part: Part, agents: Sequence[AgentRecord], hosts: dict[str, HostView]) -> str:
-    """What is too little for one part of it; "" if that part alone would fit."""
+    """What is short for one part of the owner; "" if that part alone would fit."""
     wants = {
         agent.id: min((lacks(hosts[agent.id], part, shape) for shape in part.variants()), key=len) for agent in agents
     }
@@ -92,7 +92,7 @@ def _short_of(owner: Owner, part: Part, agents: Sequence[AgentRecord], hosts: di
     if all(wants.values()):
         return never(what, owner.pool, agents, wants)
     if owner.same and not any(host.place(owner.same) for host in able):
-        return f"no agent that could run it tells its {owner.same}; start agents with --{owner.same} NAME"
+        return f"no agent that could run it states its {owner.same}; start agents with --{owner.same} NAME"
     if part.slices:
         return _too_few_slices(part, able)
     room = sum(1 if part.spread else _fitting(host, part) for host in able)
@@ -111,7 +111,7 @@ def _bundle(owner: Owner, part: Part) -> str:
 
 
 def _fitting(host: HostView, part: Part) -> int:
-    """How many bundles of the part an empty host has room for; more than are wanted are not counted."""
+    """How many bundles of the part fit on the host when it is empty; counts at most as many as the part needs."""
     need, left, count = host.needs(part.shape), host.room, 0
     while count < part.count and left.holds(need):
         left, count = left.less(need), count + 1

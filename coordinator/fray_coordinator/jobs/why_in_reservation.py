@@ -20,13 +20,13 @@ from fray_layouts.records import AgentRecord, JobRecord, Placement, ReservationR
 from fray_layouts.states import ReservationKind, ReservationState
 
 _LEVELS = 2
-"""A group may be in a reservation, and a reservation is in nothing."""
+"""Levels of nesting: a group may be in a reservation, and a reservation is in nothing."""
 
 
 async def reservations_around(core: Core, jobs: Iterable[JobRecord]) -> dict[str, ReservationRecord]:
-    """The reservations and groups that these jobs are in, and those that such groups are in, by id.
+    """By id: the reservations and groups that these jobs are in, and the reservations that such groups are in.
 
-    Those that cannot be read are left out.
+    Reservations that cannot be read are left out.
     """
     pools = {job.spec.pool for job in jobs}
     around: dict[str, ReservationRecord] = {}
@@ -48,19 +48,19 @@ def why_in_reservation(
     """Why a job that waits in a private pool has not started.
 
     Args:
-        record: of its reservation; None if that is not known.
-        live: all agents that live.
-        machines: by pool, what its machines have to do with it (`machines_for`).
+        record: of its reservation; None if it is not known.
+        live: all live agents.
+        machines: by pool, how its machines matter (`machines_for`).
     """
     if record is None:
-        return f"it waits in {ReservationKeys.of_pool(job.spec.pool)}, which is not there yet, or cannot be read"
+        return f"it waits in {ReservationKeys.of_pool(job.spec.pool)}, which does not exist yet, or cannot be read"
     owner = owner_of_reservation(record)
     is_group = record.kind == ReservationKind.GROUP
     what = f"its {'group' if is_group else 'reservation'} {record.id}"
     if record.state == ReservationState.ENDED:
         return f"{what} has ended ({record.reason}); it will be stopped"
     if record.state == ReservationState.FORMING:
-        start = "starts all of its jobs at once" if is_group else "has not all that it needs at least"
+        start = "starts all of its jobs at once" if is_group else "does not have its minimum of places yet"
         return f"{what} {start}: {with_machines(why_gathering(owner, live, now), record.pool, live, machines)}"
     if job.spec.same and _is_split(job, owner, live):
         return (
@@ -71,7 +71,7 @@ def why_in_reservation(
 
 
 def _is_split(job: JobRecord, reservation: Owner, live: Sequence[AgentRecord]) -> bool:
-    """Whether the reservation has room for all of a gang, were it not in several zones or regions."""
+    """Whether the reservation has room for the whole gang, but not within one zone or region."""
     agents = {agent.id: agent for agent in live}
     hosts = {agent.id: host_view(agent, {}) for agent in live}
     views = [replace(view, busy=Room()) for view in private_views(reservation, hosts, agents)]

@@ -1,4 +1,4 @@
-"""Explains in one line for people what the machines of a pool have to do with a job that waits in it."""
+"""Explains in one line for people how a pool's machines matter to a job that waits in it."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from fray_layouts.records import (
 from fray_layouts.states import MachineState
 
 UNATTENDED_SECONDS = 300.0
-"""Seconds without a look of the scaler after which people are told: looks are far more frequent."""
+"""Seconds without a look of the scaler after which people are told; looks are far more frequent."""
 _COMING = (MachineState.WANTED, MachineState.CREATING)
 _SHOWN = 3
-"""Machines on the way that are named: those and their number fit one line."""
+"""Machines on the way that are listed by name: more would not fit one line."""
 
 
 async def machines_for(
     core: Core, jobs: Iterable[JobRecord], around: Mapping[str, ReservationRecord]
 ) -> dict[str, str]:
-    """By pool, what its machines have to do with these jobs that wait; pools whose agents people start are left out.
+    """By pool, a line about its machines for these waiting jobs; pools whose agents people start are left out.
 
-    Costs a read of each pool, and where there are pools of machines the scaler's record and theirs.
+    Costs a read of each pool, and if some have machines, reads of the scaler's record and of the machines'.
 
     Args:
-        around: the reservations and groups that the jobs are in, by id (`reservations_around`): these wait for machines
-            of the pool from which they have their hosts.
+        around: the reservations and groups that the jobs are in, by id (`reservations_around`): their jobs wait for
+            machines of the pool from which the reservation has its hosts.
     """
     named = {job.spec.pool for job in jobs} | {record.pool for record in around.values()}
     pools = {pool for pool in named if not ReservationKeys.of_pool(pool)}
@@ -54,19 +54,19 @@ async def machines_for(
         scaler = await read_scaler(core)
     except BadRecord as error:
         return dict.fromkeys(specs, f"its pool may have machines, but {error}")
-    told: dict[str, str] = {}
+    lines: dict[str, str] = {}
     for pool, spec in specs.items():
         machines = [machine.record for machine in await read_machines(core, {}, pool)]
         age = core.now() - scaler.looked_at if scaler is not None else None
-        told[pool] = about_machines(spec, scaler.pools.get(pool) if scaler is not None else None, machines, age)
-    return told
+        lines[pool] = about_machines(spec, scaler.pools.get(pool) if scaler is not None else None, machines, age)
+    return lines
 
 
 def with_machines(why: str, pool: str, live: Sequence[AgentRecord], machines: Mapping[str, str]) -> str:
-    """Why something waits, and what the pool's machines have to do with it: people need not start agents there.
+    """Add the line about the pool's machines to the reason of a wait: people need not start agents in such a pool.
 
     Args:
-        live: all agents that live, of every pool.
+        live: all live agents, of every pool.
         machines: by pool (`machines_for`).
     """
     if pool not in machines:
@@ -79,7 +79,7 @@ def with_machines(why: str, pool: str, live: Sequence[AgentRecord], machines: Ma
 def about_machines(
     spec: ProvisioningSpec, scaling: PoolScaling | None, machines: Sequence[MachineRecord], age: float | None
 ) -> str:
-    """What keeps the pool from more machines, or which are on their way.
+    """What keeps the pool from having more machines, or which machines are on their way.
 
     Args:
         scaling: the pool as the scaler's last look saw it; None if none did.
@@ -91,20 +91,20 @@ def about_machines(
     if age > UNATTENDED_SECONDS:
         return f"its pool may have machines, but no scaler has looked at it for {age:.0f} s"
     if scaling.problem:
-        return f"its pool cannot be looked after: {scaling.problem}"
+        return f"the scaler cannot manage its pool: {scaling.problem}"
     coming = [machine for machine in machines if machine.state in _COMING]
     parts = [_answers(spec, scaling, coming), _coming(coming), _limit(spec, scaling) if not coming else ""]
     return "; ".join(filter(None, parts))
 
 
 def problem_of(scaling: PoolScaling) -> str:
-    """Why the pool cannot be looked after, or else what its zones have refused; "" for neither."""
+    """Why the scaler cannot manage the pool, or else what its zones have refused; "" if there is nothing."""
     zones = scaling.zones.items()
     return scaling.problem or "; ".join(f"{each.kind}{f' in {zone}' * bool(zone)}: {each.text}" for zone, each in zones)
 
 
 def _answers(spec: ProvisioningSpec, scaling: PoolScaling, coming: Sequence[MachineRecord]) -> str:
-    """What zones answered, and which one is tried: "stockout in us-east5-a, trying europe-west4-b"."""
+    """The answers of zones, and the zone that is tried: "stockout in us-east5-a, trying europe-west4-b"."""
     if not scaling.zones:
         return ""
     answered = ", ".join(

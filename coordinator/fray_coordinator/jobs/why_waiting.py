@@ -1,6 +1,6 @@
 """Explains in one line for people why a job waits; every command and wait shows it.
 
-It is found in the records of the job and of the agents that live, without a request.
+It looks at the records of the job and of the live agents only, and makes no request.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,11 +22,11 @@ from fray_layouts.records import AgentRecord, JobRecord, ReservationRecord
 from fray_layouts.spec import JobSpec, is_gang
 
 JobKind = tuple[str, Shape, str, str, str]
-"""What decides where a job can run: its pool, its shape, the versions of Python that it asks for, and the place."""
+"""What decides where a job can run: its pool, its shape, the versions of Python that it needs, and its place."""
 
 
 def kind_of_job(spec: JobSpec) -> JobKind:
-    """Jobs of one kind wait for the same."""
+    """The kind of a job; jobs of one kind wait for the same reason."""
     call = spec.entrypoint.callable
     wants = spec.resources
     place = repr((wants.zone, sorted(wants.regions), sorted(wants.labels.items())))
@@ -40,12 +40,12 @@ def why_waiting(
     around: Mapping[str, ReservationRecord] = MappingProxyType({}),
     machines: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
-    """Why a job that waits has not started.
+    """Why a waiting job has not started.
 
     Args:
-        live: all agents that live, of every pool.
+        live: all live agents, of every pool.
         around: the reservations and groups that jobs are in, by id (`reservations_around`).
-        machines: by pool of machines, what these have to do with it (`machines_for`).
+        machines: by pool, the line about its machines (`machines_for`).
     """
     return reasons_by_job([job], list(live), now, around, machines)[job.id]
 
@@ -57,7 +57,7 @@ def reasons_by_job(
     around: Mapping[str, ReservationRecord] = MappingProxyType({}),
     machines: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, str]:
-    """`why_waiting` of many jobs by their ids, each kind of them looked at once; each gang by itself."""
+    """`why_waiting` of many jobs, by their ids. Each kind of job is examined once, and each gang by itself."""
     kinds: dict[JobKind, str] = {}
     reasons: dict[str, str] = {}
     for job in jobs:
@@ -77,7 +77,7 @@ def reasons_by_job(
 
 
 def why_stuck(job: JobRecord, live: Iterable[AgentRecord]) -> str:
-    """Why a running job may have ended long ago, or run nowhere; "" if its agents are heard of. live: as above."""
+    """Why a running job may have ended long ago or may run nowhere; "" if its agents are alive. live: as above."""
     if is_waiting(job) or job.ended_at is not None or job.driver:
         return ""
     heard_of = {agent.id for agent in live}
@@ -85,8 +85,8 @@ def why_stuck(job: JobRecord, live: Iterable[AgentRecord]) -> str:
     if not silent:
         return ""
     return (
-        f"its agent {silent[0]} was not heard of lately: it has died, which others see within a minute, or it "
-        "cannot write to the root, which `fray doctor` sees"
+        f"its agent {silent[0]} was not heard of lately: it has died, which other agents notice within a minute, "
+        "or it cannot write to the root, which `fray doctor` shows"
     )
 
 
@@ -122,12 +122,12 @@ def _why_kind_waits(spec: JobSpec, live: Sequence[AgentRecord]) -> str:
 
 
 def _never(spec: JobSpec, shape: Shape, agent: AgentRecord) -> list[str]:
-    """What the agent's host will always lack for the job."""
+    """What the agent's host can never offer the job."""
     lacks = shortage(shape, agent.capacity, kind_of_host(agent), "here")
     lacks += elsewhere(spec.resources, agent)
     return [*lacks, *filter(None, [python_shortage(spec, agent.software)])]
 
 
 def _lacks_now(shape: Shape, agent: AgentRecord) -> list[str]:
-    """What keeps an agent that could run the job from it, as its record says."""
+    """What an agent that could run the job lacks at present, by its record."""
     return [*shortage(shape, agent.free, kind_of_host(agent)), *filter(None, [agent.problem])]

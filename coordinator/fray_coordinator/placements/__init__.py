@@ -1,5 +1,5 @@
-"""Hosts that are held for one owner at once: the pass gathers them for gangs and reservations, and starts these.
+"""Gang scheduling: the reconciler gathers hosts for gangs and reservations, all at once per owner, and starts them.
 
-What is decided is in `protocol.placements`. To read: `scheduler`, `owner_table`, `agent_table`, `start_gate`,
+The decisions are in `protocol.placements`. Read in this order: `scheduler`, `owner_table`, `agent_table`, `start_gate`,
 `pool_plans`; then `reservations`, `held_reservations`, `launching`, `routing`.
 """

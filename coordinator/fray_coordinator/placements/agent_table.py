@@ -1,4 +1,4 @@
-"""The agents as the pass knows them: those that its last look saw, and members that were read since."""
+"""The agents as the scheduler of placements knows them: from the last look at all of them, or read since."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,12 +14,12 @@ from fray_layouts.records import AgentRecord, Suspect
 
 @dataclass(slots=True)
 class AgentTable:
-    """Reads the records of agents that decide something now.
+    """Reads the records of those agents that matter for a decision now.
 
     Attributes:
-        seen: the agents that have not ended, by id, as the last look at all of them saw them.
-        suspects: those that owe a heartbeat, by id.
-        problems: what went wrong in the last reads, by key.
+        seen: by id, the agents that have not ended, from the last look at all of them.
+        suspects: by id, the agents whose heartbeat is overdue.
+        problems: by key, the errors of the last reads.
     """
 
     core: Core
@@ -29,11 +29,11 @@ class AgentTable:
     _read: dict[str, Stored[AgentRecord] | None] = field(default_factory=dict)
 
     def records(self) -> dict[str, AgentRecord]:
-        """The agents that have not ended, by id, each as it was last read."""
+        """By id, the agents that have not ended, each as last read."""
         return {agent: stored.record for agent, stored in self._newest().items()}
 
     def silent(self) -> set[str]:
-        """The agents that owe a heartbeat."""
+        """The agents whose heartbeat is overdue."""
         newest = self._newest()
         return {a for a, suspect in self.suspects().items() if a in newest and newest[a].record.beat == suspect.beat}
 
@@ -52,7 +52,7 @@ class AgentTable:
         await map_noting_problems(sorted(set(agents)), read, self.problems, AgentKeys.key, MAX_CONCURRENT_READS)
 
     async def read_changed(self) -> None:
-        """Read the records of all agents that may live and have changed since they were last read."""
+        """Read the records of all agents that may be alive and have changed since they were last read."""
         known = self._newest()
         rows = {AgentKeys.parse(row.key): row for row in await self.core.store.list(AgentKeys.area, versions=True)}
         oldest = self.core.now() - DEATH_INTERVALS * max_interval(self.core.settings)
@@ -65,7 +65,7 @@ class AgentTable:
         await self.read(changed)
 
     def forget_all_but(self, agents: Collection[str]) -> None:
-        """Forget what was read of other agents, and went wrong with it: the next look sees them anyway."""
+        """Forget what was read of all other agents, and their errors; the next look reads them anyway."""
         self._read = {agent: stored for agent, stored in self._read.items() if agent in agents}
         self.problems = {key: problem for key, problem in self.problems.items() if AgentKeys.parse(key) in agents}
 

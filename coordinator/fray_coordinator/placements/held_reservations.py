@@ -1,4 +1,4 @@
-"""Held reservations in the pass: they get what they lost, grow and shrink, and end when they have to."""
+"""The reconciler's care for held reservations: it replaces lost hosts, grows and shrinks them, and ends them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,10 +21,10 @@ from fray_layouts.states import AgentState, HoldingPhase, ReservationState
 
 @dataclass(slots=True)
 class HeldReservations:
-    """Looks after held reservations, and ends those that have to, held or not.
+    """Maintains held reservations, and ends any reservation that must end.
 
     Attributes:
-        owners: those that have not ended.
+        owners: the owners that have not ended.
     """
 
     core: Core
@@ -38,23 +38,23 @@ class HeldReservations:
         return since >= self.core.settings.pass_interval and self.any()
 
     async def look(self, agents: Mapping[str, AgentRecord]) -> None:
-        """Read the reservations, and end those that have to."""
+        """Read the reservations, and end those that must end."""
         self._looked_at = self.core.clock.boottime()
         await self.owners.read(stored.key for stored in self.owners.reservations())
         for stored in self.owners.reservations():
             try:
                 await self.end_if_due(stored, agents)
-            except BadRecord as error:  # a job of it, or its parent
+            except BadRecord as error:  # of one of its jobs, or of its parent
                 self.owners.problems[stored.key] = str(error)
         self._done = {owner: done for owner, done in self._done.items() if owner in self.owners.owners()}
 
     async def end_if_due(
         self, stored: Stored[ReservationRecord], agents: Mapping[str, AgentRecord] | None = None
     ) -> bool:
-        """End a reservation that has to end now; whether it did.
+        """End a reservation that must end now; returns whether it did.
 
-        agents: of a group that is held, jobs that these list have not ended, and are not read, and others whose records
-            cannot be read have; None: all are read.
+        agents: saves reads for a held group: a job that one of these agents lists counts as running without a read, and
+            a job whose record cannot be read counts as ended. None reads all jobs.
         """
         record = stored.record
         listed = {held for agent in (agents or {}).values() for held in agent.holdings}
@@ -72,7 +72,7 @@ class HeldReservations:
         return True
 
     def divided(self, owners: Mapping[str, Owner], agents: Mapping[str, AgentRecord]) -> dict[str, Owner]:
-        """The owners with each held reservation in units, and each group's gang in the pool of its own bundles."""
+        """The owners, with held reservations split into units, and the gangs of groups moved to the group's bundles."""
         live = {a.id for a in agents.values() if a.state == AgentState.LIVE and a.places and not a.drain}
         divided = {owner.id: in_own_bundles(owner, owners) for owner in owners.values()}
         for stored in self.owners.held():
@@ -86,7 +86,7 @@ class HeldReservations:
         return divided
 
     def views(self, hosts: Mapping[str, HostView], agents: Mapping[str, AgentRecord]) -> list[HostView]:
-        """The hosts of held reservations, in their private pools. hosts: by agent, in their own pools."""
+        """The hosts of held reservations as members of their private pools. hosts: by agent, in their own pools."""
         return [
             view
             for stored in self.owners.held()
@@ -94,7 +94,7 @@ class HeldReservations:
         ]
 
     async def write(self, divided: Mapping[str, Owner], found: Mapping[str, Assignment]) -> list[Stored[OwnerRecord]]:
-        """Write what the units were given; the records that changed."""
+        """Write what the units were assigned; returns the records that changed."""
         changed: list[Stored[OwnerRecord]] = []
         for stored in self.owners.held():
             units = {unit: owner for unit, owner in divided.items() if unit.startswith(f"{stored.record.id}~")}
@@ -105,7 +105,7 @@ class HeldReservations:
                 continue
             try:
                 written = await self.core.records.write(stored.key, ReservationRecord, wanted, stored, one_of_many=True)
-            except BadRecord as error:  # what is there instead: the next look at all owners reports it
+            except BadRecord as error:  # something else lies there; the next look at all owners reports it
                 self.owners.problems[stored.key] = str(error)
                 self.owners.keep(stored.key, None)
                 continue
@@ -116,7 +116,7 @@ class HeldReservations:
         return changed
 
     def is_news(self, owner: Owner, member: PlacementMember, agent: AgentRecord) -> bool:
-        """Whether the owner is a held reservation, and its member does not list all that it has of it."""
+        """Whether the owner is a held reservation, and the member's agent does not list all of its bundles yet."""
         holding = agent.holdings.get(owner.id)
         has = set(holding.bundles) if holding is not None else set()
         return owner.kind == RESERVATION and not owner.forming and not set(member.bundles) <= has

@@ -1,4 +1,4 @@
-"""Launching a group: all of its jobs may start, or none ever does. In which order, and why: `protocol.placements`."""
+"""Launches groups: all jobs of a group start, or none. `protocol.placements` explains the order of the writes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,9 +22,9 @@ class GroupWish:
     """The request for a launch group.
 
     Attributes:
-        name: for people, and the beginning of its id.
-        same_region, same_zone: all of its bundles are in one; the region is not looked at where no agent tells one.
-        reservation: id of the reservation in whose bundles it starts; "" for none.
+        name: for people; also the beginning of its id.
+        same_region, same_zone: all bundles in the same one; the region is ignored if no agent states its region.
+        reservation: id of the reservation whose bundles the group uses; "" for none.
     """
 
     name: str
@@ -36,14 +36,15 @@ class GroupWish:
 async def launch(
     core: Core, specs: Sequence[JobSpec], wish: GroupWish, attempt_of_parent: int | None = None
 ) -> list[Submitted]:
-    """Submit jobs that start all at once, or none: the index entry, the jobs, then the group's record.
+    """Submit jobs that start all at once or not at all. Writes the index entry, then the jobs, then the group's record.
 
     Args:
         specs: checked specs of one pool and one namespace.
         attempt_of_parent: as for `submit`.
 
     Raises:
-        InvalidInput: they can never start together; the message says which and what is short. Nothing was submitted.
+        InvalidInput: they can never start together; the message says which one and what is short. Nothing was
+            submitted.
         ReservationNotFound: there is no such reservation.
         ParentNotRunning: as `submit`.
     """
@@ -70,12 +71,12 @@ async def launch(
 
 
 async def _checked_place(core: Core, record: ReservationRecord, wish: GroupWish, agents_pool: str) -> str:
-    """The `same` of its record; raises InvalidInput if it can never start on the agents that there are."""
+    """The `same` of the group's record. Raises InvalidInput if the group can never start on the present agents."""
     agents = live_agents(await read_agents(core, {}), core.now())
     agents = [agent for agent in agents if agent.pool == agents_pool]
     launching.check_can_ever_fit(owner_of_reservation(record), agents)
     if wish.same_zone and not any(agent.zone for agent in agents):
-        raise InvalidInput("group.same_zone", True, "no live agent tells its zone; start agents with --zone")
+        raise InvalidInput("group.same_zone", True, "no live agent states its zone; start agents with --zone")
     if wish.same_zone:
         return "zone"
     return "region" if wish.same_region and any(agent.region for agent in agents) else ""

@@ -1,4 +1,4 @@
-"""The owners of placements that have not ended, as the pass knows them: their index and their records."""
+"""The owners of placements that have not ended, as the scheduler knows them: the index and the owners' records."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ from fray_layouts.records import JobRecord, ReservationRecord
 from fray_layouts.states import ReservationState
 
 MAX_CONCURRENT_READS = 64
-"""Owners, or members of one, that are read at a time: those of a large gang are a thousand."""
+"""Owners, or members of one owner, that are read at a time; a large gang has a thousand members."""
 
 
 @dataclass(slots=True)
@@ -27,7 +27,7 @@ class OwnerTable:
 
     Attributes:
         known: the records by key, as last read or written; some may have ended since.
-        problems: what went wrong in the last refresh, by key.
+        problems: by key, the errors of the last refresh.
     """
 
     core: Core
@@ -37,27 +37,27 @@ class OwnerTable:
     _listed_at: float = float("-inf")
 
     async def refresh(self) -> bool:
-        """See who came, and read again those that form, or all if the bell was rung; whether all were read.
+        """Find new owners, and read the forming ones again, or all if the bell was rung; returns whether all were read.
 
-        A lost ring costs a repair interval.
+        A lost ring delays this by at most a repair interval.
         """
         self.problems = {}
         now = self.core.clock.boottime()
         bell = await self._read_bell()
         if is_due := bell != self._bell or now - self._listed_at >= self.core.settings.repair_interval:
             await self._list()
-            self._listed_at, self._bell = now, bell  # not before: a listing that fails is still due
+            self._listed_at, self._bell = now, bell  # only now, so that a failed listing is repeated
         else:
             await self.read(stored.key for stored in self.forming() if owner_of(stored.record).placement.members)
         return is_due
 
     def forming(self) -> list[Stored[OwnerRecord]]:
-        """The owners that gather their members, in the order in which they are given room."""
+        """The owners that gather their members, in the order in which they get room."""
         found = [stored for stored in self.known.values() if phase_of_owner(stored.record) is OwnerPhase.FORMING]
         return sorted(found, key=lambda stored: owner_of(stored.record).order)
 
     def running(self) -> list[Stored[OwnerRecord]]:
-        """The gangs that run, and the reservations that are held."""
+        """The running gangs and the held reservations."""
         return [stored for stored in self.known.values() if phase_of_owner(stored.record) is OwnerPhase.STARTED]
 
     def reservations(self) -> list[Stored[ReservationRecord]]:
@@ -69,7 +69,7 @@ class OwnerTable:
         return [stored for stored in self.reservations() if stored.record.state == ReservationState.HELD]
 
     def has_moved_on(self, before: Stored[OwnerRecord]) -> bool:
-        """Whether a gang runs no longer at the attempt of an earlier record of it, or is to stop."""
+        """Whether a gang has left the attempt of this earlier record, or has been asked to stop since."""
         gang, now = as_gang(before), self.known.get(before.key)
         later = as_gang(now) if now is not None else None
         if gang is None or later is None:
@@ -78,19 +78,19 @@ class OwnerTable:
         return stops or later.record.attempt != gang.record.attempt or phase_of_owner(later.record) is OwnerPhase.OVER
 
     def owners(self) -> dict[str, Owner]:
-        """All that have not ended, by id."""
+        """By id, all owners that have not ended."""
         owners = (owner_of(s.record) for s in self.known.values() if phase_of_owner(s.record) is not OwnerPhase.OVER)
         return {owner.id: owner for owner in owners}
 
     def keep(self, key: str, stored: Stored[OwnerRecord] | None) -> None:
-        """Note a record as it was just read or written; None: it is gone."""
+        """Store a record as just read or written; None: it is gone."""
         if stored is None:
             self.known.pop(key, None)
         else:
             self.known[key] = stored
 
     async def _read_bell(self) -> str | None:
-        """The version of the bell; of one that is not there, the last one."""
+        """The version of the bell; if there is no bell, the last known version."""
         answer = await self.core.store.get_if_changed(PlacementKey.bell, self._bell)
         return answer.version if isinstance(answer, Object) else self._bell
 
@@ -115,7 +115,7 @@ class OwnerTable:
         await self._each(keys, read, MAX_CONCURRENT_READS)
 
     async def each_forming(self, act: Callable[[Stored[OwnerRecord]], Awaitable[None]]) -> None:
-        """`act` on every owner that forms, one after the other, in their order."""
+        """Call `act` on every forming owner, one after the other, in their order."""
 
         async def one(key: str) -> None:
             if (stored := self.known.get(key)) is not None:
@@ -124,7 +124,7 @@ class OwnerTable:
         await self._each([stored.key for stored in self.forming()], one, 1)
 
     async def _each(self, keys: Iterable[str], act: Callable[[str], Awaitable[None]], at_once: int) -> None:
-        """`act` on every key; one whose record turns out to be none is noted, and forgotten until the next listing."""
+        """Call `act` on every key; a key without a valid record is noted and dropped until the next listing."""
 
         async def guarded(key: str) -> None:
             try:

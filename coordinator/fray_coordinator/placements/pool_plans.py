@@ -1,7 +1,8 @@
-"""The plans of pools: by which agents learn which owners they are members of. A plan that is lost costs latency only.
+"""Writes the plans of pools, which tell agents the owners that they are members of. A lost plan only costs latency.
 
-A plan is made of records that were read, never of what is about to be written, and ringing the pool's doorbell follows
-it. The ring says which version of the bell it replaced, so that who knew that one need not list the pool's jobs.
+A plan contains only records that were read, never ones that are about to be written. After a plan, the pool's doorbell
+is rung. The ring names the version of the bell that it replaced, so a listener that knew that version need not list the
+jobs.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,7 +17,7 @@ from fray_layouts.object_keys import PoolKeys
 from fray_layouts.records import Doorbell, PoolPlan
 
 OwnerKeys = Mapping[str, list[str]]
-"""By agent, the keys of the owners' records that it should read."""
+"""By agent id, the keys of the owners' records that the agent should read."""
 
 
 @dataclass(slots=True)
@@ -30,14 +31,15 @@ class PoolPlans:
     _unrung: set[str] = field(default_factory=set)
 
     def renew(self, pools: Iterable[str]) -> None:
-        """Have these pools' plans written in any case when they are told next: an agent was assigned bundles.
+        """Have the plans of these pools written at the next `tell` in any case: an agent was assigned bundles.
 
-        If it had some of that owner before, the plan names it, and the agent looks at it no longer.
+        If the agent had bundles of that owner before, the plan names the owner already, and the agent no longer reads
+        it.
         """
         self._anew.update(pools)
 
     async def tell(self, wanted: Mapping[str, OwnerKeys]) -> None:
-        """See that each pool's plan names these owners, and ring the doorbells of those that were written.
+        """Make each pool's plan name these owners, and ring the doorbells of the pools whose plans were written.
 
         wanted: by pool.
         """
@@ -47,18 +49,18 @@ class PoolPlans:
                 self._unrung.add(pool)
             self._anew.discard(pool)
         for pool in sorted(self._unrung):
-            with suppress(StoreUnavailable):  # rung too often: again in the next step
+            with suppress(StoreUnavailable):  # rung too often; the next step tries again
                 await self._ring(pool)
                 self._unrung.discard(pool)
 
     async def _write(self, pool: str, owners: OwnerKeys, anew: bool) -> bool:
-        """Write a pool's plan, unless it is not to be `anew` and names all of them; whether it was written.
+        """Write a pool's plan if `anew` is set or the plan lacks some owner; returns whether it was written.
 
-        What is no plan is replaced.
+        An object that is not a plan is replaced.
         """
         key, now = PoolKeys.plan(pool), self.core.clock.boottime()
         if now - self._read_at.get(pool, float("-inf")) >= self.core.settings.repair_interval:
-            self._known.pop(pool, None)  # others may have written it, or written over it
+            self._known.pop(pool, None)  # another process may have replaced the plan
             self._read_at[pool] = now
         wanted = PoolPlan(owners={agent: list(keys) for agent, keys in owners.items()})
         try:
@@ -78,7 +80,7 @@ class PoolPlans:
         return update.wrote
 
     async def _ring(self, pool: str) -> None:
-        """Ring on condition of the bell that is there; if another ring came before, that one is heard as well."""
+        """Ring on condition of the present bell; if somebody else rang before, agents hear that ring."""
         key = PoolKeys.doorbell(pool)
         with suppress(StoreRefused):
             try:

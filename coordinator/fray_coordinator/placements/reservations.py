@@ -1,4 +1,4 @@
-"""Reservations and launch groups as a whole: make, find, renew and end them, and stop what is left in them."""
+"""Creates, finds, renews and ends reservations and launch groups, and stops the jobs left in them."""
 
 from collections.abc import Collection, Mapping
 from itertools import compress
@@ -20,16 +20,16 @@ from fray_layouts.states import ReservationKind, ReservationState, StopOrigin
 
 
 async def create(core: Core, wanted: ReservationRecord) -> ReservationRecord:
-    """Create a reservation: its index entry, then its record, then the bell that the pass hears.
+    """Create a reservation: first its index entry, then its record, then a ring of the placements' bell.
 
-    Raises StoreUnavailable: it was perhaps created, and then ends by its `expires_at`.
+    Raises StoreUnavailable: it may have been created; then it ends at its `expires_at`.
     """
     await placement_index.enter(core, wanted)
     return await publish(core, wanted)
 
 
 async def publish(core: Core, wanted: ReservationRecord) -> ReservationRecord:
-    """Create the record of what has an entry, and ring the bell; the record that is there, if somebody was faster."""
+    """Create the record of an entered reservation and ring the bell; returns an existing record if there is one."""
     written = await core.records.write(ReservationKeys.key(wanted.id), ReservationRecord, wanted, None)
     await placement_index.ring_bell(core)
     return written.stored.record if written.stored is not None else wanted
@@ -49,11 +49,11 @@ async def read(core: Core, reservation: str) -> Stored[ReservationRecord]:
 
 
 async def usable(core: Core, reservation: str, namespace: str) -> ReservationRecord:
-    """The reservation, if jobs of the namespace may be sent into it.
+    """Return the reservation if jobs of the namespace may use it.
 
     Raises:
         ReservationNotFound: there is none with this id.
-        InvalidInput: it is another namespace's, has ended, or is a group.
+        InvalidInput: it belongs to another namespace, has ended, or is a group.
     """
     found = (await read(core, reservation)).record
     if why := reservations.refusal(found, namespace):
@@ -62,7 +62,7 @@ async def usable(core: Core, reservation: str, namespace: str) -> ReservationRec
 
 
 async def all_reservations(core: Core, problems: dict[str, str]) -> list[ReservationRecord]:
-    """Every record, in order of submission; `problems` gets those that cannot be read."""
+    """Every record, in order of submission; those that cannot be read are noted in `problems`."""
     keys = [row.key for row in await core.store.list(ReservationKeys.area) if ReservationKeys.parse(row.key)]
 
     async def one(key: str) -> ReservationRecord | None:
@@ -73,10 +73,10 @@ async def all_reservations(core: Core, problems: dict[str, str]) -> list[Reserva
 
 
 async def renew(core: Core, reservation: str, ttl: float | None = None) -> ReservationRecord:
-    """Begin the time of a reservation anew.
+    """Restart the time to live of a reservation.
 
     Args:
-        ttl: seconds from now; None: as many as it was made with.
+        ttl: seconds from now; None: the seconds that it was created with.
 
     Raises:
         ReservationNotFound: there is none with this id.
@@ -88,13 +88,13 @@ async def renew(core: Core, reservation: str, ttl: float | None = None) -> Reser
     )
     record = record_of(update.stored)
     if record is None or not update.wrote:
-        why = "it has no time to renew" if record is not None and record.ttl is None else _why_ended(record)
+        why = "it was made without a ttl" if record is not None and record.ttl is None else _why_ended(record)
         raise InvalidInput("reservation_id", reservation, f"{why}; make another one")
     return record
 
 
 async def release(core: Core, reservation: str, reason: str) -> ReservationRecord:
-    """End a reservation and stop what is left in it; one that has ended is left as it is.
+    """End a reservation and stop the jobs left in it; a reservation that has ended is left as it is.
 
     Raises ReservationNotFound: there is none with this id.
     """
@@ -102,7 +102,7 @@ async def release(core: Core, reservation: str, reason: str) -> ReservationRecor
 
 
 async def end(core: Core, known: Stored[ReservationRecord], reason: str) -> ReservationRecord:
-    """End it, whatever it is: the record first, then what is left in it, then its index entry and its doorbell."""
+    """End a reservation or group: first its record, then the jobs left in it, then its index entry and its doorbell."""
     update = await core.records.change(
         known.key, ReservationRecord, lambda now: reservations.ended(now, core.now(), reason), known
     )
@@ -114,7 +114,7 @@ async def end(core: Core, known: Stored[ReservationRecord], reason: str) -> Rese
 
 
 async def clear(core: Core, record: ReservationRecord) -> None:
-    """Stop what is left in a reservation that has ended, and remove its entry and its doorbell."""
+    """Stop the jobs left in a reservation that has ended, and delete its index entry and its doorbell."""
     left = await jobs_in(core, record)
     await map_concurrently(left, lambda job: stop_left(core, job.id, record))
     for group in await _groups_in(core, record):
@@ -130,7 +130,7 @@ async def stop_left(core: Core, job: str, record: ReservationRecord) -> None:
 
 
 async def _groups_in(core: Core, record: ReservationRecord) -> list[Stored[ReservationRecord]]:
-    """The groups that were launched in a reservation and have not ended."""
+    """The groups in a reservation that have not ended."""
     rows = await core.store.list(PlacementKey.prefix(ReservationKeys.pool(record.id)))
     entries = [entry for entry in (PlacementKey.parse(row.key) for row in rows) if entry and entry.kind == RESERVATION]
     keys = [ReservationKeys.key(entry.owner) for entry in entries]
@@ -139,7 +139,7 @@ async def _groups_in(core: Core, record: ReservationRecord) -> list[Stored[Reser
 
 
 async def jobs_in(core: Core, record: ReservationRecord) -> list[JobRecord]:
-    """The jobs in a reservation that have not ended, in order of submission: what waits, and what its agents have."""
+    """The jobs in a reservation that have not ended, in order of submission: waiting ones, and those of its agents."""
     pool = ReservationKeys.pool(record.id)
     waiting = [PendingKey.parse(row.key) for row in await core.store.list(PendingKey.prefix(pool))]
     gangs = [PlacementKey.parse(row.key) for row in await core.store.list(PlacementKey.prefix(pool))]
@@ -153,7 +153,7 @@ async def jobs_in(core: Core, record: ReservationRecord) -> list[JobRecord]:
 
 
 async def _held_by(core: Core, agent: str) -> set[str]:
-    """The ids of what the agent's heartbeat lists."""
+    """The ids that the agent's heartbeat lists."""
     try:
         found = await core.records.read(AgentKeys.key(agent), AgentRecord, one_of_many=True)
     except BadRecord:  # the repair finds its jobs
@@ -162,13 +162,15 @@ async def _held_by(core: Core, agent: str) -> set[str]:
 
 
 async def why_it_ends(core: Core, record: ReservationRecord, done: Collection[str], problems: Mapping[str, str]) -> str:
-    """The reason for which it has to end now; "" if it goes on.
+    """The reason why the reservation must end now; "" if it goes on.
 
     Args:
         done: jobs of the group that have ended.
-        problems: jobs of it that cannot be read. One that has ended makes a group void that forms, whatever they are.
+        problems: jobs of the group that cannot be read. A forming group with an ended job must end, whatever the
+            others.
 
-    Raises BadRecord: its parent, or the reservation that it is in, cannot be read, or what depends on these jobs.
+    Raises BadRecord: its parent or its surrounding reservation cannot be read, or the answer depends on unreadable
+        jobs.
     """
     if around := ReservationKeys.of_pool(record.pool):
         found = await find_reservation(core, around)
@@ -184,13 +186,13 @@ async def why_it_ends(core: Core, record: ReservationRecord, done: Collection[st
 
 
 async def ended_jobs(core: Core, jobs: Collection[str], problems: dict[str, str]) -> set[str]:
-    """The ids among these of jobs that have ended, or are gone; `problems` gets those that cannot be read."""
+    """Those of these jobs that have ended or are gone; jobs that cannot be read are noted in `problems`."""
     found = await jobs_by_id(core, sorted(jobs), problems)
     return {job for job, record in found.items() if record is None or is_terminal(record)}
 
 
 async def unreadable_jobs(core: Core, jobs: Collection[str]) -> set[str]:
-    """The ids among these of jobs whose records cannot be read: nobody can run them, nor say that they have ended."""
+    """Those of these jobs whose records cannot be read, so that nobody can run them or say that they have ended."""
 
     async def is_unreadable(job: str) -> bool:
         try:

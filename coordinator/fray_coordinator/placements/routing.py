@@ -1,4 +1,4 @@
-"""Sending submitted jobs into the reservations of their namespace, and checking those that name one."""
+"""Sends submitted jobs into their namespace's reservations, and checks jobs that name a reservation."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -23,12 +23,12 @@ from fray_layouts.spec import JobSpec
 from fray_layouts.states import ReservationKind, ReservationState
 
 LOOK_SECONDS = 1.0
-"""Seconds for which the reservations that were found are relied on; then the bell is read, which is cheap."""
+"""Seconds for which the known reservations are relied on; after that a cheap read of the bell shows changes."""
 
 
 @dataclass(slots=True)
 class ReservationRouter:
-    """Knows the reservations that jobs go into by themselves. They are listed when the placements' bell has rung."""
+    """Knows the reservations that accept jobs automatically. It lists them when the placements' bell has rung."""
 
     _open: list[ReservationRecord] = field(default_factory=list)
     _others: set[str] = field(default_factory=set)
@@ -38,15 +38,15 @@ class ReservationRouter:
     _look: PerLoop[Sequence[ReservationRecord]] = field(init=False)
 
     def forget(self) -> None:
-        """Look before the next job: one was just made or has ended."""
+        """Look again before the next job, because a reservation was just made or has ended."""
         self._looked_at = None
 
     async def route(self, core: Core, specs: Sequence[JobSpec]) -> list[JobSpec]:
-        """The specs, those in private pools that their namespace's reservations have room for.
+        """The specs; a spec that fits a reservation of its namespace is moved to the reservation's private pool.
 
         Raises:
             ReservationNotFound: a spec names the pool of a reservation that does not exist.
-            InvalidInput: it names that of another namespace, or of one that has ended.
+        InvalidInput: the reservation belongs to another namespace, or has ended.
         """
         return [await self._routed(core, spec) for spec in specs]
 
@@ -54,23 +54,23 @@ class ReservationRouter:
         if named := ReservationKeys.of_pool(spec.pool):
             await reservations.usable(core, named, spec.namespace)
             return spec
-        self._core = core  # another one after a fork
+        self._core = core  # a fork has another one
         if self._looked_at is None or core.clock.boottime() - self._looked_at > LOOK_SECONDS:
             self._looked_at = core.clock.boottime()
             self._look = PerLoop(self._looked)
-        for record in await self._look.get():  # who comes beside a look waits for what it finds
+        for record in await self._look.get():  # callers that come during a look wait for its result
             if goes_into(spec, record):
                 return in_private_pool(spec, record.id)
         return spec
 
     async def _looked(self) -> Sequence[ReservationRecord]:
-        """The reservations that have not ended, in order."""
-        with suppress(StoreRefused):  # who may not look there submits as ever
+        """The reservations that have not ended, in order of priority and submission."""
+        with suppress(StoreRefused):  # without the right to look, jobs are submitted as usual
             await self._find(self._core)
         return self._open
 
     async def _find(self, core: Core) -> None:
-        """Find the reservations that have not ended; groups are read once. Without a bell there are none."""
+        """Find the reservations that have not ended; each group is read once. If there is no bell, there are none."""
         bell = await core.store.get_if_changed(PlacementKey.bell, self._bell)
         if bell is None or isinstance(bell, NotModified):
             return
@@ -91,7 +91,7 @@ class ReservationRouter:
 
 
 async def outside_of_ended(core: Core, job: JobRecord) -> JobRecord:
-    """The job as one of the pool around its reservation, if no jobs go into that any more: to be submitted again."""
+    """The job for a retry: if its reservation accepts no more jobs, moved to the pool around the reservation."""
     pool = job.spec.pool
     while inside := ReservationKeys.of_pool(pool):
         record = await find_reservation(core, inside)

@@ -1,7 +1,8 @@
-"""Gathers the members of gangs and reservations, and starts them: the part of the pass that the lease's holder runs.
+"""The scheduler of placements: gathers the members of gangs and reservations, and starts them.
 
-It assigns what is free to the owners in their order, tells the agents, and starts who has all votes. It keeps nothing
-that the bucket does not have, and may stop at any point: another goes on from the records. Two at once do no harm.
+The holder of the reconciler's lease runs it. It assigns free hosts to the owners in their order, tells the agents, and
+starts an owner once all members have voted. All its state is in the bucket, so it may stop at any point and another
+process continues from the records. Two schedulers at once do no harm.
 """
 
 import asyncio
@@ -34,18 +35,18 @@ from fray_coordinator.store.records import Stored
 from fray_layouts.records import AgentRecord, HintEndpoint, Placement, Suspect
 
 HINTED_READS_A_SECOND = 200.0
-"""Reads of members that hints lead to for one owner which others still keep from starting: each of a thousand members
-tells of its vote, and may do so minutes before the last one can."""
+"""Reads of members per second that hints may cause for one owner that cannot start yet. Each of a thousand members
+sends a hint with its vote, perhaps minutes before the last one can vote."""
 
 
 @dataclass(slots=True)
 class PlacementScheduler:
-    """Brings owners forward, a step at a time.
+    """Advances owners step by step.
 
     Args:
-        seen: the agents that have not ended, by id, as the last look at all of them saw them.
-        suspects: those that owe a heartbeat, by id.
-        poke: has agents at these addresses look at once; returns at once.
+        seen: by id, the agents that have not ended, from the last look at all of them.
+        suspects: by id, the agents whose heartbeat is overdue.
+        poke: makes the agents at these addresses look at once; returns at once.
     """
 
     core: Core
@@ -73,19 +74,19 @@ class PlacementScheduler:
 
     @property
     def problems(self) -> dict[str, str]:
-        """What went wrong in the last step, by key."""
+        """By key, the errors of the last step."""
         return self._owners.problems | self._agents.problems
 
     def due_in(self) -> float:
-        """Seconds until the next gang may be given members again that waits after its last attempt."""
+        """Seconds until the back-off of the next failed gang is over, so that it may be given members again."""
         gangs = [gang.record for stored in self._owners.forming() if (gang := as_gang(stored)) is not None]
         waits = (gang.not_before - self.core.now() for gang in gangs)
         return min((wait for wait in waits if wait > 0.0), default=float("inf"))
 
     async def step(self, woken: bool = False) -> None:
-        """Look at the owners; start those that may start, and assign members to those that wait.
+        """Read the owners; start those that may start, and assign members to those that wait.
 
-        woken: somebody said that there is something to see: members are read whatever they wait for.
+        woken: a hint has arrived, so members are read even if their owner waits for something else.
         """
         running = self._owners.running()
         rung = await self._owners.refresh()
@@ -108,9 +109,9 @@ class PlacementScheduler:
         await self._assign()
 
     async def _read_members(self, woken: bool) -> set[str]:
-        """Read the members that have not voted, as far as is known, of the owners that can start now; returns them.
+        """Read the members, without a known vote, of the owners that can start now; returns these members.
 
-        After a hint those of all owners, but for none of them too many a second: what was told is not forgotten.
+        After a hint, the members of all owners are read, but at a bounded rate per owner; a hint is kept until then.
         """
         owners = [owner_of(stored.record) for stored in self._owners.forming()]
         self._agents.forget_all_but({member.agent for owner in owners for member in owner.placement.members})
@@ -131,7 +132,7 @@ class PlacementScheduler:
         return wanted
 
     async def _assign(self) -> None:
-        """Give the owners that form what is free, in their order."""
+        """Assign free hosts to the forming owners, in their order."""
         forming = self._owners.forming()
         agents, silent, owners = self._agents.records(), self._agents.silent(), self._owners.owners()
         by_agent = self._hosts(agents, owners, silent)
@@ -165,16 +166,16 @@ class PlacementScheduler:
             self._poke_members(stored)
 
     async def _assigned(self, hosts: list[HostView], owners: list[Owner]) -> dict[str, Assignment]:
-        """What each owner is to have, found anew if anything has changed since the last step."""
+        """The assignment of each owner, computed again only if anything has changed since the last step."""
         if self._last[:2] != (hosts, owners):
-            found = await asyncio.to_thread(assign, hosts, owners)  # takes a while among 10,000 hosts; heartbeats go on
+            found = await asyncio.to_thread(assign, hosts, owners)  # slow with 10,000 hosts; heartbeats must go on
             self._last = hosts, owners, found
         return self._last[2]
 
     def _hosts(
         self, agents: Mapping[str, AgentRecord], owners: Mapping[str, Owner], silent: Collection[str]
     ) -> dict[str, HostView]:
-        """The agents' hosts by agent, each looked at anew if something about it has changed."""
+        """By agent, the views of the hosts; a view is computed again only if something about the host has changed."""
         views, self._views = self._views, {}
         for agent in agents.values():
             known = views.get(agent.id)
@@ -185,17 +186,17 @@ class PlacementScheduler:
         return {agent: view for agent, (_, _, view) in self._views.items()}
 
     def _is_due(self, stored: Stored[OwnerRecord]) -> bool:
-        """Whether it may be given members: a gang that failed waits for a while."""
+        """Whether the owner may be given members now; a gang that failed waits for its back-off."""
         gang = as_gang(stored)
         return gang is None or self.core.now() >= gang.record.not_before
 
     def _stays(self, stored: Stored[OwnerRecord]) -> bool:
-        """Whether it goes on where it was, if it can: until then it waits for what is left there in any case."""
+        """Whether a gang should stay where it was: its start waits in any case for what still runs there."""
         gang = as_gang(stored)
         return gang is not None and waits_for_lingering(gang.record, self.core.now(), self.core.settings)
 
     def _without_refused(self, owner: Owner, agents: Mapping[str, AgentRecord], hosts: Iterable[HostView]) -> Placement:
-        """The owner's placement with those that are left out; when nobody was left for long, they are asked again."""
+        """The placement without agents that refused the owner; after a long time without others, tries all again."""
         now = self.core.clock.boottime()
         since = self._since.setdefault((owner.id, owner.placement.round), now)
         if now - since < SILENT_ROUND_REPAIRS * self.core.settings.repair_interval:
@@ -205,13 +206,13 @@ class PlacementScheduler:
         return without(owner, [*refusals(owner, agents), *self._slow(owner, agents, hosts)])
 
     def _slow(self, owner: Owner, agents: Mapping[str, AgentRecord], hosts: Iterable[HostView]) -> list[str]:
-        """The members that show room for the owner and have not voted."""
+        """The members that have room for the owner, by their records, and have not voted."""
         missing = set(missing_votes(owner, agents))
         asked = [host for host in hosts if host.agent in missing and host.pool == owner.pool]
         return [host.agent for host in asked if has_room(host, owner, agents[host.agent])]
 
     async def _write(self, stored: Stored[OwnerRecord], owners: Mapping[str, Owner], given: Assignment) -> bool:
-        """Write the members that an owner was given, if they are others than it has; whether it has new ones."""
+        """Write an owner's assignment if it differs from the present members; returns whether it has new members."""
         owner = owner_of(stored.record)
         placement = next_round(owners[owner.id].placement, owner.placement, given, self.core.now())
         if placement is None:
@@ -222,7 +223,7 @@ class PlacementScheduler:
         return written.wrote and bool(placement.members)
 
     def _wanted_plans(self, agents: Mapping[str, AgentRecord]) -> dict[str, dict[str, list[str]]]:
-        """By pool of agents and agent, the keys of the owners whose bundles it is to reserve."""
+        """By pool and agent, the keys of the owners whose bundles the agent is to reserve."""
         plans: dict[str, dict[str, list[str]]] = {}
         for owner in self._owners.owners().values():
             for member in owner.placement.members:
@@ -232,17 +233,17 @@ class PlacementScheduler:
         return plans
 
     def _pools_of(self, changed: Iterable[Stored[OwnerRecord]], agents: Mapping[str, AgentRecord]) -> set[str]:
-        """The pools of the members that these owners have by now."""
+        """The pools of these owners' present members."""
         owners = (owner_of(self._owners.known.get(stored.key, stored).record) for stored in changed)
         members = (agents.get(member.agent) for owner in owners for member in owner.placement.members)
         return {agent.pool for agent in members if agent is not None}
 
     def _poke_members(self, stored: Stored[OwnerRecord]) -> None:
-        """Have the members that an owner has by now look at its record."""
+        """Make the owner's present members look at its record."""
         self._poke(self._owners.known.get(stored.key, stored))
 
     def _poke(self, stored: Stored[OwnerRecord]) -> None:
-        """Have the members in this record of an owner look at the present one."""
+        """Make the members in this earlier record of an owner look at the present one."""
         agents = self._agents.records()
         members = (agents.get(member.agent) for member in owner_of(stored.record).placement.members)
         self.poke([m.hint_endpoint for m in members if m is not None and m.hint_endpoint is not None])

@@ -1,4 +1,4 @@
-"""Starting owners: the one write for which all members must have voted."""
+"""Starts owners with a single write, which requires the votes of all members."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ from fray_layouts.records import JobRecord
 
 @dataclass(slots=True)
 class StartGate:
-    """Starts owners whose members have all voted, and stops gangs that must not start any more."""
+    """Starts owners whose members have all voted, and stops gangs that must no longer start."""
 
     core: Core
     owners: OwnerTable
@@ -34,11 +34,11 @@ class StartGate:
     _lingering: dict[tuple[str, int], set[str]] = field(default_factory=dict)
 
     async def try_start(self, stored: Stored[OwnerRecord], just_read: Collection[str]) -> bool:
-        """Start an owner, if all of its members, read after its record, have voted; whether it has started.
+        """Start an owner if all of its members, read after its record, have voted; returns whether it has started.
 
         Args:
             stored: its record, read in this step.
-            just_read: the agents that were read after that.
+            just_read: the agents that were read after the record.
         """
         owner = owner_of(stored.record)
         members = {member.agent for member in owner.placement.members}
@@ -58,7 +58,7 @@ class StartGate:
         return written.wrote
 
     async def end_overdue(self) -> None:
-        """Stop the gangs that have waited longer than they may."""
+        """Stop the gangs that have waited longer than their `pending_timeout`."""
         now = self.core.now()
 
         async def end(stored: Stored[OwnerRecord]) -> None:
@@ -70,7 +70,7 @@ class StartGate:
         await self.owners.each_forming(end)
 
     async def _may_start(self, gang: Stored[JobRecord]) -> bool:
-        """Whether neither its parent nor an earlier attempt keeps a gang from starting; an orphan is stopped."""
+        """Whether parent and earlier attempts allow the gang to start; an orphan is stopped."""
         verdict = await cascade.child_verdict(self.core, gang)
         if verdict is ChildVerdict.STOP:
             await cascade.stop_orphan(self.core, gang)
@@ -80,7 +80,7 @@ class StartGate:
     async def _lingers(self, job: JobRecord) -> bool:
         """Whether some agent, read after the record, may still run an earlier attempt.
 
-        All agents are looked at once for each attempt: no other begins to run an earlier one after that.
+        All agents are read once for each attempt, which is enough: no agent starts an earlier attempt after that.
         """
         owner = owner_of_job(job)
         attempt = owner.id, owner.attempt

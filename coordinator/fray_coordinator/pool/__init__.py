@@ -1,7 +1,7 @@
 """Worker pools in the store, where a later driver finds them: their records, and the outcomes of tasks.
 
-Called by the drivers and workers of `fray.pool`, and by the repair, which removes pools that nobody uses. Items go
-through a queue (`fray_coordinator.queue`).
+The callers are the drivers and workers of `fray.pool`, and the repair, which removes unused pools. Items travel through
+a queue (`fray_coordinator.queue`).
 
-To read: `worker_pools`, `task_outcomes`.
+Read in this order: `worker_pools`, `task_outcomes`.
 """

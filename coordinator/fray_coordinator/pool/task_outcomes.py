@@ -1,9 +1,9 @@
-"""Outcomes of tasks as objects: workers write batches, drivers read those that came since they last read.
+"""Outcomes of tasks as objects: workers write batches, and drivers read the batches written since their last read.
 
-The name of a batch begins with the storage's time at which it was written, so a driver lists behind what it has read.
-A write may land late, under a name in the past: the driver lists from `LATE_WRITE_SECONDS` before the newest name it
-knows, and from the beginning once every repair interval. That often it also looks again at what holds no outcomes: an
-object that a stranger left, or a copy that is not complete yet.
+A batch's name begins with the storage's time of its writing, so a driver lists only names after those it has read. A
+slow write may appear late under an earlier name. Therefore the driver lists from `LATE_WRITE_SECONDS` before the newest
+name that it knows, and once per repair interval from the beginning. Then it also reads again the objects that held no
+outcomes: a foreign object, or a copy that was not complete yet.
 """
 
 import logging
@@ -22,17 +22,17 @@ from fray_layouts.queue_keys import TaskKeys
 log = logging.getLogger("fray")
 
 LATE_WRITE_SECONDS = 5.0
-"""Seconds that a batch may land after the time in its name and still be found by the next reading."""
+"""Seconds by which a batch may appear later than the time in its name and still be found by the next read."""
 
 
 async def write_outcomes(core: Core, tasks: TaskKeys, outcomes: Iterable[TaskOutcome]) -> None:
-    """Make a batch durable; its tasks may be acknowledged once this returns. Raises StoreUnavailable."""
+    """Store a batch. Once this returns, its tasks may be acknowledged. Raises StoreUnavailable."""
     await core.store.put(tasks.outcome(core.now(), core.rng.token()), encode_outcomes(outcomes), ABSENT)
 
 
 @dataclass(slots=True)
 class OutcomeReader:
-    """A driver's reader of the outcomes of its tasks."""
+    """Reads the outcomes of a driver's tasks."""
 
     core: Core
     tasks: TaskKeys
@@ -42,7 +42,7 @@ class OutcomeReader:
     _full_look: float = 0.0
 
     async def look(self) -> list[TaskOutcome]:
-        """The outcomes that no earlier call has returned, oldest batch first; unreadable objects are logged, once.
+        """The outcomes that no earlier call returned, oldest batch first; an unreadable object is logged once.
 
         Raises StoreUnavailable: look again later.
         """

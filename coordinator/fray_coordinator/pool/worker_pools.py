@@ -1,4 +1,4 @@
-"""Worker pools with a queue: their record, for the driver that comes after one that died."""
+"""The records of worker pools with a queue, by which a new driver continues after one that died."""
 
 from collections.abc import Collection, Iterable
 
@@ -18,29 +18,29 @@ from fray_layouts.queue_keys import QueueKeys, TaskKeys
 from fray_layouts.queue_records import QueueRecord
 
 NAME_KIND = "queue"
-"""A pool has its name together with its queue."""
+"""Kind of a pool's name, which it shares with its queue."""
 OUTCOME_SAMPLE = 100
-"""Names listed to see whether a pool has outcomes: a hundred, for some of them may be odd."""
+"""Names listed to see whether a pool has outcomes; a hundred, because some may belong to foreign objects."""
 
 
 async def create(
     core: Core, namespace: str, name: str, queue: QueueRecord, exist_ok: bool = False
 ) -> tuple[int, PoolRecord]:
-    """Make a pool and its queue; its incarnation and record.
+    """Create a pool and its queue; returns its incarnation and record.
 
     Args:
         queue: settings of the queue.
-        exist_ok: if a pool has the name, return that one; one whose driver died while it was made is completed.
+        exist_ok: if a pool has the name, return that pool; a pool whose creator died half-way is completed.
 
     Raises:
-        NameTaken: a pool has the name and `exist_ok` is false, or a queue has it that is no pool's.
+        NameTaken: a pool has the name and `exist_ok` is false, or a queue has it that belongs to no pool.
     """
     incarnation = (await naming.take_name(core, namespace, NAME_KIND, name, "", exist_ok)).incarnation
     key, names = TaskKeys.of(namespace, name, incarnation).pool, QueueKeys.of(namespace, name, incarnation)
     record = record_of(await core.records.read(key, PoolRecord))
     if record is None:
         if await core.store.get(names.settings) is not None:
-            raise NameTaken(f"the queue {name} in namespace {namespace} is no pool's; choose another name")
+            raise NameTaken(f"queue {name} in namespace {namespace} belongs to no pool; choose another name")
         record = PoolRecord(created_at=core.now(), used_at=core.now())
         await core.records.update(key, PoolRecord, lambda found: record if found is None else None)
     await open_queue(core, names, queue)
@@ -58,12 +58,12 @@ async def find(core: Core, namespace: str, name: str) -> tuple[int, PoolRecord] 
 
 
 async def exists(core: Core, tasks: TaskKeys) -> bool:
-    """Whether the pool is still there: it was not shut down."""
+    """Whether the pool still exists, that is, nobody has shut it down."""
     return await core.store.get(tasks.pool) is not None
 
 
 async def note_jobs(core: Core, tasks: TaskKeys, started: Iterable[str], ended: Collection[str]) -> None:
-    """Remember worker jobs, and forget those that have ended."""
+    """Add worker jobs to the record, and remove those that have ended."""
     added = list(started)
 
     def decide(found: PoolRecord) -> PoolRecord | None:
@@ -74,14 +74,14 @@ async def note_jobs(core: Core, tasks: TaskKeys, started: Iterable[str], ended: 
 
 
 async def touch(core: Core, tasks: TaskKeys) -> None:
-    """Note that a driver is there, so that nobody removes the pool."""
+    """Note that a driver uses the pool, so that nobody removes it."""
     await core.records.change(tasks.pool, PoolRecord, lambda found: replace(found, used_at=core.now()))
 
 
 async def remove(core: Core, namespace: str, name: str, incarnation: int) -> None:
-    """Give the name up, and delete the queue and what its tasks have left: the incarnation is never used again.
+    """Give the name up, and delete the queue and the tasks' objects. The incarnation is never used again.
 
-    The record goes first: who writes after that finds it missing, and removes what it wrote.
+    The record is deleted first: a later writer finds it missing and removes its own objects.
     """
     tasks, queue = TaskKeys.of(namespace, name, incarnation), QueueKeys.of(namespace, name, incarnation)
     await naming.free_name(core, namespace, NAME_KIND, name, incarnation)
@@ -91,7 +91,7 @@ async def remove(core: Core, namespace: str, name: str, incarnation: int) -> Non
 
 
 async def remove_unused(core: Core, problems: dict[str, str]) -> None:
-    """Remove the pools that no driver and no worker has used for as long as a job is kept that has ended."""
+    """Remove the pools that no driver and no worker has used for as long as finished jobs are kept."""
     named = [(found, row.key) for row in await core.store.list(NameKeys.area) if (found := NameKeys.parse(row.key))]
     queues = [(found[0], found[2], key) for found, key in named if found[1] == NAME_KIND]
     await map_noting_problems(
@@ -100,7 +100,7 @@ async def remove_unused(core: Core, problems: dict[str, str]) -> None:
 
 
 async def remove_if_unused(core: Core, namespace: str, name: str) -> None:
-    """Remove the pool of this name, if there is one, on condition that its record still says that nobody used it."""
+    """Remove the pool of this name, if there is one, on condition that its record still shows that nobody used it."""
     holder = await naming.read_held(core, namespace, NAME_KIND, name)
     if holder is None:
         return

@@ -1,8 +1,9 @@
-"""The work of no single job's holder: finding dead agents, putting their jobs back, admitting the inbox, repair.
+"""Cluster-wide work that no job's holder does: finding dead agents, requeueing their jobs, admitting the inbox, repair.
 
-Each agent calls `Reconciler.try_pass` every pass interval, and the one that holds the lease runs the pass; `fray
-coordinate` and `fray fsck --repair` run parts of it. Everything here may run twice at once: each write is conditional.
+Each agent calls `Reconciler.try_pass` every pass interval, and the agent that holds the lease runs the pass. `fray
+coordinate` and `fray fsck --repair` run parts of it. All of it may run twice at once, because each write is
+conditional.
 
-To read: `reconciler` with `background_work`, `failure_detector`, `reaper`, `admission`, `repair` with `job_table`, then
-what they remember between passes.
+Read in this order: `reconciler` with `background_work`, `failure_detector`, `reaper`, `admission`, `repair` with
+`job_table`, then the modules that remember state between passes.
 """

@@ -1,8 +1,8 @@
-"""The inbox: files that people drop become jobs, or are rejected with the reason beside them.
+"""Admits the inbox: dropped files become jobs, or are rejected with the reason beside them.
 
-What is decided is in `protocol.admission`. This module keeps what must be seen twice: a file that does not parse may
-still be on its way, so it is rejected only after it lay unchanged over two looks. One round deals with every file that
-lay there when it began, so however many are dropped, each has its turn.
+`protocol.admission` has the decisions. This module remembers what must be seen twice: a file that does not parse may
+still be incomplete, so it is rejected only after it was unchanged in two looks. One round handles every file that was
+there when it began, so every file has its turn, however many are dropped.
 """
 
 from dataclasses import dataclass, field
@@ -32,21 +32,21 @@ from fray_layouts.spec_checks import check_whole_slices
 from fray_layouts.spec_parsing import parse_spec
 
 MAX_CONCURRENT_FILES, MAX_CONCURRENT_LOCAL_FILES = 16, 2
-"""Files that are dealt with at a time. Local files are read and written by few threads, which beats need too."""
+"""Files that are handled at a time. Few threads read and write local files, and heartbeats need them too."""
 
 REJECTION_SWEEP_INTERVAL = 600.0
-"""Seconds between two sweeps of old rejections, of which there may be many for a month."""
+"""Seconds between two sweeps of old rejections; there may be many of them, and they are kept for a month."""
 
 _MAX_REJECTED_CONTENT = 64 * 1024
-"""Bytes of a rejected file that its rejection repeats: a whole spec, as a rule, but no pickle of megabytes."""
+"""Bytes of a rejected file that its rejection repeats: usually the whole spec, but not a pickle of megabytes."""
 
 
 @dataclass(slots=True)
 class Admission:
-    """Admits the files of the inbox; remembers which unreadable ones it has seen, and since when.
+    """Admits the files of the inbox, and remembers the unreadable ones it has seen, and since when.
 
     Attributes:
-        problems: what went wrong in the last round, by key.
+        problems: by key, the errors of the last round.
     """
 
     core: Core
@@ -61,7 +61,7 @@ class Admission:
         return bool(self._seen)
 
     async def run(self) -> None:
-        """Deal with every file in the inbox, and now and then with old rejections."""
+        """Handle every file in the inbox, and from time to time remove old rejections."""
         keys = await self._drops()
         problems: dict[str, str] = {}
         self._seen = {key: self._seen[key] for key in keys if key in self._seen}
@@ -75,14 +75,14 @@ class Admission:
         self.problems = problems
 
     async def look(self, key: str) -> None:
-        """Deal with one key under `inbox/`."""
+        """Handle one key under `inbox/`."""
         if InboxKeys.is_drop(key):
             await self._look_at_drop(key)
         elif InboxKeys.parse_aside(key):
             await self._look_aside(key)
 
     async def _drops(self) -> list[str]:
-        """The keys in the inbox but for rejections: of those that fill a page of a listing the rest is skipped."""
+        """The keys in the inbox except rejections. If these fill a page of the listing, the rest of them is skipped."""
         keys: list[str] = []
         after: str | None = None
         page = None if self.core.store.local else ROWS_PER_REQUEST
@@ -95,7 +95,7 @@ class Admission:
             after = InboxKeys.behind_rejections if last.startswith(InboxKeys.rejected_prefix) else last
 
     async def _remove_old_rejections(self, problems: dict[str, str]) -> None:
-        """Remove rejections that are older than a finished job is kept."""
+        """Remove rejections that are older than the time for which finished jobs are kept."""
         now = self.core.now()
         if now - self._rejections_seen_at < REJECTION_SWEEP_INTERVAL:
             return
@@ -106,7 +106,7 @@ class Admission:
         self._rejections_seen_at = now
 
     async def settle_record(self, job: Stored[JobRecord]) -> None:
-        """Admit or withdraw an unadmitted record by what the inbox holds now, and finish what follows."""
+        """Admit or withdraw an unadmitted record, depending on what the inbox holds now, and finish what follows."""
         origin = job.record.inbox
         if origin is None:
             return
@@ -115,7 +115,7 @@ class Admission:
 
         def decide(now: JobRecord | None) -> JobRecord | None:
             if now is None or now.op != job.record.op:
-                return None  # another record than the one that was read before the inbox: another look decides it
+                return None  # the record has changed since it was read; the next look decides
             return admit_or_withdraw(now, version, self.core.now())
 
         update = await self.core.records.update(job.key, JobRecord, decide, known=job, one_of_many=True)
@@ -148,7 +148,7 @@ class Admission:
             await self._reject(key, drop, str(error))
 
     async def _take_in(self, key: str, version: str) -> None:
-        """Give a local file a key that is never used again; the first to do so goes on with it."""
+        """Move a local file to a key that is never used again; whoever moves it first continues with it."""
         staged_key = InboxKeys.staged(key, self.core.now(), self.core.rng.token())
         await self.core.store.withdraw(key, version, staged_key)
         await self._look_at_drop(staged_key)
@@ -166,7 +166,7 @@ class Admission:
             return
         if written.stored.record.inbox == job.inbox:
             await self.settle_record(written.stored)
-        else:  # resubmitted under an id of its own: the first job stands for this drop too
+        else:  # a resubmission under the same `id`: the first job also answers this drop
             check_resubmission(written.stored.record, job)
             await self._take_away(key, drop.version)
 
@@ -182,13 +182,13 @@ class Admission:
         await self.core.store.withdraw(key, version, InboxKeys.aside(key, version, self.core.rng.token(8)))
 
     async def _look_aside(self, key: str) -> None:
-        """Check a local file that was moved aside: it was dealt with, unless a `cp` went on writing into it."""
+        """Check a local file that was moved aside. It is deleted, unless a `cp` went on writing into it."""
         parsed = InboxKeys.parse_aside(key)
         present = await self.core.store.get(key, one_of_many=True)
         if parsed is None or present is None or not self._lay_still(key, present.version):
             return
-        stem, dealt_with = parsed
-        if present.version != dealt_with:
+        stem, handled = parsed
+        if present.version != handled:
             await self.core.store.put(InboxKeys.key(f"{stem}-{present.version[:8]}"), present.data, ABSENT)
         await self.core.store.delete(key, present.version)
 

@@ -1,4 +1,4 @@
-"""Work that goes on beside the passes of the reconciler."""
+"""Background work of the reconciler, which continues while passes run."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
@@ -9,35 +9,35 @@ from fray_coordinator.errors import describe_error, is_outage
 
 @dataclass(slots=True)
 class BackgroundWork:
-    """Runs work in the background, one run at a time for each name: what may outlast a pass of the reconciler.
+    """Runs work that may outlast a pass of the reconciler, one run at a time for each name.
 
-    So agents are watched, and the lease is renewed, however many files lie in the inbox, however many jobs a dead agent
-    held, and however long a repair takes.
+    So the reconciler watches agents and renews its lease however many files are in the inbox, however many jobs a dead
+    agent held, and however long a repair takes.
 
     Attributes:
-        problems: by name, what ended the last run of that work. An outage is no problem: the work is begun again.
+        problems: by name, the error that ended the last run of that work. An outage is not noted: the work is repeated.
     """
 
     problems: dict[str, str] = field(default_factory=dict)
     _running: dict[str, asyncio.Task[None]] = field(default_factory=dict)
 
     def begin(self, name: str, work: Callable[[], Awaitable[object]]) -> None:
-        """Begin a run, unless one of this name goes on."""
+        """Start a run, unless one of this name is still running."""
         self._running = {other: task for other, task in self._running.items() if not task.done()}
         if name not in self._running:
             self._running[name] = asyncio.create_task(self._run(name, work))
 
     def forget_all_but(self, names: Collection[str]) -> None:
-        """Forget the problems of other work: it is done, or there is nothing left to do it on."""
+        """Forget the problems of all other work, which is done or has become unnecessary."""
         self.problems = {name: problem for name, problem in self.problems.items() if name in names}
 
     async def wait(self, seconds: float | None) -> None:
-        """Give all runs so much time to end; None: until they have."""
+        """Wait up to `seconds` for all runs to end; None: without limit."""
         if self._running:
             await asyncio.wait(self._running.values(), timeout=seconds)
 
     def stop(self) -> None:
-        """Cancel all runs; the next holder of the lease begins them anew."""
+        """Cancel all runs; the next holder of the lease starts them again."""
         for task in self._running.values():
             task.cancel()
         self._running.clear()

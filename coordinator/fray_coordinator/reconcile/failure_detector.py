@@ -1,6 +1,6 @@
-"""Watching the agents: who is silent, for how long, who is dead.
+"""Watches the agents: which of them are silent, for how long, and which are dead.
 
-What that means is decided in `protocol.failure_detection`.
+The decisions are in `protocol.failure_detection`.
 """
 
 import heapq
@@ -34,36 +34,36 @@ from fray_layouts.records import AgentRecord, HintEndpoint, PoolSummary, Suspect
 from fray_layouts.states import AgentState
 
 MAX_CONCURRENT_READS = 64
-"""A look at a large fleet reads hundreds of records for each second since the last, and must not let the lease age."""
+"""Records read at a time. A look at a large fleet reads hundreds per second, and must end before the lease ages."""
 
 MAX_PASS_READS = 2000
-"""Unknown records that a look waits for at most, which take a second or two; agents that it declares dead at most.
+"""New records that a look reads before it ends, and agents that one look declares dead; both take a second or two.
 
-More of them are read in the background, the last written first: agents that are known already are judged in time.
+If there are more, they are read in the background, the latest first, so that known agents are judged in time.
 """
 UNREAD_AGENTS = "agents/ not read yet"
-"""The name of that work."""
+"""The name of that background work."""
 
 VERDICT_PATIENCE = 3.0
-"""Seconds for which a death is tried to be written.
+"""Seconds for which the write of a death is retried.
 
-A verdict that waited for the end of an outage of writes would be there before the beat that waits as well.
+After an outage of writes, a verdict that had waited longer would be applied before the heartbeat that waits as well.
 """
 
 HINT_ENDPOINTS_PER_POOL = 3
-"""Agents of each pool to which submitters send hints: one may have ended, and two have no room."""
+"""Agents per pool to which submitters send hints: one may have ended, and two may have no room."""
 
 
 @dataclass(slots=True)
 class FailureDetector:
-    """Watches the agents: keeps the record of each that may still change, as last read, and when that was.
+    """Watches the agents: keeps the record of each agent that may still change, as last read, and the time of the read.
 
     Attributes:
-        agents: by id; those that have ended and are reaped are not among them.
-        background: reads what a look need not wait for.
-        problems: what went wrong in the last look, by key.
-        complete: every agent's record was read that is answered.
-        someone_died: an agent that lived is dead, since whoever asks reset this.
+        agents: by id, all agents except those that have ended and are reaped.
+        background: runs reads for which a look does not wait.
+        problems: by key, the errors of the last look.
+        complete: whether every agent's record was read for which the store answers.
+        someone_died: a living agent has died since the caller reset this.
     """
 
     core: Core
@@ -82,36 +82,37 @@ class FailureDetector:
     _unanswered: dict[str, str] = field(default_factory=dict)
 
     def live(self) -> dict[str, Stored[AgentRecord]]:
-        """The agents that live, as far as this version knows their states, by id."""
+        """By id, the agents that are alive, by the states that this version knows."""
         return {name: agent for name, agent in self.agents.items() if agent.record.state == AgentState.LIVE}
 
     def watched(self) -> dict[str, Stored[AgentRecord]]:
-        """The agents that have not ended, by id: also those in a state that this version does not know."""
+        """By id, the agents that have not ended, including those in a state that this version does not know."""
         return {name: agent for name, agent in self.agents.items() if not is_fenced(agent.record)}
 
     def unreaped(self) -> list[Stored[AgentRecord]]:
-        """The agents that have ended and whose jobs may still have to be put back; those with few of them first."""
+        """The ended agents whose jobs may still have to be requeued, those with few jobs first."""
         dead = [agent for agent in self.agents.values() if needs_reaping(agent.record)]
         return sorted(dead, key=lambda agent: len(agent.record.holdings))
 
     async def look(self, suspects: Mapping[str, Suspect]) -> dict[str, Suspect]:
-        """Read every agent's record once, declare the dead, and return what is now known of the others.
+        """Read every agent's record once, declare the dead, and return what is known about the others.
 
-        A row of a listing that shows the known version is a successful read. Each agent's age is counted from the
-        answer to one read of its record to the begin of the next, which is never more than the time between what the
-        two saw. (From the end of one look to the begin of the next would be too little: a look at many takes long.)
+        A row of a listing with the known version counts as a read. An agent's age counts the time from the answer to
+        one read of its record to the start of the next, which is never more than the time between the moments that the
+        two reads show. (The time from the end of one look to the start of the next would be too short: a look at many
+        agents takes long.)
         """
         self.problems, self._lived = {}, frozenset(self.watched())
-        begun, listed_at, read_at = self.core.clock.boottime(), self._listed_at, self._read_at
+        started, listed_at, read_at = self.core.clock.boottime(), self._listed_at, self._read_at
         asked_at = await self._read_all()
 
         def gap(agent: Stored[AgentRecord]) -> float | None:
-            """Seconds of silence seen, or, where those are too many to count, the rest between the two looks."""
+            """Seconds of silence between two reads; if too many to count, only those between the two looks."""
             read = read_at.get(agent.record.id)
             if read is None:
                 return None
-            between = asked_at.get(agent.key, begun) - read
-            return between if between <= MAX_GAP_INTERVALS * agent.record.interval else begun - max(read, listed_at)
+            between = asked_at.get(agent.key, started) - read
+            return between if between <= MAX_GAP_INTERVALS * agent.record.interval else started - max(read, listed_at)
 
         seen = {
             name: observe(agent.record, self._known.get(name), suspects.get(name), gap(agent))
@@ -123,15 +124,15 @@ class FailureDetector:
         return self._known
 
     def confirm(self) -> None:
-        """Note that a write succeeded after the last look: agents could write too, so the silence seen is theirs."""
+        """Note that a write succeeded after the last look; so agents could write too, and their silence counts."""
         self._confirmed = self._known
 
     def discount(self) -> None:
-        """This observer could not write: perhaps nobody could, and what it saw since it last could is no silence."""
+        """Note that a write failed; perhaps nobody could write, so silence since the last success does not count."""
         self._known, self._read_at = self._confirmed, {}
 
     async def forget_old(self) -> None:
-        """Remove records of agents that have ended, are reaped, and are old or too many."""
+        """Delete the records of agents that have ended and are reaped, if they are old or too many."""
         ended = {key: row.updated or 0.0 for key, row in self._ended.items()}
         due = removable_agents(ended, self.core.now(), self.core.settings)[:MAX_PASS_READS]
         problems: dict[str, str] = {}
@@ -140,12 +141,12 @@ class FailureDetector:
         )
 
     def silent(self) -> dict[str, Suspect]:
-        """The suspects that a successor must know: agents that owe a heartbeat, and deferred ones."""
+        """The suspects that a successor must know: agents whose heartbeat is overdue, and deferred ones."""
         of = self.watched()
         return {n: s for n, s in self._known.items() if n in of and (s.deferred or s.age >= of[n].record.interval)}
 
     def pools(self) -> dict[str, PoolSummary]:
-        """Per pool: its live agents and the one-core tasks they can run at once."""
+        """By pool: its live agents, and the number of one-core tasks that they can run at once."""
         views: dict[str, PoolSummary] = {}
         hearing: dict[str, list[AgentRecord]] = {}
         for agent in (agent for agent in self.live().values() if not agent.record.driver):
@@ -159,7 +160,7 @@ class FailureDetector:
         }
 
     async def _list(self) -> dict[str, tuple[Listed, float, float]]:
-        """Every row by key, with the times when its page was asked for and answered."""
+        """By key: the row, and the times when its page was requested and received."""
         page = None if self.core.store.local else ROWS_PER_REQUEST
         rows: dict[str, tuple[Listed, float, float]] = {}
         after: str | None = None
@@ -173,7 +174,7 @@ class FailureDetector:
             after = found[-1].key
 
     async def _read_all(self) -> dict[str, float]:
-        """Read what is not known; returns when the listing of each key was asked for."""
+        """Read all new and changed records; returns by key when its listing was requested."""
         listed = await self._list()
         self._listed_at = self.core.clock.boottime()
         agents = (row for row, _, _ in listed.values() if AgentKeys.parse(row.key))
@@ -195,7 +196,7 @@ class FailureDetector:
         return {key: asked for key, (_, asked, _) in listed.items()}
 
     async def _read(self, changed: list[Listed], unknown: list[Listed]) -> None:
-        """Read changed and new records; those that are very many, or were not answered, in the background."""
+        """Read changed and new records; in the background if they are too many, or were not answered before."""
         rows = {row.key: row for row in [*changed, *unknown]}
         self._unanswered = {key: why for key, why in self._unanswered.items() if key in rows}
         self.problems |= self._unanswered
@@ -215,7 +216,7 @@ class FailureDetector:
         )
 
     async def _read_background(self, row: Listed) -> None:
-        """Read it, unless a look has meanwhile."""
+        """Read the record, unless a look has read it meanwhile."""
         if row.key in self._unanswered or (AgentKeys.parse(row.key) not in self.agents and row.key not in self._ended):
             await self._read_row(row)
 
@@ -243,7 +244,7 @@ class FailureDetector:
             self._read_at[record.id] = read_at
 
     async def _judge(self, seen: Mapping[str, Suspect]) -> dict[str, Suspect]:
-        """Declare the timed-out agents dead; returns those that are deferred."""
+        """Declare the timed-out agents dead; returns the deferred ones."""
         watched = self.watched()
         timed_out = {name: suspect for name, suspect in seen.items() if has_timed_out(watched[name].record, suspect)}
         deferred = defer_mass_failure(timed_out, len(watched))

@@ -1,4 +1,4 @@
-"""Gangs that run by their records without one of their members: it is dead, or lives and has dropped its replicas."""
+"""Repairs running gangs that have lost a member: its agent is dead, or lives and has dropped its replicas."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class GangRepair:
     """Ends the attempts of running gangs that have lost a member.
 
     Attributes:
-        holders: looks at members whose own records cannot be read.
+        holders: handles members whose own records cannot be read.
         missed: remembers members that did not list their replicas.
     """
 
@@ -32,11 +32,11 @@ class GangRepair:
     missed: MissedJobs
 
     async def look(self, key: str, known: OpenJob, live: Mapping[str, Stored[AgentRecord]]) -> None:
-        """Look at the members of a running gang.
+        """Check the members of a running gang.
 
         Args:
             known: the gang as last read.
-            live: the agents, by id, that have not ended, as was just seen.
+            live: by id, the agents that have not ended, from a moment ago.
         """
         doubtful = [agent for agent in known.members if self._is_doubtful(known, live.get(agent))]
         job = await self.core.records.read(key, JobRecord, one_of_many=True) if doubtful else None
@@ -61,7 +61,7 @@ class GangRepair:
         return member is None or is_unlisted(known.id, known.held_since, member.record, self.core.now())
 
     async def _look_at_unlisted(self, job: Stored[JobRecord], known: OpenJob, member: AgentRecord) -> None:
-        """End the attempt once its member has not listed it for long enough, and has left no exit."""
+        """End the attempt once its member has not listed it for long enough and has stored no exit."""
         if not is_unlisted(known.id, known.held_since, member, self.core.now()):
             return
         dropped = self.missed.is_dropped(known.id, known.version, member)

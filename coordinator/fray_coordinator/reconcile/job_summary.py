@@ -1,4 +1,4 @@
-"""Summaries of jobs that the repair has read: of a million, only the fields that the next repair decides by."""
+"""Summaries of the jobs that the repair has read: of a million jobs, it keeps only the fields that it decides by."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ from fray_layouts.spec import blobs_of, is_gang
 
 @dataclass(frozen=True, slots=True)
 class EndedJob:
-    """A job that has ended. `parent`: the id of the parent that may not go before it, "" if none; `blobs`: its own."""
+    """A job that has ended. `parent`: its parent, which must be removed after it; "" if none. `blobs`: their keys."""
 
     version: str
     due_at: float
@@ -32,14 +32,14 @@ class OpenJob:
         id: of the job.
         holder: id of the agent in its lease; "" if none.
         members: ids of the agents that run it, if it is a gang.
-        held_since: the storage's time of the lease, or of the gang's start.
-        entry: key of its entry in the index, while it waits; a gang's stays until it has ended.
-        waits_until: the storage's time after which it is overdue, while it waits.
-        stops: somebody wants it to end.
-        parent: id of the parent that it ends with, launched by its attempt `parent_attempt`; "" if there is none.
+        held_since: time of the lease, or of the gang's start, on the storage's clock.
+        entry: key of its index entry while it waits; a gang's entry stays until the gang has ended.
+        waits_until: time on the storage's clock after which a waiting job is overdue.
+        stops: somebody has asked it to stop.
+        parent: id of the parent that it ends with, whose attempt `parent_attempt` launched it; "" if there is none.
         blobs: keys of the blobs that it needs.
-        reservation: id of the one in which it waits or runs; "" for none.
-        submitted_at: the storage's time of its submission.
+        reservation: id of the reservation in which it waits or runs; "" for none.
+        submitted_at: time of its submission on the storage's clock.
     """
 
     id: str
@@ -60,7 +60,7 @@ class OpenJob:
 
 
 def summarize(job: Stored[JobRecord], settings: ClusterSettings) -> OpenJob | EndedJob:
-    """The summary of a job's record."""
+    """Make the summary of a job's record."""
     record = job.record
     link, lease, blobs = record.parent, record.lease, tuple(blobs_of(record.spec))
     parent = link.job if link is not None and not link.detached else ""

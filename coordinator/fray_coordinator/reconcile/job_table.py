@@ -1,4 +1,4 @@
-"""The jobs under a root as the repair knows them: only records that changed since the last repair are read."""
+"""The repair's cache of all jobs: each repair reads only the records that have changed."""
 
 from dataclasses import dataclass, field
 
@@ -14,9 +14,9 @@ from fray_layouts.object_keys import JobKeys
 from fray_layouts.records import JobRecord
 
 UNREAD_PATIENCE = 3600.0
-"""Seconds for which a record that is not answered keeps all ended jobs: it may be the child of any.
+"""Seconds for which an unanswered record keeps all ended jobs from removal, because it may be the child of any of them.
 
-After that it counts as one that cannot be read, so one object does not fill the storage. Jobs are kept for days.
+After that it counts as unreadable, so that one object cannot make the storage fill up. Jobs are kept for days.
 """
 
 
@@ -25,8 +25,8 @@ class JobTable:
     """Summaries of all jobs, by the keys of their records.
 
     Attributes:
-        open: those that have not ended.
-        ended: those that have.
+        open: jobs that have not ended.
+        ended: jobs that have ended.
     """
 
     core: Core
@@ -40,7 +40,7 @@ class JobTable:
         return len(self.open) + len(self.ended)
 
     async def refresh(self, problems: dict[str, str]) -> None:
-        """List all records and read those that changed; `problems` gets those that cannot be read."""
+        """List all records and read those that have changed; those that cannot be read are noted in `problems`."""
         rows = await self.core.store.list(JobKeys.area, versions=True)
         rows = self._unreadable.sift((row for row in rows if JobKeys.parse(row.key)), problems)
         before: dict[str, OpenJob | EndedJob] = {**self.open, **self.ended}
@@ -58,16 +58,16 @@ class JobTable:
         await map_noting_problems(rows, read, problems, lambda row: row.key)
 
     def update(self, job: Stored[JobRecord]) -> None:
-        """Note a record as it was just written."""
+        """Store a record as just written."""
         self._keep(job.key, summarize(job, self.core.settings))
 
     def attempt_running(self, job_id: str) -> int | None:
-        """The attempt at which a job runs; None if it does not run, or is not known."""
+        """The attempt of a running job; None if it does not run or is not known."""
         job = self.open.get(JobKeys.key(job_id))
         return job.attempt if job is not None and job.status == Status.RUNNING else None
 
     def parents(self) -> set[str]:
-        """The jobs that others name as their parent: none of them goes before those."""
+        """The jobs that others name as their parent; a parent is removed after its children."""
         return {job.parent for jobs in (self.open, self.ended) for job in jobs.values()}
 
     def blobs(self) -> set[str]:
@@ -75,7 +75,7 @@ class JobTable:
         return {key for jobs in (self.open, self.ended) for job in jobs.values() for key in job.blobs}
 
     def may_lack_children(self) -> bool:
-        """Whether a record may soon be read that was not answered so far, and names the parent that it needs."""
+        """Whether some record was not answered yet and may name a parent that must be kept for it."""
         now = self.core.clock.boottime()
         return any(now - since < UNREAD_PATIENCE for since in self._unread_since.values())
 

@@ -1,6 +1,6 @@
-"""Running jobs that their live holders did not list, remembered from one repair to the next.
+"""Remembers from one repair to the next the running jobs that their live holders did not list.
 
-When such a job counts as dropped is decided in `protocol.dropped_jobs`.
+`protocol.dropped_jobs` decides when such a job counts as dropped.
 """
 
 from dataclasses import dataclass, field
@@ -11,17 +11,17 @@ from fray_layouts.records import AgentRecord
 
 @dataclass(slots=True)
 class MissedJobs:
-    """The sightings of this repair and of the last one, by the ids of job and holder."""
+    """The sightings of this repair and of the previous one, by the ids of job and holder."""
 
     _missed: dict[tuple[str, str], MissedJob] = field(default_factory=dict)
     _before: dict[tuple[str, str], MissedJob] = field(default_factory=dict)
 
     def begin(self) -> None:
-        """A repair begins."""
+        """Start a repair."""
         self._before, self._missed = self._missed, {}
 
     def is_dropped(self, job: str, version: str, holder: AgentRecord) -> bool:
-        """Whether the holder, read after this version of the job, has dropped it; if not yet, it is remembered."""
+        """Whether the holder, read after this version of the job, has dropped it; if not yet, remember the sighting."""
         place, last = (job, holder.id), MissedJob(version, holder.beat)
         first = self._before.get(place, last)
         if is_dropped(first, last):

@@ -1,4 +1,4 @@
-"""The repair of the index of owners: entries that gangs lack, and entries that nobody needs."""
+"""Repairs the index of placements: adds missing entries of gangs, and deletes entries that nobody needs."""
 
 from collections.abc import Mapping
 
@@ -15,11 +15,11 @@ from fray_layouts.records import JobRecord, ReservationRecord
 
 
 async def repair_entries(core: Core, gangs: Mapping[str, str], problems: dict[str, str]) -> None:
-    """Enter the gangs that are missing in the index, then delete the entries that nobody needs.
+    """Add the missing entries of gangs, then delete the entries that nobody needs.
 
     Args:
-        gangs: those that have not ended: by the key of the entry that each must have, that of its record.
-        problems: gets, by key, what went wrong.
+        gangs: of all gangs that have not ended: by the key of the entry that each must have, the key of its record.
+        problems: receives the errors, by key.
     """
     entries = {row.key for row in await core.store.list(PlacementKey.area)} - {PlacementKey.bell}
 

@@ -1,4 +1,4 @@
-"""Reaping dead agents: every job that the record lists is put back, and only then is the record marked reaped."""
+"""Reaps dead agents: requeues every job that the agent's record lists, and only then marks the record reaped."""
 
 from msgspec.structs import replace
 
@@ -18,7 +18,7 @@ from fray_layouts.states import AgentState
 async def declare_agent_dead(
     core: Core, agent: Stored[AgentRecord], patience: float | None = None
 ) -> Stored[AgentRecord] | None:
-    """Declare the agent dead on condition of the beat that was observed; None if it lives after all.
+    """Declare the agent dead if its beat is still the observed one; None if the agent lives after all.
 
     patience: as in `Store.put`.
     """
@@ -29,10 +29,10 @@ async def declare_agent_dead(
 
 
 async def reap(core: Core, agent: Stored[AgentRecord]) -> None:
-    """Put back the jobs that the dead agent held, and mark it reaped once job and index agree for all of them.
+    """Requeue the jobs that the dead agent held, and mark it reaped once job and index agree for all of them.
 
-    Only what names the agent of this very key is put back: a copy of a record says nothing about whom it was made of.
-    Raises BadRecord: some of the jobs cannot be read; the others were put back.
+    Only jobs whose record names the agent of this key are requeued: the record might be a copy of another agent's.
+    Raises BadRecord: some of the jobs cannot be read; the others were requeued.
     """
     dead = AgentKeys.parse(agent.key)
     if dead is None or not needs_reaping(agent.record):
@@ -47,10 +47,10 @@ async def reap(core: Core, agent: Stored[AgentRecord]) -> None:
 
 
 async def _put_back_job(core: Core, job_id: str, dead: str) -> None:
-    """Put one listed job back if it is still the dead agent's, and see that it and the index agree.
+    """Requeue one listed job if the dead agent still holds it, and make the index agree.
 
-    A gang goes on without a member that has done its part. What the agent had of one that gathers, or of a reservation,
-    is given to others by the pass.
+    A gang goes on without a member that has done its part. The scheduler of placements replaces the agent in gangs that
+    are gathering, and in reservations.
     """
     job = await core.records.read(JobKeys.key(job_id), JobRecord)
     if job is not None and is_gang(job.record.spec):

@@ -1,9 +1,9 @@
-"""The reconciler: brings the records into agreement with what happens, which no single job's holder could.
+"""The reconciler: brings the cluster's records into agreement with reality, as no single job's holder could.
 
-One round is a pass. It watches the agents, reaps the dead, admits the inbox, and now and then repairs; between passes
-it gathers the members of gangs. Any agent runs it under the lease in `coordinator/reconciler.json`; `fray coordinate
---once` runs it without. Two at once do no harm: every write is conditional by itself. A pass itself only watches: all
-else may take long, so it goes on beside the passes that follow.
+One round is a pass. It watches the agents, reaps the dead, admits the inbox, and sometimes repairs; between passes it
+gathers the members of gangs. The agent with the lease in `coordinator/reconciler.json` runs it; `fray coordinate
+--once` runs it without the lease. Two at once do no harm, because every write is conditional. A pass itself only
+watches the agents; everything else may take long and continues in the background while later passes run.
 """
 
 from collections.abc import Callable, Collection
@@ -30,22 +30,23 @@ from fray_layouts.object_keys import AgentKeys, CoordinatorKeys, JobKeys
 from fray_layouts.records import AgentRecord, HintEndpoint, ReconcilerRecord, Suspect
 
 MAX_LISTED_PER_SECOND = 2000.0
-"""Names of jobs that the repairs list a second at most, on average: a million jobs are a thousand paid requests."""
+"""Average number of job keys that the repairs list per second: a listing of a million jobs is a thousand paid
+requests."""
 
 MAX_CONCURRENT_REAPS = 64
-"""Dead agents that are reaped at a time, those with few jobs first: more would crowd out the watching of the others."""
+"""Dead agents that are reaped at a time, those with few jobs first; more would slow down the watching of the others."""
 
 
 @dataclass(slots=True)
 class Reconciler:
-    """Runs passes, whenever it holds the lease.
+    """Runs passes while it holds the lease.
 
     Attributes:
         identity: agent id, or "once-..." for a run without an agent.
-        own_beat: the agent's current beat, noted in the lease for its successor.
-        hint_endpoint: where this process takes hints, noted in the lease for those who submit gangs.
-        poke: has the agents at these addresses look at once.
-        placements: gathers the members of gangs; whoever runs passes runs its steps between them, see
+        own_beat: returns the agent's current beat, which the lease notes for a successor.
+        hint_endpoint: where this process takes hints; the lease notes it for submitters of gangs.
+        poke: makes the agents at these addresses look at once.
+        placements: gathers the members of gangs; the agent that runs the passes runs its steps between them, see
             `schedule_placements`.
     """
 
@@ -84,21 +85,21 @@ class Reconciler:
 
     @property
     def problems(self) -> dict[str, str]:
-        """The errors of the last pass, by the key of the object or the folder."""
+        """By key of the object or folder, the errors of the last pass."""
         works = (self.detector, self.admission, self.repair, self.placements, self._background)
         return self._failed | {key: problem for work in works for key, problem in work.problems.items()}
 
     def pool_slots(self, pool: str) -> int:
-        """Free slots of a pool as the last pass saw them; a hint."""
+        """Free slots of a pool, from the last pass; a hint."""
         view = self._role.record.pools.get(pool)
         return view.slots if view else 1
 
     def fleet(self) -> int:
-        """Live agents of all pools, as the last pass saw them; at least one, a hint."""
+        """Number of live agents in all pools, from the last pass, but at least 1; a hint."""
         return max(sum(view.agents for view in self._role.record.pools.values()), 1)
 
     async def try_pass(self) -> bool:
-        """Look at the lease, take it if it is free or stale, and run a pass if it is ours; whether it ran."""
+        """Read the lease, take it if it is free or stale, and run a pass if it is held; returns whether a pass ran."""
         try:
             await self._role.look()
             if (self.holds_lease or await self._take()) and await self._run():
@@ -112,7 +113,7 @@ class Reconciler:
         return False
 
     async def schedule_placements(self, woken: bool = False) -> None:
-        """Bring gangs and reservations forward, if the last pass was this one's and has seen all agents.
+        """Advance gangs and reservations, if this process ran the last pass and has seen all agents.
 
         woken: as in `PlacementScheduler.step`.
         """
@@ -120,23 +121,23 @@ class Reconciler:
             await self.placements.step(woken)
 
     def placements_due_in(self) -> float:
-        """Seconds until there is something to schedule that nobody tells of."""
+        """Seconds until the next scheduling that no hint announces."""
         return self.placements.due_in()
 
     def stop(self) -> None:
-        """Cancel the background work; the next holder of the lease begins it anew."""
+        """Cancel the background work; the next holder of the lease starts it again."""
         self._background.stop()
 
     async def run_once(self) -> None:
-        """Run a pass without the lease: looks twice, to see silence, then leaves the suspects for later runs."""
+        """Run a pass without the lease: look twice, to measure silence, then store the suspects for later runs."""
         await self._role.look()
         suspects = await self._look(dict(self._role.record.suspects))
         await self._run_background()
         if self.detector.watched() or self.admission.waiting:
-            await self._write_suspects(suspects)  # who cannot write can tell nobody's silence from an outage of writes
+            await self._write_suspects(suspects)  # without a write, silence could be an outage of writes
             self.detector.discount()
             suspects = await self._look(suspects)
-            settings = self.core.settings  # the time between the looks counts if it is no longer than this gap
+            settings = self.core.settings  # time between the looks counts only if it is no longer than this gap
             wait = max(MAX_GAP_INTERVALS * settings.beat_interval * 0.9, settings.inbox_patience)
             await self.core.clock.sleep(wait)
             suspects = await self._look(suspects)
@@ -147,7 +148,7 @@ class Reconciler:
         await self._write_suspects(suspects)
 
     async def _write_suspects(self, suspects: dict[str, Suspect]) -> None:
-        """Write the suspects into the lease's record, unless that cannot be read: an agent replaces it in time."""
+        """Write the suspects into the lease's record. An unreadable record is left to an agent, which replaces it."""
         if self._role.record.holder == role_lease.UNREADABLE_HOLDER:
             return
         alive = set(self.detector.watched())
@@ -156,7 +157,7 @@ class Reconciler:
         )
 
     async def resign(self) -> None:
-        """Give the lease up, so that another need not wait for it to age."""
+        """Give the lease up, so that a successor need not wait until it ages."""
         await self._role.resign()
 
     async def _take(self) -> bool:
@@ -175,7 +176,7 @@ class Reconciler:
         return taken
 
     async def _is_outdated(self) -> bool:
-        """Whether the holder is an agent of a version that gathers no gangs: it is asked once of each holder."""
+        """Whether the holder is an agent of a version without gangs; each holder's record is read once for this."""
         holder = self._role.record.holder
         if self._judged[0] != holder:
             agent = await self._old_holder(holder)
@@ -183,7 +184,7 @@ class Reconciler:
         return self._judged[1]
 
     async def _old_holder(self, name: str) -> AgentRecord | None:
-        """The lease holder's record; None if it is absent or cannot be read: its silence is not known."""
+        """The lease holder's record; None if it is absent or unreadable, so that its silence is unknown."""
         if not name:
             return None
         try:
@@ -195,7 +196,7 @@ class Reconciler:
         return with_bounded_interval(found, self.core.settings) if found is not None else None
 
     async def _run(self) -> bool:
-        """Run a pass under the lease, and renew it; whether it is still this one's."""
+        """Run a pass under the lease and renew it; returns whether this process still holds it."""
         last = self._role.record
         if await self._role.renew_during(self._look(last.suspects), self._renewed) is None:
             return False
@@ -210,18 +211,18 @@ class Reconciler:
         return await self._role.renew(self._with_findings)
 
     async def _look(self, suspects: dict[str, Suspect]) -> dict[str, Suspect]:
-        """Watch the agents; an unexpected error ends this look only."""
+        """Watch the agents; an unexpected error only ends this look."""
         self._failed = {}
         try:
             return await self.detector.look(suspects)
-        except StoreError:  # perhaps another, who then takes the lease, is answered
+        except StoreError:  # another process, which then takes the lease, may get answers
             raise
         except Exception as error:
             self._failed[AgentKeys.area] = describe_error(error)
             return suspects
 
     async def _run_background(self, seconds: float | None = None) -> None:
-        """Begin the background work, or go on with it, and give it so many seconds."""
+        """Start or continue the background work, and wait for it up to `seconds`."""
         unreaped = self.detector.unreaped()
         self._background.forget_all_but(
             [JobKeys.area, AgentKeys.area, UNREAD_AGENTS, InboxKeys.area, *(dead.key for dead in unreaped)]
@@ -233,28 +234,28 @@ class Reconciler:
         await self._background.wait(seconds)
 
     def _repair_is_due(self) -> bool:
-        """Whether a repair is due. A death makes it so at once: claims after the last beat are in no holdings.
+        """Whether a repair is due. A death makes it due at once: claims after the last heartbeat are in no holdings.
 
-        Taking the role does as well: the last holder may have seen a death, and not come to the repair.
+        So does taking the role: the last holder may have seen a death and not have reached the repair.
         """
         interval = 0.0 if self._wants_repair else self.core.settings.repair_interval
         return self.core.now() - self._repaired_at >= paced_interval(interval, self.repair.size, MAX_LISTED_PER_SECOND)
 
     async def _repair(self) -> None:
-        begun, wanted, self._wants_repair = self.core.now(), self._wants_repair, False
+        started, wanted, self._wants_repair = self.core.now(), self._wants_repair, False
         try:
             await self.repair.run(self.detector.watched())
         except BaseException:
             self._wants_repair |= wanted
             raise
-        self._repaired_at = begun
+        self._repaired_at = started
 
     def _renewed(self, now: ReconcilerRecord) -> ReconcilerRecord:
         return reconciler_lease.renewed(now, self.identity, self.own_beat())
 
     def _with_findings(self, now: ReconcilerRecord) -> ReconcilerRecord:
-        """The lease renewed, with all that this pass has found out."""
+        """The renewed lease, with the findings of this pass."""
         beat, suspects, pools = self.own_beat(), self.detector.silent(), self.detector.pools()
-        if not self.detector.complete:  # what is known of the others is the last holder's
+        if not self.detector.complete:  # for unread agents, keep what the last holder found
             suspects, pools = merge_suspects(suspects, now.suspects), now.pools
         return reconciler_lease.after_pass(now, self.identity, beat, suspects, pools, self.problems, self._repaired_at)

@@ -1,7 +1,7 @@
-"""Removing finished jobs with all that belongs to them, and endpoints that outlived their jobs.
+"""Removes finished jobs with all their objects, and endpoints that outlived their jobs.
 
-When a job may go is decided in `protocol.retention`, what has outlived its job in `protocol.naming`. Endpoints are
-looked at in every repair, since a late write may bring one back.
+`protocol.retention` decides when a job may go, and `protocol.naming` which endpoints have outlived their job. Every
+repair checks the endpoints, because a late write may bring one back.
 """
 
 from collections.abc import Callable, Set
@@ -20,9 +20,9 @@ from fray_layouts.work_keys import WorkKeys
 
 
 async def remove_job(core: Core, job: Stored[JobRecord]) -> None:
-    """Mark the record expiring, delete the job's data, then the record on condition of the marked version.
+    """Mark the record expiring, delete the job's data, then delete the record on condition of the marked version.
 
-    The job has no children left; while the inbox still names it, nothing is removed.
+    The caller has checked that the job has no children. While the inbox still holds the job's file, nothing is removed.
     """
     origin = job.record.inbox
     present = await core.store.get(origin.current_key) if origin is not None else None
@@ -38,25 +38,25 @@ async def remove_job(core: Core, job: Stored[JobRecord]) -> None:
 
 
 async def remove_blobs(core: Core, used: Set[str], since: str, problems: dict[str, str]) -> None:
-    """Delete the blobs of the months before `since` that are not among the `used` ones."""
+    """Delete the blobs of the months before `since` that are not in `used`."""
     blobs = [row.key for row in await core.store.list(BlobKeys.area)]
     await map_noting_problems(unneeded_blobs(blobs, used, since), core.store.delete, problems)
 
 
 @dataclass(slots=True)
 class StaleEndpoints:
-    """Removes endpoints that outlived their jobs. Reads only endpoints that changed, and jobs in doubt."""
+    """Removes endpoints that outlived their jobs. Reads only endpoints that changed, and the jobs of doubtful ones."""
 
     core: Core
     _known: dict[str, Stored[EndpointRecord]] = field(default_factory=dict)
     _unreadable: UnreadableRecords = field(default_factory=UnreadableRecords)
 
     async def remove(self, running: Callable[[str], int | None], problems: dict[str, str]) -> None:
-        """List all endpoints and remove those whose job does not run at their attempt.
+        """List all endpoints, and remove those whose job does not run at the endpoint's attempt.
 
         Args:
-            running: the attempt at which a job was just seen to run; None: it was not, so its record is read.
-            problems: gets the endpoints that cannot be judged.
+            running: returns the attempt at which a job was just seen to run; None: it was not, so its record is read.
+            problems: receives the endpoints that cannot be judged.
         """
         rows = [
             row for row in await self.core.store.list(EndpointKey.area, versions=True) if EndpointKey.parse(row.key)

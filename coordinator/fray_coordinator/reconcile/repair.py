@@ -1,7 +1,7 @@
-"""The slow repair: everything that hints and indexes missed, found by listing.
+"""The periodic full repair: lists everything and mends what hints and indexes missed.
 
-This, not the submitter, guarantees that no job is lost: `jobs/` is the truth, `pending/` and `children/` are derived.
-`JobTable` reads the records of jobs; what is done about each job, entry and child is here.
+The repair, not the submitter, guarantees that no job is lost: `jobs/` is the source of truth, and `pending/` and
+`children/` are derived from it. `JobTable` reads the records; this module acts on each job, entry and child.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -67,7 +67,7 @@ class Repair:
 
     @property
     def problems(self) -> dict[str, str]:
-        """By key, what went wrong with it in the last run that ended, or in the one that goes on."""
+        """By key, the errors of the last finished run and of the present one."""
         return self._problems_before | self._problems
 
     @property
@@ -76,7 +76,7 @@ class Repair:
         return self._jobs.size
 
     async def run(self, live: Mapping[str, Stored[AgentRecord]]) -> None:
-        """Run a repair. `live`: the agents, by id, that have not ended, as was just seen."""
+        """Run a repair. `live`: by id, the agents that have not ended, from a moment ago."""
         self._problems = {}
         await self._jobs.refresh(self._problems)
         steps = {
@@ -111,7 +111,7 @@ class Repair:
         await self._reservations.run(inside, self._problems)
 
     async def _end_families(self) -> None:
-        """End the children whose parents ended, and remove the jobs that nobody needs any more."""
+        """Stop the children whose parents have ended, and remove the jobs that nobody needs any more."""
         children = [c for c in (ChildKey.parse(row.key) for row in await self.core.store.list(ChildKey.area)) if c]
         parents = {child.parent for child in children if self._may_need_cascade(child)}
         await self._each(sorted(parents), lambda parent: cascade.stop_children(self.core, parent), ChildKey.prefix)
@@ -128,7 +128,7 @@ class Repair:
             await removal.remove_job(self.core, job)
 
     async def _repair_job(self, key: str, live: Mapping[str, Stored[AgentRecord]], entries: set[str]) -> None:
-        """Judge the job by its summary, and read it if something has to be done about it."""
+        """Judge the job by its summary, and read its record only if something must be done."""
         known = self._jobs.open[key]
         if known.status == Status.UNADMITTED:
             await self._with(key, self.admission.settle_record)
@@ -150,7 +150,7 @@ class Repair:
             await self._look_at_unlisted(key, known)
 
     async def _put_back_if_orphaned(self, job: Stored[JobRecord]) -> None:
-        """Put the job back if its holder is gone; its children and endpoints are then judged by that."""
+        """Requeue the job if its holder is gone; then its children and endpoints are judged by the new record."""
         try:
             now = await pending_index.put_back_if_orphaned(self.core, job)
         except BadRecord:
@@ -161,7 +161,7 @@ class Repair:
             self._jobs.update(now)
 
     async def _look_at_unlisted(self, key: str, known: OpenJob) -> None:
-        """Put the job back once its holder, read after the job, has not listed it for long enough."""
+        """Requeue the job once its holder, read after the job, has not listed it for long enough."""
         holder = record_of(await self.core.records.read(AgentKeys.key(known.holder), AgentRecord, one_of_many=True))
         if holder is None:
             return
@@ -175,13 +175,13 @@ class Repair:
             await pending_index.put_back_dropped(self.core, job)
 
     async def _with(self, key: str, act: Callable[[Stored[JobRecord]], Awaitable[object]]) -> None:
-        """Read the job, and act if it is there."""
+        """Read the job's record, and call `act` if it exists."""
         job = await self.core.records.read(key, JobRecord, one_of_many=True)
         if job is not None:
             await act(job)
 
     async def _enter_if_missing(self, key: str, known: OpenJob) -> None:
-        """Make the entry of a pending job that has none; one that was claimed since it was read has lost it rightly."""
+        """Create the missing entry of a pending job. If the job was claimed meanwhile, the entry is rightly gone."""
         job = record_of(await self.core.records.read(key, JobRecord, one_of_many=True))
         if job is not None and job.status == Status.PENDING and job.attempt == known.attempt:
             await pending_index.create_entry(self.core, job)
@@ -193,7 +193,7 @@ class Repair:
         child = await self.core.records.read(key, JobRecord, one_of_many=True)
         try:
             return child is not None and await cascade.child_verdict(self.core, child) is ChildVerdict.STOP
-        except BadRecord:  # the parent's, which is reported under its own key; for the child there may be more to do
+        except BadRecord:  # the parent's; it is reported under its own key, and the child may still need other repairs
             return False
 
     def _may_need_cascade(self, child: ChildKey) -> bool:
@@ -202,7 +202,7 @@ class Repair:
         )
 
     def _agrees(self, key: str) -> bool:
-        """Whether the entry is the one that its pending job should have."""
+        """Whether the entry is the one that its pending job must have."""
         entry = PendingKey.parse(key)
         job = self._jobs.open.get(JobKeys.key(entry.job)) if entry else None
         return job is not None and job.status == Status.PENDING and job.entry == key
@@ -213,7 +213,7 @@ class Repair:
             await pending_index.reconcile_entry(self.core, key, entry)
 
     async def _sweep_blobs(self) -> None:
-        """Remove unneeded blobs, once a month; not while records cannot be read, which may name any."""
+        """Remove unneeded blobs once a month, but not while some records, which may name any blob, cannot be read."""
         since = oldest_used_month(self.core.now(), self.core.settings)
         if since == self._blobs_swept_until or self._problems:
             return

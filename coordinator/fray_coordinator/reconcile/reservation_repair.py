@@ -1,4 +1,4 @@
-"""The repair of reservations and groups: what their own ends, entries and submitters have missed."""
+"""Repairs reservations and groups where their own ends, their entries or their submitters were interrupted."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -31,18 +31,18 @@ class JobInside:
 
 @dataclass(slots=True)
 class ReservationRepair:
-    """Runs the repair, and remembers what it has read."""
+    """Runs this repair, and remembers what it has read."""
 
     core: Core
     _known: dict[str, Stored[ReservationRecord]] = field(default_factory=dict)
     _unreadable: UnreadableRecords = field(default_factory=UnreadableRecords)
 
     async def run(self, inside: list[JobInside], problems: dict[str, str]) -> None:
-        """End what has to end, enter what is missing in the index, stop what is left in what has ended.
+        """End reservations that must end, add missing index entries, and stop jobs left in ended reservations.
 
         Args:
-            inside: all of them, as they were read before.
-            problems: gets, by key, what went wrong.
+            inside: all jobs that are inside reservations, as read before.
+            problems: receives the errors, by key.
         """
         await self._read(problems)
         entries = await self._entries() if self._known or inside else {}
@@ -99,7 +99,7 @@ class ReservationRepair:
         return await reservations.why_it_ends(self.core, record, done, problems)
 
     async def _clean(self, known: Stored[ReservationRecord], has_entry: bool, inside: list[JobInside]) -> None:
-        """Stop what is left in one that has ended, and remove its record once it is old and nothing is left."""
+        """Stop the jobs left in an ended reservation; remove its record once it is old and no job is left."""
         record = known.record
         for job in inside:
             await reservations.stop_left(self.core, job.job, record)
@@ -110,11 +110,11 @@ class ReservationRepair:
             await self.core.store.delete(known.key, known.version)
 
     async def _give_up(self, reservation: str, inside: list[JobInside], entry: PlacementKey | None) -> None:
-        """Give up a group whose record nobody will create: it is created, ended, before its jobs are stopped."""
-        began = max(job.submitted_at for job in inside)
-        if not is_given_up(began, self.core.now(), self.core.settings):
+        """Give up a group whose record nobody will create: create the record as ended, then stop the group's jobs."""
+        started = max(job.submitted_at for job in inside)
+        if not is_given_up(started, self.core.now(), self.core.settings):
             return
-        pool, submitted_at = (entry.pool, entry.time) if entry is not None else ("default", began)
+        pool, submitted_at = (entry.pool, entry.time) if entry is not None else ("default", started)
         record = given_up(reservation, pool, submitted_at, self.core.now())
         written = await self.core.records.write(ReservationKeys.key(reservation), ReservationRecord, record, None)
         if written.wrote:

@@ -1,13 +1,13 @@
-"""Agents that have jobs by the jobs' records, and whose own records cannot be read.
+"""Handles agents that hold jobs, by the jobs' records, but whose own records cannot be read.
 
-**Invariant.** What such an agent holds ends with it, or is put back.
+**Invariant.** The jobs that such an agent holds end with it, or are requeued.
 
-**Unsafe sequence.** A job is put back because its holder's record is garbage, while the holder runs it; or the record
-is repaired, and the holder, which had only missed a beat, goes on under it.
+**Unsafe sequence.** A job is requeued because its holder's record is garbage, while the holder still runs it. Or the
+record is repaired, and the holder, which had only missed a beat, continues with the new record.
 
-**Why this cannot happen.** An agent that cannot read its own record cannot beat, so its trust runs out, and it ends.
-After that the record is replaced by a dead agent's, on condition of the version that has lain there since: under that
-no beat follows.
+**Why this cannot happen.** An agent that cannot read its own record cannot beat, so its trust runs out and it ends.
+Only after that is its record replaced by a dead agent's, on condition of the version that has been there since. After
+that replacement no beat of the agent can be applied.
 """
 
 from dataclasses import dataclass, field
@@ -20,18 +20,18 @@ from fray_layouts.object_keys import AgentKeys
 
 @dataclass(slots=True)
 class UnreadableHolders:
-    """Remembers unreadable holders: by key, the version that is there, and since when (boot time)."""
+    """Remembers unreadable holders: by key, the present version, and the boot time since when it is there."""
 
     core: Core
     _seen: dict[str, tuple[str, float]] = field(default_factory=dict)
     _before: dict[str, tuple[str, float]] = field(default_factory=dict)
 
     def begin(self) -> None:
-        """Begin a round; holders that the last one did not meet are forgotten."""
+        """Start a round; forget holders that the previous round did not meet."""
         self._before, self._seen = self._seen, {}
 
     async def look(self, agent: str) -> None:
-        """Look at the agent's record once more, and write the agent off if that has not changed for long enough."""
+        """Read the agent's record again, and write the agent off if the record has not changed for long enough."""
         key = AgentKeys.key(agent)
         present, now = await self.core.store.get(key, one_of_many=True), self.core.clock.boottime()
         if present is None:
@@ -43,5 +43,5 @@ class UnreadableHolders:
 
 
 async def write_off(core: Core, agent: str, present: Object) -> None:
-    """Replace the agent's unreadable record by a dead agent's, unless it has changed."""
+    """Replace the agent's unreadable record by that of a dead agent, unless it has changed."""
     await core.records.put(AgentKeys.key(agent), lost_agent(agent), present.version)

@@ -1,4 +1,4 @@
-"""Objects that do not hold the record that their name promises, remembered by version: no pass reads them twice."""
+"""Remembers, by version, objects without the record that their key promises, so that no pass reads them twice."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -14,12 +14,12 @@ R = TypeVar("R", bound=Record)
 
 @dataclass(slots=True)
 class UnreadableRecords:
-    """Remembers the unreadable records of one folder: by key, their version and the error."""
+    """The unreadable records of one folder: by key, the version and the error."""
 
     _known: dict[str, tuple[str | None, str]] = field(default_factory=dict)
 
     def sift(self, rows: Iterable[Listed], problems: dict[str, str]) -> list[Listed]:
-        """The rows of a whole listing, with versions, that may hold a record; `problems` gets the others."""
+        """The rows of a whole listing, with versions, that may hold a record; `problems` receives the others."""
         rows = list(rows)
         before, self._known = self._known, {}
         for row in rows:
@@ -29,7 +29,7 @@ class UnreadableRecords:
         return [row for row in rows if row.key not in self._known]
 
     async def read(self, records: Records, row: Listed, kind: type[R]) -> Stored[R] | None:
-        """The record of the row's key, None if absent. Raises BadRecord, and remembers that."""
+        """Read the record of a row; None if absent. Raises BadRecord, and remembers the version."""
         try:
             return await records.read(row.key, kind, one_of_many=True)
         except BadRecord as error:

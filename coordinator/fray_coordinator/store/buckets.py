@@ -1,7 +1,7 @@
-"""Common parts of the GCS and S3 backends: names below a prefix, the server's clock, what an answer means.
+"""Common parts of the GCS and S3 backends: names below a prefix, the server's clock, the meaning of an answer.
 
-Servers of others leave fields out, and proxies answer in a server's place with pages of their own. What cannot be
-understood says nothing about the attempt: it may have been applied.
+Other vendors' servers leave fields out, and proxies answer with pages of their own. An answer that cannot be understood
+says nothing about the attempt: it may have been applied.
 """
 
 import re
@@ -20,8 +20,8 @@ class BucketSettings:
     """Settings of a bucket that concern a cluster, as far as the credentials may read them.
 
     Attributes:
-        soft_delete_days: deleted and overwritten objects are kept (and paid) for so long; 0 when off.
-        retention: what forbids to delete or overwrite, in the provider's words.
+        soft_delete_days: days for which deleted and overwritten objects are kept, and paid for; 0 when off.
+        retention: the rules that forbid to delete or overwrite objects, in the provider's words.
         unreadable: settings that the credentials may not read.
     """
 
@@ -37,11 +37,11 @@ class Inspectable(Protocol):
     """A backend that can read its bucket's settings."""
 
     async def settings(self) -> BucketSettings:
-        """Raises `AttemptFailed`; `NoBucket` where there is none."""
+        """Read the settings. Raises `AttemptFailed`; `NoBucket` if there is no such bucket."""
 
 
 class Location:
-    """A bucket and the prefix in it that is the root."""
+    """A bucket, and the prefix in it that is the root."""
 
     def __init__(self, scheme: str, bucket: str, prefix: str) -> None:
         self.root = f"{scheme}://{bucket}/{prefix}".rstrip("/")
@@ -52,7 +52,7 @@ class Location:
         return self._before + key
 
     def holds(self, name: str, prefix: str) -> bool:
-        """Whether a listed name is what was asked for: some servers know no prefixes."""
+        """Whether a listed name has the prefix that was asked for; some servers ignore prefixes."""
         return name.startswith(self._before + prefix)
 
     def key(self, name: str) -> str:
@@ -60,10 +60,11 @@ class Location:
 
 
 class ServerClock:
-    """The offset of the server's clock from this host's, narrowed down by every answer's `Date`.
+    """The offset of the server's clock from this host's, narrowed down by the `Date` of every answer.
 
-    `Date` is cut to whole seconds, so one answer says: between `Date - received` and `Date + 1 - sent`. Many answers
-    meet in a narrower range. When they contradict each other, one of the clocks was set, and only the newest counts.
+    `Date` has whole seconds, so one answer bounds the offset: between `Date - received` and `Date + 1 - sent`. Many
+    answers together give a narrower range. If they contradict each other, one of the clocks was set, and only the
+    newest counts.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -72,7 +73,7 @@ class ServerClock:
         self._high = float("inf")
 
     def learn(self, date: str | None, sent: float) -> None:
-        """Learn from an answer that just arrived. date: its header; sent: this host's wall time of the request."""
+        """Learn from an answer that has just arrived. date: its header; sent: this host's wall time of the request."""
         server = _parse_date(date)
         if server is None:
             return
@@ -87,7 +88,7 @@ class ServerClock:
 
 
 def _parse_date(date: str | None) -> float | None:
-    """The time in a header; None if it is none."""
+    """The time in a `Date` header; None if it is missing or malformed."""
     try:
         parsed = parsedate_tz(date) if date else None
         return None if parsed is None else mktime_tz(parsed)
@@ -113,10 +114,10 @@ THROTTLING_CODES = frozenset(
         "dailyLimitExceeded",
     }
 )
-"""Codes of S3 and GCS that ask for patience, under whatever status they come."""
+"""Error codes of S3 and GCS for throttling, whatever status they come with."""
 
 TRANSFER_ERROR_CODES = frozenset({"RequestTimeout", "IncompleteBody", "BadDigest", "XAmzContentSHA256Mismatch"})
-"""Codes of requests that did not arrive whole: they come with status 400, and the next one does."""
+"""Error codes of requests that arrived incomplete. They come with status 400, although a repetition works."""
 
 STALE_CREDENTIAL_CODES = frozenset(
     {
@@ -128,15 +129,16 @@ STALE_CREDENTIAL_CODES = frozenset(
         "RequestTimeTooSkewed",
     }
 )
-"""Codes of credentials that are renewed, or of a clock that is set, without anybody's doing anything about Fray."""
+"""Error codes of expired credentials, which are renewed, or of a wrong clock, which is set; neither needs a change
+here."""
 
 
 def classify_status(status: int, message: str, missing_right: str, after: str | None = None) -> AttemptFailed:
-    """The outcome of an attempt that was answered with an HTTP status other than success, 304 and 404.
+    """The outcome of an attempt whose HTTP status was not success, 304 or 404.
 
     Args:
-        message: the server's words, its error code among them.
-        missing_right: what 401 and 403 are about, in the provider's terms.
+        message: the server's text, which includes its error code.
+        missing_right: the right that 401 and 403 are about, in the provider's terms.
         after: the answer's `Retry-After`.
     """
     text = f"HTTP {status}: {' '.join(message[: 2 * MAX_MESSAGE_CHARACTERS].split())[:MAX_MESSAGE_CHARACTERS]}"
@@ -144,7 +146,7 @@ def classify_status(status: int, message: str, missing_right: str, after: str | 
     if status == 412:
         return PreconditionFailed(text)
     if status >= 500 and status not in (501, 505):
-        return Unknown(text)  # even if its code asks for patience: it may have been applied
+        return Unknown(text)  # even with a throttling code: it may have been applied
     if status in (307, 409, 429) or codes & THROTTLING_CODES:
         return NotApplied(text, _retry_after(after))
     if status == 408 or codes & TRANSFER_ERROR_CODES:
@@ -158,27 +160,27 @@ def classify_status(status: int, message: str, missing_right: str, after: str | 
 
 
 def no_such_bucket(bucket: str, command: str, right: str) -> NoBucket:
-    """The outcome of an attempt in a bucket that is not there; `command` and the bucket make it, given the `right`."""
+    """The outcome of an attempt in a missing bucket. `command` and the bucket's name create it; that needs `right`."""
     remedy = f"correct its name, or make it: `{command}{bucket}`, for which the credentials need the right {right}"
     return NoBucket(f"the bucket {bucket} does not exist; {remedy}")
 
 
 @contextmanager
 def parsing_answer(what: str) -> Iterator[None]:
-    """Read fields of an answer. Raises `Unknown` when one is missing or is not what it should be."""
+    """Guard the reading of an answer. Raises `Unknown` if a field is missing or malformed."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise Unknown(f"the answer to {what} is not one of this storage ({type(error).__name__}: {error})") from error
+        raise Unknown(f"the answer to {what} is malformed ({type(error).__name__}: {error})") from error
 
 
 def checked_version(answer: str | None) -> str:
-    """The version in an answer. Raises ValueError if there is none: nothing could be written on condition of it."""
+    """The version in an answer. Raises ValueError if there is none, because a conditional write would need it."""
     if not isinstance(answer, str) or not answer:
         raise ValueError("it has no version of the object")
     return answer
 
 
 def _retry_after(after: str | None) -> float | None:
-    """The time that the server asks for; at most a minute, whatever it says."""
+    """The seconds that the server asks to wait, but at most a minute."""
     return min(float(after), 60.0) if after and after.isdecimal() and after.isascii() else None

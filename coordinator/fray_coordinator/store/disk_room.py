@@ -1,10 +1,10 @@
-"""Room on a disk: how a full one is told by those who write there, and by those who only look."""
+"""The check for free room on a disk, and the remedy for a full one."""
 
 import os
 from pathlib import Path
 
 LEAST_FREE = 8 * 10**6
-"""Bytes without which no work is begun: a job's files, some chunks of its log, its record and its result."""
+"""Bytes that must be free to start work: for a job's files, some chunks of its log, its record and its result."""
 
 FULL_REMEDY = (
     "remove files there, or use a larger disk: until then nothing is written, and jobs that have ended still show as "
@@ -13,7 +13,7 @@ FULL_REMEDY = (
 
 
 def lack_of_room(folder: Path) -> str:
-    """What the disk of `folder` has too little of, for people; "" if there is room, or nobody can tell."""
+    """A sentence about what the disk of `folder` lacks, for people; "" if there is room or the check fails."""
     try:
         disk = os.statvfs(folder)
     except OSError:

@@ -1,11 +1,12 @@
-"""Many small files in one go, by as few system calls as it takes, in the thread of the caller.
+"""Batches of small files, read or written in the caller's thread with as few system calls as possible.
 
-Each verb makes one attempt at every name and says which ones it is sure of. Nothing is raised and nothing repeated: the
-other names are left to the verbs of `LocalBackend`, which find out what became of them. So these may be used where a
-name's object never changes (a create decides, equal bytes under many names are links of one file), or is void whatever
-it holds (a delete).
+Each verb makes one attempt at every name and returns the names that certainly succeeded. It raises nothing and repeats
+nothing: the verbs of `LocalBackend` handle all other names and find out their state. So a batch may only be used where
+    an
+object never changes (a create is final; equal bytes under many names are links of one file), or does not matter (a
+delete).
 
-Folders stay open from one call to the next, and each is compared with what lies under its path before it is used.
+Folders stay open between calls, and each is compared with what lies at its path before it is used.
 """
 
 import os
@@ -20,14 +21,14 @@ from fray_coordinator.store.interface import Applied, BadObject, Object, Refused
 from fray_coordinator.store.memory import digest
 
 MAX_READ_BYTES = 64 * 1024
-"""Bytes of a file that is read here: what a caller waits for without noticing."""
+"""Bytes of a file that is read here; the caller does not notice the time for so few."""
 MAX_OPEN_FOLDERS = 8
-"""Folders that stay open: a queue's producers and consumers work in two at a time, each a second of it."""
+"""Folders that stay open. A queue's producers and consumers use two at a time, each for a second."""
 _NOT_SURE = (OSError, BadObject, Refused)
 
 
 class _OpenFolder:
-    """A folder that is open until nobody refers to it, so that no thread closes what another one uses."""
+    """A folder that stays open until nobody refers to it, so that no thread closes it while another uses it."""
 
     def __init__(self, handle: int) -> None:
         self.handle = handle
@@ -46,7 +47,7 @@ class FileBatches:
     """The batches of one root.
 
     Args:
-        synced: whether what is written has to survive a crash of the host.
+        synced: whether written data must survive a crash of the host.
     """
 
     def __init__(self, tree: FileTree, synced: bool) -> None:
@@ -56,7 +57,7 @@ class FileBatches:
         self._token, self._numbers = uuid.uuid4().hex, count()
 
     def create(self, keys: Sequence[str], data: bytes) -> dict[str, Applied]:
-        """Create files that all hold `data`; those that were created, by key."""
+        """Create files that all hold `data`; returns the created ones, by key."""
         created: dict[str, Applied] = {}
         with suppress(*_NOT_SURE):
             mode = 0o660 if self._tree.is_shared() else 0o600
@@ -76,7 +77,7 @@ class FileBatches:
         return created
 
     def read(self, keys: Iterable[str]) -> dict[str, Object]:
-        """The files that are there and small, by key."""
+        """Read the files that exist and are small; returns them by key."""
         found: dict[str, Object] = {}
         for folder, names in _by_folder(keys):
             with suppress(*_NOT_SURE):
@@ -91,7 +92,7 @@ class FileBatches:
         return found
 
     def delete(self, keys: Iterable[str]) -> set[str]:
-        """Delete files, whatever they hold; the keys that are absent now."""
+        """Delete files, whatever they hold; returns the keys that are certainly absent now."""
         absent: set[str] = set()
         for folder, names in _by_folder(keys):
             with suppress(*_NOT_SURE):
@@ -116,7 +117,7 @@ class FileBatches:
     def _link(
         self, keys: Sequence[str], private: int, temporary: str, applied: Applied, into: dict[str, Applied]
     ) -> None:
-        """Link the file to each name that is free; a folder is synced before its names count."""
+        """Link the file to each free name; names are only reported in `into` after their folder was synced."""
         for folder, names in _by_folder(keys):
             handle, linked = self._folder(folder, True).handle, []
             for name in names:
@@ -149,7 +150,7 @@ def _read(folder: int, name: str) -> Object | None:
     """A small regular file; None for anything else."""
     status = os.stat(name, dir_fd=folder, follow_symlinks=False)
     if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_READ_BYTES:
-        return None  # opening a device may do something to it
+        return None  # opening a device may have an effect
     handle = os.open(name, os.O_RDONLY | FILE_FLAGS, dir_fd=folder)
     try:
         data = os.read(handle, MAX_READ_BYTES + 1)

@@ -1,8 +1,8 @@
-"""The listing of a local root: every name in order, of whatever kind, so that fsck can report odd ones.
+"""The listing of a local root: every name in order, of any kind, so that fsck can report odd ones.
 
-What is none of a key's object is listed like an object store's folder marker, by a name that ends in a slash: a folder
-that this user may not read, that is deeper than any key, that lies in the inbox, or that is empty and has the name of a
-record; and whatever has a name that no key can contain.
+Anything that cannot be an object is listed like an object store's folder marker, with a name that ends in a slash. That
+is a folder that this user may not read, that is deeper than any key, that lies in the inbox, or that is empty and named
+like a record; and anything whose name no key can have.
 """
 
 import os
@@ -19,13 +19,13 @@ from fray_layouts.bounds import MAX_KEY_BYTES
 from fray_layouts.inbox_keys import InboxKeys
 
 EMPTY_FOLDER_SECONDS = 600.0
-"""Seconds after which nobody will put anything into an empty folder, as a rule."""
+"""Seconds after which an empty folder is removed, because normally nobody will put anything into it any more."""
 NOT_A_KEY = re.compile("[\r\n\ud800-\udfff]")
-"""In names of files dropped by hand: what no key can contain (surrogates stand for bytes that are not UTF-8)."""
+"""Characters in names of files dropped by hand that no key can have (surrogates stand for bytes that are not UTF-8)."""
 
 
 def list_rows(tree: FileTree, prefix: str, after: str | None, versions: bool) -> Iterator[Listed]:
-    """The rows under `prefix`, behind `after`. With `versions`, rows of unreadable files have none."""
+    """The rows under `prefix` and after `after`. With `versions`, the rows of unreadable files have no version."""
     folder = prefix[: prefix.rfind("/") + 1]
     with suppress(FileNotFoundError, NotADirectoryError), tree.folder(folder) as handle:
         yield from _TreeWalk(tree, prefix, after or "", versions).below(handle, folder)
@@ -69,7 +69,7 @@ class _TreeWalk:
             os.close(inner)
 
     def _open(self, parent: int, key: str) -> int | None:
-        """A descriptor; None for a folder that is not entered."""
+        """A descriptor; None for a folder that is not listed."""
         if not _is_entered(key):
             return None
         try:
@@ -78,7 +78,7 @@ class _TreeWalk:
             return None
 
     def _row(self, folder: int, key: str) -> Listed | None:
-        """The row with its version; None if the file has gone."""
+        """The row with its version; None if the file is gone."""
         try:
             found = read_from(folder, key.rpartition("/")[2], key)
         except FileNotFoundError:
@@ -88,7 +88,7 @@ class _TreeWalk:
         return Listed(key, found.version, found.updated)
 
     def _empty(self, handle: int, folder: str) -> Iterator[Listed]:
-        """Remove a folder that has been empty for a while; a create in it at this moment is tried again."""
+        """Remove a folder that has been empty for a while; a create in it at this moment is retried."""
         if not self._prefix or folder in ("", InboxKeys.area):
             return
         if time.time() - os.fstat(handle).st_mtime > EMPTY_FOLDER_SECONDS:
@@ -109,9 +109,9 @@ def _is_entered(folder: str) -> bool:
 
 
 def _entries(handle: int, folder: str) -> list[tuple[str, bool]]:
-    """(key, whether it can be one) of what a folder holds.
+    """(key, whether it is a possible key) of each entry of a folder.
 
-    Folders end in a slash, which puts them where their contents sort.
+    Folders end in a slash, so that they sort where their contents do.
     """
     with os.scandir(handle) as entries:
         return sorted(_entry(folder, entry) for entry in entries if folder or entry.name != PRIVATE_FOLDER)
@@ -125,10 +125,10 @@ def _entry(folder: str, entry: os.DirEntry[str]) -> tuple[str, bool]:
 
 
 def unreadable_files(tree: FileTree) -> Iterator[tuple[str, str]]:
-    """(name, why) of each file below a root that cannot be read as an object; opens every one, and reads none."""
+    """(name, reason) of each file below a root that cannot be read as an object; opens every file, and reads none."""
     for row in list_rows(tree, "", None, versions=False):
         if row.key.endswith("/"):
-            yield row.key, "it is no folder of Fray's, or one that cannot be read"
+            yield row.key, "it is no folder of Fray's, or this user cannot read it"
             continue
         try:
             with suppress(FileNotFoundError):

@@ -1,7 +1,8 @@
 """Locks between processes of one machine: 256 files under `.fray/locks`, never deleted, taken with `flock`.
 
-A lock belongs to the open file, so every call opens its own descriptor; it ends with its holder, however that dies.
-The kernel knows who has it (`/proc/locks`), but not across containers, so the holder writes who it is into the file.
+A lock belongs to an open file, so every call opens its own descriptor; the lock ends with its holder, even if that is
+killed. The kernel knows the holder (`/proc/locks`), but not across containers, so the holder also writes its identity
+into the file.
 """
 
 import fcntl
@@ -20,13 +21,13 @@ from fray_coordinator.store.file_tree import LOCK_FOLDER, FileTree, open_file
 from fray_coordinator.store.interface import BadObject, NotApplied, Refused
 
 STRIPES = 256
-"""Lock files: two of some ten writers of different keys rarely want the same one, and they are listed at a glance."""
+"""Number of lock files: among ten writers of different keys two rarely need the same one, and listing them is quick."""
 LOCK_TIMEOUT = 10.0
-"""Seconds to wait for a stripe: holders need milliseconds, so one that takes longer is stopped or stuck."""
+"""Seconds to wait for a stripe. Holders need milliseconds, so a holder that takes longer is stopped or stuck."""
 _HOLDER_BYTES = 100
-"""Bytes that a holder writes into its lock file: padded, so that nothing of a longer name before it is left."""
+"""Bytes that a holder writes into its lock file; padding overwrites a longer text of an earlier holder."""
 LOCK_PAUSES = (0.0005, 0.02)
-"""Seconds between two tries, the first and the longest: a holder writes and syncs a file, in 0.5 to 20 ms."""
+"""Seconds between two tries, the first pause and the longest: a holder writes and syncs a file, in 0.5 to 20 ms."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -54,12 +55,12 @@ class FileLocks:
         except BaseException:
             os.close(handle)
             raise
-        with suppress(OSError):  # on a full disk it must still be possible to delete
+        with suppress(OSError):  # deletes must work even on a full disk
             os.pwrite(handle, f"pid {os.getpid()} on {self._host}".encode().ljust(_HOLDER_BYTES), 0)
         return handle
 
     def release(self, handle: int) -> None:
-        # Unlocked before it is closed: a child forked meanwhile shares the open file and would keep the lock.
+        # Unlocked before it is closed: a child that was forked meanwhile shares the open file and would keep the lock.
         fcntl.flock(handle, fcntl.LOCK_UN)
         os.close(handle)
 
@@ -71,7 +72,7 @@ class FileLocks:
                 with suppress(FileExistsError):
                     self._tree.write(folder, stripe, b"", os.link, synced=False)
                 return open_file(folder, stripe, os.O_RDWR)
-            except BadObject as error:  # not one key's fault: many share a lock
+            except BadObject as error:  # affects more than one key, because many keys share a lock
                 raise Refused(f"lock {self._tree.root / LOCK_FOLDER / stripe}: {error}; every user needs it") from error
 
     async def _wait(self, handle: int, stripe: str) -> None:
@@ -85,7 +86,7 @@ class FileLocks:
 
 
 def lock_holders(tree: FileTree) -> Iterator[LockHolder]:
-    """Every stripe that somebody holds at this moment."""
+    """Every stripe that is held at this moment, with its holder."""
     with suppress(FileNotFoundError), tree.private(LOCK_FOLDER) as folder:
         for stripe in sorted(os.listdir(folder)):
             try:
@@ -111,7 +112,7 @@ def _try_lock(handle: int) -> bool:
 
 
 def _holder_text(handle: int) -> str:
-    """The kernel's word; else what the holder, or the one before, left in the file."""
+    """The holder by the kernel; otherwise what the holder, or the previous one, wrote into the file."""
     status = os.fstat(handle)
     file = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     for pid in re.findall(rf"FLOCK +ADVISORY +\w+ +([1-9]\d*) {file} ", Path("/proc/locks").read_text()):

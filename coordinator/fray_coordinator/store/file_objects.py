@@ -1,8 +1,8 @@
-"""Objects as plain files: what each verb does. Each call blocks, is atomic, and is on the disk when it returns.
+"""Objects as plain files: the work of each verb. Each call blocks, is atomic, and is on the disk when it returns.
 
-Nothing here locks or retries; errors are the operating system's own, and `BadObject`. A root that ends with a process
-on this host need not survive the host's crash: it says so in a file of its own (`forgo_syncs`), and nobody waits for
-its disk.
+Nothing here locks or retries; the errors are those of the operating system, and `BadObject`. A root that lives only as
+long as a process on this host need not survive the host's crash. A marker file says so (`forgo_syncs`), and then
+nothing waits for the disk.
 """
 
 import os
@@ -25,19 +25,19 @@ from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.object_keys import CLUSTER_KEY
 
 ABANDONED_SECONDS = 24 * 3600.0
-"""Seconds after which a temporary file belongs to a process that was killed."""
+"""Seconds after which a temporary file is a leftover of a killed process."""
 _UNSYNCED_MARKER = "unsynced"
 
 
 def forgo_syncs(folder: Path) -> None:
-    """Say of a new root that it need not survive a crash of its host, to all who open it after this."""
+    """Mark a new root as one that need not survive a crash of its host; all later users of the root see the mark."""
     for made in (folder, folder / PRIVATE_FOLDER):
         made.mkdir(mode=0o700)
     (folder / PRIVATE_FOLDER / _UNSYNCED_MARKER).touch()
 
 
 class FileObjects:
-    """Objects as files of `tree`. synced: what is written survives a crash of the host."""
+    """Objects as files of `tree`. synced: whether written data survives a crash of the host."""
 
     def __init__(self, tree: FileTree) -> None:
         self._tree = tree
@@ -45,7 +45,7 @@ class FileObjects:
         self.synced = not os.path.exists(marker)  # True without the right to see it
 
     def prepare(self) -> None:
-        """Make the private folders; where they are, sweep what killed processes left."""
+        """Create the private folders; if they exist, remove leftovers of killed processes."""
         self._tree.prepare()
         with self._tree.private(TEMPORARY_FOLDER) as folder:
             for name in os.listdir(folder):
@@ -54,7 +54,7 @@ class FileObjects:
                         remove_entry(folder, name)
 
     def size(self, key: str) -> int | None:
-        """Bytes of the file under the name, 0 if that is not known; None when there is none."""
+        """Size of the file in bytes, 0 if it is not known; None if there is no file."""
         try:
             return os.lstat(f"{self._tree.root}/{key}").st_size
         except (FileNotFoundError, NotADirectoryError):
@@ -75,23 +75,23 @@ class FileObjects:
             raise PreconditionFailed(key)
         if key == CLUSTER_KEY:
             with self._tree.folder(InboxKeys.area, make=True):
-                pass  # for a plain `cp` into the new root
+                pass  # so that people can `cp` into the inbox of a new root
         return self._place(key, data, _link)
 
     def replace(self, key: str, data: bytes, expect: Expectation) -> Applied:
-        """Write over what is there; the caller holds the name's lock. Raises `PreconditionFailed`."""
+        """Overwrite the file; the caller holds the key's lock. Raises `PreconditionFailed`."""
         self._check(key, expect)
         return self._place(key, data, os.replace)
 
     def delete(self, key: str, expect: Expectation) -> None:
-        """Delete the file; the caller holds the name's lock. Raises `PreconditionFailed`."""
+        """Delete the file; the caller holds the key's lock. Raises `PreconditionFailed`."""
         self._check(key, expect)
         with suppress(FileNotFoundError), self._tree.place_of(key) as (folder, name):
             os.unlink(name, dir_fd=folder)
             self._sync(folder)
 
     def move_aside(self, key: str, expect: Expectation, aside: str) -> None:
-        """Rename, so that a writer that has the file open goes on writing to `aside`. Raises `PreconditionFailed`."""
+        """Rename the file, so that a writer that has it open continues in `aside`. Raises `PreconditionFailed`."""
         self._check(key, expect)
         with self._tree.place_of(key) as (source, name), self._tree.place_of(aside, make=True) as (target, new_name):
             os.rename(name, new_name, src_dir_fd=source, dst_dir_fd=target)
@@ -116,7 +116,7 @@ class FileObjects:
 
 
 def check_readable(tree: FileTree, key: str) -> None:
-    """Raise `BadObject` for what could not be read under the name, and `FileNotFoundError`."""
+    """Raise `BadObject` if the file cannot be read as an object, and `FileNotFoundError` if there is none."""
     with tree.place_of(key) as (folder, name):
         handle = open_file(folder, name)
     try:
@@ -126,7 +126,7 @@ def check_readable(tree: FileTree, key: str) -> None:
 
 
 def read_from(folder: int, name: str, key: str) -> Object:
-    """The object in an open folder. Raises `FileNotFoundError` and `BadObject`."""
+    """Read the object in an open folder. Raises `FileNotFoundError` and `BadObject`."""
     handle = open_file(folder, name)
     try:
         data = read_all(handle, max_bytes(key))

@@ -1,8 +1,8 @@
-"""The folders and files of a local root: opened step by step, so that no link is followed and nothing blocks.
+"""The folders and files of a local root, opened step by step, so that no link is followed and no open blocks.
 
-A root is open to whoever its own mode says, and so is all that Fray makes below it: with the set-group-id bit and
-`rwx` for the group to that group (2770, 0660), else to the owner alone (0700, 0600). Nobody's umask matters: what is
-made gets its mode under a private name and is moved into place afterwards.
+The root's own mode decides who may use it and everything that Fray makes below it. With the set-group-id bit and `rwx`
+for the group, that is the group (2770, 0660); otherwise only the owner (0700, 0600). Umasks have no effect: a new file
+or folder gets its mode under a private name and is then moved into place.
 """
 
 import errno
@@ -28,10 +28,10 @@ FILE_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _FILE_ERRORS = (errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENXIO, errno.ENODEV)
 _EXISTS_ERRORS = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
-"""Of a folder that is given its name: somebody else has made it, perhaps filled it already, or made something else."""
+"""Errors when a folder is moved into place: another process has made it, perhaps filled it, or made something else."""
 
 _GROWTH_BYTES = 64 * 1024
-"""Bytes asked for behind what a file had when it was opened."""
+"""Bytes to read beyond the size that a file had when it was opened, in case it grows."""
 _KIND_NAMES = {
     stat.S_IFLNK: "a link",
     stat.S_IFDIR: "a folder",
@@ -43,25 +43,25 @@ _KIND_NAMES = {
 
 
 class FilePlacement(Protocol):
-    """`os.link` or `os.replace`: how a finished file gets its name."""
+    """`os.link` or `os.replace`: the operation that gives a finished file its name."""
 
     def __call__(self, source: str, target: str, /, *, src_dir_fd: int, dst_dir_fd: int) -> None: ...
 
 
 class FileTree:
-    """The folders and files below `root`. Keys are relative to it; a folder's ends in a slash, the root's own is "".
+    """The folders and files below `root`. Keys are relative to it; a folder's key ends in a slash, the root's is "".
 
-    Errors are the operating system's own, and `BadObject` for what no reader or writer may touch.
+    Raises the operating system's own errors, and `BadObject` for anything that readers and writers must not touch.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def prepare(self) -> None:
-        """Make the root and the private folders. Raises `Refused` if what this user writes its owner could not read."""
+        """Create the root and the private folders. Raises `Refused` if the root's owner could not read new files."""
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except FileNotFoundError as error:  # so says /proc; it is not a file that has just gone
+        except FileNotFoundError as error:  # from /proc, not from a file that has just disappeared
             raise Refused(f"{self.root} cannot be made there: {error.strerror}; give a folder of a disk") from error
         status = os.stat(self.root)
         if status.st_uid != os.geteuid() and not is_shared(status.st_mode):
@@ -77,13 +77,13 @@ class FileTree:
 
     @contextmanager
     def folder(self, folder: str, make: bool = False) -> Iterator[int]:
-        """A descriptor of a folder; it closes with the block.
+        """A descriptor of a folder, which is closed at the end of the block.
 
         Args:
-            make: the folders on the way that are absent, but never the root.
+            make: create missing folders on the way, but never the root.
 
-        Raises `BadObject` for a link on the way and for a folder that this user may not read, unless that is the root
-        or right below it: then `PermissionError`, because more than one object is out of reach.
+        Raises `BadObject` for a link on the way and for a folder that this user may not read. If that folder is the
+        root or directly below it, `PermissionError`, because more than one object is out of reach.
         """
         handle = self._open(folder, make)
         try:
@@ -93,7 +93,7 @@ class FileTree:
 
     @contextmanager
     def private(self, folder: str) -> Iterator[int]:
-        """As `folder`, for a private folder. Raises `Refused` for one that cannot be used: every write needs it."""
+        """Like `folder`, for a private folder. Raises `Refused` if it cannot be used, because every write needs it."""
         try:
             handle = self._open(folder, make=False)
         except BadObject as error:
@@ -105,13 +105,13 @@ class FileTree:
 
     @contextmanager
     def place_of(self, key: str, make: bool = False) -> Iterator[tuple[int, str]]:
-        """(descriptor of its folder, its name there)."""
+        """(descriptor of the key's folder, name in the folder)."""
         head, slash, name = key.rpartition("/")
         with self.folder(head + slash, make) as handle:
             yield handle, name
 
     def write(self, folder: int, name: str, data: bytes, place: FilePlacement, synced: bool) -> os.stat_result:
-        """Write a file of its own and give it its name with `place`; what it is then."""
+        """Write a temporary file and give it its name with `place`; returns its status."""
         mode = 0o660 if self.is_shared() else 0o600
         with self._temporary() as (private, temporary):
             handle = os.open(temporary, CREATE_FLAGS, mode, dir_fd=private)
@@ -177,7 +177,7 @@ class FileTree:
 
     @contextmanager
     def _temporary(self) -> Iterator[tuple[int, str]]:
-        """(descriptor of the folder of unfinished files, a name in it); what is left under that name is removed."""
+        """(descriptor of the folder of unfinished files, a new name in it); removes what is left under that name."""
         name = uuid.uuid4().hex
         with self.private(TEMPORARY_FOLDER) as handle:
             try:
@@ -187,18 +187,18 @@ class FileTree:
 
 
 def is_shared(mode: int) -> bool:
-    """Whether a root of this mode is a group's: all that is made in it belongs to the group, which has all rights."""
+    """Whether a root of this mode is shared with its group, which then owns and may change everything in it."""
     return bool(mode & stat.S_ISGID) and mode & stat.S_IRWXG == stat.S_IRWXG
 
 
 def open_folder(name: str, parent: int) -> int:
-    """A descriptor of a folder in an open one. Raises `NotADirectoryError` for a link too."""
+    """A descriptor of a folder in an open one. Raises `NotADirectoryError`, also for a link."""
     return os.open(name, _INNER_FOLDER_FLAGS, dir_fd=parent)
 
 
 def open_file(folder: int, name: str, how: int = os.O_RDONLY) -> int:
-    """A descriptor of a regular file. Raises `BadObject` for anything else, and for what this user may not open."""
-    _check_kind(os.stat(name, dir_fd=folder, follow_symlinks=False), name)  # opening a device may do something to it
+    """A descriptor of a regular file. Raises `BadObject` for anything else, and for files this user may not open."""
+    _check_kind(os.stat(name, dir_fd=folder, follow_symlinks=False), name)  # opening a device may have an effect
     try:
         handle = os.open(name, how | FILE_FLAGS, dir_fd=folder)
     except OSError as error:
@@ -214,7 +214,7 @@ def open_file(folder: int, name: str, how: int = os.O_RDONLY) -> int:
 
 
 def read_all(handle: int, most: int) -> bytes:
-    """The whole file. Raises `BadObject` for more than `most` bytes, without having read more."""
+    """Read the whole file. Raises `BadObject` for more than `most` bytes, without reading more."""
     size = os.fstat(handle).st_size
     parts: list[bytes] = []
     length = 0
@@ -252,7 +252,7 @@ def _write(handle: int, data: bytes) -> None:
 
 
 def give_to_group(folder: Path, group: str) -> None:
-    """Make `folder`, which is absent or empty, a group's root. Raises `InvalidInput`."""
+    """Make `folder`, which must be absent or empty, a root of the group. Raises `InvalidInput`."""
     try:
         gid = grp.getgrnam(group).gr_gid
     except KeyError:
@@ -272,7 +272,7 @@ def give_to_group(folder: Path, group: str) -> None:
     with suppress(PermissionError):
         os.chown(folder, -1, gid)
         os.chmod(folder, 0o2770)
-    if _group_of(folder) != gid:  # the system drops the set-group-id bit without a word
+    if _group_of(folder) != gid:  # the system silently drops the set-group-id bit
         remedy = f"{folder} can be given to it by its owner, who must be one of the group, or by root"
         raise InvalidInput("group", group, remedy)
 

@@ -1,7 +1,7 @@
-"""Google Cloud Storage: its JSON API, with the credentials that google-auth finds.
+"""The backend for Google Cloud Storage, over its JSON API, with the credentials that google-auth finds.
 
-The libraries that speak it repeat what fails, for longer than a lease lasts, and hide the status behind exception
-classes; and they take three times a command's time to import. The version is the object's generation.
+Google's own client libraries are not used: they retry failures for longer than a lease lasts, hide the status behind
+exception classes, and take three times a command's time to import. The version is the object's generation.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ RIGHTS = {
 
 
 class GcsBackend:
-    """The GCS backend. `STORAGE_EMULATOR_HOST` leads to an emulator instead."""
+    """The GCS backend. `STORAGE_EMULATOR_HOST` selects an emulator instead."""
 
     scheme = "gs"
     local = False
@@ -111,7 +111,7 @@ class GcsBackend:
         rows: list[Listed] = []
         token: str | None = ""
         while token is not None and (limit is None or len(rows) < limit):
-            # startOffset includes the key itself, which is then one row too many.
+            # startOffset includes the key itself, which is one row too many.
             wanted = (
                 ROWS_PER_REQUEST if limit is None else min(ROWS_PER_REQUEST, limit - len(rows) + (after is not None))
             )
@@ -178,7 +178,7 @@ class GcsBackend:
         may_be_absent: bool = False,
         most: int = MAX_RECORD_BYTES,
     ) -> HttpAnswer:
-        """Send a request. Returns success, 304 and the 404 of an object; raises `AttemptFailed` for everything else."""
+        """Send a request. Returns success, 304 and an object's 404; raises `AttemptFailed` for any other answer."""
         sent = self._server_clock.wall()
         url = f"{_endpoint()}/{path}?{urlencode(query)}"
         try:
@@ -207,7 +207,7 @@ class GcsBackend:
         return authorized
 
     async def _access_token(self) -> AccessToken | None:
-        """The loop's access token; None for an emulator, which asks for none."""
+        """The loop's access token; None for an emulator, which needs none."""
         if _emulator():
             return None
         return AccessToken(await asyncio.to_thread(find_credentials), self._clock)

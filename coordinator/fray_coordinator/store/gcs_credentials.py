@@ -1,7 +1,7 @@
-"""Finds the credentials for GCS, and asks token servers.
+"""Finds the credentials for GCS, and sends the requests to token servers.
 
-google-auth does both; its own transport is left out, because importing that takes as long as all else on the way to a
-token.
+google-auth does both, but its own transport is not used, because importing that takes as long as everything else needed
+for a token.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from fray_coordinator.store.http_connection import HttpAnswer
 from fray_coordinator.store.interface import AttemptFailed, NotApplied, Refused
 
 SCOPE = "https://www.googleapis.com/auth/devstorage.full_control"
-"""What tokens are good for: objects, and the settings of buckets, which `fray doctor` reads."""
+"""The scope of tokens: objects, and the settings of buckets, which `fray doctor` reads."""
 
 UNREACHABLE_ERRORS = (
     google.auth.exceptions.TransportError,
@@ -29,11 +29,11 @@ UNREACHABLE_ERRORS = (
     google.auth.exceptions.ResponseError,
     OSError,
 )
-"""Errors of a token server that did not answer; google-auth wraps them into those of one that said no."""
+"""Errors of an unreachable token server; google-auth wraps them in its errors for a refusal."""
 
 
 class TokenTransport(google.auth.transport.Request):
-    """The transport by which google-auth asks token servers; for threads that run no event loop."""
+    """The transport for google-auth's requests to token servers; for threads that run no event loop."""
 
     def __call__(
         self,
@@ -52,7 +52,7 @@ class TokenTransport(google.auth.transport.Request):
 
 
 class TokenAnswer(google.auth.transport.Response):
-    """A token server's answer, as google-auth reads it."""
+    """A token server's answer in the form that google-auth reads."""
 
     def __init__(self, answer: HttpAnswer) -> None:
         self._answer = answer
@@ -83,9 +83,9 @@ def find_credentials() -> Credentials:
 
 
 def _of_this_user() -> Credentials | None:
-    """Those of `gcloud auth application-default login`; None if there are others.
+    """The credentials of `gcloud auth application-default login`; None if there are others.
 
-    google-auth finds them as well, and then starts `gcloud`, and warns, for a project that storage has no use for.
+    google-auth would find them too, but it then starts `gcloud`, and warns, for a project that storage does not need.
     """
     folder = os.environ.get("CLOUDSDK_CONFIG") or os.path.expanduser("~/.config/gcloud")
     file = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS") or f"{folder}/application_default_credentials.json"
@@ -102,7 +102,7 @@ def _of_this_user() -> Credentials | None:
 
 
 def token_failure(error: Exception) -> AttemptFailed:
-    """The outcome of a request for which no token could be had."""
+    """The outcome of a request for which no token was available."""
     if getattr(error, "retryable", False) or any(isinstance(cause, UNREACHABLE_ERRORS) for cause in _causes(error)):
         return NotApplied(f"the server that gives access tokens does not answer: {error}")
     text = f"no valid credentials ({error}); run `gcloud auth application-default login`"

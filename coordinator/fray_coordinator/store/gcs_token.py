@@ -1,7 +1,7 @@
-"""The access token for GCS: renewed in a thread, ahead of time, and used for as long as it is good.
+"""The access token for GCS: a thread renews it ahead of time, and it is used as long as it is valid.
 
-google-auth renews it within the request that finds it old: the event loop would stand still while a token server is
-slow, and a request would fail for a server that is away although its token is good for minutes.
+google-auth itself renews a token within the request that finds it expired. Then the event loop would block while a
+token server is slow, and a request would fail if that server is down although the token is valid for minutes.
 """
 
 import asyncio
@@ -13,13 +13,13 @@ from fray_coordinator.clock import Clock
 from fray_coordinator.store.gcs_credentials import TokenTransport, token_failure
 
 RENEW_AHEAD_SECONDS = 240.0
-"""Seconds of its life left at which a token is renewed: Compute Engine has no new one before five minutes."""
+"""Remaining seconds at which a token is renewed; Compute Engine has no new token before five minutes are left."""
 
 RENEWAL_SPACING = 15.0
-"""Seconds between two attempts to renew a token that is still good."""
+"""Seconds between two attempts to renew a token that is still valid."""
 
 MIN_SECONDS_LEFT = 5.0
-"""Seconds of its life left at which a token is no longer sent: it might be old when it arrives."""
+"""Remaining seconds at which a token is no longer sent, because it might have expired when it arrives."""
 
 
 class AccessToken:
@@ -33,7 +33,7 @@ class AccessToken:
         self._refused: str | None = None
 
     async def apply(self, headers: dict[str, str]) -> None:
-        """Put the token into a request's headers; waits for a new one only if this one is no good.
+        """Put the token into a request's headers; waits for a new token only if this one is not valid.
 
         Raises:
             NotApplied: the token server does not answer.
@@ -44,12 +44,12 @@ class AccessToken:
         if left < RENEW_AHEAD_SECONDS:
             self._renew(at_once=left < MIN_SECONDS_LEFT and not refused)
         if left < MIN_SECONDS_LEFT and self._renewing is not None:
-            # Shielded: who is cancelled, or has waited for long enough, must not take it from those who wait with him.
+            # Shielded: a cancelled or timed-out caller must not cancel the renewal for the others that wait for it.
             await asyncio.shield(self._renewing)
         self._credentials.apply(headers)  # type: ignore[no-untyped-call]
 
     def refused(self) -> None:
-        """The storage did not accept the token: the next request gets another, if there is one."""
+        """Note that the storage rejected the token; the next request gets another one, if there is one."""
         self._refused = self._credentials.token
 
     def _renew(self, at_once: bool) -> None:

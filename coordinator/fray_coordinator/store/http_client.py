@@ -1,8 +1,8 @@
-"""HTTP/1.1 to object stores: one attempt a request, which says whether anything of it was sent.
+"""An HTTP/1.1 client for object stores: one attempt per request, which reports whether anything was sent.
 
-Connections are kept between requests, and go through the proxies that the environment names. Why none of the general
-clients: importing aiohttp takes half as much processor time as a whole command on local files. obstore, which is quick
-to import, knows no conditional deletes, keeps the server's clock to itself, and repeats and translates what fails.
+It keeps connections between requests, and uses the proxies that the environment names. No general client fits:
+importing aiohttp takes half as much processor time as a whole command on local files. obstore is quick to import, but
+has no conditional deletes, hides the server's clock, and retries and translates failures itself.
 """
 
 import asyncio
@@ -19,19 +19,19 @@ from fray_coordinator.store.interface import NotApplied, Unknown
 from fray_coordinator.store.key_rules import MAX_RECORD_BYTES
 
 CONNECT_TIMEOUT = 10.0
-"""Seconds for a connection: Linux repeats a lost SYN after 1, 3 and 7 s."""
+"""Seconds to connect: Linux repeats a lost SYN after 1, 3 and 7 s."""
 ANSWER_TIMEOUT = 20.0
-"""Seconds for an answer, beside the time for its body: a third of a store's patience, so that it is asked again."""
+"""Seconds to wait for an answer without its body: a third of the store's patience, so that there are repetitions."""
 MIN_BYTES_PER_SECOND = 1_000_000
-"""A connection that carries less is given up, so that a larger body gets a longer time."""
+"""Slowest accepted transfer; each megabyte of a body adds a second to the time limit."""
 MAX_CONNECTIONS = 64
-"""As many as a pass makes requests at a time; the others wait for one of these."""
+"""Connections at a time: as many as a pass makes requests at a time; further requests wait for one of them."""
 MAX_IDLE_SECONDS = 15.0
-"""Seconds after which a connection is not used again: servers close those that are idle, S3 after some twenty."""
+"""Idle seconds after which a connection is not used again: servers close idle ones, S3 after some twenty seconds."""
 
 
 class HttpClient:
-    """Connections to object stores, those that are idle included. It belongs to one event loop."""
+    """Connections to object stores, including idle ones. It belongs to one event loop."""
 
     def __init__(self) -> None:
         self._idle: dict[tuple[str, str], list[tuple[float, StorageConnection]]] = {}
@@ -40,15 +40,15 @@ class HttpClient:
     async def request(
         self, method: str, url: str, headers: Mapping[str, str], data: bytes = b"", most: int = MAX_RECORD_BYTES
     ) -> HttpAnswer:
-        """Send a request once; the answer, whatever its status. Redirects are not followed.
+        """Send a request once; returns the answer, whatever its status. Redirects are not followed.
 
         Args:
-            url: with everything escaped that has to be.
-            most: bytes that the body of a success may have; that of another answer is cut.
+            url: properly escaped.
+            most: largest body of a success, in bytes; the body of another answer is cut.
 
         Raises:
             NotApplied: there is no connection.
-            Unknown: the connection broke, or no answer came in time, or none that is HTTP.
+            Unknown: the connection broke, or no answer came in time, or the answer is not HTTP.
             BadObject: the body is too long.
         """
         target = urlsplit(url)
@@ -76,13 +76,13 @@ class HttpClient:
         return found
 
     def close(self) -> None:
-        """Close the connections that are idle."""
+        """Close the idle connections."""
         for _, connection in (kept for all_kept in self._idle.values() for kept in all_kept):
             connection.abort()
         self._idle.clear()
 
     def _idle_one(self, key: tuple[str, str]) -> StorageConnection | None:
-        """The connection that was used last; those that are too old are closed."""
+        """The most recently used idle connection; connections that are too old are closed."""
         kept = self._idle.get(key, [])
         oldest = time.monotonic() - MAX_IDLE_SECONDS
         while kept and (kept[0][0] < oldest or not kept[0][1].usable):
@@ -112,7 +112,7 @@ async def _connected(target: SplitResult, proxy: SplitResult | None) -> StorageC
             if proxy and target.scheme == "https":
                 await _tunnel(connection, target, proxy)
             return connection
-    except (OSError, ValueError) as error:  # a time-out among them, and names that are none
+    except (OSError, ValueError) as error:  # including time-outs and malformed host names
         place = (proxy or target).netloc.rpartition("@")[2]
         raise NotApplied(f"no connection to {place}: {error or 'it does not answer'}") from error
 
@@ -130,7 +130,7 @@ async def _opened(place: SplitResult) -> StorageConnection:
 
 
 async def _tunnel(connection: StorageConnection, target: SplitResult, proxy: SplitResult) -> None:
-    """Have a proxy connect to `target`, and go on encrypted. Raises `OSError`."""
+    """Make a proxy connect to `target`, and start TLS through it. Raises `OSError`."""
     place = f"{target.hostname}:{target.port or 443}"
     head = _lines(f"CONNECT {place} HTTP/1.1", {"Host": place, **_proxy_rights(proxy)})
     try:
@@ -163,7 +163,7 @@ def _proxy_rights(proxy: SplitResult) -> dict[str, str]:
 
 
 def _lines(first: str, headers: Mapping[str, str]) -> bytes:
-    """The head of a request. Raises `ValueError` for what would end a line."""
+    """The head of a request. Raises `ValueError` if a line has a line break."""
     lines = [first, *(f"{name}: {value}" for name, value in headers.items())]
     if any("\r" in line or "\n" in line for line in lines):
         raise ValueError("a header has no line breaks")
@@ -172,7 +172,7 @@ def _lines(first: str, headers: Mapping[str, str]) -> bytes:
 
 @cache
 def _tls_context() -> ssl.SSLContext:
-    """Trusts the system's authorities (certifi's, if there are none), and those of the bundle that is named."""
+    """A context that trusts the system's authorities (certifi's, if there are none) and those of a named bundle."""
     context = ssl.create_default_context()
     paths = ssl.get_default_verify_paths()
     if paths.cafile is None and not (paths.capath and os.listdir(paths.capath)):

@@ -1,4 +1,4 @@
-"""One HTTP/1.1 connection to an object store: a request at a time, its answer parsed by httptools as it arrives."""
+"""One HTTP/1.1 connection to an object store. It carries one request at a time; httptools parses the answer."""
 
 import asyncio
 import ssl
@@ -11,11 +11,11 @@ from httptools import HttpParserError, HttpResponseParser
 from fray_coordinator.store.interface import AttemptFailed, BadObject, Unknown
 
 MAX_ERROR_BODY = 1024**2
-"""Bytes that are read of the answer to a request that failed; the rest tells nobody more."""
+"""Bytes that are read of a failed request's answer; more would not help anybody."""
 MAX_HEAD_BYTES = 64 * 1024
-"""Bytes of an answer's headers: eight times what the services send."""
+"""Largest headers of an answer, in bytes: eight times what the services send."""
 PIECE_BYTES = 256 * 1024
-"""Bytes of a body that are given to the transport at a time, so that it never holds a second copy of a large one."""
+"""Bytes of a body that are given to the transport at a time, so that it never holds a second copy of a large body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +31,14 @@ class IncomingAnswer:
     """An answer that is arriving.
 
     Attributes:
-        received: done when all of it is here. Raises `BadObject` if its body is too long, `Unknown` if it breaks off.
-        reusable: the connection may carry another request.
+        received: resolves when the answer is complete. Raises `BadObject` if the body is too long, `Unknown` if the
+            answer breaks off.
+        reusable: whether the connection may carry another request.
 
     Args:
-        most: bytes that the body of a success may have.
-        on_head: called with the bytes of the body that are to be read, when its headers are complete.
-        head_only: it ends with its headers, as a proxy's answer to CONNECT does.
+        most: largest body of a success, in bytes.
+        on_head: called when the headers are complete, with the number of body bytes to read.
+        head_only: the answer ends with its headers, like a proxy's answer to CONNECT.
     """
 
     def __init__(self, most: int, on_head: Callable[[int], None], head_only: bool = False) -> None:
@@ -54,7 +55,7 @@ class IncomingAnswer:
         self._left = 0
 
     def feed(self, data: bytes) -> None:
-        """Take what has arrived."""
+        """Process bytes that have arrived."""
         if self.received.done():
             self.reusable = False
             return
@@ -64,12 +65,12 @@ class IncomingAnswer:
             if not self._head_complete and self._bytes > MAX_HEAD_BYTES:
                 raise HttpParserError(f"its headers have more than {MAX_HEAD_BYTES} bytes")
         except HttpParserError as error:
-            # What a callback raised is inside of it.
+            # httptools wraps an exception of a callback.
             cause = error.__context__ if isinstance(error.__context__, AttemptFailed) else None
-            self.fail(cause or Unknown(f"the answer is no HTTP: {error}"))
+            self.fail(cause or Unknown(f"the answer is not HTTP: {error}"))
 
     def end(self, reason: Exception | None) -> None:
-        """The connection is closed: that ends an answer which says neither its length nor that it comes in chunks."""
+        """Handle the end of the connection, which ends an answer without a length and without chunks."""
         framed = self._headers.keys() & {"content-length", "transfer-encoding"}
         if reason is None and self._head_complete and not framed and not self.received.done():
             self._finish()
@@ -84,7 +85,7 @@ class IncomingAnswer:
 
     def on_message_begin(self) -> None:
         if self.received.done():
-            self.reusable = False  # an answer that nobody has asked for
+            self.reusable = False  # an answer without a request
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
@@ -96,10 +97,10 @@ class IncomingAnswer:
         self._head_complete = True
         self._left = self._most if status < 300 else MAX_ERROR_BODY
         length = self._headers.get("content-length", "")
-        told = int(length) if length.isascii() and length.isdecimal() else 0
-        if told > self._left and status < 300:
+        declared = int(length) if length.isascii() and length.isdecimal() else 0
+        if declared > self._left and status < 300:
             raise self._too_long()
-        self._on_head(min(told, self._left))
+        self._on_head(min(declared, self._left))
         if self._head_only:
             self.reusable = True
             self._finish()
@@ -129,7 +130,7 @@ class IncomingAnswer:
 
 
 class StorageConnection(asyncio.Protocol):
-    """A connection to an object store, or to a proxy before it."""
+    """A connection to an object store, or to a proxy in front of it."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport
@@ -142,7 +143,7 @@ class StorageConnection(asyncio.Protocol):
         return not self._transport.is_closing()
 
     async def exchange(self, head: bytes, data: bytes, answer: IncomingAnswer) -> HttpAnswer:
-        """Send a request and wait for its answer. Raises `Unknown` and `BadObject`; the connection is closed then."""
+        """Send a request and wait for its answer. If this raises `Unknown` or `BadObject`, the connection is closed."""
         self._answer = answer
         try:
             await self._send(head, data)
@@ -150,7 +151,7 @@ class StorageConnection(asyncio.Protocol):
         except BaseException:
             self.abort()
             if not answer.received.cancel() and not answer.received.cancelled():
-                answer.received.exception()  # asyncio need not tell that nobody has looked at it
+                answer.received.exception()  # so that asyncio does not report an exception that was never retrieved
             raise
         self._answer = None
         if not answer.reusable:
@@ -158,7 +159,7 @@ class StorageConnection(asyncio.Protocol):
         return found
 
     async def start_tls(self, context: ssl.SSLContext, host: str) -> None:
-        """Go on encrypted, through a proxy's tunnel to `host`."""
+        """Start TLS through a proxy's tunnel to `host`."""
         loop = asyncio.get_running_loop()
         upgraded = await loop.start_tls(self._transport, self, context, server_hostname=host)
         if upgraded is None:
@@ -166,7 +167,7 @@ class StorageConnection(asyncio.Protocol):
         self._transport = upgraded
 
     def abort(self) -> None:
-        """Close it at once, whatever it carries."""
+        """Close the connection at once, whatever it carries."""
         self._transport.abort()
 
     async def _send(self, head: bytes, data: bytes) -> None:
@@ -178,7 +179,7 @@ class StorageConnection(asyncio.Protocol):
         for start in range(0, len(data), PIECE_BYTES):
             await self._writable.wait()
             if self._transport.is_closing() or self._answer is None or self._answer.received.done():
-                return  # the connection broke, or it was answered before all of it was sent
+                return  # the connection broke, or the answer came before everything was sent
             self._transport.write(view[start : start + PIECE_BYTES])
 
     # Callbacks of asyncio.
@@ -188,7 +189,7 @@ class StorageConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._answer is None:
-            self.abort()  # nobody has asked for anything
+            self.abort()  # data without a request
         else:
             self._answer.feed(data)
 

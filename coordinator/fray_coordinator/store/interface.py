@@ -1,8 +1,8 @@
 """The interface of object stores: the verbs, their outcomes, and the duties of a backend.
 
-Two layers share these names. A `StoreBackend` makes one attempt per call against one kind of storage and says honestly
-what it knows (`Attempt...` exceptions). `Store` (store.py) is what everything else uses: it retries, resolves
-ambiguity by reading back, meters, and learns the storage's clock.
+There are two layers. A `StoreBackend` makes one attempt per call at one kind of storage, and reports honestly what it
+knows (`AttemptFailed` and its subclasses). `Store` (store.py), which all other code uses, retries, resolves ambiguity
+by reading back, meters, and learns the storage's clock.
 """
 
 import enum
@@ -13,11 +13,11 @@ from typing import Protocol
 import msgspec
 
 Version = str
-"""Opaque, equal only to itself. GCS: generation. S3: ETag. Memory and local files: digest of the content."""
+"""An opaque version, only to be compared. GCS: generation. S3: ETag. Memory and local files: digest of the content."""
 
 
 class Expect(enum.Enum):
-    """An expectation of the name other than a `Version`."""
+    """An expectation about an object other than a `Version`."""
 
     ABSENT = "absent"
     ANY = "any"
@@ -29,7 +29,7 @@ Expectation = Version | Expect
 
 
 class NotModified(enum.Enum):
-    """Answer of `get_if_changed` when the object still has the version that was given."""
+    """Answer of `get_if_changed` if the object still has the given version."""
 
     NOT_MODIFIED = "not modified"
 
@@ -52,7 +52,7 @@ class Object(msgspec.Struct, frozen=True, gc=False):
 
 
 class Listed(msgspec.Struct, frozen=True, gc=False):
-    """A row of a listing. `version` and `updated` are None unless the listing was asked for versions."""
+    """A row of a listing. `version` and `updated` are None unless the listing was made with versions."""
 
     key: str
     version: Version | None = None
@@ -60,7 +60,7 @@ class Listed(msgspec.Struct, frozen=True, gc=False):
 
 
 class Applied(msgspec.Struct, frozen=True, gc=False):
-    """The write is the object's current state; `updated` is the storage's time where its answer carries it."""
+    """The write is the object's current state. `updated`: the storage's time, if the answer has it."""
 
     version: Version
     updated: float | None = None
@@ -68,17 +68,17 @@ class Applied(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Superseded:
-    """The write was applied and someone has written since: decide again from `current` (None: deleted since)."""
+    """The write was applied, and somebody has written since: decide again from `current` (None: deleted since)."""
 
     current: Object | None
 
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """The write is not in the object, and cannot get into it: decide again from `current` (None: the name is absent).
+    """The write is not in the object and cannot get into it: decide again from `current` (None: the object is absent).
 
-    Two limits that no client can see past: a create that is still on its way lands when the name is deleted first
-    (never reuse names), and a name that is absent may have held our write before somebody deleted it.
+    There are two limits that no client can see past. A create that is still under way is applied after all if somebody
+    deletes the object first, so never reuse keys. And an absent object may have held our write before it was deleted.
     """
 
     current: Object | None
@@ -86,7 +86,7 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class NameAbsent:
-    """The name is absent; whose delete it was is not known."""
+    """The object is absent; it is not known whose delete removed it."""
 
 
 Outcome = Applied | Superseded | Rejected
@@ -97,11 +97,11 @@ class AttemptFailed(Exception):
 
 
 class PreconditionFailed(AttemptFailed):
-    """The storage says that the expectation does not hold (HTTP 412, or 404 on a conditional write)."""
+    """The storage reports that the expectation does not hold (HTTP 412, or 404 on a conditional write)."""
 
 
 class NotApplied(AttemptFailed):
-    """Certainly not applied, worth repeating (409 conflict, 429, refused connection). `after`: seconds to wait."""
+    """Certainly not applied, and worth repeating (409 conflict, 429, refused connection). `after`: seconds to wait."""
 
     def __init__(self, message: str, after: float | None = None) -> None:
         super().__init__(message)
@@ -109,13 +109,13 @@ class NotApplied(AttemptFailed):
 
 
 class Unknown(AttemptFailed):
-    """Applied, not applied, or still on its way (5xx, time-out, dropped connection)."""
+    """Applied, not applied, or still under way (5xx, time-out, dropped connection)."""
 
 
 class Refused(AttemptFailed):
-    """The storage will not do this now, and it was not applied (401, 403, 400, no such bucket, read-only disk).
+    """The storage refuses now, and the request was not applied (401, 403, 400, no such bucket, read-only disk).
 
-    `may_pass`: it is about something that is renewed by itself, such as a token, and is worth asking again soon.
+    `may_pass`: the reason may vanish by itself, like an expired token, so the request is worth repeating soon.
     """
 
     def __init__(self, message: str, may_pass: bool = False) -> None:
@@ -124,20 +124,20 @@ class Refused(AttemptFailed):
 
 
 class NoBucket(Refused):
-    """There is no bucket of the root's name."""
+    """The root's bucket does not exist."""
 
 
 class BadObject(AttemptFailed):
-    """This one name holds no usable object: no regular file, too large, or closed to this user alone.
+    """This key holds no usable object: not a regular file, too large, or unreadable for this user.
 
-    Nothing follows from it for other names.
+    Other keys are not affected.
     """
 
 
 class Batches(Protocol):
-    """Verbs on many small objects, one attempt each in the caller's thread (see `file_batches`).
+    """Verbs on many small objects, with one attempt each in the caller's thread (see `file_batches`).
 
-    None raises: each returns what it is sure of, and leaves the other names to the backend's own verbs.
+    They raise nothing: each returns what certainly succeeded, and leaves the other keys to the backend's own verbs.
     """
 
     def create(self, keys: Sequence[str], data: bytes) -> dict[str, Applied]: ...
@@ -148,7 +148,7 @@ class Batches(Protocol):
 
 
 class StoreBackend(Protocol):
-    """A kind of storage: one attempt per call, no retries inside, outcomes by exception.
+    """A kind of storage: one attempt per call, no retries inside, failures as exceptions.
 
     Every method may raise any `AttemptFailed`. A backend whose calls block anyway may also have `batches`.
     """
@@ -157,29 +157,29 @@ class StoreBackend(Protocol):
     """The URL that `open_store` accepts, for messages."""
     scheme: str
     local: bool
-    """Requests are free and fast (files, memory): callers may poll often."""
+    """Whether requests are free and fast (files, memory), so that callers may poll often."""
 
     async def get(self, key: str) -> Object | None: ...
 
     async def get_if_changed(self, key: str, version: Version | None) -> Object | NotModified | None:
-        """The object unless it still has `version`; without one it is read plainly."""
+        """The object unless it still has `version`; without a version it is always read."""
 
     async def put(self, key: str, data: bytes, expect: Expectation) -> Applied: ...
 
     async def delete(self, key: str, expect: Expectation) -> None:
-        """Delete the name if it meets `expect` (`ABSENT` makes no sense here); an absent name is success."""
+        """Delete the object if it meets `expect` (never `ABSENT`); an absent object counts as success."""
 
     async def withdraw(self, key: str, expect: Version, aside: str) -> None:
-        """Delete an object that people write with plain tools which take no lock (the inbox).
+        """Delete an object that people write with plain tools, which take no lock (the inbox).
 
-        Object stores delete on condition of the version. Local files rename to `aside`, because a `cp` may be
-        writing into the very file; the caller looks at `aside` once it is stable.
+        Object stores delete on condition of the version. Local files rename to `aside`, because a `cp` may still be
+        writing into the file; the caller checks `aside` once it no longer changes.
         """
 
     async def list(self, prefix: str, after: str | None, limit: int | None, versions: bool) -> list[Listed]:
         """Keys that start with `prefix`, in order of their UTF-8 bytes, strictly after `after`, at most `limit`."""
 
     def server_offset(self) -> float | None:
-        """Seconds to add to this host's wall clock to get the storage's clock; None while not known."""
+        """Seconds to add to this host's wall clock to get the storage's clock; None if not known yet."""
 
     async def close(self) -> None: ...

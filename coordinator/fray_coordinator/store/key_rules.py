@@ -1,6 +1,6 @@
-"""The rules for keys, and the largest object that each may name: the same on every backend.
+"""The rules for keys, and the largest object under each key; they are the same on every backend.
 
-So a root can be copied from one to another, and nobody reads what nobody can have written.
+So a root can be copied from one backend to another, and nobody reads objects that nobody could have written.
 """
 
 from fray_coordinator.store.interface import BadObject
@@ -12,9 +12,9 @@ from fray_layouts.key_encoding import MAX_KEY_PART_BYTES
 from fray_layouts.object_keys import PoolKeys
 
 MAX_FOLDERS = 16
-"""Folders on the way to an object: twice what any key of Fray has, and as far as a local listing goes."""
+"""Most folders in a key: twice as many as any key of Fray has, and the depth of a local listing."""
 PRIVATE_FOLDER = ".fray"
-"""Where local files keep locks and temporary files; never listed."""
+"""The folder where local files keep locks and temporary files; never listed."""
 
 
 def check_key(key: str) -> None:
@@ -39,29 +39,29 @@ def check_key(key: str) -> None:
 
 
 MAX_SPEC_BYTES = 4 * 1024**2
-"""Bytes of what people drop into the inbox; a callable of `MAX_INLINE_BYTES` and an environment need a tenth of it."""
+"""Bytes of a file in the inbox; a callable of `MAX_INLINE_BYTES` with an environment needs a tenth of it."""
 MAX_RECORD_BYTES = 16 * 1024**2
-"""Bytes of a record, an index entry, a lease: of whatever the pass and every agent read again and again."""
+"""Bytes of a record, an index entry or a lease: objects that the reconciler and every agent read again and again."""
 MAX_DATA_BYTES = 1024**3
-"""Bytes of a result, a callable, a log chunk, a checkpoint, a segment: what is read once, by who asked for it."""
+"""Bytes of a result, a callable, a log chunk, a checkpoint or a segment: objects that are read once, on request."""
 
 _RECORD_PREFIXES = (PendingKey.area, ChildKey.area, PoolKeys.area)
 
 
 def max_bytes(key: str) -> int:
-    """Bytes that an object under `key` may have."""
+    """The largest size of an object under `key`, in bytes."""
     if key.startswith(InboxKeys.area):
         return MAX_SPEC_BYTES
     return MAX_RECORD_BYTES if key.endswith((".json", "~lease")) or key.startswith(_RECORD_PREFIXES) else MAX_DATA_BYTES
 
 
 def check_length(length: int, most: int, name: str = "it") -> None:
-    """Raise `BadObject` for an object that has more than the `most` bytes of its name; before it is read."""
+    """Raise `BadObject`, before the object is read, if it has more than the `most` bytes that its key allows."""
     if length > most:
         raise BadObject(f"{name} has more than the {most} bytes that may lie under this name")
 
 
 def check_written(key: str, size: int) -> None:
-    """Raise `InvalidInput` for data that is too large for its name."""
+    """Raise `InvalidInput` if the data is too large for its key."""
     if size > (most := max_bytes(key)):
         raise InvalidInput(key, f"{size} bytes", f"at most {most} bytes may lie under this name; divide it")

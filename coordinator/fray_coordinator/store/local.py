@@ -1,14 +1,15 @@
 """Objects as plain files: `<root>/<key>` holds exactly the object's bytes, so people may `cat` and `cp` them.
 
-The version is the digest of the content. A file's inode and times are no version (a quick change and back leaves them
-equal), and a counter kept beside the file would miss what people drop by hand. The body of a record is unique, because
-it carries the id of its write, so equal content means that nothing happened: the same rule as on S3.
+The version is the digest of the content. A file's inode and times cannot be a version, because a quick change and back
+leaves them equal, and a counter beside the file would miss files that people drop by hand. Every body of a record is
+unique, because it has the id of its write, so equal content means that nothing happened: the same rule as on S3.
 
-A create links a finished file into place, which is atomic even against plain tools. A change takes the name's lock,
-compares, and renames a finished file over it. Reads take no lock. File and folder are synced before the answer.
+A create links a finished file into place, which is atomic even against plain tools. A change takes the key's lock,
+compares, and renames a finished file over the old one. Reads take no lock. File and folder are synced before the
+answer.
 
 Unlike on object stores, a key cannot also be the folder of other keys. Only regular files are objects, and no link is
-followed below the root: whoever may drop a file into the inbox must not choose what an agent reads.
+followed below the root: a person who may drop a file into the inbox must not choose what an agent reads.
 """
 
 import asyncio
@@ -45,11 +46,11 @@ from fray_coordinator.store.interface import (
 T = TypeVar("T")
 
 THREAD_BYTES = 64 * 1024
-"""Bytes from which file calls move to a thread. The way there and back costs 0.1 ms, reading so much 0.15 ms."""
+"""Bytes from which file calls run in a thread. The switch costs 0.1 ms; reading this much takes 0.15 ms."""
 
 
 class LocalBackend:
-    """The backend of local files below `folder`, which the first write makes."""
+    """The backend of local files below `folder`, which the first write creates."""
 
     scheme = "file"
     local = True
@@ -65,7 +66,7 @@ class LocalBackend:
 
     @property
     def batches(self) -> FileBatches | None:
-        """None before the first write, which sees whether this user may write here."""
+        """The batches; None before the first write, which checks whether this user may write here."""
         return self._batches if self._prepared else None
 
     async def get(self, key: str) -> Object | None:
@@ -110,11 +111,11 @@ class LocalBackend:
         return lock_holders(self._tree)
 
     def oddities(self) -> Iterator[tuple[str, str]]:
-        """(name, why) of each file below the root that cannot be read as an object; blocks."""
+        """(name, reason) of each file below the root that cannot be read as an object; blocks."""
         return unreadable_files(self._tree)
 
     def server_offset(self) -> float | None:
-        """The file system of this machine keeps this machine's time."""
+        """The file system of this machine uses this machine's time."""
         return 0.0
 
     async def close(self) -> None:
@@ -126,12 +127,12 @@ class LocalBackend:
             self._prepared = True
 
     def _check_presence(self) -> None:
-        """Raise `NotApplied` when the root has gone that was there: nothing follows from what a missing disk lacks."""
+        """Raise `NotApplied` if the root has disappeared: files on a missing disk may still exist."""
         if self._prepared and not self._tree.is_prepared():
-            raise NotApplied(f"{self.folder} is not there any more: was it moved, or its disk taken away?")
+            raise NotApplied(f"{self.folder} has disappeared: was it moved, or its disk unmounted?")
 
     async def _locked(self, key: str, size: int, work: Callable[[], T]) -> T:
-        """Do `work` under the key's lock. The lock is let go where the work ends, even if the caller is cancelled."""
+        """Run `work` under the key's lock. `work` itself releases the lock, even if the caller is cancelled before."""
         size = max(size, self._files.size(key) or 0)
         handle = await self._locks.acquire(key)
 

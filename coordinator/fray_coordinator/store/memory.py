@@ -1,7 +1,7 @@
 """Objects in this process's memory: for private clusters in threads, and for simulations.
 
-No threads and no real time: the answers depend on the calls and on the clock alone. Versions are digests of the
-content, so that code which relies on more than S3 promises fails here too.
+It uses no threads and no real time, so the answers depend only on the calls and on the clock. Versions are digests of
+the content, so that code which relies on more than S3 promises fails here too.
 """
 
 import bisect
@@ -26,12 +26,12 @@ from fray_coordinator.store.key_rules import check_length, max_bytes
 
 
 def digest(data: bytes) -> Version:
-    """The version of a body where the storage gives none of its own: 128 bits of BLAKE2b, in hex."""
+    """The version of a body if the storage has no versions of its own: 128 bits of BLAKE2b, in hex."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 class MemoryContents:
-    """Objects by name, and their names in order. Code points sort as their UTF-8 bytes do."""
+    """Objects by key, with the keys in order. Code points sort like their UTF-8 bytes."""
 
     def __init__(self) -> None:
         self.objects: dict[str, Object] = {}
@@ -61,7 +61,7 @@ class MemoryBackend:
 
     Args:
         root: for messages.
-        contents: shared by all backends that show the same root.
+        contents: shared by all backends of the same root.
     """
 
     scheme = "memory"
@@ -104,7 +104,7 @@ class MemoryBackend:
         return 0.0
 
     async def close(self) -> None:
-        """Nothing to let go of: the contents stay for whoever opens this root next."""
+        """Does nothing: the contents stay for the next backend that opens this root."""
 
     def _row(self, key: str) -> Listed:
         current = self._contents.objects[key]

@@ -1,6 +1,6 @@
-"""Counts the requests that are paid for, and prices them; and knows which kinds of requests fail now.
+"""Counts the billed requests and prices them; and tracks which kinds of requests fail at present.
 
-Providers price by class: a write or a list (class A) costs twelve times a read (class B), a delete nothing.
+Providers price by class: a write or a list (class A) costs twelve times a read (class B), and a delete costs nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fray_coordinator.store.interface import (
 )
 
 ROWS_PER_REQUEST = 1000
-"""Rows in one answer to a list request, on GCS and on S3; each answer is one request that is paid for."""
+"""Rows in one answer to a list request, on GCS and on S3; each answer is one billed request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ S3_PRICES = Prices(class_a=0.005, class_b=0.0004)
 
 @dataclass(slots=True)
 class RequestCounts:
-    """Numbers of requests sent, every retry included; subtract two snapshots for those between them."""
+    """Numbers of requests sent, including every retry; the difference of two snapshots counts those between them."""
 
     writes: int = 0
     lists: int = 0
@@ -77,7 +77,7 @@ class MeteredBackend:
 
     @property
     def batches(self) -> Batches | None:
-        """The verbs on many objects at once; None where the backend has none."""
+        """The verbs on many objects at once; None if the backend has none."""
         return getattr(self._backend, "batches", None)
 
     async def get(self, key: str) -> Object | None:
@@ -108,7 +108,7 @@ class MeteredBackend:
 
 
 FAILURE_MEMORY_SECONDS = 180.0
-"""Seconds after which a failure that nothing of its kind has followed says nothing about now."""
+"""Seconds after which a failure, without a later request of its kind, no longer counts as present."""
 
 MAX_REASON_CHARACTERS = 300
 """Characters of one failure's text that are kept."""
@@ -116,25 +116,25 @@ MAX_REASON_CHARACTERS = 300
 
 @dataclass(slots=True)
 class FailureTracker:
-    """The kinds of requests whose last one failed, which an agent reports as its problem while that lasts.
+    """The kinds of requests whose last request failed; an agent reports them as its problem for that time.
 
-    A kind is a verb on a top-level name: ("put", "jobs").
+    A kind is a verb on a top-level folder: ("put", "jobs").
     """
 
     clock: Clock
     _failed: dict[tuple[str, str], tuple[float, str]] = field(default_factory=dict)
 
     def failed(self, verb: str, key: str, why: str) -> None:
-        """A request failed for good; its caller gets the error."""
+        """Note that a request failed for good; its caller gets the error."""
         self._failed[_request_kind(verb, key)] = (self.clock.boottime(), why[:MAX_REASON_CHARACTERS])
 
     def worked(self, verb: str, key: str) -> None:
-        """A request was answered."""
+        """Note that a request was answered."""
         if self._failed:
             self._failed.pop(_request_kind(verb, key), None)
 
     def now(self) -> dict[str, str]:
-        """By kind ("put jobs"), why its last request failed."""
+        """By kind ("put jobs"), the reason why its last request failed."""
         since = self.clock.boottime() - FAILURE_MEMORY_SECONDS
         self._failed = {kind: (at, why) for kind, (at, why) in self._failed.items() if at >= since}
         return {" ".join(kind): why for kind, (_, why) in self._failed.items()}

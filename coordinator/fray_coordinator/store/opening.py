@@ -1,7 +1,6 @@
 """Opens the store that a root URL names; only the modules of that store are imported.
 
-A local root is refused on file systems that pass files on to another machine: they do not keep what is promised of
-local files.
+A local root is refused on network file systems, because they do not keep the promises of local files.
 """
 
 import os
@@ -33,14 +32,14 @@ def network_file_system(folder: Path, mounts: str | None = None) -> str | None:
     for line in text.splitlines():
         _, place, kind, *_ = line.split(" ")
         point = Path(re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), place))
-        # The later of two mounts on one place hides the earlier.
+        # The later of two mounts at one place hides the earlier.
         if real.is_relative_to(point) and len(point.parts) >= longest:
             found, longest = kind, len(point.parts)
     return found if NETWORK_TYPES.fullmatch(found) else None
 
 
 def refuse_network(folder: Path) -> None:
-    """Raise `StoreRefused` on a network file system, unless the user insists."""
+    """Raise `StoreRefused` on a network file system, unless the user's environment allows it."""
     kind = network_file_system(folder)
     if kind and os.environ.get(OVERRIDE_VARIABLE) != "1":
         raise StoreRefused(
@@ -56,7 +55,7 @@ def _mounts() -> str:
 ACCEPTED_FORMS = "use gs://bucket/prefix, s3://bucket/prefix, file:///path, a plain path, or memory://name"
 
 _SCHEME = re.compile(r"[a-z0-9]+:|(gs|s3)//")
-"""What a URL begins with, and no path that anybody means: `gs:/bucket` and `gs//bucket` are slips, not folders."""
+"""The beginning of a URL, or of a mistyped one: `gs:/bucket` and `gs//bucket` are typing errors, not folders."""
 
 _memories: dict[str, MemoryContents] = {}
 
@@ -68,12 +67,12 @@ async def open_store(
 
     Args:
         root: `gs://bucket/prefix`, `s3://bucket/prefix`, `file:///path`, a plain path, or `memory://name`.
-        clock: this machine's clock unless given.
-        rng: seeded by the operating system unless given.
-        patience: seconds that one call may go on trying.
+        clock: default: this machine's clock.
+        rng: default: seeded by the operating system.
+        patience: seconds for which one call may retry.
 
-    Raises `InvalidInput` for what is no root, `StoreRefused` for a root that cannot be used and for a library that is
-    not installed, `StoreUnavailable` when the storage does not answer.
+    Raises `InvalidInput` if `root` is not a root, `StoreRefused` if the root cannot be used or a library is not
+    installed, `StoreUnavailable` if the storage does not answer.
     """
     clock = clock or SystemClock()
     store = Store(open_backend(root, clock), clock, rng or system_random(), patience)
@@ -86,7 +85,7 @@ async def open_store(
 
 
 def open_backend(root: str, clock: Clock) -> StoreBackend:
-    """The backend for `root`, without a request. Raises as `open_store` does."""
+    """Make the backend for `root`, without a request. Raises as `open_store` does."""
     scheme, separator, rest = root.partition("://")
     if not root or (not separator and _SCHEME.match(root)):
         raise InvalidInput("root", root, ACCEPTED_FORMS)
@@ -134,12 +133,12 @@ def _bucket(scheme: str, bucket: str, prefix: str, clock: Clock) -> StoreBackend
 
 
 def folder_of_root(root: str) -> Path | None:
-    """The folder of a local root, from its URL; None of any other root."""
+    """The folder of a local root, from its URL; None for any other root."""
     return local_folder(unquote(root.removeprefix("file://"))) if root.startswith("file://") else None
 
 
 def root_url(root: str) -> str:
-    """`root` itself if it is a URL, or a slip of one; else the `file://` URL of the path, which may begin with `~`."""
+    """`root` if it is a URL or a mistyped one; otherwise the `file://` URL of the path, in which `~` is expanded."""
     return root if _SCHEME.match(root) else local_folder(root).as_uri()
 
 

@@ -1,6 +1,6 @@
-"""Looks whether a live root can carry a cluster, by doing there what Fray does, and says what is wrong in plain words.
+"""Tests whether a live root can carry a cluster by making the same requests as Fray, and reports problems plainly.
 
-The promises are tested on the backend itself: the layer above would repeat and read back until a lie looks like luck.
+It tests the backend itself: the layer above would retry and read back, and so hide broken promises.
 """
 
 import asyncio
@@ -33,11 +33,11 @@ from fray_layouts.errors import FrayError
 from fray_layouts.object_keys import DoctorKeys
 
 CLOCK_TOLERANCE = 30.0
-"""Seconds that this host's clock may be wrong without a warning: providers refuse credentials from minutes on."""
+"""Seconds that this host's clock may be wrong without a warning; from minutes on, providers refuse credentials."""
 LONG_LOCK_SECONDS = 1.0
-"""Seconds: a lock that is held at both ends of this time is held for long."""
+"""Seconds between two looks at the locks; a lock that is held at both looks counts as held for long."""
 MAX_UNREADABLE_NAMED = 20
-"""Objects that cannot be read that are named."""
+"""Number of unreadable objects that are reported by name."""
 SHARE_REMEDY = "to share a root with a group, give it to the group: docs/operating.md says how"
 UNUSABLE_REMEDY = "do not use this root: two agents would run the same job; use GCS, S3 or a local disk"
 UNSAFE_DELETES_REMEDY = (
@@ -72,7 +72,7 @@ Check = Callable[[StoreBackend, str, Clock], Awaitable[list[Finding]]]
 
 
 async def probe(root: str) -> list[Finding]:
-    """Probe `root`; writes, lists and deletes a few objects below `doctor/`."""
+    """Probe `root`; writes, lists and deletes a few objects under `doctor/`."""
     clock = SystemClock()
     try:
         backend = open_backend(root, clock)
@@ -87,7 +87,7 @@ async def probe(root: str) -> list[Finding]:
 
 
 async def why_unfit(root: str) -> str:
-    """Why `root` can carry no cluster, and what to do; "" if it can, or while nobody can tell."""
+    """Why `root` cannot carry a cluster, and the remedy; "" if it can, or if nobody can tell."""
     if not (found := await unfitness(root)):
         return ""
     why = ". Also: ".join(f"{finding.what}; {finding.remedy}" for finding in found)
@@ -95,7 +95,7 @@ async def why_unfit(root: str) -> str:
 
 
 async def unfitness(root: str) -> list[Finding]:
-    """The errors that `probe` finds about what `root` is: promises, rights and settings; none while it is away."""
+    """The errors of `probe` about the root's promises, rights and settings; none while the storage is unreachable."""
     clock = SystemClock()
     backend = open_backend(root, clock)
     folder = DoctorKeys.folder(system_random().token())
@@ -106,7 +106,7 @@ async def unfitness(root: str) -> list[Finding]:
     except Refused as error:
         found += [] if error.may_pass else [_failure(folder, error)]
     except AttemptFailed:
-        return []  # who joins waits for it
+        return []  # a process that joins waits until the storage answers
     finally:
         with suppress(AttemptFailed):
             await _clean_up(backend, folder, clock)
@@ -122,13 +122,13 @@ async def _findings(check: Check, backend: StoreBackend, folder: str, clock: Clo
 
 
 def _failure(folder: str, error: AttemptFailed) -> Finding:
-    """The finding about a check that failed; the same words for one cause that fails several."""
+    """The finding about a check that failed; checks that fail for one cause give the same words."""
     what = re.sub(rf"^{folder}/\S+: ", "", str(error))
     return Finding("error", what, "put this right, or give another root")
 
 
 async def _create(backend: StoreBackend, folder: str, clock: Clock) -> list[Finding]:
-    """Create on condition that the name is absent."""
+    """Create an object on condition that it is absent."""
     await backend.put(f"{folder}/create", b"first", ABSENT)
     if await _put_works(backend, f"{folder}/create", b"second", ABSENT):
         return [
@@ -138,7 +138,7 @@ async def _create(backend: StoreBackend, folder: str, clock: Clock) -> list[Find
 
 
 async def _change(backend: StoreBackend, folder: str, clock: Clock) -> list[Finding]:
-    """Change on condition of the version."""
+    """Change an object on condition of its version."""
     old = (await backend.put(f"{folder}/change", b"first", ANY)).version
     await backend.put(f"{folder}/change", b"second", old)
     if await _put_works(backend, f"{folder}/change", b"third", old):
@@ -147,7 +147,7 @@ async def _change(backend: StoreBackend, folder: str, clock: Clock) -> list[Find
 
 
 async def _delete(backend: StoreBackend, folder: str, clock: Clock) -> list[Finding]:
-    """Delete on condition of the version."""
+    """Delete an object on condition of its version."""
     key = f"{folder}/delete"
     old = (await backend.put(key, b"first", ANY)).version
     new = (await backend.put(key, b"second", ANY)).version
@@ -163,7 +163,7 @@ async def _delete(backend: StoreBackend, folder: str, clock: Clock) -> list[Find
 
 
 async def _poll(backend: StoreBackend, folder: str, clock: Clock) -> list[Finding]:
-    """Read on condition that the version changed."""
+    """Read an object on condition that its version has changed."""
     version = (await backend.put(f"{folder}/poll", b"first", ANY)).version
     if await backend.get_if_changed(f"{folder}/poll", version) is NOT_MODIFIED:
         return [Finding("ok", "an unchanged object is not sent again")]
@@ -171,7 +171,7 @@ async def _poll(backend: StoreBackend, folder: str, clock: Clock) -> list[Findin
 
 
 async def _order(backend: StoreBackend, folder: str, clock: Clock) -> list[Finding]:
-    """List objects in order, in one folder and across folders; only the former is what jobs and queues rely on."""
+    """List objects in order, in one folder and across folders; jobs and queues only rely on the former."""
     flat = [f"{folder}/flat/{name}" for name in ("a-b", "a.b", "a0")]
     nested = [f"{folder}/nested/{name}" for name in ("a-b", "a/b")]
     for key in (*reversed(flat), *nested):
@@ -190,7 +190,7 @@ async def _order(backend: StoreBackend, folder: str, clock: Clock) -> list[Findi
 
 
 async def _clock(backend: StoreBackend, folder: str, clock: Clock) -> list[Finding]:
-    """Compare the clocks."""
+    """Compare this host's clock with the store's."""
     await backend.get(f"{folder}/clock")
     offset = backend.server_offset()
     if offset is None:
@@ -256,7 +256,7 @@ async def _file_system(backend: StoreBackend, folder: str, clock: Clock) -> list
 
 
 async def _permissions(backend: StoreBackend, folder: str, clock: Clock) -> list[Finding]:
-    """Check owner and mode of the folder; where there is none, another check says why."""
+    """Check owner and mode of the folder; if there is none, another check reports it."""
     if not isinstance(backend, LocalBackend) or not backend.folder.exists():
         return []
     return judge_permissions(os.stat(backend.folder))
@@ -279,7 +279,7 @@ def judge_permissions(root: os.stat_result) -> list[Finding]:
 
 
 async def _unreadable_files(backend: StoreBackend, folder: str, clock: Clock) -> list[Finding]:
-    """Look for files that cannot be read as objects."""
+    """Find files that cannot be read as objects."""
     if not isinstance(backend, LocalBackend):
         return []
     found = await asyncio.to_thread(lambda: list(islice(backend.oddities(), MAX_UNREADABLE_NAMED)))

@@ -1,4 +1,4 @@
-"""Records in the store: read one, write one on condition of what was read, decide again when someone was faster."""
+"""Typed records in the store: reads them, writes them by compare-and-swap, and decides again after a lost race."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ from fray_layouts.records import Record
 R = TypeVar("R", bound=Record)
 
 _FREE_REJECTIONS, _CONTENTION_WAIT = 2, 0.1
-"""Rejections in a row before an update waits, and seconds by which the longest wait then grows: as many writers as were
-faster need a round trip each."""
+"""Rejections in a row before an update waits, and seconds by which the longest wait then grows with each rejection. The
+rejections count the writers that were faster, and each of them needs a round trip."""
 
 
 class Stored(msgspec.Struct, Generic[R], frozen=True):
@@ -41,9 +41,9 @@ class UpdateResult(Generic[R]):
     """The result of `update` and `write`.
 
     Attributes:
-        stored: the record as it is now; None if the name is absent.
-        wrote: this call changed it.
-        rejections: conditional writes that someone else's write beat.
+        stored: the present record; None if it is absent.
+        wrote: whether this call changed it.
+        rejections: number of conditional writes that were rejected because somebody else had written.
     """
 
     stored: Stored[R] | None
@@ -60,14 +60,14 @@ class Records:
         self._rng = rng
 
     async def read(self, key: str, kind: type[R], one_of_many: bool = False) -> Stored[R] | None:
-        """The record under `key`, None if absent. Raises BadRecord if it is not one of `kind`, or says another key.
+        """Read a record; None if absent. Raises BadRecord if it is not of this kind or belongs under another key.
 
         one_of_many: as in `Store.get`.
         """
         return self._decoded(key, kind, await self._store.get(key, one_of_many))
 
     async def reread(self, known: Stored[R], one_of_many: bool = False) -> Stored[R] | None:
-        """The record as it is now: `known` itself if it did not change (a cheap request), None if absent.
+        """Read a record again: `known` itself if it has not changed (a cheap request), None if absent.
 
         one_of_many: as in `Store.get`.
         """
@@ -83,15 +83,16 @@ class Records:
         patience: float | None = None,
         one_of_many: bool = False,
     ) -> UpdateResult[R]:
-        """Write what `decide` makes of the record; ask it again whenever someone else wrote first.
+        """Write what `decide` makes of the record; call it again whenever somebody else wrote first.
 
         Args:
-            decide: gets the current record (None: absent) and returns what to write, or None to leave it.
-            known: what the caller believes the record to be; saves the first read.
+            decide: gets the present record (None: absent) and returns what to write, or None to write nothing.
+            known: the record as the caller knows it; saves the first read.
             patience, one_of_many: of each write, as in `Store.put`.
 
         Raises:
-            StoreUnavailable: unresolved: the write was applied, or not, or will be. Call again with the same meaning.
+            StoreUnavailable: unresolved: the write was applied, or was not, or will be. Call again with the same
+                intent.
         """
         current = known or await self.read(key, kind)
         rejections = 0
@@ -115,11 +116,11 @@ class Records:
         known: Stored[R] | None = None,
         patience: float | None = None,
     ) -> UpdateResult[R]:
-        """As `update`, of a record that exists; an absent one is left absent."""
+        """Like `update`, but only for a record that exists; an absent record stays absent."""
         return await self.update(key, kind, lambda now: decide(now) if now is not None else None, known, patience)
 
     async def put(self, key: str, record: Record, expect: Expectation, patience: float | None = None) -> Outcome:
-        """Write a record that goes on from no other, without a read: on condition of `expect` alone (`Store.put`)."""
+        """Write a record that does not continue another one, without a read, on condition of `expect` (`Store.put`)."""
         op = self._rng.unique_id()
         return await self._store.put(key, codec.encode(codec.successor(record, op, None)), expect, op, patience)
 
@@ -132,16 +133,16 @@ class Records:
         patience: float | None = None,
         one_of_many: bool = False,
     ) -> UpdateResult[R]:
-        """Write `wanted` once, on condition of `current` (None: the name must be absent).
+        """Write `wanted` once, on condition of `current` (None: the record must be absent).
 
-        `wrote` is True only if the body is the object's current state; else `stored` is what is there instead.
+        `wrote` is True only if the body is the object's present state; otherwise `stored` is what is there instead.
 
         Args:
             patience, one_of_many: as in `Store.put`.
 
         Raises:
-            BadRecord: nobody could read it, because what it goes on from was at the end of its bounds; nothing was
-                written. Or what is there instead is no record.
+            BadRecord: the new record would be unreadable, because a field of `current` was at the end of its bounds;
+                nothing was written. Or the object that is there instead is not a record.
         """
         body = codec.successor(wanted, self._rng.unique_id(), current.record if current else None)
         raw = current.raw if current else {}

@@ -1,8 +1,8 @@
-"""Amazon S3 and what speaks its protocol.
+"""The backend for Amazon S3 and services with the same protocol.
 
-The libraries that speak it repeat what fails, translate the status away, and take twice a command's time to import.
-The version is the ETag, which a later write of the same content brings back: every record's body is unique for that
-reason.
+AWS's own client libraries are not used: they retry failures, hide the status, and take twice a command's time to
+import. The version is the ETag. Writing the same content again brings an old ETag back, which is why every body of a
+record is unique.
 """
 
 import asyncio
@@ -59,13 +59,13 @@ RIGHTS = {
     "object-lock": "s3:GetBucketObjectLockConfiguration",
 }
 WRONG_REGION_STATUSES = (301, 302, 307, 400)
-"""What S3 answers in one region about a bucket of another; the answer names the bucket's."""
+"""Statuses with which S3 answers in the wrong region; the answer names the bucket's region."""
 THREAD_BYTES = 1024**2
-"""Bytes from which a body's digest is made in a thread: it takes milliseconds, in which the loop would stand still."""
+"""Bytes from which a body's digest is computed in a thread; it takes milliseconds that would block the event loop."""
 
 
 class S3Backend:
-    """The S3 backend. `AWS_ENDPOINT_URL` leads to another service instead."""
+    """The S3 backend. `AWS_ENDPOINT_URL` selects another service instead."""
 
     scheme = "s3"
     local = False
@@ -176,7 +176,7 @@ class S3Backend:
         may_be_absent: bool = False,
         most: int = MAX_RECORD_BYTES,
     ) -> HttpAnswer:
-        """Send a request. Returns success, 304 and the 404 of an object; raises `AttemptFailed` for everything else."""
+        """Send a request. Returns success, 304 and an object's 404; raises `AttemptFailed` for any other answer."""
         digest = hashlib.sha256(data) if len(data) < THREAD_BYTES else await asyncio.to_thread(hashlib.sha256, data)
         answer = await self._send(method, path, query, data, headers or {}, digest.hexdigest(), most)
         code, message, region = _error(answer)
@@ -188,7 +188,7 @@ class S3Backend:
         if code == "NoSuchBucket":
             raise no_such_bucket(self._location.bucket, "aws s3 mb s3://", "s3:CreateBucket")
         if code in STALE_CREDENTIAL_CODES:
-            await self._access.take()  # others may be there by now
+            await self._access.take()  # there may be new ones by now
         if answer.status >= 300 and answer.status != 304 and not (answer.status == 404 and may_be_absent):
             after = answer.headers.get("retry-after")
             raise classify_status(answer.status, f"{code} {message}", RIGHTS[right or method], after)
@@ -244,7 +244,7 @@ def _object(answer: HttpAnswer) -> Object:
 
 
 def _error(answer: HttpAnswer) -> tuple[str, str, str]:
-    """The code, the message and the bucket's region that an answer tells; nothing of a success."""
+    """The code, the message and the bucket's region in an error answer; empty texts for a success."""
     if answer.status < 300:
         return "", "", ""
     code, message, region = parse_error(answer.body)

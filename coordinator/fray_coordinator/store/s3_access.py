@@ -1,8 +1,8 @@
-"""Access to a bucket of S3: its URL, its region, and the keys that requests are signed with.
+"""Access to an S3 bucket: its URL, its region, and the keys that sign requests.
 
-Keys, region and endpoint that stand in the environment or in a plain profile are read here. Roles, single sign-on,
-servers that give credentials to hosts and containers, and settings that change endpoints are botocore's business. It is
-imported only where one of these is used: that, and its description of S3, take longer than all else of a command.
+This module itself reads keys, region and endpoint from the environment or from a plain profile. For roles, single
+sign-on, servers that give credentials to hosts and containers, and settings that change endpoints, it uses botocore.
+That is imported only then, because the import and its description of S3 take longer than everything else in a command.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ PLAIN_SETTINGS = frozenset(
         "cli_auto_prompt",
     }
 )
-"""Settings of a profile that are understood here; with any other botocore is asked."""
+"""Settings of a profile that this module understands; with any other setting, it uses botocore."""
 BOTOCORE_VARIABLES = (
     "AWS_CREDENTIAL_EXPIRATION",
     "AWS_SECURITY_TOKEN",
@@ -37,14 +37,14 @@ BOTOCORE_VARIABLES = (
     "AWS_USE_FIPS_ENDPOINT",
     "AWS_USE_DUALSTACK_ENDPOINT",
 )
-"""Variables that botocore is asked about."""
+"""Variables that this module leaves to botocore."""
 PLAIN_REGION = re.compile(r"(af|ap|ca|cn|eu|il|me|mx|sa|us|us-gov)-[a-z]+-\d")
-"""Regions whose endpoints are named after them; others have domains of their own."""
+"""Regions whose endpoints are named after them; other regions have domains of their own."""
 HOST_BUCKET = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
-"""Names of buckets that can be a part of a host's name: a certificate does not cover one with dots."""
+"""Bucket names that can be part of a host name; the certificate does not cover names with dots."""
 KEY_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 DEFAULT_REGION = "us-east-1"
-"""Where a bucket is looked for if nothing says where it is; who keeps it elsewhere answers with its region."""
+"""Region where a bucket is looked for by default; S3 answers with the right region if the bucket is elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,9 @@ class S3Access:
     """The access to one bucket.
 
     Attributes:
-        url: of the bucket, without a slash at its end.
-        region: that requests are signed for.
-        credentials: `S3Keys`, or credentials of botocore, which renew themselves.
+        url: URL of the bucket, without a slash at its end.
+        region: region that requests are signed for.
+        credentials: `S3Keys`, or botocore's credentials, which renew themselves.
     """
 
     url: str
@@ -65,23 +65,23 @@ class S3Access:
         """The keys for the next request. Raises `AttemptFailed`."""
         if isinstance(self.credentials, S3Keys):
             return self.credentials
-        if getattr(self.credentials, "refresh_needed", bool)():  # asks a server, in this thread
+        if getattr(self.credentials, "refresh_needed", bool)():  # sends a request and would block the loop
             return await asyncio.to_thread(_frozen, self.credentials)
         return _frozen(self.credentials)
 
 
 def find_access(bucket: str, region: str | None) -> S3Access:
-    """The access to the bucket from here. Raises `AttemptFailed`.
+    """Find the access to the bucket from this host. Raises `AttemptFailed`.
 
-    region: as the service has told; None if it has not.
+    region: the bucket's region as S3 named it; None if it is not known.
     """
     if bucket.endswith("--x-s3"):
-        raise Refused(f"{bucket} is a directory bucket, which lists no keys in order; use a general purpose bucket")
+        raise Refused(f"{bucket} is a directory bucket, which has no ordered listings; use a general purpose bucket")
     return plain_access(bucket, region, os.environ) or botocore_access(bucket, region)
 
 
 def plain_access(bucket: str, region: str | None, variables: Mapping[str, str]) -> S3Access | None:
-    """What the environment and a plain profile say; None if botocore has to be asked."""
+    """The access by the environment and a plain profile; None if botocore is needed."""
     profile = _profile(variables)
     if profile is None or profile.keys() - PLAIN_SETTINGS or any(variables.get(name) for name in BOTOCORE_VARIABLES):
         return None
@@ -130,7 +130,7 @@ class _AboutToSend(Exception):
 
 
 def botocore_access(bucket: str, region: str | None) -> S3Access:
-    """How botocore would reach the bucket: as it is about to ask for a list of it. Raises `AttemptFailed`."""
+    """The access that botocore would use: taken from its request to list the bucket. Raises `AttemptFailed`."""
 
     def stop(request: Any, **_: Any) -> None:
         raise _AboutToSend(request)
@@ -150,7 +150,7 @@ def botocore_access(bucket: str, region: str | None) -> S3Access:
             raise Refused(f"requests to {bucket} are signed in a way that Fray does not know") from None
         place = f"{url.scheme}://{url.netloc}{url.path}".rstrip("/")
         return S3Access(place, scope[1].decode(), session.get_credentials())
-    except Exception as error:  # whatever its many ways to credentials raise
+    except Exception as error:  # botocore's many sources of credentials raise all kinds of errors
         raise _failure(error) from error
     raise AssertionError("nothing is sent")
 

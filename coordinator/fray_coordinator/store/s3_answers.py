@@ -1,4 +1,4 @@
-"""Reads the answers of S3: pages of listings, settings and errors, all of them XML."""
+"""Parses the XML answers of S3: pages of listings, settings and errors."""
 
 from typing import NamedTuple
 from urllib.parse import unquote_plus
@@ -6,7 +6,7 @@ from xml.etree.ElementTree import Element, ParseError, fromstring
 
 
 class S3Row(NamedTuple):
-    """An object in a listing, in the service's words."""
+    """An object in a listing, with the service's own texts."""
 
     name: str
     etag: str
@@ -14,14 +14,14 @@ class S3Row(NamedTuple):
 
 
 class S3Page(NamedTuple):
-    """A page of a listing. token: of the next page; "" if this is the last."""
+    """A page of a listing. token: of the next page; "" if this is the last page."""
 
     rows: list[S3Row]
     token: str
 
 
 def parse_page(body: bytes) -> S3Page:
-    """A page of a listing. Raises `ValueError`."""
+    """Parse a page of a listing. Raises `ValueError`."""
     page = parse_xml(body, "ListBucketResult")
     decoded = unquote_plus if page.findtext("EncodingType") == "url" else str
     rows = [
@@ -36,10 +36,10 @@ def parse_page(body: bytes) -> S3Page:
 
 
 def parse_xml(body: bytes, kind: str | None = None) -> Element:
-    """A document, its tags without their namespace. Raises `ValueError` for what is no XML, or no `kind`."""
+    """Parse a document and strip namespaces from its tags. Raises `ValueError` if it is not XML, or not a `kind`."""
     try:
         root = fromstring(body)
-    except (ParseError, LookupError) as error:  # the latter for an encoding that nobody knows
+    except (ParseError, LookupError) as error:  # LookupError: an unknown encoding
         raise ValueError(f"it is no XML: {error}") from error
     for element in root.iter():
         element.tag = element.tag.rpartition("}")[2]
@@ -49,12 +49,12 @@ def parse_xml(body: bytes, kind: str | None = None) -> Element:
 
 
 def parse_error(body: bytes) -> tuple[str, str, str]:
-    """The code, the message and the region in an error of S3; the text of what is none, as a proxy's page."""
+    """The code, the message and the region in an error of S3; for anything else, such as a proxy's page, its text."""
     try:
-        told = parse_xml(body, "Error")
+        document = parse_xml(body, "Error")
     except ValueError:
         return "", body.decode(errors="replace"), ""
-    return told.findtext("Code", ""), told.findtext("Message", ""), told.findtext("Region", "")
+    return document.findtext("Code", ""), document.findtext("Message", ""), document.findtext("Region", "")
 
 
 def _text(item: Element, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Signatures of requests to S3 (AWS Signature Version 4), as a plain function."""
+"""Signs requests to S3 (AWS Signature Version 4)."""
 
 import hashlib
 import hmac
@@ -13,7 +13,7 @@ ALGORITHM = "AWS4-HMAC-SHA256"
 
 @dataclass(frozen=True, slots=True)
 class S3Keys:
-    """The keys that requests are signed with. token: of keys that expire; "" for others."""
+    """The keys that sign requests. token: of keys that expire; "" for others."""
 
     access: str
     secret: str = field(repr=False)
@@ -21,7 +21,7 @@ class S3Keys:
 
 
 def query_text(query: Mapping[str, str]) -> str:
-    """A query as it is signed, and therefore sent: sorted, with everything escaped that may be."""
+    """A query in the form that is signed and therefore sent: sorted and fully escaped."""
     return "&".join(f"{quote(name, safe='-_.~')}={quote(value, safe='-_.~')}" for name, value in sorted(query.items()))
 
 
@@ -36,13 +36,13 @@ def signed_headers(
     region: str,
     now: float,
 ) -> dict[str, str]:
-    """The headers of a request with those that prove whose it is.
+    """The headers of a request, with those that authenticate it.
 
     Args:
         path: as it is sent, escaped.
-        query: of `query_text`.
-        headers: of the request; all are signed.
-        payload: the SHA-256 of its body, in hexadecimal digits.
+        query: from `query_text`.
+        headers: headers of the request; all are signed.
+        payload: the SHA-256 of the body, in hexadecimal digits.
         now: seconds since the epoch; the service accepts some minutes of difference.
     """
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
@@ -67,7 +67,7 @@ def _signature(secret: str, scope: str, text: str) -> str:
 
 @lru_cache(maxsize=8)
 def _signing_key(secret: str, scope: str) -> bytes:
-    """The same for all requests of a day."""
+    """The key for signatures; it is the same for all requests of a day."""
     key = f"AWS4{secret}".encode()
     for part in scope.split("/"):
         key = hmac.digest(key, part.encode(), "sha256")

@@ -1,10 +1,10 @@
-"""The store that everything else uses: retries, bounded in time, and every lost reply resolved by reading back.
+"""The store that all other code uses: retries with a time limit, and resolves every lost reply by reading back.
 
 A conditional write has three outcomes: applied, rejected, or unknown because the reply was lost. This layer never
-guesses. A record carries the id of the write that made it (`op`), of the few before (`recent_ops`) and of its creation
-(`created_op`); an immutable object is compared byte by byte. The object under the name shows which outcome it was,
-and if the expectation still holds, the same bytes are sent again on the same precondition: an earlier attempt that
-lands late then changes nothing.
+guesses. A record has the id of the write that made it (`op`), of a few earlier writes (`recent_ops`) and of its
+creation (`created_op`); an immutable object is compared byte by byte. So the object under the key shows the outcome. If
+the expectation still holds, the same bytes are sent again with the same precondition, so that an earlier attempt that
+arrives late changes nothing.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -45,34 +45,35 @@ from fray_layouts.parsing import parse_json
 T = TypeVar("T")
 
 FIRST_RETRY_WAIT, MAX_RETRY_WAIT = 0.1, 8.0
-"""Seconds: a few round trips to a bucket, and so long that a thousand waiting agents send 125 requests a second."""
+"""Seconds before the first retry: a few round trips to a bucket; and at most: a thousand agents that wait then send 125
+requests a second."""
 REFUSED_PATIENCE = 5.0
-"""Seconds that a refusal is asked again which may pass by itself, as credentials are renewed."""
+"""Seconds for which a refusal is retried that may pass by itself, such as expired credentials."""
 SINGLE_OBJECT_PATIENCE = 3.0
-"""Seconds for which one object of many may keep a look at all of them waiting: less than from one pass to the next."""
+"""Seconds for which one object of many may delay a look at all of them: less than the time between two passes."""
 LATE_SECONDS = 3.0
-"""Seconds after which a call that is still repeated is told as one that fails now: an answer takes a tenth of one."""
+"""Seconds after which a call that is still retrying is reported as failing; an answer normally takes a tenth of one."""
 
 READ_VERBS = frozenset({"get", "list"})
-"""The verbs that change nothing. Where they are answered, writes need not be: a disk may be full."""
+"""The verbs that change nothing. If they work, writes may still fail, for example on a full disk."""
 
 
 class Store:
     """An open root.
 
     Attributes:
-        usage: requests so far.
-        failing: which kinds of requests fail now.
+        usage: numbers of requests so far.
+        failing: the kinds of requests that fail at present.
 
     Args:
-        backend: where the objects are.
+        backend: the storage.
         clock: measures patience and waits; its wall time plus the learnt offset is `now()`.
-        rng: draws the jitter of retries.
-        patience: seconds that one call may go on trying before it raises `StoreUnavailable`.
+        rng: gives the jitter of retries.
+        patience: seconds for which one call may retry before it raises `StoreUnavailable`.
 
-    Every method raises `StoreUnavailable` when the storage does not answer within `patience`, `StoreRefused` when it
-    will not do it however often it is asked, `BadRecord` when only this name cannot be read or written, and
-    `InvalidInput` for a key or a size that no store can hold.
+    Every method raises `StoreUnavailable` if the storage does not answer within `patience`, `StoreRefused` if it
+    refuses for good, `BadRecord` if only this key cannot be read or written, and `InvalidInput` for a key or a size
+    that no store can hold.
     """
 
     def __init__(self, backend: StoreBackend, clock: Clock, rng: RandomSource, patience: float = 60.0) -> None:
@@ -82,7 +83,7 @@ class Store:
         self._backend = MeteredBackend(backend, self.usage)
         self._clock = clock
         self._rng = rng
-        self._answered = {True: float("-inf"), False: float("-inf")}  # when a read, or a write, last was
+        self._answered = {True: float("-inf"), False: float("-inf")}  # when a read, or a write, was last answered
 
     @property
     def root(self) -> str:
@@ -90,18 +91,18 @@ class Store:
 
     @property
     def local(self) -> bool:
-        """Requests are free and fast, so polling often costs nothing."""
+        """Whether requests are free and fast, so that frequent polling costs nothing."""
         return self._backend.local
 
     @property
     def renames(self) -> bool:
-        """Whether `withdraw` gives an object another name instead of deleting it."""
+        """Whether `withdraw` renames an object instead of deleting it."""
         return self._backend.scheme == "file"
 
     async def get(self, key: str, one_of_many: bool = False) -> Object | None:
-        """The object as it is now; None when the name is absent.
+        """Read the object; None if it is absent.
 
-        one_of_many: others wait for it that need not: it is given up soon while the store answers other requests.
+        one_of_many: a caller with more objects waits for this one: give up soon if the store answers other requests.
         """
         check_key(key)
 
@@ -113,11 +114,11 @@ class Store:
     async def get_if_changed(
         self, key: str, version: Version | None, patience: float | None = None, one_of_many: bool = False
     ) -> Object | NotModified | None:
-        """The object, or `NOT_MODIFIED` while it still has `version`: the cheap way to poll.
+        """Read the object, or return `NOT_MODIFIED` if it still has `version`: the cheap way to poll.
 
         Args:
-            version: None if nothing is known of the object, which is read plainly then.
-            patience: seconds to go on trying, instead of the store's; 0: one attempt.
+            version: None if nothing is known of the object, which is then always read.
+            patience: seconds to retry, instead of the store's; 0: one attempt.
             one_of_many: as in `get`.
         """
         check_key(key)
@@ -136,18 +137,18 @@ class Store:
         patience: float | None = None,
         one_of_many: bool = False,
     ) -> Outcome:
-        """Write `data` if the name meets `expect`.
+        """Write `data` if the object meets `expect`.
 
         Args:
-            data: with `op`, a JSON record that carries `op`, `recent_ops` and `created_op`; without, any bytes.
-            expect: a version, `ABSENT`, or `ANY`. A version needs `op`: only a record shows whose write it is.
+            data: with `op`, a JSON record that has `op`, `recent_ops` and `created_op`; without `op`, any bytes.
+            expect: a version, `ABSENT`, or `ANY`. A version needs `op`, because only a record shows whose write it is.
             op: the id of this write, never used before.
-            patience: seconds to go on trying, instead of the store's; 0: one attempt.
+            patience: seconds to retry, instead of the store's; 0: one attempt.
             one_of_many: as in `get`.
 
         Returns:
-            `Applied` only if the object now is this write. `StoreUnavailable` leaves the write unresolved, after
-            `StoreRefused` it was not applied.
+            `Applied` only if the object's present state is this write. After `StoreUnavailable` the write is
+            unresolved; after `StoreRefused` it was not applied.
         """
         check_key(key)
         check_written(key, len(data))
@@ -175,14 +176,14 @@ class Store:
             try:
                 return await attempt()
             except Refused as error:
-                if in_doubt:  # it says nothing about the attempts before
+                if in_doubt:  # the refusal says nothing about earlier attempts
                     raise Unknown(str(error)) from error
                 raise
 
         return await self._persist("put", key, write, patience, one_of_many)
 
     async def delete(self, key: str, expect: Expectation = ANY) -> NameAbsent | Rejected:
-        """Delete the name if it meets `expect`, and go on until the storage says that it is absent."""
+        """Delete the object if it meets `expect`; retries until the storage says that it is absent."""
         check_key(key)
 
         async def remove() -> None:
@@ -191,7 +192,7 @@ class Store:
         return await self._remove("delete", key, expect, remove)
 
     async def withdraw(self, key: str, expect: Version, aside: str) -> NameAbsent | Rejected:
-        """Delete an object that people write with plain tools; local files move it to `aside`. It is one of many."""
+        """Delete an object that people write with plain tools; local files move it to `aside`. Works as one of many."""
         check_key(key)
         check_key(aside)
 
@@ -203,11 +204,11 @@ class Store:
     async def list(
         self, prefix: str, after: str | None = None, limit: int | None = None, versions: bool = False
     ) -> list[Listed]:
-        """Keys that start with `prefix`, in order of their UTF-8 bytes.
+        """List the keys that start with `prefix`, in order of their UTF-8 bytes.
 
         Args:
-            after: only keys strictly behind this one.
-            limit: at most so many rows.
+            after: only keys strictly after this one.
+            limit: largest number of rows.
             versions: fill in `version` and `updated` (on local files this reads every object).
         """
 
@@ -216,25 +217,25 @@ class Store:
 
         return await self._persist("list", prefix, read)
 
-    # --- many small objects at once, in the caller's thread; what is not certain is left to the verbs above
+    # --- batches of small objects in the caller's thread; keys that are not certain are left to the verbs above
 
     def create_batch(self, keys: Sequence[str], data: bytes) -> dict[str, Applied]:
-        """Create objects that all hold `data`; those that certainly were, by key: none where requests take time.
+        """Create objects that all hold `data`; returns those certainly created, by key; none on remote stores.
 
-        keys: as `fray_layouts` makes them; `put` says what is wrong with others.
+        keys: as `fray_layouts` makes them; for others, `put` reports what is wrong.
         """
         created = batches.create(keys, data) if (batches := self._backend.batches) is not None else {}
         self.usage.writes += len(created)
         return created
 
     def read_batch(self, keys: Sequence[str]) -> dict[str, Object]:
-        """The objects that are certainly there, by key: none where requests take time."""
+        """Read objects; returns those that certainly exist, by key; none on remote stores."""
         found = batches.read(keys) if (batches := self._backend.batches) is not None else {}
         self.usage.reads += len(found)
         return found
 
     def delete_batch(self, keys: Sequence[str]) -> set[str]:
-        """Delete objects that are void whatever they hold; the keys that certainly are absent now."""
+        """Delete objects whose content does not matter; returns the keys that are certainly absent now."""
         absent = batches.delete(keys) if (batches := self._backend.batches) is not None else set()
         self.usage.deletes += len(absent)
         return absent
@@ -282,9 +283,9 @@ class Store:
         patience: float | None = None,
         one_of_many: bool = False,
     ) -> T:
-        """Call `attempt` until it returns, while patience lasts."""
+        """Call `attempt` until it returns, or until patience is over."""
         patience = self.patience if patience is None else patience
-        begun = self._clock.boottime()
+        started = self._clock.boottime()
         failures = 0
         while True:
             try:
@@ -300,34 +301,34 @@ class Store:
                 limit = patience
                 if isinstance(error, Refused):
                     limit = min(patience, REFUSED_PATIENCE) if error.may_pass else 0.0
-                lasted = self._clock.boottime() + wait - begun
-                is_alone = one_of_many and lasted > SINGLE_OBJECT_PATIENCE and await self._answers_others(verb, begun)
+                lasted = self._clock.boottime() + wait - started
+                is_alone = one_of_many and lasted > SINGLE_OBJECT_PATIENCE and await self._answers_others(verb, started)
                 if lasted > LATE_SECONDS and not isinstance(error, Refused):
                     what = f"{verb} {self.root}/{key}"
                     self.failing.failed(verb, key, f"{what}: no success so far, the last answer was: {error}")
                 if lasted > limit or is_alone:
                     within = patience if lasted > limit else SINGLE_OBJECT_PATIENCE
-                    raise await self._given_up(verb, key, error, within, begun) from error
+                    raise await self._given_up(verb, key, error, within, started) from error
             await self._clock.sleep(wait)
 
-    async def _given_up(self, verb: str, key: str, error: AttemptFailed, patience: float, begun: float) -> StoreError:
+    async def _given_up(self, verb: str, key: str, error: AttemptFailed, patience: float, started: float) -> StoreError:
         what = f"{verb} {self.root}/{key}"
         if isinstance(error, Refused):
             failed: StoreError = StoreRefused(f"{what}: {error}")
         else:
             failed = StoreUnavailable(f"{what}: no success within {patience:g} s, the last answer was: {error}")
-            failed.others_answered = patience > 0 and await self._answers_others(verb, begun)
-        if patience or not isinstance(error, NotApplied):  # who has no patience expects to be put off now and then
+            failed.others_answered = patience > 0 and await self._answers_others(verb, started)
+        if patience or not isinstance(error, NotApplied):  # a call without patience expects occasional failures
             self.failing.failed(verb, key, str(failed))
         return failed
 
-    async def _answers_others(self, verb: str, begun: float) -> bool:
+    async def _answers_others(self, verb: str, since: float) -> bool:
         """Whether the storage has answered another such request since then, or answers one now.
 
-        Only a write that has something to write tells of writes: a full disk deletes, and rejects, as ever.
+        Only a write of data shows that writes work: even on a full disk, deletes and rejections work as usual.
         """
         reads = verb in READ_VERBS
-        if self._answered[reads] <= begun:
+        if self._answered[reads] <= since:
             with suppress(AttemptFailed):
                 if reads:
                     await self._backend.get(DoctorKeys.clock)
@@ -336,7 +337,7 @@ class Store:
                 self._answered[reads] = self._clock.boottime()
                 if not reads:
                     await self._backend.delete(DoctorKeys.written, ANY)
-        return self._answered[reads] > begun
+        return self._answered[reads] > since
 
     def _wait(self, failures: int, error: AttemptFailed) -> float:
         longest = exponential_wait(failures, FIRST_RETRY_WAIT, MAX_RETRY_WAIT)
@@ -345,7 +346,7 @@ class Store:
 
 
 def outcome_of_write(current: Object | None, data: bytes, expect: Expectation, op: str | None) -> Outcome | None:
-    """The outcome of a write in doubt, from what is under its name now; None: not applied so far, send it again."""
+    """The outcome of a write in doubt, from the present object; None: not applied so far, so send it again."""
     if current is not None:
         record = _record_in(current.data) if op is not None else {}
         if current.data == data or (op is not None and record.get("op") == op):
@@ -358,7 +359,7 @@ def outcome_of_write(current: Object | None, data: bytes, expect: Expectation, o
 
 
 def _record_in(data: bytes) -> dict[str, Any]:
-    """The record in `data`; empty when it is not one, because somebody else may write anything under any name."""
+    """The record in `data`; empty if it is not a record, because anybody may write anything under any key."""
     try:
         record = parse_json(data)
     except Malformed:
