@@ -72,7 +72,7 @@ async def wait_for_endpoint(
         await reasons.update([job.record])
         await activity.update(job.record)
         if core.clock.boottime() - begin >= WARN_AFTER:
-            tell(f"{address} {_state(job.record, activity.told)}", reasons.text)
+            tell(f"{address} {_state(job.record, activity.activity)}", reasons.text)
         if before is None or job.version != before.version:
             pace.reset()
         await pace.sleep()

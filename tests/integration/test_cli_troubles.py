@@ -94,7 +94,7 @@ def test_doctor_tells_what_the_last_pass_skipped(empty: Shell) -> None:
     lease = {"holder": "", "problems": {"jobs/odd.json": "jobs/odd.json does not hold a JobRecord"}}
     (empty.root / "coordinator").mkdir()
     (empty.root / "coordinator" / "reconciler.json").write_text(json.dumps(lease))
-    assert "last pass left jobs/odd.json alone" in empty("doctor").stdout
+    assert "last pass skipped jobs/odd.json" in empty("doctor").stdout
 
 
 def test_settings_are_chosen_once(tmp_path: Path) -> None:

@@ -250,7 +250,7 @@ SEGMENT = str(SegmentName(1.8e9, 0, "abcdef", 3))
         (QUEUE.lease(SEGMENT), "nobody gets the items"),
         (QUEUE.dead_letters.lease(SEGMENT), "nobody gets the items"),
         (TaskKeys.of("n", "q", 1).pool, "no driver can go on"),
-        *((key, "not one that Fray gives") for key in (
+        *((key, "never uses such a name") for key in (
             "jobs/readme.txt", "agents/a", "pending/default/nonsense", "children/x", "work/job-nobody/1/0/stdout-1",
             "coordinator/other.json", "pools/default/bell", "names/n/x.json", "actors/x.json", "secrets/other",
             "queues/n/q/queue.json", f"{QUEUE.segments}zz~lease", "tasks/n/x",

@@ -95,9 +95,9 @@ async def test_an_answer_is_the_same_in_whatever_pieces_it_comes(answer: bytes) 
         (b"", "server closed"),
         (HELLO[:-1], "server closed"),
         (GOOD["chunks"][:-4], "server closed"),
-        (b"SSH-2.0-OpenSSH\r\n\r\n", "no HTTP"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello", "no HTTP"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\nhello", "no HTTP"),
+        (b"SSH-2.0-OpenSSH\r\n\r\n", "not HTTP"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello", "not HTTP"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\nhello", "not HTTP"),
         (b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * MAX_HEAD_BYTES, "its headers have more"),
     ],
 )

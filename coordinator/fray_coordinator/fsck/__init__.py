@@ -1,10 +1,9 @@
-"""The check of a whole cluster for what does not fit together, and its repair with the services that agents use
-themselves.
+"""The check of a whole cluster for inconsistencies, and their repair with the services that agents use themselves.
 
-Called by `fray fsck` and `fray doctor`, and by tests after every scenario. A snapshot of everything is judged by plain
-functions; what two snapshots show is a problem.
+The callers are `fray fsck`, `fray doctor`, and tests after every scenario. Plain functions judge a snapshot of
+everything; a problem is what two snapshots show.
 
-To read: `snapshot`, `report`, `checker`, then the checks by area; `areas` lists the folders of a root.
+Read in this order: `snapshot`, `report`, `checker`, then the checks by area; `areas` lists the folders of a root.
 """
 
 from fray_coordinator.fsck.checker import check, repair

@@ -1,4 +1,4 @@
-"""Agents that are not what their records say."""
+"""Checks for agents whose state differs from their records."""
 
 from collections.abc import Iterator
 
@@ -14,11 +14,12 @@ from fray_layouts.records import AgentRecord, Holding, JobRecord
 from fray_layouts.states import AgentState, HoldingPhase
 
 TIMEOUT_INTERVALS = 2 * DEATH_INTERVALS
-"""Intervals; where many would die at once, each is given one more time-out."""
+"""Intervals after which a silent agent is surely declared dead; if many time out at once, each gets one more
+time-out."""
 
 
 def agents(seen: Snapshot) -> Iterator[SuspectedProblem]:
-    """Dead agents whose jobs were not all put back, and live ones that list what they cannot hold."""
+    """Find dead agents whose jobs were not all requeued, and live ones that list jobs that they cannot hold."""
     for agent in seen.agents.values():
         key = AgentKeys.key(agent.id)
         if needs_reaping(agent) and seen.is_settled(key):
@@ -32,9 +33,9 @@ def agents(seen: Snapshot) -> Iterator[SuspectedProblem]:
 
 
 def silent(seen: Snapshot) -> Iterator[SuspectedProblem]:
-    """Agents that have not ended, by their records alone, while nobody runs who would notice.
+    """Find agents that are alive only by their records, while no reconciler runs that would notice.
 
-    One that is cut off from the store runs its tasks for the outage grace, and then has none.
+    An agent that is cut off from the store runs its tasks for the outage grace, and has none after that.
     """
     if seen.is_doubtful(CoordinatorKeys.lease) or not seen.is_settled(CoordinatorKeys.lease):
         return
@@ -56,7 +57,7 @@ def silent(seen: Snapshot) -> Iterator[SuspectedProblem]:
 
 
 def in_trouble(seen: Snapshot) -> Iterator[SuspectedProblem]:
-    """Agents that live and whose last heartbeat says that something is wrong there."""
+    """Find live agents whose last heartbeat reports a problem."""
     for agent in seen.agents.values():
         key = AgentKeys.key(agent.id)
         if agent.problem and agent.state == AgentState.LIVE and not is_silent(seen.stored[key], seen.now):
@@ -72,12 +73,12 @@ def _is_long_silent(seen: Snapshot, agent: AgentRecord) -> bool:
 def _cannot_hold(job: JobRecord | None, agent: str, holding: Holding) -> str:
     """Why no agent can have listed this before the job was read; "" if it can.
 
-    A claim that is not resolved may be about anything; what is over may be listed until the next beat.
+    An unresolved claim may be for any attempt, and an ended attempt may be listed until the next heartbeat.
     """
     if holding.phase in (HoldingPhase.CLAIMING, HoldingPhase.RESERVED, HoldingPhase.REFUSED):
         return ""
     if job is None and holding.bundles:
-        return ""  # of a reservation, which is no job
+        return ""  # of a reservation, which has no job record
     if job is None:
         return "but there is no record of this job"
     if holding.attempt > job.attempt:

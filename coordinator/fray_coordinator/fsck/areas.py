@@ -1,7 +1,7 @@
-"""The areas of a root: which keys belong where, and the consequences of an object that cannot be read.
+"""The areas of a root: which keys belong where, and the consequences of an unreadable object.
 
-Bodies that say nothing beyond their names (index entries) and those that may be large (logs, results, segments,
-outcomes of tasks) are not read: of these only the name is looked at.
+Some bodies are not read, only their keys: those that say nothing beyond their keys (index entries), and those that may
+be large (logs, results, segments, outcomes of tasks).
 """
 
 from collections.abc import Callable
@@ -50,16 +50,16 @@ Kind = type[Record]
 
 
 class NameOnly(Record):
-    """The kind of what is known by its name alone."""
+    """The kind of objects that are known by their keys alone."""
 
 
 class DroppedFile(Record):
-    """The kind of what people drop into the inbox: read as it is."""
+    """The kind of files that people drop into the inbox; they are read as plain bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """A top-level folder. kind: of the object that a key promises; None for keys that Fray never makes there."""
+    """A top-level folder. kind: gives the kind of a key's object; None for keys that Fray never uses there."""
 
     prefix: str
     kind: Callable[[str], Kind | None]
@@ -75,7 +75,7 @@ def _only(one: str, kind: Kind) -> Callable[[str], Kind | None]:
 
 
 def _of_inbox(key: str) -> Kind | None:
-    """Under a name that begins with a dot, files are on their way."""
+    """Files whose names begin with a dot are still being written."""
     if InboxKeys.is_drop(key):
         return DroppedFile
     ours = InboxKeys.parse_aside(key) or InboxKeys.is_rejection(key)
@@ -145,11 +145,11 @@ AREAS = (
     Area(AgentKeys.area, _named(AgentKeys.parse, AgentRecord), versions=True),
     Area(JobKeys.area, _named(JobKeys.parse, JobRecord), versions=True),
 )
-"""The order of a snapshot: data before the records that it belongs to, indexes before what they point at, and
-agents before jobs, so that a job which did not change meanwhile was in its holder's hands when that was read."""
+"""The order of a snapshot: data before the records that it belongs to, indexes before the records that they point at,
+and agents before jobs, so that a job that did not change meanwhile was held when its holder's record was read."""
 
 TOP_LEVEL = frozenset({CLUSTER_KEY, DoctorKeys.area, *(area.prefix for area in AREAS)})
-"""All that Fray puts right under a root."""
+"""All names that Fray uses directly under a root."""
 
 CONSEQUENCES: dict[Kind, tuple[str, str]] = {
     DroppedFile: (
@@ -201,4 +201,4 @@ CONSEQUENCES: dict[Kind, tuple[str, str]] = {
     ),
     PoolRecord: ("no driver can go on with this worker pool", BY_HAND),
 }
-"""By kind: what does not work while such an object cannot be read, and what to do about it."""
+"""By kind: what fails while such an object is unreadable, and the remedy."""

@@ -1,8 +1,8 @@
-"""The check and the repair.
+"""Runs the checks and the repair.
 
-A live cluster changes while a snapshot is taken, so whatever is suspicious is checked again: a problem is what two
-snapshots, one after the other, show of the same versions of the records in question, after the time that the protocol
-gives others to put it right.
+A live cluster changes while a snapshot is taken, so every suspicion is checked again. A problem is what two consecutive
+snapshots show of the same versions of the records concerned, after the time in which the protocol lets others correct
+it.
 """
 
 from collections.abc import Awaitable, Callable, Iterator
@@ -45,7 +45,7 @@ from fray_layouts.queue_keys import QueueKeys, TaskKeys
 from fray_layouts.work_keys import WorkKeys
 
 MAX_PROBLEMS_NAMED = 1000
-"""Problems that are named one by one; the rest is counted, for nobody reads more."""
+"""Problems that are listed one by one; further ones are only counted, because nobody reads more."""
 
 CHECKS: tuple[tuple[Callable[[Snapshot], Iterator[SuspectedProblem]], tuple[str, ...]], ...] = (
     (object_checks.odd_objects, ()),
@@ -77,11 +77,11 @@ CHECKS: tuple[tuple[Callable[[Snapshot], Iterator[SuspectedProblem]], tuple[str,
     (queue_checks.large_items, (NameKeys.area, QueueKeys.area)),
     (queue_checks.idle_pools, (NameKeys.area, QueueKeys.area, TaskKeys.area, JobKeys.area)),
 )
-"""Each check, and the areas without which it would find problems that are none."""
+"""Each check, with the areas that it needs: without one of them it would report problems that do not exist."""
 
 
 async def check(core: Core) -> list[Problem]:
-    """The problems of the cluster now, at most `MAX_PROBLEMS_NAMED`; the last one then counts the rest."""
+    """The cluster's present problems, at most `MAX_PROBLEMS_NAMED`; if there are more, a last one counts the rest."""
     found = await _confirmed(core)
     folder = folder_of_root(core.root)
     lack = lack_of_room(folder) if folder is not None else ""
@@ -93,10 +93,10 @@ async def check(core: Core) -> list[Problem]:
 
 
 async def repair(core: Core) -> None:
-    """Reap the dead, repair indexes, families and the inbox, and remove data without a record.
+    """Reap dead agents, repair indexes, stop orphans, admit the inbox, and remove data without a record.
 
-    It declares nobody dead: that takes longer than one look. A step that fails keeps it from no other; `check` reports
-    what is left.
+    It declares no agent dead, because that takes longer than one look. If a step fails, the others still run; `check`
+    reports what is left.
     """
     watch = FailureDetector(core)
     steps: list[Callable[[], Awaitable[object]]] = [
@@ -111,7 +111,7 @@ async def repair(core: Core) -> None:
 
 
 async def _confirmed(core: Core) -> Iterator[SuspectedProblem]:
-    """The problems that two snapshots agree on. Of the first only hashes are kept: there may be any number."""
+    """The problems that two snapshots agree on. Only hashes of the first are kept, because there may be any number."""
     first = await take_snapshot(core)
     before = {hash((suspicion.problem, suspicion.versions)) for suspicion in _suspected(first)}
     again = await take_snapshot(core, first) if before else None
@@ -124,8 +124,8 @@ def _suspected(seen: Snapshot) -> Iterator[SuspectedProblem]:
             continue
         try:
             yield from look(seen)
-        except Exception as error:  # of an object that nobody thought of: the other looks are worth having
-            what = f"one of the checks ({look.__name__}) could not be made to its end: {describe_error(error)}"
+        except Exception as error:  # an object of an unforeseen form; the other checks are still useful
+            what = f"one of the checks ({look.__name__}) could not be completed: {describe_error(error)}"
             yield SuspectedProblem(
                 Problem("/", what, "this is a fault of Fray: please report it with what `fray doctor` says")
             )

@@ -1,4 +1,4 @@
-"""The part of `fray doctor` about a cluster that exists: its few common records, and what its last pass skipped."""
+"""The part of `fray doctor` for an existing cluster: its shared records, and the objects that its last pass skipped."""
 
 from collections.abc import AsyncIterator, Iterator
 
@@ -16,13 +16,13 @@ CLUSTER_RECORDS: tuple[tuple[str, type[Record]], ...] = (
     (SecretKeys.rpc, RpcSecrets),
     (CoordinatorKeys.lease, ReconcilerRecord),
 )
-"""Records of the whole cluster. The last one is replaced by itself, so that it is only a warning."""
+"""Records of the whole cluster. Agents replace the last one by themselves, so it is only a warning."""
 
 
 async def check_cluster(root: str) -> list[Finding]:
-    """One finding for each record of the whole cluster that cannot be read, and for each object that the pass skipped.
+    """Return a finding for each unreadable record of the whole cluster, and for each object that the last pass skipped.
 
-    Raises StoreRefused, StoreUnavailable: the root cannot be read; `probe` says why.
+    Raises StoreRefused, StoreUnavailable: the root cannot be read; `probe` reports why.
     """
     clock, rng = SystemClock(), system_random()
     store = await open_store(root, clock, rng)
@@ -45,7 +45,9 @@ async def _findings(records: Records) -> AsyncIterator[Finding]:
             )
         except StoreRefused as error:
             yield Finding(
-                "warning", f"{key} cannot be read: {error}", "ask whoever gives out the rights, if it is needed"
+                "warning",
+                f"{key} cannot be read: {error}",
+                "if the record is needed, ask the bucket's owner for the right",
             )
         else:
             for what in _skipped_objects(found) if isinstance(found, ReconcilerRecord) else ():
@@ -54,6 +56,6 @@ async def _findings(records: Records) -> AsyncIterator[Finding]:
 
 def _skipped_objects(last: ReconcilerRecord) -> Iterator[str]:
     for key, problem in last.problems.items():
-        yield f"the coordinator's last pass left {key} alone: {problem.removesuffix(REMOVE_HINT)}"
+        yield f"the reconciler's last pass skipped {key}: {problem.removesuffix(REMOVE_HINT)}"
     if last.problems_omitted:
-        yield f"the coordinator's last pass left {last.problems_omitted} more objects alone"
+        yield f"the reconciler's last pass skipped {last.problems_omitted} more objects"

@@ -1,4 +1,4 @@
-"""Data that belongs to nothing: a record exists before its data, and a blob before the record that names it."""
+"""Checks for data without an owner: a record is written before its data, and a blob before the record that names it."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ from fray_layouts.work_keys import WorkKeys
 
 
 def work(seen: Snapshot) -> Iterator[SuspectedProblem]:
-    """Logs and results of jobs and attempts that never were, or are gone."""
+    """Find logs and results of jobs and attempts that never existed or are gone."""
     for key in seen.keys[WorkKeys.area]:
         job_id, attempt = WorkKeys.parse(key) or ("", 0)
         job = seen.jobs.get(job_id)
@@ -28,7 +28,7 @@ def work(seen: Snapshot) -> Iterator[SuspectedProblem]:
 
 
 def logs(seen: Snapshot) -> Iterator[SuspectedProblem]:
-    """Chunks of logs that are gone; they are stored before the record says how many, and deleted after it is marked."""
+    """Find missing log chunks. Chunks are stored before the record counts them, and deleted after it is marked."""
     there = set(seen.keys[WorkKeys.area])
     for job in seen.jobs.values():
         ends = {past.attempt: past.exit for past in job.history} | {job.attempt: job.exit}
@@ -42,7 +42,7 @@ def logs(seen: Snapshot) -> Iterator[SuspectedProblem]:
 
 
 def blobs(seen: Snapshot) -> Iterator[SuspectedProblem]:
-    """Blobs that no job and no pool names; nothing is known while some record is in doubt, which may name any."""
+    """Find blobs that no job and no pool names; only if all records can be read, because any record may name one."""
     pools = [key for key in seen.keys[PoolKeys.area] if PoolKeys.parse_record(key)]
     if any(seen.is_doubtful(key) for key in (*pools, *seen.keys[JobKeys.area])):
         return
@@ -53,7 +53,7 @@ def blobs(seen: Snapshot) -> Iterator[SuspectedProblem]:
 
 
 def endpoints(seen: Snapshot) -> Iterator[SuspectedProblem]:
-    """Addresses of actors whose job does not run any more."""
+    """Find endpoints of actors whose jobs no longer run."""
     for endpoint in seen.endpoints:
         job = JobKeys.key(endpoint.record.job)
         if seen.is_doubtful(job) or not seen.is_settled(endpoint.key, job):

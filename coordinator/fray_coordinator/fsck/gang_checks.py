@@ -1,4 +1,4 @@
-"""Gangs that nobody will bring to an end, and the members that should."""
+"""Checks for gangs that nobody will bring to an end, and for the members that should do so."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ from fray_layouts.work_keys import WorkKeys
 
 
 def running(seen: Snapshot) -> Iterator[SuspectedProblem]:
-    """Gangs that run by their records without one of their members, and those that nobody stops."""
+    """Find running gangs that lack one of their members, and gangs that nobody stops."""
     exits = set(seen.keys[WorkKeys.area])
     for job in seen.jobs.values():
         if job.status != Status.RUNNING or not is_gang(job.spec):
@@ -31,7 +31,7 @@ def running(seen: Snapshot) -> Iterator[SuspectedProblem]:
 
 
 def _of_member(seen: Snapshot, job: JobRecord, member: PlacementMember) -> Problem | None:
-    """What is wrong with a member whose replicas have not all left their exits."""
+    """The problem of a member whose replicas have not all stored their exits; None if there is none."""
     key, agent = JobKeys.key(job.id), AgentKeys.key(member.agent)
     if seen.is_doubtful(agent):
         return None

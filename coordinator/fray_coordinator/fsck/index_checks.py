@@ -1,4 +1,4 @@
-"""The derived indexes: entries that nobody needs, and those that are missing."""
+"""Checks of the derived indexes: entries that nobody needs, and missing entries."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -17,7 +17,7 @@ from fray_layouts.records import JobRecord
 
 
 def removal_of(key: str) -> Fix:
-    """Deletes what was found to belong to nobody."""
+    """A fix that deletes an object without an owner."""
 
     async def delete(core: Core) -> None:
         await core.store.delete(key)
@@ -26,7 +26,7 @@ def removal_of(key: str) -> Fix:
 
 
 def entries(seen: Snapshot) -> Iterator[SuspectedProblem]:
-    """Entries of `pending/` that point at nothing, or not at what they should."""
+    """Find entries of `pending/` whose job is gone or differs from them."""
     for key in seen.keys[PendingKey.area]:
         entry = PendingKey.parse(key)
         if entry is None or seen.is_doubtful(JobKeys.key(entry.job)):
@@ -55,7 +55,7 @@ def _unneeded(seen: Snapshot, key: str, entry: PendingKey, job: JobRecord | None
 
 
 def children(seen: Snapshot) -> Iterator[SuspectedProblem]:
-    """Entries of `children/` that nobody needs, and children that have none."""
+    """Find entries of `children/` that nobody needs, and children without an entry."""
     for key in seen.keys[ChildKey.area]:
         entry = ChildKey.parse(key)
         if entry is None:
@@ -75,7 +75,7 @@ def _is_over(child: JobRecord, entry: ChildKey) -> bool:
 
 
 def _unlisted(seen: Snapshot) -> Iterator[SuspectedProblem]:
-    """An entry is made before its child's record, and stays until the child has ended."""
+    """Find children without an entry; it is created before the child's record and stays until the child has ended."""
     listed = set(seen.keys[ChildKey.area])
     for job in seen.jobs.values():
         link, key = job.parent, JobKeys.key(job.id)

@@ -1,4 +1,4 @@
-"""Jobs that nobody will bring to an end, and those who should."""
+"""Checks for jobs that nobody will bring to an end, and for the agents that should do so."""
 
 from collections.abc import Iterator
 
@@ -16,7 +16,7 @@ from fray_layouts.work_keys import WorkKeys
 
 
 def unentered(seen: Snapshot) -> Iterator[SuspectedProblem]:
-    """Jobs that wait and cannot be found. A submitter makes the entry before the record, all others after it."""
+    """Find waiting jobs without an entry. Submitters create it before the record, everybody else after it."""
     entries = set(seen.keys[PendingKey.area])
     for job in seen.jobs.values():
         key, entered_first = JobKeys.key(job.id), job.attempt == 1 and job.inbox is None
@@ -28,7 +28,7 @@ def unentered(seen: Snapshot) -> Iterator[SuspectedProblem]:
 
 
 def unadmitted(seen: Snapshot) -> Iterator[SuspectedProblem]:
-    """Files of the inbox that were left half-way."""
+    """Find files of the inbox whose admission was interrupted."""
     for job in seen.jobs.values():
         key = JobKeys.key(job.id)
         if job.status != Status.UNADMITTED or not seen.is_settled(key):
@@ -42,7 +42,7 @@ def unadmitted(seen: Snapshot) -> Iterator[SuspectedProblem]:
 
 
 def uncallable(seen: Snapshot) -> Iterator[SuspectedProblem]:
-    """Jobs that cannot run; what they run is stored before the record, and kept as long as that."""
+    """Find jobs that cannot run because a blob is gone; blobs are stored before the record, and kept as long as it."""
     blobs = set(seen.keys[BlobKeys.area])
     for job in seen.jobs.values():
         gone = [blob for blob in blobs_of(job.spec) if blob not in blobs]
@@ -55,13 +55,13 @@ def uncallable(seen: Snapshot) -> Iterator[SuspectedProblem]:
 
 
 def _again(job: JobRecord) -> str:
-    """The remedy for a job that will never run: its own id is used up."""
+    """The remedy for a job that will never run; its own id cannot be used again."""
     other = f" under another id than {job.spec.id!r}" if job.spec.id else ""
     return f"end it with `fray stop {job.id}`, and submit it again{other}"
 
 
 def unheld(seen: Snapshot) -> Iterator[SuspectedProblem]:
-    """Jobs that run by their records, which do not say where. No rule gives a lease back; only a stop needs none."""
+    """Find running jobs without a lease. No rule restores a lease; only a stop needs none."""
     for job in seen.jobs.values():
         if job.status == Status.RUNNING and job.lease is None and not is_gang(job.spec):
             key = JobKeys.key(job.id)
@@ -72,7 +72,7 @@ def unheld(seen: Snapshot) -> Iterator[SuspectedProblem]:
 
 
 def running(seen: Snapshot) -> Iterator[SuspectedProblem]:
-    """Jobs that nobody runs, though their records say so, and those that nobody stops."""
+    """Find jobs that run only by their records, and jobs that nobody stops."""
     entered = {entry.job for key in seen.keys[PendingKey.area] if (entry := PendingKey.parse(key)) is not None}
     for job in seen.jobs.values():
         if job.status != Status.RUNNING or job.lease is None or seen.is_doubtful(AgentKeys.key(job.lease.agent)):
@@ -96,9 +96,10 @@ def _under_the_dead(seen: Snapshot, key: str, agent: str, holder: AgentRecord | 
 
 
 def _disowned(seen: Snapshot, key: str, holder: AgentRecord, is_entered: bool) -> Problem | None:
-    """An agent lists a job from before it claims it, and the entry goes only after a beat that lists it.
+    """The problem of a job that its live holder does not list.
 
-    So without an entry there was such a beat; and with one, a beat that was made long after the claim is such a beat.
+    An agent lists a job before it claims it, and the entry is deleted only after a heartbeat that lists the job. So if
+    the entry is gone, there was such a heartbeat; if not, a heartbeat long after the claim must have been one.
     """
     if is_entered and not seen.outlasted(holder, key):
         return None
@@ -118,7 +119,7 @@ def _not_stopped(seen: Snapshot, key: str, holder: AgentRecord, job: JobRecord) 
 
 
 def families(seen: Snapshot) -> Iterator[SuspectedProblem]:
-    """Children that outlived their parents."""
+    """Find children that outlived their parents."""
     for job in seen.jobs.values():
         if is_terminal(job) or job.parent is None or job.stop is not None:
             continue
@@ -129,21 +130,21 @@ def families(seen: Snapshot) -> Iterator[SuspectedProblem]:
 
 
 def is_orphan(seen: Snapshot, job: JobRecord) -> bool:
-    """Whether the job is to be stopped, because its parent no longer runs."""
+    """Whether the job must be stopped because its parent no longer runs."""
     parent = seen.jobs.get(job.parent.job) if job.parent is not None else None
     return judge_child(job, parent, seen.now, seen.settings.repair_interval) is ChildVerdict.STOP
 
 
 def results(seen: Snapshot) -> Iterator[SuspectedProblem]:
-    """Results and outputs that are gone; they are stored before the record says so, and deleted after it is marked."""
+    """Find missing results and outputs. They are stored before the record says so, and deleted after it is marked."""
     data = set(seen.keys[WorkKeys.area])
     for job in seen.jobs.values():
         result = [job.result.key] if job.result is not None and job.result.key else []
         for what, keys in (("result is", result), ("outputs are", _objects_of(job.outputs))):
             gone = next((key for key in keys if key not in data), None)
             if gone is not None and not job.expiring:
-                key, told = JobKeys.key(job.id), f"it succeeded, but its {what} gone: there is no object {gone}"
-                yield SuspectedProblem(Problem(key, told, f"run it again if its {what} needed"), seen.versions(key))
+                key, problem = JobKeys.key(job.id), f"it succeeded, but its {what} gone: there is no object {gone}"
+                yield SuspectedProblem(Problem(key, problem, f"run it again if its {what} needed"), seen.versions(key))
 
 
 def _objects_of(outputs: KeptOutputs | None) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Objects that are not what their names say, and files in the inbox that become no job."""
+"""Checks for objects that differ from what their keys promise, and for inbox files that become no job."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -15,7 +15,7 @@ from fray_layouts.spec_parsing import parse_spec
 
 
 def odd_objects(seen: Snapshot) -> Iterator[SuspectedProblem]:
-    """Objects that cannot be read, lie under another's key, or have a key that means nothing."""
+    """Find objects that are unreadable, lie under another's key, or have a key without a meaning."""
     for key, problem in seen.unreadable.items():
         yield _unreadable(key, problem.removesuffix(REMOVE_HINT))
     for key, own in seen.misplaced.items():
@@ -32,7 +32,7 @@ def odd_objects(seen: Snapshot) -> Iterator[SuspectedProblem]:
 
 
 def left_alone_by_the_pass(seen: Snapshot) -> Iterator[SuspectedProblem]:
-    """Objects that the running reconciler skips, though they can be read here."""
+    """Find objects that the running reconciler skips although they can be read here."""
     if seen.reconciler is None or not seen.reconciler_runs():
         return
     last = seen.reconciler.record
@@ -40,10 +40,10 @@ def left_alone_by_the_pass(seen: Snapshot) -> Iterator[SuspectedProblem]:
     there = {key for keys in seen.keys.values() for key in keys}
     for key, problem in last.problems.items():
         if key not in named and (key in there or key.endswith("/")):
-            what = f"the coordinator's last pass left it alone: {problem.removesuffix(REMOVE_HINT)}"
+            what = f"the reconciler's last pass skipped it: {problem.removesuffix(REMOVE_HINT)}"
             yield SuspectedProblem(Problem(key, what, "the next pass tries again; if it stays so, look at it"))
     if last.problems_omitted:
-        what = f"the coordinator's last pass left more objects alone than it names: {last.problems_omitted} more"
+        what = f"the reconciler's last pass skipped more objects than it lists: {last.problems_omitted} more"
         yield SuspectedProblem(Problem(CoordinatorKeys.lease, what, "deal with those that are named first"))
 
 
@@ -51,15 +51,15 @@ def _unlisted(area: str, why: str) -> Problem:
     if area == "/":
         what = f"what lies here beside Fray's own objects cannot be listed ({why})"
         return Problem(area, what, "Fray does not need it; better give the cluster a folder of its own")
-    what = f"it cannot be listed ({why}): nothing there was looked at, nor what can only be told with it"
-    return Problem(area, what, "see that the storage answers and that the credentials may list it, then look again")
+    what = f"it cannot be listed ({why}): nothing there was checked, nor anything that depends on it"
+    return Problem(area, what, "make sure that the storage answers and the credentials may list it, then look again")
 
 
 def _stray(key: str) -> Problem:
     if key.startswith(InboxKeys.area):
         what = "no agent looks at it, so it becomes no job: specs are inbox/<name>.json, right in the inbox"
         return Problem(key, what, "rename it, or remove it")
-    return Problem(key, "its name is not one that Fray gives to what lies here", BY_HAND)
+    return Problem(key, "Fray never uses such a name in this folder", BY_HAND)
 
 
 def _unreadable(key: str, problem: str) -> SuspectedProblem:
@@ -77,7 +77,7 @@ def _kind(key: str) -> Kind:
 
 
 def drops(seen: Snapshot) -> Iterator[SuspectedProblem]:
-    """Old files: those that no agent would admit, and those that the passes should have dealt with."""
+    """Find old files in the inbox that no agent would admit, or that the reconciler should have handled."""
     watched = seen.reconciler_runs()
     for key, drop in seen.drops.items():
         fault = _fault(drop.data)
@@ -95,7 +95,7 @@ def drops(seen: Snapshot) -> Iterator[SuspectedProblem]:
 
 
 def _reason_of_last_pass(seen: Snapshot, key: str) -> str:
-    """Why the last pass skipped the file."""
+    """The reason why the last pass skipped the file."""
     problem = seen.reconciler.record.problems.get(key, "") if seen.reconciler is not None else ""
     return f" ({problem.removesuffix(REMOVE_HINT)})" if problem else ""
 

@@ -1,4 +1,4 @@
-"""The index of owners: gangs that are missing in it, and entries that nobody needs."""
+"""Checks of the index of placements: gangs that it lacks, and entries that nobody needs."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ from fray_layouts.object_keys import JobKeys
 
 
 def ungathered(seen: Snapshot) -> Iterator[SuspectedProblem]:
-    """Gangs that no pass finds. A submitter makes the entry before the record; it stays until the gang has ended."""
+    """Find gangs without an entry. Submitters create it before the record, and it stays until the gang has ended."""
     entries = set(seen.keys[PlacementKey.area])
     for job in seen.jobs.values():
         key, entry = JobKeys.key(job.id), entry_of_gang(job)
@@ -23,7 +23,7 @@ def ungathered(seen: Snapshot) -> Iterator[SuspectedProblem]:
 
 
 def owner_entries(seen: Snapshot) -> Iterator[SuspectedProblem]:
-    """Entries of `placements/` whose owners ended long ago, or never were."""
+    """Find entries of `placements/` whose owners ended long ago or never existed."""
     for key in seen.keys[PlacementKey.area]:
         entry = PlacementKey.parse(key)
         owner = record_key(entry) if entry is not None else ""

@@ -1,4 +1,4 @@
-"""Queues and worker pools: what belongs to none, and what nobody will clear away. Of items, only the names are read."""
+"""Checks of queues and worker pools for leftovers without an owner. Of items, only the keys are read."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -25,13 +25,13 @@ from fray_layouts.records import NameRecord
 from fray_layouts.states import NameState
 
 QueueOwner = tuple[str, str, int]
-"""Namespace, name and incarnation."""
+"""Namespace, name and incarnation of a queue or pool."""
 
 
 def remains(seen: Snapshot) -> Iterator[SuspectedProblem]:
-    """Remains of removed queues and pools, and objects that no name leads to.
+    """Find leftovers of removed queues and pools, and objects that no name leads to.
 
-    A name is taken before anything else is made, and freed before anything is removed.
+    A name is taken before anything else is created, and freed before anything is removed.
     """
     for owner, keys in _by_owner(seen).items():
         namespace, name, incarnation = owner
@@ -53,7 +53,7 @@ def remains(seen: Snapshot) -> Iterator[SuspectedProblem]:
 
 
 def unmade(seen: Snapshot) -> Iterator[SuspectedProblem]:
-    """Names that were taken for queues and pools which nobody made, or whose records are gone."""
+    """Find names that were taken for queues and pools whose creation was interrupted, or whose records are gone."""
     there = {*seen.keys[QueueKeys.area], *seen.keys[TaskKeys.area]}
     for key in seen.keys[NameKeys.area]:
         namespace, kind, name = NameKeys.parse(key) or ("", "", "")
@@ -71,7 +71,7 @@ def unmade(seen: Snapshot) -> Iterator[SuspectedProblem]:
 
 
 def leases(seen: Snapshot) -> Iterator[SuspectedProblem]:
-    """Leases whose segments are gone: consumers clear them away together."""
+    """Find leases without a segment; consumers delete both together."""
     for queue, keys in _living(seen):
         for segment in queue_scan.parse_listing(queue, keys).orphans:
             key = queue.lease(segment)
@@ -82,7 +82,7 @@ def leases(seen: Snapshot) -> Iterator[SuspectedProblem]:
 
 
 def set_aside(seen: Snapshot) -> Iterator[SuspectedProblem]:
-    """Segments that consumers could not read."""
+    """Find segments that consumers set aside because they could not read them."""
     for queue, keys in _living(seen):
         for key in keys:
             segment, is_lease = queue.parse(key) or ("", False)
@@ -97,7 +97,7 @@ def set_aside(seen: Snapshot) -> Iterator[SuspectedProblem]:
 
 
 def large_items(seen: Snapshot) -> Iterator[SuspectedProblem]:
-    """Items without a segment; they are stored before it, and deleted before it."""
+    """Find large items without a segment; they are stored before it and deleted before it."""
     for queue, keys in _living(seen):
         there = set(keys)
         for key in keys:
@@ -111,7 +111,7 @@ def large_items(seen: Snapshot) -> Iterator[SuspectedProblem]:
 
 
 def idle_pools(seen: Snapshot) -> Iterator[SuspectedProblem]:
-    """Worker pools that nobody has used, or ended, for longer than a job is kept that has ended."""
+    """Find worker pools that nobody has used or shut down for longer than finished jobs are kept."""
     for owner, keys in _by_owner(seen).items():
         pool = seen.stored.get(TaskKeys.of(*owner).pool)
         if pool is None or not _lives(seen, owner) or any(seen.has_job(job) for job in pool.record.jobs):
@@ -128,7 +128,7 @@ def idle_pools(seen: Snapshot) -> Iterator[SuspectedProblem]:
 
 
 def _by_owner(seen: Snapshot) -> dict[QueueOwner, list[str]]:
-    """All keys of queues and pools."""
+    """All keys of queues and pools, by owner."""
     found: dict[QueueOwner, list[str]] = {}
     for key in (*seen.keys[QueueKeys.area], *seen.keys[TaskKeys.area]):
         if (owner := owner_of(key)) is not None:
@@ -137,7 +137,7 @@ def _by_owner(seen: Snapshot) -> dict[QueueOwner, list[str]]:
 
 
 def _living(seen: Snapshot) -> Iterator[tuple[QueueKeys, list[str]]]:
-    """The queues that can be opened, dead letters apart, with their keys in order."""
+    """The queues that can be opened, with their keys in order; dead letters count as a queue of their own."""
     found: dict[QueueKeys, list[str]] = {}
     for key in seen.keys[QueueKeys.area]:
         if (queue := QueueKeys.around(key)) is not None:
@@ -164,7 +164,7 @@ def _lives(seen: Snapshot, owner: QueueOwner) -> bool:
 
 
 def _is_old(seen: Snapshot, queue: QueueKeys, segment: str, seconds: float) -> bool:
-    """Whether the segment's collection has been overdue for so many seconds."""
+    """Whether the segment's collection has been overdue for more than `seconds`."""
     quarantine = seen.stored[queue.settings].record.quarantine
     return is_collection_overdue(SegmentName.time_of(segment), seen.now - seconds, quarantine)
 
@@ -177,7 +177,7 @@ def _of_a_lost_segment(lease: QueueLease, items: int) -> str:
 
 
 async def _give_back(core: Core, queue: QueueKeys, segment: str) -> None:
-    """Let consumers have what was set aside, if it can be read by now."""
+    """Return a segment that was set aside to the consumers, if it can be read now."""
     home = await find_queue(core, queue)
     with suppress(BadRecord):
         if home is not None and await read_segment(home, segment) is not None:
@@ -186,7 +186,7 @@ async def _give_back(core: Core, queue: QueueKeys, segment: str) -> None:
 
 
 async def _discard(core: Core, queue: QueueKeys, segment: str) -> None:
-    """Delete a lease on condition of the version that was read before the segment was found absent."""
+    """Delete a lease on condition of its version from before the segment was found to be absent."""
     lease = await core.records.read(queue.lease(segment), QueueLease)
     home = await find_queue(core, queue)
     if home is not None and lease is not None and await core.store.get(queue.segment(segment)) is None:

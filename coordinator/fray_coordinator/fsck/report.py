@@ -1,4 +1,4 @@
-"""The report of a check: problems, and their remedies."""
+"""The results of a check: problems and their remedies."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ BY_HAND = "look at it, and remove it if nobody needs it"
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that does not fit. key: the object; what, remedy: for people."""
+    """An inconsistency. key: key of the object; what, remedy: for people."""
 
     key: str
     what: str
@@ -28,9 +28,9 @@ class SuspectedProblem:
     """A problem as one snapshot shows it.
 
     Attributes:
-        versions: of the records that it was concluded from. What a second snapshot shows of the same versions is no
-            passing state.
-        fix: what `repair` does about it; None: the services do it, or nobody may.
+        versions: versions of the records that it was concluded from. If a second snapshot shows the same problem with
+            the same versions, it is not a transient state.
+        fix: what `repair` does about it; None if the services do it, or nobody may.
     """
 
     problem: Problem

@@ -26,11 +26,12 @@ from fray_layouts.records import (
 from fray_layouts.states import AgentState
 
 MAX_REPAIR_INTERVALS = 2
-"""Repair intervals that the repair of a lost step takes at most: the one that runs now may have looked there before."""
+"""Repair intervals until a lost step is surely repaired: a repair that runs now may have looked there before the
+loss."""
 
 
 ROOT_LISTING_PAGE = 100
-"""Names in one page of the listing of the root's top level, which has a dozen folders."""
+"""Keys per page of the listing of the root's top level, which has a dozen folders."""
 
 
 @dataclass(slots=True)
@@ -38,17 +39,17 @@ class Snapshot:
     """Everything under a root, as it was read.
 
     Attributes:
-        now: the storage's time when it was begun.
-        retried: seconds for which one request may be repeated.
-        keys: by area, the names that Fray gives.
-        strays: all other names there.
-        foreign: names right under the root that are none of Fray's; a folder's ends in "/".
-        unlisted: by area, why its objects are not known; "/" stands for other objects right under the root.
+        now: time on the storage's clock when the snapshot was started.
+        retried: seconds for which one request may be retried.
+        keys: by area, the keys in Fray's own format.
+        strays: all other keys there.
+        foreign: names directly under the root that are not Fray's; a folder's name ends in "/".
+        unlisted: by area, why its objects are not known; "/" stands for other objects directly under the root.
         drops: by key, the files in the inbox.
         stored: by key, every record that was read.
         jobs, agents, reservations: by id.
-        unreadable: by key, why.
-        misplaced: by key, the one under which the record there belongs.
+        unreadable: by key, the reason.
+        misplaced: by key, the key under which the record there belongs.
     """
 
     settings: ClusterSettings
@@ -72,11 +73,11 @@ class Snapshot:
 
     @property
     def reconciler(self) -> Stored[ReconcilerRecord] | None:
-        """The record of the coordinator's pass, written at the end of each."""
+        """The reconciler's record, written at the end of each pass."""
         return self.stored.get(CoordinatorKeys.lease)
 
     def reconciler_runs(self) -> bool:
-        """Whether an agent that has lived for long makes one pass of the coordinator after the other."""
+        """Whether an agent that started long ago runs the reconciler without interruption."""
         reconciler = self.reconciler
         holder = self.agents.get(reconciler.record.holder) if reconciler is not None else None
         if reconciler is None or holder is None:
@@ -86,27 +87,27 @@ class Snapshot:
 
     @property
     def patience(self) -> float:
-        """Seconds after which a step that others should have taken was lost, and its repair too."""
+        """Seconds after which a step that others should have taken was lost, and its repair was lost too."""
         repair = paced_interval(self.settings.repair_interval, len(self.jobs), MAX_LISTED_PER_SECOND)
         return max(self.retried, MAX_REPAIR_INTERVALS * repair)
 
     def is_doubtful(self, key: str) -> bool:
-        """Whether nobody can say what the record of this name holds: nothing is concluded from it."""
+        """Whether the content of this key's record is unknown, so that nothing may be concluded from it."""
         return key in self.unreadable or key in self.misplaced or key in self.misplaced.values()
 
     def has_job(self, job: str) -> bool:
-        """Whether there is a record of it, perhaps one in doubt."""
+        """Whether the job has a record, even a doubtful one."""
         return job in self.jobs or self.is_doubtful(JobKeys.key(job))
 
     def is_settled(self, *keys: str) -> bool:
-        """Whether what follows from the last change of these records has had its time."""
+        """Whether the last change of these records is so old that all its consequences must have happened."""
         changes = [self.stored[key].updated for key in keys if key in self.stored]
         return self.now - max(changes, default=0.0) > self.patience
 
     def outlasted(self, agent: AgentRecord, key: str, seconds: float = 0.0) -> bool:
-        """Whether the agent has made a beat more than `patience` and `seconds` after the last change of this record.
+        """Whether the agent made a heartbeat more than `patience` and `seconds` after the last change of this record.
 
-        With mail in it, the last write of the agent's record may be that of the mail.
+        If the agent has mail, the last write of its record may have been the mail's.
         """
         beat_at = 0.0 if agent.mail else self.stored[AgentKeys.key(agent.id)].updated
         return beat_at - self.stored[key].updated > self.patience + seconds
@@ -116,7 +117,7 @@ class Snapshot:
         return tuple(self.stored[key].version if key in self.stored else "" for key in keys)
 
     def add(self, key: str, stored: Stored[Any]) -> None:
-        """Take in what was read under `key`."""
+        """Add a record that was read under `key`."""
         self.stored[key] = stored
         if isinstance(stored.record, JobRecord):
             self.jobs[stored.record.id] = stored.record
@@ -129,7 +130,7 @@ class Snapshot:
 async def take_snapshot(core: Core, before: Snapshot | None = None) -> Snapshot:
     """Read everything, in the order of `AREAS`; of jobs, agents and endpoints only what changed since `before`.
 
-    Raises StoreUnavailable: the store answers nobody. An area that alone cannot be listed is noted.
+    Raises StoreUnavailable: the store is unreachable. If a single area cannot be listed, that is only noted.
     """
     seen = Snapshot(core.settings, core.now(), core.store.patience)
     known = before.stored if before is not None else {}
@@ -183,9 +184,9 @@ async def _read_all(
 
 
 async def _foreign_names(core: Core) -> list[str]:
-    """The names right under the root that are none of Fray's.
+    """The names directly under the root that are not Fray's.
 
-    What lies in a folder is not listed, but for names that sort behind "~", which Fray gives to hardly anything.
+    The contents of folders are not listed, except keys that sort after "~"; Fray has hardly any of these.
     """
     found: dict[str, None] = {}
     after = ""
