@@ -57,7 +57,7 @@ UP = MachineRecord(pool="p", name="m2", state="up", zone="us-east5-a")
             [UP],
             "its pool costs $43.20 an hour, and its limit of $60.00 allows no more",
         ),
-        (PoolScaling(problem="no credentials"), [], "the scaler cannot manage its pool: no credentials"),
+        (PoolScaling(problem="no credentials"), [], "its pool cannot be scaled: no credentials"),
     ],
 )
 def test_what_keeps_a_pool_from_more_machines_is_said(

@@ -91,7 +91,7 @@ def about_machines(
     if age > UNATTENDED_SECONDS:
         return f"its pool may have machines, but no scaler has looked at it for {age:.0f} s"
     if scaling.problem:
-        return f"the scaler cannot manage its pool: {scaling.problem}"
+        return f"its pool cannot be scaled: {scaling.problem}"
     coming = [machine for machine in machines if machine.state in _COMING]
     parts = [_answers(spec, scaling, coming), _coming(coming), _limit(spec, scaling) if not coming else ""]
     return "; ".join(filter(None, parts))
