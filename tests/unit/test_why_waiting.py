@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from fray_coordinator.jobs.why_waiting import reasons_by_job, why_stuck, why_waiting
-from fray_layouts.records import AgentRecord, Holding, JobLease, JobRecord, Resources
+from fray_layouts.records import AgentRecord, AttemptExit, Holding, JobLease, JobRecord, PastAttempt, Resources
 from fray_layouts.spec_parsing import parse_spec
 
 NOW = 1000.0
@@ -73,6 +73,24 @@ def test_many_jobs_are_judged_by_kind_and_one_that_failed_has_its_own_time() -> 
     reasons = reasons_by_job([job("one"), job("two"), later], [agent("a", 500)], NOW)
     assert reasons["one-1"] == reasons["two-1"] == "no agent can take it now: a (cpu: 1 core wanted, 0.5 free)"
     assert reasons["later-1"] == "it is tried again in 7 s, after attempt 2 ended"
+
+
+def test_a_host_that_could_not_start_the_job_is_told_with_the_reason() -> None:
+    exit = AttemptExit(kind="start-failed", message="the host could not start the task: uv failed on this host")
+    tried = PastAttempt(attempt=1, agent="a", host="h", started_at=NOW, ended_at=NOW, exit=exit)
+    failed = msgspec.structs.replace(job("tried"), attempt=2, avoid_hosts=["h"], not_before=NOW + 5, history=[tried])
+    ended = "attempt 1 ended: start-failed: the host could not start the task: uv failed on this host"
+    agents = [agent("a", 4000)]
+    assert why_waiting(failed, agents, NOW) == f"it is tried again in 5 s, after {ended}"
+    assert why_waiting(failed, agents, NOW + 6) == (
+        "no agent can take it now: a (its host could not start the job and waits a minute for another host to take "
+        f"it); {ended}"
+    )
+    assert why_waiting(failed, [*agents, agent("b", 4000, host="i")], NOW + 6) == (
+        f"b has room and should claim it soon; {ended}"
+    )
+    reasons = reasons_by_job([failed, job()], agents, NOW + 66)
+    assert set(reasons.values()) == {"a has room and should claim it soon"}
 
 
 def test_what_agents_say_of_themselves_commands_no_terminal() -> None:

@@ -10,6 +10,7 @@ from fray_coordinator.jobs.closest_agents import closest_of, never, nobody_in, o
 from fray_coordinator.jobs.why_gathering import why_gathering
 from fray_coordinator.jobs.why_in_reservation import why_in_reservation
 from fray_coordinator.jobs.why_machines import with_machines
+from fray_coordinator.protocol.claiming import avoided_until
 from fray_coordinator.protocol.placements.owners import owner_of_job
 from fray_coordinator.protocol.pythons import python_shortage
 from fray_coordinator.protocol.scheduling import elsewhere, kind_of_host, shape_of, shortage
@@ -58,7 +59,7 @@ def reasons_by_job(
     machines: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, str]:
     """`why_waiting` of many jobs, by their ids. Each kind of job is examined once, and each gang by itself."""
-    kinds: dict[JobKind, str] = {}
+    kinds: dict[tuple[JobKind, frozenset[str]], str] = {}
     reasons: dict[str, str] = {}
     for job in jobs:
         if reservation := ReservationKeys.of_pool(job.spec.pool):
@@ -69,10 +70,12 @@ def reasons_by_job(
             gathering = why_gathering(owner_of_job(job), live, now)
             reasons[job.id] = _too_early(job, now) or with_machines(gathering, job.spec.pool, live, machines)
             continue
-        kind = kind_of_job(job.spec)
+        avoided = frozenset(host for host in job.avoid_hosts if now < avoided_until(job, host))
+        kind = kind_of_job(job.spec), avoided
         if kind not in kinds:
-            kinds[kind] = one_line(with_machines(_why_kind_waits(job.spec, live), job.spec.pool, live, machines))
-        reasons[job.id] = _too_early(job, now) or kinds[kind]
+            why = _why_kind_waits(job.spec, live, avoided)
+            kinds[kind] = one_line(with_machines(why, job.spec.pool, live, machines))
+        reasons[job.id] = _too_early(job, now) or kinds[kind] + (f"; {_last_end(job)}" if avoided else "")
     return reasons
 
 
@@ -93,10 +96,18 @@ def why_stuck(job: JobRecord, live: Iterable[AgentRecord]) -> str:
 def _too_early(job: JobRecord, now: float) -> str:
     if now >= job.not_before:
         return ""
-    return f"it is tried again in {job.not_before - now:.0f} s, after attempt {job.attempt - 1} ended"
+    return f"it is tried again in {job.not_before - now:.0f} s, after {_last_end(job)}"
 
 
-def _why_kind_waits(spec: JobSpec, live: Sequence[AgentRecord]) -> str:
+def _last_end(job: JobRecord) -> str:
+    """How the last attempt ended, as far as the record tells."""
+    ended = f"attempt {job.attempt - 1} ended"
+    exit = job.history[-1].exit if job.history else None
+    return ended if exit is None else one_line(f"{ended}: {exit.kind}: {exit.message}")
+
+
+def _why_kind_waits(spec: JobSpec, live: Sequence[AgentRecord], avoided: frozenset[str]) -> str:
+    """avoided: hosts that leave the job to others, as they could not start it lately."""
     shape = shape_of(spec)
     agents = [agent for agent in live if agent.pool == spec.pool]
     if not agents:
@@ -111,7 +122,7 @@ def _why_kind_waits(spec: JobSpec, live: Sequence[AgentRecord]) -> str:
     if all(agent.unfit for agent in staying):
         one = staying[0]
         return f"each agent that could run it is unfit: {one.id}{of_several(staying, 'is one')} ({one.problem})"
-    now_lacks = {agent.id: _lacks_now(shape, agent) for agent in staying}
+    now_lacks = {agent.id: _lacks_now(shape, agent, avoided) for agent in staying}
     closest = closest_of(staying, now_lacks, lambda agent: agent.free)
     if not now_lacks[closest.id]:
         return f"{closest.id} has room and should claim it soon"
@@ -128,6 +139,9 @@ def _never(spec: JobSpec, shape: Shape, agent: AgentRecord) -> list[str]:
     return [*lacks, *filter(None, [python_shortage(spec, agent.software)])]
 
 
-def _lacks_now(shape: Shape, agent: AgentRecord) -> list[str]:
-    """What an agent that could run the job lacks at present, by its record."""
-    return [*shortage(shape, agent.free, kind_of_host(agent)), *filter(None, [agent.problem])]
+def _lacks_now(shape: Shape, agent: AgentRecord, avoided: frozenset[str]) -> list[str]:
+    """What an agent that could run the job lacks at present, by its record and by that of the job."""
+    lacks = [*shortage(shape, agent.free, kind_of_host(agent)), *filter(None, [agent.problem])]
+    if agent.host in avoided:
+        lacks.append("its host could not start the job and waits a minute for another host to take it")
+    return lacks

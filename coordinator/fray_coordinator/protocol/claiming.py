@@ -71,10 +71,14 @@ def claim(
         return Skip(now + AVOIDED_HOST_SECONDS)
     if ends_before is not None and not _has_ended_by(job, now, ends_before):
         return Skip(min(ends_before, now + AVOIDED_HOST_SECONDS))
-    ready = job.not_before + (AVOIDED_HOST_SECONDS if lease.host in job.avoid_hosts else 0.0)
-    if now < ready:
+    if now < (ready := avoided_until(job, lease.host)):
         return Skip(ready)
     return transition(job, Event.CLAIM, lease=lease, started_at=now)
+
+
+def avoided_until(job: JobRecord, host: str) -> float:
+    """The storage's time from which an agent of this host may claim the job; later where it could not be started."""
+    return job.not_before + (AVOIDED_HOST_SECONDS if host in job.avoid_hosts else 0.0)
 
 
 def _has_ended_by(job: JobRecord, now: float, until: float) -> bool:
