@@ -24,12 +24,17 @@ STATES = ("pending", "gathering", "running", *_ENDED)
 
 
 class FoundJobs(NamedTuple):
-    """Jobs, the holdings of jobs that agents hold, the live agents, and the storage's time when they were read."""
+    """Jobs, the holdings of jobs that agents hold, the live agents, and the storage's time when they were read.
+
+    Attributes:
+        retried: the ids of jobs that were retried, as far as the records that were read tell.
+    """
 
     jobs: list[JobRecord]
     holdings: dict[str, Holding]
     live: list[AgentRecord]
     now: float
+    retried: set[str]
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,11 @@ class JobFilter:
 
     def __bool__(self) -> bool:
         return self != JobFilter()
+
+    @property
+    def hint(self) -> str:
+        """An addition to the message that there is no such job. `fray ps` shows ids, so people match these by mistake."""
+        return "; the name of a job is its id without the last part" if self.name else ""
 
     def allows(self, job: JobRecord) -> bool:
         """Whether the filter selects the job."""
@@ -80,7 +90,8 @@ class JobFilter:
                 held.setdefault(job, []).append(holding)
         found = [job for job in jobs if self.allows(job)]
         holdings = {job.id: as_one(held[job.id]) for job in found if job.id in held and job.ended_at is None}
-        return FoundJobs(found, holdings, live_agents(stored, core.now()), core.now())
+        retried = {job.retry_of for job in jobs}
+        return FoundJobs(found, holdings, live_agents(stored, core.now()), core.now(), retried)
 
 
 def filter_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -99,7 +110,7 @@ def filter_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def chosen_jobs(
     app: App, verb: str, texts: Sequence[str], chosen: JobFilter, everything: bool = False, ended: bool = False
 ) -> list[JobRecord]:
-    """The jobs that a command changes: the named ones, or all that `chosen` selects.
+    """The jobs that a command changes: the named ones, or all that `chosen` selects and nobody has retried yet.
 
     Args:
         verb: what the command does, for the question that is asked if a text is not a whole id.
@@ -128,9 +139,9 @@ def chosen_jobs(
     problems: dict[str, str] = {}
     allowed = app.run(lambda core: chosen.find(core, problems, ended))
     app.warn(problems)
-    meant = [job for job in allowed.jobs if is_meant(job)]
+    meant = [job for job in allowed.jobs if is_meant(job) and job.id not in allowed.retried]
     if not meant:
-        output.echo(f"fray: there is no such job to {verb}", err=True)
+        output.echo(f"fray: there is no such job to {verb}{chosen.hint}", err=True)
     return meant
 
 

@@ -218,6 +218,8 @@ def test_failed_jobs_are_submitted_once_more(shell: Shell, tmp_path: Path) -> No
     for job, before in zip(new, old, strict=True):
         shell.until_status(job, "succeeded")
         assert shell.json("status", job)["retry_of"] == before
+    assert shell.json("retry", "--failed", *mine) == []  # they were submitted once more already
+    assert shell.json("retry", old[0])[0]["retry_of"] == old[0]
     waiting = shell.detached("--name", "waiting", "--cpu", "1000", "--", "true")
     assert "it is pending" in shell("retry", waiting, code=1).stderr
     shell("stop", waiting)
@@ -342,7 +344,7 @@ def test_tables_are_drawn_on_a_terminal(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        (("ps", "--name", "sweep-*"), "there is no such job"),
+        (("ps", "--name", "x-1*"), "there is no such job; the name of a job is its id without the last part"),
         (("stop", "--all"), "there is no such job to stop"),
         (("retry", "--failed"), "there is no such job to retry"),
         (("agents",), "no agent is live; start one with `fray agent`"),

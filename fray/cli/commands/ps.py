@@ -37,11 +37,14 @@ def _lister(app: App, chosen: JobFilter, everything: bool, limit: int | None, cl
     from fray_coordinator.jobs.why_waiting import reasons_by_job, why_stuck
     from fray_coordinator.protocol.transitions import is_waiting
 
-    empty = "there is no such job" if everything or chosen else "no job waits or runs; --all also lists finished jobs"
+    empty = "no job waits or runs; --all also lists finished jobs"
+    if everything or chosen:
+        empty = f"there is no such job{chosen.hint}"
 
     def show() -> None:
         problems: dict[str, str] = {}
-        (jobs, holdings, live, now), around, machines = app.run(lambda core: _find(core, chosen, problems, everything))
+        found, around, machines = app.run(lambda core: _find(core, chosen, problems, everything))
+        jobs, holdings, live, now, _ = found
         if clear and not app.json:
             click.clear()  # only now that the jobs are read, so that the screen is never empty
         app.warn(problems)

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 def command(app: App, jobs: tuple[str, ...], failed: bool, **filters: str | None) -> None:
     """Submit jobs again that have ended, each as a new job that names the old one and has no parent.
 
-    JOB is a whole id. For a name, or the beginning of an id, this asks first.
+    JOB is a whole id. For a name, or the beginning of an id, this asks first. Options leave out jobs that
+    were retried already.
     """
     chosen = JobFilter(**{**filters, **({"state": "failed"} if failed else {})})
     found = chosen_jobs(app, "retry", jobs, chosen, ended=True)
