@@ -57,7 +57,7 @@ class JobFilter:
 
     @property
     def hint(self) -> str:
-        """An addition to the message that there is no such job. `fray ps` shows ids, so people match these by mistake."""
+        """An addition to the message that there is no such job: `fray ps` shows ids, and a pattern may be of these."""
         return "; the name of a job is its id without the last part" if self.name else ""
 
     def allows(self, job: JobRecord) -> bool:
