@@ -173,7 +173,7 @@ async def test_a_driver_that_comes_back_from_the_dead_owns_nothing_and_begins_an
         assert (await job_now(program.core, (await program.owns()).id)).status == "pending"
         assert [found.job for found in await discovery.lookup(program.core, "ns", "a")] == [back]
         assert await program.driver.job() == back
-        assert f"not heard of for so long that it counted as dead, as driver {dead}" in caplog.text
+        assert f"driver {dead} counted as dead because this program wrote no heartbeat" in caplog.text
 
 
 async def test_what_a_dead_driver_submits_is_not_started(cluster: Cluster) -> None:

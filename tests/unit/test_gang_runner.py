@@ -190,7 +190,7 @@ async def test_a_question_that_fails_in_an_odd_way_is_told_and_ends_nothing(
         stage.tasks[0].ends()
         stage.tasks[1].ends()
         assert (await stage.over("a", "b")).status == "succeeded"
-    assert "whether its next member lives is not looked at" in caplog.text
+    assert "cannot watch whether its next member is alive" in caplog.text
     assert "an odd answer" in caplog.text
 
 

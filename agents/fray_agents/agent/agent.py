@@ -1,6 +1,6 @@
 """The agent: joins a cluster, runs its parts, and leaves.
 
-It keeps nothing that the bucket does not have, so it may die at any instruction.
+It keeps no state that is not in the bucket, so it may die at any instruction.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ from fray_layouts.states import ExitKind, HoldingPhase
 log = logging.getLogger("fray")
 
 IMMEDIATE_EXIT_TIMEOUT = 3.0
-"""Seconds that an agent asked twice to leave still waits for the store: who asks twice is in a hurry."""
+"""Seconds that an agent still waits for the store after a second request to leave: it has to exit soon."""
 
 KILL_TIMEOUT = 2 * RUNNER_TIMEOUT
-"""Seconds that an agent which ends waits for the processes that it has killed: what a runner may take, and as much."""
+"""Seconds that an agent which exits waits for the processes it has killed: twice the time that a runner may need."""
 
 
 EndOfHost: TypeAlias = Callable[[], Coroutine[Any, Any, str]]
-"""Waits until the host is about to end, and says why."""
+"""Waits until the host is about to end, and returns the reason."""
 
 
 class ExitReason(StrEnum):
@@ -77,28 +77,28 @@ class AgentOptions:
     """The options of an agent.
 
     Attributes:
-        pool: whose pending jobs it claims.
-        capacity: what it offers; None: what the host has.
-        software: what else jobs may ask of it; None: what the host has.
-        work_dir: where tasks have their directories; None: under the temporary directory.
-        preemptible: the host may be taken away at any time; jobs that do not want that stay away.
+        pool: the pool whose pending jobs it claims.
+        capacity: the resources that it offers; None: those of the host.
+        software: what else jobs may require of it; None: what the host has.
+        work_dir: the parent of the tasks' directories; None: the temporary directory.
+        preemptible: the host may be taken away at any time; jobs that exclude preemptible hosts do not run here.
         preemption_grace: seconds between the SIGTERM to this agent and the end of its host.
         start_task: starts a task.
-        preload: modules that `run_agent` has prestarted processes import.
-        cwd: where tasks start; None: a fresh directory each.
-        network: where servers on this host listen and are reached.
+        preload: modules that prestarted processes import; `run_agent` uses it.
+        cwd: the working directory of tasks; None: a new directory for each.
+        network: where servers on this host listen, and the address at which they are reached.
         place: where the host is.
         look_at_chips: says what is wrong with the host's TPU chips; None: it has none.
-        machine: name of the machine of the pool that the host is, or is in; "" for a host that people keep.
-        provision: it looks after the machines of pools, if nobody else does; agents on machines do so anyway.
-        hint_endpoint: where this agent takes hints; see `fray_agents.agent.hint_listener`.
-        overcommits: it is a private cluster's only one; see `fray_agents.agent.overcommit`.
-        env_cache: bytes that the host's cache of workspaces and environments may have; None: see `host_cache`.
-        idle_exit: seconds without work before it leaves; None: it stays.
-        end_of_host: has `run_agent` leave before the host ends; None: nobody announces that.
-        rejoins: this process had joined before: it waits until it may join again, also while it is refused.
-        poke: has the agents that take hints there look at their placements.
-        ask_peer: asks the agent that takes hints there whether it lives.
+        machine: name of the pool's machine to which the host belongs; "" for a host that people maintain.
+        provision: it manages the machines of pools if no other agent does; agents on such machines always do so.
+        hint_endpoint: where this agent receives hints; see `fray_agents.agent.hint_listener`.
+        overcommits: it is the only agent of a private cluster; see `fray_agents.agent.overcommit`.
+        env_cache: bytes that the host's cache of workspaces and environments may use; None: see `host_cache`.
+        idle_exit: seconds without work after which it leaves; None: it stays.
+        end_of_host: makes `run_agent` leave before the host ends; None: nothing announces that end.
+        rejoins: this process has joined before. It waits until it may join again, even while the store refuses it.
+        poke: makes the agents that receive hints at these endpoints look at their placements.
+        ask_peer: asks the agent that receives hints at an endpoint whether it is alive.
     """
 
     pool: str = "default"
@@ -159,9 +159,9 @@ class Agent:
         self._attempt_runner = AttemptRunner(self.member, tasks)
         self._placements = PlacementDuty(
             self.member,
-            GangRunner(self.member, tasks, options.ask_peer, self._reconciler_duty.tell_pass),
+            GangRunner(self.member, tasks, options.ask_peer, self._reconciler_duty.notify_pass),
             self._room_became_free,
-            self._reconciler_duty.tell_pass,
+            self._reconciler_duty.notify_pass,
             self._spawn,
             self._broken.put_nowait,
             self._claimer.claim,
@@ -211,7 +211,7 @@ class Agent:
         """Join the cluster and work until asked to leave or declared dead.
 
         Raises:
-            StoreRefused: it may not join, and has not joined before.
+            StoreRefused: the store refuses it, and this process has not joined before.
         """
         work = asyncio.create_task(self._work())
         giving_up = asyncio.create_task(self._gives_up.wait())
@@ -227,10 +227,10 @@ class Agent:
         return ExitReason.FENCED if self.member.fenced.is_set() else ExitReason.LEFT
 
     def terminate(self) -> None:
-        """Leave: the first call gives tasks their grace and puts back what does not end; a second is immediate.
+        """Leave: the first call gives tasks their grace and requeues those that do not end; a second acts at once.
 
-        After a second one the store has a moment left to take what is put back; an agent that never joined has nothing
-        to put back.
+        After a second call the store has `IMMEDIATE_EXIT_TIMEOUT` to take what is requeued. An agent that never joined
+        has nothing to requeue.
         """
         self._terminations += 1
         self.member.leaving = True
@@ -253,16 +253,16 @@ class Agent:
         self.member.leases.changed.set()
 
     def look_for_work(self) -> None:
-        """Something was submitted: look for it now rather than at the next poll."""
+        """Look for work now and not at the next poll: something was submitted."""
         self._claimer.wake.set()
 
     def check_jobs(self) -> None:
-        """A job that it runs may have been stopped: read their records now."""
+        """Read the records of the jobs that it runs now: one of them may have been stopped."""
         self._spawn(self._job_watch.check())
         self._placements.look_now()
 
     def check_placements(self) -> None:
-        """Something about placements has changed: look at them now."""
+        """Look at placements now: something about them has changed."""
         self._reconciler_duty.wake.set()
         self._placements.plan_rang()
         self._placements.look_now()
@@ -298,7 +298,7 @@ class Agent:
                 await scaling.look_last()
 
     async def _claim(self) -> None:
-        """Claim for ever, once the pool's environments are there; a private cluster's jobs run in the program's own."""
+        """Claim for ever, once the pool's environments are built; jobs of a private cluster use the program's own."""
         if not self._options.overcommits:
             await self._pool_environments.build()
         await self._claimer.run()
@@ -307,7 +307,7 @@ class Agent:
         return isinstance(error, StoreRefused) and not self._options.rejoins
 
     async def _kill_tasks(self) -> None:
-        """Kill what still runs; what could not be put back is reaped by others."""
+        """Kill the tasks that still run; other agents requeue the jobs that this agent could not requeue."""
         tasks = [task for _, task in self.member.leases.running()]
         for task in tasks:
             task.kill()
@@ -315,7 +315,7 @@ class Agent:
             work.cancel()
         ending = [*self._background, *(asyncio.ensure_future(task.wait()) for task in tasks)]
         left = (await asyncio.wait(ending, timeout=KILL_TIMEOUT))[1] if ending else set()
-        if left:  # the lock stays with their runners: nobody takes what they hold for free
+        if left:  # their runners still hold the lock, so no other agent regards their resources as free
             log.error("%s ends, and %d of its tasks cannot be killed; their runners wait for them", self.id, len(left))
         else:
             await directories.remove_tree(self._work_dir)
@@ -327,13 +327,13 @@ class Agent:
             lease.ask_to_stop(0.0, ExitKind.PREEMPTED)
         try:
             self._spawn(self._run_attempts(lease))
-        except Exception as error:  # nobody would end what it is about
+        except Exception as error:  # no coroutine would end the attempt
             self._broken.put_nowait(error)
 
     async def _run_attempts(self, lease: HeldLease) -> None:
         try:
             await self._attempt_runner.run(lease)
-        except BaseException as error:  # the job is not ended: it stays listed, until its agent has
+        except BaseException as error:  # the job has not ended: it stays listed until its agent has ended
             self._broken.put_nowait(error)
             return
         if lease.abandoned:
@@ -362,11 +362,11 @@ class Agent:
             self.member.problems.unkilled = "; ".join(
                 f"SIGKILL does not end processes {task.unkilled} of {job.id}" for job, task in running if task.unkilled
             )
-            self.member.problems.summary()  # what is new is logged at once, even if no heartbeat gets through
+            self.member.problems.summary()  # logs a new problem at once, even if no heartbeat can be written
             await self._core.clock.sleep(min(1.0, self._core.settings.beat_interval / 5))
 
     def _on_listed(self, holdings: dict[str, Holding]) -> None:
-        """Delete the index entries of what an applied beat lists: they are no longer needed. Tell the pass of votes."""
+        """Delete the index entries of the jobs that an applied beat lists, and report votes to the pass."""
         self._placements.on_listed(holdings)
         for job in holdings:
             lease = self.member.leases.held.get(job)

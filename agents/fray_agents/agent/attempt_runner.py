@@ -1,4 +1,4 @@
-"""Runs a claimed job's attempts on this host, from the claim to the record of how each ended."""
+"""Runs a claimed job's attempts on this host, from the claim to the write of each attempt's end."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class AttemptRunner:
         return self.member.core
 
     async def run(self, lease: HeldLease) -> None:
-        """Run the attempt, and those by which the job is restarted here, until nothing is left to do about it.
+        """Run the attempt, and the attempts that restart the job here, until nothing is left to do for it.
 
         Raises:
-            Exception: an attempt's end could not be written. The job is still held: its agent must end.
+            Exception: an attempt's end could not be written. The job is still held, so the agent must exit.
         """
         while (job := await self._run_attempt(lease)) is not None:
             lease.restart(job)
@@ -50,13 +50,13 @@ class AttemptRunner:
             await self._core.clock.sleep(max(0.0, job.record.not_before - self._core.now()))
 
     async def _run_attempt(self, lease: HeldLease) -> Stored[JobRecord] | None:
-        """Run one attempt and write how it ended; the record, if the job is to be started here again."""
+        """Run one attempt and write its end; the record, if the next attempt is to start here."""
         assert lease.job is not None, "an attempt that runs was claimed"
         job = lease.job
         try:
             end = await self.replicas.run(lease, job.record)
             lease.phase = HoldingPhase.ENDING
-            log.info("%s: attempt %d has ended: %s", job.record.id, lease.attempt, told(end.exit))
+            log.info("%s: attempt %d has ended: %s", job.record.id, lease.attempt, describe_exit(end.exit))
             after = await self._commit(lease, job, end)
             await self.replicas.clean_up(lease, job.record)
         finally:
@@ -64,9 +64,9 @@ class AttemptRunner:
         return after if after is not None and holds_attempt(after.record, lease.attempt + 1, self.member.id) else None
 
     async def _commit(self, lease: HeldLease, job: Stored[JobRecord], end: AttemptEnd) -> Stored[JobRecord] | None:
-        """Write how the attempt ended, until that is known; the record as it is then.
+        """Write the attempt's end, and retry until the outcome is known; the job's record after that.
 
-        What cannot be written is replaced by the reason. When that cannot be written either, the agent has to end.
+        If the end cannot be written, the reason is written in its place. If that fails too, the agent has to exit.
         """
         try:
             return await self._write(lease, job, end)
@@ -76,7 +76,7 @@ class AttemptRunner:
             )
 
     async def _write(self, lease: HeldLease, job: Stored[JobRecord], end: AttemptEnd) -> Stored[JobRecord] | None:
-        """Write the end, as it is decided anew at each try; None: an agent that leaves has abandoned the job."""
+        """Write the end, which is decided anew at each try; None: the agent leaves and has abandoned the job."""
 
         async def write() -> Stored[JobRecord] | None:
             decided = replace(end, restart=self._restarts(lease, job.record))
@@ -93,11 +93,11 @@ class AttemptRunner:
             return None
 
     def _restarts(self, lease: HeldLease, job: JobRecord) -> bool:
-        """Whether a failure is followed by another attempt here, and not by one wherever there is room."""
+        """Whether the next attempt after a failure starts here, and not on whichever agent has room."""
         unasked = lease.stop is None or lease.stop[1] == ExitKind.UNHEALTHY
         return job.spec.actor and unasked and self.member.may_claim()
 
 
-def told(end: AttemptExit) -> str:
+def describe_exit(end: AttemptExit) -> str:
     """How an attempt ended, for the agent's log."""
     return f"{end.kind}{': ' * bool(end.message)}{one_line(end.message)}"

@@ -1,8 +1,8 @@
-"""The pending entries that an agent has listed, and which it tries next; the effort does not grow with the index.
+"""The pending entries that an agent has listed, and which of them it tries next. The cost does not grow with the index.
 
-Each try is drawn from the first K entries of one priority that fit, K being the slots of the pool: those jobs are all
-about to run anyway, and as many claimers as that do not fight for one. Where an entry was stale, others have been: what
-comes before it is tried last.
+Each try is drawn from the first K entries of one priority that fit. K is the number of slots in the pool: those jobs
+are all about to run anyway, and K claimers do not compete for one entry. A stale entry shows that other agents have
+come that far, so the entries before it are tried last.
 """
 
 import heapq
@@ -16,7 +16,7 @@ from fray_layouts.index_keys import PendingKey, Shape
 from fray_layouts.records import Resources
 
 STALE = math.inf
-"""Time to try an entry again whose job is past that attempt: not while it is listed, but for the repair interval."""
+"""Retry time of an entry whose job is past that attempt: it is not tried while it is listed, except at repairs."""
 
 
 @dataclass(slots=True)
@@ -29,7 +29,7 @@ class ShapeQueue:
 
     @property
     def front(self) -> str:
-        """The entry that is due first; where only passed ones are left, what sorts behind all entries."""
+        """The entry that is due first; if only passed entries are left, a text that sorts after all entries."""
         return self.keys[self.begin] if self.begin < len(self.keys) else f"~{self.keys[0]}"
 
     @property
@@ -45,13 +45,13 @@ class ShapeQueue:
         return self.keys.pop(self.begin + int(random * min(width, end - self.begin)))
 
     def pass_over(self, key: str) -> None:
-        """Others have come as far as `key`."""
+        """Try the entries before `key` last: other agents have already come that far."""
         self.begin = bisect_left(self.keys, key)
 
 
 @dataclass(slots=True)
 class Candidates:
-    """Entries that were listed and not tried, of those that fit `capacity` on such a host (as in `shortage`)."""
+    """Entries that were listed and not tried, and that fit `capacity` on such a host (as in `shortage`)."""
 
     host: HostKind
     capacity: Resources
@@ -61,11 +61,11 @@ class Candidates:
 
     @property
     def untried(self) -> bool:
-        """Whether there are entries that have not been tried; what can never run here is none."""
+        """Whether there are entries that have not been tried; entries that can never run here do not count."""
         return any(queue.keys for queue in self._queues.values())
 
     def replace(self, keys: Sequence[str]) -> None:
-        """Replace all entries by these keys, in list order; what is known to be stale or too early stays so."""
+        """Replace all entries by these keys, in list order; keys that were put off stay put off."""
         self._not_before = {key: self._not_before[key] for key in keys if key in self._not_before}
         self._early = [(until, key) for key, until in self._not_before.items() if until < STALE]
         heapq.heapify(self._early)
@@ -73,9 +73,9 @@ class Candidates:
         self.extend(keys)
 
     def extend(self, keys: Sequence[str], free: Resources | None = None) -> bool:
-        """Add these keys behind those that were listed before; whether any of them can ever run here.
+        """Add these keys after those that were listed before; whether any of them can ever run here.
 
-        free: keep no more than fits this, for others of the other shapes, which come first, were passed.
+        free: keep only entries that fit this, because earlier entries of other shapes were skipped.
         """
         fits = False
         queues: dict[str, ShapeQueue | None] = {}
@@ -92,11 +92,11 @@ class Candidates:
         return fits
 
     def clear(self) -> None:
-        """Try none of these; what was put off comes when its time has come."""
+        """Drop all candidates; entries that were put off return when they are due."""
         self._queues = {}
 
     def put_off(self, entry: PendingKey, until: float) -> None:
-        """Do not try the entry before this storage time; `STALE`: not before everything is to be tried again."""
+        """Do not try the entry before this storage time; `STALE`: not until `forget_put_off`."""
         key = entry.key()
         self._not_before[key] = until
         if until < STALE:
@@ -105,7 +105,7 @@ class Candidates:
             queue.pass_over(key)
 
     def forget_put_off(self) -> None:
-        """Try what was put off again, from the next listing on."""
+        """Try the entries that were put off again, from the next listing on."""
         self._not_before.clear()
 
     def next(
@@ -116,13 +116,13 @@ class Candidates:
         draw: float,
         share: Callable[[str], Resources] | None = None,
     ) -> PendingKey | None:
-        """The entry to try now; None if none fits `free`. It is not given again unless it is put off or listed.
+        """The entry to try now; None if none fits `free`. It is returned again only if it is put off or listed again.
 
         Args:
             now: the storage's time.
-            width: K, a hint.
+            width: K of the module's docstring, an estimate.
             draw: a random number in [0, 1).
-            share: what an entry may have of what is free, by its key; None: all.
+            share: the part of the free resources that an entry may use, by its key; None: all of them.
         """
         self._restore_due(now)
         while queues := self._fitting(free, share):
@@ -143,7 +143,7 @@ class Candidates:
         return [queue for queue in fitting if not shortage(queue.shape, share(queue.first), self.host)]
 
     def _queue(self, key: str) -> ShapeQueue | None:
-        """Where entries go whose names end like this; None if it is no entry."""
+        """The queue of the key's shape; None if the key is not that of an entry."""
         shape = PendingKey.shape_text(key)
         if shape not in self._queues:
             entry = PendingKey.parse(key)
@@ -153,7 +153,7 @@ class Candidates:
         return self._queues[shape]
 
     def _restore_due(self, now: float) -> None:
-        """Entries whose time has come are candidates again."""
+        """Make entries candidates again whose time has come."""
         while self._early and self._early[0][0] <= now:
             until, key = heapq.heappop(self._early)
             if self._not_before.get(key) == until and (queue := self._queue(key)) is not None:

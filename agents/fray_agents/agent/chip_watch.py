@@ -1,7 +1,7 @@
-"""Sees to it that a TPU host takes work only while all of its chips are there, and nobody else uses them.
+"""Lets a TPU host take work only while all of its chips are present and no other process uses them.
 
 A process that uses a TPU has all chips of its host, and needs all hosts of its slice. So one chip that is missing or
-held makes the host unfit, and with it the slice.
+in use makes the host unfit, and with it the slice.
 """
 
 import asyncio
@@ -14,13 +14,13 @@ from fray_agents.agent.membership import Membership
 from fray_agents.environments.errors import HostUnfit
 
 IDLE_PATIENCE = 10.0
-"""Seconds for chips to be free: the driver takes some to let go of a process that was killed, tools look briefly."""
+"""Seconds to wait for free chips: the driver needs some to release a killed process, and tools open chips briefly."""
 
 LOOK_INTERVAL = 10.0
-"""Seconds between two looks at chips that no job uses: a look reads what all processes have open, some 10 ms."""
+"""Seconds between two checks of chips that no job uses: a check reads the open files of all processes, some 10 ms."""
 
 LookAtChips: TypeAlias = Callable[[], str]
-"""Says why the chips of this host cannot be used now, for people; "" if they can."""
+"""Says why the chips of this host cannot be used now, as text for people; "" if they can."""
 
 
 @dataclass(slots=True)
@@ -36,14 +36,14 @@ class ChipWatch:
     look_at_chips: LookAtChips | None
 
     async def look(self) -> None:
-        """Note whether the host is fit, as the chips are at this moment."""
+        """Check the chips once, and record whether the host is fit."""
         self._note(await self._trouble())
 
     async def check(self, task: HeldTask) -> None:
-        """Return when nobody uses the chips that the task is about to have.
+        """Return when no other process uses the chips that the task is about to get.
 
         Raises:
-            HostUnfit: somebody does, or some are missing; the host takes no work while that lasts.
+            HostUnfit: a process does, or chips are missing; the host takes no work while that lasts.
         """
         if not _has_chips(task):
             return
@@ -61,12 +61,12 @@ class ChipWatch:
                 self._note(trouble)
 
     def _in_use(self) -> bool:
-        """Whether a job has them, or is about to; one whose processes cannot be killed only keeps others off."""
+        """Whether a job has the chips, or is about to; a job whose processes cannot be killed does not count."""
         tasks = [task for task in self.member.leases.tasks() if _has_chips(task)]
         return any(not task.task.unkilled if task.task else task.starting for task in tasks)
 
     async def _lasting_trouble(self) -> str:
-        """What is wrong with the chips, and does not end soon."""
+        """What is wrong with the chips and stays wrong for `IDLE_PATIENCE`."""
         clock = self.member.core.clock
         give_up_at = clock.boottime() + IDLE_PATIENCE
         while (trouble := await self._trouble()) and clock.boottime() < give_up_at:

@@ -17,18 +17,18 @@ from fray_layouts.index_keys import PendingKey
 from fray_layouts.states import HoldingPhase
 
 CLAIM_WAIT = 10.0
-"""Seconds that the search waits for a claim whose outcome is not known: longer than a slow store takes to answer."""
+"""Seconds that the search waits for a claim's outcome: longer than a slow store takes to answer."""
 
 MAX_UNRESOLVED_CLAIMS = 8
-"""Claims that may stay without an outcome while the search goes on; with one more it waits for them."""
+"""Claims whose outcome may be unknown while the search goes on; with one more the search waits."""
 
 DOORBELL_READS_PER_SECOND = 500.0
-"""Reads of doorbells that all agents together make at most: a tenth of the reads that a bucket serves at first."""
+"""Upper bound on doorbell reads of all agents together: a tenth of the reads that a bucket serves at first."""
 
 REMOTE_POLL_BACKOFF = (1.0, 1.5, 5.0)
 LOCAL_POLL_BACKOFF = (0.1, 1.2, 1.0)
-"""Waits between polls, in poll intervals: the first after something happened, its growth while nothing does, the
-longest. Where polls are free, a job submitted right after another one is found within milliseconds."""
+"""Waits between polls, in poll intervals: the first after something happened, the growth factor while nothing does, and
+the longest. On local files polls are cheap, so a job that follows another is found within milliseconds."""
 
 
 @dataclass(slots=True)
@@ -45,10 +45,10 @@ class Claimer:
 
     Attributes:
         member: the agent's membership.
-        on_claimed: takes over a job whose claim was applied.
-        on_ring: called when the pool's doorbell rang.
-        counts: of claims so far.
-        wake: set to have it poll now.
+        on_claimed: takes over a job once its claim is applied.
+        on_ring: called when the pool's doorbell has rung.
+        counts: the claims so far.
+        wake: set it to poll now.
     """
 
     member: Membership
@@ -82,7 +82,7 @@ class Claimer:
                 claim.cancel()
 
     async def _pause(self, worked: bool) -> None:
-        """Wait for the next poll: longer the longer nothing happened."""
+        """Wait for the next poll: the longer nothing has happened, the longer the wait."""
         first, growth, longest = (
             LOCAL_POLL_BACKOFF if self._core.store.local else (*REMOTE_POLL_BACKOFF[:2], self._longest_pause())
         )
@@ -99,7 +99,7 @@ class Claimer:
         return paced_interval(REMOTE_POLL_BACKOFF[2] * poll, self.member.live_agents, DOORBELL_READS_PER_SECOND) / poll
 
     async def _poll(self) -> bool:
-        """Claim what fits now; whether anything was claimed. Where no core is free, what needs none fits still."""
+        """Claim what fits now; whether anything was claimed. A job that needs no core fits even if no core is free."""
         await self._bell.hear()
         if not await self._search.begin():
             return False
@@ -112,10 +112,10 @@ class Claimer:
     async def claim(
         self, entry: PendingKey, room: HeldPlacement | None = None, ends_before: float | None = None
     ) -> bool:
-        """Try one entry; whether it was claimed, as far as is known soon.
+        """Try to claim one entry; whether the claim is known to be applied within `CLAIM_WAIT`.
 
-        A claim whose outcome is not known is asked for again until it is: it stays listed, but takes no room, and the
-        search goes on.
+        If the outcome is not known by then, it is asked for again in the background. Until it is known, the claim stays
+        listed but takes no room, and the search goes on.
 
         room: the reservation in whose bundles it is to run; None: the host's own room. ends_before: as in `try_claim`.
         """
@@ -147,7 +147,7 @@ class Claimer:
         return False
 
     async def _claim_until_known(self, entry: PendingKey, ends_before: float | None) -> Claimed | NotClaimed:
-        """What became of the claim, whatever goes wrong on the way: until that is known it stays listed."""
+        """The claim's outcome, retried through any error: the claim stays listed until its outcome is known."""
         doing, again, in_doubt = f"claim {entry.job}", False, False
         while True:
             with self.member.problems.tolerated(doing):
@@ -157,7 +157,7 @@ class Claimer:
                 try:
                     me = self.member.record
                     return await try_claim(self._core, entry, me.id, me.host, in_doubt, me, ends_before)
-                except BadRecord as error:  # one odd object must not keep the agent from all the others
+                except BadRecord as error:  # one malformed record must not keep the agent from all other jobs
                     return self._given_up(entry, error)
                 except StoreRefused as error:
                     if not in_doubt:

@@ -1,4 +1,4 @@
-"""`fray agent`: an agent as a process, which handles signals and joins anew after it was declared dead."""
+"""`fray agent`: an agent as a process, which handles signals and joins again after it was declared dead."""
 
 import asyncio
 import logging
@@ -19,16 +19,16 @@ from fray_coordinator.core import Core, open_core
 log = logging.getLogger("fray")
 
 RETRY_INTERVAL = 5.0
-"""Seconds between two tries to find room for an agent's directory and lock: a full disk is freed by people."""
+"""Seconds between two tries to create an agent's directory and lock: a full disk is freed by people."""
 
 
 @dataclass(slots=True)
 class Departure:
-    """The departure of the process: at a signal, or at its host's end.
+    """Makes the process leave: at a signal, or before its host ends.
 
     Attributes:
         asked: the process is to leave.
-        agent: that it has just then; None between two of them.
+        agent: the agent that runs now; None between two of them.
     """
 
     asked: asyncio.Event = field(default_factory=asyncio.Event)
@@ -36,13 +36,13 @@ class Departure:
     _signals: int = 0
 
     def signalled(self) -> None:
-        """Leave; at a second signal at once. The first one after a notice is what the end of the host brings."""
+        """Leave; at a second signal at once. After a notice that the host ends, the first signal changes nothing."""
         self._signals += 1
         if self._signals > 1 or not self.asked.is_set():
             self._leave()
 
     async def heed(self, end_of_host: EndOfHost) -> None:
-        """Leave as at a signal once the host is about to end."""
+        """Leave as at the first signal once the host is about to end."""
         why = await end_of_host()
         if not self.asked.is_set():
             log.warning("%s: the agent leaves", why)
@@ -55,14 +55,14 @@ class Departure:
 
 
 async def run_agent(root: str, options: AgentOptions, on_join: Callable[[str], None] = lambda agent_id: None) -> None:
-    """Serve the cluster under `root` until SIGTERM or SIGINT, or its host's end; a second signal is immediate.
+    """Serve the cluster under `root` until SIGTERM or SIGINT, or until its host ends; at a second signal exit at once.
 
     Args:
         on_join: called with the id under which the agent joins; again after it was declared dead.
 
     Raises:
         RootMismatch, StoreRefused, StoreUnavailable: the cluster cannot be opened.
-        UntrustedDirectory: this user has no directory of its own on this host. That it is full is waited out.
+        UntrustedDirectory: this user has no directory of its own on this host. If the disk is full, this waits.
     """
     core = await open_core(root)
     loop = asyncio.get_running_loop()
@@ -99,7 +99,7 @@ async def run_agent(root: str, options: AgentOptions, on_join: Callable[[str], N
 
 
 async def _created_agent(core: Core, options: AgentOptions, leaving: asyncio.Event) -> Agent | None:
-    """A new agent, once this host has room for it; None if it is to leave before."""
+    """A new agent, once this host has room for it; None if the process is to leave before that."""
     warnings = LogThrottle(core.clock)
     while not leaving.is_set():
         try:

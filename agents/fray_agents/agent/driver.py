@@ -1,4 +1,4 @@
-"""This program as a driver: the lease on what it owns. The rules are in `fray_coordinator.protocol.drivers`."""
+"""This program as a driver: the lease on everything that it owns. `fray_coordinator.protocol.drivers` has the rules."""
 
 import asyncio
 import contextlib
@@ -30,17 +30,17 @@ from fray_layouts.states import ExitKind, HoldingPhase
 log = logging.getLogger("fray")
 
 LEAVE_TIMEOUT = 10.0
-"""Seconds that a driver which ends waits for the storage, a few slow requests; others end later what is left then."""
+"""Seconds that a driver which ends waits for the storage, a few slow requests; other agents end the rest later."""
 
 
 class HostedService(Protocol):
-    """Something that this program serves to others: an actor, say."""
+    """Something that this program serves to others, for example an actor."""
 
     async def announce(self, job: str) -> None:
-        """Publish it as what this job serves."""
+        """Publish it as the service of this job."""
 
     async def withdraw(self) -> None:
-        """Take back what was published."""
+        """Remove what was published."""
 
 
 class DriverLease:
@@ -49,7 +49,7 @@ class DriverLease:
     Attributes:
         agent, job: their ids.
         member: the membership of the agent id.
-        stopped: why somebody asked that it end; "" if nobody has.
+        stopped: the reason if somebody asked it to stop; "" otherwise.
         over: it holds nothing any more.
     """
 
@@ -71,7 +71,7 @@ class DriverLease:
         self._ending = False
 
     async def begin(self) -> None:
-        """Create both records, that of the agent first, which lists the job. Raises StoreError: call again."""
+        """Create both records, first the agent's, which lists the job. Raises StoreError: call again."""
         await self._heartbeat.register()
         created = await self._core.records.write(JobKeys.key(self.job), JobRecord, self._record, None)
         self._stored, self._lease.phase = created.stored, HoldingPhase.RUNNING
@@ -84,16 +84,16 @@ class DriverLease:
             self.over = True
 
     async def is_valid(self) -> bool:
-        """Whether it may own more: a program that did not beat for long, as one that slept, asks the storage."""
+        """Whether it may own more. If no beat was written for long (the host may have slept), this asks the storage."""
         if self.over or self.member.trusts():
             return not self.over
-        with contextlib.suppress(BadRecord):  # nobody can have declared it dead
+        with contextlib.suppress(BadRecord):  # a record that cannot be read does not declare it dead
             found = record_of(await self._core.records.read(AgentKeys.key(self.agent), AgentRecord))
             self.over = is_fenced(found)
         return not self.over
 
     async def end(self, kind: str) -> None:
-        """End the job, what it owns, and then the lease: `hold` returns once that is written. Raises StoreError."""
+        """End the job, what it owns, and then the lease; `hold` returns once that is written. Raises StoreError."""
         self._ending = True
         if self._stored is not None:
             end = AttemptEnd(AttemptExit(kind=kind, log_chunks=0))
@@ -103,7 +103,7 @@ class DriverLease:
         self.member.leases.remove(self._lease)
 
     async def _watch_job(self) -> None:
-        """Read the job's record on mail, and now and then; return once it is not held any more."""
+        """Read the job's record on mail and every repair interval; return once it is not held any more."""
         while self._stored is not None:
             await is_set_within(self._mail, self._core.jittered(self._core.settings.repair_interval))
             self._mail.clear()
@@ -117,9 +117,9 @@ class DriverLease:
 
 
 class Driver:
-    """This program on one cluster; it has a lease from the first thing on that it owns. Lives in the background loop.
+    """This program on one cluster; it gets a lease with the first thing that it owns. Lives in the background loop.
 
-    program: what runs, for people.
+    program: what runs, as text for people.
     """
 
     def __init__(self, core: Core, namespace: str, user: str, program: str) -> None:
@@ -133,10 +133,10 @@ class Driver:
         self._hosted: WeakSet[HostedService] = WeakSet()
 
     async def job(self) -> str:
-        """Id of the job whose children end with this program; of another one, if it was taken for dead meanwhile.
+        """Id of the job whose children end with this program; a new job's if the program was declared dead meanwhile.
 
         Raises:
-            StoreError: it is not known whether the lease stands, or there is none yet; call again.
+            StoreError: it is not known whether the lease is valid, or there is none yet; call again.
             ParentNotRunning: somebody has stopped this driver.
         """
         async with self._changing:
@@ -146,12 +146,12 @@ class Driver:
             return self._lease.job
 
     async def host(self, hosted: HostedService) -> None:
-        """Announce what this program serves: now, and again whenever its lease is another one. Raises as `job`."""
+        """Announce what this program serves, now and again whenever it gets a new lease. Raises as `job`."""
         self._hosted.add(hosted)
         await hosted.announce(await self.job())
 
     async def leave(self) -> None:
-        """End what this program owns, as far as the storage does that in time."""
+        """End what this program owns, as far as the storage allows within `LEAVE_TIMEOUT`."""
         lease = self._lease
         try:
             async with asyncio.timeout(LEAVE_TIMEOUT), self._changing:
@@ -162,11 +162,11 @@ class Driver:
                         await hosted.withdraw()
                     await asyncio.shield(self._holding)
         except (StoreError, BadRecord, TimeoutError) as error:
-            log.warning("what driver %s owns is ended later, by others: %s", lease.job if lease else "", error)
+            log.warning("other agents end later what driver %s owns: %s", lease.job if lease else "", error)
         await self.close()
 
     async def close(self) -> None:
-        """Write nothing more."""
+        """Stop writing to the storage."""
         self._lease = None
         if self._holding is not None:
             self._holding.cancel()
@@ -180,7 +180,7 @@ class Driver:
         await lease.begin()
         if lost is not None:
             log.error(
-                "this program was not heard of for so long that it counted as dead, as driver %s: the actors that it "
+                "driver %s counted as dead because this program wrote no heartbeat for too long: the actors that it "
                 "owned have ended; create those again that it needs. It goes on as driver %s",
                 lost.job,
                 lease.job,

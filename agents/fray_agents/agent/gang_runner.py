@@ -1,4 +1,4 @@
-"""Runs a member's replicas of a gang, from the record that says so to what their ends mean for the gang."""
+"""Runs a member's replicas of a gang, from the record that starts them to the write of the gang's end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import cast
 
 from msgspec.structs import replace
 
-from fray_agents.agent.attempt_runner import told
+from fray_agents.agent.attempt_runner import describe_exit
 from fray_agents.agent.end_writing import LeftUnwritten, until_written
 from fray_agents.agent.held import HeldBundle, HeldPlacement
 from fray_agents.agent.membership import Membership
@@ -33,8 +33,8 @@ from fray_layouts.states import ExitKind, HoldingPhase
 log = logging.getLogger("fray")
 
 LEAVING_PATIENCE = 3.0
-"""Seconds that an agent which leaves gives the store to take the end of a gang's attempt, before it ends its replicas:
-it has some 30 s in all on most clouds, and the replicas need their grace."""
+"""Seconds that an agent which leaves waits for the store to take the end of a gang's attempt, before it ends its
+replicas. On most clouds it has some 30 s in all, and the replicas need their grace."""
 
 
 @dataclass(slots=True)
@@ -45,28 +45,28 @@ class GangRunner:
         member: the agent's membership.
         replicas: runs their tasks.
         ask: asks another agent directly whether it lives.
-        tell_pass: has whoever runs the pass look, who then has the other members look.
+        notify_pass: wakes the agent that runs the pass, which then wakes the other members.
     """
 
     member: Membership
     replicas: ReplicaRunner
     ask: AskPeer
-    tell_pass: Callable[[], None]
+    notify_pass: Callable[[], None]
 
     @property
     def _core(self) -> Core:
         return self.member.core
 
     async def run(self, held: HeldPlacement) -> dict[int, ReplicaExit]:
-        """Run the replicas, until nothing of them is left and what follows from their exits is written.
+        """Run the replicas until all have ended and the consequences of their exits are written.
 
-        held: as the record that said that the gang runs has it.
+        held: with the record that started the gang.
 
         Returns:
-            The exits that nothing follows from, by replica: `store_late` keeps them once the room is let go.
+            The exits that have no consequences, by replica; call `store_late` with them once the room is free again.
 
         Raises:
-            Exception: an end could not be written. The gang is still held: its agent must end.
+            Exception: an end could not be written. The gang is still held, so the agent must exit.
         """
         attempt = _GangAttempt(held, cast("Stored[JobRecord]", held.record))
         watch = asyncio.create_task(self._watch_neighbour(attempt))
@@ -75,16 +75,16 @@ class GangRunner:
         finally:
             watch.cancel()
             await asyncio.wait([watch])
-        if self.member.leaving:  # there is no later
+        if self.member.leaving:  # the agent does not live to store them later
             await self._store_for_people(attempt.job.record, attempt.late)
             return {}
         return attempt.late
 
     async def store_late(self, job: JobRecord, exits: Mapping[int, ReplicaExit]) -> None:
-        """Create the exits that `run` has left, which are for people only.
+        """Store the exits that `run` returned, which are kept for people only.
 
-        All members of a large gang that was ended have some at once, just when its next attempt gathers their votes: so
-        each takes its turn, and none keeps its room for it.
+        When a large gang is ended, all its members have such exits at once, just when its next attempt gathers their
+        votes. So each waits a random time, and none keeps its room while it waits.
 
         job: the record at the attempt that was run.
         """
@@ -98,10 +98,11 @@ class GangRunner:
                 await store_exit(self._core, job, replica, left)
 
     async def leave(self, held: HeldPlacement, grace: float) -> None:
-        """Have the agent leave a gang that runs: the attempt ends as preempted, and only then do its replicas.
+        """Leave a gang that runs: first the attempt ends as preempted, then its replicas here end.
 
-        They would break the connections of the others, whose failures would then be counted instead. Where there are no
-        others they just end, as a single job does: one may have failed whose exit is not written yet.
+        If the replicas ended first, they would break the connections of the others, whose failures would then be
+        counted instead. If there are no other members, the replicas just end, as a single job does: one of them may
+        have failed without its exit being written yet.
 
         grace: seconds between SIGTERM and SIGKILL of the replicas.
         """
@@ -110,7 +111,7 @@ class GangRunner:
             try:
                 async with asyncio.timeout(LEAVING_PATIENCE):
                     await leave_gang(self._core, known, self.member.id)
-                self.tell_pass()
+                self.notify_pass()
             except (StoreError, BadRecord, TimeoutError) as error:
                 self.member.problems.warnings.warn("%s is left without its record: %s", held.owner.id, error)
         held.ask_to_stop(grace, ExitKind.PREEMPTED)
@@ -118,18 +119,18 @@ class GangRunner:
     async def _watch_neighbour(self, attempt: _GangAttempt) -> None:
         try:
             if await watch_neighbour(self._core, attempt.job, self.member.record, self.ask):
-                self.tell_pass()
+                self.notify_pass()
         except (StoreError, BadRecord) as error:
-            log.warning("%s: whether its next member lives is not looked at: %s", attempt.job.record.id, error)
-        except Exception:  # the replicas go on; a death is then noticed as any other
-            log.exception("%s: whether its next member lives is not looked at", attempt.job.record.id)
+            log.warning("%s: cannot watch whether its next member is alive: %s", attempt.job.record.id, error)
+        except Exception:  # the replicas go on, and the failure detector still notices a death
+            log.exception("%s: cannot watch whether its next member is alive", attempt.job.record.id)
 
     async def _run_replica(self, attempt: _GangAttempt, bundle: HeldBundle) -> None:
         held, job = attempt.held, attempt.job.record
         ports = held.ports.descriptors if held.ports is not None and bundle.replica == 0 else ()
         try:
             end = await self.replicas.run(bundle, job, ports)
-            log.info("%s: replica %d of attempt %d: %s", job.id, bundle.replica, job.attempt, told(end.exit))
+            log.info("%s: replica %d of attempt %d: %s", job.id, bundle.replica, job.attempt, describe_exit(end.exit))
             await self._end(attempt, bundle, end)
             await self.replicas.clean_up(bundle, job)
         except LeftUnwritten:
@@ -138,7 +139,7 @@ class GangRunner:
             await self.replicas.let_go(bundle, job)
 
     async def _end(self, attempt: _GangAttempt, bundle: HeldBundle, end: AttemptEnd) -> None:
-        """Store the exit, and write what follows once that can be more than nothing."""
+        """Store the exit, and write its consequences once it can have any."""
         held, job = attempt.held, attempt.job.record
         left = self._exit_of(bundle, end)
         if left.exit.kind != ExitKind.SUCCESS:
@@ -161,10 +162,10 @@ class GangRunner:
         if bundle.replica == attempt.cause or len(attempt.exits) == len(held.bundles):
             own = list(attempt.exits.values())
             await until_written(self.member, job.id, lambda: end_member(self._core, attempt.job, self.member.id, own))
-            self.tell_pass()
+            self.notify_pass()
 
     async def _store(self, job: JobRecord, replica: int, left: ReplicaExit) -> ReplicaExit:
-        """Create the exit, until that is known. What cannot be written is replaced by the reason."""
+        """Store the exit until the outcome is known. An exit that cannot be written is replaced by the reason."""
         try:
             return await until_written(self.member, job.id, lambda: store_exit(self._core, job, replica, left))
         except LeftUnwritten:
@@ -175,7 +176,7 @@ class GangRunner:
             return await until_written(self.member, job.id, lambda: store_exit(self._core, job, replica, instead))
 
     def _exit_of(self, bundle: HeldBundle, end: AttemptEnd) -> ReplicaExit:
-        """The exit as it is stored: what had not ended by itself when the gang was stopped was stopped."""
+        """The exit to store: a replica that had not ended by itself when the gang was stopped counts as stopped."""
         stopped = bundle.stop is not None and bundle.stop[1] == ExitKind.STOPPED
         cut_short = end.exit.kind == ExitKind.SUCCESS and stopped and not end.complete_before_stop
         well = end.exit.kind == ExitKind.SUCCESS and not cut_short
@@ -194,9 +195,9 @@ class _GangAttempt:
     """One attempt of a gang, as one of its members runs it.
 
     Attributes:
-        exits: those of the own replicas that are stored.
-        late: those of the own replicas that ended when the attempt was over: nothing follows from them.
-        cause: the first of them that did not end well: those that are stopped for it may be stored before it is.
+        exits: the stored exits of this agent's replicas.
+        late: the exits of those that ended after the attempt was over: they have no consequences.
+        cause: the first that did not end well. The replicas stopped because of it may be stored before it.
     """
 
     held: HeldPlacement
@@ -206,6 +207,6 @@ class _GangAttempt:
     cause: int | None = None
 
     def is_over(self, agent: str) -> bool:
-        """Whether the record, as last read, runs this attempt no longer."""
+        """Whether the record, as last read, does not run this attempt any more."""
         now = self.held.record.record
         return not isinstance(now, JobRecord) or not runs_gang(now, self.job.record.attempt, agent)

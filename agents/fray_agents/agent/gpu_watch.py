@@ -1,4 +1,4 @@
-"""Sees to it that the GPUs that a job gets are free of others, and takes those out that are not."""
+"""Makes sure that no other process uses a job's GPUs, and takes GPUs out of service that are in use."""
 
 import os
 from collections.abc import Mapping
@@ -10,10 +10,10 @@ from fray_agents.environments.errors import HostUnfit
 from fray_agents.host.gpus import gpu_names, gpu_variables, gpus_in_trouble
 
 IDLE_PATIENCE = 10.0
-"""Seconds for a GPU to be free: the driver takes some to clear the memory of a process that was killed."""
+"""Seconds to wait for a free GPU: the driver needs some to clear the memory of a killed process."""
 
 RECHECK_INTERVAL = 60.0
-"""Seconds between two looks at GPUs that were taken out: somebody has to end a process, or to reset the GPU."""
+"""Seconds between two checks of GPUs that were taken out: somebody has to end a process or reset the GPU."""
 
 
 @dataclass(slots=True)
@@ -22,8 +22,8 @@ class GpuWatch:
 
     Attributes:
         member: the agent's membership.
-        environ: where `PATH` and `CUDA_VISIBLE_DEVICES` are looked for.
-        names: what programs call them, by their places.
+        environ: the environment whose `PATH` and `CUDA_VISIBLE_DEVICES` count.
+        names: the names that programs use for the GPUs, in the order of their places.
     """
 
     member: Membership
@@ -34,14 +34,14 @@ class GpuWatch:
         self.names = gpu_names(len(self.member.leases.gpus_left()), self.environ)
 
     def variables(self, task: HeldTask) -> dict[str, str]:
-        """The variables by which the job sees its GPUs and no others; none on a host without GPUs."""
+        """The variables that make exactly the job's GPUs visible to it; none on a host without GPUs."""
         return gpu_variables([self.names[place] for place in task.gpus]) if self.names else {}
 
     async def check(self, task: HeldTask) -> None:
-        """Return when nobody else uses the job's GPUs, those aside that it shares with other jobs.
+        """Return when no other process uses the job's GPUs; GPUs that it shares with other jobs are not checked.
 
         Raises:
-            HostUnfit: one is in trouble, and is taken out; or there were none left for the job.
+            HostUnfit: a GPU is in use or broken, and is taken out; or no GPUs were left for the job.
         """
         leases = self.member.leases
         if self.names and task.shape.device and not task.gpus:
@@ -52,12 +52,12 @@ class GpuWatch:
         while trouble := await gpus_in_trouble(list(places), self.environ):
             if clock.boottime() >= give_up_at:
                 leases.gpus_out |= {places[name]: why for name, why in trouble.items()}
-                self._tell()
+                self._report_taken_out()
                 raise HostUnfit("; ".join(f"GPU {name} is taken out: {why}" for name, why in trouble.items()))
             await clock.sleep(0.5)
 
     async def run(self) -> None:
-        """Offer GPUs again that were taken out and are free now, for ever."""
+        """Offer GPUs that were taken out again once they are free, for ever."""
         leases = self.member.leases
         while True:
             await self.member.core.clock.sleep(RECHECK_INTERVAL)
@@ -66,9 +66,9 @@ class GpuWatch:
                 trouble = await gpus_in_trouble(list(places), self.environ)
                 leases.gpus_out = {places[name]: why for name, why in trouble.items()}
                 leases.changed.set()
-                self._tell()
+                self._report_taken_out()
 
-    def _tell(self) -> None:
+    def _report_taken_out(self) -> None:
         out = self.member.leases.gpus_out.items()
         self.member.problems.gpus = "; ".join(f"GPU {self.names[place]} is taken out: {why}" for place, why in out)
         self.member.request_beat()

@@ -1,8 +1,8 @@
-"""The agent's heartbeat: one object, written on condition of what was last seen of it.
+"""The agent's heartbeat: one object, written on condition of the version that was last seen.
 
 Trust in all leases is dated from the first send of the beat that was found applied. A longer interval counts once the
-beat that promises it was found applied, a shorter one from the send on: others may see it before this agent knows.
-What a beat says and what a rejected one means is decided in `fray_coordinator.protocol.heartbeat`.
+beat that promises it was found applied. A shorter one counts from the send on, because others may see it before this
+agent knows. `fray_coordinator.protocol.heartbeat` decides what a beat says and what a rejected one means.
 """
 
 import math
@@ -23,13 +23,13 @@ from fray_layouts.records import AgentRecord, Holding
 from fray_layouts.states import AgentState
 
 MAIL_CHECKS_PER_SECOND = 1000.0
-"""Reads of their own records that all agents together make at most: a fifth of what a bucket serves at first."""
+"""Upper bound on mail checks of all agents together: a fifth of the reads that a bucket serves at first."""
 
 MIN_BEAT_SPACING = 1.0
-"""Seconds between two beats at least, where the store limits writes to one name (GCS: one a second)."""
+"""Least seconds between two beats where the store limits writes to one name (GCS: one a second)."""
 
 LONGEST_PAUSE = 8.0
-"""Seconds until a beat that failed is tried again: they grow to this."""
+"""Longest pause in seconds before a beat that failed is tried again; the pauses grow to this."""
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class Heartbeat:
 
     Attributes:
         on_listed: called with the holdings of each applied beat.
-        on_mail: called after the beat was applied that cleared the mail.
+        on_mail: called once the beat that cleared the mail is applied.
     """
 
     member: Membership
@@ -54,7 +54,7 @@ class Heartbeat:
         record = replace(member.record, problem=member.problems.summary(), unfit=member.unfit)
         try:
             written = await member.core.records.write(AgentKeys.key(record.id), AgentRecord, record, None)
-        except BadRecord:  # somebody wrote over it before this agent knew that it was there
+        except BadRecord:  # somebody overwrote the record before this agent knew that it was there
             member.fenced.set()
             return
         member.stored = written.stored
@@ -64,12 +64,12 @@ class Heartbeat:
             member.fenced.set()
 
     async def run(self) -> None:
-        """Beat until fenced or gone; while that fails, for whatever reason, trust runs out as in an outage."""
+        """Beat until fenced or gone; while beats fail, for whatever reason, trust runs out as in an outage."""
         pauses = backoff(MIN_BEAT_SPACING, LONGEST_PAUSE)
         while not self._is_over():
             await self._until_due()
             if self.member.leaving and self.member.leases.lists_any() and self.member.leases.nothing_to_do():
-                return  # what it could not end stays listed: observers declare this agent dead and put it back
+                return  # jobs that it could not end stay listed: observers declare this agent dead and requeue them
             with self.member.problems.tolerated("beat"):
                 await self._beat()
                 pauses = backoff(MIN_BEAT_SPACING, LONGEST_PAUSE)
@@ -78,7 +78,7 @@ class Heartbeat:
             await self.member.core.clock.sleep(self.member.core.jittered(next(pauses)))
 
     async def watch_mail(self) -> None:
-        """Look for mail between beats, while there is anything that mail could be about."""
+        """Look for mail between beats, while the agent holds anything that mail could concern."""
         member, core = self.member, self.member.core
         while not self._is_over():
             await core.clock.sleep(core.jittered(self._mail_interval()))
@@ -131,7 +131,7 @@ class Heartbeat:
         member.trusted_until = min(member.trusted_until, heartbeat.trusted_until(sent, interval))
         try:
             written = await member.core.records.write(stored.key, AgentRecord, wanted, stored)
-        except BadRecord:  # somebody wrote over it: nobody knows this id any more
+        except BadRecord:  # somebody overwrote the record: no observer knows this id any more
             if not (member.trusts() or member.leases.any_at_work()):
                 member.fenced.set()
             raise

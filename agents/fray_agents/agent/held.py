@@ -1,4 +1,4 @@
-"""The holdings of an agent, each from before others see it: claimed jobs, and bundles of gangs and reservations."""
+"""The holdings of an agent, from before others see them: claimed jobs, and bundles of gangs and reservations."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -17,19 +17,19 @@ from fray_layouts.states import ExitKind, HoldingPhase
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class HeldTask(ABC):
-    """One task of this host, and what it has of the host; a bundle of a reservation has room and no task.
+    """One task of this host and what it holds of the host; a bundle of a reservation has room but no task.
 
     Attributes:
         starting: the coroutine that starts the task; a stop cancels it.
         task: None before it is started.
-        stop: (grace in seconds, exit kind) of a stop asked for before the task was started.
-        unhealthy: what the health check saw, once it has failed.
-        activity: what is done before the task starts, for people; "" for nothing worth telling.
-        gpus: places of the GPUs that it has among those of the host.
-        ports: the ports that it has, by their names.
-        resources: what it holds of the host besides the task, let go when it is over.
+        stop: (grace in seconds, exit kind) of the first stop that was asked for.
+        unhealthy: the failed health check's message; "" while the task is healthy.
+        activity: what is done before the task starts, as text for people; "" if there is nothing to show.
+        gpus: indices of its GPUs among those of the host.
+        ports: its ports, by name.
+        resources: everything else that it holds of the host; released when it is over.
         room: the reservation in whose bundles it runs; None: the host's own room.
-        idle: it uses nothing of the host: its task has ended and its end cannot be written, or its claim is in doubt.
+        idle: it uses nothing of the host: its task has ended but the end cannot be written, or its claim is in doubt.
     """
 
     starting: asyncio.Task[TaskHandle | None] | None = None
@@ -45,13 +45,13 @@ class HeldTask(ABC):
 
     @property
     def replica(self) -> int:
-        """The number of the replica of its job that it is."""
+        """Its replica number within its job."""
         return 0
 
     @property
     @abstractmethod
     def shape(self) -> Shape:
-        """What it takes from its room."""
+        """The resources that it takes from its room."""
 
     @property
     @abstractmethod
@@ -59,11 +59,11 @@ class HeldTask(ABC):
         """Whether it uses its room now."""
 
     def ask_to_stop(self, grace: float, why: str) -> None:
-        """Stop the task, or have it not started.
+        """Stop the task, or keep it from being started.
 
         Args:
             grace: seconds between SIGTERM and SIGKILL.
-            why: the kind of the attempt's exit.
+            why: the exit kind of the attempt.
         """
         self.stop = self.stop or (grace, why)
         if self.task is not None:
@@ -74,15 +74,15 @@ class HeldTask(ABC):
 
 @dataclass(slots=True, eq=False)
 class HeldLease(HeldTask):
-    """One job that the agent holds, from before its claim is sent until nothing is left to do about it.
+    """One job that the agent holds, from before its claim is sent until nothing is left to do for it.
 
     Attributes:
-        entry: the index entry that it was claimed by.
-        attempt: the one that runs; a restart raises it.
+        entry: the index entry with which it was claimed.
+        attempt: the attempt that runs; a restart raises it.
         phase: as in the heartbeat.
         job: the record as last seen; None while the claim is not resolved.
-        entry_deleted: the index entry was removed since a beat listed this attempt.
-        abandoned: its end cannot be written, and the agent leaves: others put it back once the agent is dead.
+        entry_deleted: the index entry was deleted after a beat had listed this attempt.
+        abandoned: its end cannot be written and the agent leaves; other agents requeue it once the agent is dead.
         serves: it takes no room because it waits for calls; see `overcommit`.
     """
 
@@ -107,16 +107,16 @@ class HeldLease(HeldTask):
 
     @property
     def entry_in_index(self) -> PendingKey | None:
-        """The index entry; None if it was removed."""
+        """The index entry; None if it was deleted."""
         return None if self.entry_deleted else self.entry
 
     @property
     def ends_by(self) -> float | None:
-        """The storage's time by which its timeout has ended the attempt; None: it has none."""
+        """The storage time at which its timeout ends the attempt at the latest; None: it has no timeout."""
         return _ends_by(self.job.record) if self.job is not None else None
 
     def restart(self, job: Stored[JobRecord]) -> None:
-        """Go on with the job's next attempt; a stop asked for stands, unless its reason was the last one's health."""
+        """Go on with the job's next attempt; a stop that was asked for remains, unless the last health check asked."""
         self.job, self.attempt, self.phase = job, job.record.attempt, HoldingPhase.RUNNING
         self.starting, self.task, self.unhealthy, self.activity, self.serves = None, None, "", "", False
         if self.stop is not None and self.stop[1] == ExitKind.UNHEALTHY:
@@ -140,9 +140,9 @@ class HeldBundle(HeldTask):
     """Room for one bundle: for a replica of a gang, with its task, or for the jobs of a reservation.
 
     Attributes:
-        number: of the bundle among those of its owner; of a gang, of the replica.
-        wants: what it takes from a host.
-        taken: the room is its own. Until then it waits for room, and later jobs leave it what becomes free.
+        number: the bundle's number within its owner; for a gang, the replica's number.
+        wants: the resources that it takes from a host.
+        taken: it has its room. Until then it waits, and later jobs do not get the room that becomes free.
         exit_stored: others can see how its replica has ended.
     """
 
@@ -166,17 +166,17 @@ class HeldBundle(HeldTask):
 
 @dataclass(slots=True, eq=False)
 class HeldPlacement:
-    """The bundles of one owner that are assigned to the agent, from when it has read so until nothing of them is left.
+    """The bundles of one owner that are assigned to this agent, from when it reads so until nothing of them is left.
 
     Attributes:
-        owner: as its record said when the agent last read it.
+        owner: the owner, as its record was when last read.
         record: that record.
-        bundles: all that this agent has, or waits to have room for.
-        phase: as in the heartbeat; "" while it waits for room, and is not listed.
-        ports: free ports of this host that the owner's record will tell the other members.
-        resources: what it holds of the host besides its tasks, let go when it is over.
-        told: whoever runs the pass was told of the vote.
-        abandoned: its end cannot be written, and the agent leaves: others go on once the agent is dead.
+        bundles: all bundles for which this agent has room, or waits for it.
+        phase: as in the heartbeat; "" while it waits for room and is not listed.
+        ports: free ports of this host, which the owner's record tells the other members.
+        resources: everything that it holds of the host besides its tasks; released when it is over.
+        vote_reported: the agent that runs the pass was told of the vote.
+        abandoned: its end cannot be written and the agent leaves; others go on once the agent is dead.
     """
 
     owner: Owner
@@ -185,7 +185,7 @@ class HeldPlacement:
     phase: str = ""
     ports: HeldPorts | None = None
     resources: AsyncExitStack = field(default_factory=AsyncExitStack)
-    told: bool = False
+    vote_reported: bool = False
     abandoned: bool = False
     attempt: int = field(init=False)
     round: int = field(init=False)
@@ -200,21 +200,21 @@ class HeldPlacement:
 
     @property
     def waits(self) -> bool:
-        """Whether bundles of it wait for room, which is kept for them."""
+        """Whether some of its bundles wait for room, which is kept for them."""
         return self.phase != HoldingPhase.REFUSED and not all(bundle.taken for bundle in self.bundles)
 
     @property
     def at_work(self) -> bool:
-        """Whether tasks of it run, or their end is not written yet."""
+        """Whether its tasks run, or their end is not written yet."""
         return self.phase in (HoldingPhase.RUNNING, HoldingPhase.ENDING)
 
     @property
     def has_news(self) -> bool:
-        """Whether a replica has ended here, and others cannot see how yet."""
+        """Whether a replica has ended here and others cannot see yet how."""
         return any(b.task is not None and b.task.exit.done() and not b.exit_stored for b in self.bundles)
 
     def ask_to_stop(self, grace: float, why: str) -> None:
-        """Stop all its tasks, or have them not started; see `HeldTask.ask_to_stop`."""
+        """Stop all its tasks, or keep them from being started; see `HeldTask.ask_to_stop`."""
         for bundle in self.bundles:
             bundle.ask_to_stop(grace, why)
 
@@ -246,7 +246,7 @@ class HeldPlacement:
 
     @property
     def ends_by(self) -> float | None:
-        """The storage's time by which a gang's timeout has ended it; None: it does not run, or has none."""
+        """The storage time at which a gang's timeout ends it at the latest; None: it does not run, or has none."""
         job = self.record.record
         return _ends_by(job) if isinstance(job, JobRecord) and self.at_work else None
 

@@ -1,7 +1,7 @@
-"""An agent's endpoint for hints from those who have submitted or stopped something.
+"""An agent's endpoint for hints from programs that have submitted or stopped something.
 
-A hint says nothing that storage does not say; it only makes the agent read it now. Losing every one costs latency only.
-However many come, the agent reads no more often than the intervals here allow.
+A hint says nothing that storage does not say; it only makes the agent read storage now, so a lost hint costs latency
+only. However many hints come, the agent reads no more often than the intervals here allow.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from fray_coordinator.core import Core
 from fray_layouts.records import HintEndpoint
 
 SUBMITTED_INTERVAL, STOPPED_INTERVAL, PLACEMENTS_INTERVAL = 0.1, 1.0, 0.1
-"""Seconds between two reads that hints lead to: of the doorbell, one request; of the records of all held jobs; of the
-records of owners that form, and of their members."""
+"""Least seconds between two reads caused by hints: of the doorbell (one request), of the records of all held jobs, and
+of the records of placement owners that are not complete yet and of their members."""
 
 PLACEMENTS_BURST = 4
-"""Reads about placements that need not wait for one another: of a gang that begins anew a member is told three things
-within a quarter of a second, the end, that it is to vote, and the start."""
+"""Reads of placements that need not wait for one another: when a gang starts again, a member gets three hints within a
+quarter of a second, for the end, its vote and the start."""
 
 
 class HintThrottle:
-    """Calls a function when asked to, from any thread, but at most once an interval; after a pause `burst` times."""
+    """Calls a function when asked to, from any thread, at most once an interval; after a pause up to `burst` times."""
 
     def __init__(self, act: Callable[[], None], interval: float, burst: int = 1) -> None:
         self._loop = asyncio.get_running_loop()
@@ -41,7 +41,7 @@ class HintThrottle:
         self._closed = False
 
     def ask(self) -> bool:
-        """Call it as soon as that may be."""
+        """Call the function as soon as the interval allows."""
         self._loop.call_soon_threadsafe(self._ask)
         return True
 
@@ -60,7 +60,7 @@ class HintThrottle:
 
 
 class HintListener:
-    """The hint server of one process, whichever agent runs in it; made in the agent's loop, closed before that ends."""
+    """The hint server of one process, for each agent that runs in it; created and closed in the agent's loop."""
 
     def __init__(self, core: Core, network: NetworkSettings) -> None:
         resolved = network.resolved(core.store.local)
@@ -78,7 +78,7 @@ class HintListener:
         self.endpoint = HintEndpoint(address=host_and_port(resolved.advertise, port), nonce=self._server.identity)
 
     def listen(self, agent: Agent) -> None:
-        """Pass hints on to `agent` from now on."""
+        """Pass hints to `agent` from now on."""
         is_first, self._agent = self._agent is None, agent
         if is_first:
             self._server.start()

@@ -1,4 +1,7 @@
-"""Hints from one agent to another: that placements have changed, or just whether it lives. A lost one costs time."""
+"""Hints from one agent to another: that placements have changed, or the question whether it is alive.
+
+A lost hint costs time only.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +20,17 @@ from fray_layouts.records import HintEndpoint
 log = logging.getLogger("fray")
 
 PLACEMENTS_HINT = "placements"
-"""The hint: read the plan of the pool and the owners in it; whoever runs the pass looks at their members."""
+"""The hint to read the pool's plan and the owners in it. The agent that runs the pass then looks at their members."""
 
 ALIVE_HINT = "alive"
-"""Taken by an agent that lives and vouches for its replicas of gangs; see `Membership.vouches`."""
+"""A hint that an agent accepts only if it is alive and vouches for its replicas of gangs; see `Membership.vouches`."""
 
 ANSWER_PATIENCE = 2.0
-"""Seconds that one waits for an agent's answer: one that lives and can be reached takes milliseconds."""
+"""Seconds to wait for an agent's answer: one that is alive and reachable answers within milliseconds."""
 
 
 class PlacementHints:
-    """Sends hints in threads, and keeps nobody waiting.
+    """Sends hints in threads, without blocking the caller.
 
     keyring: the keys that authenticate them.
     """
@@ -35,23 +38,23 @@ class PlacementHints:
     def __init__(self, keyring: Keyring) -> None:
         self._keyring = keyring
         self._running: dict[str, asyncio.Task[None]] = {}
-        self._again: set[str] = set()
+        self._resend: set[str] = set()
 
     def send(self, endpoints: Collection[HintEndpoint]) -> None:
-        """Have the agents there look at their placements; one that is just being told is told once more after that."""
+        """Make the agents there look at their placements; if a hint to one is under way, another follows it."""
         for endpoint in endpoints:
             running = self._running.get(endpoint.nonce)
             if running is None or running.done():
                 self._running[endpoint.nonce] = asyncio.create_task(self._send(endpoint))
             else:
-                self._again.add(endpoint.nonce)
+                self._resend.add(endpoint.nonce)
         self._running = {nonce: task for nonce, task in self._running.items() if not task.done()}
 
     async def ask(self, endpoint: HintEndpoint) -> PeerAnswer:
-        """See whether the agent there lives and vouches for its replicas, by whether it takes a hint that asks so."""
-        return await self._give(endpoint, ALIVE_HINT)
+        """Whether the agent there is alive and vouches for its replicas: it accepts a hint that asks this."""
+        return await self._deliver(endpoint, ALIVE_HINT)
 
-    async def _give(self, endpoint: HintEndpoint, hint: str) -> PeerAnswer:
+    async def _deliver(self, endpoint: HintEndpoint, hint: str) -> PeerAnswer:
         target = Target("agent", endpoint.address, identity=endpoint.nonce)
         try:
             async with asyncio.timeout(ANSWER_PATIENCE):
@@ -59,23 +62,23 @@ class PlacementHints:
         except ServerGone:
             return PeerAnswer.GONE
         except (FrayError, OSError, RuntimeError) as error:  # RuntimeError: the interpreter ends, and starts no threads
-            log.debug("an agent was not told: %s", error)
+            log.debug("no hint reached an agent: %s", error)
             return PeerAnswer.SILENT
         return PeerAnswer.LIVES
 
     def close(self) -> None:
-        """Send no more."""
+        """Stop sending hints."""
         for task in self._running.values():
             task.cancel()
 
     async def _send(self, endpoint: HintEndpoint) -> None:
-        """Tell an agent, who may have looked before what it is to be told of meanwhile."""
-        await self._give(endpoint, PLACEMENTS_HINT)
-        while endpoint.nonce in self._again:
-            self._again.discard(endpoint.nonce)
-            await self._give(endpoint, PLACEMENTS_HINT)
+        """Send the hint, and again if something changed meanwhile: the agent may have looked before the change."""
+        await self._deliver(endpoint, PLACEMENTS_HINT)
+        while endpoint.nonce in self._resend:
+            self._resend.discard(endpoint.nonce)
+            await self._deliver(endpoint, PLACEMENTS_HINT)
 
 
 async def nobody_answers(endpoint: HintEndpoint) -> PeerAnswer:
-    """The answer of every agent to one that sends no hints."""
+    """The answer of every agent for callers that send no hints."""
     return PeerAnswer.SILENT

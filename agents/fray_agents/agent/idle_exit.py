@@ -1,4 +1,4 @@
-"""The end of an agent that has had no work for a while: its host is paid for by the second."""
+"""Makes an agent leave that has had no work for a while, because its host is paid for by the second."""
 
 import logging
 from collections.abc import Callable
@@ -9,16 +9,16 @@ from fray_agents.agent.membership import Membership
 log = logging.getLogger("fray")
 
 LOOK_INTERVAL = 1.0
-"""Seconds between two looks at what the agent holds; they ask the storage nothing."""
+"""Seconds between two looks at what the agent holds; they make no requests to the storage."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdleExit:
-    """Has an agent leave.
+    """Makes an agent leave when it is idle.
 
     Attributes:
         member: the agent's membership.
-        seconds: without anything that its heartbeat would list, votes for gangs too.
+        seconds: idle time, without anything that its heartbeat would list; votes for gangs count as work.
         leave: ends the agent, as a signal does.
     """
 

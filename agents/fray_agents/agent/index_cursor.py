@@ -1,14 +1,15 @@
-"""The place that an agent has reached in the pending index, behind entries that do not fit it.
+"""The position of an agent in the pending index, after entries that do not fit it.
 
-**Invariant.** What fits an agent is met, however many entries that do not fit lie before it, and wherever it comes to
-lie.
+**Invariant.** An agent finds each entry that fits it, however many entries that do not fit come before it, and wherever
+in the index it is.
 
-**Unsafe sequence.** Each poll begins at the head and ends after so many pages: what lies behind is met by nobody. Or it
-begins where the last one ended: what comes to lie before that, or fits once more is free, is met by nobody.
+**Unsafe sequence.** Each poll begins at the head and ends after a fixed number of pages: no agent finds the entries
+after that. Or each poll begins where the last one ended: no agent finds an entry that is added before that position, or
+that fits once more is free.
 
-**Why this cannot happen.** A poll begins with the page at the head, for what is urgent, and goes on where the cursor
-stands. What was passed because too little was free is passed anew once more is free, and a round, however it went, ends
-after a time that grows with what it has passed.
+**Why this cannot happen.** A poll begins with the page at the head, for urgent entries, and goes on at the cursor. When
+more resources become free, the entries that were passed for lack of them are searched again. Each round ends after a
+time that grows with the number of entries that it passed.
 """
 
 from dataclasses import dataclass
@@ -16,13 +17,13 @@ from dataclasses import dataclass
 from fray_layouts.records import Resources
 
 ENTRIES_PER_INTERVAL = 2000
-"""Entries passed for which a round lasts one repair interval more: half of what the polls of idle agents pass in one,
-so that no round ends before it has come to the end of the index."""
+"""Passed entries that lengthen a round by one repair interval. It is half of what the polls of idle agents pass in that
+time, so no round ends before it has reached the end of the index."""
 
 
 @dataclass(slots=True)
 class IndexCursor:
-    """One agent's place in the index; keys are those of the index, "" is its head."""
+    """One agent's position in the index; keys are those of the index, "" is its head."""
 
     _never: str = ""
     _unfit: str = ""
@@ -46,13 +47,13 @@ class IndexCursor:
             self._never, self._unfit, self._room, self._began, self._passed = "", "", None, now, 0
 
     def behind(self, free: Resources) -> str:
-        """The key behind which to search for what fits `free`."""
+        """The key after which to search for entries that fit `free`."""
         if self._room is not None and _exceeds(free, self._room):
             self._unfit, self._room = self._never, None
         return self._unfit
 
     def advance(self, key: str, count: int, free: Resources, for_ever: bool) -> None:
-        """Of the `count` entries from `behind(free)` up to `key` none fits `free`, or, `for_ever`, this host."""
+        """Pass `count` entries from `behind(free)` up to `key`: none fits `free` or, with `for_ever`, this host."""
         if for_ever and self._never == self._unfit:
             self._never = key
         else:

@@ -1,7 +1,7 @@
-"""Finds entries of the pending index that fit an agent: listings, and which entry comes next.
+"""Finds entries of the pending index that fit an agent: lists the index, and picks the entry to try next.
 
-The index is listed when the pool's doorbell rang, when what was listed is used up and there is more, and on the repair
-interval. Behind what does not fit, each listing goes on where the last one came to.
+The index is listed when the pool's doorbell has rung, when all listed entries are used up and there are more, and on
+the repair interval. After entries that do not fit, each listing goes on where the last one ended.
 """
 
 from dataclasses import dataclass, field
@@ -18,31 +18,31 @@ from fray_layouts.index_keys import PendingKey
 from fray_layouts.records import Resources
 
 PAGE_SIZE = 1000
-"""Entries of one listing: what S3 and GCS return at most for the price of one request."""
+"""Entries of one listing: the most that S3 and GCS return for the price of one request."""
 
 PAGES_PER_POLL = 4
-"""Pages that are listed in a row to find something that fits, behind much that does not."""
+"""Most pages that one poll lists to find an entry that fits."""
 
 PAGES_PER_SECOND = 200.0
-"""Listings that all agents together make at most without a bell, where nothing fits any of their hosts."""
+"""Upper bound on listings of all agents together without a ring, when no entry fits any of their hosts."""
 
 STALE_LIMIT = 12
-"""Stale entries in a row that have cost as much as a listing, which shows what is left; as many again end a poll.
-(A listing costs 12.5 times a read.)"""
+"""Stale entries in a row after which the index is listed again, to see what is left: that many reads cost as much as a
+listing (12.5 reads). After twice as many the poll ends."""
 
 STALE_TRIES_PER_SECOND = 1000.0
-"""Claims that all agents together try at most after polls that met little but stale entries: the queue runs dry then,
-and what was claimed stays listed until its holder's next beat. A bell is answered all the same."""
+"""Upper bound on claims of all agents together after polls that found mostly stale entries. The queue runs dry then;
+entries of claimed jobs stay listed until their holders' next beats. A ring is still answered at once."""
 
 LISTINGS_PER_SECOND = 50.0
-"""Listings that all agents together make at most to repair what a bell that was not heard leaves."""
+"""Upper bound on listings of all agents together that make up for rings that were not heard."""
 
 FULL_POLLS = 10.0
-"""Poll intervals between two listings of who has no core free, and looks for what needs none, such as actors. Without
-them, while many jobs are submitted, each ring would cost each full agent a listing."""
+"""Poll intervals between two listings by an agent without a free core, which looks for jobs that need none, such as
+actors. Without this bound each ring would cost each full agent a listing while many jobs are submitted."""
 
 BACKFILL_TRIES = 8
-"""Entries of one poll that are read to see whether they end before their room is wanted: the index does not say."""
+"""Entries that one poll reads to see whether they end before their room is needed: the index does not say that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class IndexSearch:
         return candidate
 
     def end(self) -> None:
-        """End a poll: after a fruitless one the next waits for its turn in the fleet, or for a bell."""
+        """End a poll; after one that found nothing, the next waits for its share of the rate or for a ring."""
         if self._stale >= 2 * STALE_LIMIT:
             self._pass_stale()
         if self._stale >= STALE_LIMIT:
@@ -117,16 +117,16 @@ class IndexSearch:
             self._rest(PAGES_PER_POLL, PAGES_PER_SECOND)
 
     def claimed(self) -> None:
-        """An entry was claimed: the search is not at its end."""
+        """Note that an entry was claimed, so the search has not run dry."""
         self._stale = 0
 
     def not_claimed(self, entry: PendingKey, until: float | None) -> None:
-        """An entry could not be claimed: try it again at that storage time; None: it is stale."""
+        """Note that an entry could not be claimed: try it again at that storage time; None: it is stale."""
         self._stale += until is None
         self._candidates.put_off(entry, STALE if until is None else until)
 
     def _rest(self, requests: int, per_second: float) -> None:
-        """Make no poll without a bell until the whole fleet, each making so many, keeps to that rate."""
+        """Make no poll without a ring until all agents, with that many requests each, stay within the rate."""
         self._rests_until = self._core.clock.boottime() + paced_interval(
             0.0, requests * self.member.live_agents, per_second
         )
@@ -144,26 +144,26 @@ class IndexSearch:
         return paced_interval(self._core.settings.repair_interval, self.member.live_agents, LISTINGS_PER_SECOND)
 
     async def _list(self) -> None:
-        """List the index from its head, or within the pool's slots from it."""
+        """List the index from its head, or from a random place within the pool's slots after the head."""
         begun, self._pages = self._core.clock.boottime(), 1
         self._cursor.begin_round(begun, self._listing_interval())
         keys = await self._page(None)
         if self._last is not None and not self._cursor.behind(self._leases.free()):
             begin = listing_start(keys[0], keys[-1], len(keys), self.member.pool_slots, self._core.rng.random())
             if begin and (within := await self._page(begin)):
-                keys, self._last = within, ""  # where nothing of these fits, the search goes on from the head
+                keys, self._last = within, ""  # if none of these fits, the search goes on from the head
         self._candidates.replace(keys)
         self._at_head = True
-        self._listed_at, self.bell.rang_for_jobs = begun, False  # not before: a listing that fails is still due
+        self._listed_at, self.bell.rang_for_jobs = begun, False  # only now: a listing that failed is still due
 
     async def _page(self, after: str | None) -> list[str]:
-        """One listing; `_last` is where the next one goes on, None where there is no more."""
+        """One listing; sets `_last` to the key after which the next one goes on, None at the end of the index."""
         rows = await self._core.store.list(PendingKey.prefix(self.member.record.pool), after, PAGE_SIZE)
         self._last = rows[-1].key if len(rows) == PAGE_SIZE else None
         return [row.key for row in rows]
 
     async def _list_on(self, last: str) -> None:
-        """List one page more, behind `last` and what this agent has passed."""
+        """List one page more, after `last` and after the entries that this agent has passed."""
         free, self._at_head = self._leases.free(), False
         keys = await self._page(max(last, self._cursor.behind(free)) or None)
         fits_ever = self._candidates.extend(keys, free if self._cursor.waits_for_room else None)
@@ -171,14 +171,14 @@ class IndexSearch:
             self._cursor.advance(keys[-1], len(keys), free, not fits_ever)
 
     async def _leave_head(self) -> None:
-        """So many entries at the head were stale: go on behind what was passed, or see what is left by now."""
+        """Leave a head full of stale entries: go on after the passed entries, or list again to see what is left."""
         if self._last and self._last <= self._cursor.behind(self._leases.free()):
             self._candidates.clear()
         else:
             await self._list()
 
     def _pass_stale(self) -> None:
-        """Begin the next poll behind these entries: others have come this far, or nobody removes what is stale."""
+        """Begin the next poll after these stale entries: other agents have come this far, or nobody deletes them."""
         free = self._leases.free()
         if self._last and self._last > self._cursor.behind(free):
             self._cursor.advance(self._last, PAGE_SIZE, free, True)
@@ -194,17 +194,17 @@ class IndexSearch:
             lease = self._leases.held.get(candidate.entry.job) if candidate else None
             if candidate is None or lease is None:
                 return candidate
-            if lease.attempt < candidate.entry.attempt:  # the attempt that is just being put back
+            if lease.attempt < candidate.entry.attempt:  # the next attempt, whose requeue is not finished here
                 self._candidates.put_off(candidate.entry, now + self._core.settings.poll_interval)
 
     def _draw(self) -> Candidate | None:
-        """The candidate to try now, what is kept for others left aside.
+        """The candidate to try now, without the resources that are kept for waiting owners.
 
-        The more stale ones were met in a row, the further ahead it searches: others have come this far.
+        The more stale entries in a row it has found, the further ahead it searches, as other agents have come this far.
         """
         free, now, width = self._leases.free(), self._core.now(), max(self.member.pool_slots, 2**self._stale)
         holds = self._leases.holds()
-        if holds:  # in order, for only those that come first go first
+        if holds:  # in order, because only entries that come before the waiting owners go first
             entry = self._candidates.next(free, now, 1, 0.0, self._share)
         else:
             entry = self._candidates.next(free, now, width, self._core.rng.random())
@@ -218,7 +218,7 @@ class IndexSearch:
         return Candidate(entry, until) if entry is not None else None
 
     def _share(self, key: str) -> Resources:
-        """What the entry may have of what is free, beside owners of placements that come before it."""
+        """The free resources that the entry may use, beside owners of placements that come before it."""
         entry = PendingKey.parse(key)
         order = (-entry.priority, entry.time, entry.job) if entry is not None else None
         return self._leases.unheld(order=order)

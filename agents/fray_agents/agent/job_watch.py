@@ -1,4 +1,4 @@
-"""Watches the records of held jobs: some are to be stopped, and some are no longer this agent's."""
+"""Watches the records of held jobs, and stops tasks whose job was stopped or lost to another holder."""
 
 from dataclasses import dataclass
 
@@ -13,12 +13,12 @@ from fray_layouts.states import ExitKind, HoldingPhase
 
 @dataclass(slots=True)
 class JobWatch:
-    """Reads the records of held jobs, and stops what is to be stopped."""
+    """Reads the records of held jobs, and stops their tasks where the record says so."""
 
     member: Membership
 
     async def run(self) -> None:
-        """Check them on the repair interval, for ever: mail about them may be lost."""
+        """Check them every repair interval, for ever, because mail about them may be lost."""
         core = self.member.core
         while True:
             await core.clock.sleep(core.jittered(core.settings.repair_interval))
@@ -35,7 +35,7 @@ class JobWatch:
             return
         try:
             job = record_of(await self.member.core.records.reread(lease.job, one_of_many=True))
-        except (StoreError, BadRecord) as error:  # its task goes on; what it is to do is not known
+        except (StoreError, BadRecord) as error:  # its task goes on, as nothing says otherwise
             self.member.problems.warnings.warn("%s cannot be looked at: %s", lease.entry.job, error)
             return
         if lease.phase != HoldingPhase.RUNNING or lease.attempt != attempt:  # it ended meanwhile

@@ -1,4 +1,4 @@
-"""The leases of an agent, and the room of its host that they leave free; heartbeats list them."""
+"""The leases of an agent, and the resources of its host that they leave free; heartbeats list the leases."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -17,16 +17,16 @@ from fray_layouts.records import Holding, JobRecord, Resources
 from fray_layouts.states import ExitKind
 
 OwnerOrder: TypeAlias = tuple[int, float, str]
-"""A place in the total order in which owners and jobs are given room; see `Owner.order`."""
+"""A place in the total order in which owners and jobs get room; see `Owner.order`."""
 
 
 @dataclass(slots=True)
 class Leases:
-    """All that the agent holds: jobs by their ids, and bundles by the ids of their owners.
+    """Everything that the agent holds: jobs by their ids, and bundles by the ids of their owners.
 
     Attributes:
         changed: set whenever something was added, removed or freed.
-        gpus_out: places of the GPUs that are not to be used now, and why.
+        gpus_out: indices of the GPUs that must not be used now, each with the reason.
     """
 
     capacity: Resources
@@ -46,18 +46,18 @@ class Leases:
         return lease
 
     def remove(self, lease: HeldLease) -> None:
-        """Release a lease about which nothing is left to do."""
+        """Remove a lease for which nothing is left to do."""
         if self.held.get(lease.entry.job) is lease:
             del self.held[lease.entry.job]
         self.changed.set()
 
     def wish(self, placement: HeldPlacement) -> None:
-        """Keep what becomes free for an owner, until there is room for its bundles."""
+        """Keep resources that become free for an owner, until there is room for all its bundles."""
         self.placements[placement.owner.id] = placement
         self.changed.set()
 
     def reserve(self, bundles: Sequence[HeldBundle], host: HostKind) -> bool:
-        """Give these bundles of one placement their room, all or none, before a vote is sent; whether there is room."""
+        """Give these bundles of one placement their room, all or none, before a vote is sent; whether they got it."""
         done: list[HeldBundle] = []
         for bundle in bundles:
             gpus = gpus_for(bundle.shape, self.gpus_left(bundle.room))
@@ -71,7 +71,7 @@ class Leases:
         return True
 
     def could_have(self, bundles: Sequence[HeldBundle], host: HostKind) -> bool:
-        """Whether the host would have room for all of these bundles if it had nothing else to do."""
+        """Whether the host would have room for all of these bundles if nothing else ran on it."""
         room = bundles[0].room
         left = self.capacity if room is None else _room_of(room, self.capacity.device)
         if self.gpus_out:
@@ -83,13 +83,13 @@ class Leases:
         return True
 
     def release(self, placement: HeldPlacement) -> None:
-        """Release a placement about which nothing is left to do: its owner moved on, and no process of it is left."""
+        """Remove a placement for which nothing is left to do: its owner moved on, and no process of it is left."""
         if self.placements.get(placement.owner.id) is placement:
             del self.placements[placement.owner.id]
         self.changed.set()
 
     def tasks(self) -> Iterator[HeldTask]:
-        """All that takes room of the host, or of a reservation, or waits to."""
+        """Everything that uses or waits for resources of the host or of a reservation."""
         yield from self.held.values()
         for placement in self.placements.values():
             yield from placement.bundles
@@ -106,7 +106,7 @@ class Leases:
                     yield job, bundle.task
 
     def free(self, room: HeldPlacement | None = None) -> Resources:
-        """The unused resources of the host, or of a reservation; no cores where children run in their parents' room."""
+        """The unused resources of the host or of a reservation; 0 cores if children run in their parents' room."""
         left = self.capacity if room is None else _room_of(room, self.capacity.device)
         for task in self._in(room):
             left = remaining_after(left, task.shape)
@@ -117,13 +117,13 @@ class Leases:
         return replace(left, device_count=gpus.count(WHOLE), device_shares=shares)
 
     def holds(self, room: HeldPlacement | None = None) -> list[HeldPlacement]:
-        """The owners that wait for room of the host, or of a reservation: what becomes free is kept for them."""
+        """The owners that wait for room of the host or of a reservation; freed resources are kept for them."""
         return [held for held in self.placements.values() if held.waits and held.bundles[0].room is room]
 
     def unheld(self, room: HeldPlacement | None = None, order: OwnerOrder | None = None) -> Resources:
         """The resources that are free and not kept for owners that wait for room.
 
-        order: of a job, as that of owners; it goes before later ones. None: it comes after all.
+        order: the job's place among owners: resources kept for later owners count as free. None: after all owners.
         """
         left = self.free(room)
         for placement in self.holds(room):
@@ -138,7 +138,7 @@ class Leases:
         )
 
     def gpus_left(self, room: HeldPlacement | None = None) -> list[int]:
-        """Thousandths of each GPU of the host, or of a reservation's bundles, that nobody has; empty if it has none."""
+        """Unused thousandths of each GPU of the host, or of a reservation's bundles; empty without GPUs."""
         count = self.capacity.device_count if self.capacity.device.startswith("gpu") else 0
         left = [0 if place in self.gpus_out else WHOLE for place in range(count)]
         if room is not None:
@@ -152,16 +152,16 @@ class Leases:
         return left
 
     def _in(self, room: HeldPlacement | None) -> Iterator[HeldTask]:
-        """What takes room of the host, or of a reservation's bundles."""
+        """The tasks that use resources of the host, or of a reservation's bundles."""
         return (task for task in self.tasks() if task.room is room and task.takes_room)
 
     def has_alone(self, task: HeldTask, place: int) -> bool:
-        """Whether nothing else at work has a part of the GPU."""
+        """Whether no other task at work uses a part of the GPU."""
         around = (task, *(task.room.bundles if task.room is not None else ()))
         return not any(place in other.gpus for other in self.tasks() if other not in around and other.takes_room)
 
     def use_again(self, lease: HeldLease) -> None:
-        """Have an idle job use the host again, or be put back unstarted where others have taken its room."""
+        """Let an idle job use the host again; if others have taken its room, requeue it before it starts."""
         if lease.idle:
             if shortage(lease.shape, self.free(lease.room), HostKind()):
                 lease.ask_to_stop(0.0, ExitKind.PREEMPTED)
@@ -173,25 +173,25 @@ class Leases:
         return bool(self.held) or any(placement.listed for placement in self.placements.values())
 
     def nothing_to_do(self) -> bool:
-        """Whether the agent has ended all that it could; a reservation is kept for what it could not end in it."""
+        """Whether the agent has ended everything that it could; a reservation stays while unended jobs use it."""
         gangs = [held for held in self.placements.values() if held.abandoned]
         rooms = {task.room for task in (*self.held.values(), *(b for held in gangs for b in held.bundles))}
         placements = (held.abandoned or not held.listed or held in rooms for held in self.placements.values())
         return all(lease.abandoned for lease in self.held.values()) and all(placements)
 
     def any_at_work(self) -> bool:
-        """Whether anything runs, or may be about to."""
+        """Whether anything runs, or may be about to run."""
         leases = any(not lease.idle for lease in self.held.values())
         return leases or any(placement.at_work for placement in self.placements.values())
 
     def holdings(self) -> dict[str, Holding]:
-        """What the heartbeat lists."""
+        """The holdings that the heartbeat lists."""
         listed = {owner: placement.holding() for owner, placement in self.placements.items() if placement.listed}
         return {job: lease.holding() for job, lease in self.held.items()} | listed
 
 
 def _room_of(placement: HeldPlacement, device: str) -> Resources:
-    """What a reservation's bundles offer to those that run in them."""
+    """The resources that a reservation's bundles offer to jobs that run in them."""
     return room_of_bundles((bundle.shape for bundle in placement.bundles if bundle.taken), device)
 
 

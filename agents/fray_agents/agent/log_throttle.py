@@ -9,7 +9,7 @@ from fray_layouts.escaping import escaped
 log = logging.getLogger("fray")
 
 REPEAT_INTERVAL = 3600.0
-"""Seconds until the same warning is logged again: often enough for today's log, and no flood."""
+"""Seconds until the same warning is logged again: often enough to be in today's log, too rare to flood it."""
 
 
 @dataclass(slots=True)
@@ -26,7 +26,7 @@ class LogThrottle:
             log.warning("%s", escaped(words))
 
     def is_due(self, subject: str) -> bool:
-        """Whether nothing was logged about the subject within the hour; counts as logged from now on."""
+        """Whether nothing was logged about the subject within the hour; marks it as logged now."""
         now = self.clock.boottime()
         self._logged_at = {logged: at for logged, at in self._logged_at.items() if now - at < REPEAT_INTERVAL}
         if subject in self._logged_at:

@@ -1,4 +1,4 @@
-"""The loops of an agent, none of which ends by itself while all is well, and their pauses."""
+"""The loops of an agent, which do not end by themselves unless something fails, and their pauses."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -6,7 +6,7 @@ from typing import Any
 
 
 async def is_set_within(event: asyncio.Event, seconds: float) -> bool:
-    """Wait until the event is set, for so many seconds at most; whether it is."""
+    """Wait at most `seconds` until the event is set; whether it is."""
     try:
         async with asyncio.timeout(seconds):  # wait_for may swallow a cancellation that comes with the event
             return await event.wait()

@@ -1,4 +1,4 @@
-"""An agent's membership of a cluster: who it is, what it holds, and until when it may rely on that."""
+"""An agent's membership of a cluster: its id, what it holds, and until when it may rely on that."""
 
 import asyncio
 import math
@@ -24,13 +24,13 @@ class Membership:
         leases: everything that the agent holds.
         stored: the record as last written or read; None until it is known to exist.
         trusted_until: boot time until which the leases may be relied on.
-        fenced: set once this id must do nothing more for ever. An agent whose record was overwritten with something odd
-            is fenced when its trust has run out and what it held has ended.
+        fenced: set once this id must never act again. If an agent's record was overwritten with something else, the
+            agent is fenced when its trust has run out and everything that it held has ended.
         leaving: it takes no more work, and its next beat without holdings is the last.
-        beat_by: boot time by which a beat is wanted, as far as the store's limits allow; infinite: none is.
-        live_agents: of the cluster, as the last pass saw them.
-        pool_slots: one-core tasks that its pool can run at once, as the last pass saw them.
-        problems: what is wrong with the agent, for people.
+        beat_by: boot time by which a beat is requested, as far as the store's limits allow; infinite: none is.
+        live_agents: number of live agents in the cluster, as the last pass saw it.
+        pool_slots: one-core tasks that its pool can run at once, as the last pass saw it.
+        problems: what is wrong with the agent, as text for people.
     """
 
     core: Core
@@ -55,7 +55,7 @@ class Membership:
 
     @property
     def host_kind(self) -> HostKind:
-        """What jobs may demand of the host."""
+        """The properties of the host that jobs may require."""
         return kind_of_host(self.record)
 
     @property
@@ -65,16 +65,16 @@ class Membership:
 
     @property
     def draining(self) -> bool:
-        """Whether someone asked the agent to leave when it has nothing left to do."""
+        """Whether somebody asked the agent to leave once its jobs have ended."""
         return self.stored is not None and self.stored.record.drain
 
     def trusts(self) -> bool:
         return not self.fenced.is_set() and self.core.clock.boottime() < self.trusted_until
 
     def vouches(self) -> bool:
-        """Whether its gangs' replicas run, as far as it knows: it relies on its leases, stays, and has seen none end.
+        """Whether its gangs' replicas run, as far as it knows: it trusts its leases, stays, and saw no replica end.
 
-        Asked by other threads.
+        Other threads call this.
         """
         news = any(held.has_news for held in list(self.leases.placements.values()))
         return self.trusts() and not self.leaving and not news
@@ -90,29 +90,29 @@ class Membership:
         return self.trusts() and not self.leaving and not self.draining and not self.unfit
 
     def note_room(self, lack: str) -> None:
-        """Note what the disk of the tasks' directories lacks, "" for nothing; work is taken only while that is all."""
+        """Record what is wrong with the tasks' disk, "" for nothing; while something is, the agent takes no work."""
         remedy = "claims nothing until somebody removes files there, or starts it with TMPDIR on a larger disk"
         was, self.problems.disk = self.problems.disk, lack and f"{lack}; {remedy}"
         if bool(was) != bool(lack):
             self.request_beat()
 
     def task_deadline(self, job: JobRecord) -> float:
-        """Boot time until which the job's task may run if it hears nothing more.
+        """Boot time until which the job's task may run if the deadline is not moved again.
 
-        An actor ends with the trust in its lease, so that its callers do not find two; a gang's replica, so that no two
-        attempts run at once.
+        An actor ends with the trust in its lease, so that callers never find two of it. So does a gang's replica, so
+        that no two attempts run at once.
         """
         ends_with_trust = job.spec.actor or is_gang(job.spec) or self.fenced.is_set()
         now, settings = self.core.clock.boottime(), self.core.settings
         return heartbeat.task_deadline(now, self.trusted_until, settings, ends_with_trust)
 
     def request_beat(self, within: float = 0.0) -> None:
-        """Beat within so many seconds, as far as the store's limits allow."""
+        """Ask for a beat within so many seconds, as far as the store's limits allow."""
         self.beat_by = min(self.beat_by, self.core.clock.boottime() + within)
         self.leases.changed.set()
 
     def count_start(self, worked: bool) -> None:
-        """Note whether a task could be started; a host where too many in a row could not takes no more work."""
+        """Record whether a task could be started; after too many failures in a row the host takes no more work."""
         self._failed_starts = 0 if worked else self._failed_starts + 1
         if self._failed_starts >= self.core.settings.start_failure_limit:
             self.problems.starts = (

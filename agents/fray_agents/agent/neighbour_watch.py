@@ -1,9 +1,10 @@
-"""Notices that the agent of a gang's next member has ended or fallen silent, where agents reach one another.
+"""Notices early that the agent of a gang's next member has died or fallen silent, where agents reach one another.
 
-Each member of a gang that runs asks the one after it, without a request to the store. Otherwise a death that makes no
-other replica fail would be noticed when the agent counts as dead, some five heartbeats later. That an agent has ended
-takes two seconds. One that does not answer may be frozen, cut off, or its host dead: it is lost once it owes a
-heartbeat, too. If it lives after all, one attempt is lost; the next one waits until its replica is gone.
+Each member of a running gang asks the agent of the member after it, without a request to the store. Otherwise a death
+that makes no other replica fail is noticed only when the agent counts as dead, some five heartbeats later. An agent
+that has ended is noticed within two seconds. One that does not answer may be frozen or cut off, or its host may be
+dead: it counts as lost only once its heartbeat is overdue too. If it is alive after all, one attempt is lost, and the
+next attempt waits until its replica is gone.
 """
 
 from contextlib import suppress
@@ -18,32 +19,32 @@ from fray_layouts.object_keys import AgentKeys
 from fray_layouts.records import AgentRecord, HintEndpoint, JobRecord, PlacementMember
 
 ASK_INTERVAL = 0.7
-"""Seconds between two questions, about."""
+"""Average seconds between two questions."""
 
 REFUSALS = 2
-"""Answers in a row that nobody listens, until the agent counts as ended. It must have answered before: something on the
-way may refuse connections to agents that live."""
+"""Refused connections in a row after which the agent counts as ended. It must have answered before, because something
+between the hosts may refuse connections to live agents."""
 
 SILENCES = 3
-"""Questions in a row without an answer, of some 2.7 s each, until the agent's heartbeat is looked at: it must have
-answered before, as above."""
+"""Unanswered questions in a row, of some 2.7 s each, after which the agent's heartbeat is read. It must have answered
+before, as above."""
 
 BEAT_DELAY = 2.0
-"""Seconds by which the heartbeat of an agent that lives may come later than promised: a write that is repeated."""
+"""Seconds that a live agent's heartbeat may come later than promised: the time of a repeated write."""
 
 
 async def watch_neighbour(core: Core, job: Stored[JobRecord], own: AgentRecord, ask: AskPeer) -> bool:
-    """Ask the next member's agent until it has ended, and write what follows for the gang then.
+    """Ask the next member's agent until it has ended, and then write the consequences for the gang.
 
     Args:
         job: the record at the attempt that runs.
         own: the record of the agent that asks.
 
     Returns:
-        Whether anything was written; False if there is nobody to ask.
+        Whether anything was written; False if there is no agent to ask.
 
     Raises:
-        StoreError, BadRecord: it could not be read or written. The agent will be declared dead as any other.
+        StoreError, BadRecord: a record could not be read or written. The agent will still be declared dead.
     """
     peer = neighbour(job.record, own.id)
     if peer is None or own.hint_endpoint is None:
@@ -63,10 +64,10 @@ async def watch_neighbour(core: Core, job: Stored[JobRecord], own: AgentRecord, 
 
 
 async def _is_lost(core: Core, peer: PlacementMember, answer: PeerAnswer, times: int) -> bool:
-    """Whether the member's agent has ended, or owes both answers and a heartbeat. times: the last answers in a row."""
+    """Whether the member's agent has ended, or owes answers and a heartbeat. times: equal last answers in a row."""
     if answer is not PeerAnswer.SILENT or times < SILENCES:
         return answer is PeerAnswer.GONE and times >= REFUSALS
-    with suppress(StoreError, BadRecord):  # nothing is known then
+    with suppress(StoreError, BadRecord):  # its heartbeat is unknown then
         found = await core.records.read(AgentKeys.key(peer.agent), AgentRecord, one_of_many=True)
         if found is None or is_fenced(found.record):
             return True
@@ -76,7 +77,7 @@ async def _is_lost(core: Core, peer: PlacementMember, answer: PeerAnswer, times:
 
 
 def neighbour(job: JobRecord, agent: str) -> PlacementMember | None:
-    """The member after `agent`, round the gang's list of them; None if there is no other."""
+    """The member after `agent` in the gang's list, which wraps round; None if there is no other."""
     members = job.placement.members if job.placement is not None else []
     places = [place for place, member in enumerate(members) if member.agent == agent]
     if not places or len(members) == 1:
@@ -85,6 +86,6 @@ def neighbour(job: JobRecord, agent: str) -> PlacementMember | None:
 
 
 async def _endpoint(core: Core, peer: PlacementMember, network: str) -> HintEndpoint | None:
-    """Where the member's agent takes hints, if it does so in this network."""
+    """The endpoint where the member's agent receives hints, if it does so in this network."""
     found = record_of(await core.records.read(AgentKeys.key(peer.agent), AgentRecord, one_of_many=True))
     return found.hint_endpoint if found is not None and found.inbound and found.network == network else None

@@ -1,7 +1,7 @@
-"""Room beyond the slots of a private cluster, for what its jobs wait for.
+"""Room beyond the slots of a private cluster, for children and servers that its jobs wait for.
 
-A private cluster has a few slots, and nobody adds any. What is tried out there was written for clusters that grow:
-steps that wait for jobs of their own, servers that wait for calls. On a shared cluster a job keeps what it reserved.
+A private cluster has a few slots, and nobody adds any. Programs that are tried out there were written for clusters that
+grow: their steps wait for jobs of their own, and their servers wait for calls. A shared cluster does not overcommit.
 """
 
 from collections.abc import Awaitable, Callable
@@ -21,21 +21,21 @@ from fray_layouts.states import HoldingPhase
 
 @dataclass(slots=True)
 class Overcommit:
-    """Two rules by which no job waits for ever for room.
+    """Two rules that keep jobs from waiting for room for ever.
 
-    A job that has published an endpoint takes no room: it waits for calls. And each job may have one of its children
-    run in its own room, whatever else runs: so whoever waits for a child gets on, however deep.
+    A job that has published an endpoint takes no room, as it waits for calls. And each job may have one of its children
+    run in its own room, whatever else runs. So a job that waits for a child makes progress, however deep they nest.
 
     Attributes:
         member: the agent's membership.
-        claim: claims an entry, whether there is room or not.
+        claim: claims an entry even if there is no room.
     """
 
     member: Membership
     claim: Callable[[PendingKey], Awaitable[bool]]
 
     async def run(self) -> None:
-        """Claim what may run beyond the slots, for ever."""
+        """Claim jobs that may run beyond the slots, for ever."""
         core = self.member.core
         while True:
             with self.member.problems.tolerated("lend room to children"):
@@ -53,7 +53,7 @@ class Overcommit:
                 await self._start_child_of(lease.entry.job)
 
     async def _start_child_of(self, parent: str) -> None:
-        """Claim the first child that waits to be started; forget those that have ended."""
+        """Claim the first child that waits to start; delete the entries of children that have ended."""
         core = self.member.core
         for row in await core.store.list(ChildKey.prefix(parent)):
             child = ChildKey.parse(row.key)
@@ -87,8 +87,8 @@ def _is_due(job: JobRecord, now: float) -> bool:
 
 
 def _has_file(lease: HeldLease, name: str) -> bool:
-    """Whether there is something of that name in its task's directory."""
+    """Whether the task's directory has something of that name."""
     try:
         return lease.task is not None and lease.task.read_file(name) is not None
-    except OSError:  # it is no file
+    except OSError:  # it is there, but not a file
         return True

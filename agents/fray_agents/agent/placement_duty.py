@@ -1,4 +1,4 @@
-"""An agent's part in placements, put together: it follows records, votes, has gangs run, and leaves them."""
+"""An agent's part in placements: it follows the owners' records, votes, has gangs run, and leaves them."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ class PlacementDuty:
         member: the agent's membership.
         gangs: runs replicas.
         freed: called when room became free.
-        tell_pass: has whoever runs the pass look at the members of gangs.
-        spawn: runs something in the background.
-        broken: called with what the agent must end for.
+        notify_pass: makes the agent that runs the pass look at the members of gangs.
+        spawn: runs a coroutine in the background.
+        broken: called with an error for which the agent must exit.
         claim: tries to claim a job, to run it in the room of a reservation; whether it was claimed.
     """
 
     member: Membership
     gangs: GangRunner
     freed: Callable[[], None]
-    tell_pass: Callable[[], None]
+    notify_pass: Callable[[], None]
     spawn: Callable[[Coroutine[Any, Any, None]], None]
     broken: Callable[[BaseException], None]
     claim: Callable[[PendingKey, HeldPlacement], Awaitable[bool]]
@@ -56,30 +56,30 @@ class PlacementDuty:
         await run_until_first_ends(self._watch.run(), self._private_pools.run())
 
     def plan_rang(self) -> None:
-        """The pool's doorbell rang: there may be a new plan."""
+        """Read the plan soon: the pool's doorbell rang, so there may be a new one."""
         self._watch.plan_rang()
 
     def look_now(self) -> None:
-        """The record of an owner may have changed, or room became free."""
+        """Look soon: an owner's record may have changed, or room became free."""
         self._watch.look_now()
         self._private_pools.wake.set()
 
     def on_listed(self, holdings: Mapping[str, Holding]) -> None:
-        """Tell the pass of votes that a heartbeat lists which was applied just now."""
+        """Tell the pass about new votes once a heartbeat that lists them is applied."""
         is_new = False
         for owner, holding in holdings.items():
             held = self.member.leases.placements.get(owner)
             is_vote = holding.phase == HoldingPhase.RESERVED and held is not None and holding.round == held.round
-            if is_vote and held is not None and not held.told:
-                held.told = is_new = True
+            if is_vote and held is not None and not held.vote_reported:
+                held.vote_reported = is_new = True
         if is_new:
-            self.tell_pass()
+            self.notify_pass()
 
     def leave(self, longest_grace: float, at_once: bool) -> None:
-        """The agent leaves: what runs ends as preempted, and votes are taken back.
+        """End running replicas as preempted and withdraw votes, because the agent leaves.
 
         Args:
-            longest_grace: seconds that tasks get at most.
+            longest_grace: most seconds that tasks get.
             at_once: they get none.
         """
         for held in self.member.leases.placements.values():
@@ -96,7 +96,7 @@ class PlacementDuty:
         job = cast(JobRecord, held.record.record)
         try:
             late = await self.gangs.run(held)
-        except BaseException as error:  # its end is not written: it stays listed, until its agent has ended
+        except BaseException as error:  # the end is not written: the gang stays listed until its agent has ended
             self.broken(error)
             return
         if held.abandoned:

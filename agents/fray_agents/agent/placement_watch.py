@@ -1,7 +1,7 @@
-"""Reads the records of the owners that an agent has bundles of: those that the pool's plan names, and those it holds.
+"""Reads the records of the owners of which an agent has bundles, or to which the pool's plan assigns it.
 
-While something waits for room or for its start, its owner's record is read each second; while it runs, each three:
-nobody sends mail to all members of a gang.
+While an owner waits for room or for its start, its record is read each second; while it runs, every three seconds,
+because nobody sends mail to all members of a gang.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from fray_layouts.records import JobRecord, ReservationRecord
 from fray_layouts.states import HoldingPhase, ReservationState
 
 RUNNING_POLLS = 3
-"""Poll intervals between two looks at the record of what runs: so late is its end elsewhere heard of without a hint.
-Before it is written a heartbeat of the others is waited for, of 5 s; together they take no more than ten."""
+"""Poll intervals between two reads of the record of a running owner. Without a hint, the end of a gang elsewhere is
+noticed that late. A heartbeat of 5 s may come before the end is written; together they take at most 10 s."""
 
 READS_PER_SECOND = 200.0
-"""Reads of one owner's record that all of its members together make at most."""
+"""Upper bound on reads of one owner's record by all of its members together."""
 
 
 @dataclass(slots=True)
 class PlacementWatch:
-    """Has one agent do what the records say of the owners that it has bundles of, or is to have.
+    """Makes one agent do what the owners' records say, for owners of which it has bundles or is to have some.
 
     Attributes:
         member: the agent's membership.
-        voting: does what the record of an owner says that forms, or of a gang.
-        rooms: does what that of a reservation says that is held, or has ended.
-        wake: set to have it look at what is due.
+        voting: handles gangs, and reservations that are not complete yet.
+        rooms: handles reservations that are held or have ended.
+        wake: set it to look now at what is due.
     """
 
     member: Membership
@@ -62,12 +62,12 @@ class PlacementWatch:
         return self.member.core
 
     def plan_rang(self) -> None:
-        """The pool's doorbell rang: there may be a new plan."""
+        """Read the plan soon: the pool's doorbell rang, so there may be a new one."""
         self._plan.due_at = -math.inf
         self.wake.set()
 
     def look_now(self) -> None:
-        """The record of an owner may have changed, or room became free."""
+        """Look soon: an owner's record may have changed, or room became free."""
         self._read_at.clear()
         self.wake.set()
 
@@ -87,7 +87,7 @@ class PlacementWatch:
         await map_concurrently([key for key in sorted(self._followed) if self._due_at(key) <= now], self._look_at)
 
     def _pause(self) -> float:
-        """Seconds until something is due, a little more or less: members do not look in step."""
+        """Seconds until something is due, with jitter, so that members do not look in step."""
         wait = min([self._plan.due_at, *map(self._due_at, self._followed)]) - self._core.clock.boottime()
         return self._core.jittered(max(wait, self._core.settings.poll_interval / 10))
 
@@ -100,7 +100,7 @@ class PlacementWatch:
         return self._read_at.get(key, -math.inf) + interval
 
     async def _look_at(self, key: str) -> None:
-        """Read one owner's record and do what it says; while that cannot be read, all stays as it is."""
+        """Read one owner's record and do what it says; if it cannot be read, change nothing."""
         held = self._held(key)
         self._read_at[key] = self._core.clock.boottime()
         try:
@@ -124,7 +124,7 @@ class PlacementWatch:
             await self.voting.follow(found, held)
 
     def _held(self, key: str) -> HeldPlacement | None:
-        """What the agent has of the owner whose record is there."""
+        """The agent's holding of the owner whose record has this key."""
         return next((held for held in self.member.leases.placements.values() if held.owner.key == key), None)
 
     async def _read(self, key: str, held: HeldPlacement | None) -> StoredOwner | None:

@@ -1,6 +1,6 @@
 """The doorbell of an agent's pool: whether there is a new job in the index, or a new plan of placements.
 
-It is read often and cheaply, but more rarely in large fleets, where someone always polls soon.
+An agent reads it often and cheaply, but more rarely in a large fleet, where some agent always polls soon.
 """
 
 from collections.abc import Callable
@@ -16,12 +16,12 @@ from fray_layouts.records import Doorbell
 
 @dataclass(slots=True)
 class PoolBell:
-    """The doorbell as one agent hears it.
+    """One agent's view of the doorbell.
 
     Attributes:
         member: the agent's membership.
-        on_ring: called when it rang, for whatever reason.
-        rang_for_jobs: it rang since the index was listed last, and not only because of a new plan.
+        on_ring: called when it has rung, for whatever reason.
+        rang_for_jobs: it has rung since the index was last listed, and not only because of a new plan.
     """
 
     member: Membership
@@ -30,7 +30,7 @@ class PoolBell:
     _version: Version | None = None
 
     async def hear(self) -> None:
-        """Read it; whoever cannot lists the index, and reads the plan, on the repair interval all the same."""
+        """Read the doorbell; if that fails, the index and the plan are still read on the repair interval."""
         answer = None
         with self.member.problems.tolerated("read the doorbell"):
             answer = await self.member.core.store.get_if_changed(
@@ -44,7 +44,7 @@ class PoolBell:
 
 
 def _replaced(bell: bytes) -> str:
-    """The version that a ring for a new plan replaced; "" if it was another ring."""
+    """The version that a ring for a new plan replaced; "" for any other ring."""
     try:
         return codec.decode(bell, Doorbell).record.replaces
     except Malformed:

@@ -1,4 +1,4 @@
-"""Builds the environments that the agent's pool names, once, before the agent claims: no job waits for them then."""
+"""Builds the environments that the agent's pool names, once, before the agent claims, so that no job waits for them."""
 
 import logging
 from contextlib import AsyncExitStack
@@ -19,14 +19,14 @@ log = logging.getLogger("fray")
 
 @dataclass(frozen=True, slots=True)
 class PoolEnvironments:
-    """Builds them for one agent, as it would for a job that asks for each."""
+    """Builds the pool's environments for one agent, as for a job that asks for each."""
 
     member: Membership
     preparer: Preparer
     work_dir: Path
 
     async def build(self) -> None:
-        """Build one after another. What fails is told in the agent's record, and keeps it from nothing."""
+        """Build one after another. A failure is shown in the agent's record, and does not keep it from working."""
         member, pool = self.member, self.member.record.pool
         failures: list[str] = []
 
@@ -37,28 +37,28 @@ class PoolEnvironments:
         named: list[EnvironmentSpec] = []
         try:
             named = await pool_environments(member.core, pool)
-        except Exception as error:  # whatever lies there: jobs bring their environments themselves
-            failed(f"what environments pool {pool} names cannot be read", error)
+        except Exception as error:  # whatever the record contains: jobs bring their environments themselves
+            failed(f"the environments of pool {pool} cannot be read", error)
         for number, environment in enumerate(named, 1):
             what = f"environment {number} of {len(named)} of pool {pool}"
             if shortage := environment_shortage(environment, member.record.software):
                 log.info("%s is not built: %s", what, shortage)
                 continue
-            self._tell(f"claims nothing yet: builds the pool's environments, {number} of {len(named)}")
+            self._report(f"claims nothing yet: builds the pool's environments, {number} of {len(named)}")
             try:
                 await self._build(environment, f"environment-{number}")
                 log.info("%s is built", what)
-            except Exception as error:  # whatever it is, the agent can run other jobs
+            except Exception as error:  # the agent can still run other jobs
                 failed(f"{what} is not built", error)
         if member.problems.environments or failures:
-            self._tell("; ".join(failures))
+            self._report("; ".join(failures))
 
-    def _tell(self, text: str) -> None:
+    def _report(self, text: str) -> None:
         self.member.problems.environments = text
         self.member.request_beat()
 
     async def _build(self, environment: EnvironmentSpec, name: str) -> None:
-        """Build it as for a job, which is never run; the host's cache keeps it."""
+        """Build it as for a job that is never run; the host's cache keeps it."""
         entrypoint, pool = EntrypointSpec(command=["true"]), self.member.record.pool
         spec = JobSpec(name=name, entrypoint=entrypoint, environment=environment, pool=pool)
         job = JobRecord(id=name, spec=spec, status=Status.PENDING)

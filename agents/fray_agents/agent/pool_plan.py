@@ -1,4 +1,7 @@
-"""The pool's plan, as one agent reads it: which owners of placements it should look at. A hint, written by the pass."""
+"""The pool's plan, as one agent reads it: which owners of placements it should look at.
+
+The pass writes it, as a hint only.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,12 @@ from fray_layouts.object_keys import PoolKeys
 from fray_layouts.records import PoolPlan
 
 RETRY_POLLS = 5
-"""Poll intervals after which a plan is read again that could not be: as far apart as an idle agent's looks for work."""
+"""Poll intervals after which a failed read of the plan is repeated: as rare as an idle agent's looks for work."""
 
 
 @dataclass(slots=True)
 class PlanReader:
-    """Reads the plan when the pool's doorbell rang, and on the repair interval: a ring may be lost.
+    """Reads the plan when the pool's doorbell has rung, and on the repair interval, because a ring may be lost.
 
     due_at: boot time of the next read.
     """
@@ -27,11 +30,11 @@ class PlanReader:
     _version: Version | None = None
 
     async def read(self) -> list[str]:
-        """The keys of the owners that the agent should read; [] if the plan is what it was, or none."""
+        """The keys of the owners that the agent should read; [] if the plan has not changed, or there is none."""
         core, begun = self.member.core, self.member.core.clock.boottime()
         again = self.due_at = begun + core.jittered(RETRY_POLLS * core.settings.poll_interval)
         answer = await core.store.get_if_changed(PoolKeys.plan(self.member.record.pool), self._version, patience=0.0)
-        if self.due_at == again:  # it did not ring meanwhile
+        if self.due_at == again:  # the doorbell did not ring meanwhile
             self.due_at = begun + core.jittered(core.settings.repair_interval)
         if answer is None or isinstance(answer, NotModified):
             return []

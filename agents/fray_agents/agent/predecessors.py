@@ -1,4 +1,4 @@
-"""Reaps this host's dead agents, whose locks are free: nobody need wait until their silence is noticed."""
+"""Reaps this host's dead agents, whose locks are free, without waiting until their silence is noticed."""
 
 import asyncio
 import logging
@@ -20,14 +20,14 @@ from fray_layouts.records import AgentRecord
 log = logging.getLogger("fray")
 
 LEFTOVERS_TIMEOUT = 5.0
-"""Seconds that an agent which starts waits for a dead one's processes: killed ones go in milliseconds, and for those
-that wait for a dead disk its own work does not wait."""
+"""Seconds that a starting agent waits for a dead one's processes: killed ones end within milliseconds, and its own work
+does not wait for processes that hang on a dead disk."""
 
 
 async def reap_predecessors(core: Core, own: AgentLock) -> list[str]:
-    """Declare dead and reap this host's agents whose locks are free, and remove what they left; returns their ids.
+    """Declare dead and reap this host's agents whose locks are free, and remove their files; returns their ids.
 
-    Raises StoreUnavailable: the store answers nobody.
+    Raises StoreUnavailable: the store does not answer.
     """
     reaped = []
     for path in sorted(own.path.parent.glob("*.lock")):
@@ -39,7 +39,7 @@ async def reap_predecessors(core: Core, own: AgentLock) -> list[str]:
         try:
             left = work_dir_of(path.stem, fd)
             if left is not None and not await _has_ended(left):
-                log.warning("%s is not reaped yet: what its tasks left in %s does not end", path.stem, left)
+                log.warning("%s is not reaped yet: processes of its tasks in %s do not end", path.stem, left)
                 continue
             try:
                 if await _reap(core, path.stem):
@@ -47,7 +47,7 @@ async def reap_predecessors(core: Core, own: AgentLock) -> list[str]:
             except (BadRecord, StoreRefused, StoreUnavailable) as error:
                 if is_outage(error):
                     raise
-                log.warning("%s is not reaped yet; the coordinator's pass goes on: %s", path.stem, error)
+                log.warning("%s is not reaped yet; the coordinator's pass will reap it: %s", path.stem, error)
             if left is not None:
                 await remove_tree(left)
             path.unlink(missing_ok=True)
@@ -57,7 +57,7 @@ async def reap_predecessors(core: Core, own: AgentLock) -> list[str]:
 
 
 async def _has_ended(work_dir: Path) -> bool:
-    """Whether nothing is left of the tasks that had their directories there; kills it."""
+    """Kill the processes of the tasks that had their directories there; whether none is left."""
     try:
         async with asyncio.timeout(LEFTOVERS_TIMEOUT):
             await end_leftovers(work_dir, TaskCgroup(""))

@@ -1,4 +1,4 @@
-"""Claims jobs that wait in the private pools of held reservations, for the bundles that the agent has of them."""
+"""Claims jobs that wait in the private pools of held reservations, for the agent's bundles of them."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from fray_layouts.index_keys import PendingKey
 from fray_layouts.object_keys import PoolKeys, ReservationKeys
 
 LISTED = 1000
-"""Entries of one listing that are looked at: what S3 and GCS return for the price of one request."""
+"""Entries of one listing that are looked at: as many as S3 and GCS return for the price of one request."""
 
 PUT_OFF_POLLS = 5
-"""Poll intervals until an entry is tried again that could not be claimed."""
+"""Poll intervals until an entry that could not be claimed is tried again."""
 
 
 @dataclass(slots=True)
 class PrivatePool:
-    """The jobs that wait in one reservation, as they were listed last."""
+    """The jobs that wait in one reservation, as last listed."""
 
     bell: Version | None = None
     listed_at: float | None = None
@@ -36,12 +36,12 @@ class PrivatePool:
 
 @dataclass(slots=True)
 class PrivatePools:
-    """Looks for jobs in the reservations that the agent holds bundles of.
+    """Looks for jobs in the reservations of which the agent holds bundles.
 
     Attributes:
         member: the agent's membership.
         claim: tries to claim an entry, to run it in the reservation's room; whether it was claimed.
-        wake: set to have it look now.
+        wake: set it to look now.
     """
 
     member: Membership
@@ -58,7 +58,7 @@ class PrivatePools:
         return self.member.leases
 
     async def run(self) -> None:
-        """Look for ever; without a reservation it only waits to be woken."""
+        """Look for ever; without a reservation only when woken, or on the repair interval."""
         while True:
             self.wake.clear()
             with self.member.problems.tolerated("look for work in its reservations"):
@@ -68,7 +68,7 @@ class PrivatePools:
             await is_set_within(self.wake, self._core.jittered(max(wait, settings.poll_interval)))
 
     async def look(self) -> None:
-        """Claim what fits now."""
+        """Claim the jobs that fit now."""
         rooms = {name: held for name, held in self._leases.placements.items() if is_open(held)}
         self._pools = {name: self._pools.get(name, PrivatePool()) for name in rooms}
         for name, held in rooms.items():

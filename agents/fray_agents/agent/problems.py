@@ -1,7 +1,7 @@
 """The problems of an agent: shown in its record while they last, and logged at most once an hour.
 
-A loop of an agent that has joined never ends with a failure: refusals and outages pass, and one odd object concerns
-itself only. The store keeps track of its own failures; all others are noted here by the loop that met them.
+A loop of an agent that has joined never ends with a failure: refusals and outages pass, and one malformed object
+affects only itself. The store keeps track of its own failures; the loops record all others here.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from fray_layouts.escaping import escaped
 log = logging.getLogger("fray")
 
 MAX_LENGTH = 1000
-"""Characters of an agent's record that describe its problems: a few sentences, in an object that is read often."""
+"""Most characters of an agent's record that describe its problems: a few sentences, in an object that is read often."""
 
 
 @dataclass(slots=True)
@@ -26,13 +26,13 @@ class AgentProblems:
     """One agent's problems.
 
     Attributes:
-        disk: the one of the tasks' directories is full; "" if it is not.
+        disk: the disk of the tasks' directories is full; "" if it is not.
         unkilled: processes of its tasks that SIGKILL does not end; "" if all end.
-        gpus: which of its GPUs it does not offer now; "" if it offers all.
-        environments: which of its pool's environments it builds now, or could not build; "" if all is well.
+        gpus: the GPUs that it does not offer now; "" if it offers all.
+        environments: the pool's environments that it builds now or could not build; "" if all are built.
         chips: why the TPU chips of its host cannot be used now; "" if they can.
         starts: why it must take no more work after tasks that could not be started; "" if it may.
-        warnings: its log of what stays wrong.
+        warnings: its log of problems that last.
     """
 
     core: Core
@@ -44,33 +44,33 @@ class AgentProblems:
     starts: str = ""
     warnings: LogThrottle = field(init=False)
     _failures: dict[str, str] = field(default_factory=dict)
-    _has_told: bool = False
+    _had_problems: bool = False
 
     def __post_init__(self) -> None:
         self.warnings = LogThrottle(self.core.clock)
 
     @contextmanager
     def tolerated(self, action: str) -> Iterator[None]:
-        """Run one round of a loop: its failure is noted until a later round works, and goes no further.
+        """Run one round of a loop: a failure is recorded until a later round succeeds, and does not propagate.
 
         action: what the loop does, as in "cannot <action>".
         """
         try:
             yield
         except StoreError:
-            self._failures.pop(action, None)  # the store itself notes it
+            self._failures.pop(action, None)  # the store itself records it
         except BadRecord as error:
             self._failures[action] = f"cannot {action}: {error}"
         except Exception as error:
             self._failures[action] = f"cannot {action}: {type(error).__name__}: {error}"
             if self.warnings.is_due(action):
-                context = {"message": f"a round failed that is made again: cannot {action}", "exception": error}
+                context = {"message": f"a round failed and will be repeated: cannot {action}", "exception": error}
                 asyncio.get_running_loop().call_exception_handler(context)
         else:
             self._failures.pop(action, None)
 
     def summary(self) -> str:
-        """All that is wrong now, for people; "" if nothing is. What is new is logged."""
+        """All that is wrong now, as text for people; "" if nothing is. New problems are logged."""
         own = {
             "starts": self.starts,
             "chips": self.chips,
@@ -83,8 +83,8 @@ class AgentProblems:
         for subject, text in problems.items():
             if self.warnings.is_due(subject):
                 log.warning("%s", escaped(text))
-        if self._has_told != (told := bool(problems)):
-            self._has_told = told
-            if not told:
+        if self._had_problems != (has_problems := bool(problems)):
+            self._had_problems = has_problems
+            if not has_problems:
                 log.info("nothing is wrong any more")
         return "; ".join(problems.values())[:MAX_LENGTH]

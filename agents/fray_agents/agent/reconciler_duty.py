@@ -1,4 +1,4 @@
-"""An agent's share in running the coordinator's pass: whether it runs it, or watches that somebody does."""
+"""An agent's share in running the coordinator's pass: it runs the pass, or watches that some agent does."""
 
 import asyncio
 from collections.abc import Callable, Collection
@@ -10,16 +10,16 @@ from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_layouts.records import HintEndpoint
 
 STANDBYS = 50
-"""Agents that watch whether the pass is run; that nobody does has a chance of e to the -50."""
+"""Average number of agents that watch whether the pass is run; the chance that no agent does is e to the -50."""
 
 
 @dataclass(slots=True)
 class ReconcilerDuty:
-    """Takes part in the pass for one agent, and notes what the pass saw of the cluster in its membership.
+    """Takes part in the pass for one agent, and stores what the pass saw of the cluster in its membership.
 
     Attributes:
-        poke: has the agents at these addresses look at their placements.
-        wake: set to have it gather gangs now, if it runs the pass.
+        poke: makes the agents at these addresses look at their placements.
+        wake: set it to gather gangs now, if this agent runs the pass.
     """
 
     member: Membership
@@ -32,7 +32,7 @@ class ReconcilerDuty:
     def __post_init__(self) -> None:
         endpoint = self.member.record.hint_endpoint
         self._reconciler = Reconciler(
-            self.member.core, self.member.id, lambda: self.member.beat, endpoint, lambda told: self.poke(told)
+            self.member.core, self.member.id, lambda: self.member.beat, endpoint, lambda endpoints: self.poke(endpoints)
         )
 
     async def run(self) -> None:
@@ -43,7 +43,7 @@ class ReconcilerDuty:
                 begun = core.clock.boottime()
                 await self._try_pass()
                 took = core.clock.boottime() - begun
-                if self._is_on_duty():  # between the starts of two passes, or no age of silent agents accumulates
+                if self._is_on_duty():  # from start to start, so that the ages of silent agents add up
                     wait = max(core.jittered(core.settings.pass_interval) - took, core.settings.poll_interval)
                 else:
                     wait = core.jittered(core.settings.repair_interval)
@@ -51,8 +51,8 @@ class ReconcilerDuty:
         finally:
             self._reconciler.stop()
 
-    def tell_pass(self) -> None:
-        """Have whoever runs the pass look at the members of gangs now, as far as this agent knows who that is."""
+    def notify_pass(self) -> None:
+        """Make the agent that runs the pass look at the members of gangs now, if this agent knows which it is."""
         if self._reconciler.holds_lease:
             self.wake.set()
         elif (lease := self._reconciler.lease) is not None and lease.record.hint_endpoint is not None:
@@ -64,14 +64,14 @@ class ReconcilerDuty:
             if member.trusts() and not member.leaving:
                 try:
                     await reconciler.try_pass()
-                finally:  # what was read of the last pass counts, also where this one failed
+                finally:  # what was read about the last pass counts even if this one failed
                     member.live_agents = reconciler.fleet()
                     member.pool_slots = reconciler.pool_slots(member.record.pool)
             elif member.leaving and reconciler.holds_lease:
                 await reconciler.resign()
 
     async def _gather(self, seconds: float) -> None:
-        """Gather the members of gangs until the next pass, in so many seconds, if this agent runs it."""
+        """Gather the members of gangs for so many seconds, until the next pass, if this agent runs it."""
         core = self.member.core
         until = core.clock.boottime() + seconds
         if not self._reconciler.holds_lease:
@@ -86,7 +86,7 @@ class ReconcilerDuty:
             await is_set_within(self.wake, min(rest, pause))
 
     def _is_on_duty(self) -> bool:
-        """Whether this agent runs the pass or watches who does; a few of a large fleet do, for a while each."""
+        """Whether this agent runs the pass or watches it; in a large fleet a few agents do, for a while each."""
         core, live = self.member.core, self.member.live_agents
         now = core.clock.boottime()
         if now >= self._drawn_until:

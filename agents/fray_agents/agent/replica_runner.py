@@ -1,4 +1,4 @@
-"""Runs one replica of a job on this host: from what it needs to what it leaves, whatever goes wrong on the way."""
+"""Runs one replica of a job on this host, from its preparation to its cleanup, through every failure on the way."""
 
 from __future__ import annotations
 
@@ -52,23 +52,23 @@ log = logging.getLogger("fray")
 
 
 class EntrypointUnavailable(Exception):
-    """The job's callable is not where the job says that it is."""
+    """The job's callable or standard input is not where the job's record says."""
 
 
 @dataclass(slots=True)
 class ReplicaRunner:
-    """Runs replicas of jobs on this host, each a task; what its end means for the job is written by others.
+    """Runs replicas of jobs on this host, each as a task; other parts write what the task's end means for the job.
 
     Attributes:
         member: the agent's membership.
-        work_dir: where tasks have their directories.
+        work_dir: the parent of the tasks' directories.
         lock_fd: descriptor of the agent's lock, which runners inherit; None if there is none.
         start_task: starts a task.
         gpus: the GPUs that the agent offers.
         chips: the TPU chips of its host.
-        preparer: makes ready what a job brings.
-        network: where servers on this host listen and are reached.
-        cwd: where tasks start; None: a fresh directory each.
+        preparer: prepares the workspace and environment that a job brings.
+        network: where servers on this host listen, and the address at which they are reached.
+        cwd: the working directory of tasks; None: a new directory for each.
     """
 
     member: Membership
@@ -86,9 +86,9 @@ class ReplicaRunner:
         return self.member.core
 
     async def run(self, held: HeldTask, job: JobRecord, ports: Sequence[int] = ()) -> AttemptEnd:
-        """Run the task; how it ended, whatever went wrong on the way. Nothing of it is left then.
+        """Run the task; its end, even if something fails on the way. No process of it is left when this returns.
 
-        ports: descriptors of ports that it has besides those of its own.
+        ports: descriptors of ports that it holds besides its own.
         """
         try:
             return await self._start_and_watch(held, job, ports)
@@ -105,12 +105,12 @@ class ReplicaRunner:
             held.task = await self._started(held, job, ports)
         except EnvironmentFailed as error:
             return await self._not_prepared(held, job, ExitKind.ENVIRONMENT_FAILED, error)
-        except HostUnfit as error:  # for this job; the host can start others
+        except HostUnfit as error:  # unfit for this job only: the host may be able to start others
             return await self._not_prepared(held, job, ExitKind.START_FAILED, error)
         except (StartFailed, UntrustedDirectory, OSError) as error:
             self.member.count_start(False)
             return await self._not_prepared(held, job, ExitKind.START_FAILED, error)
-        except StoreError as error:  # an object's own trouble: the host can start others
+        except StoreError as error:  # trouble with one object: the host can start other tasks
             message = f"what it needs could not be read here: {error}"
             return AttemptEnd(AttemptExit(kind=ExitKind.START_FAILED, message=message))
         except EntrypointUnavailable as error:
@@ -123,7 +123,7 @@ class ReplicaRunner:
         return await self._until_ended(held, job, held.task)
 
     async def _not_prepared(self, held: HeldTask, job: JobRecord, kind: ExitKind, error: Exception) -> AttemptEnd:
-        """The end of an attempt whose task could not be started; what was said on the way becomes its log."""
+        """The end of an attempt whose task could not be started; output of the preparation becomes its log."""
         chunks = 0
         if isinstance(error, PreparationFailed) and error.log is not None:
             chunks = await upload_logs(self._core, job, held.replica, file_chunks(error.log), is_no_outage)
@@ -131,11 +131,11 @@ class ReplicaRunner:
         return AttemptEnd(AttemptExit(kind=kind, message=shortened(message, MESSAGE_LIMIT), log_chunks=chunks))
 
     async def _started(self, held: HeldTask, job: JobRecord, ports: Sequence[int]) -> TaskHandle | None:
-        """The task; None if it is not to run, because a stop came first or this agent's leases may be others'."""
+        """The started task; None if it must not run: a stop came first, or this agent may have lost its leases."""
         starting = held.starting = asyncio.create_task(self._start(held, job, ports))
         try:
             await asyncio.wait([starting])
-        except asyncio.CancelledError:  # the agent ends
+        except asyncio.CancelledError:  # the agent exits
             starting.cancel()
             for late in await asyncio.gather(starting, return_exceptions=True):
                 if late is not None and not isinstance(late, BaseException):
@@ -151,7 +151,7 @@ class ReplicaRunner:
         await self.gpus.check(held)
         await self.chips.check(held)
         held.activity = ""
-        if not self.member.trusts():  # frozen since the claim, perhaps: the job may be someone else's
+        if not self.member.trusts():  # perhaps frozen since the claim: the job may have another holder
             return None
         return await self.start_task(spec, self.member.task_deadline(job), self.lock_fd)
 
@@ -159,15 +159,15 @@ class ReplicaRunner:
         is_gone = False
 
         def on_failure() -> Callable[[StoreError], bool]:
-            """Whether an upload is given up: asked to stop, at a refusal, or at its second failure for this object.
+            """A function that decides whether to give up an upload: once stopped, at a refusal or the second failure.
 
-            The first may be of a request that this agent sent long ago, before it was frozen.
+            The first failure may belong to a request that was sent long ago, before this agent was frozen.
             """
             failed_since_stop = False
 
             def gives_up(error: StoreError) -> bool:
                 nonlocal failed_since_stop
-                held.idle |= is_gone  # others may have its room
+                held.idle |= is_gone  # other jobs may use its room
                 if held.stop is None or not task.exit.done() or not is_no_outage(error):
                     return False
                 failed_before, failed_since_stop = failed_since_stop, True
@@ -198,7 +198,7 @@ class ReplicaRunner:
         if held.unhealthy:
             end.exit.message = held.unhealthy
         if end.exit.kind == ExitKind.LOST and (held.stop is None or held.stop[1] != ExitKind.LOST):
-            # Something killed its runner; a frozen agent that wakes may trust itself again.
+            # Something killed its runner, or the agent was frozen and now trusts its leases again.
             end.exit.kind = ExitKind.SIGNALLED if self.member.trusts() else ExitKind.PREEMPTED
         ending = AttemptEnd(end.exit, None, end.complete_before_stop)
         if end.exit.kind != ExitKind.SUCCESS:
@@ -267,9 +267,9 @@ class ReplicaRunner:
         return found.data
 
     async def clean_up(self, held: HeldTask, job: JobRecord) -> None:
-        """Remove what the task leaves behind; its end is written, whatever comes of this.
+        """Remove what the task leaves behind. Its end is already written and stays, whether this succeeds or not.
 
-        What the store refuses, or never answers, is left to the repair: nobody's slot waits for it.
+        Writes that the store refuses or does not answer are left to the repair, so that they occupy no slot.
         """
         task = held.task
         if task is None:
@@ -278,14 +278,14 @@ class ReplicaRunner:
             try:
                 await step()
             except Exception:
-                log.exception("what attempt %d of %s left behind was not all removed", job.attempt, job.id)
+                log.exception("attempt %d of %s could not be cleaned up completely", job.attempt, job.id)
 
     async def let_go(self, held: HeldTask, job: JobRecord) -> None:
-        """Let go of what the task held of the host."""
+        """Release what the task held of the host."""
         try:
             await held.resources.aclose()
         except Exception:
-            log.exception("what attempt %d of %s held of this host was not all let go", job.attempt, job.id)
+            log.exception("attempt %d of %s still holds resources of this host", job.attempt, job.id)
 
     async def _withdraw(self, task: TaskHandle, job: JobRecord) -> None:
         listed = task.read_file(ENDPOINTS_FILE)
@@ -299,7 +299,7 @@ class ReplicaRunner:
 
 
 async def _task_exit(task: TaskHandle, *companions: asyncio.Task[Any]) -> TaskExit:
-    """The end of the task; raises as soon as one of its companions does."""
+    """The end of the task; raises the error of a companion as soon as one fails."""
     waited: set[asyncio.Future[Any]] = {task.exit, *companions}
     while not task.exit.done():
         done, waited = await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
@@ -321,7 +321,7 @@ def _not_started(why: str) -> AttemptEnd:
 
 
 def host_failed(what: str, job: JobRecord, error: Exception) -> AttemptEnd:
-    """The end of an attempt that an exception in its agent ended: as far as is known, not the job's failure."""
+    """The end of an attempt that an exception in its agent ended; as far as is known, the job itself did not fail."""
     log.error("%s %d of %s failed", what, job.attempt, job.id, exc_info=error)
     fields = exception_fields(error)
     message = f"{what} failed in its agent: {fields['message']}"

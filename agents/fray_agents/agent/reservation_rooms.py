@@ -1,9 +1,9 @@
 """The bundles of held reservations on one agent: room for the jobs that wait in their private pools.
 
-After a reservation is held there are no votes: the agent takes the bundles that the record names as it has room, and is
-itself the authority on that. A bundle that is no longer its own takes no new job, and is given up once nothing in the
-reservation needs its room. Who may take no work, and runs none of its jobs, refuses it for as long as that lasts, so
-that others are given its bundles.
+Once a reservation is held there are no votes. The agent takes the bundles that the record assigns to it as soon as it
+has room, and only the agent itself says whether it has them. A bundle that is assigned elsewhere takes no new job, and
+the agent gives it up once no job in the reservation needs its room. An agent that may take no work, and runs none of
+the reservation's jobs, refuses it for that time, so that its bundles go to other agents.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ReservationRooms:
 
     Attributes:
         member: the agent's membership.
-        let_go: frees what is held for an owner.
+        let_go: frees the room that is held for an owner.
         opened: called when there may be room for jobs in a private pool.
     """
 
@@ -47,11 +47,11 @@ class ReservationRooms:
         return self.member.leases
 
     async def follow(self, found: Stored[ReservationRecord] | None, held: HeldPlacement | None) -> None:
-        """Do what a record says that was just read.
+        """Do what a record that was just read says.
 
         Args:
-            found: the record, of a reservation that is held or has ended; None: it is gone.
-            held: what the agent has of it; None: nothing.
+            found: the record of a reservation that is held or has ended; None: the record is gone.
+            held: the agent's holding of it; None: it has none.
         """
         mine = self._assigned(found)
         if held is None:
@@ -81,26 +81,26 @@ class ReservationRooms:
             self.opened()
 
     def _assigned(self, found: Stored[ReservationRecord] | None) -> tuple[int, ...]:
-        """The bundles that are the agent's; who leaves has none."""
+        """The bundles that are assigned to the agent; an agent that leaves gets none."""
         if found is None or self.member.leaving or self.member.draining:
             return ()
         return held_by(found.record, self.member.id)
 
     def _refuses(self, found: Stored[ReservationRecord] | None, held: HeldPlacement) -> bool:
-        """Whether the agent wants nothing of a held reservation, until it may take work again."""
+        """Whether the agent refuses a held reservation until it may take work again."""
         member = self.member
         is_held = found is not None and found.record.state == ReservationState.HELD
         return is_held and member.unfit and not (member.leaving or member.draining or self._is_used(held))
 
     def _give_up(self, held: HeldPlacement, mine: tuple[int, ...]) -> None:
-        """Give up what is no longer its own, as far as no job needs that room."""
+        """Give up bundles that are no longer assigned to the agent, as far as no job needs their room."""
         for bundle in [b for b in held.bundles if b.number not in mine]:
             if not bundle.taken or not shortage(bundle.shape, self._leases.free(held), HostKind()):
                 held.bundles = tuple(b for b in held.bundles if b is not bundle)
                 self._leases.changed.set()
 
     def _take(self, held: HeldPlacement, mine: tuple[int, ...]) -> None:
-        """Take what is its own, each bundle as soon as there is room for it."""
+        """Take the bundles that are assigned to the agent, each as soon as there is room for it."""
         known = {bundle.number for bundle in held.bundles}
         around = self._leases.placements.get(ReservationKeys.of_pool(held.owner.pool))
         device = self._leases.capacity.device
@@ -114,13 +114,13 @@ class ReservationRooms:
                 self._leases.reserve([bundle], self.member.host_kind)
 
     def _is_used(self, held: HeldPlacement) -> bool:
-        """Whether something runs in it, or has room in it; a gang's bundle that waits for room does not count."""
+        """Whether a task runs in it or has room in it; a gang's bundle that waits for room does not count."""
         inside = (task for task in self._leases.tasks() if task.room is held)
         return any(not isinstance(task, HeldBundle) or task.taken for task in inside)
 
 
 def is_open(held: HeldPlacement) -> bool:
-    """Whether jobs may be started in what the agent has of an owner: it is a held reservation."""
+    """Whether jobs may start in this holding: it is part of a held reservation, with room."""
     record = held.record.record
     if held.owner.kind != RESERVATION or not isinstance(record, ReservationRecord):
         return False
@@ -128,7 +128,7 @@ def is_open(held: HeldPlacement) -> bool:
 
 
 def room_for_jobs(held: HeldPlacement, leases: Leases, agent: str) -> Resources:
-    """What is free for jobs in the bundles that are the agent's own, and not kept for gangs in them."""
+    """The free resources of the agent's assigned bundles that are not kept for gangs."""
     left = leases.unheld(held)
     mine = held.owner.bundles_of(agent)
     for bundle in held.bundles:
@@ -138,5 +138,5 @@ def room_for_jobs(held: HeldPlacement, leases: Leases, agent: str) -> Resources:
 
 
 def jobs_bound(owner: Owner, agent: str) -> set[str]:
-    """The jobs of a group to which the agent's bundles are bound; "" among them: any job may use one."""
+    """The jobs of a group to which the agent's bundles are bound; "" stands for a bundle that any job may use."""
     return {owner.part_of(number).job for number in owner.bundles_of(agent)}

@@ -1,6 +1,6 @@
-"""An agent's share in scaling: it looks at the pools that have machines, if nobody else does.
+"""An agent's share in scaling: it manages the pools that have machines, if no other process does.
 
-Agents with `--provision` do, and agents on machines: else machines that nobody looks at would be paid for and on.
+Agents with `--provision` do, and agents on machines: otherwise machines that nobody manages would be paid for for ever.
 """
 
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ class ScalerDuty:
     """Takes part in scaling for one agent.
 
     Attributes:
-        asked: people asked this agent to, so it goes on where a provider denies it something.
+        asked: people asked this agent to scale, so it goes on even if a provider denies it something.
     """
 
     member: Membership
@@ -26,7 +26,7 @@ class ScalerDuty:
         self._scaler = Scaler(self.member.core, self.member.id, steps_back=not self.asked)
 
     async def run(self) -> None:
-        """Look whenever it may be due, for ever."""
+        """Look at the pools whenever it may be due, for ever."""
         core = self.member.core
         try:
             while True:
@@ -40,10 +40,10 @@ class ScalerDuty:
             await self._scaler.close()
 
     async def look_last(self) -> None:
-        """Look after this agent has left, unless another process is at it: nobody else deletes the last machine."""
+        """Look once more after this agent has left, unless another process does: the last machine has to be deleted."""
         core, scaler = self.member.core, self._scaler
         try:
-            for _ in range(LEASE_INTERVALS + 2):  # by then a dead holder's lease is free
+            for _ in range(LEASE_INTERVALS + 2):  # by then the lease of a dead holder is free
                 if await scaler.try_look() or scaler.has_stepped_back:
                     break
                 await core.clock.sleep(core.settings.pass_interval)

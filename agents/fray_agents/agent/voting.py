@@ -1,6 +1,6 @@
-"""Does what the record of an owner says, for one agent: keeps room, votes, starts, stops, and lets go.
+"""Does for one agent what an owner's record says: reserves room, votes, starts, stops and releases.
 
-What a record means is decided in `fray_coordinator.protocol.placements.votes`.
+`fray_coordinator.protocol.placements.votes` decides what a record means.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from fray_layouts.states import ExitKind, HoldingPhase
 log = logging.getLogger("fray")
 
 BEATS_A_SECOND = 1000.0
-"""Heartbeats in which the agents of one owner say that they have let go of it, at most: what a bucket takes at first.
-Agents that the next round names meanwhile say both at once."""
+"""Upper bound on heartbeats in which the agents of one owner report that they released it: what a bucket takes first.
+An agent that the next round names meanwhile reports both in one heartbeat."""
 
 StoredOwner: TypeAlias = Stored[JobRecord] | Stored[ReservationRecord]
 
@@ -41,7 +41,7 @@ class Voting:
 
     Attributes:
         member: the agent's membership.
-        start: begins to run a gang's replicas; whoever does calls `let_go` in the end.
+        start: begins to run a gang's replicas, and calls `let_go` in the end.
         freed: called when room became free.
     """
 
@@ -54,11 +54,11 @@ class Voting:
         return self.member.leases
 
     async def follow(self, found: StoredOwner | None, held: HeldPlacement | None) -> None:
-        """Do what the owner's record says that was just read.
+        """Do what the owner's record, which was just read, says.
 
         Args:
             found: the record; None: it is gone.
-            held: what the agent has of the owner; None: nothing.
+            held: the agent's holding of the owner; None: it has none.
 
         Raises:
             StoreError, BadRecord: as writes of records do.
@@ -102,12 +102,12 @@ class Voting:
                 held.ask_to_stop(held.grace, ExitKind.LOST)
 
     def _take(self, found: StoredOwner) -> None:
-        """Keep what becomes free for the bundles that the owner is assigned here, and vote if there is room now."""
+        """Keep freed resources for the bundles that the owner has here, and vote if there is room now."""
         owner = owner_of(found.record)
         reservation = ReservationKeys.of_pool(owner.pool)
         room = self._leases.placements.get(reservation) if reservation else None
         if reservation and room is None:
-            return  # the next look may find it
+            return  # a later look may find it
         device = self._leases.capacity.device
         numbers = owner.bundles_of(self.member.id)
         bundles = tuple(HeldBundle(number=n, wants=owner.part_of(n).shape_on(device), room=room) for n in numbers)
@@ -119,7 +119,7 @@ class Voting:
             self._reserve(held)
 
     def _reserve(self, held: HeldPlacement) -> None:
-        """Vote, if there is room: the next heartbeat lists it."""
+        """Vote if there is room; the next heartbeat lists the vote."""
         if not self._leases.reserve(held.bundles, self.member.host_kind):
             return
         job = held.record.record
@@ -140,7 +140,7 @@ class Voting:
         self.member.request_beat()
 
     def _start(self, held: HeldPlacement) -> None:
-        """Have what was started run, unless this agent's leases may be others': it looks again."""
+        """Run the gang that was started, unless this agent may have lost its leases: then a later look decides."""
         if held.owner.kind == GANG and self.member.trusts():
             held.phase = HoldingPhase.RUNNING
             log.info("%s: attempt %d is started", held.owner.id, held.attempt)
@@ -149,14 +149,14 @@ class Voting:
             self.start(held)
 
     async def _withdraw(self, held: HeldPlacement) -> None:
-        """Move the owner's round, so that the vote counts no more; whoever was quicker is heard at the next look."""
+        """Move the owner's round on, so that the vote lapses; if another write came first, the next look decides."""
         if await _moved_on(self.member.core, held.record):
             log.info("%s: the vote is taken back", held.owner.id)
             await self.let_go(held)
             await ring_bell(self.member.core)
 
     async def let_go(self, held: HeldPlacement) -> None:
-        """Free what is held for an owner, of which no process is left here."""
+        """Release what is held for an owner; no process of it may be left here."""
         self._leases.release(held)
         await held.resources.aclose()
         if held.listed:
@@ -170,7 +170,7 @@ def _is_owner(record: OwnerRecord) -> bool:
 
 
 async def _moved_on(core: Core, stored: StoredOwner) -> bool:
-    """Whether the owner's round was moved, from the record as it is given and no other."""
+    """Move the owner's round on from exactly the given record; whether that was written."""
     wanted = placed(stored.record, withdrawn(owner_of(stored.record).placement))
     known = cast("Stored[OwnerRecord]", stored)
     return (await core.records.write(stored.key, type(stored.record), wanted, known)).wrote

@@ -1,4 +1,4 @@
-"""Started by path: makes the package importable, behind the standard library, and runs it."""
+"""The program of the runner, started by path: makes the package importable, after the standard library, and runs it."""
 
 import os.path
 import sys

@@ -1,4 +1,4 @@
-"""The runner's pipe to its agent: JSON lines both ways. Nothing here waits for the agent, which may be frozen.
+"""The runner's pipe to its agent: JSON lines both ways. No call waits for the agent, which may be frozen.
 
 From the agent: first a `StartRequest`; then `{"deadline": t}` (CLOCK_BOOTTIME), `{"stop": grace, "why": kind}` and
 `{"kill": true}`. To the agent, as `event`: "started" (`pid`), "chunk" (`number`), "usage", "sigterm_sent" and,
@@ -17,29 +17,29 @@ if TYPE_CHECKING:
     from typing import Any
 
 _READ = 1 << 16
-"""Bytes of one read: what a pipe holds."""
+"""Bytes of one read: the capacity of a pipe."""
 
 
 class StartRequest:
     """The agent's request to run a task.
 
     Attributes:
-        directory: of this attempt; holds `log/`, `work/` and what the task leaves as its result.
+        directory: of this attempt; holds `log/`, `work/` and the task's result.
         command: program and arguments.
-        is_call: the command runs a callable, which leaves in `error.json` what it raised.
-        stdin: file that it reads as its standard input.
-        env: the task's environment, complete with `python_path` at the head of its PYTHONPATH.
-        python_path: where modules are looked for first.
-        preamble: file whose lines are the first of the log; "" for none.
-        cwd: where it starts; "" for `work/`.
-        timeout: seconds it may run, or None.
+        is_call: the command runs a callable, which leaves its exception in `error.json`.
+        stdin: file that the task reads as its standard input.
+        env: the task's complete environment, with `python_path` at the head of its PYTHONPATH.
+        python_path: folders that are searched for modules first.
+        preamble: file whose lines come first in the log; "" for none.
+        cwd: its working directory; "" for `work/`.
+        timeout: seconds that it may run, or None.
         grace: seconds between SIGTERM and SIGKILL after a time-out.
         deadline: CLOCK_BOOTTIME at which it is killed unless the agent moves this on.
-        result_limit, spool_limit: bytes of a result, and of log chunks that wait for the agent.
-        seal_interval: seconds between two seals of log chunks that are not full.
+        result_limit, spool_limit: most bytes of a result, and of log chunks that wait for the agent.
+        seal_interval: seconds after which a log chunk is sealed even if it is not full.
         in_container: the command starts a container, whose processes are the task.
         limits: what it may use at most.
-        oom_counter: file with an `oom_kill` line, or "" for the one of the runner's cgroup.
+        oom_counter: file with an `oom_kill` line, or "" for that of the runner's cgroup.
     """
 
     def __init__(self, fields: dict[str, Any]) -> None:
@@ -63,7 +63,7 @@ class StartRequest:
 
     @property
     def start_directory(self) -> str:
-        """Where the task starts."""
+        """The folder in which the task starts."""
         return self.cwd or self.path("work")
 
     def path(self, name: str) -> str:
@@ -72,7 +72,7 @@ class StartRequest:
 
 
 class AgentPipe:
-    """Requests from the agent and events to it; `closed` once the agent's end is gone."""
+    """Requests from the agent and events to it; `closed` once the agent's end is closed."""
 
     def __init__(self, inlet: int, outlet: int) -> None:
         self.inlet = inlet
@@ -83,7 +83,7 @@ class AgentPipe:
         os.set_blocking(outlet, False)
 
     def start_request(self) -> StartRequest | None:
-        """Wait for the first line; None if the agent went away before it was complete."""
+        """Wait for the first line; None if the agent ended before it was complete."""
         while b"\n" not in self._received and not self.closed:
             self._receive()
         os.set_blocking(self.inlet, False)
@@ -103,11 +103,11 @@ class AgentPipe:
 
     @property
     def congested(self) -> bool:
-        """Whether the agent has not read what was sent before."""
+        """Whether the agent has not read all that was sent before."""
         return bool(self._unsent)
 
     def flush(self) -> None:
-        """Send what the pipe takes."""
+        """Send as much as the pipe accepts now."""
         try:
             while self._unsent:
                 self._unsent = self._unsent[os.write(self.outlet, self._unsent) :]

@@ -1,8 +1,8 @@
 """This process's cgroups, and the kernel's count of out-of-memory kills in them.
 
-Two generations of cgroups exist: one tree (v2), or a tree for each controller (v1), beside which a v2 tree may stand
-that limits nothing. A container often sees its own directory as the root of the mount, whatever path the kernel
-names; so every ancestor that exists is looked at.
+There are two generations of cgroups: one tree (v2), or a tree for each controller (v1), possibly beside a v2 tree that
+limits nothing. A container often sees its own directory as the root of the mount, whatever path the kernel reports. So
+this module looks at every ancestor that exists.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from __future__ import annotations
 import os
 
 HOST_OOM_COUNTER = "/proc/vmstat"
-"""The file that counts the out-of-memory kills of the whole host; containers have cgroups that are gone with them."""
+"""The file that counts out-of-memory kills of the whole host, for containers, whose own cgroups vanish with them."""
 
 UNIFIED = ""
-"""The controller of cgroups v2, which has one tree for all."""
+"""The name here for the one tree of cgroups v2, in place of a controller."""
 
 
 def cgroup_directories(controller: str, root: str = "/") -> list[str]:
     """This process's cgroup directories for `controller` (`UNIFIED` for v2), from its own to the outermost.
 
     Args:
-        root: where `/proc` and `/sys` are looked for.
+        root: the folder in which `/proc` and `/sys` are looked for.
     """
     mount = os.path.join(root, "sys/fs/cgroup", controller)
     if controller == UNIFIED and os.path.isdir(beside := os.path.join(mount, "unified")):
@@ -36,7 +36,7 @@ def cgroup_directories(controller: str, root: str = "/") -> list[str]:
 
 
 def _cgroup_path(controller: str, root: str) -> str | None:
-    """The path that the kernel names for this process: `0::/path` (v2), `4:memory:/path` (v1)."""
+    """The path that the kernel reports for this process: `0::/path` (v2), `4:memory:/path` (v1)."""
     try:
         with open(os.path.join(root, "proc/self/cgroup")) as file:
             lines = file.read().splitlines()
@@ -50,7 +50,7 @@ def _cgroup_path(controller: str, root: str) -> str | None:
 
 
 def oom_counter(own: str, root: str = "/") -> str:
-    """The file whose `oom_kill` line counts the kills in the cgroup `own`, or in that of this process."""
+    """The file whose `oom_kill` line counts the kills in the cgroup `own`, or else in that of this process."""
     candidates = [
         f"{own}/memory.events",
         *(os.path.join(place, "memory.events") for place in cgroup_directories(UNIFIED, root)),

@@ -1,7 +1,7 @@
 """The processes of a task that runs in a container.
 
-With podman they hang below the runner, behind those of the engine; with docker below a daemon. In both cases they hang
-below the container's init, the topmost process that was started with the task's directory in its environment.
+With podman they are below the runner, behind the engine's own processes; with docker they are below a daemon. In both
+cases they are below the container's init: the topmost process that has the task's directory in its environment.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ import signal
 from fray_agents.runner.process_tree import descendants, signal_each, stat_fields
 
 ENGINE_TIMEOUT = 3.0
-"""Seconds in which the engine may note that its container is gone, and end by itself: it takes some 0.2. Less than an
-agent waits for a runner."""
+"""Seconds for the engine to notice that its container is gone, and to exit: it takes some 0.2. Less than the time that
+an agent waits for a runner."""
 
 _PARENT_FIELD = 1
-"""In `stat_fields`."""
+"""Index of the parent's pid in `stat_fields`."""
 
 
 class ContainerProcesses:
     """Finds and signals the processes of one container.
 
     Attributes:
-        seen: it has been there.
+        seen: whether the container was ever running.
     """
 
     def __init__(self, directory: str) -> None:
@@ -39,13 +39,13 @@ class ContainerProcesses:
         return [self._init, *descendants(self._init)] if self._init else []
 
     def terminate(self) -> bool:
-        """Send SIGTERM to every process but the init, which ends when its program does; whether there was one."""
+        """Send SIGTERM to every process but the init, which ends with its program; whether there was such a process."""
         found = self.pids()[1:]
         signal_each(found, signal.SIGTERM)
         return bool(found)
 
     def kill(self) -> None:
-        """Send SIGKILL to all of them: the kernel ends what is in the init's namespace with it."""
+        """Send SIGKILL to all of them; the kernel ends everything in the init's namespace with it."""
         signal_each(self.pids(), signal.SIGKILL)
 
     def _found_init(self) -> int:
@@ -60,5 +60,5 @@ class ContainerProcesses:
         try:
             with open(f"/proc/{pid}/environ", "rb") as file:
                 return self._variable in b"\0" + file.read()
-        except OSError:  # there is none, or it is another user's
+        except OSError:  # it is gone, or belongs to another user
             return False

@@ -14,25 +14,25 @@ if TYPE_CHECKING:
     from typing import Any
 
 _FINAL_CAUSES = ("timeout", "unhealthy", "lost")
-"""Causes that stand whatever the task made of its SIGTERM."""
+"""Causes that stand whatever exit code the task returned after its SIGTERM."""
 
 _SHELL_SIGNALLED = 128
-"""What a shell adds to the number of the signal that ended its command."""
+"""The number that a shell adds to that of the signal that ended its command."""
 
 _FATAL_SIGNALS = (signal.SIGILL, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGKILL, signal.SIGSEGV)
-"""What ends a program that did not expect it; exit codes that stand for others are a program's own more often."""
+"""Signals for which an exit code counts as the shell's report; other codes above 128 are mostly a program's own."""
 
 MESSAGE_LIMIT = 1_000
 TRACEBACK_LIMIT = 16_000
 DATA_LIMIT = 32_000
-"""Characters; what is longer is cut. Five exits lie in a job's record, which is read often and must stay small."""
+"""Most characters; longer texts are cut. A job's record holds five exits, is read often, and must stay small."""
 
 _LIMITS = {"message": MESSAGE_LIMIT, "exception": MESSAGE_LIMIT, "traceback": TRACEBACK_LIMIT}
 _ERROR_BYTES = 4 * 1024**2
-"""Bytes of `error.json` that are read: more than what is kept of it, in any encoding."""
+"""Most bytes of `error.json` that are read: more than is kept of it, in any encoding."""
 
 _ENGINE_FAILED = 125
-"""What podman and docker exit with when they could not start a container."""
+"""The exit code of podman and docker when they could not start a container."""
 
 
 def exit_fields(
@@ -49,21 +49,21 @@ def exit_fields(
     result_limit: int = 0,
     in_unseen_container: bool = False,
 ) -> dict[str, Any]:
-    """The fields of `AttemptExit`, but for usage and log chunks, of a task whose processes are gone.
+    """The fields of `AttemptExit`, without usage and log chunks, of a task whose processes are gone.
 
     Args:
         status: wait status of the task's main process.
-        cause: kind for which the runner signalled the task while it ran, "" if it did not.
-        cause_message: says that for people.
-        out_of_memory: the message if it was killed by SIGKILL; "" unless the kernel's counter of such kills rose.
-        killed_unasked: who may have killed it by SIGKILL, if nobody is known to have.
-        refused: what the kernel has refused it, which may be why it failed; "" for nothing.
-        stderr: the last that it wrote there.
-        error: what a callable's process left in `error.json`, if anything.
-        result_size: bytes of the result a command left, 0 for none.
-        result_problem: why what it left is no result, "" for nothing.
-        result_limit: bytes that it may have.
-        in_unseen_container: it was to run in a container, of which nothing was seen.
+        cause: kind of exit for which the runner signalled the task while it ran; "" if it did not.
+        cause_message: the cause as text for people.
+        out_of_memory: message for a death by SIGKILL; "" unless the kernel's counter of out-of-memory kills rose.
+        killed_unasked: text about who may have sent a SIGKILL that is not otherwise explained.
+        refused: something that the kernel refused the task, which may be why it failed; "" for nothing.
+        stderr: the last bytes that the task wrote there.
+        error: content of the `error.json` of a callable's process, if there is any.
+        result_size: bytes of a command's result, 0 for none.
+        result_problem: why the result file cannot be used; "" if it can.
+        result_limit: most bytes of the result.
+        in_unseen_container: it was to run in a container, but none was ever seen running.
     """
     code = os.waitstatus_to_exitcode(status)
     how: dict[str, Any] = {"code": code} if code >= 0 else {"signal": -code}
@@ -98,12 +98,12 @@ def too_large(size: int, limit: int) -> str:
 
 
 def unreadable_result(why: object) -> str:
-    """The message about a result that cannot be had, although the task has succeeded."""
+    """The message about a result that cannot be read although the task has succeeded."""
     return f"its result cannot be read: {why}"
 
 
 def _of_shell(code: int) -> str:
-    """The signal that ended a shell's command, if `code` is the shell's and tells one."""
+    """The signal that ended a shell's command, if `code` is such a report of a shell; else ""."""
     number = code - _SHELL_SIGNALLED
     return f" ({signal_name(number)})" if number in _FATAL_SIGNALS else ""
 
@@ -117,7 +117,7 @@ def signal_name(number: int) -> str:
 
 
 def read_exception(path: str) -> dict[str, Any]:
-    """What a callable's process left at `path`, or why that cannot be read; {} if it came to no such end."""
+    """The exception that a callable's process left at `path`, or why it cannot be read; {} if there is none."""
     try:
         left = json.loads(read_file(path, _ERROR_BYTES))
     except FileNotFoundError:
@@ -133,21 +133,21 @@ def read_exception(path: str) -> dict[str, Any]:
 
 
 def _unreadable_error(why: object) -> dict[str, Any]:
-    return {"kind": "exception", "message": f"what it raised cannot be read: {why}"}
+    return {"kind": "exception", "message": f"its exception cannot be read: {why}"}
 
 
 def bounded_exit(end: dict[str, Any]) -> dict[str, Any]:
-    """The fields of an `AttemptExit` as short as its message to the agent, and a job's record, may be."""
+    """The fields of an `AttemptExit`, cut to the lengths that a message to the agent and a job's record allow."""
     for name, limit in _LIMITS.items():
         if name in end:
             end[name] = shortened(end[name], limit)
     if len(end.get("data", "")) > DATA_LIMIT:
-        del end["data"]  # a part of it is of no use
+        del end["data"]  # a part of it would be useless
     return end
 
 
 def shortened(text: str, limit: int) -> str:
-    """`text` as valid Unicode; of a longer one both ends, since the last lines say most."""
+    """`text` as valid Unicode; a longer text loses its middle, since the last lines say most."""
     text = text.encode("utf-8", "backslashreplace").decode()
     if len(text) <= limit:
         return text

@@ -1,35 +1,35 @@
-"""The reason that a task gave on stderr before it ended: its last lines, and the stack of Python if it left one."""
+"""The reason that a task gave on stderr before it ended: its last lines, and a Python stack if there is one."""
 
 import re
 
 KEPT_BYTES = 16 * 1024
-"""Bytes of the end of stderr that are looked at: the stacks of some dozen threads."""
+"""Bytes of the end of stderr that are examined: the stacks of a dozen threads."""
 
 REASON_CHARACTERS = 400
-"""Characters of the reason: a few lines of a screen."""
+"""Most characters of the reason: a few lines of a screen."""
 
 _LAST_LINES = 3
-"""Lines that are the reason where no stack is: a usage message and its error are two."""
+"""Lines that form the reason without a stack: a usage message and its error are two."""
 
 _LINES_BEHIND = 4
-"""Lines that may follow the stack of what ended a process, as of `resource_tracker`; with more of them it went on."""
+"""Lines that may follow the stack of a fatal error, for example of `resource_tracker`; after more, it was not fatal."""
 
 _EXCEPTION, _FATAL = "Traceback (most recent call last):", "Fatal Python error: "
 _OF_STACK = (" ", "Thread ", "Current thread ", "Extension modules: ")
-"""How the lines begin that `faulthandler` writes behind its first."""
+"""Prefixes of the lines that `faulthandler` writes after its first."""
 
 _PLACE = re.compile(r'\s*File "(.+)", line (\d+) in (.+)')
 _INSTALLED = re.compile(r"/python3[^/]*/|^<frozen ")
-"""In the paths of the standard library and of packages: what called them tells people more."""
+"""Matches paths of the standard library and of packages: their callers tell people more."""
 
 _COMMANDS = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[@-Z\\-_])")
-"""What terminals obey: colours, movements, titles."""
+"""Escape sequences for terminals: colours, movements, titles."""
 
 
 def reason_and_stack(stderr: bytes) -> tuple[str, str]:
-    """One line that says why the task ended, and the stack it left; "" for what is not there.
+    """One line that says why the task ended, and the stack that it left; each "" if there is none.
 
-    stderr: the last that the task wrote there.
+    stderr: the last bytes that the task wrote there.
     """
     text = _COMMANDS.sub("", stderr[-KEPT_BYTES:].decode(errors="replace"))
     lines = [shown for line in text.split("\n") if (shown := line.rstrip("\r").rpartition("\r")[2].rstrip())]
@@ -46,7 +46,7 @@ def reason_and_stack(stderr: bytes) -> tuple[str, str]:
 
 
 def _fault(stack: list[str]) -> str:
-    """What `faulthandler` says has happened, and where Python was."""
+    """The fault that `faulthandler` reports, and the place in the Python code where it happened."""
     what = stack[0].removeprefix(_FATAL)
     current = next((at for at, line in enumerate(stack) if line.startswith("Current thread ")), len(stack))
     places = [place for line in stack[current + 1 :] if (place := _PLACE.match(line))]

@@ -1,4 +1,4 @@
-"""The limits of a task, and the watch over those that the kernel does not keep by itself."""
+"""The limits of a task, and the enforcement of those that the kernel does not enforce."""
 
 import os
 import time
@@ -7,19 +7,19 @@ from fray_agents.runner.meter import UsageMeter, process_text
 from fray_agents.runner.task_cgroup import TaskCgroup
 
 _LOOK_INTERVAL = 0.25
-"""Seconds between two looks at a task whose memory the kernel does not limit: in that time a process writes to some
-hundred MB."""
+"""Seconds between two checks of a task whose memory the kernel does not limit: a process can write some hundred MB in
+that time."""
 
 _LARGEST_SHARE = 0.02
-"""Share of the time that these looks may take: thousands of processes, or many GB of mapped files, are looked at more
-rarely."""
+"""Largest share of the time that these checks may take: a task with thousands of processes, or many GB of mapped files,
+is checked more rarely."""
 
 _SUSPICIOUS_SHARE = 0.5
-"""Share of its memory, or of its host's, from which on a task was probably killed for that: the last sample may be two
-seconds old, in which a process writes to some GB, and others of its host have the rest."""
+"""Share of the memory limit, or of the host's memory, above which lack of memory probably caused a SIGKILL. The last
+sample may be two seconds old, in which a process writes some GB, and other processes of the host use the rest."""
 
 _BLAMED_SHARE = 0.5
-"""Share of its host's disk from which on a task is told that it filled it: no other can have more."""
+"""Share of its host's disk above which a task is blamed for filling it: no other task can have more."""
 
 _HOST_MEMORY = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
@@ -31,8 +31,8 @@ class Limits:
         memory: bytes of memory of all its processes.
         disk: bytes in its work directory.
         processes: processes and threads.
-        cpu: thousandths of a core, by which it has its share while others want the same cores.
-        hard_cpu: it never has more than `cpu`. Only the kernel can keep this, and the share.
+        cpu: thousandths of a core: its share when other tasks want the same cores.
+        hard_cpu: it never gets more than `cpu`. Only the kernel can enforce this, and the share.
     """
 
     def __init__(
@@ -46,10 +46,10 @@ class Limits:
 
 
 class LimitWatch:
-    """Looks whether a task uses more than its limits, and says in which words it does.
+    """Checks whether a task exceeds its limits, and words the message if it does.
 
     Attributes:
-        interval: seconds until the next look at it, if that is to be before its usage is reported.
+        interval: seconds until the next check, if that comes before the next report of its usage.
     """
 
     def __init__(self, limits: Limits, cgroup: TaskCgroup, meter: UsageMeter) -> None:
@@ -63,10 +63,10 @@ class LimitWatch:
         self.interval = _LOOK_INTERVAL if self._watches_memory else float("inf")
 
     def passed(self, began: float) -> tuple[str, str] | None:
-        """Kind and message of an end for which the task is to be killed now.
+        """Kind and message of the exit if the task exceeds a limit and must be killed now.
 
         Args:
-            began: monotonic time at which the meter began with its last sample.
+            began: monotonic time at which the meter began its last sample.
         """
         found = self._memory_passed() or self._processes_passed() or self._disk_passed()
         if self._watches_memory:
@@ -97,7 +97,7 @@ class LimitWatch:
         return "limit-exceeded", f"{used}; ask for more disk, or remove what is not needed any more"
 
     def on_full_disk(self, folder: str) -> tuple[str, str]:
-        """Kind and message of the end of a task of which `folder` cannot take another byte."""
+        """Kind and message of the exit of a task when the disk of `folder` is full."""
         disk = os.statvfs(folder)
         own, total = self._meter.whole_disk(), disk.f_blocks * disk.f_frsize
         if own >= _BLAMED_SHARE * total:
@@ -108,7 +108,7 @@ class LimitWatch:
         return "host-failed", f"{what}; {remedy}, or start the agent with TMPDIR on a larger disk"
 
     def killed_by_kernel(self) -> str:
-        """The message of a task that the kernel has killed for lack of memory: its own limit's, or the host's."""
+        """The message for a task that the kernel killed for lack of memory: of its own limit or of the host."""
         peak = max(self._cgroup.memory_peak(), self._meter.memory_peak)
         if self._kernel_limits_memory and self._cgroup.count("memory.events", "oom"):
             return self._too_much_memory(peak, *self._meter.largest())
@@ -116,16 +116,16 @@ class LimitWatch:
         return _memory_text(lack, peak, *self._meter.largest())
 
     def killed_by_others(self) -> str:
-        """What may have sent a SIGKILL that neither this runner nor, as its counter says, the kernel has sent."""
+        """Text about who may have sent a SIGKILL that came neither from this runner nor, by its counter, the kernel."""
         peak = max(self._cgroup.memory_peak(), self._meter.memory_peak)
         most = self._limits.memory or _HOST_MEMORY
         if peak < _SUSPICIOUS_SHARE * most:
-            return f"sent by others than Fray, and not for lack of memory as far as is seen (peak {_text(peak)})"
+            return f"sent by others than Fray, and apparently not for lack of memory (peak {_text(peak)})"
         whose = "it asked for" if self._limits.memory else "its host has"
         return f"probably for lack of memory: peak {_text(peak)} of the {_text(most)} that {whose}; ask for more memory"
 
     def refused_by_kernel(self) -> str:
-        """What the task was refused, if it was, which may have been why it failed; else ""."""
+        """Something that the kernel refused the task, which may be why it failed; "" for nothing."""
         if not self._kernel_limits_processes or not self._cgroup.count("pids.events", "max"):
             return ""
         return f"it was refused more than the {self._limits.processes:,} processes and threads that it may have"
@@ -140,5 +140,5 @@ def _memory_text(why: str, peak: int, largest: str, size: int) -> str:
 
 
 def _text(size: int) -> str:
-    """A size in MB also where it has GB: a peak stands beside a limit that it passed by little."""
+    """A size in MB, even if it is several GB: a peak is shown beside a limit that it exceeds by little."""
     return f"{size / 10**6:,.0f} MB"

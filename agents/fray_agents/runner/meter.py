@@ -1,8 +1,8 @@
-"""Measures what the task uses: CPU and memory of its tree from `/proc`, disk of its work directory.
+"""Measures a task's usage: CPU and memory of its tree from `/proc`, and the disk usage of its work directory.
 
-Memory is the sum of resident sets: quick, but pages shared between processes count once for each, and those of mapped
-files too. Where that is not enough, `own_memory` asks the kernel for each process's share. Looking at the disk is
-spread over the samples, so that a directory of a million files costs no more at once than one of a thousand.
+Memory is the sum of resident sets. That is quick, but pages that processes share count once for each of them, and pages
+of mapped files count too. If that is too coarse, `own_memory` asks the kernel for each process's share. The walk over
+the directory is spread over the samples, so a million files cost no more at once than a thousand.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _CPU_FIELDS = slice(11, 15)
 _RSS_FIELD = 21
-"""In `stat_fields`: utime, stime, cutime and cstime; resident pages."""
+"""Indices in `stat_fields`: utime, stime, cutime and cstime; resident pages."""
 
 _ENTRIES_PER_SECOND = 500
 _ENTRIES_AT_END = 20_000
-"""Files whose size is looked up: some milliseconds at once while the task runs, more once it has ended."""
+"""Files whose size is looked up: so many a second while the task runs, a few milliseconds at once; more at its end."""
 
 
 class UsageMeter:
@@ -37,7 +37,7 @@ class UsageMeter:
         pids: lists its processes.
 
     Attributes:
-        memory, memory_peak, threads: of all processes at the last sample, and the most so far.
+        memory, memory_peak, threads: of all processes at the last sample; the peak is the most so far.
     """
 
     def __init__(self, work: str, program: str, pids: Callable[[], list[int]]) -> None:
@@ -58,7 +58,7 @@ class UsageMeter:
         self.memory = sum(self._resident.values())
         self.memory_peak = max(self.memory_peak, self.memory)
         self._note_largest()
-        # What ended is in our own total, once its parent, or we, waited for it.
+        # Time of ended processes is in our own total, once their parent, or this process, has waited for them.
         running = sum(int(value) for fields in stats for value in fields[_CPU_FIELDS]) / _TICKS
         cpu = max(self._cpu, running + _ended().ru_utime + _ended().ru_stime)
         now = time.monotonic()
@@ -74,28 +74,28 @@ class UsageMeter:
         self.memory = 0
         self.memory_peak = max(self.memory_peak, ended.ru_maxrss * 1024)
         self._disk.advance(_ENTRIES_AT_END)
-        cpu = max(self._cpu, ended.ru_utime + ended.ru_stime)  # what a daemon waited for is in the samples alone
+        cpu = max(self._cpu, ended.ru_utime + ended.ru_stime)  # only samples have processes that a daemon waited for
         return self._usage(cpu, 0.0)
 
     @property
     def disk(self) -> int:
-        """Bytes in the directory, as far as they were looked at."""
+        """Bytes in the directory, as far as the walk has come."""
         return self._disk.bytes
 
     def whole_disk(self) -> int:
-        """Bytes in the directory, of as many files as are looked at once at most."""
+        """Bytes in the directory, after a walk over up to `_ENTRIES_AT_END` more files."""
         self._disk.advance(_ENTRIES_AT_END)
         return self.disk
 
     def own_memory(self) -> dict[int, int]:
-        """Bytes by process of the last sample, with its part of what it shares and without mapped files.
+        """Bytes by process of the last sample: its part of shared pages counts, and mapped files do not.
 
         Takes some milliseconds for each GB.
         """
         return {pid: _own_memory(pid, resident) for pid, resident in self._resident.items()}
 
     def largest(self) -> tuple[str, int]:
-        """Name and bytes of the process that was the largest when it was looked at."""
+        """Name and bytes of the process that was the largest at any sample."""
         name, size = self._largest
         return name, max(size, _ended().ru_maxrss * 1024)
 
@@ -119,7 +119,7 @@ def _ended() -> resource.struct_rusage:
 
 
 def process_text(pid: int) -> str:
-    """The process, for people: its name and id."""
+    """The process's name and id, as text for people."""
     try:
         with open(f"/proc/{pid}/comm", errors="replace") as file:
             return f"{file.read().strip()} (pid {pid})"
@@ -128,7 +128,7 @@ def process_text(pid: int) -> str:
 
 
 def _own_memory(pid: int, resident: int) -> int:
-    """Bytes of its memory, its share of what it shares, no mapped files; `resident` if the kernel does not tell."""
+    """Bytes of a process: its part of shared pages, no mapped files; `resident` if the kernel does not say."""
     shares = {}
     try:
         with open(f"/proc/{pid}/smaps_rollup") as file:
@@ -142,7 +142,7 @@ def _own_memory(pid: int, resident: int) -> int:
 
 
 class _DiskMeter:
-    """Bytes on disk below a directory: of the last complete walk, or of the present one if that is more already."""
+    """Bytes on disk below a directory: of the last complete walk, or of the current one if that is already more."""
 
     def __init__(self, directory: str) -> None:
         self.bytes = 0
@@ -151,7 +151,7 @@ class _DiskMeter:
         self._sum = 0
 
     def advance(self, entries: int) -> None:
-        """Go on with the walk, for at most `entries` files."""
+        """Continue the walk, for at most `entries` files."""
         for _ in range(entries):
             size = next(self._walk, None)
             if size is None:
@@ -163,7 +163,7 @@ class _DiskMeter:
 
 
 def disk_sizes(directory: str) -> Iterator[int]:
-    """Bytes on disk of each thing below `directory`; what goes away meanwhile is left out."""
+    """Bytes on disk of each entry below `directory`; entries that vanish meanwhile are left out."""
     pending = [directory]
     while pending:
         try:

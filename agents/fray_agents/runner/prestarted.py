@@ -1,4 +1,4 @@
-"""A callable's process that is started before there is a call: it has imported what most need, and waits."""
+"""A callable's process that is started before there is a call: it has the imports that most calls need, and waits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class PrestartedProcess:
-    """The waiting process, a child of this runner; its side is `fray_agents.tasks.callable_main.wait_for_call`."""
+    """The waiting process, a child of this runner; its code is `fray_agents.tasks.callable_main.wait_for_call`."""
 
     def __init__(self, command: list[str], fork: Callable[[], int]) -> None:
         read, self._write = os.pipe()
@@ -26,7 +26,7 @@ class PrestartedProcess:
             os.close(read)
 
     def take(self, request: StartRequest) -> tuple[int, int, int] | None:
-        """Give it its call; what `spawn` returns, or None if it has ended meanwhile."""
+        """Pass it its call; returns what `spawn` returns, or None if the process has ended meanwhile."""
         call = {
             "directory": request.directory,
             "result_limit": request.result_limit,

@@ -1,7 +1,7 @@
 """The task's processes: all descendants of the runner.
 
-As a subreaper the runner inherits every process whose parent ended, also daemons in sessions of their own. So the
-tree is what hangs below it in `/proc`, and it is empty exactly when the kernel says that the runner has no child to
+As a subreaper the runner inherits every process whose parent has ended, including daemons in sessions of their own. So
+the tree is everything below it in `/proc`, and it is empty exactly when the kernel says that the runner has no child to
 wait for.
 """
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 KILL_INTERVAL = 0.02
-"""Seconds between two rounds of kills while some of the tree is left: most processes go within milliseconds."""
+"""Seconds between two rounds of kills while some of the tree is left: most processes end within milliseconds."""
 
 PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 """From `linux/prctl.h`."""
 
 THREADS_FIELD = 17
-"""In `stat_fields`: how many threads the process has."""
+"""Index in `stat_fields` of the number of threads."""
 
 prctl: Callable[[int, int], int] = ctypes.CDLL(None).prctl
 
@@ -52,12 +52,12 @@ def signal_all(number: int) -> None:
 
 
 def signal_each(pids: Iterable[int], number: int) -> None:
-    """Signal those of the processes that are still there."""
+    """Signal each of the processes that still exists."""
     for pid in pids:
         try:
             os.kill(pid, number)
         except (ProcessLookupError, PermissionError):
-            continue  # ended by itself, or it is another user's: the caller sees what is left
+            continue  # it has ended, or belongs to another user: the caller sees what is left
 
 
 def descendants(root: int | None = None) -> list[int]:
@@ -70,20 +70,20 @@ def descendants(root: int | None = None) -> list[int]:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether any thread of the process still runs, or may."""
+    """Whether any thread of the process runs or may run."""
     fields = stat_fields(pid)
     return bool(fields) and (fields[0] not in "ZX" or int(fields[THREADS_FIELD]) > 1)
 
 
 def _children(pid: int) -> list[int]:
-    """Children of all threads of `pid`; costs nothing for the other processes of the host."""
+    """Children of all threads of `pid`; the cost does not depend on other processes of the host."""
     found: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{thread}/children") as file:
                 found.extend(map(int, file.read().split()))
     except (FileNotFoundError, ProcessLookupError):
-        pass  # it ended while we looked
+        pass  # it ended meanwhile
     return found
 
 
@@ -97,7 +97,7 @@ def _scan() -> defaultdict[int, list[int]]:
 
 
 def stat_fields(pid: int) -> list[str]:
-    """The fields of `/proc/<pid>/stat` from the state on; empty if the process is gone."""
+    """The fields of `/proc/<pid>/stat`, from the state on; empty if the process is gone."""
     try:
         with open(f"/proc/{pid}/stat", errors="replace") as file:
             return file.read().rpartition(")")[2].split()

@@ -14,24 +14,24 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 _HOST_ERRORS = (errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.EIO)
-"""Errors of exec that are not the program's fault."""
+"""Errors of exec that are the host's fault, not the program's."""
 
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
-"""Exit codes, as of a shell."""
+"""Exit codes, as a shell uses them."""
 
 _SHELL_BUILTINS = ("cd", "export", "source", ".", "ulimit", "set", "exec", "eval")
 _SHELL_CHARACTERS = " \t\n|;&<>$`*"
-"""What people who write for a shell may give as a program."""
+"""Signs that a program was written for a shell: its builtins, and characters that only it interprets."""
 
 IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""Signals that the runner ignores: they are sent to whole groups."""
+"""Signals that the runner ignores, because they are sent to whole process groups."""
 
 _RESTORED = (signal.SIGPIPE, signal.SIGXFSZ, *IGNORED, signal.SIGCHLD)
-"""Signals whose handling a task does not inherit; Python itself ignores the first two."""
+"""Signals whose handling a task must not inherit; Python itself ignores the first two."""
 
 
 class NotExecutable(Exception):
-    """The program cannot be executed; the job's failure. `code` is what a shell would exit with."""
+    """The program cannot be executed, which is the job's failure. `code` is the exit code that a shell would use."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -45,17 +45,17 @@ def spawn(
     stdin: int,
     fork: Callable[[], int] = os.fork,
 ) -> tuple[int, int, int]:
-    """Start `command` in a session of its own; it dies with this process.
+    """Start `command` in a session of its own; it is killed when this process dies.
 
     Args:
-        stdin: descriptor that it reads from.
-        fork: makes the process, as `os.fork` does.
+        stdin: descriptor of its standard input.
+        fork: creates the process, as `os.fork` does.
 
     Returns:
         Its pid, and the non-blocking read ends of its stdout and stderr.
 
     Raises:
-        CannotRun: there is no such program, or it is not executable.
+        NotExecutable: there is no such program, or it is not executable.
         OSError: this host cannot start it now: no memory, no processes, no `cwd`.
     """
     out_read, out_write = os.pipe()
@@ -88,13 +88,13 @@ def _exec_task(
     err: int,
     failure: int,
 ) -> NoReturn:
-    """In the fork: turn into the task. Writes "<stage> <errno>" to `failure` if that cannot be done."""
+    """Turn the fork into the task. Writes "<stage> <errno>" to `failure` if that fails."""
     stage = "setup"
     try:
         os.setsid()
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != runner:
-            os._exit(1)  # it died before the line above
+            os._exit(1)  # the runner died before the line above
         signal.set_wakeup_fd(-1)
         for number in _RESTORED:
             signal.signal(number, signal.SIG_DFL)

@@ -1,7 +1,7 @@
-"""The container of a task: made before its runner starts the task in it, removed as soon as the runner is gone.
+"""The container of a task: created before its runner starts the task in it, removed as soon as the runner is gone.
 
-**No container outlives its runner.** A shell waits at a pipe whose other end the runner alone holds, and removes the
-container when that is closed, be it that agent and runner are killed at once. It holds the agent's lock until then.
+**No container outlives its runner.** A shell waits at a pipe whose other end only the runner holds, and removes the
+container when that end is closed, even if agent and runner are killed at once. It holds the agent's lock until then.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ read -r _
 for _ in 1 2 3 4 5 6 7 8 9 10; do "$@" 2>&1 && exit; sleep 0.2; done
 exit 1
 """
-"""Waits for the end of the pipe, then removes the container. podman refuses that while the container ends by itself."""
+"""Waits until the pipe is closed, then removes the container. podman refuses that while the container is ending."""
 
 _ENGINE_VARIABLES = (
     "PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "XDG_", "LD_", "GO", "DBUS_", "SSL_", "NOTIFY_SOCKET", "LISTEN_",
     "DOCKER_", "BUILDKIT_", "CONTAINER", "_CONTAINERS_", "PODMAN_", "STORAGE_", "REGISTRY_", "REGISTRIES_", "BUILDAH_",
     "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
 )  # fmt: skip
-"""Beginnings of the variables that an engine's client obeys itself."""
+"""Prefixes of variables that change how an engine's client itself behaves."""
 
 
 class TaskContainer:
@@ -45,15 +45,17 @@ class TaskContainer:
 
     @property
     def start_command(self) -> list[str]:
-        """Runs it."""
+        """The command that starts the container."""
         return self._spec.engine.start_command(self._name)
 
     @asynccontextmanager
     async def guarded(self, lock_fd: int | None) -> AsyncIterator[int]:
-        """Have it removed when its runner is gone, to which the block gives the descriptor that this returns.
+        """Have a guard process remove the container when its runner is gone.
+
+        The block gets a descriptor that only the runner may keep open: the guard acts when it is closed.
 
         Args:
-            lock_fd: descriptor of a held lock that stays held until it is removed.
+            lock_fd: descriptor of a held lock, which stays held until the container is removed.
 
         Raises:
             OSError: this host cannot start another process now.
@@ -73,18 +75,18 @@ class TaskContainer:
             os.close(runner_end)
 
     async def create(self, command: Sequence[str], env: Mapping[str, str], directory: Path, cwd: str) -> None:
-        """Make it, to run `command`.
+        """Create the container, which will run `command`.
 
         Args:
-            env: variables besides the image's own; they are on no command line, which any user of the host may read.
-            directory: of the task; it and all mounts are in the container under the same names.
-            cwd: where the command starts.
+            env: variables besides the image's own; their values are on no command line, which other users can read.
+            directory: the task's; it and all mounts have the same paths in the container as on the host.
+            cwd: the working directory of the command.
 
         Raises:
-            EngineFailed: the engine cannot make it.
+            EngineFailed: the engine cannot create it.
         """
         spec, engine = self._spec, self._spec.engine
-        home = {} if os.geteuid() == 0 else {"HOME": cwd}  # an image knows no user of this host
+        home = {} if os.geteuid() == 0 else {"HOME": cwd}  # the image has no entry for this host's user
         env = home | dict(env)
         own = {name: value for name, value in env.items() if _is_for_file(name)}
         await asyncio.to_thread(_write_variables, directory / "container.env", own)
@@ -106,7 +108,7 @@ class TaskContainer:
         )
 
     async def wait_removed(self) -> None:
-        """Return when nothing of it is left; its runner is gone."""
+        """Return when the container is removed; its runner must be gone."""
         if self._guard is not None:
             said, _ = await self._guard.communicate()
             if self._guard.returncode:
@@ -114,14 +116,14 @@ class TaskContainer:
 
 
 def _is_for_file(name: str) -> bool:
-    """Whether a variable must not be in the client's own environment, or its name not on the client's command line."""
-    return name.startswith(_ENGINE_VARIABLES) or not name.isidentifier()  # to podman `*` stands for any
+    """Whether a variable must stay out of the client's own environment, or its name off the client's command line."""
+    return name.startswith(_ENGINE_VARIABLES) or not name.isidentifier()  # podman treats `*` as a wildcard
 
 
 def _write_variables(path: Path, variables: Mapping[str, str]) -> None:
-    """A file with a line for each variable, for this user alone."""
+    """Write a file with a line for each variable, readable by this user alone."""
     for name, value in variables.items():
         if "\n" in value:
-            raise EngineFailed(f"the variable {name} has several lines; {path.name} has one for each")
+            raise EngineFailed(f"variable {name} has several lines, but {path.name} holds one line for each variable")
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
         file.writelines(f"{name}={value}\n" for name, value in variables.items())

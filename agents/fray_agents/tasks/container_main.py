@@ -1,7 +1,8 @@
 """The main module of a callable's process in a container, started by path, with the image's own Python.
 
-`python3 container_main.py PYTHON BEFORE BEHIND DIRECTORY RESULT_LIMIT`: checks the version, adds the agent's Fray
-(BEFORE the image's packages) and what that needs (BEHIND them), and goes on as `callable_main`.
+`python3 container_main.py PYTHON BEFORE BEHIND DIRECTORY RESULT_LIMIT` checks the Python version, adds the agent's Fray
+from BEFORE, ahead of the image's packages, and Fray's dependencies from BEHIND, after them, and goes on as
+`callable_main`.
 """
 
 import json
@@ -14,13 +15,13 @@ def main(python: str, before: str, behind: str, directory: str, result_limit: st
     own = "{}.{}".format(*sys.version_info)
     if own != python:
         message = (
-            f"the image has Python {own}, the callable is of {python}: take an image with that, or submit from {own}"
+            f"the image has Python {own}, but the callable needs {python}: use an image with that, or submit from {own}"
         )
         with open(os.path.join(directory, "error.json"), "w", encoding="utf-8") as file:
             json.dump({"kind": "exception", "message": message}, file)
         print(message, file=sys.stderr)
         return 1
-    sys.path[0] = before  # where this file is, are no modules for the task
+    sys.path[0] = before  # this file's own folder has no modules for the task
     sys.path.append(behind)
     from fray_agents.tasks import callable_main
 

@@ -1,4 +1,4 @@
-"""The task that this code runs in, a process or a thread: its environment, and what is called when it must end."""
+"""The task, process or thread, in which this code runs: its environment, and the function to call when it must end."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from typing import Protocol
 
 
 class ThreadedTask(Protocol):
-    """A task in a thread, as its own code sees it."""
+    """A task in a thread, as seen by its own code."""
 
     def call_on_stop(self, call: Callable[[], None]) -> None:
-        """Have `call` called instead of interrupting the thread."""
+        """Have `call` called on a stop, instead of interrupting the thread."""
 
 
 thread_environ: ContextVar[Mapping[str, str] | None] = ContextVar("fray_task_environ", default=None)
 thread_task: ContextVar[ThreadedTask | None] = ContextVar("fray_thread_task", default=None)
-"""Set in the thread of a task; unset in a process's own."""
+"""Set in the thread of a task, and unset in a process of its own."""
 
 
 def task_environ() -> Mapping[str, str]:
-    """The environment of the task that this code runs in: of its thread, else of the process."""
+    """The environment of the task in which this code runs: the thread's if it is one, else the process's."""
     return thread_environ.get() or os.environ
 
 
 def on_stop(call: Callable[[], None]) -> None:
-    """Have `call` called, in another thread, when the task that this code runs in is asked to end.
+    """Call `call`, in another thread, when the task in which this code runs is asked to end.
 
-    Without this a process ends by SIGTERM, and a thread is interrupted. Only the task's main thread can ask for it; in
-    others this does nothing.
+    Without this, SIGTERM ends a process, and a stop interrupts a thread. It works in the task's main thread only; in
+    other threads it does nothing.
     """
     task = thread_task.get()
     if task is not None:
@@ -40,7 +40,7 @@ def on_stop(call: Callable[[], None]) -> None:
         return
     if threading.current_thread() is not threading.main_thread():
         return
-    signals: SimpleQueue[int] = SimpleQueue()  # a signal handler may put into it, whatever it interrupts
+    signals: SimpleQueue[int] = SimpleQueue()  # a signal handler may call its `put` at any point
     signal.signal(signal.SIGTERM, lambda number, frame: signals.put(number))
     os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
     threading.Thread(target=lambda: call() if signals.get() else None, name="fray-stop", daemon=True).start()

@@ -13,40 +13,40 @@ from fray_layouts.records import JobRecord
 from fray_layouts.spec import port_variable
 
 PRIVATE_VAR = "FRAY_PRIVATE"
-"""Variable of the tasks of a private cluster: what they launch runs there, whatever it asks for."""
+"""Variable of the tasks of a private cluster: everything that they launch runs there too, whatever it asks for."""
 
 TASK_DIR_VAR = "FRAY_TASK_DIR"
-"""Variable with the path of the task's directory; it also tells to which task a process belongs."""
+"""Variable with the path of the task's directory; it also identifies the task to which a process belongs."""
 
 CHILDREN_MARKER = "children"
-"""A file of this name in FRAY_TASK_DIR says that the task submitted children."""
+"""Name of a file in FRAY_TASK_DIR whose existence says that the task submitted children."""
 
 ENDPOINTS_FILE = "endpoints"
-"""A file of this name in FRAY_TASK_DIR lists the keys of what the task has published; its agent removes them."""
+"""Name of a file in FRAY_TASK_DIR with the keys of endpoints that the task published; its agent removes these."""
 
 
 def note_endpoint(task_dir: str, key: str) -> None:
-    """Tell the agent, before it is published, that the task publishes an endpoint under `key`."""
+    """Record, before it is published, that the task publishes an endpoint under `key`, so that the agent removes it."""
     with open(Path(task_dir, ENDPOINTS_FILE), "a", encoding="utf-8") as file:
         file.write(f"{key}\n")
 
 
 def noted_endpoints(listed: bytes) -> list[str]:
-    """Keys of the endpoints that a task may have published, from the list that it left."""
+    """Keys of the endpoints that a task may have published, from the content of its endpoints file."""
     return listed.decode(errors="replace").split("\n")[:-1]
 
 
 THREADS_VAR = "OMP_NUM_THREADS"
-"""Variable that sizes the thread pools of numerical libraries (OpenBLAS, MKL, PyTorch). Without it each task has a
-thread for every core of the host, and tasks that share one slow each other down."""
+"""Variable with the size of the thread pools of numerical libraries (OpenBLAS, MKL, PyTorch). Without it each task has
+a thread for every core of the host, and tasks on one host slow each other down."""
 
 
 _PYTHON_VARIABLES = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
-"""Variables by which a Python program's output is seen at once, and a fault in native code leaves a stack."""
+"""Variables that make a Python program's output visible at once, and a fault in native code print a stack."""
 
 
 def inherited_environment() -> dict[str, str]:
-    """The part of the agent's own environment that every task inherits; `python` is the one that runs the agent."""
+    """The part of the agent's own environment that every task inherits; `python` is the agent's interpreter."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("FRAY_")}
     path = os.pathsep.join([os.path.dirname(sys.executable), own.get("PATH", os.defpath)])
     return {**_PYTHON_VARIABLES, **own, "PATH": path}
@@ -56,17 +56,17 @@ _SHARED_WITH_CONTAINERS = (
     "AWS_", "GOOGLE_", "CLOUDSDK_", "BOTO",
     "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
 )  # fmt: skip
-"""Beginnings of the agent's variables that hold in an image, too: which storage it may use, and how it is reached."""
+"""Prefixes of the agent's variables that apply in an image, too: credentials of the storage, and proxies."""
 
 
 def container_environment() -> dict[str, str]:
-    """The part of the agent's own environment that tasks in a container inherit; the rest describes the host."""
+    """The part of the agent's own environment that tasks in containers inherit; the rest describes the host."""
     own = {name: value for name, value in os.environ.items() if name.startswith(_SHARED_WITH_CONTAINERS)}
     return {**_PYTHON_VARIABLES, **own}
 
 
 def job_variables(job: JobRecord) -> dict[str, str]:
-    """The variables that the job itself asks for, but for FRAY_*, which it may not set."""
+    """The variables that the job itself asks for, without FRAY_*, which a job may not set."""
     asked = {**job.spec.environment.env_vars, **job.spec.environment.secret_env_vars}
     return {name: value for name, value in asked.items() if not name.startswith("FRAY_")}
 
@@ -80,10 +80,9 @@ def task_environment(
     ports: Mapping[str, int],
     replica: int = 0,
 ) -> dict[str, str]:
-    """A task's environment: threads as many as cores, the agent's own variables, those that tell JAX of the other
-    replicas, the spec's, FRAY_*; later ones win.
+    """The environment of a task: thread counts, the agent's variables, those for JAX, the spec's, and FRAY_*.
 
-    In a container they come on top of the image's.
+    Where a name occurs twice, the later of these wins. In a container they override those of the image.
 
     FRAY_CLUSTER_SPEC makes `current_cluster()` in the task open the cluster that runs it.
     """

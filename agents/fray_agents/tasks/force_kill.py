@@ -1,4 +1,4 @@
-"""Ends a task's processes from the agent, when the runner that should do it does not answer."""
+"""Kills a task's processes from the agent, when the runner that should do it does not respond."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from fray_coordinator.backoff import backoff
 
 log = logging.getLogger("fray")
 
-_FIRST_WAIT, _LONGEST_WAIT = 0.02, 1.0
-"""Seconds between two rounds of kills: most processes are gone after one, others wait for a device for minutes."""
+FIRST_WAIT, LONGEST_WAIT = 0.02, 1.0
+"""Seconds between two rounds of kills: most processes end after one round, some wait for a device for minutes."""
 
 
 async def kill_tree(runner: asyncio.subprocess.Process, on_left: Callable[[list[int]], None]) -> None:
     """Send SIGKILL to everything below the runner, then to the runner; return when nothing is left.
 
-    The runner goes last: as long as it is there it inherits what is orphaned, so that nothing leaves its tree. What
-    the kernel does not let go (a process that waits for a dead disk, say) is waited for however long that takes.
+    The runner is killed last: while it exists, orphaned processes become its children, so that none leaves its tree.
+    Processes that the kernel does not end, for example because they wait for a dead disk, are waited for without limit.
 
     Args:
-        on_left: called with the processes that are still there, after each round that comes a second after the last.
+        on_left: called with the processes that are still there, after each round once rounds are a second apart.
     """
-    for wait in backoff(_FIRST_WAIT, _LONGEST_WAIT):
+    for wait in backoff(FIRST_WAIT, LONGEST_WAIT):
         if runner.returncode is not None:
             return
         try:
             left = _kill_round(runner)
-            if wait == _LONGEST_WAIT:
+            if wait == LONGEST_WAIT:
                 on_left(left)
-        except Exception:  # no descriptor or memory is left, perhaps; there must be another round
+        except Exception:  # descriptors or memory may have run out; there must be another round
             log.exception("the processes below runner %d cannot be killed now", runner.pid)
         await asyncio.sleep(wait)
 
@@ -42,10 +42,10 @@ async def kill_tree(runner: asyncio.subprocess.Process, on_left: Callable[[list[
 def _kill_round(runner: asyncio.subprocess.Process) -> list[int]:
     found = descendants(runner.pid)
     for pid in found:
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # it ended, or is another user's
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # it ended, or belongs to another user
             os.kill(pid, signal.SIGKILL)
     left = list(filter(is_alive, found))
     if not left:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(runner.pid, signal.SIGKILL)  # its own method may reap it, which asyncio is to do
+            os.kill(runner.pid, signal.SIGKILL)  # not `runner.kill()`, which may reap it: asyncio has to do that
     return left or [runner.pid]

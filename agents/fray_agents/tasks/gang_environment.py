@@ -1,13 +1,13 @@
-"""The variables that tell the replicas of a job of one another, for Fray's own names, JAX and TPUs.
+"""The variables by which the replicas of a job find one another: Fray's own, and those of JAX and TPUs.
 
-What reads which, in jax 0.10 (`jax/_src/distributed.py`, `jax/_src/clusters/cloud_tpu_cluster.py`):
+What jax 0.10 reads (`jax/_src/distributed.py`, `jax/_src/clusters/cloud_tpu_cluster.py`):
 
-- `jax.distributed.initialize()` takes JAX_COORDINATOR_ADDRESS for its argument `coordinator_address`. It finds the
-  number of processes and its own only on TPUs, from the variables below or from the metadata of the VM, which say the
-  same; elsewhere they have to be given: JAX_NUM_PROCESSES and JAX_PROCESS_ID hold them.
-- On TPUs that is TPU_WORKER_ID, TPU_WORKER_HOSTNAMES (of the own slice, joined by commas), MEGASCALE_NUM_SLICES and
-  MEGASCALE_SLICE_ID: its process is number worker + slice * workers, which is the replica's.
-- libtpu connects slices through MEGASCALE_COORDINATOR_ADDRESS, a host, at MEGASCALE_PORT. Without metadata it reads
+- `jax.distributed.initialize()` uses JAX_COORDINATOR_ADDRESS as its argument `coordinator_address`. Only on TPUs it
+  finds the number of processes and its own, from the variables below or from the VM's metadata, which say the same.
+  Elsewhere a program has to pass them: JAX_NUM_PROCESSES and JAX_PROCESS_ID hold them.
+- On TPUs it reads TPU_WORKER_ID, TPU_WORKER_HOSTNAMES (of its own slice, joined by commas), MEGASCALE_NUM_SLICES and
+  MEGASCALE_SLICE_ID. Its process number is worker + slice * workers, which is the replica's number.
+- libtpu connects slices through the host MEGASCALE_COORDINATOR_ADDRESS, at MEGASCALE_PORT. Without metadata it reads
   TPU_ACCELERATOR_TYPE, too.
 """
 
@@ -20,7 +20,7 @@ from fray_layouts.spec import is_gang
 
 
 def place_variables(job: JobRecord, replica: int, address: str) -> dict[str, str]:
-    """FRAY_*: which of the job's replicas it is, and where the others are. address: of this host."""
+    """The FRAY_* variables for the replica's number and the other replicas. address: this host's."""
     members = _by_replica(job)
     hosts = list(dict.fromkeys(member.agent for member in members))
     slices = job.spec.slices or 1
@@ -39,7 +39,7 @@ def place_variables(job: JobRecord, replica: int, address: str) -> dict[str, str
 
 
 def accelerator_variables(job: JobRecord, replica: int) -> dict[str, str]:
-    """What JAX and TPUs read; the job's own variables win over them."""
+    """The variables that JAX and TPUs read; the job's own variables override them."""
     if not (members := _by_replica(job)):
         return {}
     jax = {"JAX_NUM_PROCESSES": str(job.spec.replicas), "JAX_PROCESS_ID": str(replica)}
@@ -72,13 +72,13 @@ def _tpu_variables(job: JobRecord, replica: int, members: list[PlacementMember])
 
 
 def _by_replica(job: JobRecord) -> list[PlacementMember]:
-    """The members in the order of the replicas that they run; none of a job that is no gang."""
+    """The members in the order of the replicas that they run; [] if the job is no gang."""
     members = job.placement.members if job.placement is not None and is_gang(job.spec) else []
     by_replica = {replica: member for member in members for replica in member.bundles}
     return [by_replica[replica] for replica in sorted(by_replica)]
 
 
 def _coordinator(members: list[PlacementMember], name: str) -> str:
-    """Where replica 0 listens for the others: "address:port"; "" if its host holds no such port."""
+    """The "address:port" where replica 0 listens for the others; "" if its host holds no such port."""
     port = members[0].ports.get(name) if members else None
     return host_and_port(members[0].address, port) if port is not None else ""

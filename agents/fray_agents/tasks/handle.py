@@ -18,13 +18,13 @@ from fray_layouts.errors import Temporary
 from fray_layouts.records import AttemptExit, ResourceUsage
 
 RESULT_LIMIT = 256 * 1024**2
-"""Bytes of a task's result: it passes through the memory of the agent and of who reads it."""
+"""Most bytes of a task's result: it passes through the memory of the agent and of each reader."""
 
 SPOOL_LIMIT = 1024**3
-"""Bytes of log chunks on disk beyond which a task waits in its writes: an hour of the store's absence at 300 kB/s."""
+"""Bytes of log chunks on disk beyond which a task's writes block: an hour without the store at 300 kB/s."""
 
 TASK_FILE_LIMIT = 1024**2
-"""Bytes of a file through which a task informs its agent: a list of some thousand endpoints fits."""
+"""Most bytes of a file through which a task informs its agent: enough for a list of several thousand endpoints."""
 
 
 class StartFailed(Temporary):
@@ -36,25 +36,25 @@ class TaskSpec:
     """One attempt to run.
 
     Attributes:
-        directory: created by the start, removed by `discard`; its own for each attempt.
-        command: program and arguments, or
-        callable_pickle: cloudpickle of (function, args, kwargs).
-        stdin: what a command reads as its standard input; None: there is nothing to read.
-        env: the task's complete environment; a command gets `FRAY_RESULT`, where it may leave a result, besides.
+        directory: the attempt's own; `start` creates it and `discard` removes it.
+        command: program and arguments; None if there is a callable.
+        callable_pickle: cloudpickle of (function, args, kwargs); None if there is a command.
+        stdin: the standard input of a command; None: it is empty.
+        env: the task's complete environment; a command also gets `FRAY_RESULT`, the path where it may leave a result.
         variables: those of `env` that the job itself asked for.
-        timeout: seconds it may run.
+        timeout: seconds that it may run.
         grace: seconds between SIGTERM and SIGKILL when the timeout has passed.
         python: the interpreter of a callable.
-        python_path: where modules are looked for first, before PYTHONPATH.
-        preamble: a file whose lines are the first of its log.
-        cwd: where it starts; by default a fresh `work/` in the directory.
-        held: descriptors by which it holds what it has of the host; open until nothing of it is left.
-        result_limit: bytes that its result may have.
-        spool_limit: bytes of log chunks on disk beyond which the task's output waits.
-        seal_interval: seconds between two chunks of its log that are not full.
-        container: where it runs; None: on the host.
+        python_path: folders that are searched for modules first, before PYTHONPATH.
+        preamble: a file whose lines come first in its log.
+        cwd: its working directory; by default a new `work/` in the directory.
+        held: descriptors of host resources that it holds; they stay open until no process of it is left.
+        result_limit: most bytes of its result.
+        spool_limit: bytes of log chunks on disk beyond which the task's writes block.
+        seal_interval: seconds after which a chunk of its log is closed even if it is not full.
+        container: the container in which it runs; None: it runs on the host.
         limits: what it may use at most.
-        oom_counter: file whose `oom_kill` line counts out-of-memory kills; by default the one of the own cgroup.
+        oom_counter: file whose `oom_kill` line counts out-of-memory kills; by default that of its own cgroup.
     """
 
     directory: Path
@@ -75,17 +75,17 @@ class TaskSpec:
     seal_interval: float = SEAL_INTERVAL
     container: ContainerSpec | None = None
     oom_counter: Path | None = None
-    limits: Limits = Limits()  # noqa: RUF009  nobody changes it
+    limits: Limits = Limits()  # noqa: RUF009  it is frozen
 
     @property
     def is_plain_call(self) -> bool:
-        """Whether any process of the agent's own interpreter can become this task."""
+        """Whether a prestarted process of the agent's own interpreter can become this task."""
         is_call = self.callable_pickle is not None
         return is_call and self.python == sys.executable and self.container is None and not self.held
 
     @property
     def start_folder(self) -> Path:
-        """Where it starts."""
+        """The folder in which it starts."""
         return Path(self.cwd) if self.cwd else self.directory / "work"
 
 
@@ -100,7 +100,7 @@ class ResultFile:
 
 @dataclass(frozen=True)
 class TaskExit:
-    """The end of a task. complete_before_stop: it had succeeded before anything was done to end it."""
+    """The end of a task. complete_before_stop: it had succeeded before anything tried to end it."""
 
     exit: AttemptExit
     result: ResultFile | None
@@ -109,13 +109,13 @@ class TaskExit:
 
 @dataclass(frozen=True)
 class TaskFile:
-    """A file in a task's directory, where the task may put anything; more than `limit` bytes are not read."""
+    """A file in a task's directory, which may hold anything; files of more than `limit` bytes are not read."""
 
     path: Path
     limit: int = TASK_FILE_LIMIT
 
     def read_bytes(self) -> bytes:
-        """Its content. Raises OSError if it is no file, or too large."""
+        """Its content. Raises OSError if it is not a regular file, or too large."""
         return read_file(str(self.path), self.limit)
 
     def unlink(self) -> None:
@@ -124,12 +124,12 @@ class TaskFile:
 
 
 class TaskHandle(Protocol):
-    """A started task, be it a tree of processes or a thread.
+    """A started task: a tree of processes, or a thread.
 
     Attributes:
         unkilled: pids of processes that SIGKILL does not end.
-        exit: how it ended; set once, when nothing of the task is left.
-        usage: the latest sample of what it uses; None if nothing is known.
+        exit: its end; set once, when nothing of the task is left.
+        usage: the latest sample of the resources that it uses; None if there is none.
     """
 
     unkilled: list[int]
@@ -139,39 +139,39 @@ class TaskHandle(Protocol):
     def usage(self) -> ResourceUsage | None: ...
 
     def set_deadline(self, boottime: float) -> None:
-        """Let the task live until then (CLOCK_BOOTTIME in seconds) even if nothing more is heard of the agent."""
+        """Let the task live until then (CLOCK_BOOTTIME in seconds) unless a later call moves the deadline on."""
 
     def stop(self, grace: float, why: str) -> None:
-        """End the task: SIGTERM to its whole tree, SIGKILL after `grace` seconds. Again, it can only shorten the grace.
+        """End the task: SIGTERM to its whole tree, SIGKILL after `grace` seconds. A second call can only shorten that.
 
         Args:
-            why: kind of its exit: "stopped", "preempted", "unhealthy".
+            why: the kind of its exit: "stopped", "preempted" or "unhealthy".
         """
 
     def kill(self) -> None:
         """End the task at once."""
 
     def chunks(self) -> AsyncIterator[tuple[int, TaskFile]]:
-        """Number and file of each log chunk, in order, until the last one; for one consumer, who removes the files."""
+        """Number and file of each log chunk, in order, until the last; for one consumer, which removes the files."""
 
     def read_file(self, name: str) -> bytes | None:
-        """What the task has left under this name in its directory; None if nothing. Raises OSError if it is no file."""
+        """Content of the task's file of this name in its directory; None if there is none. Raises OSError otherwise."""
 
     def find_outputs(self, patterns: Sequence[str]) -> FoundOutputs:
-        """What the task has left of what the patterns name, from where it started; it has ended. It may block.
+        """The files that match the patterns, relative to where the task started. The task has ended; this may block.
 
-        Raises OutputsTooLarge: that is more than is kept; OSError: the host cannot read it.
+        Raises OutputsTooLarge: there are more than are kept; OSError: the host cannot read them.
         """
 
     async def wait(self) -> None:
         """Return when nothing of the task is left."""
 
     async def discard(self) -> None:
-        """Remove its directory and all that is in it; nothing of the task may be left."""
+        """Remove its directory with its content; no process of the task may be left."""
 
 
 StartTask = Callable[[TaskSpec, float, int | None], Awaitable[TaskHandle]]
-"""Starts a task that may run until the boot time given, holding the descriptor of the agent's lock.
+"""Starts a task that may run until the given boot time, and that holds the given descriptor of the agent's lock.
 
 Raises StartFailed: this host cannot run it."""
 

@@ -17,7 +17,7 @@ async def watch_health(check: HealthCheckSpec, clock: Clock, on_failure: Callabl
     """Check from now on, every `check.interval` seconds; return after `check.failures` failures in a row.
 
     Args:
-        on_failure: called then with what was seen, in a sentence for people.
+        on_failure: called then with a sentence for people that says what failed.
     """
     started = clock.boottime()
     failures = 0
@@ -33,7 +33,7 @@ async def watch_health(check: HealthCheckSpec, clock: Clock, on_failure: Callabl
 
 
 async def _ask(check: HealthCheckSpec) -> str | None:
-    """What is wrong with the answer; None if it is one of success."""
+    """What is wrong with the answer; None if its status is 2xx."""
     try:
         async with asyncio.timeout(check.timeout):
             line = await _status_line(check)
@@ -41,7 +41,7 @@ async def _ask(check: HealthCheckSpec) -> str | None:
         return f"no answer within {check.timeout:g} s"
     except ConnectionRefusedError:
         return "connection refused"
-    except Exception as error:  # whatever it is, nothing answered
+    except Exception as error:  # any failure counts as no answer
         return f"no answer: {type(error).__name__}: {error}"
     found = _STATUS_LINE.match(line)
     if found is None:

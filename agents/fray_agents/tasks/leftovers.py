@@ -1,4 +1,4 @@
-"""Ends what a task left when its runner was killed: then nobody is the parent of its processes any more."""
+"""Ends processes that a task left when its runner was killed: they have no parent any more that would end them."""
 
 from __future__ import annotations
 
@@ -12,30 +12,28 @@ from pathlib import Path
 from fray_agents.runner.process_tree import descendants, is_alive, signal_each
 from fray_agents.runner.task_cgroup import TaskCgroup
 from fray_agents.tasks.environment import TASK_DIR_VAR
+from fray_agents.tasks.force_kill import FIRST_WAIT, LONGEST_WAIT
 from fray_coordinator.backoff import backoff
 
 log = logging.getLogger("fray")
-
-FIRST_WAIT, LONGEST_WAIT = 0.02, 1.0
-"""Seconds between two rounds of kills: most processes are gone after one, others wait for a device for minutes."""
 
 
 async def end_leftovers(
     directory: Path, cgroup: TaskCgroup, on_left: Callable[[list[int]], None] = lambda pids: None
 ) -> None:
-    """Send SIGKILL to all that is in the cgroup, or has the directory in its environment, until nothing is left.
+    """Send SIGKILL to all processes in the cgroup or with the directory in their environment, until none is left.
 
-    A process without a cgroup that has emptied its environment is not found.
+    A process that is in no cgroup and has emptied its environment is not found.
 
     Args:
-        directory: of one task, or of several in directories below it.
-        on_left: called with the processes that are still there, after each round that comes a second after the last.
+        directory: a task's, or a folder that holds those of several tasks.
+        on_left: called with the processes that are still there, after each round once rounds are a second apart.
     """
     for wait in backoff(FIRST_WAIT, LONGEST_WAIT):
         try:
             left = await asyncio.to_thread(_kill_round, directory, cgroup)
-        except Exception:  # no descriptor or memory is left, perhaps; there must be another round
-            log.exception("what was started for %s cannot be looked for now", directory)
+        except Exception:  # descriptors or memory may have run out; there must be another round
+            log.exception("cannot look for processes that were started for %s now", directory)
         else:
             if not left:
                 cgroup.remove()
@@ -46,7 +44,7 @@ async def end_leftovers(
 
 
 def _kill_round(directory: Path, cgroup: TaskCgroup) -> list[int]:
-    """Kill what there is now; the processes that it met."""
+    """Kill all processes that exist now; those of them that are still alive."""
     grouped = cgroup.processes()
     cgroup.kill()
     named = _processes_of(directory)
@@ -56,7 +54,7 @@ def _kill_round(directory: Path, cgroup: TaskCgroup) -> list[int]:
 
 
 def _processes_of(directory: Path) -> list[int]:
-    """This user's processes that were started as those of a task with this directory, or one in it."""
+    """This user's processes that were started for a task with this directory, or with one below it."""
     value = f"{TASK_DIR_VAR}=".encode() + os.fsencode(directory)
     found = []
     for name in os.listdir("/proc"):

@@ -1,7 +1,7 @@
-"""Finds the files that a task leaves and its job's `outputs` name, and reads them as parts of one stream.
+"""Finds the files that match a job's `outputs` after its task has ended, and reads them as parts of one stream.
 
-They are a task's, so they may be anything: links are followed only to files inside, never into folders, and what is no
-file, or cannot be read, is left out with the reason.
+The task may have left anything there. Links are followed only to files inside the folder, never into folders. Whatever
+is not a regular file, or cannot be read, is left out with the reason.
 """
 
 import errno
@@ -19,7 +19,7 @@ from fray_layouts.records import MAX_OUTPUT_BYTES, MAX_OUTPUT_FILES, LeftOut, Ou
 from fray_layouts.units import format_bytes
 
 MAX_LEFT_OUT = 100
-"""Things left out that are told of: for people, who see what is wrong from the first of them."""
+"""Most omissions that are listed: they are for people, to whom the first ones show what is wrong."""
 
 
 class OutputsTooLarge(Exception):
@@ -28,7 +28,7 @@ class OutputsTooLarge(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
-    """A file to keep: its path for the manifest, and what opens it."""
+    """A file to keep: its path for the manifest, and a function that opens it."""
 
     path: str
     open: Callable[[], BinaryIO]
@@ -37,23 +37,23 @@ class FoundFile:
 
 @dataclass(slots=True)
 class FoundOutputs:
-    """The outputs that a task has left, of those that its job's patterns name."""
+    """The files that a task has left and that its job's patterns name."""
 
     files: list[FoundFile] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)
 
     def leave_out(self, path: str, why: object) -> None:
-        """Note that there is something at `path` that is not kept."""
+        """Record that something at `path` is not kept, with the reason."""
         if len(self.left_out) < MAX_LEFT_OUT:
             shown = path.encode(errors="backslashreplace").decode()
             self.left_out.append(LeftOut(path=shown, why=str(why).encode(errors="backslashreplace").decode()))
 
     def parts(self, manifest: OutputManifest) -> Iterator[bytes]:
-        """The bytes of all files, one after the other, in parts; each is listed in the manifest when it was read.
+        """The bytes of all files, one after the other, in parts; adds each file to the manifest once it is read.
 
         Raises:
-            OutputsTooLarge: they have become more than are kept.
-            OSError: the host cannot read on.
+            OutputsTooLarge: the files have grown beyond what is kept.
+            OSError: the host cannot read a file.
         """
         part, total, part_bytes = bytearray(), 0, manifest.part_bytes
         for found in self.files:
@@ -103,7 +103,7 @@ def find_outputs(folder: Path, patterns: Sequence[str]) -> FoundOutputs:
 
 
 def _keep(found: FoundOutputs, root: str, path: str) -> int:
-    """Add the file at `path`, or leave it out; its bytes."""
+    """Add the file at `path`, or leave it out; its size in bytes."""
     real = os.path.realpath(os.path.join(root, path))
     try:
         path.encode()
@@ -138,7 +138,7 @@ def _opened(path: str) -> BinaryIO:
 
 
 def _own_fault(error: OSError) -> str:
-    """Why something cannot be read that another host could not read either. Raises the error if it is this host's."""
+    """The reason, if no other host could read the file either. Raises the error if the cause is this host."""
     if error.errno == errno.EIO or is_shortage(error):
         raise error
     return error.strerror or str(error)

@@ -1,7 +1,7 @@
 """Prestarts the process of the next callable, with its imports, before that callable is known.
 
-Most of the time between a claim and a callable's first line is the interpreter's start and imports. One process waits
-at a time, from the first callable on; a task gets it only if it would have started its interpreter the same way.
+Most of the time between a claim and a callable's first line goes into the interpreter's start and imports. From the
+first callable on, one process waits at a time. A task gets it only if it would start its interpreter the same way.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from fray_agents.tasks.runner_process import start_runner
 log = logging.getLogger("fray")
 
 PRESTART_DELAY = 0.3
-"""Seconds that a task which was just started has the host's cores to itself before the next process is prestarted:
-what most callables take to start."""
+"""Seconds that a new task has the host's cores to itself before the next process is prestarted: the time that most
+callables take to start."""
 
 IDLE_TIMEOUT = 300.0
-"""Seconds after which a process that nobody needed is given up: with its runner it holds some 40 MB."""
+"""Seconds after which an unused process is ended: with its runner it holds some 40 MB."""
 
 _START_VARIABLES = ("PYTHON", "LD_", "LC_", "LANG", "TZ", "MALLOC_", "GLIBC_")
-"""Prefixes of the variables that an interpreter reads when it starts, and not later."""
+"""Prefixes of the variables that an interpreter reads only when it starts."""
 
 
 @dataclass(frozen=True)
 class _Prestarted:
-    """A runner whose process waits, and what that was started with."""
+    """A runner whose process waits, with the settings that it was started with."""
 
     runner: asyncio.subprocess.Process
     variables: Mapping[str, str]
@@ -40,10 +40,10 @@ class _Prestarted:
 
 
 class Prestarter:
-    """Starts tasks as `ProcessTask.start` does, callables from a prestarted process where there is one.
+    """Starts tasks as `ProcessTask.start` does, and callables in a prestarted process if there is one.
 
     Args:
-        modules: what a prestarted process imports.
+        modules: the modules that a prestarted process imports.
         cgroup_prefix: see `ProcessTask.start`.
     """
 
@@ -64,7 +64,7 @@ class Prestarter:
         return await ProcessTask.start(spec, deadline, lock_fd, runner, self._cgroup_prefix)
 
     async def close(self) -> None:
-        """End the prestarted process; returns when it is gone."""
+        """End the prestarted process; return when it is gone."""
         if self._timer is not None:
             self._timer.cancel()
         if self._making is not None:
@@ -72,7 +72,7 @@ class Prestarter:
         if (waiting := self._drop()) is not None:
             try:
                 await asyncio.wait_for(waiting.runner.wait(), RUNNER_TIMEOUT)
-            except TimeoutError:  # it does not hear: its process goes with it
+            except TimeoutError:  # the runner does not respond; its process ends with it
                 waiting.runner.kill()
                 await waiting.runner.wait()
 
@@ -93,7 +93,7 @@ class Prestarter:
         try:
             environment = {**inherited_environment(), **variables}
             runner = await start_runner(lock_fd, self._cgroup_prefix, self._command, environment)
-        except OSError as error:  # the host has no room for one: callables start without
+        except OSError as error:  # the host has no room for one: callables start without it
             log.warning("no process is prestarted: %s", error)
             return
         self._prestarted = _Prestarted(runner, variables, lock_fd)
@@ -102,7 +102,7 @@ class Prestarter:
     def _drop(self) -> _Prestarted | None:
         waiting, self._prestarted = self._prestarted, None
         if waiting is not None and waiting.runner.stdin is not None:
-            waiting.runner.stdin.close()  # its runner ends, and takes it along
+            waiting.runner.stdin.close()  # its runner exits, and ends the process
         return waiting
 
     def _later(self, seconds: float, do: Callable[[], object]) -> None:

@@ -1,6 +1,6 @@
-"""A task as a tree of processes: starts its runner, passes on the agent's requests, and receives its events.
+"""A task as a tree of processes: starts its runner, sends the agent's requests, and receives the runner's events.
 
-Nothing here blocks the event loop. The agent's death closes the pipe, on which the runner kills the task.
+Nothing here blocks the event loop. When the agent dies its pipe to the runner closes, and the runner kills the task.
 """
 
 from __future__ import annotations
@@ -38,29 +38,29 @@ from fray_layouts.records import AttemptExit, ResourceUsage
 from fray_layouts.states import ExitKind
 
 RUNNER_TIMEOUT = 5.0
-"""Seconds after a task should have ended until the agent ends it without its runner: runners answer in milliseconds,
-and one that is stopped or stuck not at all."""
+"""Seconds after a task should have ended until the agent kills it without its runner: a runner answers within
+milliseconds, and one that is stopped or stuck never does."""
 
 START_TIMEOUT = 60.0
-"""Seconds that a start may take: a directory, a fork and an exec, on a host that may swap."""
+"""Seconds that a start may take: a directory, a fork and an exec, on a host that may be swapping."""
 
 _JSON_LIMIT = 4 * 1024**2
-"""Bytes up to which a command's result is parsed, to see whether it is JSON: a tenth of a second in a thread."""
+"""Bytes up to which a command's result is parsed to see whether it is JSON: a tenth of a second in a thread."""
 
 CALLABLE_OPTIONS = ["-m", "fray_agents.tasks.callable_main"]
-"""The options of an interpreter that runs a callable, but for the arguments."""
+"""The options of an interpreter that runs a callable, without the arguments."""
 
 _NO_ANSWER = "its runner did not answer in time, and the agent has killed it and all its processes"
 
 
 class ProcessTask:
-    """A task as a tree of processes, and its runner; made by `start`. See `TaskHandle` for what is not described here.
+    """A task as a tree of processes, with its runner; created by `start`. See `TaskHandle` for the other methods.
 
     Attributes:
         pid: of the task's main process; None if its program could not be executed.
         runner_pid: of its runner.
 
-    The runner ends the task. Where it does not answer in time, or not as agreed, the agent does.
+    The runner ends the task. If the runner does not answer in time, or answers nonsense, the agent ends it.
     """
 
     def __init__(
@@ -97,17 +97,17 @@ class ProcessTask:
         runner: asyncio.subprocess.Process | None = None,
         cgroup_prefix: str = "",
     ) -> ProcessTask:
-        """Start a task; returns when it runs, or has ended already.
+        """Start a task; returns when it runs or has already ended.
 
         Args:
-            spec: what to run.
+            spec: the attempt to run.
             deadline: CLOCK_BOOTTIME in seconds at which it is killed; see `set_deadline`.
-            lock_fd: descriptor of a held lock that stays held as long as the task runs.
-            runner: what `start_runner` returned, with the same `cgroup_prefix`; by default a new one.
-            cgroup_prefix: what `fray_agents.host.task_cgroups` gave; "": the task has no cgroup of its own.
+            lock_fd: descriptor of a held lock, which stays held as long as the task runs.
+            runner: a process from `start_runner` with the same `cgroup_prefix`; by default a new one.
+            cgroup_prefix: prefix from `fray_agents.host.task_cgroups`; "": the task gets no cgroup of its own.
 
         Raises:
-            StartFailed: this host cannot run it; that is not the job's fault.
+            StartFailed: this host cannot run it, which is not the job's fault.
         """
         try:
             task = await cls._with_runner(spec, lock_fd, runner, cgroup_prefix)
@@ -121,10 +121,10 @@ class ProcessTask:
             raise StartFailed(f"the task did not start within {START_TIMEOUT:g} s on this host") from error
         except EngineFailed as error:
             await task._give_up()
-            raise StartFailed(f"the task's container could not be made on this host: {error}") from error
+            raise StartFailed(f"the task's container could not be created on this host: {error}") from error
         except OSError as error:
             await task._give_up()
-            raise StartFailed(f"the task's directory could not be made on this host: {error}") from error
+            raise StartFailed(f"the task's directory could not be created on this host: {error}") from error
         except BaseException:
             await task._give_up()
             raise
@@ -165,7 +165,7 @@ class ProcessTask:
     def set_deadline(self, boottime: float) -> None:
         """See `TaskHandle.set_deadline`; the runner enforces it."""
         if time.clock_gettime(time.CLOCK_BOOTTIME) > self._deadline + RUNNER_TIMEOUT:
-            self._take_over(ExitKind.PREEMPTED)  # the job may be someone else's
+            self._take_over(ExitKind.PREEMPTED)  # the job may have another holder
             return
         self._deadline = boottime
         self._send(deadline=boottime)
@@ -211,16 +211,16 @@ class ProcessTask:
         return self._process.stdin
 
     async def _listen(self) -> None:
-        """Handle the runner's events until nothing is left of the task; sets `exit`, whatever happens."""
+        """Handle the runner's events until nothing of the task is left; sets `exit` in any case."""
         try:
             await self._handle_events()
-        except asyncio.CancelledError:  # the loop ends: the runner kills the task and ends
+        except asyncio.CancelledError:  # the loop ends: the runner kills the task and exits
             self._stdin.close()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._process.wait(), RUNNER_TIMEOUT)
             raise
         except Exception as error:
-            self._take_over(ExitKind.HOST_FAILED, f"the agent failed to understand the task's runner: {error!r}")
+            self._take_over(ExitKind.HOST_FAILED, f"the agent could not understand the task's runner: {error!r}")
             await self._drain()
         self._stdin.close()
         code = await self._process.wait()
@@ -240,14 +240,14 @@ class ProcessTask:
             await self._handle(msgspec.json.decode(line))
 
     async def _drain(self) -> None:
-        """Read the runner's output to its end and ignore it: before that, the process cannot be waited for."""
+        """Read and ignore the runner's output until it ends: before that, the process cannot be waited for."""
         assert self._process.stdout is not None
-        with contextlib.suppress(OSError):  # then it has ended, too
+        with contextlib.suppress(OSError):  # the output has ended then, too
             while await self._process.stdout.read(EVENT_LIMIT):
                 pass
 
     def _expect_end(self, within: float, why: str) -> None:
-        """End the task without its runner, unless that has done so within as many seconds and `RUNNER_TIMEOUT`."""
+        """End the task without its runner if it has not ended `within` seconds and `RUNNER_TIMEOUT` from now."""
         watch = asyncio.get_running_loop().call_later(within + RUNNER_TIMEOUT, self._take_over, why)
         self._watches.append(watch)
 
@@ -284,12 +284,12 @@ class ProcessTask:
             end, result = AttemptExit(kind=ExitKind.TOO_LARGE, code=0, message=message, usage=end.usage), None
         self.usage = end.usage or self.usage
         self.exit.set_result(TaskExit(end, result, complete_before_stop))
-        self._expect_end(0.0, end.kind)  # it has nothing left to do
+        self._expect_end(0.0, end.kind)  # the runner has nothing left to do
 
     def _lost(self, code: int) -> None:
-        """Set the exit of a task whose runner was killed; its last chunk is kept."""
+        """Set the exit of a task whose runner was killed, and keep its last log chunk."""
         part = self._log_path(self._announced + 1)
-        with contextlib.suppress(OSError):  # there is none, or not in a form that can be kept
+        with contextlib.suppress(OSError):  # there is none, or it cannot be kept
             os.rename(f"{part}{PART}", part)
             self._announce(self._announced + 1)
         outside = f"the task's runner was ended from outside (exit code {code}), and the task with it"
@@ -347,7 +347,7 @@ def _prepare_directory(spec: TaskSpec) -> None:
 
 
 def _find_result(spec: TaskSpec) -> ResultFile | None:
-    """What the task left as its result. Raises OSError if that is no file."""
+    """The task's result file. Raises OSError if it is not a regular file."""
     if spec.command is not None:
         return _result_file(spec.directory / "result", "bytes")
     as_json = _result_file(spec.directory / "result.json", "json")
@@ -355,7 +355,7 @@ def _find_result(spec: TaskSpec) -> ResultFile | None:
 
 
 def _result_file(path: Path, encoding: str) -> ResultFile | None:
-    """The file at `path`, if there is one; what is not too long is JSON only if it can be read as such."""
+    """The file at `path`, if there is one; it counts as JSON if it is at most `_JSON_LIMIT` long and parses."""
     try:
         size = file_size(str(path))
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The process of a runner, with a pipe to it and one from it."""
+"""The process of a runner, with a pipe to it and a pipe from it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from fray_agents import runner
 from fray_agents.host.forks import without_forks
 
 EVENT_LIMIT = 1024**2
-"""Bytes of one event of the runner; the longest is an exit, whose texts `exit_report` bounds."""
+"""Most bytes of one event from the runner; the longest is an exit, whose texts `exit_report` bounds."""
 
 _OUTPUT_GRACE = 1.0
-"""Seconds in which what a runner said before its end is read: it lies in the pipe already."""
+"""Seconds after a runner's end in which its output is still read: all of it is in the pipe already."""
 
 _RUNNER_COMMAND = [os.path.realpath(sys.executable), "-I", "-S", str(Path(runner.__file__).parent)]
 
@@ -32,8 +32,8 @@ async def start_runner(
 
     Args:
         cgroup_prefix: see `ProcessTask.start`.
-        prestart_command: starts the task's process ahead, with `env`; see `fray_agents.runner.prestarted`.
-        kept_fds: further descriptors that stay open until it ends, by which others see that it is there.
+        prestart_command: starts the task's process in advance, with `env`; see `fray_agents.runner.prestarted`.
+        kept_fds: further descriptors that stay open until it ends, by which others see that it still runs.
     """
     kept = [*([] if lock_fd is None else [lock_fd]), *kept_fds]
     loop = asyncio.get_running_loop()
@@ -55,10 +55,10 @@ async def start_runner(
 
 
 class _RunnerProtocol(asyncio.subprocess.SubprocessStreamProtocol):
-    """Ends the runner's output soon after the runner, also where somebody else holds the pipe open.
+    """Closes the runner's output soon after the runner's end, even if another process holds the pipe open.
 
-    A library may have forked between the making of the pipe and the runner's start. Its child has the runner's end too,
-    and would keep the task, perhaps the one that it waits for, from ever ending.
+    A library may have forked after the pipe was created and before the runner was started. Its child then has the
+    runner's end too, and would keep the task from ever ending; it may even be waiting for that task.
     """
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -1,6 +1,6 @@
-"""Environment variables of jobs in threads: they share `os.environ`, so two that disagree cannot run at once.
+"""Environment variables of jobs in threads: they share `os.environ`, so jobs with different values cannot run at once.
 
-Called from one thread, the agent's: nothing here is locked.
+Only the agent's thread calls this, so it has no lock.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _before: dict[str, str | None] = {}
 
 
 class EnvironConflict(Permanent):
-    """Jobs in threads share `os.environ`: run those with other values one after the other, or as processes."""
+    """Jobs in threads share `os.environ`: run jobs with different values one after the other, or as processes."""
 
 
 def acquire(variables: Mapping[str, str]) -> None:
-    """Set the variables for as long as anyone holds them; all or none. Raises EnvironConflict."""
+    """Set the variables, all or none, until every holder has released them. Raises EnvironConflict."""
     for name, value in variables.items():
         if name in _before and not _holders[name, value]:
             raise EnvironConflict(f"{name} has another value in a job that runs now. {EnvironConflict.__doc__}")
@@ -32,7 +32,7 @@ def acquire(variables: Mapping[str, str]) -> None:
 
 
 def release(variables: Mapping[str, str]) -> None:
-    """Give back what `acquire` has set: what was there before returns, unless the value was changed since."""
+    """Release variables of `acquire`: the values from before return, unless somebody changed them meanwhile."""
     for name, value in variables.items():
         _holders[name, value] -= 1
         if _holders[name, value]:

@@ -1,9 +1,9 @@
 """Logs of tasks in threads: `sys.stdout` and `sys.stderr` also write to the log of the task whose code prints.
 
-That task is known by a context variable, so it holds for a task's own thread, its coroutines and the calls that it
-serves as an actor, and not for threads that user code starts. The streams of the process are wrapped by the first task
-and stay so: `print` holds no reference to the stream that it prints to, and one that is replaced and freed under
-another thread's `print` ends the interpreter.
+A context variable identifies that task. It covers the task's own thread, its coroutines and the calls that it serves as
+an actor, but not threads that user code starts. The first task wraps the process's streams, and they stay wrapped:
+`print` holds no reference to its stream, and the interpreter crashes if a stream is replaced and freed while another
+thread prints to it.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from fray_agents.runner.task_log import CHUNK_BYTES, STREAMS, LineFormatter, Log
 from fray_agents.tasks.handle import TaskFile
 
 current_log: ContextVar[ThreadLog | None] = ContextVar("fray_task_log", default=None)
-os.register_at_fork(after_in_child=lambda: current_log.set(None))  # its files and its lock are the parent's
+os.register_at_fork(after_in_child=lambda: current_log.set(None))  # its files and its lock belong to the parent
 
 
 class Echo(Protocol):
-    """Shows on the process's own streams what one task prints."""
+    """Shows what one task prints on the process's own streams."""
 
     def write(self, name: str, stream: TextIO, text: str) -> None:
-        """Show a text that was printed to the stream of this name."""
+        """Show a text that was printed to the stream with this name."""
 
     def end(self) -> None:
-        """Show the lines that the task has not finished."""
+        """Show the last lines, which the task has not finished with a newline."""
 
 
 class ThreadLog:
-    """One task's log: written by any thread, uploaded by the agent's loop, in which it is made.
+    """One task's log: any thread writes it, and the agent's loop, which creates it, uploads it.
 
-    echo: how the process's own streams show what it prints; None: as it is.
+    echo: how the process's own streams show what the task prints; None: unchanged.
     """
 
     def __init__(self, directory: Path, echo: Echo | None = None) -> None:
@@ -54,7 +54,7 @@ class ThreadLog:
         self._closed = asyncio.Event()
 
     def write(self, stream: str, text: str) -> None:
-        """Keep what was printed, unless the task is over."""
+        """Keep a text that was printed, unless the task is over."""
         with self._lock:
             if self._closed.is_set():
                 return
@@ -65,7 +65,7 @@ class ThreadLog:
             self._loop.call_soon_threadsafe(self._printed.set)
 
     def close(self) -> None:
-        """The task is over: complete the last chunk. Called in the loop."""
+        """Finish the log and its last chunk, as the task is over. Called in the loop."""
         with self._lock:
             self._closed.set()
             self._printed.set()
@@ -93,7 +93,7 @@ class ThreadLog:
 
 
 class OutputTee:
-    """A stream of this process that also writes to the current task's log; otherwise it is the stream."""
+    """A stream of this process that also writes to the current task's log; it passes everything on to the stream."""
 
     def __init__(self, name: str, stream: TextIO) -> None:
         self.stream = stream
@@ -105,7 +105,7 @@ class OutputTee:
         if log is None or log.echo is None:
             self.stream.write(text)
         else:
-            shown_by = current_log.set(None)  # what else the echo writes is not the task's
+            shown_by = current_log.set(None)  # other output of the echo is not the task's
             try:
                 log.echo.write(self._name, self.stream, text)
             finally:
@@ -127,7 +127,7 @@ class OutputTee:
 
 
 def tee_process_streams() -> None:
-    """Have the process's streams write to logs from now on; again, should someone have replaced them."""
+    """Make the process's streams write to logs from now on; again if somebody has replaced them."""
     for name in STREAMS:
         stream = getattr(sys, name)
         if stream is not None and not isinstance(stream, OutputTee):

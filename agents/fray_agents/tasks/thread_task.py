@@ -1,10 +1,10 @@
-"""Tasks as threads of this process, for a private cluster: quick to start, and nothing is isolated.
+"""Tasks as threads of this process, for a private cluster: they start quickly, and are not isolated.
 
-A thread shares the process's environment: its FRAY_* variables are in a context variable (`current_task`), those that
-its job asks for are set for the whole process while it runs (`shared_environ`). What it prints goes where the process
-prints, and into its log (`thread_output`). It cannot be killed: a stop raises `SystemExit` in it at its next Python
-instruction, unless it asked for a call instead (`on_stop`), and once the grace is over the attempt counts as ended
-while the thread goes on until it returns.
+A thread shares the process's environment. Its FRAY_* variables are in a context variable (`current_task`). Variables
+that its job asks for are set for the whole process while it runs (`shared_environ`). Its output goes to the process's
+streams and into its log (`thread_output`). It cannot be killed: a stop raises `SystemExit` in it at its next Python
+instruction, unless it asked for a call instead (`on_stop`). When the grace is over the attempt counts as ended, and the
+thread goes on until it returns.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ log = logging.getLogger("fray")
 
 
 class ThreadTask:
-    """A callable in a thread; see `TaskHandle` for what is not described here. A command still is a process.
+    """A callable in a thread; see `TaskHandle` for the other methods. A command still runs as a process.
 
     echo: as for `ThreadLog`.
     """
 
     def __init__(self, spec: TaskSpec, echo: thread_output.Echo | None = None) -> None:
-        self.usage: ResourceUsage | None = None  # nobody knows a thread's share of its process
+        self.usage: ResourceUsage | None = None  # a thread's share of its process is unknown
         self.unkilled: list[int] = []
         self.exit: asyncio.Future[TaskExit] = asyncio.get_running_loop().create_future()
         self._spec = spec
@@ -54,7 +54,7 @@ class ThreadTask:
     async def start(
         cls, spec: TaskSpec, deadline: float, lock_fd: int | None, echo: thread_output.Echo | None = None
     ) -> TaskHandle:
-        """As `ProcessTask.start`; the deadline means nothing here: no thread outlives its agent's process."""
+        """As `ProcessTask.start`; the deadline has no effect, because no thread outlives its agent's process."""
         if spec.callable_pickle is None:
             return await ProcessTask.start(spec, deadline, lock_fd)
         started = cls(spec, echo)
@@ -77,7 +77,7 @@ class ThreadTask:
                 log.exception("%s could not be asked to end", self._thread.name)
 
     def call_on_stop(self, call: Callable[[], None]) -> None:
-        """From now on a stop calls `call` instead of interrupting the thread; at once, if it was stopped already."""
+        """Make a stop call `call` instead of interrupting the thread; call it at once if it was already stopped."""
         with self._stopping:
             self._on_stop = call
             if self._why:
@@ -88,7 +88,7 @@ class ThreadTask:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread.ident), ctypes.py_object(SystemExit))
 
     def kill(self) -> None:
-        """The attempt counts as ended, whatever the thread does."""
+        """Count the attempt as ended, whatever the thread does."""
         message = "a thread cannot be killed: it goes on until it returns"
         self._end(TaskExit(AttemptExit(kind=self._why or ExitKind.STOPPED, message=message, log_chunks=0), None, False))
 
@@ -122,7 +122,7 @@ class ThreadTask:
         thread_output.tee_process_streams()
         try:
             self._thread.start()
-        except RuntimeError as error:  # the process has too many
+        except RuntimeError as error:  # the process has too many threads
             self._end(TaskExit(AttemptExit(kind=ExitKind.START_FAILED), None, False))
             raise StartFailed(f"no thread could be started on this host: {error}") from error
 
@@ -157,7 +157,7 @@ class ThreadTask:
         except FileNotFoundError:
             if not self.exit.done():
                 raise
-            raise SystemExit from None  # the attempt was over before its thread was: nobody wants the result
+            raise SystemExit from None  # the attempt was over before its thread was: the result is not needed
         return TaskExit(AttemptExit(kind=ExitKind.SUCCESS), ResultFile(path, encoding, len(data)), not self._why)
 
     def _exit_of(self, error: SystemExit) -> TaskExit:
@@ -186,7 +186,7 @@ class ThreadTask:
 
 
 def _host_failed(error: BaseException) -> TaskExit:
-    """The end of an attempt that an exception outside of its callable ended."""
+    """The end of an attempt that an exception outside its callable ended."""
     fields = exception_fields(error)
     message = f"the host failed while the task ran: {fields['message']}"
     return TaskExit(AttemptExit(kind=ExitKind.HOST_FAILED, message=message, traceback=fields["traceback"]), None, False)

@@ -27,7 +27,7 @@ from fray_layouts.work_keys import WorkKeys
 log = logging.getLogger("fray")
 
 PARTS_AT_ONCE = 4
-"""Parts of outputs that are in memory and on their way at a time: 64 MiB, which fill the line to most buckets."""
+"""Parts of outputs that are uploaded at a time: 64 MiB in memory, which use the full bandwidth to most buckets."""
 
 
 async def upload_logs(
@@ -37,11 +37,11 @@ async def upload_logs(
     chunks: AsyncIterator[tuple[int, TaskFile]],
     gives_up: Callable[[StoreError], bool],
 ) -> int:
-    """Upload each sealed chunk under its number and remove the file; returns the number of the last, 0 if none.
+    """Upload each sealed chunk under its number and remove the file; returns the last number, 0 if there was none.
 
     Args:
-        chunks: as `TaskHandle.chunks` gives them.
-        gives_up: asked after each failure whether the rest is lost.
+        chunks: as `TaskHandle.chunks` yields them.
+        gives_up: called after each failure; returns whether the rest of the log is given up.
     """
     last = 0
     async for number, path in chunks:
@@ -60,10 +60,10 @@ async def upload_logs(
 async def upload_result(
     core: Core, job: JobRecord, replica: int, file: ResultFile, gives_up: Callable[[StoreError], bool]
 ) -> JobResult:
-    """Prepare the result as the record holds it; a large one is uploaded as an object of its own first.
+    """Return the result as the record stores it; a large one is first uploaded as an object of its own.
 
     Args:
-        gives_up: asked after each failure whether to raise it.
+        gives_up: called after each failure; returns whether to raise it.
 
     Raises:
         StoreError: the store did not take it, and it was given up.
@@ -82,14 +82,14 @@ async def upload_result(
 async def upload_outputs(
     core: Core, job: JobRecord, replica: int, task: TaskHandle, gives_up: Callable[[StoreError], bool]
 ) -> KeptOutputs:
-    """Upload the files that the task left and the job's `outputs` name, under this attempt; the manifest goes last.
+    """Upload the task's files that match the job's `outputs`, under this attempt; the manifest is written last.
 
     Args:
-        gives_up: asked after each failure whether to raise it.
+        gives_up: called after each failure; returns whether to raise it.
 
     Raises:
-        OutputsTooLarge: there is more than is kept.
-        StoreError: the store did not take it, and it was given up.
+        OutputsTooLarge: there are more than are kept.
+        StoreError: the store did not take a part, and it was given up.
         OSError: the host cannot read them.
     """
     manifest = WorkKeys.outputs(job.id, job.attempt, replica)
@@ -109,7 +109,7 @@ async def upload_outputs(
 
 
 async def file_chunks(text: Path) -> AsyncIterator[tuple[int, TaskFile]]:
-    """The chunks of the log of an attempt whose task never started, from a file of text; made beside that file."""
+    """The log chunks of an attempt whose task never started, from a text file; they are created beside that file."""
     folder = text.with_suffix(".chunks")
     await asyncio.to_thread(folder.mkdir)
     chunks = LogChunks(str(folder), sys.maxsize, lambda number: None)
