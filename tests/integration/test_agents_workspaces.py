@@ -108,8 +108,8 @@ async def test_a_callable_imports_from_it_whether_its_process_was_prestarted_or_
 
 async def test_a_workspace_that_is_none_fails_the_job_at_once(tmp_path: Path) -> None:
     wrong: list[tuple[bytes | str, str]] = [
-        (packed(file("../outside", b"x")), "'../outside' is no plain relative path"),
-        (b"no archive", "it is no zstd stream"),
+        (packed(file("../outside", b"x")), "'../outside' is not a plain relative path"),
+        (b"no archive", "it is not a zstd stream"),
         (f"blobs/2026-01/{'0' * 64}", "the job's workspace is gone"),
     ]
     async with quick_core(tmp_path / "root") as core:

@@ -87,7 +87,7 @@ def test_what_cannot_be_is_refused(attributes: dict[str, str], message: str) -> 
 
 @pytest.mark.parametrize("instance", [{"attributes": []}, {"attributes": {}, "scheduling": "?"}])
 def test_what_is_no_metadata_is_told(instance: dict[str, Any]) -> None:
-    with metadata_server(instance) as server, pytest.raises(MetadataUnavailable, match="what is no metadata"):
+    with metadata_server(instance) as server, pytest.raises(MetadataUnavailable, match="something other than metadata"):
         read_host(server.host)
 
 

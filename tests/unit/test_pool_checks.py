@@ -88,7 +88,7 @@ async def test_rights_that_are_missing_name_their_role(
         (
             "denied",
             "tpu.nodes.create, tpu.nodes.delete are missing: grant roles/tpu.admin in project lab to the account that "
-            "Fray runs as here, if machines are to be made as it",
+            "Fray runs as here, if machines are to be created with it",
         )
     ]
     [(kind, text)] = await told(core, RUN)

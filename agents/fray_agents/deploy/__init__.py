@@ -1,9 +1,9 @@
-"""The files by which a host gets its agent: a start-up script for VMs, a unit of systemd, and a container."""
+"""The files by which a host gets its agent: a start-up script for VMs, a systemd unit, and a container."""
 
 from pathlib import Path
 
 UNIT = Path(__file__).with_name("fray-agent.service")
-"""The unit of systemd; the start-up script adds the cluster."""
+"""The systemd unit; the start-up script adds the cluster."""
 
 
 def startup_script() -> str:

@@ -1,12 +1,12 @@
-"""The host's cache: directories that are built once and used by every agent of this user, until room is needed.
+"""The host's cache: directories that are built once, and used by every agent of this user until space is needed.
 
-An entry is `<root>/<kind>/<key>/` with a file `lock`, and with `content` once it is complete. Whoever builds or removes
-an entry has an exclusive lock on its file, and whoever uses it a shared one; the kernel gives the lock of a process
-that dies to the next. What is half built has another name, which is never used again: the next builder removes it, and
-a writer that outlives its builder harms nobody.
+An entry is `<root>/<kind>/<key>/` with a file `lock`, and with `content` once it is complete. A process that builds or
+removes an entry holds an exclusive lock on the file `lock`, and a process that uses it a shared one. When a process
+dies, the kernel releases its locks. A directory that is still being built has another name, which is never used again.
+The next builder removes it, so a writer that outlives its builder does no harm.
 
-The lock file says in which boot of the host the entry was built, and its size; its time is that of the last use. An
-entry of an earlier boot is built again: if the host had lost its power, files that nobody had synced would be empty.
+The lock file holds the host's boot id at the time of the build, and the entry's size; its mtime is the time of the last
+use. An entry of an earlier boot is built again: after a power failure, files that were never synced may be empty.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from fray_agents.runner.meter import disk_sizes
 from fray_coordinator.backoff import backoff
 
 DEFAULT_LIMIT = 20 * 10**9
-"""Bytes of a cache on a large disk: some ten environments with PyTorch."""
+"""Most bytes of a cache on a large disk: some ten environments with PyTorch."""
 
 DISK_SHARE = 5
-"""On a smaller disk the cache may have this part of it, a fifth: the rest is for the tasks."""
+"""On a smaller disk the cache may use one part in so many, a fifth; the rest is for the tasks."""
 
 LOCK_PAUSES = (0.002, 0.05)
-"""Seconds between two looks at an entry that another one builds, the first and the longest: a look takes microseconds,
-and a warm start has 300 ms for everything."""
+"""Seconds between two checks of an entry that another process builds, the first and the longest: a check takes
+microseconds, and a whole warm start takes 300 ms."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]{0,199}")
 _LOCK, _CONTENT, _BUILDING, _REMOVED = "lock", "content", "building", "~"
 
 Build = Callable[[Path], Awaitable[None]]
-"""Fills the empty directory that it is given; the directory is renamed later, so nothing in it may name its path.
+"""Fills the empty directory that it is given. The directory is renamed later, so nothing in it may contain its path.
 
-When it is cancelled, it has to end what it has started; what it still writes is lost."""
+When cancelled, it has to end the processes that it has started; anything that they still write is lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +63,8 @@ class HostCache:
     """The cache below one directory, which other processes of this user may use at the same time.
 
     Args:
-        root: made at the first use; its parent exists.
-        limit: bytes on disk beyond which the entries go that were not used for longest. What is in use stays.
+        root: created at the first use; its parent exists.
+        limit: bytes on disk beyond which the least recently used entries are removed. Entries in use stay.
     """
 
     def __init__(self, root: Path, limit: int) -> None:
@@ -73,24 +73,25 @@ class HostCache:
 
     @asynccontextmanager
     async def hold(self, kind: str, key: str, build: Build) -> AsyncIterator[CacheEntry]:
-        """Have an entry, which stays as long as the context does; it is built if it is not there.
+        """Hold an entry, which stays as long as the context does; it is built if it does not exist.
 
-        One builds at a time, on the whole host. If that one fails, its error is its own, and the next one tries.
+        Only one process of the host builds an entry at a time. If it fails, the error is raised there, and the next
+        process tries.
 
         Args:
-            kind, key: what the entry is; the same names always mean the same content.
-            build: makes the content.
+            kind, key: the entry's name; the same name always means the same content.
+            build: creates the content.
 
         Raises:
             UntrustedDirectory: the cache is not this user's alone.
-            OSError: the host has too little of something; what nobody used was removed.
-            Exception: whatever `build` raises.
+            OSError: the host lacks some resource; if its disk was full, all unused entries were removed.
+            Exception: any error of `build`.
         """
         folder = self._folder(kind, key)
         lock = await self._lock(folder, build)
         try:
             entry = _complete_entry(folder)
-            assert entry is not None, "nobody removes what is locked"
+            assert entry is not None, "a locked entry is not removed"
             os.utime(lock)
             yield entry
         finally:
@@ -104,7 +105,7 @@ class HostCache:
         return sorted(found, key=lambda entry: entry.last_used)
 
     async def trim(self, limit: int | None = None) -> list[CacheEntry]:
-        """Remove what nobody uses until the rest has at most `limit` bytes, and what was left half built.
+        """Remove incomplete entries, and unused ones until the rest has at most `limit` bytes.
 
         Args:
             limit: by default that of the cache.
@@ -147,7 +148,7 @@ class HostCache:
         return lock
 
     async def _build(self, folder: Path, build: Build) -> bool:
-        """Build the entry; False if somebody else builds, uses or removes it now."""
+        """Build the entry; False if another process builds, uses or removes it now."""
         for directory in (self.root, folder.parent, folder):
             private_dir(directory)
         lock = try_lock(folder / _LOCK, fcntl.LOCK_EX, os.O_CREAT)
@@ -171,7 +172,7 @@ def host_cache(limit: int | None = None) -> HostCache:
     """This user's cache.
 
     Args:
-        limit: see `HostCache`; None: `DEFAULT_LIMIT`, on a small disk its `DISK_SHARE`.
+        limit: see `HostCache`; None: `DEFAULT_LIMIT`, or `DISK_SHARE` of a small disk.
 
     Raises:
         UntrustedDirectory: it is not this user's alone.
@@ -200,12 +201,12 @@ async def _build_content(folder: Path, lock: int, build: Build) -> None:
 
 
 async def _remove(folder: Path) -> bool:
-    """Whether the entry is gone; False if somebody uses or builds it."""
+    """Remove the entry; whether it is gone. False if a process uses or builds it."""
     if _REMOVED not in folder.name:
         lock = try_lock(folder / _LOCK, fcntl.LOCK_EX, os.O_CREAT)
         if lock is None:
             return folder.name not in os.listdir(folder.parent)
-        try:  # renamed first: whoever wants the entry from now on begins with a new directory
+        try:  # renamed first, so that a process that wants the entry from now on starts with a new directory
             os.rename(folder, removed := folder.with_name(f"{folder.name}{_REMOVED}{secrets.token_hex(8)}"))
             folder = removed
         finally:
@@ -215,7 +216,7 @@ async def _remove(folder: Path) -> bool:
 
 
 def _lock_complete(folder: Path) -> int | None:
-    """A shared lock on the complete entry; None if it is not complete, or somebody builds or removes it."""
+    """A shared lock on the complete entry; None if it is not complete, or a process builds or removes it."""
     if not _is_complete(folder):
         return None
     lock = try_lock(folder / _LOCK, fcntl.LOCK_SH)
@@ -226,7 +227,7 @@ def _lock_complete(folder: Path) -> int | None:
 
 
 def _unlock(lock: int) -> None:
-    # Unlocked before it is closed: a child forked meanwhile shares the open file and would keep the lock.
+    # Unlocked before closing: a child that was forked meanwhile shares the open file and would keep the lock.
     fcntl.flock(lock, fcntl.LOCK_UN)
     os.close(lock)
 
@@ -236,7 +237,7 @@ def _is_complete(folder: Path) -> bool:
 
 
 def _complete_entry(folder: Path) -> CacheEntry | None:
-    """The entry in `folder`; None if it is not complete, of an earlier boot, or being removed."""
+    """The entry in `folder`; None if it is not complete, from an earlier boot, or being removed."""
     content = folder / _CONTENT
     if _REMOVED in folder.name or not content.is_dir():
         return None
@@ -249,5 +250,5 @@ def _complete_entry(folder: Path) -> CacheEntry | None:
 
 
 def _boot() -> str:
-    """The kernel's name for the time since this host was started."""
+    """The kernel's boot id, which changes with each start of the host."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -1,4 +1,4 @@
-"""Errors about a job's environment: the job's own fault, or the host's trouble."""
+"""Errors about a job's environment: either the job's fault or the host's."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from fray_layouts.errors import FrayError, Permanent, Temporary
 
 
 class PreparationFailed(FrayError):
-    """An attempt's environment is not there. log: what was said while it was made, if anything was."""
+    """An attempt's environment could not be prepared. log: output of the preparation, if there was any."""
 
     log: Path | None = None
 
 
 class EnvironmentFailed(PreparationFailed, Permanent):
-    """The job's environment cannot be made on any host; the job fails at once and spends no retry."""
+    """The job's environment cannot be built on any host; the job fails at once and uses no retry."""
 
 
 class HostUnfit(PreparationFailed, Temporary):
-    """This host cannot make the job's environment now; another one may."""
+    """This host cannot prepare the job's environment now; another one may."""

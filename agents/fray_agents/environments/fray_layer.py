@@ -1,11 +1,11 @@
-"""The Fray layer: the agent's own Fray and what that needs, for interpreters that have packages of their own.
+"""The Fray layer: the agent's own Fray and its dependencies, for interpreters that have packages of their own.
 
-An environment's interpreter finds the agent's Fray before its own packages, whatever these require, and what Fray needs
-behind them: where a project has another release of such a package, the project's counts. Nothing is resolved together,
-so nothing conflicts.
+An environment's interpreter finds the agent's Fray before its own packages, whatever they require. It finds Fray's
+dependencies after its own packages: if a project has another release of one, the project's is used. They are not
+resolved together, so they cannot conflict.
 
-For the agent's own version of Python the layer is links to the agent's own packages. For another one Fray's code is
-linked, which any version reads, and what it needs is installed, because most of that is compiled.
+For the agent's own version of Python the layer consists of links to the agent's packages. For another version Fray's
+code is linked, which every version can read, and its dependencies are installed, because most of them are compiled.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from fray_agents.environments.uv import BuildLog, run_uv
 from fray_agents.host.software import OWN_PYTHON, fray_version
 
 FRAY_PACKAGES = ("fray", "fray_agents", "fray_coordinator", "fray_layouts")
-"""The packages of the distribution, which a checkout has in several folders."""
+"""The packages of the distribution; in a checkout they are in several folders."""
 
 BEFORE, BEHIND = "before", "behind"
-"""Folders of a layer: what goes before an environment's own packages, and what goes behind them."""
+"""Folders of a layer: modules that come before an environment's own packages, and modules that come after them."""
 
 _DISTRIBUTION = "fray-cluster"
 _STORES = ("s3", "gcs")
-"""Extras that are in a layer if the agent has them: a task may open what its agent can."""
+"""Extras that a layer includes if the agent has them, so that a task can open the same stores as its agent."""
 
 
 def layer_kind(python: str) -> str:
@@ -45,20 +45,20 @@ def layer_kind(python: str) -> str:
 
 @cache
 def layer_key() -> str:
-    """The key of the layer's entry: where the agent's Fray is, and the packages beside it; computed once."""
+    """The key of the layer's entry: the location of the agent's Fray, and its dependencies; computed once."""
     needed = {found.name: found.version for found in needed_distributions()}
     return hashlib.sha256(json.dumps([fray_folders(), sys.prefix, needed], sort_keys=True).encode()).hexdigest()
 
 
 def path_configuration(layer: Path) -> str:
-    """The text of a `.pth` file that adds a layer to the environment that it lies in."""
+    """The text of a `.pth` file that adds a layer to the environment that contains the file."""
     before = str(layer / BEFORE)
     own = "next((n for n, path in enumerate(sys.path) if path.startswith(sys.prefix)), len(sys.path))"
     return f"import sys; {before!r} in sys.path or sys.path.insert({own}, {before!r})\n{layer / BEHIND}\n"
 
 
 async def build_layer(directory: Path, python: str, interpreter: str, uv: str, log: BuildLog) -> None:
-    """Make the layer for a minor version of Python.
+    """Build the layer for a minor version of Python.
 
     Raises:
         EnvironmentFailed, HostUnfit: as `run_uv`.
@@ -79,7 +79,7 @@ async def build_layer(directory: Path, python: str, interpreter: str, uv: str, l
 
 
 def needed_distributions() -> list[Distribution]:
-    """What is installed of all that Fray needs, itself included."""
+    """The installed distributions of Fray and all its dependencies."""
     found: dict[str, Distribution] = {}
     seen: set[tuple[str, tuple[str, ...]]] = set()
     wanted: list[tuple[str, tuple[str, ...]]] = [(_DISTRIBUTION, _STORES)]
@@ -97,7 +97,7 @@ def needed_distributions() -> list[Distribution]:
 
 
 def link_distributions(distributions: Iterable[Distribution], target: Path) -> None:
-    """Link what was installed below `target`: a folder that belongs to one distribution as a whole, others by file."""
+    """Link the installed files below `target`: a folder of one distribution as a whole, others file by file."""
     files = [
         (site, file.parts, name)
         for name, found, site in ((found.name, found, Path(str(found.locate_file("")))) for found in distributions)
@@ -108,7 +108,7 @@ def link_distributions(distributions: Iterable[Distribution], target: Path) -> N
 
 
 def _link(files: list[tuple[Path, tuple[str, ...], str]], target: Path) -> None:
-    """Link files, each given by its place so far, the rest of its path, and whose it is."""
+    """Link files, each given by its location so far, the rest of its path, and its distribution."""
     by_name: dict[str, list[tuple[Path, tuple[str, ...], str]]] = defaultdict(list)
     for place, parts, owner in files:
         by_name[parts[0]].append((place / parts[0], parts[1:], owner))
@@ -122,7 +122,7 @@ def _link(files: list[tuple[Path, tuple[str, ...], str]], target: Path) -> None:
 
 
 def _requirements(name: str, extras: tuple[str, ...]) -> Iterator[Requirement]:
-    """What an installed distribution requires with these extras on this host, without the conditions of that."""
+    """The requirements of an installed distribution with these extras on this host, without their markers."""
     for text in distribution(name).requires or []:
         requirement = Requirement(text)
         marker, requirement.marker = requirement.marker, None

@@ -1,4 +1,4 @@
-"""Container images: on this host before their attempts start, and what a task that runs in one needs of the host."""
+"""Container images: pulled before attempts start, and the folders of the host that a task in one needs."""
 
 import asyncio
 import json
@@ -24,24 +24,24 @@ _NO_SUCH_IMAGE = re.compile(
     r"|invalid reference format|repository name must be|did not resolve to an alias",
     re.IGNORECASE,
 )
-"""What engines and registries say of an image that is not there for anybody, or not for this user."""
+"""Messages of engines and registries about an image that does not exist, or not for this user."""
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""The PATH of an image that sets none, as engines have it."""
+"""The PATH of an image that sets none, as engines define it."""
 
 _SYSTEM = frozenset({"/", "/usr", "/usr/local"})
-"""Where operating systems, and the usual images, have their Python and all else."""
+"""Prefixes where operating systems, and the usual images, have Python and everything else."""
 
 _WORDS_LIMIT = 2000
-"""Characters of the engine's explanation that go into the job's record; all of it is in the job's log."""
+"""Most characters of the engine's message in the job's record; the job's log has all of it."""
 
 
 async def pull_image(engine: ContainerEngine, image: str, log: BuildLog, tell: Callable[[str], None]) -> str:
-    """Have the image on this host, pulled from its registry if it is not there; the PATH that it sets.
+    """Pull the image from its registry unless this host has it; returns the PATH that it sets.
 
     Raises:
         EnvironmentFailed: there is no such image.
-        HostUnfit: its registry, or the engine, does not answer as it should.
+        HostUnfit: its registry, or the engine, failed or did not answer.
     """
     described = ("image", "inspect", "--format={{json .Config.Env}}", "--", image)
     try:
@@ -63,14 +63,14 @@ async def pull_image(engine: ContainerEngine, image: str, log: BuildLog, tell: C
 async def hold_layer(
     cache: HostCache, python: str, held: AsyncExitStack, log: BuildLog
 ) -> tuple[tuple[str, Path, Path], list[Path]]:
-    """What a callable needs besides an image's own Python, see `ContainerSpec.layer`, and the folders that it lies in.
+    """The parts that a callable needs besides an image's own Python (see `ContainerSpec.layer`), and their folders.
 
     Args:
-        python: minor version that the image is to have.
-        held: lets those folders go.
+        python: minor version of Python that the image must have.
+        held: releases those folders.
 
     Raises:
-        EnvironmentFailed, HostUnfit, OSError: it cannot be had.
+        EnvironmentFailed, HostUnfit, OSError: they cannot be prepared.
     """
     uv, interpreters = await asyncio.to_thread(lambda: (find_uv(), find_pythons()))
     if python != OWN_PYTHON and (uv is None or python not in interpreters):
@@ -82,7 +82,7 @@ async def hold_layer(
 
     layer = await held.enter_async_context(cache.hold(layer_kind(python), key, build))
 
-    async def copy(directory: Path) -> None:  # what it links to may lie where the image has packages of its own
+    async def copy(directory: Path) -> None:  # the targets of its links may be where the image has its own packages
         await asyncio.to_thread(shutil.copytree, layer.path / BEHIND, directory / BEHIND)
 
     copied = await held.enter_async_context(cache.hold(f"{layer_kind(python)}-copied", key, copy))
@@ -91,10 +91,10 @@ async def hold_layer(
 
 
 def environment_folders(folders: Collection[str]) -> list[Path]:
-    """The folders of an environment of the host that a container is to have.
+    """The folders of a host environment to mount into a container.
 
     Raises:
-        HostUnfit: the environment's interpreter is the operating system's, which the image has its own of.
+        HostUnfit: the environment's interpreter is in the operating system's folders, of which the image has its own.
     """
     if _SYSTEM.intersection(folders):
         raise HostUnfit(
@@ -105,7 +105,7 @@ def environment_folders(folders: Collection[str]) -> list[Path]:
 
 
 def shared_folders(core: Core) -> list[Path]:
-    """The folders of the host that every container has: this user's, where sockets are, and a root that is files."""
+    """The folders of the host that every container gets: this user's, with its sockets, and a root on local files."""
     root = folder_of_root(core.root)
     return [user_dir(), *([root] if root is not None else [])]
 

@@ -1,7 +1,7 @@
-"""The packages that a job asks for: what its project's files state, and what uv is told.
+"""The packages that a job asks for: what its project's files state, and the commands for uv.
 
-The files are read here only as far as the key of the environment needs it, and to see whether the project itself has
-to be built; what they mean is uv's affair. They are users' files: what is wrong with them is told in the job's reason.
+This module reads the files only as far as the environment's key needs it, and to see whether the project itself must be
+built; uv interprets them. They are users' files, so the job's failure reason says what is wrong with them.
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ from fray_agents.environments.errors import EnvironmentFailed
 from fray_layouts.spec import EnvironmentSpec
 
 MAX_STATED_BYTES = 32 * 1024**2
-"""Bytes of a file that states packages: the locks of the largest projects have some 5 MB."""
+"""Most bytes of a file that states packages: the locks of the largest projects have some 5 MB."""
 
 _COMPILING = re.compile(
     r"cffi|cython|hatch-mypyc|maturin|meson-python|mypy|nanobind|pybind11|scikit-build(-core)?|setuptools-rust"
 )
-"""Build requirements of projects that have compiled parts."""
+"""Build requirements that show that a project has compiled parts."""
 
 _EXTENSIONS = re.compile(r"ext_modules|rust_extensions|cffi_modules|cythonize")
 _BUILD_FIELDS = ("name", "requires-python", "dependencies", "optional-dependencies", "dynamic")
 _INDEX_FIELDS = {"name", "specifier", "marker", "extras", "index"}
-"""Fields of a requirement in a lock whose package comes from an index."""
+"""Fields of a requirement in a lock if its package comes from an index."""
 _REQUIREMENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _INCLUDED = re.compile(r"(?:-r|-c|--requirements?|--constraints?)[ =]\s*(\S.*)")
 _LOCAL = re.compile(
     r"-e\b|--editable\b|(-f|--find-links)[ =]+(?!\w+://)"
     r"|(?!-)([./]|file:|[^:]*@ *file:|[^:@]+/|[^:]+\.(whl|tar\.gz|zip)$)"
 )
-"""What a line looks like that names a folder or file, not a package of an index."""
+"""Matches a line that names a local folder or file, not a package of an index."""
 
 
 @dataclass(frozen=True, slots=True)
 class Packages:
-    """The packages to install into an environment, and the commands for it.
+    """The packages to install into an environment, and the uv commands for that.
 
     Attributes:
-        stated: what the environment's key is made of, besides Python and Fray.
+        stated: the inputs of the environment's key, besides Python and Fray.
         commands: the arguments of each run of uv, without those that name the environment.
-        of_project: a project states them; else they come on top of the agent's own packages.
-        needs_folder: the project's own code is built too, so the key is of the whole workspace, and uv gets a copy.
+        of_project: a project states them; otherwise they are added to the agent's own packages.
+        needs_folder: local code is built too, so the key includes the whole workspace, and uv gets a copy of it.
         has_project: the project itself is installed, because it has compiled parts.
     """
 
@@ -62,10 +62,10 @@ def read_packages(environment: EnvironmentSpec, folder: Path | None) -> Packages
     """The packages of a job with this environment.
 
     Args:
-        folder: its workspace; None if it has none.
+        folder: its workspace; None if there is none.
 
     Raises:
-        EnvironmentFailed: the files of its project cannot be read, or do not fit together.
+        EnvironmentFailed: the files of its project cannot be read, or contradict one another.
     """
     stating = environment.workspace.dependencies if environment.workspace is not None else ""
     if environment.extras and stating not in ("uv.lock", "pyproject.toml"):
@@ -129,7 +129,7 @@ def _of_requirements(environment: EnvironmentSpec, folder: Path) -> Packages:
 
 
 def requirement_files(folder: Path) -> dict[str, str]:
-    """The text of requirements.txt and of the files that it includes, by their paths in the folder."""
+    """The text of requirements.txt and of the files that it includes, by path in the folder."""
     files: dict[str, str] = {}
     names = ["requirements.txt"]
     while names:
@@ -151,7 +151,7 @@ def _any_local(lines: Iterable[str]) -> bool:
 
 
 def is_compiled(folder: Path, project: dict[str, Any]) -> bool:
-    """Whether the project has parts that have to be compiled before it runs."""
+    """Whether the project has parts that must be compiled before it can run."""
     required = (_REQUIREMENT_NAME.match(text.strip()) for text in _texts(_table(project, "build-system"), "requires"))
     names = (re.sub(r"[-_.]+", "-", found[0]).lower() for found in required if found)
     if any(map(_COMPILING.fullmatch, names)) or _table(_table(project, "tool"), "setuptools").get("ext-modules"):
@@ -160,14 +160,14 @@ def is_compiled(folder: Path, project: dict[str, Any]) -> bool:
 
 
 def lock_mismatch(project: dict[str, Any], lock: dict[str, Any]) -> list[str]:
-    """Requirements of a project that its lock does not know; `uv sync --frozen` would leave them out silently."""
+    """Requirements of a project that are missing in its lock; `uv sync --frozen` would omit them silently."""
     from packaging.requirements import InvalidRequirement, Requirement
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
     from packaging.utils import canonicalize_name
 
     table = _table(project, "project")
     own = canonicalize_name(str(table.get("name", "")))
-    known: dict[str, set[SpecifierSet | None]] = {}  # None: from elsewhere than an index, in whatever version
+    known: dict[str, set[SpecifierSet | None]] = {}  # None: not from an index, so any version matches
     for package in _tables(lock, "package"):
         if canonicalize_name(str(package.get("name", ""))) != own:
             continue
@@ -200,7 +200,7 @@ def _is_local_source(package: dict[str, Any]) -> bool:
 
 
 def _stated_in(project: dict[str, Any]) -> dict[str, object]:
-    """The part of a pyproject.toml on which its packages depend; a new version or description changes nothing."""
+    """The part of a pyproject.toml that decides its packages; a new version or description does not change it."""
     table = _table(project, "project")
     return {
         "project": {name: table[name] for name in _BUILD_FIELDS if name in table},
@@ -218,8 +218,8 @@ def _read_text(folder: Path, name: str) -> str:
             raise EnvironmentFailed(f"{name} of the workspace has more than {MAX_STATED_BYTES:,} bytes")
         return path.read_text(encoding="utf-8-sig")
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
-        raise EnvironmentFailed(f"the workspace has no file {name}, which is to state its packages") from None
-    except (ValueError, RuntimeError) as error:  # no text; no name; a circle of links
+        raise EnvironmentFailed(f"the workspace has no file {name}, which should state its packages") from None
+    except (ValueError, RuntimeError) as error:  # not text; not a valid name; a loop of links
         raise EnvironmentFailed(f"{name} of the workspace cannot be read: {error}") from None
     except OSError as error:
         if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
@@ -236,7 +236,7 @@ def _read_toml(folder: Path, name: str) -> dict[str, Any]:
 
 
 def _table(parent: dict[str, Any], name: str) -> dict[str, Any]:
-    """The table of that name; an empty one if there is none."""
+    """The table with that name; an empty one if there is none."""
     value = parent.get(name)
     return value if isinstance(value, dict) else {}
 

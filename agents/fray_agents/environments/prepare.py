@@ -1,4 +1,4 @@
-"""Prepares attempts: everything that a job brings is made ready on this host, and held until its attempt is over."""
+"""Prepares attempts: builds everything that a job brings on this host, and holds it until the attempt is over."""
 
 import asyncio
 import os
@@ -22,22 +22,22 @@ from fray_layouts.records import JobRecord
 from fray_layouts.spec import needs_environment
 
 _BUILD_LOG = "environment.log"
-"""A file of this name in an attempt's directory gets what is said while its environment is made."""
+"""Name of the file in an attempt's directory with the output of building its environment."""
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """The environment that an attempt was prepared with.
+    """The environment that was prepared for an attempt.
 
     Attributes:
-        python: the interpreter of callables, first on PATH if it is not the agent's own.
-        workspace: the attempt's copy of the workspace; None if it has none.
-        start: the folder of it where the attempt starts.
-        has_project: the workspace's project is installed, so its source does not come first.
-        env: variables besides those of the task.
-        container: where it runs; None: on the host.
-        search_path: PATH where the task's variables have none.
-        log: what becomes the first lines of the job's log; None if nothing was said.
+        python: the interpreter of callables; first on PATH if it is not the agent's own.
+        workspace: the attempt's copy of the workspace; None if there is none.
+        start: the folder in it where the attempt starts.
+        has_project: the workspace's project is installed, so its source is not on the module path.
+        env: variables in addition to the task's.
+        container: the container to run in; None: the host.
+        search_path: PATH if the task's variables have none.
+        log: file with the first lines of the job's log; None if the preparation printed nothing.
     """
 
     python: str = sys.executable
@@ -51,11 +51,11 @@ class Prepared:
 
     @property
     def python_path(self) -> list[Path]:
-        """Where modules are looked for first."""
+        """Folders that are searched for modules first."""
         return [] if self.workspace is None or self.has_project else import_folders(self.workspace)
 
     def environment(self, own: Mapping[str, str]) -> dict[str, str]:
-        """The environment of the task, from what it would be without all this."""
+        """The task's environment: `own`, its environment without this preparation, with the changes for it."""
         env = {**own, **self.env}
         if self.python != sys.executable:
             env["PATH"] = os.pathsep.join([os.path.dirname(self.python), env.get("PATH", self.search_path)])
@@ -63,7 +63,7 @@ class Prepared:
 
 
 def import_folders(workspace: Path) -> list[Path]:
-    """Where the modules of a workspace are looked for: at its top, and in its `src`."""
+    """The folders of a workspace that are searched for modules: its top, and its `src`."""
     return [path for path in (workspace, workspace / "src") if path.is_dir()]
 
 
@@ -71,7 +71,7 @@ class Preparer:
     """Prepares the attempts of one agent.
 
     Args:
-        cache_limit: bytes that the host's cache may have; None: see `host_cache`.
+        cache_limit: bytes that the host's cache may use; None: see `host_cache`.
     """
 
     def __init__(self, core: Core, cache_limit: int | None = None) -> None:
@@ -89,16 +89,16 @@ class Preparer:
     async def prepare(
         self, job: JobRecord, directory: Path, held: AsyncExitStack, tell: Callable[[str], None]
     ) -> Prepared:
-        """Make ready what the job brings.
+        """Prepare everything that the job brings.
 
         Args:
-            directory: of the attempt; made if there is anything to put there.
-            held: gets what has to be let go once the attempt is over.
-            tell: called with what is done now, for people.
+            directory: the attempt's; created if anything has to be put there.
+            held: receives what must be released once the attempt is over.
+            tell: called with the current activity, as text for people.
 
         Raises:
-            EnvironmentFailed: it cannot be made ready on any host.
-            HostUnfit, UntrustedDirectory, OSError: it cannot on this one.
+            EnvironmentFailed: it cannot be prepared on any host.
+            HostUnfit, UntrustedDirectory, OSError: it cannot be prepared on this one.
         """
         spec = job.spec.environment
         prepared = Prepared()
@@ -135,7 +135,7 @@ class Preparer:
         tell: Callable[[str], None],
     ) -> Prepared:
         if self._engine is None:
-            raise HostUnfit("this host has no podman and no docker any more, which run the job's image")
+            raise HostUnfit("this host no longer has podman or docker, one of which must run the job's image")
         image, device = job.spec.environment.docker_image, job.spec.resources.device
         search_path = await images.pull_image(self._engine, image, log, tell)
         call, layer, own = job.spec.entrypoint.callable, None, images.environment_folders(folders)
@@ -152,12 +152,12 @@ class Preparer:
 
 
 def _start(workspace: Path, folder: str) -> Path:
-    """The folder where the job starts: made where the submitter had it, but nothing of it to send."""
+    """The folder where the job starts; created if the submitter's was empty, so that nothing of it was packed."""
     start = workspace / folder
     try:
         start.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
-        raise EnvironmentFailed(f"the job's workspace has a file where it is to start, in {folder}") from error
+        raise EnvironmentFailed(f"the job should start in {folder}, but its workspace has a file there") from error
     return start
 
 

@@ -1,8 +1,8 @@
-"""Python environments: built once per host for all jobs that ask for the same packages, and held while one runs.
+"""Python environments: built once per host for all jobs that ask for the same packages, and held while a job runs.
 
-The key of an environment is everything that decides its content: the interpreter, the platform, the files that state
-the packages, extras, and requirements on top. A project runs from its workspace, so that a changed line needs no new
-environment; only what has to be built from the workspace is keyed by the workspace, too.
+The key of an environment covers everything that decides its content: the interpreter, the platform, the files that
+state the packages, the extras, and additional requirements. A project runs from its workspace, so a changed line needs
+no new environment. The key includes the workspace only if something has to be built from it.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from fray_layouts.records import Software
 from fray_layouts.spec import JobSpec, needs_environment
 
 KIND = "environments"
-"""The kind of their entries in the cache."""
+"""The kind of these entries in the cache."""
 
 _FORMAT = 1
-"""Raised whenever the same key would be built otherwise."""
+"""Part of each key; raised whenever a new release would build the same key differently."""
 
 _TICK = 1.0
-"""Seconds between two words on how far a build is."""
+"""Seconds between two reports of a build's progress."""
 
 _VENV, _PROJECT = "venv", "project"
-"""Folders of an entry: the environment, and while it is built a copy of the workspace."""
+"""Folders of an entry: the environment, and a copy of the workspace while it is built."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +51,9 @@ class PythonEnvironment:
 
     Attributes:
         python: path of its interpreter.
-        has_project: the project is installed in it, so its source must not come before.
-        folders: what the interpreter reads: the environment, the interpreter that it was made with, the Fray layer and
-            the agent's own packages, to which that links.
+        has_project: the project is installed in it, so its source must not precede it on the module path.
+        folders: the folders that its interpreter reads: the environment, the interpreter that it was built with, the
+            Fray layer, and the agent's own packages, to which the layer links.
     """
 
     python: str
@@ -62,7 +62,7 @@ class PythonEnvironment:
 
 
 def needs_interpreter(spec: JobSpec) -> bool:
-    """Whether the job needs another interpreter than the agent's own, for its packages or for its version of Python."""
+    """Whether the job needs an interpreter other than the agent's, for its packages or its version of Python."""
     return needs_environment(spec.environment) or not will_do(spec, OWN_PYTHON)
 
 
@@ -74,17 +74,17 @@ async def hold_environment(
     log: Path | None,
     tell: Callable[[str], None],
 ) -> PythonEnvironment:
-    """The environment of a job that needs one, built if it is not there.
+    """The environment of a job that needs one; it is built if it does not exist.
 
     Args:
         workspace: the job's own code, unpacked.
-        held: lets the environment go.
-        log: file that gets the output of a build.
-        tell: gets a word for people, now and then, while it is built.
+        held: releases the environment.
+        log: file for the output of a build.
+        tell: called about once a second during a build, with its progress as text for people.
 
     Raises:
-        EnvironmentFailed: it cannot be had on any host.
-        HostUnfit, UntrustedDirectory, OSError: it cannot on this one.
+        EnvironmentFailed: it cannot be built on any host.
+        HostUnfit, UntrustedDirectory, OSError: it cannot be built on this one.
     """
     uv, pythons = await asyncio.to_thread(lambda: (find_uv(), find_pythons()))
     software = Software(python=OWN_PYTHON, pythons=sorted(pythons) if uv else [])
@@ -92,7 +92,7 @@ async def hold_environment(
     if not python:
         raise EnvironmentFailed(_no_python(spec, software))
     if uv is None:
-        raise HostUnfit("this host has no uv any more, which installs the job's packages")
+        raise HostUnfit("this host no longer has uv, which installs the job's packages")
     packages = await asyncio.to_thread(read_packages, spec.environment, workspace)
     build = _Build(cache, spec, workspace, packages, python, pythons[python], uv)
     progress = _Progress(tell)
@@ -103,7 +103,7 @@ async def hold_environment(
 
 
 def installed_packages(content: Path) -> list[str]:
-    """The packages of an environment by its folder in the cache, as "name==version"; none for anything else."""
+    """The packages of an environment by its folder in the cache, as "name==version"; [] for any other folder."""
     found = content.glob(f"{_VENV}/lib/python*/site-packages/*.dist-info")
     return sorted("==".join(folder.name.removesuffix(".dist-info").split("-", 1)) for folder in found)
 
@@ -120,7 +120,7 @@ def _no_python(spec: JobSpec, software: Software) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _OwnPackages:
-    """The agent's own part of an environment. key: what of it decides; configuration: text of its `.pth` file."""
+    """The agent's own part of an environment. key: its part of the key; configuration: text of a `.pth` file."""
 
     key: list[str]
     configuration: str
@@ -129,7 +129,7 @@ class _OwnPackages:
 
 @dataclass(frozen=True, slots=True)
 class _Build:
-    """One environment, as it is asked for; `interpreter` is what it is made with."""
+    """One environment to build. interpreter: the one that it is built with."""
 
     cache: HostCache
     spec: JobSpec
@@ -140,7 +140,7 @@ class _Build:
     uv: str
 
     async def own_packages(self, held: AsyncExitStack, log: BuildLog) -> _OwnPackages:
-        """The Fray layer; for what comes on top of the agent's own environment, all of that."""
+        """The Fray layer; or all of the agent's own packages, if the job's are added to these."""
         if not self.packages.of_project and self.python == OWN_PYTHON:
             sites = [path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages")]
             lines = [f"import site; site.addsitedir({path!r})\n" for path in sites]
@@ -155,7 +155,7 @@ class _Build:
         return _OwnPackages([str(layer.path)], configuration, (str(layer.path), sys.prefix, *fray_folders().values()))
 
     async def environment(self, held: AsyncExitStack, own: _OwnPackages, log: BuildLog) -> PythonEnvironment:
-        """The environment itself, with those packages of the agent's."""
+        """The environment itself, with the agent's own part."""
 
         async def build(directory: Path) -> None:
             await self._install(directory, own, log)
@@ -189,7 +189,7 @@ class _Build:
         project = directory
         if self.workspace is not None:
             project = self.workspace
-            if self.packages.needs_folder:  # builders write into the folder that they build
+            if self.packages.needs_folder:  # builds write into the folder of the sources
                 project = directory / _PROJECT
                 await in_file_thread(copy_tree, self.workspace, project)
         python = ["--python", str(venv / "bin" / "python")]
@@ -209,7 +209,7 @@ class _Build:
 
 
 class _Progress:
-    """Tells once a second how long a build has taken and how far it is."""
+    """Reports once a second how long a build has taken and how far it is."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell
@@ -218,7 +218,7 @@ class _Progress:
         self._ticking: asyncio.Task[None] | None = None
 
     def note(self, packages: str) -> None:
-        """Tell how many packages are there."""
+        """Report how many packages are prepared or installed."""
         self._packages = packages
         self._say()
 

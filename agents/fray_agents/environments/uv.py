@@ -1,4 +1,4 @@
-"""uv as a program: how it is run, what of its output people see, and whose fault a failure of it is."""
+"""Runs uv as a program, shows people a part of its output, and decides whose fault a failure is."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from fray_agents.environments.errors import EnvironmentFailed, HostUnfit
 from fray_agents.runner.process_tree import PR_SET_PDEATHSIG, prctl
 
 BUILD_TIMEOUT = 3600.0
-"""Seconds that one run of uv may take: compiling a large package takes half an hour."""
+"""Most seconds for one run of uv: compiling a large package takes half an hour."""
 
 _COLUMNS = 400
-"""Width of the terminal that uv writes to: its sentences stay on one line."""
+"""Width of the terminal that uv writes to, so that its sentences stay on one line."""
 
 _LOG_LIMIT = 16 * 1024**2
-"""Bytes of output that are kept of a build: what a package prints while it is built is some kilobytes."""
+"""Most bytes of a build's output that are kept: a package prints a few kilobytes while it is built."""
 
 _KEPT_LINES, _LINE_LIMIT = 5000, 64 * 1024
-"""Lines that are remembered until uv has ended, to explain a failure, and bytes of one of them."""
+"""Lines that are kept until uv has ended, to explain a failure, and most bytes of a line."""
 
 _WORDS_LIMIT = 2000
-"""Characters of uv's explanation that go into the job's record; all of it is in the job's log."""
+"""Most characters of uv's explanation in the job's record; the job's log has all of it."""
 
 _OWN_VARIABLES = ("VIRTUAL_ENV", "CONDA_PREFIX", "UV_PROJECT", "UV_PYTHON", "UV_FROZEN", "UV_LOCKED", "UV_WORKING_DIR")
-"""Beginnings of the variables that would have uv work on another project, environment or version of Python. Other
-settings of the host, such as its package index and its proxy, hold for builds too."""
+"""Prefixes of variables that would make uv use another project, environment or version of Python. Other settings of the
+host, such as its package index and proxy, apply to builds too."""
 
 _HOST_TROUBLE = re.compile(
     r"error sending request|Request failed after|dns error|tcp connect|operation timed out|connection (closed|reset)"
@@ -47,28 +47,28 @@ _HOST_TROUBLE = re.compile(
     r"|Permission denied|Read-only file system|Input/output error|Too many open files",
     re.IGNORECASE,
 )
-"""What uv says when another host, or this one later, may succeed: its index, its network, its disk."""
+"""Messages of uv for failures of its index, network or disk: another host, or this one later, may succeed."""
 
 _SHORTAGE = re.compile(r"No space left on device|Disk quota exceeded|Cannot allocate memory|os error (28|122|12)\)")
-"""The same, also in the output of what uv runs to build a package."""
+"""More of them; these count in the output of uv's subprocesses, too."""
 
 _MOVES = re.compile(rb"[\r\n]+|\x1b\[(?:2K|\d*[AB])| +\x1b\[0m(?=error)")
-"""What ends a part of a terminal's output: ends of lines, erased lines, moves up and down, and the padding of a bar
-that an error follows."""
+"""Separates the parts of a terminal's output: ends of lines, erased lines, moves up and down, and the padding of a bar
+that is followed by an error."""
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _MOVING = re.compile("[\u2800-\u28ff\u2588\u2591]")
 """Characters of spinners and bars."""
 _COUNTED = re.compile("(?:Preparing packages[.]{3} +[(]|[\u2588\u2591]+ \\[)([0-9]+)/([1-9][0-9]*)[])]")
-"""How far uv is, as it stands in a spinner's or a bar's line."""
+"""Matches the counts of packages in a spinner's or a bar's line."""
 _EXPLANATION = re.compile(r"^(error\b|\s*×)")
 
 
 class BuildLog:
-    """The output of a build: its lines as a file, and how far it is.
+    """The output of a build: a file with its lines, and its progress.
 
     Args:
-        path: the file, to which lines are added; None keeps none.
-        on_progress: gets "41 of 87 packages" and the like.
+        path: the file, to which lines are appended; None: no file.
+        on_progress: called with, for example, "41 of 87 packages".
     """
 
     def __init__(self, path: Path | None = None, on_progress: Callable[[str], None] = lambda text: None) -> None:
@@ -78,7 +78,7 @@ class BuildLog:
         self._left = _LOG_LIMIT
 
     def write(self, line: str) -> None:
-        """Add a line, unless there are too many."""
+        """Add a line, unless the log is full."""
         self._left -= len(line) + 1
         if self._left < 0:
             return
@@ -88,7 +88,7 @@ class BuildLog:
             self._file.write(f"{line}\n")
 
     def close(self) -> None:
-        """Close the file; later lines open it again."""
+        """Close the file; a later line opens it again."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -101,22 +101,22 @@ async def run_uv(
     cwd: Path | None = None,
     variables: Mapping[str, str] | None = None,
 ) -> None:
-    """Run uv to its end. A cancellation kills it, and so does this process's death.
+    """Run uv until it exits. A cancellation kills it, and so does this process's death.
 
     Args:
         program: path of uv.
-        arguments: without options that concern its output.
-        log: gets its output.
-        cwd: where it runs; a project there, and its settings, count.
-        variables: of its environment besides this process's own.
+        arguments: without options about its output.
+        log: receives its output.
+        cwd: its working directory; a project there, and its settings, apply.
+        variables: of its environment, in addition to this process's own.
 
     Raises:
-        EnvironmentFailed: what was asked for cannot be had, in uv's words.
-        HostUnfit: it failed for want of something that another host may have.
+        EnvironmentFailed: the packages cannot be installed, with uv's explanation.
+        HostUnfit: it failed for lack of something that another host may have.
     """
     screen = Screen(log)
-    leader, descriptor = pty.openpty()  # uv tells how far it is only to terminals
-    follower = FileIO(descriptor, "w")  # closes once: soon after, another task's pipe has the same number
+    leader, descriptor = pty.openpty()  # uv shows its progress on terminals only
+    follower = FileIO(descriptor, "w")  # closes only once: soon after, another task's pipe may get the same number
     try:
         fcntl.ioctl(leader, termios.TIOCSWINSZ, struct.pack("HHHH", 50, _COLUMNS, 0, 0))
         os.set_blocking(leader, False)
@@ -159,7 +159,7 @@ async def _run(
         raise EnvironmentFailed(f"the packages were not installed within {BUILD_TIMEOUT:g} s") from None
     finally:
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # also what it had started
+            os.killpg(process.pid, signal.SIGKILL)  # kills uv's subprocesses, too
         await process.wait()
         loop.remove_reader(leader)
         screen.receive(leader)
@@ -173,10 +173,10 @@ def _host_environment() -> dict[str, str]:
 
 
 class Screen:
-    """The terminal of uv: lines that stay, and bars that say how far it is.
+    """The terminal of uv: lines that stay, and bars that show the progress.
 
     Attributes:
-        lines: those that stay, the last of them if there are many.
+        lines: the last of the lines that stay.
     """
 
     def __init__(self, log: BuildLog) -> None:
@@ -186,7 +186,7 @@ class Screen:
         self._progress = ""
 
     def receive(self, terminal: int) -> bool:
-        """Read what there is; False once there will be nothing more."""
+        """Read all available output; False once uv has closed the terminal."""
         try:
             while data := os.read(terminal, 1 << 16):
                 *complete, self._unread = _MOVES.split(self._unread + data)
@@ -196,12 +196,12 @@ class Screen:
         except BlockingIOError:
             return True
         except OSError as error:
-            if error.errno != errno.EIO:  # nobody has the terminal open any more
+            if error.errno != errno.EIO:  # EIO: no process has the terminal open any more
                 raise
         return False
 
     def end(self) -> None:
-        """Note what came without an end of its line, and close the log."""
+        """Record an unfinished last line, and close the log."""
         self._note(self._unread)
         self._unread = b""
         self._log.close()
@@ -219,16 +219,16 @@ class Screen:
 
 
 def failure(lines: list[str], code: int) -> EnvironmentFailed | HostUnfit:
-    """The error of a run of uv that failed, with its own words.
+    """The error for a failed run of uv, with uv's explanation.
 
-    Whatever is not known to be the host's trouble is the job's fault: tried elsewhere, it would fail on every host.
+    A failure that is not known to be the host's is the job's: if it were tried elsewhere, it would fail on every host.
 
     Args:
         lines: its output.
-        code: its exit code, negative if a signal ended it.
+        code: its exit code; negative if a signal ended it.
     """
     said = list(_explanation(lines))
-    words = _in_one_line(said)[:_WORDS_LIMIT] or f"it ended with code {code} and said nothing"
+    words = _in_one_line(said)[:_WORDS_LIMIT] or f"it ended with code {code} and printed nothing"
     own = "\n".join(_without_build_output(said))
     if code < 0 or _HOST_TROUBLE.search(own) or _SHORTAGE.search("\n".join(said)):
         return HostUnfit(f"uv failed on this host: {words}")
@@ -236,7 +236,7 @@ def failure(lines: list[str], code: int) -> EnvironmentFailed | HostUnfit:
 
 
 def _explanation(lines: list[str]) -> list[str]:
-    """The lines from the error on; where there is none, the last ones."""
+    """The lines from the error on; if there is no error, the last five."""
     start = next((number for number, line in enumerate(lines) if _EXPLANATION.match(line)), max(0, len(lines) - 5))
     return lines[start:]
 
@@ -246,7 +246,7 @@ def _in_one_line(lines: list[str]) -> str:
 
 
 def _without_build_output(lines: list[str]) -> Iterator[str]:
-    """The lines that are uv's own: it quotes what it ran below "[stdout]" and "[stderr]", indented."""
+    """The lines of uv itself: it quotes output of subprocesses, indented, below "[stdout]" and "[stderr]"."""
     depth: int | None = None
     for line in lines:
         indent = len(line) - len(line.lstrip())

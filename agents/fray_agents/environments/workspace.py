@@ -1,8 +1,8 @@
-"""Workspaces on the host: an archive is fetched and unpacked once, and every attempt has a copy of its own.
+"""Workspaces on the host: an archive is fetched and unpacked once, and every attempt gets a copy of its own.
 
-An archive is a tar under zstd with files and symbolic links, made by whoever submitted the job, or by hand. Nothing of
-it is believed: links are made after all files, so nothing is written through one; its bytes, its entries and the time
-that it takes are bounded; and what is not plainly inside is refused.
+An archive is a tar under zstd with files and symbolic links, packed when the job was submitted, or by hand. It is not
+trusted: links are created after all files, so nothing is written through a link; its bytes, its entries and the
+unpacking time are bounded; and an entry that may lead outside is refused.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from fray_layouts.object_keys import BlobKeys
 from fray_layouts.spec import WorkspaceSpec
 
 KIND = "workspaces"
-"""The kind of their entries in the cache."""
+"""The kind of these entries in the cache."""
 
 UNPACK_TIMEOUT = 600.0
-"""Seconds that unpacking may take: the largest workspace at 20 MB/s, which a slow network disk still writes."""
+"""Most seconds for unpacking: the largest workspace at 20 MB/s, which even a slow network disk can write."""
 
 _CHUNK_BYTES = 2**20
-"""Bytes that are read at once. More than that for the header of one entry is refused: a path has some thousand."""
+"""Bytes of one read. A larger header of an entry is refused: a path has at most a few thousand bytes."""
 
 _FILES = (tarfile.REGTYPE, tarfile.AREGTYPE)
 _CODE_MODES = {True: 0o755, False: 0o644}
 
 _ARCHIVE_ERRNOS = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EILSEQ, errno.ELOOP)
-"""Errors of a file system about names, which are the archive's."""
+"""Errors of a file system about names, which the archive causes."""
 
 
 @asynccontextmanager
@@ -48,12 +48,12 @@ async def unpacked(core: Core, cache: HostCache, workspace: WorkspaceSpec) -> As
     """The entry of the cache that holds the unpacked workspace.
 
     Raises:
-        EnvironmentFailed: there is no such workspace, or its archive is none.
+        EnvironmentFailed: there is no such workspace, or its archive is not valid.
         HostUnfit: this host takes too long to unpack it.
         UntrustedDirectory, OSError: as `HostCache.hold`.
     """
     if BlobKeys.parse(workspace.blob) is None:
-        raise EnvironmentFailed(f"the job's workspace is no workspace: {workspace.blob} names no content")
+        raise EnvironmentFailed(f"the job's workspace is not valid: {workspace.blob} is not the key of a blob")
     digest = workspace.blob.rpartition("/")[2]
 
     async def build(directory: Path) -> None:
@@ -72,26 +72,26 @@ async def unpacked(core: Core, cache: HostCache, workspace: WorkspaceSpec) -> As
         try:
             await in_file_thread(work)
         finally:
-            is_over = True  # a thread cannot be cancelled, but it asks
+            is_over = True  # a thread cannot be cancelled, but it checks this
 
     async with cache.hold(KIND, digest, build) as entry:
         yield entry
 
 
 async def copied(core: Core, cache: HostCache, workspace: WorkspaceSpec, target: Path) -> Path:
-    """Make an attempt's own copy of the workspace, as `target`; raises as `unpacked`."""
+    """Create an attempt's own copy of the workspace as `target`; raises as `unpacked`."""
     async with unpacked(core, cache, workspace) as entry:
         try:
             await in_file_thread(copy_tree, entry.path, target)
         except OSError as error:
-            raise OSError(error.errno, error.strerror, str(target)) from error  # says which disk
+            raise OSError(error.errno, error.strerror, str(target)) from error  # names the full disk
     return target
 
 
 def copy_tree(source: Path, target: Path) -> None:
-    """Copy a tree of files and links: without copying bytes where the file system can share them.
+    """Copy a tree of files and links; file systems that can share blocks copy no bytes.
 
-    No hard links: a task that writes into its copy would write into everyone's. `target` is made, or is empty.
+    There are no hard links: a task that wrote into its copy would change every copy. `target` is created, or is empty.
     """
     target.mkdir(exist_ok=True)
     with os.scandir(source) as entries:
@@ -109,7 +109,7 @@ def unpack(archive: bytes, directory: Path, check: Callable[[], None] = lambda: 
     """Unpack an archive into an empty directory.
 
     Args:
-        check: called now and then; what it raises ends the work.
+        check: called often; an exception of it ends the work.
 
     Raises:
         EnvironmentFailed: the archive is not one that Fray makes.
@@ -159,7 +159,7 @@ def _unpack_entries(content: _ArchiveBytes, directory: Path, check: Callable[[],
         path = directory / entry.name
         if entry.type == tarfile.SYMTYPE:
             if links.setdefault(entry.name, entry.linkname) != entry.linkname:
-                raise _Unacceptable(f"{entry.name!r} is in it twice")
+                raise _Unacceptable(f"{entry.name!r} occurs twice")
         elif entry.type in _FILES and not entry.issparse():
             path.parent.mkdir(parents=True, exist_ok=True)
             _write_file(content, path, entry, check)
@@ -169,28 +169,28 @@ def _unpack_entries(content: _ArchiveBytes, directory: Path, check: Callable[[],
             raise _Unacceptable(f"{entry.name!r} is neither a file nor a directory nor a symbolic link")
     for name, target in links.items():
         if any(str(parent) in links for parent in PurePosixPath(name).parents):
-            raise _Unacceptable(f"{name!r} is behind a link")
+            raise _Unacceptable(f"{name!r} is below a link")
         _make_link(directory, name, target)
     top = os.path.realpath(directory)
-    for name in links:  # where links lead that lead to links is known only now
+    for name in links:  # only now do links exist that other links lead to
         check()
         if os.path.commonpath([top, os.path.realpath(directory / name)]) != top:
             raise _Unacceptable(f"{name!r} is a link that leads outside")
 
 
 def _entries(content: _ArchiveBytes) -> Iterator[tarfile.TarInfo]:
-    """The entries of the archive; the content is at the first byte of each file."""
+    """The entries of the archive; for each file, the content is positioned at its first byte."""
     with tarfile.TarFile(fileobj=content, mode="r", encoding="utf-8", errors="surrogateescape") as tar:
         while (entry := tar.next()) is not None:
             if entry.size < 0:
-                raise _Unacceptable(f"{entry.name!r} has less than no bytes")
+                raise _Unacceptable(f"{entry.name!r} has a negative size")
             content.seek(entry.offset_data)
             yield entry
 
 
 def _check_path(name: str) -> None:
     if any(part in ("", ".", "..") for part in name.split("/")):
-        raise _Unacceptable(f"{name!r} is no plain relative path")
+        raise _Unacceptable(f"{name!r} is not a plain relative path")
     if len(os.fsencode(name)) > MAX_WORKSPACE_PATH_BYTES:
         raise _Unacceptable(f"{name[:100]!r}... is a path of more than {MAX_WORKSPACE_PATH_BYTES:,} bytes")
 
@@ -216,10 +216,10 @@ def _make_link(directory: Path, name: str, target: str) -> None:
 
 
 class _ArchiveBytes(io.RawIOBase):
-    """The unpacked bytes of an archive, read forwards only, and no more of them than a workspace may have."""
+    """The decompressed bytes of an archive, which can only be read forwards, up to the limit for a workspace."""
 
     def __init__(self, archive: bytes) -> None:
-        import zstandard  # not for agents whose jobs bring nothing
+        import zstandard  # only here, to keep agents small whose jobs have no workspace
 
         self._reader = zstandard.ZstdDecompressor().stream_reader(archive)
         self._error = zstandard.ZstdError
@@ -232,18 +232,18 @@ class _ArchiveBytes(io.RawIOBase):
         try:
             data: bytes = self._reader.read(size)
         except self._error as error:
-            raise _Unacceptable(f"it is no zstd stream: {error}") from error
+            raise _Unacceptable(f"it is not a zstd stream: {error}") from error
         self._position += len(data)
         if self._position > MAX_WORKSPACE_BYTES + MAX_WORKSPACE_FILES * tarfile.BLOCKSIZE:
             raise _Unacceptable(f"it unpacks to more than {MAX_WORKSPACE_BYTES:,} bytes")
         return data
 
     def tell(self) -> int:
-        """The number of bytes that were read."""
+        """The number of bytes that were read so far."""
         return self._position
 
     def seek(self, position: int, whence: int = os.SEEK_SET) -> int:
-        """Go forwards to a position."""
+        """Skip forwards to a position."""
         if whence != os.SEEK_SET or position < self._position:
             raise _Unacceptable("its entries overlap")
         while self._position < position and self.read(min(_CHUNK_BYTES, position - self._position)):
@@ -263,7 +263,7 @@ def _copy_file(source: str, target: str) -> None:
 
 
 def _copy_bytes(source: int, target: int, size: int) -> None:
-    """Copy within the kernel, which shares the blocks where the file system can."""
+    """Copy within the kernel, which shares the blocks if the file system can."""
     left = size
     try:
         while left:

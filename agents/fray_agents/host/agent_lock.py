@@ -1,8 +1,8 @@
-"""The lock by which a live agent of this host is told from a dead one.
+"""The lock that shows whether an agent of this host is alive.
 
-Each agent process holds a lock on a file of its own, and so do its runners, by inheritance: a lock that can be taken
-proves that the agent and everything it started are gone, and no time-out need be waited for. The file has its name only
-once it is locked, so nobody ever finds the free lock of an agent that lives. It holds the path of the agent's work
+Each agent process holds a lock on a file of its own, and its runners inherit the lock. So a lock that can be taken
+proves that the agent and everything that it started are gone, without waiting for a time-out. The file gets its name
+only once it is locked, so nobody ever finds the lock of a live agent free. It contains the path of the agent's work
 directory.
 """
 
@@ -28,13 +28,13 @@ class AgentLock:
     fd: int
 
     def work_dir(self, parent: Path | None) -> Path:
-        """Make the directory of this agent's tasks, which whoever finds this lock free removes.
+        """Create the directory of this agent's tasks; a process that finds this lock free later removes it.
 
         Args:
-            parent: where; None: under the temporary directory.
+            parent: the folder in which to create it; None: one under the temporary directory.
 
         Raises:
-            UntrustedDirectory: somebody else could write there.
+            UntrustedDirectory: another user could write there.
         """
         if parent is None:
             parent = user_dir("work")
@@ -44,13 +44,13 @@ class AgentLock:
         return private_dir(directory)
 
     def release(self) -> None:
-        """Give the lock up and remove its file; only when nothing is held any more."""
+        """Release the lock and remove its file, once the agent holds nothing any more."""
         self.path.unlink(missing_ok=True)
         os.close(self.fd)
 
 
 def lock_folder(root: str) -> Path:
-    """Where this host's agents of the cluster under `root` keep their locks; made by `acquire_lock`."""
+    """The folder with the locks of this host's agents of the cluster under `root`; `acquire_lock` creates it."""
     return user_dir("agents") / hashlib.sha256(root.encode()).hexdigest()[:16]
 
 
@@ -59,7 +59,7 @@ def acquire_lock(root: str, agent_id: str) -> AgentLock:
     folder = private_dir(lock_folder(root))
     path = folder / f"{agent_id}.lock"
     while True:
-        # Under a name that is no agent's; whoever finds it free takes it for one that an agent left.
+        # Under a name that is no agent's. A process that finds it free treats it as one that a dead agent left.
         nameless = folder / f"{agent_id}~{secrets.token_hex(4)}.lock"
         fd = os.open(nameless, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
@@ -76,23 +76,23 @@ def acquire_lock(root: str, agent_id: str) -> AgentLock:
 
 
 def work_dir_of(agent_id: str, fd: int) -> Path | None:
-    """The work directory that a dead agent's lock file names; None if it is not there, or not ours."""
+    """The work directory in a dead agent's lock file; None if it does not exist, or is not this user's."""
     directory = Path(os.fsdecode(os.pread(fd, 4096, 0)))
     if directory.name != agent_id or not os.path.lexists(directory):
         return None
     try:
         return private_dir(directory)
     except UntrustedDirectory as error:
-        log.warning("what %s left is not removed: %s", agent_id, error)
+        log.warning("the work directory of %s is not removed: %s", agent_id, error)
         return None
 
 
 def try_lock(path: Path, kind: int = fcntl.LOCK_EX, flags: int = 0) -> int | None:
-    """A locked file descriptor; None if someone holds the lock or the file no longer has this name.
+    """A locked file descriptor; None if somebody holds the lock or the file no longer has this name.
 
     Args:
         kind: LOCK_EX for one holder, LOCK_SH for many.
-        flags: O_CREAT to make the file where it is absent.
+        flags: O_CREAT to create the file if it is absent.
     """
     with suppress(FileNotFoundError, BlockingIOError):
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o600)

@@ -1,4 +1,4 @@
-"""Measures what this host can give to tasks: what the kernel has, within cgroup limits and CPU affinity."""
+"""Measures what this host can offer to tasks: the kernel's figures, within cgroup limits and CPU affinity."""
 
 import logging
 import os
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 _GPU_QUERY = ["--query-gpu=name", "--format=csv,noheader"]
 _GPU_QUERY_TIMEOUT = 20.0
-"""Seconds that nvidia-smi may take: a driver that wakes up takes some."""
+"""Most seconds for nvidia-smi: a driver that wakes up takes some."""
 
 _BRANDS = {"nvidia", "tesla", "geforce", "quadro"}
 _SERIES = {"rtx", "gtx"}
@@ -30,9 +30,9 @@ def discover(
     """Measure this host; takes seconds if it has GPUs.
 
     Args:
-        directory: where tasks work; its file system's free space is the disk. By default that of temporary files.
-        root: where `/proc`, `/sys` and `/dev` are looked for.
-        environ: where `PATH`, `CUDA_VISIBLE_DEVICES` and the kind of TPU are looked for.
+        directory: where tasks work; the disk is its file system's free space. By default that of temporary files.
+        root: the folder in which `/proc`, `/sys` and `/dev` are looked for.
+        environ: the environment whose `PATH`, `CUDA_VISIBLE_DEVICES` and TPU type count.
     """
     device, count = _gpus(environ) or _tpus(root, environ) or ("", 0)
     return Resources(
@@ -57,7 +57,7 @@ def _cpu_quotas(root: Path) -> Iterator[int]:
 
 
 def _memory_limits(root: Path) -> Iterator[int]:
-    """Bytes that each cgroup allows; the older generation says "unlimited" by a very large number."""
+    """Bytes that each cgroup allows; the older generation writes a very large number for "unlimited"."""
     for text in (*_settings(root, UNIFIED, "memory.max"), *_settings(root, "memory", "memory.limit_in_bytes")):
         if text != "max":
             yield int(text)
@@ -78,7 +78,7 @@ def _memory_total(root: Path) -> int:
 
 
 def _gpus(environ: Mapping[str, str]) -> tuple[str, int] | None:
-    """Kind of the first GPU, and how many there are; a host mixes no kinds."""
+    """Kind of the first GPU, and the number of GPUs; this assumes that a host has one kind."""
     program = shutil.which("nvidia-smi", path=environ.get("PATH"))
     if program is None:
         return None
@@ -102,9 +102,9 @@ def _variant(name: str) -> str:
 
 
 def _tpus(root: Path, environ: Mapping[str, str]) -> tuple[str, int] | None:
-    """Kind of the slice, and how many of its chips are on this host."""
+    """Kind of the slice, and the number of its chips on this host."""
     variant = environ.get("TPU_ACCELERATOR_TYPE") or environ.get("ACCELERATOR_TYPE")
     files = chip_files(root)
-    if not files or (files[0].parent.name == "vfio" and not variant):  # these may be of anything
+    if not files or (files[0].parent.name == "vfio" and not variant):  # vfio files may belong to any device
         return None
     return f"tpu-{variant}" if variant else "tpu", len(files)

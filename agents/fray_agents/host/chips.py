@@ -1,4 +1,4 @@
-"""The TPU chips of this host: a device file each, which one process at a time can use."""
+"""The TPU chips of this host: each has a device file, which one process at a time can use."""
 
 import os
 from collections.abc import Iterator
@@ -7,18 +7,18 @@ from pathlib import Path
 
 
 def chip_files(root: Path = Path("/")) -> list[Path]:
-    """The device files of the chips: `/dev/accel<n>`, of newer kinds `/dev/vfio/<n>`. root: where `/dev` is."""
+    """The device files of the chips: `/dev/accel<n>`, for newer kinds `/dev/vfio/<n>`. root: the parent of `/dev`."""
     return sorted((root / "dev").glob("accel[0-9]*")) or sorted((root / "dev/vfio").glob("[0-9]*"))
 
 
 def chip_trouble(expected: int, root: Path = Path("/")) -> str:
-    """Why the chips of this host cannot all be used now, for people; "" if they can.
+    """Why the chips of this host cannot all be used now, as text for people; "" if they can.
 
-    A process of another user is seen only by root.
+    Only root sees a process of another user.
 
     Args:
-        expected: chips that the host should have.
-        root: where `/dev` and `/proc` are looked for.
+        expected: number of chips that the host should have.
+        root: the folder in which `/dev` and `/proc` are looked for.
     """
     files = chip_files(root)
     if len(files) < expected:
@@ -32,7 +32,7 @@ def chip_trouble(expected: int, root: Path = Path("/")) -> str:
 def _open_files(root: Path) -> Iterator[tuple[Path, str]]:
     """The folder of each process in `/proc`, with each file that it has open."""
     for process in (root / "proc").glob("[0-9]*"):
-        with suppress(OSError):  # another user's, or it has ended meanwhile
+        with suppress(OSError):  # it belongs to another user, or has ended meanwhile
             for descriptor in os.listdir(process / "fd"):
                 with suppress(FileNotFoundError):  # it was closed meanwhile
                     yield process, os.readlink(process / "fd" / descriptor)

@@ -1,7 +1,7 @@
-"""The container engine of this host, podman or docker: found at start, asked about itself when it is first needed.
+"""The container engine of this host, podman or docker: found at start, and queried when it is first needed.
 
-Only an engine of this machine counts. One elsewhere, or in a virtual machine, has neither the directories of tasks nor
-processes that a runner can see.
+Only an engine of this machine counts. An engine elsewhere, or in a virtual machine, has neither the directories of
+tasks nor processes that a runner can see.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from fray_layouts.errors import Temporary
 _DOCKER_SOCKET = "/var/run/docker.sock"
 
 _MAX_PROCESSES = 32 * 1024
-"""Processes of a user that a container may be allowed: podman lowers its own limit to this, and may not raise it."""
+"""Most processes of a user that a container may allow: podman lowers its own limit to this, and cannot raise it."""
 
 _COMMON_FLAGS = (
-    "--init",  # a program that is the first of its namespace ignores SIGTERM
+    "--init",  # a program that is the first in its namespace ignores SIGTERM
     "--network=host",
     "--volume=/dev/shm:/dev/shm",  # shared memory as large as the host's
     "--security-opt=label=disable",  # SELinux keeps a container from directories that are not labelled for it
@@ -39,15 +39,15 @@ _COMMON_FLAGS = (
 
 
 class EngineFailed(Temporary):
-    """The engine refused, or could not do, what it was asked to; its text is the engine's own."""
+    """The engine refused a request or could not carry it out; the text is the engine's own."""
 
 
 class ContainerEngine:
     """podman or docker.
 
     Args:
-        name: which of them.
-        program: its path.
+        name: "podman" or "docker".
+        program: path of its client.
     """
 
     def __init__(self, name: str, program: str) -> None:
@@ -59,7 +59,7 @@ class ContainerEngine:
         """The flags of every container on this host.
 
         Raises:
-            EngineFailed: it does not answer, or is not on this machine.
+            EngineFailed: the engine does not answer, or runs on another machine.
         """
         if self._flags is None:
             info = json.loads(await self.run("info", "--format={{json .}}"))
@@ -75,7 +75,7 @@ class ContainerEngine:
         if rootless:
             flags.append("--userns=keep-id")
         if unified and host["ociRuntime"]["name"] == "crun":
-            flags.append("--cgroups=disabled")  # they stay in that of the task, with its limits
+            flags.append("--cgroups=disabled")  # its processes stay in the task's cgroup, with its limits
         elif unified or not rootless:
             flags.append("--pids-limit=-1")
         return flags
@@ -90,21 +90,21 @@ class ContainerEngine:
         return [*user, "--log-driver=none", "--pids-limit=-1"]
 
     def start_command(self, container: str) -> list[str]:
-        """Runs a created container, which reads and prints what this command does, and ends as it does."""
+        """The command that runs a created container, with its input, output and exit code."""
         attach = [self.program, "start", "--attach", "--interactive"]
         return [*attach, *(["--sig-proxy=false"] if self.name == "podman" else []), container]
 
     def remove_command(self, container: str) -> list[str]:
-        """Kills and removes a container, whatever its state."""
+        """The command that kills and removes a container, whatever its state."""
         force = [self.program, "rm", "--force", "--volumes"]
         return [*force, *(["--time=0", "--ignore"] if self.name == "podman" else []), container]
 
     def device_flags(self, kind: str, root: Path = Path("/")) -> list[str]:
-        """The flags that give a container all of the host's devices of a kind; variables say which ones are its own.
+        """The flags that give a container all devices of a kind; variables tell the task which are its own.
 
         Args:
             kind: "cpu", "gpu" or "tpu", as in a spec.
-            root: where `/dev` is looked for.
+            root: the folder in which `/dev` is looked for.
         """
         if kind == "tpu":
             return ["--privileged", "--ulimit=memlock=-1:-1"]
@@ -115,7 +115,7 @@ class ContainerEngine:
         return [f"--device={path}" for path in ("/dev/kfd", "/dev/dri") if (root / path.lstrip("/")).exists()]
 
     async def run(self, *arguments: str, env: Mapping[str, str] | None = None) -> str:
-        """Run the engine's client to its end; what it printed.
+        """Run the engine's client until it exits; returns its output.
 
         Args:
             env: its environment; by default this process's.
@@ -148,15 +148,15 @@ class ContainerEngine:
 
 @dataclass(frozen=True, slots=True)
 class ContainerSpec:
-    """The container that a task runs in.
+    """The container in which a task runs.
 
     Attributes:
-        engine: runs it.
-        image: is there.
-        mounts: paths of the host that it has under the same names, besides the task's own directory.
+        engine: the engine that runs it.
+        image: its name; the host has it already.
+        mounts: paths of the host that the container has under the same names, besides the task's own directory.
         device_flags: see `ContainerEngine.device_flags`.
-        layer: where callables are run by the image's own Python: the minor version that this has to be, and the folders
-            with the modules that go before and behind the image's.
+        layer: for callables that the image's own Python runs: the minor version that it must have, and the folders of
+            modules that come before and after the image's.
     """
 
     engine: ContainerEngine
@@ -167,10 +167,10 @@ class ContainerSpec:
 
 
 def find_engine(environ: Mapping[str, str] = os.environ) -> ContainerEngine | None:
-    """The engine of this host; None if there is none. Costs no process: whether it works is seen when it is used.
+    """The engine of this host; None if there is none. This starts no process; use shows whether the engine works.
 
     Args:
-        environ: where `PATH` and `DOCKER_HOST` are looked for.
+        environ: the environment whose `PATH` and `DOCKER_HOST` count.
     """
     if podman := shutil.which("podman", path=environ.get("PATH")):
         return ContainerEngine("podman", podman)
@@ -179,19 +179,19 @@ def find_engine(environ: Mapping[str, str] = os.environ) -> ContainerEngine | No
 
 
 def _listens(docker_host: str) -> bool:
-    """Whether docker's daemon is on this machine, and this user may use it."""
+    """Whether docker's daemon runs on this machine and this user may use it."""
     scheme, _, path = (docker_host or f"unix://{_DOCKER_SOCKET}").partition("://")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
         return scheme == "unix" and probe.connect_ex(path) == 0
 
 
 def _user_flag(user: int, group: int) -> str:
-    """The ids of the agent's user, who then owns what a container writes; 0 where the engine maps that to them."""
+    """The ids of the agent's user, who then owns files that a container writes; 0 if the engine maps 0 to that user."""
     return f"--user={user}:{group}"
 
 
 def _ulimits() -> list[str]:
-    """The limits of this process: an engine's own defaults may be above what it is allowed to set."""
+    """The limits of this process, because the engine's defaults may exceed what it is allowed to set."""
     files = "{}:{}".format(*resource.getrlimit(resource.RLIMIT_NOFILE))
     limits = (
         _MAX_PROCESSES if limit == resource.RLIM_INFINITY else min(limit, _MAX_PROCESSES)

@@ -1,7 +1,8 @@
-"""Directories that are this user's alone: on a host, outside of every root, Fray uses no others.
+"""Directories that only this user can use; outside of roots, Fray uses no other directories of a host.
 
-Whoever owned one, or could write into it, could run code as this user (Unix sockets, work directories) or declare a
-live agent dead (agent locks). The temporary directory itself is open to all; its sticky bit keeps what is ours.
+A user who owned one, or could write into it, could run code as this user (through Unix sockets and work directories) or
+declare a live agent dead (through agent locks). Everybody can write to the temporary directory itself; its sticky bit
+protects our entries.
 """
 
 import errno
@@ -20,16 +21,16 @@ log = logging.getLogger("fray")
 
 
 SHORTAGE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-"""Errors that pass without anybody's doing anything about Fray: no space, descriptors or memory."""
+"""Errors that may pass without any action on Fray: no space, descriptors or memory."""
 
 
 def is_shortage(error: Exception) -> bool:
-    """Whether the error says that the host has too little of something now."""
+    """Whether the error says that the host lacks some resource now."""
     return isinstance(error, OSError) and error.errno in SHORTAGE_ERRNOS
 
 
 class UntrustedDirectory(Permanent):
-    """A directory that only this user may use is somebody else's, or others may write into it, or it cannot be made."""
+    """A directory that must be this user's alone belongs to or is writable by others, or cannot be created."""
 
     def __init__(self, path: Path, why: str) -> None:
         remedy = "look at it and remove it, or set TMPDIR (for the cache XDG_CACHE_HOME) to a directory of this user"
@@ -45,10 +46,10 @@ def user_dir(*names: str) -> Path:
 
 
 def cache_dir() -> Path:
-    """Where this user's agents keep what later ones can use: `fray` under XDG_CACHE_HOME, else under `~/.cache`.
+    """The folder for data that later agents of this user can reuse: `fray` in XDG_CACHE_HOME, else in `~/.cache`.
 
-    Where neither can be made (a user without a home) it is under the temporary directory. Raises UntrustedDirectory: it
-    is not this user's alone.
+    If neither can be created (a user without a home), it is under the temporary directory. Raises UntrustedDirectory:
+    it is not this user's alone.
     """
     parent = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
     if not parent.is_absolute():
@@ -64,28 +65,28 @@ def private_dir(path: Path) -> Path:
     """Create the directory `path`, whose parent exists; if it exists, check that it is this user's alone.
 
     Raises:
-        UntrustedDirectory: it cannot be that.
+        UntrustedDirectory: it is not, or cannot be created.
         OSError: a shortage, which may pass.
     """
     try:
         path.mkdir(mode=0o700)
     except FileExistsError:
-        pass  # whose it is, is checked below
+        pass  # its owner is checked below
     except OSError as error:
         if is_shortage(error):
             raise
-        raise UntrustedDirectory(path, f"cannot be made ({error.strerror})") from None
+        raise UntrustedDirectory(path, f"cannot be created ({error.strerror})") from None
     try:
         handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except (NotADirectoryError, PermissionError) as error:
-        raise UntrustedDirectory(path, f"is no directory of this user ({error.strerror})") from None
+        raise UntrustedDirectory(path, f"is not a directory of this user ({error.strerror})") from None
     try:
         status = os.fstat(handle)
         if status.st_uid != os.geteuid():
             raise UntrustedDirectory(path, f"belongs to user {status.st_uid}")
         if status.st_mode & 0o022:
             raise UntrustedDirectory(path, "can be written by other users")
-        if status.st_mode & 0o077:  # nobody else has put anything there, and nobody else may read it from now on
+        if status.st_mode & 0o077:  # no other user could write here so far, and none may read from now on
             os.fchmod(handle, 0o700)
     finally:
         os.close(handle)
@@ -93,15 +94,15 @@ def private_dir(path: Path) -> Path:
 
 
 async def remove_tree(directory: Path) -> None:
-    """Remove a directory and all that is in it, whatever its mode and however deep; what stays is logged."""
+    """Remove a directory with its content, whatever its mode and depth; a failure is logged."""
     if not _remove_empty(directory):
-        from fray_agents.host.file_threads import in_file_thread  # not for an actor's server, which is small
+        from fray_agents.host.file_threads import in_file_thread  # only here: keeps an actor's server small
 
         await in_file_thread(_remove_tree, directory)
 
 
 def _remove_empty(directory: Path) -> bool:
-    """Whether it is gone. Of most agents nothing is left, and a thread costs more than this."""
+    """Remove an empty directory; whether it is gone. Most agents leave an empty one; this saves a thread."""
     try:
         directory.rmdir()
     except FileNotFoundError:

@@ -1,6 +1,6 @@
 """Threads for long work with files: unpacking, copying and removing trees.
 
-They are apart from the event loop's own, which a store's requests need, for names to be looked up and lists to be read:
+They are separate from the event loop's own threads, which requests to a store need to look up names and to read lists:
 behind a queue of large copies a heartbeat would come too late.
 """
 
@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 THREADS = 4
-"""How many work at once: more only have the disk go to and fro between them."""
+"""Threads that work at once: with more the disk would only switch between them."""
 
 
 async def in_file_thread(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-    """Call a function in one of the threads, as `asyncio.to_thread` does in the loop's."""
+    """Call a function in one of these threads, as `asyncio.to_thread` does in the loop's threads."""
     return await asyncio.get_running_loop().run_in_executor(_threads(), partial(function, *args, **kwargs))
 
 

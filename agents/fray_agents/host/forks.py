@@ -1,4 +1,4 @@
-"""Starting processes while no other thread of this process forks."""
+"""Starting processes while no other thread of this process can fork."""
 
 from __future__ import annotations
 
@@ -10,31 +10,32 @@ from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
-no_forks = threading.RLock()  # uvloop forks in Python, in this very thread
-"""Held by a thread that starts a process, and by one that forks: a program with an agent of its own has both.
+no_forks = threading.RLock()  # reentrant, because uvloop forks in Python, in this very thread
+"""Held by a thread that starts a process, and by a thread that forks: a program with an embedded agent has both.
 
-To see whether its program was executed, whoever starts a process reads from a pipe until all who have its other end are
-gone. A child that another thread forks meanwhile has that too, and the agent would stand still for as long as it lives.
+To see whether its program was executed, the parent of a new process reads from a pipe until every holder of the other
+end has closed it. A child that another thread forks meanwhile holds that end too, and would block the agent while it
+lives.
 """
 os.register_at_fork(before=no_forks.acquire, after_in_parent=no_forks.release, after_in_child=no_forks.release)
 
 
 async def without_forks(starting: Coroutine[Any, Any, T]) -> T:
-    """Await what starts a process: until it waits for the first time, and so has started it, no other thread forks."""
+    """Await a coroutine that starts a process; no other thread forks until its first wait, when the process exists."""
     return await _WithoutForks(starting)
 
 
 async def start_process(*command: str, **options: Any) -> asyncio.subprocess.Process:
-    """As `asyncio.create_subprocess_exec`, and meanwhile no other thread forks.
+    """As `asyncio.create_subprocess_exec`, while no other thread can fork.
 
-    Not with a `preexec_fn`: then it is itself a fork, before which all that is registered is called, and a thread that
-    forks already holds a lock of another library while it waits for this one.
+    It cannot be used with a `preexec_fn`. That makes the start itself a fork, which calls all registered fork handlers,
+    and a thread that forks may already hold a lock of another library while it waits for this one: a deadlock.
     """
     return await without_forks(asyncio.create_subprocess_exec(*command, **options))
 
 
 class _WithoutForks(Generic[T]):
-    """Awaits a coroutine, whose first step holds the lock."""
+    """Awaits a coroutine, and holds the lock during its first step."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
         self._coroutine = coroutine

@@ -1,14 +1,14 @@
-"""The metadata server of Google Cloud: what it says of a host, and when the host is about to end.
+"""The metadata server of Google Cloud: its description of a host, and its notice that the host is about to end.
 
-The server answers on every VM, those of TPU slices included. What is read here, and who else reads it:
+The server answers on every VM, including those of TPU slices. This module reads the following; others read it too:
 
-- `instance/`: `zone`, `scheduling.preemptible`, `preempted` and `maintenance-event`, as Compute Engine's pages on
-  predefined metadata keys, on Spot VMs and on maintenance notices say (docs.cloud.google.com/compute/docs/metadata).
+- `instance/`: `zone`, `scheduling.preemptible`, `preempted` and `maintenance-event`, as documented on Compute Engine's
+  pages on predefined metadata keys, Spot VMs and maintenance notices (docs.cloud.google.com/compute/docs/metadata).
 - `instance/attributes/` of a TPU's VM: `accelerator-type`, `agent-worker-number` and `worker-network-endpoints` (an
   entry for each VM of the slice), which JAX reads (`jax/_src/clusters/cloud_tpu_cluster.py`); `instance-id`, the TPU's
   name, which Ray reads (`ray/_private/accelerators/tpu.py`); and `tpu-env`, lines of `NAME: 'value'` with NODE_ID, UID
   and PREEMPTIBLE, which torch_xla reads (`torch_xla/_internal/tpu.py`).
-- The attributes beginning with `fray-` are those that the scaler's providers give a machine.
+- The attributes with the prefix `fray-`, which the scaler's providers set on a machine.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ from fray_layouts.topology import get_tpu_topology
 log = logging.getLogger("fray")
 
 HOST_VARIABLE = "GCE_METADATA_HOST"
-"""The variable by which Google's own libraries, too, are pointed at another metadata server."""
+"""The variable that names another metadata server; Google's own libraries use it too."""
 
 _HOST = "metadata.google.internal"
 _PRODUCT = "sys/class/dmi/id/product_name"
-"""What a VM's firmware says it is: "Google Compute Engine", on a TPU's VM too; google-auth looks there as well."""
+"""File with the firmware's product name: "Google Compute Engine", also on a TPU's VM; google-auth reads it as well."""
 
 _TIMEOUT = 5.0
-"""Seconds for an answer: the server is on the host itself, and answers within milliseconds."""
+"""Most seconds for an answer: the server is on the host itself, and answers within milliseconds."""
 
 NOTICE_INTERVAL = 2.0
-"""Seconds between two looks for a notice: a preempted VM has 30 seconds, and its jobs 25 of these."""
+"""Seconds between two checks for a notice: a preempted VM has 30 seconds, of which its jobs get 25."""
 
 _TERMINATES = "TERMINATE_ON_HOST_MAINTENANCE"
 
 
 class MetadataUnavailable(FrayError):
-    """The metadata server of a VM of Google Cloud does not answer, or not as one does."""
+    """The metadata server of a VM of Google Cloud does not answer, or its answer is not metadata."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class GceHost:
         preemptible: it may be taken away at any time.
         tpu: type of the TPU slice that it is in, such as "v5litepod-16"; "" for none.
         slice: its place in that slice; None if it is in none, or in one of a type that Fray does not know.
-        pool, machine, labels: of the agent that is to run here; empty if the VM was not made for a pool.
+        pool, machine, labels: of the agent to run here; empty if the VM was not created for a pool.
     """
 
     zone: str = ""
@@ -73,9 +73,9 @@ class GceHost:
 
 
 def metadata_server(environ: Mapping[str, str] = os.environ, root: Path = Path("/")) -> str | None:
-    """The address of this host's metadata server; None if this is no VM of Google Cloud, of which nothing is asked.
+    """The address of this host's metadata server; None if this is not a VM of Google Cloud. It makes no request.
 
-    root: where `/sys` is looked for.
+    root: the folder in which `/sys` is looked for.
     """
     if host := environ.get(HOST_VARIABLE):
         return host
@@ -84,11 +84,11 @@ def metadata_server(environ: Mapping[str, str] = os.environ, root: Path = Path("
 
 
 def read_host(server: str) -> GceHost:
-    """What the metadata server says of this host.
+    """This host, as its metadata server describes it.
 
     Raises:
-        MetadataUnavailable: it does not answer.
-        InvalidInput: what it says of an agent's pool, machine or labels, or of a slice, cannot be.
+        MetadataUnavailable: the server does not answer.
+        InvalidInput: its data for an agent's pool, machine or labels, or for a slice, are not valid.
     """
     text = _read(server, "?recursive=true&alt=json")
     try:
@@ -97,12 +97,12 @@ def read_host(server: str) -> GceHost:
         if isinstance(error, InvalidInput):
             raise
         raise MetadataUnavailable(
-            f"the metadata server {server} answers what is no metadata: {text[:200]!r}"
+            f"the metadata server {server} answers with something other than metadata: {text[:200]!r}"
         ) from error
 
 
 def host_of(instance: Mapping[str, Any]) -> GceHost:
-    """The host that `instance/` of its metadata describes. Raises InvalidInput."""
+    """The host that the metadata below `instance/` describe. Raises InvalidInput."""
     attributes = {str(name): str(value) for name, value in instance.get("attributes", {}).items()}
     env = _tpu_env(attributes.get("tpu-env", ""))
     zone = str(instance.get("zone", "")).rpartition("/")[2]
@@ -121,9 +121,9 @@ def host_of(instance: Mapping[str, Any]) -> GceHost:
 
 
 async def end_of_host(server: str) -> str:
-    """Wait until the host is about to end, for ever if need be; why, for people.
+    """Wait until the host is about to end, for ever if need be; returns the reason, as text for people.
 
-    That the host is moved without being stopped ends nothing. A server that does not answer is asked again.
+    A live migration does not end the host. If the server does not answer, it is asked again.
     """
     while True:
         if why := await asyncio.to_thread(_ending, server):
@@ -143,7 +143,7 @@ def _ending(server: str) -> str:
 
 
 def _read(server: str, path: str) -> str:
-    """Text below `instance/`, without proxies. Raises MetadataUnavailable."""
+    """Text below `instance/`, read without proxies. Raises MetadataUnavailable."""
     connection = HTTPConnection(server, timeout=_TIMEOUT)
     try:
         connection.request("GET", f"/computeMetadata/v1/instance/{path}", headers={"Metadata-Flavor": "Google"})
@@ -163,26 +163,26 @@ def _scheduled(instance: Mapping[str, Any], name: str) -> object:
 
 
 def _tpu_env(text: str) -> dict[str, str]:
-    """The lines of `tpu-env`, which are YAML of one level with quoted values."""
+    """The lines of `tpu-env`, which are one level of YAML with quoted values."""
     pairs = (line.partition(":") for line in text.splitlines())
     return {name.strip(): value.strip().strip("'\"") for name, colon, value in pairs if colon}
 
 
 def _slice_of(tpu: str, node: str, env: Mapping[str, str], attributes: Mapping[str, str]) -> SliceMember | None:
-    """The host's place in its slice, named by the TPU and, as that may be made again, by its unique id.
+    """The host's place in its slice. The slice's name has the TPU's unique id, as a TPU may be created again.
 
-    Raises InvalidInput: its number, or the number of its VMs, is not one that the type has.
+    Raises InvalidInput: its number, or the number of its VMs, is impossible for the type.
     """
     try:
         hosts = get_tpu_topology(tpu).vm_count
     except InvalidInput as error:
-        log.warning("no slice is told: the metadata server says a TPU of type %r; %s", tpu, error.remedy)
+        log.warning("this host is in no slice: the metadata server reports a TPU of type %r; %s", tpu, error.remedy)
         return None
     name = "-".join(filter(None, (node, env.get("UID", "")))) or attributes.get("instance-id", "")
     check_name("metadata tpu-env NODE_ID", name)
-    told = len(attributes.get("worker-network-endpoints", "").split(","))
-    if told not in (1, hosts):
-        raise InvalidInput("metadata worker-network-endpoints", told, f"a {tpu} has {hosts} hosts")
+    endpoints = len(attributes.get("worker-network-endpoints", "").split(","))
+    if endpoints not in (1, hosts):
+        raise InvalidInput("metadata worker-network-endpoints", endpoints, f"a {tpu} has {hosts} hosts")
     number = attributes.get("agent-worker-number") or env.get("WORKER_ID", "")
     if not number.isdecimal() or int(number) >= hosts:
         raise InvalidInput(
@@ -192,9 +192,9 @@ def _slice_of(tpu: str, node: str, env: Mapping[str, str], attributes: Mapping[s
 
 
 def _machine(attributes: Mapping[str, str], node: str) -> str:
-    """The machine that this host is in: of several of one request, the one at the number that ends its node's name.
+    """The machine that this host is in. If one request made several, the node's name ends with its number.
 
-    Raises InvalidInput: there are several, and its node's name has no such number.
+    Raises InvalidInput: there are several, and the node's name has no such number.
     """
     if "fray-machines" not in attributes:
         return _name(attributes, "fray-machine")

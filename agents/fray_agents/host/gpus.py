@@ -1,4 +1,4 @@
-"""The GPUs of this host: how a task is told which are its own, and what nvidia-smi says of them."""
+"""The GPUs of this host: variables that tell a task which are its own, and nvidia-smi's view of them."""
 
 import asyncio
 import os
@@ -8,26 +8,26 @@ from collections.abc import Mapping, Sequence
 from fray_agents.host.forks import start_process
 
 QUERY_TIMEOUT = 20.0
-"""Seconds that nvidia-smi may take: a driver that wakes up takes some, and one that is broken hangs."""
+"""Most seconds for nvidia-smi: a driver that wakes up takes some, and a broken one hangs."""
 
 _SHARED_SERVERS = ("nvidia-cuda-mps-server",)
-"""Programs that have GPUs on behalf of others, and keep them."""
+"""Programs that use GPUs on behalf of others, and keep them."""
 
 _NONE = "-1"
-"""No GPU, for CUDA as for HIP, which takes an empty text for all of them."""
+"""The value for "no GPU", for CUDA and for HIP; HIP would take an empty text for all GPUs."""
 
 
 def gpu_names(count: int, environ: Mapping[str, str] = os.environ) -> list[str]:
-    """What programs call the GPUs that an agent offers: indices or UUIDs, those that it may see itself."""
+    """The names by which programs select the GPUs that an agent offers: indices or UUIDs that it may see itself."""
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     given = [part.strip() for part in visible.split(",")] if visible else []
     return [*given, *(str(number) for number in range(len(given), count))][:count]
 
 
 def gpu_variables(names: Sequence[str]) -> dict[str, str]:
-    """The variables by which CUDA, ROCm and oneAPI see these GPUs and no others.
+    """The variables that make exactly these GPUs visible to CUDA, ROCm and oneAPI.
 
-    oneAPI counts its own by index, and sees what CUDA and ROCm see as far as these variables let it.
+    oneAPI selects its own GPUs by index, and sees those of CUDA and ROCm as far as their variables allow.
     """
     chosen = ",".join(names) or _NONE
     indices = ",".join(name for name in names if name.isdecimal())
@@ -41,10 +41,10 @@ def gpu_variables(names: Sequence[str]) -> dict[str, str]:
 
 
 async def gpus_in_trouble(names: Sequence[str], environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Why some of these GPUs cannot be used now, by their names; empty where no nvidia-smi can tell.
+    """Why some of these GPUs cannot be used now, by name; empty if there is no nvidia-smi.
 
     A GPU is in trouble if a process computes on it, if the driver does not list it, or if nvidia-smi fails. Parts of a
-    GPU (MIG) are not looked at.
+    GPU (MIG) are not checked.
     """
     program = shutil.which("nvidia-smi", path=environ.get("PATH"))
     asked = [name for name in names if not name.startswith("MIG")]
@@ -63,12 +63,12 @@ async def gpus_in_trouble(names: Sequence[str], environ: Mapping[str, str] = os.
         if uuid is None:
             trouble[name] = "the driver does not list it any more"
         elif uuid in users:
-            trouble[name] = f"process {users[uuid][1]} ({users[uuid][-1]}) computes on it, which is of no job here"
+            trouble[name] = f"process {users[uuid][1]} ({users[uuid][-1]}), which is of no job here, computes on it"
     return trouble
 
 
 async def _query(program: str, what: str) -> list[list[str]]:
-    """Rows of an answer of nvidia-smi. Raises OSError if it fails, and TimeoutError."""
+    """Rows of nvidia-smi's answer. Raises OSError if it fails, and TimeoutError."""
     process = await start_process(
         program, what, "--format=csv,noheader", stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )

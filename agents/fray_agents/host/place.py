@@ -1,4 +1,4 @@
-"""The place of a host: its zone and region, its place in a TPU slice, and what its operator says of it."""
+"""The place of a host: its zone and region, its place in a TPU slice, and its operator's labels."""
 
 import re
 import socket
@@ -22,5 +22,5 @@ class HostPlace:
 
 
 def host_name() -> str:
-    """The name of this host, as the zone of machines that are processes of it."""
+    """The name of this host, used as the zone of machines that are processes on it."""
     return _NOT_IN_NAMES.sub("-", socket.gethostname())[:MAX_NAME].strip("-") or "localhost"

@@ -1,8 +1,8 @@
 """Ports of this host that jobs have for themselves.
 
-A port is held by an abstract Unix socket of its number. The kernel knows that name in the whole network namespace, as
-it does the port: so agents of one host never hold one twice, whoever's they are. It lets go of it with the last process
-that has the socket: the agent, and the task's runner.
+A port is held by an abstract Unix socket whose name has its number. Such a name is unique in the whole network
+namespace, as a port is. So agents of one host never hold a port twice, whichever user runs them. The kernel releases it
+with the last process that has the socket: the agent, or the task's runner.
 """
 
 import errno
@@ -13,11 +13,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 FIRST_PORT, LAST_PORT = 20_000, 29_999
-"""Ports that are handed out: below those that Linux takes for outgoing connections (from 32,768) and those of
-Kubernetes' services (from 30,000), which any process may have at any time."""
+"""Ports that are handed out. They are below those that Linux uses for outgoing connections (from 32,768) and those of
+Kubernetes' services (from 30,000), which any process may use at any time."""
 
 _DRAWS = 1000
-"""Ports that are tried: a free one is among them unless 99 of 100 are taken."""
+"""Ports that are tried: a free one is almost surely among them, unless more than 99 of 100 are taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class HeldPorts:
 
     Attributes:
         numbers: by the names that the job gave them.
-        descriptors: what they are held by; who inherits them holds the ports too.
+        descriptors: the sockets that hold them; a process that inherits these holds the ports too.
     """
 
     numbers: dict[str, int]
@@ -38,7 +38,7 @@ def held_ports(names: Iterable[str], rng: random.Random) -> Iterator[HeldPorts]:
     """Hold a port for each name: one that no job of this host holds and no other process listens on.
 
     Raises:
-        OSError: there is none.
+        OSError: no port is free.
     """
     with ExitStack() as stack:
         held = {name: _claimed(rng) for name in names}
@@ -63,7 +63,7 @@ def _claimed(rng: random.Random) -> tuple[int, socket.socket]:
 
 
 def _is_used(number: int) -> bool:
-    """Whether a process that holds no port of Fray's has this one, on any address."""
+    """Whether a process other than Fray's tasks uses this port, on any address."""
     for family in (socket.AF_INET, socket.AF_INET6):
         for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
             with suppress_missing(), socket.socket(family, kind) as probe:
@@ -76,7 +76,7 @@ def _is_used(number: int) -> bool:
 
 @contextmanager
 def suppress_missing() -> Iterator[None]:
-    """Pass over what fails because the host has no IPv6."""
+    """Ignore failures of a host that has no IPv6."""
     try:
         yield
     except OSError as error:
@@ -85,7 +85,7 @@ def suppress_missing() -> Iterator[None]:
 
 
 def _takes(taker: socket.socket, address: str | tuple[str, int]) -> bool:
-    """Bind the socket, unless the address is in use."""
+    """Bind the socket; False if the address is in use."""
     try:
         taker.bind(address)
     except OSError as error:

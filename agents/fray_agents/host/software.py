@@ -1,5 +1,5 @@
-"""The software of this host that jobs may ask for: versions of Python, uv, which makes environments with them, and an
-engine for containers."""
+"""The software of this host that jobs may ask for: versions of Python, uv, which builds environments with them, and a
+container engine."""
 
 import importlib.metadata
 import os
@@ -17,7 +17,7 @@ OWN_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 """The minor version of this process's interpreter."""
 
 OLDEST_PYTHON = (3, 11)
-"""The first version that Fray itself runs on; every environment has it."""
+"""The first version that Fray itself runs on; environments use no older one."""
 
 _INTERPRETER = re.compile(r"python(3)\.(\d{1,3})")
 _MANAGED = re.compile(r"cpython-3\.\d{1,3}\.\d+-linux\b")
@@ -25,7 +25,7 @@ _ELF = b"\x7fELF"
 
 
 def discover_software(environ: Mapping[str, str] = os.environ) -> Software:
-    """What this host has; takes a millisecond. environ: where `PATH` and uv's own settings are looked for."""
+    """The software of this host; takes a millisecond. environ: the environment whose `PATH` and uv settings count."""
     pythons = find_pythons(environ) if find_uv(environ) else {}
     engine = find_engine(environ)
     return Software(
@@ -42,15 +42,15 @@ def fray_version() -> str:
 
 
 def find_uv(environ: Mapping[str, str] = os.environ) -> str | None:
-    """The path of uv: of the agent's own packages, else on the host's PATH; None if there is none."""
+    """The path of uv: from the agent's own packages, else from the host's PATH; None if there is none."""
     own = os.path.join(sysconfig.get_path("scripts"), "uv")
     return own if os.access(own, os.X_OK) else shutil.which("uv", path=environ.get("PATH"))
 
 
 def find_pythons(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The interpreters of this host by minor version, as "3.12": this process's, those on PATH, those that uv manages.
+    """The interpreters of this host by minor version, as "3.12": this process's, those on PATH, and those of uv.
 
-    Scripts named like an interpreter are left out: version managers put them where the version may not be.
+    Scripts named like an interpreter are left out: version managers install them even for missing versions.
     """
     found = {OWN_PYTHON: sys.executable}
     for path in _candidates(environ):

@@ -1,8 +1,8 @@
-"""Finds where this process may make cgroups (v2) for its tasks, and enables the controllers that limit them.
+"""Finds where this process may create cgroups (v2) for its tasks, and enables the controllers that limit them.
 
-A cgroup is ours to divide if systemd delegated it (`Delegate=yes`), if it is a container's own, or if no systemd runs.
-The kernel enables controllers below a cgroup only while no process is in it itself, so what is in ours moves to a leaf
-beside those of the tasks. The outermost cgroup of a host is exempt from that rule, and nothing in it is moved.
+Fray may divide a cgroup if systemd delegated it (`Delegate=yes`), if it is a container's own, or if no systemd runs.
+The kernel enables controllers below a cgroup only while no process is in that cgroup itself. So processes in it move to
+a leaf beside the cgroups of tasks. The outermost cgroup of a host is exempt from that rule, and nothing in it is moved.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ log = logging.getLogger("fray")
 
 _PREFIX = "fray-task-"
 _LEAF = "fray-agent"
-_NOTHING_KEPT = "of which the kernel keeps no limits: Fray watches memory and processes, and nobody limits processors"
+_NOTHING_KEPT = "where the kernel limits nothing: Fray limits memory and processes, and nothing limits processors"
 _CONTROLLERS = {"cpu", "memory", "pids"}
 _START_TIME_FIELD = 19
-"""In `stat_fields`: when the process started, in ticks since the host did."""
+"""Index in `stat_fields` of the start time of a process, in ticks since the start of the host."""
 
 
 def claim_prefix(root: Path = Path("/")) -> str:
-    """Path of the cgroups that this process's tasks may have, to which each adds a name; "" if it may make none.
+    """Path prefix of the cgroups of this process's tasks, to which each adds a name; "" if it may create none.
 
-    Ends what dead agents left beside them. root: where `/proc`, `/sys` and `/run` are looked for.
+    Also ends processes of dead agents' tasks there. root: the folder that has `/proc`, `/sys` and `/run`.
     """
     try:
         parent = _claimed(root)
         if parent is None:
-            log.info("tasks have no cgroups of their own: what they use is looked at instead")
+            log.info("tasks have no cgroups of their own: Fray measures and limits them itself")
             return ""
         _end_orphans(parent)
         kept = _CONTROLLERS.intersection((parent / "cgroup.subtree_control").read_text().split())
@@ -46,12 +46,12 @@ def claim_prefix(root: Path = Path("/")) -> str:
 
 
 def _own_prefix() -> str:
-    """How the cgroups begin whose agents have their process ids where this process has its own."""
+    """Name prefix of the cgroups of agents whose process ids belong to this process's pid namespace."""
     return f"{_PREFIX}{os.stat('/proc/self/ns/pid').st_ino}-"
 
 
 def _claimed(root: Path) -> Path | None:
-    """The cgroup below which tasks get theirs, its controllers enabled; None if there is none that is ours."""
+    """The cgroup below which tasks get theirs, with its controllers enabled; None if Fray may divide none."""
     for place in cgroup_directories(UNIFIED, str(root)):
         own = Path(place)
         if str(os.getpid()) not in _processes(own):
@@ -69,13 +69,13 @@ def _claimed(root: Path) -> Path | None:
 
 
 def _is_ours(cgroup: Path, root: Path) -> bool:
-    """Whether nobody else divides it, and this user may."""
+    """Whether Fray may divide this cgroup: nobody else does, and this user has the right."""
     if not os.access(cgroup, os.W_OK) or not os.access(cgroup / "cgroup.procs", os.W_OK):
         return False
     if not (root / "run/systemd/system").exists():
         return True
     return any(_attribute(cgroup, f"{kind}.delegate") == b"1" for kind in ("trusted", "user")) or (
-        os.geteuid() != 0 and not os.access(cgroup.parent, os.W_OK)  # an older systemd has given us just this one
+        os.geteuid() != 0 and not os.access(cgroup.parent, os.W_OK)  # an older systemd delegated exactly this one
     )
 
 
@@ -115,7 +115,7 @@ def _processes(cgroup: Path) -> list[str]:
 
 
 def _end_orphans(parent: Path) -> None:
-    """Kill what agents that are dead left in the cgroups of their tasks; empty ones are removed."""
+    """Kill processes in the cgroups of dead agents' tasks, and remove these cgroups."""
     prefix = _own_prefix()
     for path in parent.glob(f"{prefix}*-*-*"):
         agent, started = path.name.removeprefix(prefix).split("-")[:2]

@@ -1,1 +1,1 @@
-"""Makes and removes the machines of pools: providers, and the scaler that calls them."""
+"""Creates and removes the machines of pools: the providers, and the scaler that calls them."""

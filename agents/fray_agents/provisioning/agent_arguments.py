@@ -8,7 +8,7 @@ _GPU = "gpu"
 
 
 def agent_arguments(request: MachineRequest, machine: str, host: int = 0) -> list[str]:
-    """`agent --root ROOT ...`, for the host of this number of a machine of the request."""
+    """`agent --root ROOT ...` for one host, by its number, of a machine of the request."""
     arguments = ["agent", "--root", request.root, "--pool", request.pool, "--machine", machine]
     for name, value in request.labels.items():
         arguments += ["--label", f"{name}={value}"]
@@ -22,7 +22,7 @@ def agent_arguments(request: MachineRequest, machine: str, host: int = 0) -> lis
 
 
 def _offered(capacity: Resources) -> list[str]:
-    """The options that say what the host offers; what is 0 there is as the host has it."""
+    """The options for the resources that the host offers; a value of 0 means what the host has."""
     arguments = ["--cpu", f"{capacity.cpu / 1000:g}"] if capacity.cpu else []
     if capacity.memory:
         arguments += ["--memory", f"{capacity.memory}B"]

@@ -1,4 +1,4 @@
-"""Checks of a pool before its first machine is ordered: what its provider says of zones, rights and quotas."""
+"""Checks a pool before its first machine is ordered: its provider's answers about zones, rights and quotas."""
 
 import asyncio
 from collections.abc import Sequence
@@ -9,13 +9,13 @@ from fray_coordinator.core import Core
 from fray_layouts.records import ProvisioningSpec
 
 CHECK_SECONDS = 60.0
-"""After so long a provider is not waited for: a call of Google Cloud is given up after 45 s."""
+"""Most seconds to wait for a provider: a call of Google Cloud is given up after 45 s."""
 
 
 async def check_pool(core: Core, pool: str, spec: ProvisioningSpec) -> Sequence[ProviderError]:
-    """What keeps machines of the pool from being made, as far as its provider tells whoever asks here.
+    """The problems that would keep machines of the pool from being created, as far as its provider tells this process.
 
-    Those of the kind "invalid" are wrong wherever the machines are made from; the others may be of this host.
+    Problems of the kind "invalid" occur on every host; the others may be this host's, for example missing rights.
     """
     try:
         provider = await open_provider(core, pool, spec)

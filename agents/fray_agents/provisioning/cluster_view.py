@@ -1,4 +1,4 @@
-"""The cluster as a look of the scaler reads it: agents, placements, work that waits, and the records of machines."""
+"""The cluster as the scaler reads it for a look: agents, placements, waiting work, and the records of machines."""
 
 from dataclasses import dataclass, field
 
@@ -22,22 +22,22 @@ from fray_layouts.spec import is_gang
 from fray_layouts.states import AgentState, MachineState
 
 MAX_WAITING_JOBS = 1000
-"""Jobs of a pool that a look counts, the first in the queue: one page of a listing."""
+"""Most waiting jobs of a pool that a look counts, from the head of the queue: one page of a listing."""
 
 FORGOTTEN_SECONDS = 3600.0
-"""Agents whose records were not written for as long are not read: no machine waits for them."""
+"""Seconds after its last write from which an agent's record is not read any more: no machine waits for it."""
 
 
 AFTERMATH_SECONDS = 600.0
-"""For so long one looks where a machine was that is gone: a call for it that somebody repeats may make it again."""
+"""Seconds for which a look still covers the place of a deleted machine: a repeated call may create it again."""
 
 
 @dataclass(slots=True)
 class ClusterView:
-    """Reads what has changed since the last look.
+    """Reads everything that has changed since the last look.
 
     Attributes:
-        problems: what could not be read in this look, by key.
+        problems: the records that could not be read in this look, by key.
     """
 
     core: Core
@@ -78,11 +78,11 @@ class ClusterView:
             self._lacking_of.setdefault(held.record.pool, []).extend(await self._lacking(held.record))
 
     def agents(self, pool: str) -> dict[str, AgentRecord]:
-        """The agents of a pool by id, ended ones too."""
+        """The agents of a pool by id, including those that have ended."""
         return {stored.record.id: stored.record for stored in self._agents_of.get(pool, ())}
 
     def silent(self, pool: str) -> set[str]:
-        """The ids of a pool's agents that were said to live, and whose last heartbeat was too old for that."""
+        """The ids of a pool's agents whose records say LIVE, but whose last heartbeat is too old."""
         agents = self._agents_of.get(pool, ())
         return {s.record.id for s in agents if s.record.state == AgentState.LIVE and self._aged(s)}
 
@@ -91,7 +91,7 @@ class ClusterView:
         return self._owners_of.get(pool, [])
 
     def lacking(self, pool: str) -> list[Owner]:
-        """The parts of a pool's held reservations that have lost their hosts and need others."""
+        """The parts of a pool's held reservations that have lost their hosts and need new ones."""
         return self._lacking_of.get(pool, [])
 
     async def _lacking(self, reservation: ReservationRecord) -> list[Owner]:
@@ -105,7 +105,7 @@ class ClusterView:
         return lacking_units(reservation, live, done, places)
 
     def known_machines(self) -> dict[str, list[MachineRecord]]:
-        """By pool, the machines that are not gone, or not for long, as they were when the cluster was read."""
+        """By pool, the machines that are not gone, or only recently, as they were when the cluster was read."""
         since = self._refreshed_at - AFTERMATH_SECONDS
         return {
             pool: [s.record for s in found.values() if s.record.ended_at is None or s.record.ended_at > since]
@@ -113,18 +113,18 @@ class ClusterView:
         }
 
     async def machines(self, pool: str) -> dict[str, Stored[MachineRecord]]:
-        """The records of a pool's machines by name, gone ones too, as they are now."""
+        """The records of a pool's machines by name, including gone ones, as they are now."""
         known = self._machines_of.get(pool, {})
         found = self._machines_of[pool] = await self._read(MachineKeys.folder(pool), MachineRecord, known)
         return {stored.record.name: stored for stored in found.values()}
 
     def unread_machines(self, pool: str) -> dict[str, str]:
-        """The machines of the pool whose records could not be read in this look, by name, and what is wrong."""
+        """The machines of the pool whose records could not be read in this look, by name, with the problem."""
         named = {MachineKeys.parse(key): f"{key}: {problem}" for key, problem in self.problems.items()}
         return {place[1]: problem for place, problem in named.items() if place is not None and place[0] == pool}
 
     async def waiting_jobs(self, pool: str) -> list[WaitingJob]:
-        """The jobs that wait in a pool, and those of silent agents: they will wait once somebody runs the pass."""
+        """The jobs that wait in a pool, and those of silent agents, which will wait once the pass has reaped these."""
         rows = await self.core.store.list(PendingKey.prefix(pool), None, MAX_WAITING_JOBS)
         entries = {row.key: entry for row in rows if (entry := PendingKey.parse(row.key)) is not None}
         known = self._jobs_of.get(pool, {})
@@ -138,7 +138,7 @@ class ClusterView:
             same = found.attempt == entries[key].attempt
             if not same or found.status != Status.RUNNING:
                 jobs[key] = _waiting(found) if same and found.status == Status.PENDING else None
-            elif self._is_left(found):  # else its holder's next heartbeat has the entry removed
+            elif self._is_left(found):  # otherwise its holder's next heartbeat leads to the entry's deletion
                 left[key] = _waiting(found)
 
         await map_noting_problems([key for key in entries if key not in jobs], read, self.problems)
@@ -147,7 +147,7 @@ class ClusterView:
         return waiting + [job for job in await self._stranded(pool) if job.id not in listed]
 
     async def _stranded(self, pool: str) -> list[WaitingJob]:
-        """The jobs that agents hold which are silent, or dead and not reaped."""
+        """The jobs held by agents that are silent, or dead and not reaped."""
         silent = self.silent(pool)
         agents = [a for a in self.agents(pool).values() if a.id in silent or needs_reaping(a)]
         held = sorted({job for agent in agents for job in agent.holdings})
@@ -165,14 +165,14 @@ class ClusterView:
         return holder is None or holder.record.state != AgentState.LIVE or self._aged(holder)
 
     def _aged(self, agent: Stored[AgentRecord]) -> bool:
-        """As of when the agents were read: a provider may be slow since, and no agent is silent for that."""
+        """Whether the heartbeat was too old when the agents were read; later delays of a provider do not count."""
         interval = with_bounded_interval(agent.record, self.core.settings).interval
         return self._refreshed_at - agent.updated > DEATH_INTERVALS * interval
 
     async def _read(
         self, prefix: str, kind: type[R], known: dict[str, Stored[R]], oldest: float = 0.0
     ) -> dict[str, Stored[R]]:
-        """The records under a prefix by key, those read again that have changed; none written before `oldest`."""
+        """The records under a prefix, by key; only changed ones are read again, and none written before `oldest`."""
         parse = AgentKeys.parse if kind is AgentRecord else MachineKeys.parse
         rows = [row for row in await self.core.store.list(prefix, versions=True) if parse(row.key) is not None]
         rows = [row for row in rows if row.updated is None or row.updated >= oldest]
@@ -187,7 +187,7 @@ class ClusterView:
 
 
 def present(machines: dict[str, Stored[MachineRecord]]) -> dict[str, MachineRecord]:
-    """Those that are not gone."""
+    """The machines that are not gone."""
     return {name: stored.record for name, stored in machines.items() if stored.record.state != MachineState.GONE}
 
 

@@ -1,6 +1,6 @@
 """A look at one pool: compares records with the provider's list, decides, writes, and only then calls the provider.
 
-It may end at any point: whatever was written says what the next look has to do.
+It may end at any point, because the written records say what the next look has to do.
 """
 
 import asyncio
@@ -40,21 +40,21 @@ from fray_layouts.records import MachineRecord, PoolScaling, ProvisioningSpec
 from fray_layouts.states import MachineState
 
 CALL_TIMEOUT = 0.75 * CALL_SECONDS
-"""Seconds after which a call of a provider is given up: sooner than the rules count on it."""
+"""Seconds after which a call of a provider is given up: earlier than the protocol's rules assume (`CALL_SECONDS`)."""
 
 T = TypeVar("T")
 
 
 @dataclass(slots=True)
 class PoolLook:
-    """One look at what a pool has in one account of a provider.
+    """One look at a pool's machines in one account of a provider.
 
     Attributes:
-        spec: in force there. found: the same with all zones where it may have machines.
-        cluster: what was read of the cluster for this look.
-        before: the pool as the last look left it.
-        looked_at: when that one ended.
-        denied: the provider denied this process something: another one may have the rights.
+        spec: the settings in force there. found: the same with all zones where there may be machines.
+        cluster: the cluster as read for this look.
+        before: the pool's state after the last look.
+        looked_at: the time at which that look ended.
+        denied: the provider denied this process a request; another process may have the rights.
     """
 
     core: Core
@@ -71,7 +71,7 @@ class PoolLook:
     _problem: str = ""
 
     async def run(self) -> PoolScaling:
-        """Look at the pool, and act; the pool as it is then."""
+        """Look at the pool and act; the pool's new state."""
         listed_at, listed = self.core.now(), await self._list()
         self._stored = await self.cluster.machines(self.pool)
         self._view = await self._seen(listed, listed_at)
@@ -96,13 +96,13 @@ class PoolLook:
         )
 
     def _zones_left(self, listed: Sequence[ListedMachine] | None) -> list[str] | None:
-        """The zone of each machine that there was or is; None if the provider did not say what there was."""
+        """The zone of each machine that exists or existed; None if the provider could not list its machines."""
         if listed is None:
             return None
         return [*(machine.zone for machine in self._view.machines.values()), *(known.zone for known in listed)]
 
     async def _scale(self) -> Plan:
-        """Want, ask for and release machines; again while zones refuse, so that the next one is asked at once."""
+        """Create records for, order and release machines; repeated while zones refuse, to try the next zone at once."""
         for _ in range(len(self.spec.zones) + 1):
             planned = plan(self._view, self.core.now())
             await self._write(planned.changed.values())
@@ -113,7 +113,7 @@ class PoolLook:
             if planned.orders:
                 self._stored = await self.cluster.machines(self.pool)
                 self._show()
-            while given_up := confirmed(self._view, self.core.now()):  # others may be quicker, so it is looked at again
+            while given_up := confirmed(self._view, self.core.now()):  # repeated, as another write may come first
                 await self._write(given_up.values())
             zones = self._view.zones
             await map_concurrently(to_ask(self._view, self.core.now()), self._ask)
@@ -122,12 +122,12 @@ class PoolLook:
         return planned
 
     async def _ask(self, batch: Sequence[MachineRecord]) -> None:
-        """Ask for the machines of one request, if all of their records are still as they were."""
+        """Order the machines of one request, if all of their records are still unchanged."""
         asked_at, begun, again = self.core.now(), self.core.clock.boottime(), batch[0].asked_at is not None
         if await self._write([asked(machine, asked_at) for machine in batch]) < len(batch):
             return
         if self.core.clock.boottime() - begun > CALL_SECONDS - CALL_TIMEOUT:
-            return  # this process, or its host, was frozen: others may go on already
+            return  # this process, or its host, was frozen: another scaler may have taken over
         leader, names = batch[0], [machine.name for machine in batch]
         spec = changed(self.spec, machine_type=leader.machine_type, spot=leader.spot)
         request = MachineRequest(self.pool, names, leader.zone, spec, self.core.root, leader.hosts, spec.labels)
@@ -196,7 +196,7 @@ class PoolLook:
         )
 
     async def _write(self, records: Iterable[MachineRecord]) -> int:
-        """Write these records, each on condition of what was read; how many were. The view has what is there then."""
+        """Write these records, each on condition that it is unchanged; how many were written. Updates the view."""
 
         async def one(record: MachineRecord) -> bool:
             key, known = MachineKeys.key(self.pool, record.name), self._stored.get(record.name)
@@ -212,13 +212,13 @@ class PoolLook:
         return sum(wrote)
 
     def _show(self) -> None:
-        """Have the view show the records as they are now."""
+        """Update the view with the records as they are now."""
         unread = self.cluster.unread_machines(self.pool)
         seen = replace(self._view, machines=present(self._stored), spec=self.spec)
         self._view = of_account(without_unread(seen, unread.keys()), account_of(self.spec))
 
     async def _forget_old(self) -> None:
-        """Remove the records of machines that are gone for long."""
+        """Remove the records of machines that have been gone for the retention time."""
         before = self.core.now() - retention_seconds(self.core.settings)
         old = [
             stored
@@ -233,7 +233,7 @@ class PoolLook:
 
 
 async def _bounded(call: Awaitable[T]) -> T:
-    """A call of a provider, which takes so long at most and raises nothing but ProviderError."""
+    """Await a call of a provider for at most `CALL_TIMEOUT`; every error becomes a ProviderError."""
     try:
         async with asyncio.timeout(CALL_TIMEOUT):
             return await call

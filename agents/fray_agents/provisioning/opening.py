@@ -6,10 +6,10 @@ from fray_layouts.records import ProvisioningSpec
 
 
 async def open_provider(core: Core, pool: str, spec: ProvisioningSpec) -> Provider:
-    """The provider that makes the machines of a pool.
+    """The provider that creates the machines of a pool.
 
     Raises:
-        ProviderError: there is no such provider, its library is not installed, or it lets nobody in.
+        ProviderError: there is no such provider, its library is not installed, or it does not accept our credentials.
     """
     cluster = core.settings.cluster_id
     try:

@@ -1,8 +1,8 @@
-"""Prices of machines by the hour, by the list prices in `prices.json`; a pool's own `hourly_cost` comes before them.
+"""Prices of machines by the hour: the list prices in `prices.json`, unless a pool has an `hourly_cost` of its own.
 
-The file has, by family and region, dollars an hour of one chip of a TPU, and of one as spot (null: none is listed); by
-region, dollars an hour of one vCPU and of one GiB of memory of Cloud Run. Its `source` and `read` say whose prices
-these are, and of when.
+For TPUs the file has, by family and region, the dollars an hour of one chip, and of one spot chip (null: not listed).
+For Cloud Run it has, by region, the dollars an hour of one vCPU and of one GiB of memory. Its `source` and `read` say
+where the prices come from, and when they were read.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from fray_layouts.topology import get_tpu_topology, tpu_family
 
 _GIB = 2**30
 CLOUD_RUN_CPU, CLOUD_RUN_MEMORY = 1000, 512 * 2**20
-"""What a container of Cloud Run has if its pool does not say: thousandths of a vCPU, and bytes."""
+"""The size of a container on Cloud Run if its pool does not say: thousandths of a vCPU, and bytes."""
 
 
 def hourly_cost(spec: ProvisioningSpec, zone: str) -> float | None:
-    """Dollars an hour of one machine of the pool in a zone; None if nobody knows."""
+    """Dollars an hour of one machine of the pool in a zone; None if the price is not known."""
     if spec.hourly_cost is not None:
         return spec.hourly_cost
     if spec.provider == "local":
@@ -42,12 +42,12 @@ def hourly_cost(spec: ProvisioningSpec, zone: str) -> float | None:
 
 
 def unpriced(spec: ProvisioningSpec) -> list[str]:
-    """The zones of the pool in which nobody knows what a machine costs; [""] where it names none."""
+    """The zones of the pool without a known price; [""] if the pool names no zones and has no price."""
     return [zone for zone in spec.zones or [""] if hourly_cost(spec, zone) is None]
 
 
 def similar_zone(spec: ProvisioningSpec, zone: str) -> str:
-    """The zone, with the region that has a price and is spelled most alike; "" if none is alike."""
+    """The zone, with its region replaced by the most similarly spelled one that has a price; "" if none is similar."""
     prices = _prices()
     known = prices["tpu_chip_hour"][tpu_family(spec.machine_type)] if spec.provider == "tpu" else {}
     known = prices["cloud_run_hour"] if spec.provider == "cloud_run" else known

@@ -13,16 +13,16 @@ from fray_layouts.records import ProvisioningSpec
 
 @dataclass(frozen=True, slots=True)
 class MachineRequest:
-    """Machines that are to be made by one request, all or none: one, or the slices of a gang.
+    """A request for machines, all or none: one machine, or all slices of a gang.
 
     Attributes:
-        pool: whose machines they are.
-        names: of the machines; the first is that of the batch.
-        zone: where to make them.
-        spec: how.
+        pool: the pool of the machines.
+        names: names of the machines; the first is also the name of the batch.
+        zone: the zone in which to create them.
+        spec: the pool's settings for machines.
         root: URL of the cluster that their agents join.
-        hosts: of each.
-        labels: of their agents.
+        hosts: number of hosts of each machine.
+        labels: labels of their agents.
     """
 
     pool: str
@@ -35,12 +35,12 @@ class MachineRequest:
 
 
 class ProviderError(FrayError):
-    """A provider's refusal or failure; the text is its own words and what to do.
+    """A provider's refusal or failure; the text is the provider's own, with a remedy.
 
     Attributes:
         kind: that of `ZoneAnswer`: "stockout" (no capacity there now), "quota" (the project may have no more), "denied"
             (a right or credentials are missing), "invalid" (the request can never succeed) or "unavailable" (no
-            answer: whether the call was carried out is not known).
+            answer: it is not known whether the call was carried out).
     """
 
     def __init__(self, kind: str, text: str) -> None:
@@ -49,32 +49,32 @@ class ProviderError(FrayError):
 
 
 class Provider(Protocol):
-    """Makes the machines of one pool. Calls may be repeated, by this process and by others at once.
+    """Creates the machines of one pool. Calls may be repeated, also by several processes at once.
 
-    All methods raise ProviderError. After "unavailable" nobody knows whether a call was carried out: the next `list`
-    tells.
+    All methods raise ProviderError. After "unavailable" it is not known whether a call was carried out; the next `list`
+    shows it.
     """
 
     async def list(self) -> Sequence[ListedMachine]:
-        """All machines that carry the labels of this cluster and pool, in every zone where it may have some.
+        """All machines with the labels of this cluster and pool, in every zone where there may be some.
 
-        One that was created before the call began is listed, or its `create` is not known to have been carried out.
+        If a machine that was created before this call is not listed, its `create` has not returned successfully.
         """
         ...
 
     async def create(self, request: MachineRequest) -> str:
-        """Ask for machines; the provider's name of the operation, "" if it has none. Those that exist stay as they are.
+        """Order machines; returns the provider's name of the operation, "" if none. Existing machines are not changed.
 
-        It returns as soon as the provider has taken the request: `list` tells what becomes of it.
+        It returns as soon as the provider has accepted the request; `list` shows its progress.
         """
         ...
 
     async def delete(self, name: str, zone: str, batch: str = "") -> None:
-        """Ask to remove a machine; one that is not there is no error. The others of its batch stay."""
+        """Order the removal of a machine; a missing machine is no error. Other machines of its batch stay."""
         ...
 
     async def check(self) -> Sequence[ProviderError]:
-        """All that keeps machines from being made, as far as the provider says before it is asked for one."""
+        """The problems that would keep machines from being created, as far as the provider can tell in advance."""
         ...
 
     async def close(self) -> None:

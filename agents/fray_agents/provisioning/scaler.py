@@ -1,6 +1,6 @@
 """The scaler: looks at every pool that has a provider, under the lease in `coordinator/scaler.json` or without it.
 
-Two at once do no harm: every write is conditional, and every call of a provider is idempotent by name.
+Two scalers at once do no harm: every write is conditional, and every call of a provider is idempotent by name.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -36,18 +36,18 @@ OpenProvider = Callable[[Core, str, ProvisioningSpec], Awaitable[Provider]]
 """Opens the provider of a pool."""
 
 STEP_BACK_SECONDS = 3600.0
-"""For so long a process that nobody asked to scale does not try again, after that was in vain for a pool."""
+"""Seconds for which a process that nobody asked to scale does not try again after a provider denied it something."""
 
 
 @dataclass(slots=True)
 class Scaler:
-    """Looks at the pools, whenever it has the role.
+    """Looks at the pools whenever it has the role.
 
     Attributes:
-        identity: agent id, or "<what>-<token>" of another process.
-        open_provider: for tests.
-        steps_back: nobody asked this process to scale: it leaves the role to others for a while, where it cannot open
-            a provider, or is denied something.
+        identity: an agent's id, or "<what>-<token>" of another process.
+        open_provider: tests replace it.
+        steps_back: nobody asked this process to scale: if it cannot open a provider, or is denied something, it leaves
+            the role to other processes for a while.
     """
 
     core: Core
@@ -66,14 +66,14 @@ class Scaler:
 
     @property
     def has_stepped_back(self) -> bool:
-        """Whether it leaves the role to others for now."""
+        """Whether it currently leaves the role to other processes."""
         return self.core.clock.boottime() < self._not_before
 
     async def run(self) -> None:
-        """Look whenever it may be due, until this is cancelled; then the role is given up."""
+        """Look whenever it may be due, until this is cancelled; then resign from the role."""
         try:
             while True:
-                with suppress(StoreError):  # rights and servers come back
+                with suppress(StoreError):  # a refusal or an outage may pass
                     await self.try_look()
                 await self.core.clock.sleep(self.core.jittered(self.core.settings.pass_interval))
         finally:
@@ -82,7 +82,7 @@ class Scaler:
             await self.close()
 
     async def try_look(self) -> bool:
-        """Take the role if it is free or its holder is silent, and look if it is this process's; whether it looked."""
+        """Take the role if it is free or its holder is silent, and look if this process has it; whether it looked."""
         role = self._role
         if self.has_stepped_back:
             return False
@@ -96,7 +96,7 @@ class Scaler:
         return looked
 
     async def look(self) -> dict[str, PoolScaling]:
-        """Look at all pools once, whoever holds the lease; each pool as it is then."""
+        """Look at all pools once, whoever holds the lease; the new state of each pool."""
         if self._role.lease is None:
             await self._role.look()
         last = self._role.record
@@ -109,12 +109,12 @@ class Scaler:
         places: dict[str, dict[Account, ProvisioningSpec]] = {}
         for pool in (pools.keys() | last.pools.keys() | known.keys()) - unread.keys():
             left = last.pools.get(pool, PoolScaling()).accounts
-            places[pool] = accounts(_said(pools.get(pool)), left, known.get(pool, ()))
+            places[pool] = accounts(_settings_of(pools.get(pool)), left, known.get(pool, ()))
         await self._close_all_but({(pool, account) for pool, found in places.items() for account in found})
 
         async def one(pool: str) -> tuple[str, PoolScaling]:
             looks = [
-                await self._look_at(pool, spec, in_force(_said(pools.get(pool)), spec), last)
+                await self._look_at(pool, spec, in_force(_settings_of(pools.get(pool)), spec), last)
                 for spec in places[pool].values()
             ]
             return pool, _as_one(looks)
@@ -123,16 +123,16 @@ class Scaler:
         found |= {pool: replace(last.pools.get(pool, PoolScaling()), problem=text) for pool, text in unread.items()}
         ended = self.core.now()
 
-        def told(now: ScalerRecord | None) -> ScalerRecord:
+        def with_results(now: ScalerRecord | None) -> ScalerRecord:
             now = now or ScalerRecord()
-            told = with_others(found, now.pools, last.pools)
-            return replace(_renewed(now) if now.holder == self.identity else now, looked_at=ended, pools=told)
+            merged = with_others(found, now.pools, last.pools)
+            return replace(_renewed(now) if now.holder == self.identity else now, looked_at=ended, pools=merged)
 
-        await self._role.update(told)
+        await self._role.update(with_results)
         return found
 
     async def resign(self) -> None:
-        """Give the role up, so that another need not wait for the lease to age."""
+        """Give up the role, so that another process need not wait until the lease expires."""
         await self._role.resign()
 
     async def close(self) -> None:
@@ -142,7 +142,7 @@ class Scaler:
     async def _look_at(
         self, pool: str, found: ProvisioningSpec, spec: ProvisioningSpec, last: ScalerRecord
     ) -> PoolScaling:
-        """A look at what a pool has in one account; what goes wrong there concerns nothing else."""
+        """Look at a pool's machines in one account; a failure there affects nothing else."""
         account = account_of(spec)
         before = (last.pools.get(pool) if spec.max else None) or PoolScaling()
         try:
@@ -151,7 +151,7 @@ class Scaler:
             scaling = await look.run()
             self._denied |= look.denied
             return scaling
-        except ProviderError as error:  # it cannot be opened
+        except ProviderError as error:  # the provider cannot be opened
             self._denied = True
             problem = str(error)
         except Exception as error:
@@ -179,12 +179,12 @@ class Scaler:
             await provider.close()
 
 
-def _said(record: AgentPoolRecord | None) -> ProvisioningSpec | None:
+def _settings_of(record: AgentPoolRecord | None) -> ProvisioningSpec | None:
     return record.provisioning if record is not None else None
 
 
 def _as_one(looks: Sequence[PoolScaling]) -> PoolScaling:
-    """What looks at all accounts of a pool found; the last is where it may have machines."""
+    """The combined state of a pool from looks at all its accounts; the last account is the one in use."""
     return replace(
         looks[-1],
         machines=sum(look.machines for look in looks),

@@ -1,18 +1,18 @@
 """Remote calls: methods of objects that are served at an address. A layer of its own.
 
-Calls are authenticated in both directions, run in the order in which each caller made them, and at most once in each
-server. This package knows nothing of storage, names, jobs or actors that move: `fray.rpc` does, and `fray.queue`. It
-imports nothing of the project but the base classes of errors, and how JSON is read.
+Calls are authenticated in both directions. They run in the order in which each caller made them, and at most once in
+each server. This package knows nothing of storage, names, jobs, or actors that move; `fray.rpc` and `fray.queue` do. Of
+the project it imports only base classes of errors, bounds, and the parsing of JSON.
 
     client     channels: one to each server, which keeps its calls through connections that break
-    server     accepts connections, runs calls in order, keeps outcomes until they are known
-    wire       values as bytes, messages, keys and seals, sockets; whatever both halves share
+    server     accepts connections, runs calls in order, keeps outcomes until they are acknowledged
+    wire       values as bytes, messages, keys and seals, sockets; everything that both halves share
     hints      single words for processes that serve no calls: agents
-    errors     of all of these
+    errors     the errors of all of these
 
 Reading order: `client.channel`, `wire.messages`, `server.server`, `client.remote_channel`, `server.connection`,
-`server.call_table`; then the reading orders of `wire`, `client` and `server`. What is promised, why it is so, and where
-the time goes: docs/actors-transport.md. Every byte of a connection: layouts/actors.md.
+`server.call_table`; then the reading orders of `wire`, `client` and `server`. docs/actors-transport.md says what this
+layer guarantees, why, and where the time goes. layouts/actors.md has every byte of a connection.
 """
 
 from fray_agents.rpc.client.channel import Channel as Channel

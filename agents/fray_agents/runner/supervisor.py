@@ -1,4 +1,4 @@
-"""The runner's loop: one thread waits for agent, output, children and clock at once, never for one alone."""
+"""The runner's loop: one thread waits for agent, output, children and clock at once, and never for just one of them."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ if TYPE_CHECKING:
     from typing import Any
 
 _REPORT_INTERVAL = 2.0
-"""Seconds between two reports of usage, each with a sample: a few files are read for each process of the task."""
+"""Seconds between two reports of usage; each takes a sample, which reads a few files for each process of the task."""
 
 _LOOK_INTERVAL = 0.2
-"""Seconds between two looks for a container that is not seen yet: one reads a file for each process of the host."""
+"""Seconds between two searches for a container that is not seen yet; each reads a file for each process of the host."""
 
 _SPOOL_INTERVAL = 0.2
-"""Seconds between two reads of the folder while the log waits for the agent to upload it."""
+"""Seconds between two reads of the log's folder while the log is full and the agent has to upload some of it."""
 
 
 def main(kept_fds: str, cgroup_prefix: str, *prestarted_command: str) -> None:
     """Run the task that the agent requests on stdin.
 
     Args:
-        kept_fds: descriptors, with commas between them, to keep open as long as the task runs.
-        cgroup_prefix: path of the task's cgroup, but for this process's id at its end; "": it has none of its own.
-        prestarted_command: starts the task's process before it is requested, see `PrestartedProcess`.
+        kept_fds: descriptors, separated by commas, that stay open as long as the task runs.
+        cgroup_prefix: path of the task's cgroup without this process's id at its end; "": it has no cgroup of its own.
+        prestarted_command: starts the task's process in advance; see `PrestartedProcess`.
     """
     for number in IGNORED:
-        signal.signal(number, signal.SIG_IGN)  # the agent says what is to happen, and its end is end-of-file
+        signal.signal(number, signal.SIG_IGN)  # orders come over the pipe; end-of-file means that the agent ended
     for fd in filter(None, kept_fds.split(",")):
         os.set_inheritable(int(fd), False)
     process_tree.become_subreaper()
@@ -62,7 +62,7 @@ def main(kept_fds: str, cgroup_prefix: str, *prestarted_command: str) -> None:
 
 
 def _kill_all(cgroup: TaskCgroup) -> None:
-    """Kill the tree, whatever else is broken; return when nothing of it, and of its cgroup, is left."""
+    """Kill the tree and its cgroup, even if the rest of this runner fails; return when nothing is left of them."""
     while not process_tree.reap()[1] or cgroup.is_populated():
         cgroup.kill()
         process_tree.signal_all(signal.SIGKILL)
@@ -72,19 +72,19 @@ def _kill_all(cgroup: TaskCgroup) -> None:
 def _prestarted(command: list[str], cgroup: TaskCgroup) -> PrestartedProcess | None:
     try:
         return PrestartedProcess(command, cgroup.fork)
-    except (NotExecutable, OSError):  # the task's own start will tell why
+    except (NotExecutable, OSError):  # the task's own start will report the reason
         return None
 
 
 def _run(
     request: StartRequest, agent: AgentPipe, cgroup: TaskCgroup, prestarted: PrestartedProcess | None
 ) -> dict[str, Any]:
-    """The fields of the "exit" event; something of the task is left only if the host or this runner failed."""
+    """The fields of the "exit" event; processes of the task are left only if the host or this runner failed."""
     if _boottime() >= request.deadline:
         return _end({"kind": "preempted", "message": "not started: its agent's deadline had passed"})
     try:
         os.mkdir(request.path("log"))
-        os.makedirs(request.path("work"), exist_ok=True)  # the workspace may be there
+        os.makedirs(request.path("work"), exist_ok=True)  # it exists if the job has a workspace
         task = Supervisor(request, agent, cgroup, prestarted)
     except NotExecutable as error:
         return _end({"kind": "exited", "code": error.code, "message": str(error)})
@@ -105,7 +105,7 @@ class Supervisor:
     """Starts the task and supervises it until nothing of it is left.
 
     Raises (from the constructor):
-        CannotRun: the job's program cannot be executed.
+        NotExecutable: the job's program cannot be executed.
         OSError: the host cannot start it.
     """
 
@@ -169,7 +169,7 @@ class Supervisor:
         return self._chunks.count
 
     def _wait(self) -> None:
-        """Until there is something to read, a child ended, or the next thing is due."""
+        """Wait until there is something to read, a child has ended, or the next action is due."""
         poll = select.poll()
         poll.register(self._wakeup, select.POLLIN)
         if not self._agent.closed:
@@ -184,7 +184,7 @@ class Supervisor:
         _drain(self._wakeup)
 
     def _patience(self, full: bool) -> float:
-        """Seconds until the next thing is due; at most the sampling interval, however the clocks differ."""
+        """Seconds until the next action is due; at most the sampling interval, however the clocks differ."""
         now = time.monotonic()
         if self._killing(now):
             return process_tree.KILL_INTERVAL
@@ -205,7 +205,7 @@ class Supervisor:
         )
         if self._pid in ended:
             self._status = ended[self._pid]
-            self._kill_at = time.monotonic()  # what it left behind goes with it
+            self._kill_at = time.monotonic()  # processes that it left behind are killed
 
     def _listen(self) -> None:
         if self._agent.closed:
@@ -213,7 +213,7 @@ class Supervisor:
         self._agent.flush()
         for message in self._agent.messages():
             if "deadline" in message:
-                if _boottime() < self._deadline:  # once it has passed, the job may be someone else's
+                if _boottime() < self._deadline:  # after that the job may have another holder
                     self._deadline = message["deadline"]
             elif "stop" in message:
                 self._stop(message["why"], f"{message['why']} while it ran", message["stop"])
@@ -235,7 +235,7 @@ class Supervisor:
             self._kill(now - self._kill_at)
 
     def _kill(self, since: float) -> None:
-        """Kill what is left, `since` seconds after that was first to be done; an engine may note how it ended."""
+        """Kill what is left; `since` seconds ago this began. At first an engine gets time to record the end."""
         if self._container is not None:
             self._container.kill()
             if since < ENGINE_TIMEOUT and (self._container.seen or self._status is not None):
@@ -244,7 +244,7 @@ class Supervisor:
         process_tree.signal_all(signal.SIGKILL)
 
     def _stop(self, cause: str, message: str, grace: float) -> None:
-        """End the task; the first cause stands, the shortest grace too."""
+        """End the task; the first cause and the shortest grace count."""
         self._reap()
         if self._status is not None:
             return
@@ -255,7 +255,7 @@ class Supervisor:
             if self._container is None:
                 process_tree.signal_all(signal.SIGTERM)
             elif not self._container.terminate():
-                grace = 0.0  # nothing of its program runs yet
+                grace = 0.0  # its program does not run yet
             self._agent.send("sigterm_sent")
         kill_at = time.monotonic() + grace
         self._kill_at = kill_at if self._kill_at is None else min(kill_at, self._kill_at)
@@ -271,7 +271,7 @@ class Supervisor:
             self._seal()
 
     def _read_output(self) -> bool:
-        """Move what the pipes hold to the log; whether they held anything."""
+        """Move output from the pipes to the log; whether there was any."""
         read = [lines for stream in self._streams if stream.open and (lines := stream.read()) is not None]
         for lines in read:
             self._chunks.begin()
@@ -279,9 +279,9 @@ class Supervisor:
         return bool(read)
 
     def _make_room(self) -> None:
-        """Write the rest of the log, at the expense of what a failed attempt leaves: nobody wants that."""
+        """Write the rest of the log; for a failed attempt, after deleting its work directory, which nobody needs."""
         if self._status:
-            import shutil  # only here: it costs as much as the runner's own start
+            import shutil  # only here: this import takes as long as the runner's whole start
 
             shutil.rmtree(self._request.path("work"), ignore_errors=True)
         self._chunks.find_room()
@@ -338,7 +338,7 @@ def _spawn(request: StartRequest, cgroup: TaskCgroup) -> tuple[int, int, int]:
 
 
 def _result(path: str) -> tuple[int, str]:
-    """Bytes of what a command left as its result, and why it is none."""
+    """Bytes of a command's result file, and why it cannot be used; "" if it can."""
     try:
         return file_size(path), ""
     except FileNotFoundError:

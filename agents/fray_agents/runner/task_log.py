@@ -1,11 +1,11 @@
 """The task's log: numbered chunk files of lines in the CRI log format.
 
-A line is `<RFC3339 UTC> <stdout|stderr> <F|P> <bytes>`; P says that the piece ended without a newline: it was too
-long, or the chunk was sealed before the rest came. Putting pieces together, adding a newline after each F, gives back
-the exact bytes. A chunk is written under a name with `.part` and sealed by renaming; the agent uploads and then removes
-it. Memory is bounded by one read and one unfinished line per stream, disk by the spool limit: beyond it nothing is
-read, and the task waits in its write. What a full disk does not take is kept in memory, up to a chunk, until there is
-room.
+A line is `<RFC3339 UTC> <stdout|stderr> <F|P> <bytes>`. P says that the piece ended without a newline: it was too long,
+or the chunk was sealed before the rest came. Joining the pieces, with a newline after each F, restores the exact bytes.
+A chunk is written under a name with `.part` and sealed by renaming; the agent uploads it and then removes it. Memory is
+bounded by one read and one unfinished line per stream. Disk is bounded by the spool limit: beyond it the runner reads
+nothing, and the task blocks in its writes. Lines that do not fit on a full disk are kept in memory, up to a chunk,
+until there is room.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 CHUNK_BYTES = 256 * 1024
-"""Bytes of a full chunk: one object each, and what an agent holds in memory of a task's log."""
+"""Bytes of a full chunk, which is one object, and the part of a task's log that an agent holds in memory."""
 
 LINE_BYTES = 16 * 1024
-"""Bytes of a line, as in Kubernetes; what is longer becomes several pieces."""
+"""Most bytes of a line, as in Kubernetes; a longer line becomes several pieces."""
 
 READ_BYTES = 64 * 1024
-"""Bytes of one read: what a pipe holds."""
+"""Bytes of one read: the capacity of a pipe."""
 
 SEAL_INTERVAL, LOCAL_SEAL_INTERVAL = 5.0, 1.0
-"""Seconds between two seals of chunks that are not full, at least: each is a write to the store, or to local files."""
+"""Least seconds between two seals of chunks that are not full; each seal is a write to the store, or to local files."""
 
 FIRST_SEAL_PART = 0.2
-"""Of the interval: until the first seal after a silence, so that followers see soon what a task prints now and then."""
+"""Part of the interval until the first seal after a silence, so that followers soon see what a task prints rarely."""
 
 STREAMS = ("stdout", "stderr")
 """The streams of a log, by their names in it."""
 
 PART = ".part"
-"""Suffix of the chunk that is being written."""
+"""Suffix of the name of the chunk that is being written."""
 
 
 def chunk_name(number: int) -> str:
@@ -46,14 +46,14 @@ def chunk_name(number: int) -> str:
 
 
 class LineFormatter:
-    """Formats the bytes of one stream as lines of the log; keeps the line that is not finished."""
+    """Formats the bytes of one stream as lines of the log, and keeps the unfinished line."""
 
     def __init__(self, name: str) -> None:
         self._name = name.encode()
         self._rest = b""
 
     def format(self, data: bytes) -> bytes:
-        """The lines that `data` finishes, b"" if it finishes none."""
+        """The lines that `data` completes; b"" if it completes none."""
         head = b"%s %s " % (_stamp(), self._name)
         *lines, rest = (self._rest + data).split(b"\n")
         out: list[bytes] = []
@@ -72,7 +72,7 @@ class OutputStream(LineFormatter):
     """One of the task's output pipes, as lines of the log.
 
     Args:
-        kept: bytes of its end to keep in `last`.
+        kept: bytes at the end of the output to keep in `last`.
     """
 
     def __init__(self, name: str, fd: int, kept: int = 0) -> None:
@@ -83,7 +83,7 @@ class OutputStream(LineFormatter):
         self._kept = kept
 
     def read(self) -> bytes | None:
-        """Formatted lines of what the pipe holds now, b"" if that finishes none; None if it holds nothing."""
+        """Formatted lines of the bytes in the pipe, b"" if they complete none; None if the pipe is empty."""
         try:
             data = os.read(self.fd, READ_BYTES)
         except BlockingIOError:
@@ -97,7 +97,7 @@ class OutputStream(LineFormatter):
 
 
 def _cut(line: bytes, head: bytes, out: list[bytes]) -> bytes:
-    """Move full pieces of a long line to `out`; what is left fits one line."""
+    """Move full pieces of a long line to `out`; returns the rest, which fits one line."""
     while len(line) > LINE_BYTES:
         out.append(head + b"P " + line[:LINE_BYTES])
         line = line[LINE_BYTES:]
@@ -114,14 +114,14 @@ class LogChunks:
     """The chunk files of one log.
 
     Args:
-        directory: where they are; exists.
-        spool_limit: bytes of sealed chunks beyond which `full` says so until the agent has removed some.
+        directory: the folder of the chunks, which exists.
+        spool_limit: bytes of sealed chunks beyond which `full` returns True until the agent has removed some.
         sealed: called with the number of each chunk once it is complete.
-        seal_interval: seconds between two seals of chunks that are not full.
+        seal_interval: seconds after which a chunk is sealed even if it is not full.
 
     Attributes:
-        count: of sealed chunks.
-        lacks_room: the disk has taken no more, and what came since is in memory; see `find_room`.
+        count: number of sealed chunks.
+        lacks_room: the disk is full, and later lines are kept in memory; see `find_room`.
     """
 
     def __init__(
@@ -145,12 +145,12 @@ class LogChunks:
         self._sealed_at = -seal_interval
 
     def begin(self) -> None:
-        """Begin a chunk if there is none: something was printed, and must be sealed in time."""
+        """Begin a chunk if there is none, so that printed lines are sealed in time."""
         if self._fd is not None or self.lacks_room:
             return
         path = os.path.join(self._directory, chunk_name(self.count + 1) + PART)
         try:
-            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)  # never what the task put there
+            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)  # never a file that the task created
             self._since = time.monotonic()
         except OSError as error:
             self._note_lack(error)
@@ -171,16 +171,16 @@ class LogChunks:
         self._unwritten = kept if len(kept) <= CHUNK_BYTES else kept[: kept.rfind(b"\n", 0, CHUNK_BYTES) + 1]
 
     def find_room(self) -> None:
-        """Write what was kept in memory; what the disk still has no room for is lost."""
+        """Write the lines that are kept in memory; lines for which the disk still has no room are lost."""
         kept, self._unwritten, self.lacks_room = self._unwritten, b"", False
         self.append(kept)
         if self.lacks_room and self._fd is not None:
-            os.ftruncate(self._fd, self._whole)  # a line that has no end
+            os.ftruncate(self._fd, self._whole)  # removes an incomplete line
             self._size = self._whole
         self._unwritten, self.lacks_room = b"", False
 
     def append_file(self, path: str) -> None:
-        """Append a file of text as lines of stderr."""
+        """Append a text file as lines of stderr."""
         lines = LineFormatter("stderr")
         with open(path, "rb") as file:
             while data := file.read(READ_BYTES):
@@ -188,7 +188,7 @@ class LogChunks:
         self.append(lines.flush())
 
     def seal(self) -> None:
-        """Complete the current chunk if it has all that it should have; one without a line is removed."""
+        """Complete the current chunk, unless lines of it are still in memory; an empty chunk is removed."""
         if self._fd is None or self.lacks_room:
             return
         os.close(self._fd)
@@ -205,7 +205,7 @@ class LogChunks:
         self._sealed(self.count)
 
     def due(self) -> float | None:
-        """Monotonic time at which the current chunk is to be sealed, however small; None if there is none.
+        """Monotonic time at which the current chunk must be sealed, however small; None if there is none.
 
         Soon after its first line, so that followers see it, but not more often than the interval.
         """
@@ -214,7 +214,7 @@ class LogChunks:
         return max(self._since + self._seal_interval * FIRST_SEAL_PART, self._sealed_at + self._seal_interval)
 
     def full(self) -> bool:
-        """Whether too many chunks wait for the agent. Reads the folder only when that may be so."""
+        """Whether too many chunks wait for the agent. Reads the folder only if that is possible."""
         if self._spooled > self._spool_limit:
             self._spooled = sum(_size(os.path.join(self._directory, name)) for name in os.listdir(self._directory))
         return self._spooled > self._spool_limit
@@ -232,7 +232,7 @@ class LogChunks:
         self._unwritten += lines
 
     def _note_lack(self, error: OSError) -> None:
-        """Note that the disk is full; raise `error` if it is another one."""
+        """Note that the disk is full; raise any other `error`."""
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise error
         self.lacks_room = True

@@ -14,7 +14,7 @@ _KINDS = {
 
 
 class NotReadable(OSError):
-    """There is something other than a file, or a larger one than is read."""
+    """Something other than a regular file, or a file larger than the limit."""
 
 
 def file_size(path: str) -> int:
@@ -32,10 +32,10 @@ def file_size(path: str) -> int:
 
 
 def read_file(path: str, limit: int) -> bytes:
-    """The bytes of the file at `path`; never waits for a writer, never follows a link.
+    """The bytes of the file at `path`; it never waits for a writer and never follows a link.
 
     Raises:
-        OSError: as `file_size`, or there is more than `limit` bytes.
+        OSError: as `file_size`, or the file has more than `limit` bytes.
     """
     file_size(path)
     with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:

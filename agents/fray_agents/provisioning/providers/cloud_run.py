@@ -1,6 +1,6 @@
-"""The provider `cloud_run`: executions of one job for each pool, and worker pools for the machines that stay.
+"""The provider `cloud_run`: a job for each pool, whose executions are machines, and worker pools for lasting machines.
 
-The first `min` machines of a pool are worker pools, of one machine each; the others are executions, which end by
+The first `min` machines of a pool are worker pools, of one machine each. The others are executions, which end by
 themselves when their agents are idle.
 """
 
@@ -45,10 +45,10 @@ from fray_layouts.records import ProvisioningSpec
 T = TypeVar("T")
 
 EMULATOR_VARIABLE = "RUN_EMULATOR_HOST"
-"""Host and port that are called instead of Google."""
+"""Variable with the host and port to call instead of Google."""
 
 JOB = "job"
-"""What stands for a machine in the name of a pool's job; machines' own names begin with another letter."""
+"""The machine's part in the name of a pool's job; names of machines begin with another letter."""
 
 PERMISSIONS = (
     "run.jobs.create",
@@ -58,7 +58,7 @@ PERMISSIONS = (
     "run.executions.cancel",
     "run.executions.delete",
 )
-"""What the account of the scaler must be allowed, beside listing, which is tried out."""
+"""Permissions that the scaler's account needs besides listing, which `check` tries out."""
 
 
 async def open_cloud_run(cluster_id: str, pool: str, spec: ProvisioningSpec) -> CloudRunProvider:
@@ -68,7 +68,7 @@ async def open_cloud_run(cluster_id: str, pool: str, spec: ProvisioningSpec) -> 
 
 
 class CloudRunProvider:
-    """Makes and removes containers that run agents, by one gRPC channel."""
+    """Creates and removes containers that run agents, over one gRPC channel."""
 
     def __init__(self, access: GoogleAccess, cluster_id: str, pool: str, spec: ProvisioningSpec) -> None:
         self._calls = GoogleCalls(access)
@@ -81,7 +81,7 @@ class CloudRunProvider:
         self._worker_pools = run_v2.WorkerPoolsAsyncClient(transport=WorkerPoolsGrpcAsyncIOTransport(channel=channel))
 
     async def list(self) -> Sequence[ListedMachine]:
-        """Two calls for each region of the pool."""
+        """All machines of the pool; makes two calls for each region."""
         regions = await asyncio.gather(*(self._found(region) for region in self._spec.zones))
         return [machine for found in regions for machine, _ in found]
 
@@ -97,7 +97,7 @@ class CloudRunProvider:
                 operation = await start(name, request)
                 made.append(name)
         except ProviderError:
-            for name in made:  # all of a request or none
+            for name in made:  # a request succeeds as a whole or not at all
                 await self.delete(name, request.zone)
             raise
         return operation
@@ -118,7 +118,7 @@ class CloudRunProvider:
         await self._channel.close()
 
     async def _unfit(self, region: str) -> ProviderError | None:
-        """Why nothing can be made in a region; None if Cloud Run accepts what it would be asked for there."""
+        """Why nothing can be created in a region; None if Cloud Run would accept the pool's job there."""
         request = MachineRequest(self._pool, ("check",), region, self._spec, "gs://check", labels=self._spec.labels)
         try:
             job = job_of_pool(self._job(region), self._cluster_id, request)
@@ -130,7 +130,7 @@ class CloudRunProvider:
         return None
 
     async def _found(self, region: str) -> Sequence[tuple[ListedMachine, Made]]:
-        """The machines of a region, with what they are made of."""
+        """The machines of a region, each with its execution or worker pool."""
         of_job = run_v2.ListExecutionsRequest(parent=self._job(region))
         of_region = run_v2.ListWorkerPoolsRequest(parent=self._location(region))
         executions, worker_pools = await asyncio.gather(
@@ -150,7 +150,7 @@ class CloudRunProvider:
         return await self._calls.repeat_unless(NotFound, attempt) or []
 
     async def _start_execution(self, name: str, request: MachineRequest) -> str:
-        """Run the pool's job. A lost answer is not asked for again: that might run it twice; the next list tells."""
+        """Run the pool's job once. It is not repeated, as that might run it twice; the next list shows the outcome."""
         await self._write_job(request)
         call = run_of_machine(self._job(request.zone), name, request)
         operation = await self._calls.once(lambda: self._jobs.run_job(call, **_ONCE))
@@ -168,7 +168,7 @@ class CloudRunProvider:
         return str(operation.operation.name) if operation else ""
 
     async def _write_job(self, request: MachineRequest) -> None:
-        """Have the pool's job as the pool is now: it is written only where it is another."""
+        """Write the pool's job, unless it already has the pool's current settings."""
         wanted = job_of_pool(self._job(request.zone), self._cluster_id, request)
         find = run_v2.GetJobRequest(name=wanted.name)
         found = await self._calls.repeat_unless(NotFound, lambda: self._jobs.get_job(find, **_ONCE))
@@ -182,7 +182,7 @@ class CloudRunProvider:
             raise ProviderError("unavailable", f"Cloud Run has not written job {wanted.name} yet") from error
 
     async def _remove(self, made: Made) -> None:
-        """Remove a machine. An execution that runs is cancelled; one that has ended would be listed for days."""
+        """Remove a machine. A running execution is cancelled; an ended one is deleted, or it is listed for days."""
         if isinstance(made, run_v2.WorkerPool):
             pool = run_v2.DeleteWorkerPoolRequest(name=made.name)
             await self._calls.repeat_unless(NotFound, lambda: self._worker_pools.delete_worker_pool(pool, **_ONCE))
@@ -204,7 +204,7 @@ class CloudRunProvider:
 
 
 _ONCE: dict[str, Any] = {"retry": None, "timeout": ATTEMPT_TIMEOUT}
-"""What all calls are made with: it is not the library that tries them again."""
+"""Options of all calls: the library must not repeat them, because `GoogleCalls` does."""
 
 
 def _channel(access: GoogleAccess) -> grpc.aio.Channel:

@@ -1,7 +1,7 @@
-"""What executions and worker pools of Cloud Run are as machines.
+"""Converts executions and worker pools of Cloud Run to machines.
 
-Google names executions, and running a job twice makes two. The arguments of an execution name its machine; of two with
-one name the later one is listed under a name of its own, which no record knows: so it is deleted.
+Google names executions, and running a job twice creates two. The arguments of an execution name its machine. If two
+have the same one, the later execution is listed under a name of its own, which no record has, so it is deleted.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ MACHINE_OPTION = "--machine"
 """The option of `fray agent` that names the machine."""
 
 Made: TypeAlias = run_v2.Execution | run_v2.WorkerPool
-"""What a machine is made of."""
+"""The resource of which a machine consists."""
 
 
 def listed_executions(
     pool: str, region: str, executions: Iterable[run_v2.Execution]
 ) -> Iterator[tuple[ListedMachine, Made]]:
-    """The machines of a job's executions; those whose agents ended by themselves are none."""
+    """The machines of a job's executions, without those whose agents ended by themselves."""
     names: set[str] = set()
     for execution in sorted(executions, key=lambda made: (made.create_time.timestamp(), made.name)):
         if execution.completion_time and not execution.failed_count:

@@ -1,4 +1,4 @@
-"""The job and the worker pools of Cloud Run that a pool's machines are."""
+"""The job and the worker pools of Cloud Run that become a pool's machines."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from fray_agents.provisioning.providers.cloud_run_listing import MACHINE_OPTION
 from fray_layouts.records import CloudRunSettings
 
 TEMPLATE_LABEL = "fray-template"
-"""Digest of what a job was made with; another one has it written anew."""
+"""Label with a digest of a job's template; the job is written again if the digest differs."""
 
 LONGEST = 7 * 24 * 3600
-"""Seconds that Cloud Run lets a task of a job run at most; its agent's jobs are then tried again elsewhere."""
+"""Most seconds that Cloud Run runs a task of a job; its agent's jobs are then tried again elsewhere."""
 
 
 def settings_of(request: MachineRequest) -> CloudRunSettings:
-    """The pool's settings. Raises ProviderError: there are none, so nobody knows the image."""
+    """The pool's settings. Raises ProviderError: there are none, so the image is not known."""
     if request.spec.cloud_run is None:
         raise ProviderError("invalid", f"pool {request.pool} names no image; set cloud_run.image")
     return request.spec.cloud_run
@@ -44,7 +44,7 @@ def job_of_pool(name: str, cluster_id: str, request: MachineRequest) -> run_v2.J
 
 
 def run_of_machine(job: str, machine: str, request: MachineRequest) -> run_v2.RunJobRequest:
-    """One execution: a task for each host, whose agent leaves once it is idle."""
+    """One execution: a task for each host, each with an agent that leaves once it is idle."""
     arguments = [*_arguments(request), MACHINE_OPTION, machine, "--idle-exit", f"{request.spec.idle_seconds:g}"]
     overrides = run_v2.RunJobRequest.Overrides(
         container_overrides=[run_v2.RunJobRequest.Overrides.ContainerOverride(args=arguments)],
@@ -79,7 +79,7 @@ def _container(request: MachineRequest) -> run_v2.Container:
 
 
 def _arguments(request: MachineRequest) -> list[str]:
-    """Of `fray`: nobody reaches a container of a job or of a worker pool, so its agent runs no actors."""
+    """Arguments of `fray`. Containers of jobs and worker pools cannot be reached, so their agents run no actors."""
     labels = [part for name, value in sorted(request.labels.items()) for part in ("--label", f"{name}={value}")]
     place = ["--region", request.zone]
     return ["agent", "--root", request.root, "--pool", request.pool, "--no-inbound", *place, *labels]

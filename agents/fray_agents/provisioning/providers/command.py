@@ -1,6 +1,6 @@
-"""The provider `command`: programs of the user list, make and remove machines; `docs/command-machines.md` says how.
+"""The provider `command`: the user's programs list, create and remove machines; see `docs/command-machines.md`.
 
-It knows a machine by the name that the program was given, so programs need not keep anything else.
+It finds a machine by the name that it gave to the program, so programs need not store anything else.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from fray_coordinator.protocol.scaling.listed import ListedMachine, ListedState
 from fray_layouts.records import ProvisioningSpec
 
 KINDS = {69: "stockout", 73: "quota", 77: "denied", 78: "invalid"}
-"""By exit code, the names of `sysexits.h`: what a failure means. Any other says that nobody knows what was done."""
+"""Exit codes, as in `sysexits.h`, and the kind of error they mean; after any other code the outcome is not known."""
 
 MAX_OUTPUT = 16 * 2**20
-"""Bytes that a program may print: a hundred thousand machines."""
+"""Most bytes that a program may print: a hundred thousand machines."""
 DRAIN_TIMEOUT = 5.0
-"""Seconds until what a killed program printed is read: only a process that left its group can hold it up."""
+"""Seconds to read the rest of a killed program's output: only a process that left its group can delay that."""
 _QUOTED = 200
 
 _BEST = (
@@ -45,11 +45,11 @@ _BEST = (
     ListedState.ENDING,
     ListedState.LOST,
 )
-"""Which of two of one name is the machine: a Slurm that was asked twice has two jobs of it."""
+"""States in the order in which they count if two machines have one name, as when a repeated `create` made two jobs."""
 
 
 class _Printed(msgspec.Struct):
-    """A line that the program `list` prints."""
+    """A line of the output of the program `list`."""
 
     name: str
     state: ListedState
@@ -58,7 +58,7 @@ class _Printed(msgspec.Struct):
 
 
 class CommandProvider:
-    """Machines of one pool, made by programs."""
+    """Machines of one pool, created by programs."""
 
     def __init__(self, cluster_id: str, pool: str, spec: ProvisioningSpec) -> None:
         if spec.command is None:
@@ -73,7 +73,7 @@ class CommandProvider:
         for line in self._parsed(printed):
             name = machine_of(line.name, self._cluster_id, self._pool)
             if name is None:
-                continue  # somebody else's
+                continue  # another pool's or somebody else's
             known = found.get(name)
             if known is None or _BEST.index(line.state) < _BEST.index(known.state):
                 billed = line.state is not ListedState.WAITING
@@ -81,7 +81,7 @@ class CommandProvider:
         return list(found.values())
 
     async def create(self, request: MachineRequest) -> str:
-        """One call for each; if one is refused, those before it are removed again."""
+        """Run the program for each machine; if one is refused, the machines before it are removed again."""
         for number, name in enumerate(request.names):
             try:
                 await self._run("create", self._settings.create, self._of(name) | _request_variables(request, name))
@@ -96,7 +96,7 @@ class CommandProvider:
         await self._run("delete", self._settings.delete, {**self._of(name), "FRAY_ZONE": zone})
 
     async def check(self) -> Sequence[ProviderError]:
-        """The program `list` is run; of the others it is only seen that they are there."""
+        """Run the program `list`, and check that the other programs exist."""
         commands = {"create": self._settings.create, "delete": self._settings.delete}
         found = [
             _unstartable(_called(what, command), "there is no such program")
@@ -131,7 +131,7 @@ class CommandProvider:
                 ) from None
 
     async def _run(self, what: str, command: Sequence[str], variables: Mapping[str, str]) -> bytes:
-        """What the program printed. Raises ProviderError: it failed, or did not end."""
+        """The program's output. Raises ProviderError: it failed, or did not end in time."""
         labels = pool_labels(self._cluster_id, self._pool)
         own = {
             "FRAY_CLUSTER": labels[CLUSTER_LABEL],
@@ -178,7 +178,7 @@ def _request_variables(request: MachineRequest, machine: str) -> dict[str, str]:
 
 
 async def _started(called: str, command: Sequence[str], environment: Mapping[str, str]) -> asyncio.subprocess.Process:
-    """The program, with a process group of its own. Raises ProviderError: it cannot be started."""
+    """Start the program in a process group of its own. Raises ProviderError: it cannot be started."""
     try:
         return await start_process(
             *command,
@@ -201,9 +201,9 @@ def _unstartable(called: str, why: str) -> ProviderError:
 
 
 async def _killed(process: asyncio.subprocess.Process) -> None:
-    """End the program with all that it started; what it still printed is dropped.
+    """Kill the program and all processes in its group, and drop the rest of its output.
 
-    A pipe that nobody reads is never seen to end, and asyncio does not tell of the program's end before.
+    The output must be read to its end, because asyncio reports the end of a program only after the end of its pipes.
     """
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
@@ -215,7 +215,7 @@ async def _killed(process: asyncio.subprocess.Process) -> None:
 
 
 async def _read(called: str, stream: asyncio.StreamReader | None) -> bytes:
-    """All that a program prints. Raises ProviderError: it is too much."""
+    """All output of a program. Raises ProviderError: it is too much."""
     assert stream is not None
     parts = bytearray()
     while part := await stream.read(2**16):

@@ -1,4 +1,4 @@
-"""Calls of Google Cloud's APIs: credentials, what is tried again, and what an error means for machines."""
+"""Calls of Google Cloud's APIs: credentials, retries, and the meaning of errors for machines."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from fray_agents.provisioning.provider import ProviderError
 T = TypeVar("T")
 
 ATTEMPT_TIMEOUT = 20.0
-"""Seconds that one request may take; a list of a thousand nodes takes some three."""
+"""Most seconds for one request; a list of a thousand nodes takes some three."""
 TOTAL_TIMEOUT = 45.0
-"""Seconds after which a call is not tried again: a look goes on with the other pools."""
+"""Seconds after which a call is not repeated any more, so that a look can go on with other pools."""
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 
@@ -42,7 +42,7 @@ _ROLES = {
     "artifactregistry": "roles/artifactregistry.reader",
     "serviceusage": "roles/serviceusage.serviceUsageConsumer",
 }
-"""By the service that a permission begins with: the predefined role that has what providers ask of it."""
+"""The predefined role that has the permissions providers need, by the service with which a permission begins."""
 
 _PERMISSION = re.compile(r"[Pp]ermission '?([a-zA-Z]+(?:\.[a-zA-Z]+)+)'?|'([a-zA-Z]+(?:\.[a-zA-Z]+)+)' permission")
 _NO_CAPACITY = re.compile(r"capacity|stock ?out|resource_pool_exhausted|insufficient resources", re.IGNORECASE)
@@ -64,10 +64,10 @@ _INVALID = (
 
 @dataclass(frozen=True)
 class GoogleAccess:
-    """Whose credentials calls are made with, and in which project.
+    """The credentials and the project for calls.
 
     Attributes:
-        emulator: host and port of what stands for the API, without encryption; "" for the real one.
+        emulator: host and port of an emulator of the API, without encryption; "" for the real API.
     """
 
     project: str
@@ -76,16 +76,16 @@ class GoogleAccess:
 
     @property
     def account(self) -> str:
-        """Whom a missing role must be given to."""
+        """The account that needs a missing role."""
         return str(getattr(self.credentials, "service_account_email", "") or "the account that Fray runs as here")
 
 
 async def find_access(project: str, emulator_variable: str) -> GoogleAccess:
-    """The application's default credentials; the network may be asked for them.
+    """The application's default credentials; finding them may need the network.
 
     Args:
-        project: that a pool names; "" for the one of the credentials.
-        emulator_variable: of the environment; what it names is called instead of Google, without credentials.
+        project: the pool's project; "" for that of the credentials.
+        emulator_variable: environment variable with the address to call instead of Google, without credentials.
 
     Raises:
         ProviderError: "denied": there are no credentials, or they name no project.
@@ -110,15 +110,15 @@ def _default() -> tuple[Credentials, str]:
 
 
 class GoogleCalls:
-    """Makes calls; what may pass is tried again, and what does not is raised as a ProviderError."""
+    """Makes calls: repeats failures that may pass, and raises all others as a ProviderError."""
 
     def __init__(self, access: GoogleAccess) -> None:
         self.access = access
 
     async def repeat(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """The answer of an idempotent call."""
+        """The answer of an idempotent call, which is repeated after failures that may pass."""
 
-        async def attempt_again() -> T:  # tenacity awaits only what is declared so
+        async def attempt_again() -> T:  # tenacity awaits only functions that are declared async
             return await attempt()
 
         retrying = AsyncRetrying(
@@ -130,7 +130,7 @@ class GoogleCalls:
         return await self.once(lambda: retrying(attempt_again))
 
     async def repeat_unless(self, refusal: type[GoogleAPICallError], attempt: Callable[[], Awaitable[T]]) -> T | None:
-        """The same; None if it is refused so, as a repeated call may be that was carried out before."""
+        """As `repeat`, but None after this refusal, with which a repeated call ends if the first was carried out."""
 
         async def attempt_or_none() -> T | None:
             try:
@@ -141,14 +141,14 @@ class GoogleCalls:
         return await self.repeat(attempt_or_none)
 
     async def once(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """The answer of a call that must not be made again before it is known what became of it."""
+        """The answer of a call that must not be repeated before its outcome is known."""
         try:
             return await attempt()
         except GoogleAPICallError as error:
             self._refuse(error)
         except GoogleAuthError as error:
             raise ProviderError(
-                "denied", f"Google Cloud accepts no credentials of {self.access.account}: {error}"
+                "denied", f"Google Cloud does not accept the credentials of {self.access.account}: {error}"
             ) from error
 
     def _refuse(self, error: GoogleAPICallError) -> NoReturn:
@@ -174,24 +174,24 @@ class GoogleCalls:
         permission = str(details.get("permission", "")) or (match and (match[1] or match[2])) or ""
         role = role_for(permission)
         if not role:
-            return f"; see that {self.access.account} has the rights, and credentials that are accepted"
+            return f"; see that {self.access.account} has the rights, and valid credentials"
         return (
             f"; {permission or 'it'} is missing: grant {role} in project {self.access.project} to {self.access.account}"
         )
 
 
 def role_for(permission: str) -> str:
-    """The predefined role that has the permission, of those that providers need; "" if none of them has."""
+    """The predefined role for a permission that providers need; "" if there is none."""
     return _ROLES.get(permission.partition(".")[0], "")
 
 
 def kind_of(code: int, text: str, reason: str = "") -> str:
-    """The kind of a ProviderError that a status of Google Cloud is.
+    """The kind of a ProviderError for a status of Google Cloud.
 
     Args:
-        code: of google.rpc.Code.
-        text: of the status.
-        reason: of its ErrorInfo, "" for none.
+        code: the status's google.rpc.Code.
+        text: its message.
+        reason: that of its ErrorInfo; "" for none.
     """
     if code in _PERHAPS_FULL and _NO_CAPACITY.search(text):
         return "stockout"
@@ -203,7 +203,7 @@ def kind_of(code: int, text: str, reason: str = "") -> str:
 
 
 def missing_location(text: str) -> str:
-    """The zone or region that does not exist, as the text of a refusal says; "" if it says something else."""
+    """The zone or region that does not exist, from the text of a refusal; "" for other refusals."""
     found = _NO_LOCATION.search(text)
     return (found[1] or found[2]) if found else ""
 

@@ -1,6 +1,6 @@
-"""What a project of Google Cloud says of rights and quotas before anything is asked for.
+"""A project's rights and quotas on Google Cloud, checked before anything is ordered.
 
-Both are asked of APIs that a project need not have enabled. Of what does not answer nothing is said.
+Both come from APIs that a project need not have enabled. If one does not answer, its checks are skipped.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from fray_agents.provisioning.provider import ProviderError
 from fray_agents.provisioning.providers.google_calls import ATTEMPT_TIMEOUT, GoogleAccess, role_for
 
 EMULATOR_VARIABLE = "GOOGLE_PROJECT_EMULATOR_HOST"
-"""Host and port that are called instead of Google. Where only another API is emulated, nothing is known."""
+"""Variable with the host and port to call instead of Google. If only another API is emulated, checks are skipped."""
 
 _RIGHTS = "https://cloudresourcemanager.googleapis.com"
 _QUOTAS = "https://cloudquotas.googleapis.com"
 
 
 async def missing_rights(access: GoogleAccess, permissions: Sequence[str]) -> Sequence[ProviderError]:
-    """Which of these permissions the account does not have in the project: an error for each role that has them."""
+    """The permissions that the account lacks in the project: an error for each role that has them."""
     url = f"{_host(_RIGHTS)}/v3/projects/{access.project}:testIamPermissions"
     answer = await _asked(access, "POST", url, {"permissions": [*permissions]})
     if answer is None:
@@ -38,7 +38,7 @@ async def missing_rights(access: GoogleAccess, permissions: Sequence[str]) -> Se
         ProviderError(
             "denied",
             f"{', '.join(names)} {'are' if len(names) > 1 else 'is'} missing: grant {role} in project "
-            f"{access.project} to {access.account}, if machines are to be made as it",
+            f"{access.project} to {access.account}, if machines are to be created with it",
         )
         for role, names in by_role.items()
     ]
@@ -47,7 +47,7 @@ async def missing_rights(access: GoogleAccess, permissions: Sequence[str]) -> Se
 async def quotas_of_zero(
     access: GoogleAccess, service: str, quotas: Iterable[str], zones: Sequence[str]
 ) -> Sequence[ProviderError]:
-    """The zones in which the project may have nothing, as one of these quotas says.
+    """An error for each zone in which one of these quotas is 0 for the project.
 
     Args:
         service: such as "tpu.googleapis.com".
@@ -69,7 +69,7 @@ async def quotas_of_zero(
 
 
 def _values(quota: Mapping[str, Any], zone: str) -> Iterator[int]:
-    """What the quota is in a zone, and in its region."""
+    """The values of the quota in a zone and in its region."""
     for each in quota.get("dimensionsInfos", ()):
         if {zone, zone.rpartition("-")[0]} & {*each.get("applicableLocations", ())}:
             yield int(each.get("details", {}).get("value", 0))
@@ -81,7 +81,7 @@ def _host(of_google: str) -> str:
 
 
 async def _asked(access: GoogleAccess, method: str, url: str, body: object = None) -> dict[str, Any] | None:
-    """The answer to a request; None if it is not known."""
+    """The answer to a request; None if there is none."""
     if access.emulator and url.startswith("https:"):
         return None
     return await asyncio.to_thread(_ask, access, method, url, body)

@@ -1,7 +1,7 @@
-"""The provider `local`: each machine is a few agents, processes of this host that outlive whoever started them.
+"""The provider `local`: each machine is a few agents, processes of this host that outlive the process that starts them.
 
-A machine is a folder of this user on this host. Each of its agents holds a lock on a file there from before it starts
-until it has ended, so a lock that can be taken proves an end, and no process has to watch.
+A machine is a folder of this user on this host. Each of its agents holds a lock on a file there from before its start
+until its end. So a lock that can be taken proves that the agent has ended, and no process has to watch.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from fray_coordinator.protocol.scaling.listed import ListedMachine, ListedState
 from fray_layouts.records import ProvisioningSpec
 
 END_GRACE = 40.0
-"""Seconds from a machine's removal until its agents are killed: an agent lets jobs end in 25, and then leaves."""
+"""Seconds from a machine's removal until its agents are killed: an agent gives jobs 25 s to end, and then leaves."""
 
 _ABOUT, _BUSY, _ENDING = "machine.json", "busy.lock", "ending"
 _LOG_BYTES = 2000
 _FRAY = (sys.executable, "-m", "fray")
 _DETACHED = '"$@" & echo $! >"$0"'
-"""The shell that starts an agent ends at once, so the agent is nobody's child who would have to wait for it."""
+"""The shell starts an agent and ends at once, so that no process has to wait for the agent as its parent."""
 
 
 class _LocalMachine(msgspec.Struct, kw_only=True):
-    """`machine.json` in the folder of a machine."""
+    """The content of `machine.json` in a machine's folder."""
 
     labels: dict[str, str]
     name: str
@@ -79,7 +79,7 @@ class LocalProvider:
         return [listed for folder in folders if (listed := self._look_at(folder)) is not None]
 
     def _look_at(self, folder: Path) -> ListedMachine | None:
-        """The machine in a folder; None if it is another pool's, or was to end and has."""
+        """The machine in a folder; None if it is another pool's, or has ended after its removal."""
         about = _read_about(folder)
         if about is None or not is_of_pool(about.labels, self._cluster_id, self._pool):
             return None
@@ -92,7 +92,7 @@ class LocalProvider:
             return self._listed(about, ListedState.READY)
         if _is_held(folder / _BUSY):
             return self._listed(about, ListedState.CREATING)
-        return self._listed(about, ListedState.LOST, "who made it ended before all of its agents were started")
+        return self._listed(about, ListedState.LOST, "the process that created it ended before all agents were started")
 
     def _listed(self, about: _LocalMachine, state: ListedState, error: str = "") -> ListedMachine:
         return ListedMachine(self._pool, about.name, host_name(), state, about.batch, error=error)
@@ -131,7 +131,7 @@ class LocalProvider:
 
 
 def _start(folder: Path, request: MachineRequest, name: str, labels: dict[str, str]) -> None:
-    """Start the agents that were not started yet; those that have ended stay so."""
+    """Start the agents that were not started yet; agents that have ended are not started again."""
     if _read_about(folder) is None:
         about = _LocalMachine(labels=labels, name=name, batch=request.names[0], hosts=request.hosts)
         new = folder / f"{_ABOUT}.new"
@@ -144,8 +144,8 @@ def _start(folder: Path, request: MachineRequest, name: str, labels: dict[str, s
 
 
 def _start_agent(lock: Path, arguments: Sequence[str]) -> None:
-    """Start an agent that holds the lock, in whose file its process id stands."""
-    nameless = lock.with_suffix(".new")  # nobody ever finds the free lock of an agent that is being started
+    """Start an agent that holds the lock; the lock's file gets its process id."""
+    nameless = lock.with_suffix(".new")  # so that nobody finds the lock of an agent free while it starts
     fd = os.open(nameless, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
@@ -169,12 +169,12 @@ def _start_agent(lock: Path, arguments: Sequence[str]) -> None:
 
 
 def _outer_environment() -> dict[str, str]:
-    """The environment of this process without what Fray tells tasks: a task may hold the scaler's lease."""
+    """This process's environment without Fray's variables for tasks: a task's process may hold the scaler's lease."""
     return {name: value for name, value in os.environ.items() if not name.startswith("FRAY_")}
 
 
 def _end(folder: Path, hosts: int) -> bool:
-    """Whether all agents have ended; then nothing of the machine is left. Those that take too long are killed."""
+    """Remove the machine once all its agents have ended; whether they have. Agents that take too long are killed."""
     try:
         since = (folder / _ENDING).stat().st_mtime
     except FileNotFoundError:
@@ -188,7 +188,7 @@ def _end(folder: Path, hosts: int) -> bool:
 
 
 def _signal(folder: Path, hosts: int, number: signal.Signals) -> None:
-    """Send a signal to the agents that hold their lock: as long as one does, the process id in it is its own."""
+    """Signal the agents that hold their locks: while one does, the process id in the lock's file is its own."""
     for host in range(hosts):
         lock = folder / f"host-{host}.lock"
         if _is_held(lock):
@@ -197,8 +197,8 @@ def _signal(folder: Path, hosts: int, number: signal.Signals) -> None:
 
 
 def _is_held(lock: Path) -> bool:
-    """Whether somebody holds the lock; False if it is not there."""
-    fd = try_lock(lock, fcntl.LOCK_SH)  # who looks at the same time is no holder
+    """Whether a process holds the lock; False if the file does not exist."""
+    fd = try_lock(lock, fcntl.LOCK_SH)  # shared, so that two processes that look at once do not count as holders
     if fd is not None:
         os.close(fd)
         return False
@@ -207,7 +207,7 @@ def _is_held(lock: Path) -> bool:
 
 @contextmanager
 def _sole_use(folder: Path) -> Iterator[None]:
-    """Wait until nobody else changes the machine, and be the only one who does."""
+    """Hold the exclusive right to change the machine; waits for it."""
     fd = os.open(folder / _BUSY, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
@@ -220,11 +220,11 @@ def _read_about(folder: Path) -> _LocalMachine | None:
     try:
         return msgspec.json.decode((folder / _ABOUT).read_bytes(), type=_LocalMachine)
     except (OSError, msgspec.DecodeError):
-        return None  # it is being made, or gone
+        return None  # it is being created, or is gone
 
 
 def _last_words(log: Path) -> str:
-    """The end of what an agent printed, if it says why it ended: one that has left says nothing that is wrong."""
+    """The last line of an agent's log, if it gives a reason for its end; an INFO line is none."""
     with suppress(OSError):
         last = log.read_bytes()[-_LOG_BYTES:].decode(errors="replace").strip().rpartition("\n")[2]
         return "" if " INFO " in last else last

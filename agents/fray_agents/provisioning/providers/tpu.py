@@ -1,6 +1,6 @@
-"""The provider `tpu`: slices of Cloud TPU, each made by a queued resource.
+"""The provider `tpu`: slices of Cloud TPU, each created by a queued resource.
 
-A queued resource waits for capacity; after a while it has failed, the list says so, and the next zone is asked.
+A queued resource waits for capacity. After a while it fails, the list shows that, and the next zone is asked.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from fray_coordinator.protocol.scaling.listed import ListedMachine, ListedState
 from fray_layouts.records import ProvisioningSpec, TpuSettings
 
 EMULATOR_VARIABLE = "TPU_EMULATOR_HOST"
-"""Host and port that are called instead of Google, as `STORAGE_EMULATOR_HOST` is for storage."""
+"""Variable with the host and port to call instead of Google, like `STORAGE_EMULATOR_HOST` for storage."""
 
 PERMISSIONS = ("tpu.nodes.create", "tpu.nodes.delete", "tpu.nodes.list")
-"""What the account of the scaler must be allowed."""
+"""Permissions that the scaler's account needs."""
 
 
 async def open_tpu(cluster_id: str, pool: str, spec: ProvisioningSpec) -> TpuProvider:
@@ -49,7 +49,7 @@ async def open_tpu(cluster_id: str, pool: str, spec: ProvisioningSpec) -> TpuPro
 
 
 class TpuProvider:
-    """Makes and removes slices, by one gRPC channel."""
+    """Creates and removes slices, over one gRPC channel."""
 
     def __init__(self, access: GoogleAccess, cluster_id: str, pool: str, spec: ProvisioningSpec) -> None:
         self._calls = GoogleCalls(access)
@@ -60,7 +60,7 @@ class TpuProvider:
         self._client = tpu_v2.TpuAsyncClient(transport=self._transport)
 
     async def list(self) -> Sequence[ListedMachine]:
-        """Two rounds of calls: the requests in each of the pool's zones, then the nodes in all zones there are."""
+        """All machines of the pool: first the requests in each of the pool's zones, then the nodes in all zones."""
         requests = await asyncio.gather(*(self._requests(zone) for zone in self._spec.zones))
         nodes = await self._nodes(self._location("-"))
         return [*listed_machines(chain.from_iterable(requests), nodes)]
@@ -81,7 +81,7 @@ class TpuProvider:
         return f"{parent}/queuedResources/{request_id}"
 
     async def delete(self, name: str, zone: str, batch: str = "") -> None:
-        """The node alone if others of its request are there; else the request, with all that it has or waits for."""
+        """Delete only the node if others of its request exist; else the request, with all its nodes."""
         parent = self._location(zone)
         request_id = self._id(batch or name)
         found = await self._nodes(parent)
@@ -106,7 +106,7 @@ class TpuProvider:
         await self._transport.grpc_channel.close()
 
     async def _unfit(self, zone: str) -> ProviderError | None:
-        """Why no slice of the pool's type can be made in a zone; None if one may."""
+        """Why no slice of the pool's type can be created in a zone; None if it may be possible."""
         call = tpu_v2.ListAcceleratorTypesRequest(parent=self._location(zone))
 
         async def attempt() -> Sequence[str]:
@@ -123,7 +123,7 @@ class TpuProvider:
         return ProviderError("invalid", f"there is no {wanted} in {zone}; name a zone that has it, or one of its types")
 
     async def _requests(self, zone: str) -> Sequence[tpu_v2.QueuedResource]:
-        """The requests of the pool in a zone. There are none in one that does not exist."""
+        """The requests of the pool in a zone; [] if the zone does not exist."""
         call = tpu_v2.ListQueuedResourcesRequest(parent=self._location(zone))
 
         async def attempt() -> Sequence[tpu_v2.QueuedResource]:
@@ -138,7 +138,7 @@ class TpuProvider:
             raise
 
     async def _nodes(self, parent: str) -> Sequence[tpu_v2.Node]:
-        """The nodes of the pool. Raises ProviderError: one of the pool's zones could not be looked at."""
+        """The nodes of the pool. Raises ProviderError: one of the pool's zones did not answer."""
         call = tpu_v2.ListNodesRequest(parent=parent)
 
         async def attempt() -> Sequence[tpu_v2.Node]:
@@ -177,7 +177,7 @@ class TpuProvider:
         )
 
     async def _explained(self, error: ProviderError) -> ProviderError:
-        """The error itself; of a zone that does not exist, with those that do."""
+        """The error itself; if its zone does not exist, an error that lists the zones that do."""
         if not (zone := missing_location(str(error))):
             return error
         known = sorted(await self._known_zones())

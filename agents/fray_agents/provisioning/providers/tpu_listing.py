@@ -1,8 +1,8 @@
-"""What queued resources and nodes of Cloud TPU are as machines.
+"""Converts queued resources and nodes of Cloud TPU to machines.
 
-A node is a slice, and so a machine. All are made by queued resources: one with a single node, or with the nodes of a
-gang, which are numbered (`<id>-0`, `<id>-1`) and have one set of labels and metadata. So the metadata names all
-machines of the request, in that order, and a node is the one at its number.
+A node is a slice, and so a machine. All are created by queued resources: one with a single node, or with the nodes of a
+gang, which are numbered (`<id>-0`, `<id>-1`) and share one set of labels and metadata. So the metadata names all
+machines of the request, in that order, and a node's number says which of them it is.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from fray_agents.provisioning.providers.google_calls import kind_of
 from fray_coordinator.protocol.scaling.listed import ListedMachine, ListedState
 
 MACHINE_KEY = "fray-machine"
-"""Metadata: the machine of a request for one."""
+"""Metadata key: the machine of a request for one."""
 MACHINES_KEY = "fray-machines"
-"""Metadata: the machines of a request for several, divided by commas."""
+"""Metadata key: the machines of a request for several, separated by commas."""
 POOL_KEY = "fray-pool"
-"""Metadata: the pool, whose label has no capital letters."""
+"""Metadata key: the pool, because a label cannot have its upper-case letters."""
 
 Queue = tpu_v2.QueuedResourceState.State
 State = tpu_v2.Node.State
@@ -37,14 +37,14 @@ _WAITING = (
 
 
 def listed_machines(requests: Iterable[tpu_v2.QueuedResource], nodes: Iterable[tpu_v2.Node]) -> Iterator[ListedMachine]:
-    """The machines of queued resources that were listed, and of the nodes that were listed after these."""
+    """The machines of listed queued resources, and of the nodes, which must be listed after these."""
     by_request: dict[str, list[tpu_v2.Node]] = {}
     for node in nodes:
         by_request.setdefault(last_part(node.queued_resource or node.name), []).append(node)
     for request in requests:
         made = by_request.pop(last_part(request.name), [])
         yield from _of_request(request, made)
-    for rest in by_request.values():  # of requests in zones that the pool no longer names
+    for rest in by_request.values():  # of requests in zones that the pool does not name any more
         yield from (node_machine(node) for node in rest)
 
 
@@ -60,11 +60,11 @@ def zone_of(name: str) -> str:
 
 
 def _of_request(request: tpu_v2.QueuedResource, nodes: Sequence[tpu_v2.Node]) -> Iterator[ListedMachine]:
-    """Nodes of a request say more than it does. Without any left it is lost: it must be deleted for its name's sake."""
+    """The machines of a request. A request without nodes counts as lost: it must be deleted to free its name."""
     yield from (node_machine(node) for node in nodes)
     state = request.state.state
     if nodes and state not in _WAITING:
-        return  # the others were removed one by one
+        return  # its other nodes were removed one by one
     template = request.tpu.node_spec[0].node
     error, error_kind = _failure(request)
     there = {last_part(node.name) for node in nodes}
@@ -92,7 +92,7 @@ def _request_state(state: tpu_v2.QueuedResourceState.State) -> ListedState:
 
 
 def _failure(request: tpu_v2.QueuedResource) -> tuple[str, str]:
-    """Why a request failed, or waits, and the error's kind. One that waited for too long had no capacity."""
+    """Why a request failed or waits, and the kind of error. If it waited for too long, there was no capacity."""
     state = request.state
     if state.state is Queue.FAILED:
         code, text = state.failed_data.error.code, state.failed_data.error.message
@@ -104,7 +104,7 @@ def _failure(request: tpu_v2.QueuedResource) -> tuple[str, str]:
 
 
 def node_id(request_id: str, number: int, template: tpu_v2.Node) -> str:
-    """The id of a node: that of its request, numbered if there are several."""
+    """The id of a node: that of its request, with a number if there are several."""
     return f"{request_id}-{number}" if len(_names(template.metadata)) > 1 else request_id
 
 

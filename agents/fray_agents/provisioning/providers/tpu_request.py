@@ -1,4 +1,4 @@
-"""The queued resource that a request for TPU slices is, and what it tells the hosts."""
+"""The queued resource for a request of TPU slices, and the metadata for its hosts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fray_layouts.records import ProvisioningSpec, TpuSettings
 from fray_layouts.topology import tpu_family
 
 PATIENCE = 600
-"""Seconds that a request may wait for capacity in one zone; then it has failed, and the next zone is asked."""
+"""Seconds that a request may wait for capacity in one zone; then it fails, and the next zone is asked."""
 
 _RUNTIMES = {
     "v4": "tpu-ubuntu2204-base",
@@ -24,25 +24,25 @@ _RUNTIMES = {
     "v5p": "v2-alpha-tpuv5",
     "v6e": "v2-alpha-tpuv6e",
 }
-"""By family: the software for PyTorch and JAX, by https://cloud.google.com/tpu/docs/runtimes as of November 2026."""
+"""Runtimes for PyTorch and JAX by family, from https://cloud.google.com/tpu/docs/runtimes as of November 2026."""
 
 
 _QUOTAS = {"v4": "TPUV4s{}Pod", "v5e": "TPUV5s{}Litepod", "v5p": "TPUV5P{}", "v6e": "TPUV6E{}"}
-"""By family: what the ids of its quotas begin with, as Google's refusals name them."""
+"""Prefixes of the quotas' ids by family, as Google's refusals name them."""
 
 
 def quotas_for(spec: ProvisioningSpec) -> list[str]:
-    """The ids of the quotas that machines of a pool count in."""
+    """The ids of the quotas against which machines of a pool count."""
     begin = _QUOTAS[tpu_family(spec.machine_type)].format("Preemptible" if spec.spot else "")
     return [f"{begin}PerProjectPer{place}ForTPUAPI" for place in ("Zone", "Region")]
 
 
 def queued_resource(parent: str, request_id: str, cluster_id: str, request: MachineRequest) -> tpu_v2.QueuedResource:
-    """What is asked for: one node, or as many as the request has machines, all or none.
+    """The queued resource of a request: one node, or as many as the request has machines, all or none.
 
     Args:
         parent: the zone.
-        request_id: of the queued resource, which names the nodes.
+        request_id: id of the queued resource, from which the nodes get their names.
     """
     spec = tpu_v2.QueuedResource.Tpu.NodeSpec(parent=parent, node=_node(cluster_id, request))
     if len(request.names) == 1:
@@ -67,7 +67,7 @@ def _node(cluster_id: str, request: MachineRequest) -> tpu_v2.Node:
     return tpu_v2.Node(
         accelerator_type=request.spec.machine_type,
         runtime_version=settings.runtime_version or _RUNTIMES[tpu_family(request.spec.machine_type)],
-        # Without an address of their own hosts reach neither packages nor, without further set-up, the bucket.
+        # Without an external address hosts reach neither packages nor, without further set-up, the bucket.
         network_config=tpu_v2.NetworkConfig(
             network=settings.network, subnetwork=settings.subnetwork, enable_external_ips=True
         ),
@@ -79,8 +79,8 @@ def _node(cluster_id: str, request: MachineRequest) -> tpu_v2.Node:
 
 
 def _metadata(settings: TpuSettings, request: MachineRequest) -> dict[str, str]:
-    """What the hosts read of their metadata server; see `fray_agents.host.gce_metadata`."""
-    told = {
+    """The metadata that the hosts read from their metadata server; see `fray_agents.host.gce_metadata`."""
+    values = {
         "fray-root": request.root,
         POOL_KEY: request.pool,
         MACHINE_KEY if len(request.names) == 1 else MACHINES_KEY: ",".join(request.names),
@@ -89,4 +89,4 @@ def _metadata(settings: TpuSettings, request: MachineRequest) -> dict[str, str]:
         "fray-package": settings.package or f"fray-cluster[agent,gcs,s3]=={version('fray-cluster')}",
         "startup-script": startup_script(),
     }
-    return {key: value for key, value in told.items() if value}
+    return {key: value for key, value in values.items() if value}

@@ -1,4 +1,4 @@
-"""A channel to one server, as callers have it in hand whether the server is across a network or in this process."""
+"""A channel to one server: the same interface whether the server is across a network or in this process."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -15,11 +15,11 @@ Kept = TypeVar("Kept", bound=PendingCall)
 
 
 class Channel(ABC):
-    """Makes calls to the objects of one server; usable from any number of threads.
+    """Makes calls to the objects of one server; any number of threads may use it.
 
     Attributes:
         closed: no more calls can be made: the server is gone, or `close` was called.
-        keyring: whoever has a key of it may use this channel.
+        keyring: a caller needs a key of it to use this channel.
     """
 
     closed: bool
@@ -35,18 +35,18 @@ class Channel(ABC):
 
         Raises:
             ConnectionLost: the channel is closed.
-            Exception: what `ClientCall.result` raises, or the arguments cannot be pickled.
+            Exception: any error of `ClientCall.result`, or the arguments cannot be pickled.
         """
         payload = self._pack((args, kwargs))
         pending = self._enter(ClientCall, Request(NEW_CALL, actor_id, method, payload), wait=True)
         try:
             return pending.result(timeout)
         finally:
-            if not pending.ready:  # the caller goes on, and may change what the call still needs
+            if not pending.ready:  # the caller goes on, and may change values that the call still needs
                 pending.request.payload = payload.snapshot()
 
     def start(self, actor_id: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ClientCall:
-        """Make a call and do not wait. The arguments are copied, so they may change afterwards.
+        """Make a call without waiting. The arguments are copied, so they may change afterwards.
 
         Raises:
             ConnectionLost: the channel is closed.
@@ -56,7 +56,7 @@ class Channel(ABC):
         return self._enter(ClientCall, Request(NEW_CALL, actor_id, method, payload))
 
     def resend(self, request: Request) -> ClientCall:
-        """Make a call that was packed before (`messages.packed_call`), or that another channel has lost.
+        """Make a call that was packed before (`messages.packed_call`), or that was lost with another channel.
 
         Raises:
             ConnectionLost: the channel is closed.
@@ -67,7 +67,7 @@ class Channel(ABC):
         return self._enter(ClientCall, request)
 
     def stream(self, actor_id: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Any]:
-        """The items that a generator yields, as it yields them; it waits when it is `STREAM_WINDOW` items ahead."""
+        """The items of a generator as it yields them; the generator pauses when it is `STREAM_WINDOW` items ahead."""
         payload = self._pack((args, kwargs)).snapshot()
         return self._enter(ClientStream, Request(NEW_CALL, actor_id, method, payload, 0, STREAM_WINDOW)).items()
 
@@ -76,8 +76,8 @@ class Channel(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Close; calls that wait for replies fail."""
+        """Close the channel; calls that wait for replies fail."""
 
     @abstractmethod
     def _enter(self, kind: Callable[[ReplySource, Request], Kept], request: Request, wait: bool = False) -> Kept:
-        """Send a call. wait: the caller waits for it at once."""
+        """Send a call. wait: the caller waits for the reply at once."""
