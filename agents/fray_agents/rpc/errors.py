@@ -1,7 +1,7 @@
 """The errors of calls.
 
-An exception that a method raised carries a `RemoteTraceback` as its cause; an error of the transport does not. So the
-two can be told apart even if the method raised an error of these types, having called another actor.
+An exception that a method raised carries a `RemoteTraceback` as its cause; an error of the transport does not. That
+tells the two apart, even if the method called another actor and raised an error of these types.
 """
 
 from fray_layouts.errors import Permanent, Temporary
@@ -11,7 +11,7 @@ class ConnectionLost(Temporary, ConnectionError):
     """The server cannot be reached, or another one is at its address.
 
     Args:
-        started: whether the call began there; None: nobody can know.
+        started: whether the call began there; None: not known.
         call: the id of the call, (client, sequence), if it had one.
     """
 
@@ -25,7 +25,7 @@ class ConnectionLost(Temporary, ConnectionError):
 
 
 class ServerGone(ConnectionLost):
-    """Nobody listens at the address any more, or another server does: the one that was meant has ended."""
+    """Nobody listens at the address any more, or another server does: the wanted server has ended."""
 
 
 class NoSuchActor(Temporary, ConnectionError):
@@ -37,33 +37,33 @@ class ResultLost(Permanent, RuntimeError):
 
 
 class NotAuthentic(Permanent, ConnectionError):
-    """A message was not sealed with the cluster's key, or not by the server that was meant."""
+    """A message was not sealed with the cluster's key, or not by the wanted server."""
 
 
 class BadMessage(Permanent, ConnectionError):
-    """The other side does not keep to the protocol."""
+    """The other side violates the protocol."""
 
 
 class RemoteError(Permanent, RuntimeError):
-    """The exception or result of a method cannot be pickled or unpickled; the message says what is known of it."""
+    """The exception or result of a method cannot be pickled or unpickled; the message says as much as is known."""
 
 
 class RemoteTraceback(Exception):
-    """The traceback of an exception, as text from the server where it was raised."""
+    """The traceback of an exception, as text, from the server where it was raised."""
 
     def __str__(self) -> str:
         return f"\n{self.args[0]}"
 
 
 LOST_ERRORS = (ConnectionLost, NoSuchActor, NotAuthentic)
-"""The errors that calls end with when the actor is not there, or no longer; see `is_lost`."""
+"""The errors of calls whose actor is not there, or not any more; see `is_lost`."""
 
 
 def is_lost(error: BaseException | None) -> bool:
-    """Whether a call failed because its actor is gone; not if the method raised this error, having called another."""
+    """Whether a call failed because its actor is gone; False if its method raised such an error from another call."""
     return isinstance(error, LOST_ERRORS) and not isinstance(error.__cause__, RemoteTraceback)
 
 
 def may_have_started(error: ConnectionError) -> bool:
-    """Whether a call that was lost by `error` may have begun."""
+    """Whether a call that ended with `error` may have begun."""
     return isinstance(error, ConnectionLost) and error.started is not False

@@ -3,8 +3,8 @@
     POST /session  ...                                           as for calls, see `handshake`
     POST /hint     fray-seal, {"hint": <one of a fixed few>}  ->  200
 
-The seal shows that the key is held, so the hint takes the place of the proof, and the connection ends with it. All of
-this happens in the acceptor's thread: no caller, even with a key, gets a thread or more than `MAX_HINT_BYTES` here.
+The seal proves that the caller holds the key, so it replaces the proof; the connection ends after the hint. All of this
+happens in the acceptor's thread: no caller, even with a key, gets a thread or more than `MAX_HINT_BYTES` here.
 """
 
 import secrets
@@ -22,7 +22,7 @@ from fray_agents.rpc.wire.handshake import ClientHandshake, http_request, http_r
 from fray_agents.rpc.wire.session import Keyring, Session, constant_time_equal
 
 MAX_HINT_BYTES = 256
-"""Bytes of a hint, which is one word and its proof: a server reads no more from whoever connects."""
+"""Most bytes of a hint, which is one word; a server reads no more from a caller."""
 
 _PATH = b"/hint"
 
@@ -32,11 +32,11 @@ class _HintBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class HintServer:
-    """Takes hints from callers that hold a key of the cluster.
+    """Receives hints from callers that hold a key of the cluster.
 
     Args:
         host: address to bind, at a free port.
-        hints: what each hint does, and whether it is taken; called in the server's thread, must not wait.
+        hints: by hint, what to do; returns whether the hint is accepted. Runs in the server's thread, must not wait.
     """
 
     def __init__(self, keyring: Keyring, host: str, hints: Mapping[str, Callable[[], bool]]) -> None:
@@ -67,11 +67,11 @@ class HintServer:
 
 
 def send_hint(target: Target, keyring: Keyring, hint: str) -> None:
-    """Give a hint to the server of `target`.
+    """Send a hint to the server of `target`.
 
     Raises:
         ConnectionLost: the server does not answer, or another one is there.
-        NotAuthentic: the server does not hold the key, or does not take this hint.
+        NotAuthentic: the server does not hold the key, or does not accept this hint.
     """
 
     def give(handshake: ClientHandshake, session: Session) -> None:

@@ -1,4 +1,4 @@
-"""The channels of this process: one for each server, shared by all threads, opened anew after a fork."""
+"""The channels of this process: one for each server, shared by all threads; a fork opens new ones."""
 
 import itertools
 import os
@@ -14,7 +14,7 @@ from fray_agents.rpc.wire.session import Keyring
 
 
 class _ChannelRegistry:
-    """The channels, by identity and by address of their servers; `client` names this process among all callers."""
+    """The channels, by their servers' identities and addresses; `client` identifies this process among all callers."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -24,11 +24,11 @@ class _ChannelRegistry:
         self.by_address: dict[str, Channel] = {}
 
     def add(self, channel: RemoteChannel) -> None:
-        """Share a channel with all who mean its server."""
+        """Share a channel with all callers of its server."""
         self.by_identity[channel.target.identity] = self.by_address[channel.target.tcp] = channel
 
     def find(self, target: Target) -> Channel | None:
-        """The channel to the server of `target`, if there is one; to a server of this process there always is."""
+        """The channel to the server of `target`, if there is one; for a server of this process there always is."""
         server = server_of_process(target.identity, target.tcp)
         with self.lock:
             if server is None:
@@ -45,12 +45,12 @@ _registry = _ChannelRegistry()
 
 
 def client_id() -> str:
-    """The name of this process among all callers; a fork has another."""
+    """The name of this process among all callers; a fork has a different one."""
     return _registry.client
 
 
 def connect(target: Target, keyring: Keyring) -> Channel:
-    """A channel to the server of `target`, shared with all who mean the same server and hold a key of it.
+    """A channel to the server of `target`, shared with all callers of that server who hold a key of it.
 
     Raises:
         ConnectionLost: the server cannot be reached, or another one is at its address.
@@ -74,7 +74,7 @@ def connect(target: Target, keyring: Keyring) -> Channel:
 
 
 def _in_common(one: Keyring, other: Keyring) -> bool:
-    """Whether two keyrings have a key in common; where they seem to have none, the server is asked."""
+    """Whether two keyrings have a key in common; if they seem to have none, the caller asks the server."""
     return one is other or not set(one.keys()).isdisjoint(other.keys())
 
 

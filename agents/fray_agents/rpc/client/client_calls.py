@@ -1,4 +1,4 @@
-"""The calls of a channel: one whose outcome is awaited, and one whose items are consumed as a stream."""
+"""The calls of a channel: calls with one outcome, and calls whose items are consumed as a stream."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from fray_agents.rpc.wire.messages import CallId, Reply, ReplyKind, Request
 from fray_agents.rpc.wire.serialization import Payload, unpack, unpack_error
 
 STREAM_WINDOW = 16
-"""Items of a stream that may be under way before its consumer takes one: they hide the time of a round trip."""
+"""Items of a stream that may be sent before its consumer takes one; they hide the time of a round trip."""
 
 _log = logging.getLogger(__name__)
 
 
 class ReplySource(Protocol):
-    """The channel of a call, from which its replies come."""
+    """The channel of a call, which receives its replies."""
 
     def wait(self, pending: PendingCall, deadline: float | None) -> None:
         """Return when `pending` is ready, or at the deadline, a time of `time.monotonic`."""
 
     def grant(self, call: CallId, limit: int) -> None:
-        """Tell the server that the caller of a stream has room for the items before `limit`."""
+        """Tell the server that the caller of a stream has room for the items before number `limit`."""
 
     def ensure_reading(self, at_once: bool = False) -> None:
-        """Have replies read though no thread waits for them. at_once: nor will one come soon, or make further calls."""
+        """Have replies read in the background. at_once: do not wait for a caller's thread that might read them."""
 
 
 class PendingCall:
-    """A call that takes its replies.
+    """A call that receives its replies.
 
     Attributes:
-        request: what was sent, and is sent again if its connection breaks.
+        request: what was sent, and is sent again if the connection breaks.
         sent: how often it was sent completely.
-        ready: there is something to take, an outcome or an item.
-        event: set when it is ready; made by the first thread that has to wait for it.
+        ready: there is an outcome or an item to take.
+        event: set when it is ready; created by the first thread that has to wait for it.
     """
 
     __slots__ = ("_channel", "event", "ready", "request", "sent")
@@ -56,11 +56,11 @@ class PendingCall:
         return self.request.id
 
     def take(self, reply: Reply) -> bool:
-        """Take a reply; whether it was the last. Called under the channel's lock."""
+        """Accept a reply; whether it was the last. Called with the channel's lock held."""
         raise NotImplementedError
 
     def fail(self, error: Exception) -> None:
-        """End with `error`, because no reply will come."""
+        """End the call with `error`, because no reply will come."""
         raise NotImplementedError
 
     def notify(self) -> None:
@@ -71,12 +71,12 @@ class PendingCall:
 
 
 class ClientCall(PendingCall):
-    """A call that was made; its outcome may be asked for any number of times, from any thread."""
+    """A call that was made; any thread may ask for its outcome, any number of times."""
 
     __slots__ = ("_callbacks", "_error", "_reply", "_unpacked", "_value")
 
     def __init__(self, channel: ReplySource, request: Request) -> None:
-        self._channel = channel  # without super().__init__: this is most of what making a call costs
+        self._channel = channel  # without super().__init__, which would be most of the cost of a call
         self.request = request
         self.sent = 0
         self.ready = False
@@ -85,7 +85,7 @@ class ClientCall(PendingCall):
         self._unpacked = False
         self._value: Any = None
         self._error: BaseException | None = None
-        self._callbacks: list[Callable[[ClientCall], object]] = []  # no deque, which takes 600 bytes at once
+        self._callbacks: list[Callable[[ClientCall], object]] = []  # not a deque, which takes 600 bytes even if empty
 
     def done(self) -> bool:
         if not self.ready:
@@ -93,7 +93,7 @@ class ClientCall(PendingCall):
         return self.ready
 
     def hasten(self) -> None:
-        """Have the reply read as soon as it comes: somebody waits who is no thread, such as a coroutine."""
+        """Have the reply read as soon as it arrives, because no thread waits for it, but for example a coroutine."""
         if not self.ready:
             self._channel.ensure_reading(at_once=True)
 
@@ -101,10 +101,10 @@ class ClientCall(PendingCall):
         """The value that the method returned; waits for it.
 
         Args:
-            timeout: seconds to wait; None: for ever. Afterwards the call goes on, and may be asked again.
+            timeout: seconds to wait; None: for ever. After a timeout the call goes on, and may be asked again.
 
         Raises:
-            TimeoutError: the outcome has not come in time.
+            TimeoutError: the outcome did not arrive in time.
             ConnectionLost, NoSuchActor, ResultLost: there will be no outcome.
             BaseException: the exception that the method raised, with the remote traceback as its cause.
         """
@@ -117,13 +117,13 @@ class ClientCall(PendingCall):
         return self._value
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """The exception that `result` would raise, or None; waits like it."""
+        """The exception that `result` would raise, or None; waits as `result` does."""
         self._wait(timeout)
         self._unpack()
         return self._error
 
     def add_done_callback(self, function: Callable[[ClientCall], object]) -> None:
-        """Call `function(call)` when the outcome has come, in the thread that sees it first; at once if it has come."""
+        """Call `function(call)` once the outcome is here, in the thread that sees it first; at once if it is here."""
         self._callbacks.append(function)
         if self.ready:
             self._run_callbacks()
@@ -157,13 +157,13 @@ class ClientCall(PendingCall):
             return
         try:
             self._value, self._error = decode_reply(self._reply, self.request)
-        except Exception as error:  # a value whose class is not here
+        except Exception as error:  # for example a value whose class cannot be imported here
             self._error = undecodable(self.request, error)
         self._unpacked = True
         self._reply = None
 
     def _run_callbacks(self) -> None:
-        """Run each callback once, though two threads may be here."""
+        """Run each callback once, even if two threads call this."""
         while True:
             try:
                 function = self._callbacks.pop(0)
@@ -176,7 +176,7 @@ class ClientCall(PendingCall):
 
 
 class ClientStream(PendingCall):
-    """A call whose method is a generator: its items, in order."""
+    """A call of a generator method: its items, in order."""
 
     __slots__ = ("_end", "_error", "_have", "_items", "_taken")
 
@@ -207,7 +207,7 @@ class ClientStream(PendingCall):
         self.ready = True
 
     def items(self) -> Iterator[Any]:
-        """The items; when their consumer stops, the generator is closed."""
+        """The items; if their consumer stops, the generator is closed."""
         try:
             while (payload := self._next()) is not None:
                 yield self._read(payload)
@@ -256,7 +256,7 @@ def decode_reply(reply: Reply, request: Request) -> tuple[Any, BaseException | N
 
 
 def undecodable(request: Request, error: Exception) -> Exception:
-    """The error about a result that cannot be unpickled here, because of `error`."""
+    """The error for a result that cannot be unpickled here because of `error`."""
     problem = RemoteError(f"the result of {request.method!r} cannot be unpickled here: {type(error).__name__}: {error}")
     problem.__cause__ = error
     return problem

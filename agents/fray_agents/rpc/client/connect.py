@@ -1,4 +1,4 @@
-"""Connecting to a server: by its Unix socket where there is one, else by TCP."""
+"""Connecting to a server: through its Unix socket if that exists here, else by TCP."""
 
 import os
 import socket
@@ -15,8 +15,8 @@ from fray_agents.rpc.wire.sockets import prepare_tcp
 T = TypeVar("T")
 
 CONNECT_TIMEOUT = 10.0
-"""Seconds for the connection and all of the handshake together, whoever answers and however slowly. A SYN packet that
-was lost is sent again after 1, 3 and 7 seconds."""
+"""Most seconds for the connection and the whole handshake together, however slowly the other side answers. A lost SYN
+packet is sent again after 1, 3 and 7 seconds."""
 
 
 class Target(NamedTuple):
@@ -24,9 +24,9 @@ class Target(NamedTuple):
 
     Attributes:
         tcp: "host:port".
-        unix: path of a Unix socket, which is used where it exists.
-        identity: of the server; empty accepts any that holds the key.
-        fingerprint: SHA-256 of its certificate in hexadecimal; empty: any certificate, if the cluster encrypts at all.
+        unix: path of a Unix socket, which is used if it exists.
+        identity: identity of the server; "" accepts any server that holds the key.
+        fingerprint: SHA-256 of its certificate in hexadecimal; "": any certificate, if the cluster encrypts at all.
     """
 
     actor_id: str
@@ -37,13 +37,13 @@ class Target(NamedTuple):
 
 
 def open_connection(target: Target, keyring: Keyring, deadline: float | None = None) -> tuple[SealedConnection, str]:
-    """An authenticated connection, and the identity of the server that it goes to.
+    """An authenticated connection, and the identity of its server.
 
     Args:
-        deadline: a time of `time.monotonic`; `CONNECT_TIMEOUT` seconds from now if that is sooner.
+        deadline: a time of `time.monotonic`; at the latest `CONNECT_TIMEOUT` seconds from now.
 
     Raises:
-        ConnectionLost: the server does not answer, or not in time; if it has ended for sure, `ServerGone`.
+        ConnectionLost: the server does not answer, or not in time; if it has certainly ended, `ServerGone`.
         NotAuthentic: the server does not hold the key.
     """
     return open_session(target, keyring, deadline, _prove_key)
@@ -52,7 +52,7 @@ def open_connection(target: Target, keyring: Keyring, deadline: float | None = N
 def open_session(
     target: Target, keyring: Keyring, deadline: float | None, then: Callable[[ClientHandshake, Session], T]
 ) -> tuple[T, str]:
-    """The result of `then`, which goes on with the handshake once the server has shown who it is; see above."""
+    """The result of `then`, which continues the handshake once the server has proved its identity; see above."""
     latest = time.monotonic() + CONNECT_TIMEOUT
     deadline = latest if deadline is None else min(latest, deadline)
     try:
@@ -71,7 +71,7 @@ def open_session(
         raise
     except BadMessage as error:
         sock.close()
-        raise ConnectionLost(f"who answers at {target.tcp} is none of our servers: {error}", started=False) from error
+        raise ConnectionLost(f"no server of this cluster answers at {target.tcp}: {error}", started=False) from error
     except OSError as error:
         sock.close()
         raise ConnectionLost(f"the server at {target.tcp} did not answer: {error}", started=False) from error
@@ -93,14 +93,14 @@ def _connect_unix(path: str, deadline: float) -> tuple[socket.socket, str] | Non
     sock.settimeout(seconds_left(deadline))
     try:
         sock.connect(path)
-    except OSError:  # left over from a server that is gone
+    except OSError:  # the file is left from a server that has ended
         sock.close()
         return None
     return sock, ""
 
 
 def _connect_tcp(target: Target, encrypted: bool, deadline: float) -> tuple[socket.socket, str]:
-    """A connection, and the fingerprint of the certificate that it is encrypted with; empty: it is not encrypted."""
+    """A connection, and the fingerprint of the certificate that encrypts it; "" if it is not encrypted."""
     host, _, port = target.tcp.rpartition(":")
     sock = socket.create_connection((host.strip("[]"), int(port)), seconds_left(deadline))
     prepare_tcp(sock)

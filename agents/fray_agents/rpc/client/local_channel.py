@@ -1,4 +1,4 @@
-"""A channel to a server of this process: calls go to it directly, and are pickled all the same unless it says else."""
+"""A channel to a server of this process: calls go to it directly, pickled unless the server takes references."""
 
 import threading
 import time
@@ -13,7 +13,7 @@ from fray_agents.rpc.wire.serialization import BY_REFERENCE, PICKLE, Payload, pa
 
 
 class LocalChannel(Channel):
-    """Makes calls to a server of this process; a caller that waits runs a call in its own thread, if it may begin."""
+    """Makes calls to a server of this process; a caller that waits runs the call in its own thread if possible."""
 
     def __init__(self, server: RpcServer, client: str) -> None:
         self.client = client
@@ -30,14 +30,14 @@ class LocalChannel(Channel):
 
     @property
     def open(self) -> bool:
-        """Whether it can still take replies."""
+        """Whether it can still receive replies."""
         return not self.closed
 
     def close(self) -> None:
-        """Nothing: there is no connection, and the server ends its calls."""
+        """Do nothing: there is no connection, and the server ends its calls."""
 
     def reply(self, reply: Reply) -> None:
-        """Take a reply; called by the server."""
+        """Receive a reply; called by the server."""
         with self._lock:
             pending = self._calls.get(reply.id)
             if pending is not None and pending.take(reply):
@@ -57,13 +57,13 @@ class LocalChannel(Channel):
                 return
 
     def grant(self, call: CallId, limit: int) -> None:
-        """Say that the caller of a stream has room up to `limit`."""
+        """Tell the stream that its caller has room up to `limit`."""
         stream = self._server.table.stream(call)
         if stream is not None:
             stream.grant(limit)
 
     def ensure_reading(self, at_once: bool = False) -> None:
-        """Nothing: replies come by themselves."""
+        """Do nothing: the server delivers replies directly."""
 
     def _pack(self, value: object) -> Payload:
         return pack_or_refer(value) if self._coding is BY_REFERENCE else pack(value)

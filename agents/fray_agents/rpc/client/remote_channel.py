@@ -1,14 +1,14 @@
-"""A channel over a connection: calls leave in order, many at once when many are made during one round trip.
+"""A channel over a connection: calls leave in order, many in one request if many are made during one round trip.
 
-A call leaves at once while fewer than `MAX_UNANSWERED` requests are unanswered; else it waits, and travels with up to
-`MAX_BATCH` others. Only a thread that waits for a reply reads the socket: a lone synchronous caller sends and receives
-in its own thread. A thread that waits while another reads is woken when its reply has come. A pump thread reads when
-replies are due and no thread waits.
+A call leaves at once while fewer than `MAX_UNANSWERED` requests are unanswered; otherwise it waits, and travels with up
+to `MAX_BATCH` others. Only one thread at a time reads the socket, normally one that waits for a reply: so a lone
+synchronous caller sends and receives in its own thread. A thread that waits while another reads is woken once its reply
+has arrived. A pump thread reads when replies are due and no thread waits.
 
-A connection that breaks is opened again to the same server, and all calls whose replies are missing are asked for
-again, in order and by their ids: the server knows which of them it has run. A server of another identity is never
-asked; when the server is gone, calls fail with `ConnectionLost`, and whoever knows where its actors are may make them
-again (`fray.rpc.calling`).
+If the connection breaks, it is opened again to the same server. All calls without replies are then sent again, in order
+and with their ids; the server knows which of them it has run. A server with another identity is never asked. When the
+server is gone, calls fail with `ConnectionLost`, and code that knows where its actors are may make them again
+(`fray.rpc.calling`).
 """
 
 from __future__ import annotations
@@ -37,31 +37,31 @@ from fray_agents.rpc.wire.sealed_connection import SealedConnection
 from fray_agents.rpc.wire.session import Keyring
 
 MAX_UNANSWERED = 2
-"""Requests under way: one that the server holds until a reply is ready, and one with new calls."""
+"""Most requests under way: one that the server holds until a reply is ready, and one with new calls."""
 
 POLL_EVERY = 64
-"""Calls made in a row after which the thread that makes them looks for replies: it costs a system call."""
+"""Calls in a row after which the calling thread itself looks for replies; each look costs a system call."""
 
 PUMP_DELAY = 0.001
-"""Seconds that the pump leaves to a thread that comes to wait, or makes further calls."""
+"""Seconds that the pump waits for a thread that waits itself, or makes further calls."""
 
 LOSS_NEWS_TIMEOUT = 5.0
-"""Seconds that a new call waits at most until everybody knows which calls are lost."""
+"""Most seconds that a new call waits until all callers know which calls are lost."""
 
 RECONNECT_PAUSES = (0.0, 0.05, 0.2, 0.5, 1.0)
-"""Seconds before each attempt to connect again: a server that lives answers one, and a dead one is given up soon."""
+"""Seconds before each attempt to reconnect: a live server answers one of them, and a dead one is given up soon."""
 
 RECONNECT_TIMEOUT = 20.0
-"""Seconds for all of these attempts together, if each has to wait for an answer: two times `CONNECT_TIMEOUT`."""
+"""Most seconds for all of these attempts, if each has to wait for an answer: twice `CONNECT_TIMEOUT`."""
 
 
 class RemoteChannel(Channel):
     """Makes calls over one connection; see the module.
 
     Args:
-        client: names this channel among all that ever were.
-        connection: to the server that `target.identity` names; None: it is opened with the first call.
-        on_end: told when the channel is closed.
+        client: id of this channel, unique among all channels of all times.
+        connection: connected to the server that `target.identity` names; None: the first call opens one.
+        on_end: called when the channel is closed.
     """
 
     def __init__(
@@ -80,18 +80,18 @@ class RemoteChannel(Channel):
         self._on_end = on_end
         self._lock = threading.Lock()
         self._next = 1
-        self._calls: dict[CallId, PendingCall] = {}  # whose replies are missing, in the order they were made
-        self._queue: deque[PendingCall] = deque()  # of them, those not sent yet
-        self._grants: dict[CallId, int] = {}  # of streams, not sent yet
+        self._calls: dict[CallId, PendingCall] = {}  # calls without a reply, in the order in which they were made
+        self._queue: deque[PendingCall] = deque()  # those of them that are not sent yet
+        self._grants: dict[CallId, int] = {}  # grants of streams that are not sent yet
         self._unanswered = 0  # requests without response
         self._sending = False
         self._reading = False
-        self._unwatched = 0  # calls for which nobody waited at once
-        self._pump_told = False  # the pump has been told
+        self._unwatched = 0  # calls whose caller did not wait at once
+        self._pump_told = False  # the pump was woken
         self._pump: threading.Event | None = None
-        self._hurry = threading.Event()  # the pump is to read at once
+        self._hurry = threading.Event()  # the pump must read at once
         self._announced = threading.Event()
-        self._announcing = 0  # the thread that tells of lost calls
+        self._announcing = 0  # id of the thread that reports lost calls
 
     def close(self) -> None:
         """Close the connection; calls that wait for replies fail."""
@@ -115,7 +115,7 @@ class RemoteChannel(Channel):
             self._calls[request.id] = pending
             self._queue.append(pending)
             sends = not self._sending and self._unanswered < MAX_UNANSWERED
-        if sends:  # else whoever makes room for a request sends this one too
+        if sends:  # otherwise the thread that makes room for a request sends this one too
             self._send(alone)
         if not wait:
             self._unwatched += 1
@@ -125,13 +125,13 @@ class RemoteChannel(Channel):
         return pending
 
     def _send(self, alone: bool = False) -> None:
-        """Send the calls that may leave now, unless another thread does."""
+        """Send the calls that may leave now, unless another thread is sending."""
         while (ready := self._next_batch(alone)) is not None:
             alone = False
             connection, calls, pendings = ready
             try:
                 connection.send(encode_calls(calls))
-            except OSError:  # whoever reads sees it too, and connects again
+            except OSError:  # the reading thread sees it too, and reconnects
                 _unsend(pendings)
                 connection.close()
             except BaseException:  # interrupted within a message
@@ -169,7 +169,7 @@ class RemoteChannel(Channel):
         return self._next
 
     def grant(self, call: CallId, limit: int) -> None:
-        """Tell the server that the caller of a stream has room for the items before `limit`."""
+        """Tell the server that the caller of a stream has room for the items before number `limit`."""
         with self._lock:
             self._grants[call] = limit
         self._send()
@@ -197,7 +197,7 @@ class RemoteChannel(Channel):
                 return
 
     def ensure_reading(self, at_once: bool = False) -> None:
-        """Have replies read though no thread waits for them. at_once: nor will one come soon, or make further calls."""
+        """Have replies read in the background. at_once: do not wait for a caller's thread that might read them."""
         if at_once and not self._reading:
             self._hurry.set()
         if self._reading or self._pump_told or not self._calls:
@@ -213,7 +213,7 @@ class RemoteChannel(Channel):
         while wanted.wait() and not self.closed:
             wanted.clear()
             seen = -1
-            while seen != self._unwatched:  # who makes calls as fast as it can looks for replies itself
+            while seen != self._unwatched:  # a thread that makes calls without a pause looks for replies itself
                 seen = self._unwatched
                 if self._hurry.wait(PUMP_DELAY):
                     break
@@ -226,12 +226,12 @@ class RemoteChannel(Channel):
             self._read(lambda: not self._calls, None)
 
     def _read(self, enough: Callable[[], bool], deadline: float | None) -> None:
-        """Receive until `enough()` or the deadline; this thread has set `_reading`."""
+        """Receive until `enough()` or the deadline; this thread must have set `_reading`."""
         reconnecting = False
         try:
             while not enough():
                 connection = self._connection
-                if connection is None:  # a thread that has no deadline connects again, and goes on reading
+                if connection is None:  # a thread without a deadline reconnects, and takes over the reading
                     reconnecting = True
                     threading.Thread(target=self._reconnect, name="fray-reconnect", daemon=True).start()
                     return
@@ -248,7 +248,7 @@ class RemoteChannel(Channel):
         self.ensure_reading()
 
     def _poll(self) -> None:
-        """Take replies that have come, unless another thread does; perhaps the news that the server is gone."""
+        """Receive replies that have arrived, unless another thread reads; this may show that the server is gone."""
         with self._lock:
             connection = self._connection
             if connection is None or self._reading:
@@ -266,10 +266,10 @@ class RemoteChannel(Channel):
             replies = decode_replies(self.client, parts) if parts is not None else None
         except (BadMessage, NotAuthentic, OSError):
             replies = None
-        except Exception as error:  # it would come again, and the thread that reads must not end by it
+        except Exception as error:  # it would recur, and must not end the thread that reads
             self._fail(f"the server's replies cannot be read: {type(error).__name__}: {error}")
             return
-        except BaseException:  # interrupted; perhaps within a message
+        except BaseException:  # interrupted, perhaps within a message
             self._lose(connection)
             raise
         if replies is None:
@@ -297,7 +297,7 @@ class RemoteChannel(Channel):
                 self._connection = None
 
     def _reconnect(self) -> None:
-        """Connect to the same server again and read, or fail all calls. This thread has taken over `_reading`."""
+        """Reconnect to the same server and read, or fail all calls. This thread has taken over `_reading`."""
         connection = self._open_again()
         if connection is None:
             self._stop_reading()
@@ -324,7 +324,7 @@ class RemoteChannel(Channel):
             except ServerGone as error:
                 problem = error
                 break
-            except Exception as error:  # the keys, too, may be out of reach
+            except Exception as error:  # for example the keys cannot be read now
                 problem = error
         self._fail(f"the server of {self.target.actor_id or self.target.tcp} is gone: {problem}")
         return None
@@ -351,21 +351,21 @@ class RemoteChannel(Channel):
             self._announced.set()
 
     def _await_news_of_loss(self) -> None:
-        """Wait until everybody knows which calls are lost: a new call must not be made elsewhere before those are."""
-        if self._announcing != threading.get_ident():  # a callback that is just told may call again
+        """Wait until all callers know which calls are lost: a new call must not run elsewhere before those do."""
+        if self._announcing != threading.get_ident():  # a callback that gets this news may itself make a call
             self._announced.wait(LOSS_NEWS_TIMEOUT)
 
     def forked(self, client: str) -> None:
-        """In the child of a fork: leave the connection and its calls to the parent; the next call opens another."""
+        """In the child of a fork: leave the connection and its calls to the parent; the next call opens a new one."""
         connection, calls = self._connection, self._calls
         if connection is not None:
-            connection.sock.close()  # not shut down: the parent goes on with it
+            connection.sock.close()  # not shut down, because the parent still uses it
         self.__init__(self.target, self.keyring, client, None, self._on_end)  # type: ignore[misc]  # as new
         for pending in calls.values():
             pending.fail(ConnectionLost("the call was made before a fork; its reply goes to the parent"))
 
 
 def _unsend(pendings: list[PendingCall]) -> None:
-    """Note that calls were not sent completely this time."""
+    """Note that these calls were not sent completely this time."""
     for pending in pendings:
         pending.sent -= 1

@@ -1,9 +1,9 @@
-"""The keys that a server accepts, read again in a thread of their own, because that may take long.
+"""The keys that a server accepts; a separate thread reads them again, because that may take long.
 
-**Invariant.** `KEY_RECHECK_INTERVAL` seconds after a key was dropped it opens nothing.
-**Unsafe sequence.** It is known here, nobody names another one, and so nobody reads the keys again.
-**Why this cannot happen.** They are read again after that time as well, and the server closes connections that were
-opened with a key that is gone. While the keys cannot be read, those that are known count.
+**Invariant.** From `KEY_RECHECK_INTERVAL` seconds after a key was dropped, it opens nothing.
+**Unsafe sequence.** The server knows the dropped key. No caller names another, so the server never reads them again.
+**Why this cannot happen.** The server also reads them again after that time, and closes connections that were opened
+with a key that is gone. While the keys cannot be read, the known ones stay valid.
 """
 
 import logging
@@ -15,23 +15,23 @@ from collections.abc import Callable, Iterator, Sequence
 from fray_agents.rpc.wire.session import Keyring, RpcKey
 
 KEY_READ_INTERVAL = 1.0
-"""Seconds between two reads of the keys, however many callers name unknown ones: it bounds what strangers can cause."""
+"""Least seconds between two reads of the keys, however many callers name unknown ones: strangers cause no more."""
 
 KEY_RECHECK_INTERVAL = 60.0
-"""Seconds after which the keys are read again though all that were named are known: one read a minute costs nothing."""
+"""Seconds after which the keys are read again even if all named keys are known: one read a minute is cheap."""
 
 _log = logging.getLogger(__name__)
 
 
 class AcceptedKeys:
-    """The accepted keys as they were read last; used by one thread, which is woken when they have been read.
+    """The accepted keys as last read; one thread uses this, and is woken after each read.
 
     Args:
-        wake: called in the thread that has read them.
+        wake: called in the thread that has read the keys.
 
     Attributes:
         known: empty until the first read.
-        reading: a thread reads them.
+        reading: a thread is reading them.
     """
 
     def __init__(self, keyring: Keyring, wake: Callable[[], None]) -> None:
@@ -43,18 +43,18 @@ class AcceptedKeys:
         self.reading = False
 
     def due_in(self, wanted: bool) -> float:
-        """Seconds until the keys are to be read; `wanted`: callers have named a key that is not known."""
+        """Seconds until the keys must be read; `wanted`: callers have named an unknown key."""
         if not wanted and not self.known:
             return KEY_RECHECK_INTERVAL  # nobody has called yet
         return self._read_at + (KEY_READ_INTERVAL if wanted else KEY_RECHECK_INTERVAL) - time.monotonic()
 
     def read(self) -> None:
-        """Begin to read the keys. Raises RuntimeError: no thread can be started."""
+        """Start to read the keys. Raises RuntimeError: no thread can be started."""
         threading.Thread(target=self._read, name="fray-keys", daemon=True).start()
         self.reading = True
 
     def news(self) -> Iterator[bool]:
-        """Take over what was read: for each read that has ended, whether it succeeded."""
+        """Apply the results of finished reads; for each, whether it succeeded."""
         while self._results:
             keys = self._results.popleft()
             self.reading = False

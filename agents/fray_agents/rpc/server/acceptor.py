@@ -1,12 +1,12 @@
-"""The acceptor of connections: one thread for all that have not yet shown that they hold the key.
+"""The acceptor of connections: one thread for all callers that have not yet proved that they hold the key.
 
 **Invariant.** Callers that are not authenticated cost a bounded amount of memory, descriptors, requests and time.
-**Unsafe sequence.** Each connection gets a thread, and thousands of them never say anything. Or each key that does not
-exist makes the bucket be read.
+**Unsafe sequence.** Each connection gets a thread, and thousands of callers never send anything. Or each unknown key
+makes the server read the bucket.
 **Why this cannot happen.** Unauthenticated callers share this thread. At most `MAX_UNAUTHENTICATED` of them wait, the
-oldest makes room for the newest, and each has `HANDSHAKE_TIMEOUT` seconds and a head's worth of bytes. Those that name
-an unknown key wait for a read that they share, at most one a second (`accepted_keys`). Whatever goes wrong with one
-connection ends that connection and nothing else.
+oldest is dropped for the newest, and each has `HANDSHAKE_TIMEOUT` seconds and the bytes of one head. Those that name
+an unknown key wait for a shared read of the keys, at most one a second (`accepted_keys`). A failure of one connection
+ends only that connection.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 
 
 MAX_UNAUTHENTICATED = 256
-"""Bounds the descriptors of callers that are not authenticated: a quarter of the 1024 that a process usually has."""
+"""Most callers that are not authenticated, each with a descriptor: a quarter of the usual 1024 of a process."""
 
 HANDSHAKE_TIMEOUT = 10.0
-"""Seconds that a caller has to show that it holds the key; as long as callers try (`connect.CONNECT_TIMEOUT`)."""
+"""Seconds in which a caller must prove that it holds the key: as long as callers try (`connect.CONNECT_TIMEOUT`)."""
 
 ACCEPT_PAUSE = 0.05
-"""Seconds without accepting, once the system cannot give another descriptor."""
+"""Seconds without accepting after the system had no descriptor left."""
 
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -50,19 +50,19 @@ OnAuthenticated = Callable[[socket.socket, Session, HttpMessage], None]
 """Takes over a connection with its session and its second request.
 
 Raises:
-    NotAuthentic: the request does not show that the key is held.
+    NotAuthentic: the request does not prove that the caller holds the key.
 """
 
 
 @dataclass
 class _Unauthenticated:
-    """A caller that has not shown that it holds the key.
+    """A caller that has not yet proved that it holds the key.
 
     Attributes:
-        since: when it has connected, a time of `time.monotonic`.
-        received: bytes that it has sent.
-        parked: its first request, while the keys are read because they lack its key.
-        read_begun: the read that its first request waits for has begun.
+        since: time of its connection, of `time.monotonic`.
+        received: number of bytes that it has sent.
+        parked: its first request, while the server reads the keys because it does not know the caller's key.
+        read_begun: the read for which its first request waits has begun.
     """
 
     sock: socket.socket
@@ -75,14 +75,14 @@ class _Unauthenticated:
 
 
 class Acceptor:
-    """Accepts connections and hands over those whose callers hold the key.
+    """Accepts connections, and hands over those whose callers hold the key.
 
     Args:
-        identity: of the server.
+        identity: the server's identity.
         on_authenticated: called in the acceptor's thread; must not wait.
-        certificate: with which TCP connections are encrypted; None: they are not.
-        max_body: bytes that the second request may carry.
-        on_keys: told of the accepted keys after each read, in the acceptor's thread.
+        certificate: encrypts TCP connections; None: they are not encrypted.
+        max_body: most bytes of the body of the second request.
+        on_keys: called with the accepted keys after each read, in the acceptor's thread.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Acceptor:
         self._thread.start()
 
     def close(self) -> None:
-        """Accept no more, and drop the callers that wait."""
+        """Stop accepting, and drop the callers that wait."""
         self._closing = True
         self._wake()
         if self._thread.ident is None:
@@ -121,7 +121,7 @@ class Acceptor:
             self._thread.join()
 
     def abandon(self) -> None:
-        """In the child of a fork: close the sockets, which are the parent's."""
+        """In the child of a fork: close the sockets, which belong to the parent."""
         for sock in (*self._listeners, *(caller.sock for caller in self._callers.values())):
             sock.close()
 
@@ -134,7 +134,7 @@ class Acceptor:
             try:
                 self._run_once()
             except Exception:
-                _log.exception("accepting connections goes on")
+                _log.exception("accepting connections failed; it goes on")
                 time.sleep(ACCEPT_PAUSE)
         self._close_all()
 
@@ -145,7 +145,7 @@ class Acceptor:
         self._expire()
 
     def _wait_limit(self) -> float | None:
-        """Seconds until something is to be done though no caller says anything; None: nothing is."""
+        """Seconds until something is due even if no caller sends anything; None: nothing is due."""
         limits = [1.0] if self._callers else []  # callers expire
         if not self._keys.reading:
             limits.append(max(self._keys.due_in(bool(self._parked())), 0.0))
@@ -158,11 +158,11 @@ class Acceptor:
                 self._keys_were_read(succeeded)
         elif key.data is None:
             self._accept(key.fileobj)  # type: ignore[arg-type]  # one of the listeners
-        elif (caller := self._callers.get(key.fd)) is not None and caller is key.data:  # else it just had to make room
+        elif (caller := self._callers.get(key.fd)) is not None and caller is key.data:  # else it was just dropped
             self._guarded(caller, self._receive)
 
     def _wake(self) -> None:
-        with contextlib.suppress(OSError):  # it has ended
+        with contextlib.suppress(OSError):  # the acceptor has ended
             self._wake_writer.send(b"-")
 
     # Connections.
@@ -174,11 +174,11 @@ class Acceptor:
             if error.errno in _OUT_OF_RESOURCES:
                 self._drop_oldest()
                 time.sleep(ACCEPT_PAUSE)
-            return  # else the caller is gone again
+            return  # otherwise the caller has gone already
         try:
             self._register(self._unauthenticated(sock))
-        except Exception as error:  # it broke already
-            _log.debug("a connection ended before it said anything: %s", error)
+        except Exception as error:  # the connection broke already
+            _log.debug("a connection ended before its first byte: %s", error)
             sock.close()
         if len(self._callers) > MAX_UNAUTHENTICATED:
             self._drop_oldest()
@@ -208,7 +208,7 @@ class Acceptor:
         except (BadMessage, OSError):
             self._drop(caller)
         except Exception:
-            _log.exception("a caller is sent away")
+            _log.exception("a caller is dropped after an unexpected error")
             self._drop(caller)
 
     def _receive(self, caller: _Unauthenticated) -> None:

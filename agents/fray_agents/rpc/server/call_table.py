@@ -1,16 +1,16 @@
-"""The calls that a server knows, by (client, sequence): each runs at most once, its outcome is kept until it is known.
+"""The calls that a server knows, by (client, sequence): each runs at most once; outcomes stay until acknowledged.
 
 **Invariant.** A call never runs twice in one server.
 **Unsafe sequence.** A reply is lost with its connection, the client asks again, and the method runs a second time.
-**Why this cannot happen.** An id is entered before its call runs. It leaves only below the lowest sequence whose reply
-its client still lacks, which that client never asks for again. When outcomes take too much memory the oldest go, but
-their ids stay, and asking again is answered with `ResultLost`.
+**Why this cannot happen.** An id is entered before its call runs. It is removed only below the lowest sequence whose
+reply its client still lacks, which that client never asks for again. When outcomes take too much memory the oldest are
+dropped, but their ids stay, and a repeated request for one is answered with `ResultLost`.
 
-**Invariant.** Whoever waits for a reply gets it.
-**Unsafe sequence.** A connection breaks, the call is asked for again on another, and the original request comes in
-after that, read from what the broken connection had left: the reply goes there.
-**Why this cannot happen.** A call has all its receivers whose connections are not known to have ended, and each of them
-gets the outcome.
+**Invariant.** Every receiver that waits for a reply gets it.
+**Unsafe sequence.** A connection breaks, and the client asks for the call again on a new one. Then the server reads the
+original request from the buffer of the broken connection, and sends the reply there.
+**Why this cannot happen.** A call keeps all its receivers whose connections are not known to have ended, and each of
+them gets the outcome.
 """
 
 import math
@@ -24,7 +24,7 @@ from fray_agents.rpc.wire.messages import NEW_CALL, CallId, Reply, ReplyKind, Re
 from fray_agents.rpc.wire.serialization import Payload
 
 MAX_KEPT_BYTES = 64 * 2**20
-"""Bounds the outcomes that a server keeps for clients which have not said that they have them."""
+"""Most bytes of outcomes that a server keeps for clients which have not acknowledged them."""
 
 CLIENT_EXPIRY = 3600.0
 """Seconds after the end of its connection in which a client may ask for its calls again; clients try for seconds."""
@@ -34,12 +34,12 @@ class Journal(Protocol):
     """The calls that a durable actor remembers beyond the life of this server."""
 
     def known(self, call: CallId) -> bytes | None:
-        """The outcome of a call that was applied before this server began; None: it is to run."""
+        """The outcome of a call that was applied before this server began; None: it must run."""
 
     def applied(self, call: CallId, outcome: bytes, lowest: int) -> None:
-        """Note that the call has run; called before its reply leaves. If this raises, no reply is sent.
+        """Record that the call has run; called before its reply leaves. If this raises, no reply is sent.
 
-        lowest: its client has the replies of all calls below it.
+        lowest: the client has the replies of all calls below it.
         """
 
 
@@ -47,11 +47,11 @@ class ServedCall:
     """A call on the server.
 
     Attributes:
-        request: the call; once it has ended without its arguments.
-        receivers: those who wait for its reply.
-        kept: it may be asked for again.
+        request: the call; its arguments are dropped once it has ended.
+        receivers: connections that wait for its reply.
+        kept: its client may ask for it again.
         reply: its outcome, once it has ended.
-        stream: the stream, while it is under way.
+        stream: the stream, while it runs.
     """
 
     __slots__ = ("kept", "receivers", "reply", "request", "stream")
@@ -65,7 +65,7 @@ class ServedCall:
 
 
 class _KnownClient:
-    """The calls of one client by sequence; `left_at`: when its connection ended."""
+    """The calls of one client by sequence; `left_at`: the time at which its connection ended."""
 
     __slots__ = ("calls", "left_at", "lowest", "turn")
 
@@ -77,7 +77,7 @@ class _KnownClient:
 
 
 class CallTable:
-    """All calls that a server knows. max_bytes: bounds the outcomes that are kept."""
+    """All calls that a server knows. max_bytes: most bytes of kept outcomes."""
 
     def __init__(self, max_bytes: int = MAX_KEPT_BYTES) -> None:
         self._lock = threading.Lock()
@@ -86,15 +86,15 @@ class CallTable:
         self._max_bytes = max_bytes
 
     def turn(self, client: str) -> threading.Lock:
-        """The lock that is held from admitting a client's calls until each has its place with its actor.
+        """The lock to hold from admitting a client's calls until each is queued at its actor.
 
-        Two connections of one client, the broken one and the next, must not overtake one another.
+        Without it, two connections of one client, the broken one and the new one, could overtake one another.
         """
         with self._lock:
             return self._client(client).turn
 
     def admit(self, client: str, lowest: int, requests: list[Request], receiver: ReplyReceiver) -> list[ServedCall]:
-        """Enter calls of `receiver`; the caller runs those that are returned, which were not known before.
+        """Enter calls of `receiver`; returns those that were not known before, which the caller must run.
 
         lowest: `client` has the replies of all its calls below it.
         """
@@ -117,7 +117,7 @@ class CallTable:
         return new
 
     def complete(self, served: ServedCall, reply: Reply) -> None:
-        """Keep the outcome of a call that has ended, and send it to those who wait."""
+        """Keep the outcome of a call that has ended, and send it to all receivers."""
         with self._lock:
             served.reply = reply
             served.request = _ANSWERED  # its arguments are not needed any more
@@ -130,29 +130,29 @@ class CallTable:
             receiver.reply(reply)
 
     def refuse(self, served: ServedCall) -> None:
-        """Answer a call that did not run because nobody serves its actor (any more)."""
+        """Answer a call that did not run because its actor is not served here (any more)."""
         self.complete(served, Reply(served.request.id, ReplyKind.NO_SUCH_ACTOR, _NOTHING))
 
     def begin_stream(self, served: ServedCall) -> ServerStream:
-        """The stream of a call that begins, for all who wait for it; who asks for the call from now on joins it."""
+        """Begin the stream of a call, for all its receivers; a connection that asks for the call later joins it."""
         with self._lock:
             request = served.request
             stream = served.stream = ServerStream(request.id, served.receivers, request.limit)
         return stream
 
     def stream(self, call: CallId) -> ServerStream | None:
-        """The stream of a call, if it is under way."""
+        """The stream of a call, if it is running."""
         with self._lock:
             served = self._client(call.client).calls.get(call.sequence)
             return served.stream if served is not None else None
 
     def lowest(self, client: str) -> int:
-        """The sequence below which a client has the replies of all its calls."""
+        """The sequence number below which a client has the replies of all its calls."""
         with self._lock:
             return self._client(client).lowest
 
     def client_left(self, client: str, for_good: bool = False) -> None:
-        """Note that a client's connection has ended; it may come back, unless that was `for_good`."""
+        """Note that a client's connection has ended; the client may come back unless it left `for_good`."""
         now = time.monotonic()
         with self._lock:
             if client in self._clients:
@@ -168,7 +168,7 @@ class CallTable:
         return client
 
     def _join(self, request: Request, served: ServedCall | None, receiver: ReplyReceiver) -> None:
-        """Let `receiver` join a known call that it has asked for again, or send it what is kept of that."""
+        """Add `receiver` to a known call that its client asked for again, or send it the kept reply."""
         with self._lock:
             if served is None:
                 reply: Reply | None = Reply(request.id, ReplyKind.RESULT_LOST, _NOTHING)
@@ -185,7 +185,7 @@ class CallTable:
     def _forget(self, client: _KnownClient, lowest: int) -> None:
         client.lowest = max(client.lowest, lowest)
         known: list[int] = []
-        for sequence in client.calls:  # once for all: each look for the first passes by all that have left
+        for sequence in client.calls:  # in one pass: each search for the first key skips all deleted ones
             if sequence >= lowest:
                 break
             known.append(sequence)
@@ -196,7 +196,7 @@ class CallTable:
                 self._bytes -= served.reply.size
 
     def _evict(self) -> None:
-        """Drop outcomes of the oldest calls until half of the bound is free; their ids stay."""
+        """Drop outcomes of the oldest calls until half of the bound is free; the calls' ids stay."""
         for client in self._clients.values():
             for served in client.calls.values():
                 if served.reply is not None and served.reply.size:

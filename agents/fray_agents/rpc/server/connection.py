@@ -1,12 +1,12 @@
 """A connection on the server: a thread reads calls, and replies leave as soon as there is a request to answer.
 
-HTTP answers each request once, in order, but a slow call must not hold up the replies of quick ones. So a response
-carries whatever replies are ready, of any call. A request is held until there is a reply. When another request comes,
-the one held is answered at once, if need be with nothing. The client keeps a request here for as long as it lacks
-replies.
+HTTP answers each request once and in order, but a slow call must not delay the replies of quick ones. So a response
+carries all replies that are ready, of any calls. A request is held until there is a reply. When another request comes,
+the held one is answered at once, without replies if none is ready. The client keeps a request here for as long as it
+lacks replies.
 
-A caller that waits for a single call says so, and the reading thread runs the call itself, without a hand-over between
-threads. If that takes too long, the `Watchdog` has another thread read in its place.
+A caller that waits for a single call says so, and the reading thread then runs the call itself, without a hand-over
+between threads. If that takes too long, the `Watchdog` starts another thread that reads.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ServedActors(Protocol):
     table: CallTable
 
     def actor(self, actor_id: str) -> ActorExecutor | None:
-        """The actor that is served under an id."""
+        """The actor that is served under an id; None if there is none."""
 
 
 class WireProtocol(Protocol):
@@ -46,28 +46,28 @@ class WireProtocol(Protocol):
         """Whether the client may ask for its calls again on another connection."""
 
     def receive(self) -> CallBatch | None:
-        """The calls of the next request; None when the client has closed.
+        """The calls of the next request; None if the client has closed the connection.
 
         Raises:
-            BadMessage, NotAuthentic: the request is not of this protocol or connection, which must be closed.
+            BadMessage, NotAuthentic: the request violates the protocol or its seal; the connection must be closed.
             OSError: the connection is broken.
         """
 
     def send(self, client: str, replies: list[Reply]) -> None:
-        """Answer a request with `replies`; never from two threads at once. Raises OSError: the connection is broken."""
+        """Answer a request with `replies`; two threads must not call this at once. Raises OSError: it is broken."""
 
     def close(self) -> None:
-        """Wake whoever waits in `receive` or `send`, and close the connection."""
+        """Wake threads that wait in `receive` or `send`, and close the connection."""
 
     def abandon(self) -> None:
-        """In the child of a fork: close the socket, with which the parent goes on."""
+        """In the child of a fork: close the socket, which the parent still uses."""
 
 
 class ServerConnection:
     """One connection of a client.
 
     Args:
-        key: the key that it was opened with.
+        key: the key with which it was opened.
         on_end: called when it has ended.
     """
 
@@ -84,13 +84,13 @@ class ServerConnection:
         self._server = server
         self._watchdog = watchdog
         self._on_end = on_end
-        self._state = threading.Lock()  # a bare one: each reply takes it
+        self._state = threading.Lock()  # not a Condition, for speed: each reply takes it
         self._all_sent = threading.Condition(self._state)
         self._ready: deque[Reply] = deque()
         self._unanswered = 0  # requests without response
         self._unreplied = 0  # calls without reply
         self._sending = False
-        self._inline = 0  # which calls the reading thread runs itself; 0: none
+        self._inline = 0  # number of the calls that the reading thread runs itself; 0: none
         self._client = ""
         self._reader: threading.Thread | None = None
         self.open = True
@@ -106,7 +106,7 @@ class ServerConnection:
             raise
 
     def replace_reader(self, number: int) -> None:
-        """Have another thread read, if the reading thread still runs the calls of that number."""
+        """Start another thread that reads, if the reading thread still runs the calls with that number."""
         with self._state:
             if self._inline == number:
                 self.start()
@@ -117,14 +117,14 @@ class ServerConnection:
         self._protocol.close()
 
     def abandon(self) -> None:
-        """In the child of a fork: close the socket, with which the parent goes on."""
+        """In the child of a fork: close the socket, which the parent still uses."""
         self._protocol.abandon()
 
     def reply(self, reply: Reply) -> None:
         """Send a reply with the next response, which may be at once."""
         with self._state:
             if not self.open:
-                return  # it is kept, and asked for again
+                return  # the table keeps it, and the client asks again
             self._ready.append(reply)
             self._unreplied -= reply.kind != ReplyKind.ITEM
             if self._sending or not self._unanswered:
@@ -132,7 +132,7 @@ class ServerConnection:
         self._flush()
 
     def flushed(self, timeout: float) -> bool:
-        """Whether all replies that are ready have left within `timeout` seconds."""
+        """Whether all ready replies leave within `timeout` seconds."""
         with self._state:
             return self._all_sent.wait_for(lambda: not self.open or not (self._ready or self._sending), timeout)
 
@@ -148,9 +148,9 @@ class ServerConnection:
         except (BadMessage, NotAuthentic) as error:
             _log.warning("a connection is closed: %s", error)
         except OSError:
-            pass  # it broke; the client comes back if it lacks anything
+            pass  # it broke; the client reconnects if it lacks replies
         except Exception:
-            _log.exception("a connection is closed: its client is another version of this, or broken")
+            _log.exception("a connection is closed: its client has another version of Fray, or is broken")
         self._end()
 
     def _handle(self, calls: CallBatch) -> None:
@@ -172,10 +172,10 @@ class ServerConnection:
         self._flush()
 
     def _reserve(self, calls: list[ServedCall], alone: bool) -> ActorExecutor | None:
-        """The actor whose calls these are, if this thread may run them now.
+        """The actor of these calls, if this thread may run them now.
 
-        It may not run calls that could run together, which must not wait for one another, nor a stream, which waits for
-        its consumer.
+        It may not run calls that could run concurrently, as they must not wait for one another. Nor may it run a
+        stream, which waits for its consumer.
         """
         if not calls or calls[0].request.limit:
             return None
@@ -188,7 +188,7 @@ class ServerConnection:
         return actor if actor.reserve(len(calls)) else None
 
     def _run_inline(self, actor: ActorExecutor, calls: list[ServedCall]) -> None:
-        with self._state:  # in one step: the watchdog that finds the number finds that we run it
+        with self._state:  # in one step, so that a watchdog that finds the number also finds these calls running
             self._inline = number = self._watchdog.begin(self)
         try:
             actor.run_reserved(calls)
@@ -207,9 +207,9 @@ class ServerConnection:
                 self._server.table.refuse(served)
 
     def _flush(self) -> None:
-        """Answer the requests that can be answered; a thread that may wait for its receiver sends a large response."""
+        """Answer requests that can be answered; another thread sends a large response, unless this one may wait."""
         while (batch := self._next_batch()) is not None:
-            reading = threading.current_thread() is self._reader  # it may wait, for its client waits for this response
+            reading = threading.current_thread() is self._reader  # it may wait, as its client waits for this response
             if not reading and sum(reply.size for reply in batch) > LARGE_BODY // 2:
                 threading.Thread(target=self._send_and_flush, args=(batch,), name="fray-flush", daemon=True).start()
                 return
@@ -220,7 +220,7 @@ class ServerConnection:
         self._flush()
 
     def _next_batch(self) -> list[Reply] | None:
-        """The replies that this thread sends now; None: there are none, or another thread sends."""
+        """The replies that this thread must send now; None: there are none, or another thread is sending."""
         with self._state:
             answer = self._unanswered and (self._ready or self._unanswered > 1 or not self._unreplied)
             if self._sending or not self.open or not answer:
@@ -240,7 +240,7 @@ class ServerConnection:
         try:
             self._protocol.send(self._client, batch)
         except OSError:
-            self._protocol.close()  # the reading thread sees it, and ends
+            self._protocol.close()  # the reading thread notices, and ends
         except Exception:
             _log.exception("a connection is closed: its replies could not be sent")
             self._protocol.close()

@@ -1,6 +1,6 @@
 """The event loop of a server's `async def` methods, in a thread of its own.
 
-It has a module of its own because asyncio is not small: a server without such methods never imports this.
+It is a separate module because asyncio is large: a server without such methods never imports it.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
 
 OnEnd = Callable[[Any, BaseException | None], None]
-"""Takes the value, or the exception that was raised instead."""
+"""Receives the value, or the exception that was raised instead."""
 
 
 class EventLoopThread:
@@ -18,7 +18,7 @@ class EventLoopThread:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._tasks: set[asyncio.Task[Any]] = set()  # the loop itself holds them weakly
+        self._tasks: set[asyncio.Task[Any]] = set()  # the loop itself holds only weak references
         self._closed = False
         threading.Thread(target=self._run, name="fray-actor-loop", daemon=True).start()
 
@@ -27,12 +27,12 @@ class EventLoopThread:
         self._loop.call_soon_threadsafe(self._begin, coroutine, ended)
 
     def close(self) -> None:
-        """Stop; coroutines that have not ended do not go on."""
+        """Stop the loop; coroutines that have not ended do not continue."""
         self._closed = True
         self._loop.call_soon_threadsafe(self._loop.stop)
 
     def drain(self, items: AsyncIterator[Any]) -> Iterator[Any]:
-        """The items of an asynchronous generator, for a thread that is not the loop's."""
+        """The items of an asynchronous generator, for a thread other than the loop's."""
         try:
             while True:
                 try:
@@ -46,7 +46,7 @@ class EventLoopThread:
 
     def _run(self) -> None:
         while not self._closed:
-            with contextlib.suppress(SystemExit, KeyboardInterrupt):  # their tasks have them too, and these end a loop
+            with contextlib.suppress(SystemExit, KeyboardInterrupt):  # they end a loop, but their tasks have them too
                 self._loop.run_forever()
 
     def _begin(self, coroutine: Coroutine[Any, Any, Any], ended: OnEnd) -> None:
@@ -58,7 +58,7 @@ class EventLoopThread:
         self._tasks.discard(task)
         try:
             value = task.result()
-        except BaseException as error:  # it is the caller's; the loop goes on
+        except BaseException as error:  # it goes to the caller, and the loop continues
             ended(None, error)
         else:
             ended(value, None)

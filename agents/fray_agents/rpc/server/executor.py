@@ -1,8 +1,8 @@
-"""An executor of the calls of one actor: it runs them in order, a limited number at once.
+"""An executor of the calls of one actor: it runs them in order, with a limited number at once.
 
 Calls begin in the order in which they were admitted. With a limit of one, each also ends before the next begins, so the
-calls of one caller run in the order in which they were made. A coroutine counts until it has ended, and so does a
-stream.
+calls of one caller run in the order in which they were made. A coroutine counts against the limit until it has ended,
+and so does a stream.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ if TYPE_CHECKING:
     from fray_agents.rpc.server.event_loop import EventLoopThread
 
 MethodLookup = Callable[[str], Callable[..., Any]]
-"""Finds a method by name; AttributeError when there is none."""
+"""Finds a method by name; raises AttributeError if there is none."""
 
 IDLE_THREAD_TIMEOUT = 10.0
-"""Seconds after which a thread without work ends: longer than the pauses of callers that go on."""
+"""Seconds after which a thread without work ends: longer than usual pauses between calls."""
 
 _log = logging.getLogger(__name__)
 
 
 class ActorExecutor:
-    """The executor of one served object, under all its names.
+    """The executor of one served object, for all its names.
 
     Args:
         target: the object.
-        methods: finds the methods that are called.
-        limit: how many calls may run at once.
-        table: is told of each call's end.
-        journal: of a durable actor.
-        loop: gives the event loop for coroutines, which is started with the first.
+        methods: finds the methods by name.
+        limit: most calls that may run at once.
+        table: receives the outcome of each call.
+        journal: that of a durable actor; None for others.
+        loop: returns the event loop for coroutines, which the first one starts.
     """
 
     def __init__(
@@ -61,8 +61,8 @@ class ActorExecutor:
         self._journal = journal
         self._loop = loop
         lock = threading.Lock()
-        self._state = threading.Condition(lock)  # there is something to run, or nothing ever will be
-        self._idle_again = threading.Condition(lock)  # nothing runs
+        self._state = threading.Condition(lock)  # notified if there is something to run, or the executor is closed
+        self._idle_again = threading.Condition(lock)  # notified when nothing runs
         self._queue: deque[ServedCall] = deque()
         self._running = 0
         self._idle = 0
@@ -74,7 +74,7 @@ class ActorExecutor:
         return self.limit == 1
 
     def submit(self, calls: Sequence[ServedCall], first: bool = False) -> None:
-        """Run calls when their turn comes; `first`: before all others."""
+        """Run calls when their turn comes; `first`: before all waiting calls."""
         with self._state:
             closed = self._closed
             if not closed:
@@ -96,7 +96,7 @@ class ActorExecutor:
         """Run calls in this thread, one after the other, after `reserve`.
 
         Raises:
-            KeyboardInterrupt: the program was interrupted within a method; that call has it as its outcome as well.
+            KeyboardInterrupt: the program was interrupted within a method; it is also the outcome of that call.
         """
         for number, served in enumerate(calls, 1):
             try:
@@ -114,7 +114,7 @@ class ActorExecutor:
         self._ended()
 
     def close(self) -> None:
-        """Refuse calls that did not begin; those that run go on."""
+        """Refuse calls that have not begun; running calls continue."""
         with self._state:
             self._closed = True
             refused, self._queue = list(self._queue), deque()
@@ -123,19 +123,19 @@ class ActorExecutor:
             self._table.refuse(served)
 
     def wait_until_idle(self, timeout: float) -> bool:
-        """Whether no call runs or waits within `timeout` seconds."""
+        """Whether all calls end within `timeout` seconds, including those that wait."""
         with self._state:
             return self._idle_again.wait_for(lambda: not self._running and not self._queue, timeout)
 
     def _wake(self) -> list[ServedCall]:
-        """Have threads run the calls that wait; returns those that no thread will ever run, for none can be started."""
+        """Wake or start threads for waiting calls; returns calls that cannot run because no thread can be started."""
         wanted = min(len(self._queue), self.limit - self._running)
         self._state.notify(min(wanted, self._idle))
         for _ in range(min(wanted - self._idle, self.limit - self._threads)):
             try:
                 threading.Thread(target=self._work, name="fray-actor", daemon=True).start()
             except RuntimeError as error:
-                _log.warning("calls wait for others, or fail: %s", error)
+                _log.warning("no thread can be started; calls wait for running ones, or fail: %s", error)
                 break
             self._threads += 1
         if self._threads or self._running:
@@ -154,7 +154,7 @@ class ActorExecutor:
             ended = int(self._run(served))
 
     def _next(self, ended: int) -> ServedCall | None:
-        """The next call for this thread, which has ended `ended` calls; None: the thread is to end."""
+        """The next call for this thread, which has ended `ended` calls; None: the thread must end."""
         with self._state:
             self._running -= ended
             while not self._queue or self._running >= self.limit:
@@ -180,7 +180,7 @@ class ActorExecutor:
         self._fail(stranded)
 
     def _run(self, served: ServedCall) -> bool:
-        """Run one call; False: a coroutine goes on with it."""
+        """Run one call; False: a coroutine continues it."""
         request = served.request
         try:
             if self._journal is not None and (known := self._journal.known(request.id)) is not None:
@@ -191,7 +191,7 @@ class ActorExecutor:
         except BaseException as error:
             self._complete(served, ReplyKind.ERROR, request.codec.error(_without_own_frame(error)))
             if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
-                raise  # Ctrl-C is meant for the program whose thread this is, not for the actor
+                raise  # Ctrl-C is meant for the program that owns this thread, not for the actor
             return True
         if type(value) is CoroutineType:
             self._loop().start(value, lambda *end: self._coroutine_ended(served, *end))
@@ -205,7 +205,7 @@ class ActorExecutor:
             return
         codec, method = served.request.codec, served.request.method
         if self._journal is not None and codec is BY_REFERENCE:
-            codec = PICKLE  # it is written down
+            codec = PICKLE  # the journal needs bytes
         try:
             if hasattr(value, "__next__") or hasattr(value, "__anext__"):
                 raise TypeError("it is a generator; call the method as a stream, or have it return a list")
@@ -237,7 +237,7 @@ class ActorExecutor:
             for item in items:
                 stream.put(request.codec.value(item))
         except ConsumerGone:
-            pass  # nobody wants the rest
+            pass  # the consumer does not want the rest
         except BaseException as error:
             self._complete(served, ReplyKind.ERROR, request.codec.error(_without_own_frame(error)))
             return
@@ -250,7 +250,7 @@ class ActorExecutor:
     def _coroutine_ended(self, served: ServedCall, value: Any, error: BaseException | None) -> None:
         if error is not None:
             self._complete(served, ReplyKind.ERROR, served.request.codec.error(error))
-        elif served.request.limit:  # waits for its consumer, which the loop must not
+        elif served.request.limit:  # the stream waits for its consumer, which would block the loop
             threading.Thread(target=self._stream_and_end, args=(served, value), name="fray-stream", daemon=True).start()
             return
         else:
@@ -263,7 +263,7 @@ class ActorExecutor:
 
 
 def _without_own_frame(error: BaseException) -> BaseException:
-    """The exception as the method raised it, without the frame of this module in its traceback."""
+    """The exception with the traceback as the method raised it, without this module's frame."""
     trace = error.__traceback__
     if trace is not None and trace.tb_next is not None:
         error.__traceback__ = trace.tb_next

@@ -1,4 +1,4 @@
-"""Sockets that listen for callers, and what a server shows to them."""
+"""Sockets that listen for callers, and the certificate of a server."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from fray_agents.rpc.wire.tls import ServerCertificate
 
 BACKLOG = 1024
-"""Connections that the kernel keeps until they are accepted: all members of a large gang may connect at once."""
+"""Connections that the kernel queues until they are accepted: all members of a large gang may connect at once."""
 
 
 def listen_tcp(host: str, port: int = 0) -> socket.socket:
-    """A socket that listens at `host`; port 0 takes a free one."""
+    """A socket that listens at `host`; port 0 chooses a free one."""
     return _listen(socket.AF_INET6 if ":" in host else socket.AF_INET, (host, port))
 
 
@@ -34,7 +34,7 @@ def address_of(sock: socket.socket) -> str:
 
 
 def certificate_if(encrypted: bool) -> ServerCertificate | None:
-    """A new certificate, if the server encrypts."""
+    """A new certificate, if the server encrypts connections; else None."""
     if not encrypted:
         return None
     from fray_agents.rpc.wire.tls import ServerCertificate
