@@ -218,7 +218,7 @@ def test_who_passes_on_what_both_say_is_found_out(to_caller: bool, to_server: bo
         shown = own.fingerprint if own is not None and not stripped else ""
         with listening(passing_on(server.address, own, to_server)) as address:
             target = Target("subject", address, identity=server.identity, fingerprint=shown)
-            with pytest.raises(NotAuthentic, match="passes on what we say"):
+            with pytest.raises(NotAuthentic, match="relays our messages"):
                 open_connection(target, Keys(encrypted=to_caller))
     server.close()
 

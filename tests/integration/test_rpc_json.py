@@ -136,19 +136,19 @@ def test_arguments_and_results_are_json(served: Served) -> None:
 @pytest.mark.parametrize(
     ("what", "told"),
     [
-        ("object", "the result['a'][0] is a pathlib.PosixPath; return what JSON has a word for"),
-        ("date", "the result is a datetime.date; return what JSON has a word for"),
-        ("bytes", "the result is a builtins.bytes; return what JSON has a word for"),
-        ("infinity", "the result[0] is inf, which JSON has no word for"),
+        ("object", "the result['a'][0] is a pathlib.PosixPath; return values that JSON can express"),
+        ("date", "the result is a datetime.date; return values that JSON can express"),
+        ("bytes", "the result is a builtins.bytes; return values that JSON can express"),
+        ("infinity", "the result[0] is inf, which JSON cannot express"),
         ("keys", "the result['a'] has the key 1, a int; keys in JSON are text"),
         ("surrogate", "the result holds text that UTF-8 cannot encode"),
         ("deep", "it is nested more than 100 deep"),
-        ("large", "it has 16,777,218 bytes so, and 16,777,152 are accepted"),
+        ("large", "it has 16,777,218 bytes as JSON, more than the limit of 16,777,152"),
     ],
 )
 def test_a_result_that_is_no_json_is_an_error_that_names_it(served: Served, what: str, told: str) -> None:
     error = error_of(lambda: served.connect().call("returns", [what]))
-    assert error["message"] == f"the result of 'returns' cannot be told as JSON: {told}"
+    assert error["message"] == f"the result of 'returns' cannot be encoded as JSON: {told}"
     assert (error["type"], error["retry"]) == ("RemoteError", False)
 
 

@@ -1,14 +1,15 @@
 """The protocols of connections: batches of pickled calls from Python, and calls in JSON from any language.
 
-A client that speaks JSON has one call at a time on each connection, sealed like all calls.
+A client that speaks JSON has one call at a time on each connection; calls and replies are sealed like all others.
 
     POST /v1/actors/<name>/methods/<method>    fray-seal, {"args": [...], "kwargs": {...}}
                                                ->  200  fray-seal, {"result": ...} or {"error": {...}}
 
-**Invariant.** Nothing that comes this way is unpickled.
-**Unsafe sequence.** Somebody between the two sends what was sealed as JSON to where pickled calls are read.
-**Why this cannot happen.** What a connection speaks is part of the client's proof, and no seal of a JSON message fits a
-batch of pickled calls (`SealSequence.next_json`).
+**Invariant.** A JSON message is never unpickled.
+**Unsafe sequence.** An attacker between the two sides sends a message that was sealed as JSON where pickled calls are
+read.
+**Why this cannot happen.** The client's proof names the protocol of the connection, and no seal of a JSON message fits
+a batch of pickled calls (`SealSequence.next_json`).
 """
 
 import secrets
@@ -38,8 +39,8 @@ class JsonProtocol(HttpConnection):
         self._anonymous = f"json:{secrets.token_hex(8)}"  # the client of calls without an id of their own
         self._client = ""
         self._number = 0
-        self._path: bytes | None = None  # of the request that has not been answered
-        self._problem = ""  # why that request is no call
+        self._path: bytes | None = None  # path of the request that is not answered yet
+        self._problem = ""  # why that request is not a call
 
     @property
     def may_reconnect(self) -> bool:
@@ -50,7 +51,7 @@ class JsonProtocol(HttpConnection):
         if message is None:
             return None
         if self._path is not None:
-            raise BadMessage("a call came before the reply of the one before; open a connection for each")
+            raise BadMessage("a call came before the reply to the previous one; open a connection for each")
         body = self._body(message)
         self._path = message.path
         try:
@@ -97,14 +98,14 @@ class JsonProtocol(HttpConnection):
         return Request(CallId(client, call.number or self._number), actor_id, method, Payload(body), codec=JSON)
 
     def _answer(self, field: bytes, payload: Payload) -> None:
-        assert self._path is not None, "a request waits for it"
-        path, self._path = self._path, None  # before the client can have the reply, and send the next call
+        assert self._path is not None, "a request waits for this reply"
+        path, self._path = self._path, None  # before sending: with the reply, the client may send its next call
         body = b'{"%b":%b}' % (field, payload.data)
         self.sock.sendall(_HEAD % (len(body), self._outgoing.next_json(path, body)) + body)
 
 
 def parse_path(path: bytes) -> tuple[str, str]:
-    """The names of actor and method in a path. Raises Malformed: it has none."""
+    """The names of the actor and the method in a path. Raises Malformed: it has none."""
     match path.split(b"/"):
         case [b"", b"v1", b"actors", name, b"methods", method] if name and method:
             return _text(name), _text(method)

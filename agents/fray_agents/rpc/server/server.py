@@ -27,18 +27,18 @@ if TYPE_CHECKING:
     from fray_agents.rpc.server.event_loop import EventLoopThread
 
 _serving: dict[str, RpcServer] = {}
-"""The servers of this process that serve, by identity."""
+"""The active servers of this process, by identity."""
 
 
 def server_of_process(identity: str, address: str) -> RpcServer | None:
-    """The server of this process that has that identity or, if that is empty, that "host:port"."""
+    """The server of this process with that identity or, if that is empty, at that "host:port"."""
     if identity:
         return _serving.get(identity)
     return next((server for server in list(_serving.values()) if server.address == address), None)
 
 
 def abandon_servers() -> None:
-    """In the child of a fork: let go of the servers, which are the parent's."""
+    """In the child of a fork: release the servers, which belong to the parent."""
     for server in _serving.values():
         server.abandon()
     _serving.clear()
@@ -48,19 +48,19 @@ class RpcServer:
     """Serves objects to callers that hold a key of the cluster.
 
     Args:
-        keyring: the keys; read again when a caller names one that is not known, and each minute.
+        keyring: the keys; read again when a caller names an unknown one, and every minute.
         host: address to bind.
-        port: 0 takes a free one.
+        port: 0 chooses a free one.
         unix_dir: a directory that only this user can enter, for a Unix socket; None: no Unix socket.
-        tls: encrypt TCP connections, under a certificate made for this server.
-        by_reference: callers in this process give and get values that cannot be pickled as they are.
+        tls: encrypt TCP connections, with a certificate that is created for this server.
+        by_reference: callers in this process pass and receive values that cannot be pickled without pickling.
 
     Attributes:
-        identity: names this server among all that ever were.
-        address: "host:port" that it listens on.
-        unix_path: of its Unix socket; empty: there is none.
-        fingerprint: of its certificate; empty: it does not encrypt.
-        is_serving: it was started, and neither closed nor left behind by a fork.
+        identity: id of this server, unique among all servers of all times.
+        address: the "host:port" on which it listens.
+        unix_path: path of its Unix socket; "" if there is none.
+        fingerprint: of its certificate; "" if it does not encrypt.
+        is_serving: it was started, and neither closed nor left to the parent of a fork.
     """
 
     def __init__(
@@ -105,9 +105,9 @@ class RpcServer:
         """Serve `target` under `actor_id`, which may be one of several ids; calls under all of them share its limit.
 
         Args:
-            max_concurrency: how many calls may run at once; with 1 they run in order.
-            methods: gives what to call for a method's name; by default the target's public attributes.
-            journal: makes its calls outlive this server.
+            max_concurrency: most calls that may run at once; with 1 they run in order.
+            methods: finds the function for a method's name; by default among the target's public attributes.
+            journal: remembers its calls beyond the life of this server.
 
         Raises:
             InvalidInput: `target` is served already, with another `max_concurrency`.
@@ -117,28 +117,28 @@ class RpcServer:
             finder = methods or public_methods(target)
             actor = ActorExecutor(target, finder, max_concurrency, self.table, journal, self._event_loop)
         elif actor.limit != max_concurrency:
-            remedy = f"the object is served under another name with {actor.limit}, and its calls share their turns"
+            remedy = f"the object is already served under another name with {actor.limit}; both names share one limit"
             raise InvalidInput("max_concurrency", max_concurrency, remedy)
         self._actors[actor_id] = actor
 
     def remove(self, actor_id: str) -> None:
-        """Serve `actor_id` no more; if its object has no other id, calls that wait are refused, and others go on."""
+        """Stop serving `actor_id`; if its object has no other id, waiting calls are refused, and running ones go on."""
         actor = self._actors.pop(actor_id, None)
         if actor is not None and actor not in self._actors.values():
             actor.close()
 
     def actor(self, actor_id: str) -> ActorExecutor | None:
-        """The executor of the actor that is served under an id."""
+        """The executor of the actor that is served under an id; None if there is none."""
         return self._actors.get(actor_id)
 
     def start(self) -> None:
-        """Accept calls from now on, in threads of their own."""
+        """Accept calls from now on, in separate threads."""
         _serving[self.identity] = self
         self.is_serving = True
         self._acceptor.start()
 
     def close(self, grace: float = 0.0) -> None:
-        """Accept no more connections, then wait up to `grace` seconds for calls that run and replies on their way."""
+        """Stop accepting, then wait up to `grace` seconds for running calls and for replies that are being sent."""
         deadline = time.monotonic() + grace
         _serving.pop(self.identity, None)
         self.is_serving = False
@@ -158,7 +158,7 @@ class RpcServer:
             self._loop.close()
 
     def abandon(self) -> None:
-        """In the child of a fork: close the sockets, or callers would not see when the server itself dies."""
+        """In the child of a fork: close the sockets; otherwise callers would not notice the death of the parent."""
         self.is_serving = False
         self._acceptor.abandon()
         for connection in self._connections:
@@ -180,7 +180,7 @@ class RpcServer:
             raise
 
     def _close_dropped(self, keys: Sequence[RpcKey]) -> None:
-        """Close connections that were opened with a key that is gone; callers that have another one come back."""
+        """Close connections that were opened with a dropped key; callers with another key reconnect."""
         with self._lock:
             connections = list(self._connections)
         for connection in connections:
@@ -207,7 +207,7 @@ def _protocol_for(sock: socket.socket, session: Session, in_json: bool) -> WireP
 
 
 def public_methods(target: object) -> Callable[[str], Callable[..., Any]]:
-    """A lookup of the methods of `target` whose names do not begin with an underscore; `__call__` is one too."""
+    """A lookup of the methods of `target` whose names do not begin with an underscore, and of `__call__`."""
 
     def find(name: str) -> Callable[..., Any]:
         if name.startswith("_") and name != "__call__":

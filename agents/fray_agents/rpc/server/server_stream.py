@@ -1,7 +1,7 @@
-"""The server's end of a stream: the items of a generator, as its callers have room for them.
+"""The server's end of a stream: sends the items of a generator as its caller has room for them.
 
 A caller says up to which item it has room, and the generator waits before that item. Items that the caller may ask for
-again are kept: never more than the room that it gave.
+again are kept: never more than the room that it granted.
 """
 
 import threading
@@ -13,27 +13,27 @@ from fray_agents.rpc.wire.messages import CallId, Reply, ReplyKind
 from fray_agents.rpc.wire.serialization import Payload
 
 ORPHAN_TIMEOUT = 60.0
-"""Seconds after which a generator that waits, and whose caller's connections are gone, is closed: three times as long
-as a caller tries to connect again (`remote_channel.RECONNECT_TIMEOUT`)."""
+"""Seconds after which a waiting generator is closed if all connections of its caller are gone: three times the time for
+which a caller tries to reconnect (`remote_channel.RECONNECT_TIMEOUT`)."""
 
 
 class ConsumerGone(Exception):
-    """Nobody wants more items of a stream."""
+    """No caller wants more items of a stream."""
 
 
 class ReplyReceiver(Protocol):
-    """A receiver of replies: a connection, or a channel of this process."""
+    """A receiver of replies: a connection, or a channel in this process."""
 
     @property
     def open(self) -> bool:
-        """Whether it can still take replies."""
+        """Whether it can still receive replies."""
 
     def reply(self, reply: Reply) -> None:
-        """Take a reply; never blocks for long."""
+        """Accept a reply; never blocks for long."""
 
 
 def with_receiver(receivers: Sequence[ReplyReceiver], receiver: ReplyReceiver) -> list[ReplyReceiver]:
-    """The receivers of a call once `receiver` has asked for it too, without those that are closed."""
+    """The receivers of a call after `receiver` has asked for it too, without closed ones."""
     return [*(other for other in receivers if other.open and other is not receiver), receiver]
 
 
@@ -49,9 +49,9 @@ class ServerStream:
         self._changed = threading.Condition()
 
     def put(self, payload: Payload) -> None:
-        """Send an item, once the caller has room for it.
+        """Send an item once the caller has room for it.
 
-        Raises ConsumerGone: the caller wants no more items, or has been gone for long.
+        Raises ConsumerGone: the caller wants no more items, or has been gone for `ORPHAN_TIMEOUT`.
         """
         item = Reply(self._id, ReplyKind.ITEM, payload)
         with self._changed:
@@ -70,7 +70,7 @@ class ServerStream:
         return self._count
 
     def grant(self, limit: int) -> None:
-        """Note that the caller has room for the items before `limit`; negative: it wants no more."""
+        """Note that the caller has room for the items before number `limit`; negative: it wants no more."""
         with self._changed:
             self._limit = limit if limit < 0 else max(limit, self._limit)
             while self._items and self._count - len(self._items) < self._limit - self._window:
@@ -78,7 +78,7 @@ class ServerStream:
             self._changed.notify_all()
 
     def resume(self, receiver: ReplyReceiver, have: int, limit: int) -> None:
-        """Send `receiver` the items from `have` on, and all further ones."""
+        """Send `receiver` the items from number `have` on, and all further ones."""
         with self._changed:
             if receiver not in self._receivers:
                 self._receivers = with_receiver(self._receivers, receiver)

@@ -1,4 +1,4 @@
-"""Finds calls that hold up the connections whose threads run them."""
+"""Finds calls that block their connections, because the connections' reading threads run them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from typing import Protocol
 
 INLINE_LIMIT = 0.002
-"""Seconds that a call may keep its connection's reading thread: ten times what most calls take."""
+"""Seconds that a call may occupy its connection's reading thread: ten times the duration of most calls."""
 
 _log = logging.getLogger(__name__)
 
@@ -18,11 +18,11 @@ class InlineCaller(Protocol):
     """A connection whose reading thread runs calls itself."""
 
     def replace_reader(self, number: int) -> None:
-        """Have another thread read, if the reading thread still runs the calls of that number."""
+        """Start another thread that reads, if the reading thread still runs the calls with that number."""
 
 
 class Watchdog:
-    """Finds calls that keep the reading threads of their connections for too long, and has others read."""
+    """Finds calls that occupy the reading threads of their connections for too long, and starts replacements."""
 
     def __init__(self) -> None:
         self._busy: dict[InlineCaller, tuple[int, float]] = {}
@@ -31,7 +31,7 @@ class Watchdog:
         self._started = False
 
     def begin(self, connection: InlineCaller) -> int:
-        """Note that calls begin in the reading thread of `connection`; their number for `end`."""
+        """Note that calls begin in the reading thread of `connection`; returns their number."""
         number = next(self._numbers)
         self._busy[connection] = number, time.monotonic()
         if not self._started:
@@ -63,12 +63,12 @@ class Watchdog:
                     self._replace_reader(connection, number)
             if now - idle_since > 1.0:
                 self._awake.clear()
-                if self._busy:  # it began while we were about to sleep
+                if self._busy:  # a call began just before the event was cleared
                     self._awake.set()
                 idle_since = now
 
     def _replace_reader(self, connection: InlineCaller, number: int) -> None:
         try:
             connection.replace_reader(number)
-        except Exception:  # no thread can be started: its client waits until the call has ended
-            _log.exception("a call holds up its connection")
+        except Exception:  # no thread can be started: the client waits until the call has ended
+            _log.exception("a call blocks its connection")

@@ -1,6 +1,6 @@
 """The wire between callers and servers: values as bytes, calls and replies, and the connections that carry them.
 
-Used by `client` and `server`, and by nothing else. Reading order: `serialization` and `buffers` (values), `messages`
+Only `client` and `server` use it. Reading order: `serialization` and `buffers` (values), `messages`
 (calls and replies), `framing` (HTTP), `session` (keys and seals), `handshake`, `sockets` and `tls`, `sealed_connection`
 and `shared_memory`; then `json_codec` (callers in other languages) and `key_cache`.
 """

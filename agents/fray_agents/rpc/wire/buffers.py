@@ -1,12 +1,12 @@
-"""Memory for received buffers, which is used again once no array lives in it.
+"""Memory for received buffers, which is reused once no array uses it.
 
 The first touch of fresh memory costs several times as much as a copy into memory that was touched before.
 
 **Invariant.** Memory is given out only while nothing else can see it.
-**Unsafe sequence.** The view of a block is released, which looks like the end of its use; but an array that was made
-from the view holds the block on its own, and changes when the block is filled again.
+**Unsafe sequence.** The view of a block is released, which looks like the end of its use. But an array that was created
+from the view still holds the block, and its values change when the block is filled again.
 **Why this cannot happen.** A `bytearray` refuses to be resized while anything holds its memory, and `_is_unreferenced`
-asks that before a block is given out again. Only views are given out, so nobody else refers to the `bytearray` itself.
+tests that before a block is given out again. Only views are given out, so nothing else refers to the `bytearray`.
 """
 
 import os
@@ -15,22 +15,22 @@ import threading
 Buffer = bytes | bytearray | memoryview
 
 MIN_POOLED_BYTES = 128 * 1024
-"""Smaller blocks are not kept: from this size on, glibc returns memory to the system (M_MMAP_THRESHOLD)."""
+"""Smaller blocks are not pooled: only from this size on does glibc return memory to the system (M_MMAP_THRESHOLD)."""
 
 MAX_POOLED_BYTES = 64 * 2**20
-"""Bounds what is kept, whether arrays live in it or not: a few messages of the sizes that users send (10 MB)."""
+"""Most bytes in the pool, whether arrays use them or not: a few messages of the sizes that users send (10 MB)."""
 
 
 class BufferPool:
-    """The memory of one process for received buffers. max_bytes: the oldest blocks are let go beyond it."""
+    """The memory of one process for received buffers. max_bytes: beyond it the oldest blocks leave the pool."""
 
     def __init__(self, max_bytes: int = MAX_POOLED_BYTES) -> None:
         self._lock = threading.Lock()
         self._max_bytes = max_bytes
-        self._blocks: list[bytearray] = []  # the one given out last at the end
+        self._blocks: list[bytearray] = []  # ordered by the last time they were given out
 
     def take(self, size: int) -> memoryview:
-        """Memory of `size` bytes, with anything in it."""
+        """Memory of `size` bytes with arbitrary content."""
         if size < MIN_POOLED_BYTES:
             return memoryview(bytearray(size))
         with self._lock:
@@ -38,17 +38,17 @@ class BufferPool:
             if len(block) <= self._max_bytes:
                 self._blocks.append(block)
             while sum(map(len, self._blocks)) > self._max_bytes:
-                del self._blocks[0]  # whoever still uses it keeps it alive
+                del self._blocks[0]  # its users keep it alive
             return memoryview(block)[:size]
 
     def copy(self, buffer: Buffer) -> memoryview:
-        """A copy of `buffer` that nobody else sees."""
+        """A copy of `buffer` that nothing else can see."""
         space = self.take(len(buffer))
         space[:] = buffer
         return space
 
     def _unused(self, size: int) -> bytearray | None:
-        """Take out a block that fits and that nobody sees."""
+        """Remove and return a block that fits and that nothing uses."""
         for number, block in enumerate(self._blocks):
             if size <= len(block) <= 2 * size and _is_unreferenced(block):
                 return self._blocks.pop(number)

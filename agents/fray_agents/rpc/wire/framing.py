@@ -1,7 +1,7 @@
 """A parser of HTTP/1.1 messages on top of httptools, without a socket.
 
-Only a Content-Length says where a message ends: httptools refuses a second one, this module refuses transfer encodings.
-Only the start of a large body goes through the parser; the rest is read straight to where it belongs.
+Only a Content-Length says where a message ends: httptools refuses a second one, and this module refuses transfer
+encodings. Only the start of a large body goes through the parser; the rest is read directly to its destination.
 """
 
 from collections import deque
@@ -11,17 +11,17 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser, Htt
 from fray_agents.rpc.errors import BadMessage
 
 LARGE_BODY = 64 * 1024
-"""Bytes from which a body is large: its length is authenticated before memory is taken for it."""
+"""Bytes above which a body is large: its length is then authenticated before memory is allocated for it."""
 
 RECEIVE_BYTES = LARGE_BODY
-"""Bytes that are read and parsed at once: never more than a large body has, so that they cannot reach beyond it."""
+"""Most bytes of one read: never more than a large body has, so that a read cannot reach beyond the body."""
 
 MAX_HEAD = 8 * 1024
-"""Bytes of a head: those of this protocol have some 300."""
+"""Most bytes of a head; those of this protocol have some 300."""
 
 
 class HttpMessage:
-    """A request or a response; a large one, of more than `LARGE_BODY` bytes, has only the start of its body."""
+    """A request or a response; a large one, with more than `LARGE_BODY` bytes, has only the start of its body."""
 
     __slots__ = ("body", "headers", "length", "path", "status")
 
@@ -37,8 +37,8 @@ class MessageParser:
     """Turns bytes into messages, in order.
 
     Args:
-        requests: requests are expected, else responses.
-        max_body: bytes; a longer body is refused once its length is known.
+        requests: parse requests; otherwise responses.
+        max_body: most bytes of a body; a longer one is refused as soon as its length is known.
     """
 
     def __init__(self, requests: bool, max_body: int) -> None:
@@ -48,7 +48,7 @@ class MessageParser:
         self._restart()
 
     def next(self) -> HttpMessage | None:
-        """The next message that is complete, or whose head is complete and whose body is large."""
+        """The next message that is complete, or that has a complete head and a large body."""
         return self._ready.popleft() if self._ready else None
 
     @property
@@ -62,7 +62,7 @@ class MessageParser:
     def feed(self, data: bytes) -> None:
         """Parse at most `RECEIVE_BYTES` bytes.
 
-        Raises BadMessage: this is not HTTP, or a message that no participant of this protocol sends.
+        Raises BadMessage: this is not HTTP, or not a message of this protocol.
         """
         try:
             self._parser.feed_data(data)

@@ -1,11 +1,12 @@
-"""The handshake: the two requests with which a connection begins, and both sides' parts in it.
+"""The handshake: the two requests with which a connection begins, and the code of both sides for them.
 
     POST /session   fray-key, fray-nonce       ->  200  fray-identity, fray-nonce, fray-proof
     POST /proof     fray-proof                 ->  200
 
-Each side's proof is a seal with the key of its direction. So the other side knows that the RPC key is held before it
-sends a call, or gives a thread to the connection. The client's proof also says how its calls will come: pickled
-(`messages`) or as JSON (`json_codec`). Neither request has a body. A hint is another second request, see `hints`.
+Each side's proof is a seal with the key of its direction. So each side knows that the other holds the RPC key before it
+sends a call, or gives a thread to the connection. The client's proof also says how its calls will be encoded: pickled
+(`messages`) or as JSON (`json_codec`). Neither request has a body. A hint is another kind of second request, see
+`hints`.
 """
 
 import socket
@@ -23,9 +24,9 @@ class ServerHandshake:
     """The server's side of one handshake.
 
     Attributes:
-        identity: of the server.
-        certificate: fingerprint of the certificate that this connection is encrypted with; empty: it is not.
-        session: the keys of the connection, once the first request has been answered.
+        identity: the server's identity.
+        certificate: fingerprint of the certificate that encrypts this connection; "" if it is not encrypted.
+        session: the keys of the connection, once the first request is answered.
     """
 
     identity: str
@@ -33,7 +34,7 @@ class ServerHandshake:
     session: Session | None = None
 
     def answer(self, message: HttpMessage, keys: Iterable[RpcKey]) -> bytes | None:
-        """The response to the first request; None if its key is none of `keys`. Raises BadMessage: it is another."""
+        """The response to the first request; None if its key is not in `keys`. Raises BadMessage: another request."""
         if message.path != b"/session":
             raise BadMessage("a connection begins with /session")
         key_id = message.headers.get(b"fray-key", b"").decode("latin-1")
@@ -47,9 +48,9 @@ class ServerHandshake:
 
 
 def speaks_json(session: Session, message: HttpMessage) -> bool:
-    """Whether the second request of a handshake says that calls will come as JSON; else they come pickled.
+    """Whether the second request of a handshake announces calls as JSON; otherwise they are pickled.
 
-    Raises NotAuthentic: it does not show that the client holds the key.
+    Raises NotAuthentic: it does not prove that the client holds the key.
     """
     proof = message.headers.get(b"fray-proof", b"")
     if message.path == b"/proof":
@@ -64,7 +65,7 @@ class ClientHandshake:
     """The client's side of one handshake: requests and their responses, all by one deadline.
 
     Args:
-        certificate: fingerprint of the certificate that the server has shown; empty: the socket is not encrypted.
+        certificate: fingerprint of the server's certificate; "" if the socket is not encrypted.
         deadline: a time of `time.monotonic`.
     """
 
@@ -75,14 +76,14 @@ class ClientHandshake:
         self._parser = MessageParser(requests=False, max_body=0)
 
     def greet(self, keyring: Keyring, identity: str) -> tuple[Session, str]:
-        """A session with the server, which has shown that it holds the key, and the identity of the server.
+        """A session with the server, which has proved that it holds the key, and the server's identity.
 
         Args:
-            identity: of the server that is meant; empty: any that holds the key.
+            identity: identity of the wanted server; "": any server that holds the key.
 
         Raises:
             NotAuthentic: the server does not hold the key, or refuses all keys of `keyring`.
-            ServerGone: another server is there.
+            ServerGone: another server is at this address.
             OSError: the connection broke, or the deadline has passed.
         """
         refused: set[str] = set()
@@ -101,7 +102,7 @@ class ClientHandshake:
         there = answer.headers.get(b"fray-identity", b"")
         session = Session.derive(key, own, answer.headers.get(b"fray-nonce", b""), there, self._certificate)
         if not constant_time_equal(answer.headers.get(b"fray-proof", b""), session.to_client.proof()):
-            raise NotAuthentic("who answers at this address does not hold the cluster's key, or passes on what we say")
+            raise NotAuthentic("the server at this address does not hold the cluster's key, or relays our messages")
         if identity and there != identity.encode():
             raise ServerGone(f"another server ({there.decode('latin-1')}) is at this address", started=False)
         return session, there.decode("latin-1")

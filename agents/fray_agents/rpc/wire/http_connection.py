@@ -19,7 +19,7 @@ Space = TypeVar("Space", bytearray, memoryview)
 class HttpConnection:
     """A connection that carries HTTP messages.
 
-    requests, max_body: of the messages that come in; see `MessageParser`.
+    requests, max_body: for the incoming messages; see `MessageParser`.
     """
 
     def __init__(self, sock: socket.socket, requests: bool, max_body: int) -> None:
@@ -27,21 +27,21 @@ class HttpConnection:
         self._parser = MessageParser(requests, max_body)
 
     def close(self) -> None:
-        """Wake whoever waits for the socket, and close it."""
-        with contextlib.suppress(OSError):  # it was not connected any more
+        """Wake threads that wait for the socket, and close it."""
+        with contextlib.suppress(OSError):  # it was no longer connected
             self.sock.shutdown(socket.SHUT_RDWR)
         self.sock.close()
 
     def abandon(self) -> None:
-        """In the child of a fork: close the socket, with which the parent goes on."""
+        """In the child of a fork: close the socket, which the parent still uses."""
         self.sock.close()
 
     def readable(self, seconds: float) -> bool:
-        """Whether a message, or part of one, comes within `seconds`."""
+        """Whether a message, or a part of one, arrives within `seconds`."""
         return self._parser.waiting or self.sock.readable(seconds)
 
     def _next(self) -> HttpMessage | None:
-        """The next message, a large one with the start of its body; None when the other side has closed."""
+        """The next message, a large one with the start of its body; None if the other side has closed."""
         while (message := self._parser.next()) is None:
             if not (data := self._more()):
                 return None
@@ -52,16 +52,16 @@ class HttpConnection:
         while True:
             try:
                 return self._receive()
-            except BlockingIOError:  # nothing came for long
+            except BlockingIOError:  # nothing arrived within `STALL_TIMEOUT`
                 if self._parser.begun:
-                    raise BadMessage(f"a message stood still for {STALL_TIMEOUT:.0f} s") from None
+                    raise BadMessage(f"a message did not continue for {STALL_TIMEOUT:.0f} s") from None
 
     def _receive(self) -> bytes:
         return self.sock.recv(RECEIVE_BYTES)
 
 
 class BodyReader:
-    """Reads a large body: what the parser has of it, then from the socket."""
+    """Reads a large body: first the bytes that the parser already has, then from the socket."""
 
     def __init__(self, sock: PlainSocket | TlsSocket, had: bytes) -> None:
         self._sock = sock

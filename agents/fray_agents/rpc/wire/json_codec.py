@@ -1,7 +1,7 @@
 """Calls, results and errors as JSON, for callers in any language; nothing in them is unpickled.
 
-A result is encoded only if JSON can say all of it: a caller in another language would not know what is missing. The
-error about any other result names the type that is in the way and where it lies in the result.
+A result is encoded only if JSON can express all of it, because a caller in another language would not notice missing
+parts. The error for any other result names the type that JSON lacks and its place in the result.
 """
 
 import json
@@ -18,17 +18,17 @@ from fray_layouts.errors import Malformed, Temporary
 from fray_layouts.parsing import MAX_DEPTH, parse_json
 
 MAX_JSON_BODY = 16 * 2**20
-"""Bytes of a call, and of a reply. Part of the contract, layouts/actors.md."""
+"""Most bytes of a call, and of a reply. This is part of the contract, layouts/actors.md."""
 
 MAX_TRACEBACK = 16_000
-"""The last characters of an error's traceback: some 200 lines, where the cause is."""
+"""Most characters of an error's traceback; the last ones are kept, some 200 lines, as the cause is there."""
 
 _MARGIN = 64
-"""Bytes of a reply around the result, at most."""
+"""Most bytes of a reply around its result."""
 
 
 class JsonCall(msgspec.Struct, forbid_unknown_fields=True):
-    """One call. `client` and `number` are its id, by which it may be asked for again; without them it cannot be."""
+    """One call. `client` and `number` are its id, by which the client may ask again; without them it may not."""
 
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
@@ -37,7 +37,7 @@ class JsonCall(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def parse_call(body: bytes) -> JsonCall:
-    """The call that is the body of a request. Raises Malformed: it is none."""
+    """The call in the body of a request. Raises Malformed: it is not a call."""
     raw = parse_json(body)
     try:
         call = msgspec.convert(raw, JsonCall)
@@ -49,7 +49,7 @@ def parse_call(body: bytes) -> JsonCall:
 
 
 class _JsonCodec:
-    verb = "told as JSON"
+    verb = "encoded as JSON"
 
     def arguments(self, payload: Payload) -> tuple[Sequence[Any], Mapping[str, Any]]:
         call = parse_call(payload.data)
@@ -59,7 +59,7 @@ class _JsonCodec:
         _check(value, "the result", 0)
         data = json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
         if len(data) > MAX_JSON_BODY - _MARGIN:
-            raise ValueError(f"it has {len(data):,} bytes so, and {MAX_JSON_BODY - _MARGIN:,} are accepted")
+            raise ValueError(f"it has {len(data):,} bytes as JSON, more than the limit of {MAX_JSON_BODY - _MARGIN:,}")
         return Payload(data)
 
     def error(self, error: BaseException) -> Payload:
@@ -71,13 +71,13 @@ JSON = _JsonCodec()
 
 
 def error_as_json(kind: str, message: str, retry: bool = False, trace: str = "") -> Payload:
-    """An error as its caller reads it. retry: the same call may succeed later, perhaps at another address."""
+    """An error in the form for callers. retry: the same call may succeed later, perhaps at another address."""
     fields = {"type": kind, "message": message, "retry": retry, **({"traceback": trace} if trace else {})}
     return Payload(json.dumps(fields).encode())
 
 
 def _check(value: object, where: str, depth: int) -> None:
-    """Raise TypeError or ValueError unless JSON can say all of `value`; tuples are arrays."""
+    """Raise TypeError or ValueError unless JSON can express all of `value`; tuples become arrays."""
     match value:
         case None | bool() | int():
             return
@@ -85,14 +85,14 @@ def _check(value: object, where: str, depth: int) -> None:
             _check_text(value, where)
         case float():
             if not math.isfinite(value):
-                raise ValueError(f"{where} is {value}, which JSON has no word for")
+                raise ValueError(f"{where} is {value}, which JSON cannot express")
         case list() | tuple() | dict():
             if depth == MAX_DEPTH:
                 raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
             _check_inside(value, where, depth + 1)
         case _:
             kind = type(value)
-            raise TypeError(f"{where} is a {kind.__module__}.{kind.__qualname__}; return what JSON has a word for")
+            raise TypeError(f"{where} is a {kind.__module__}.{kind.__qualname__}; return values that JSON can express")
 
 
 def _check_inside(value: list[Any] | tuple[Any, ...] | dict[Any, Any], where: str, depth: int) -> None:

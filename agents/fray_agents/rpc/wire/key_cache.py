@@ -1,14 +1,16 @@
 """The RPC keys of a cluster, cached for one process.
 
-**Invariant.** Reads are bounded however often fresh keys are asked for, and delay nobody who needs only known ones.
-**Unsafe sequence.** Strangers name keys that do not exist, each makes the bucket be read, and all others wait for that.
-**Why this cannot happen.** Of those who want fresh keys one reads and the others wait for it, and keys that were read
-less than `MIN_READ_INTERVAL` ago are fresh. Known keys are handed out without a lock.
+**Invariant.** The number of reads is bounded however often fresh keys are asked for, and reads delay no caller that
+needs only known keys.
+**Unsafe sequence.** Strangers name keys that do not exist, each makes this process read the bucket, and all other
+callers wait for that.
+**Why this cannot happen.** Of the callers that want fresh keys one reads and the others wait for it, and keys that were
+read less than `MIN_READ_INTERVAL` ago count as fresh. Known keys are returned without a lock.
 
-**Invariant.** A key that was dropped is not used for long.
-**Unsafe sequence.** A caller goes on with it, and so believes whoever has found it.
-**Why this cannot happen.** Who asks for keys that are older than `STALE_AFTER` has them read first. It waits for that
-no longer than `REFRESH_WAIT`, because calls go on while the storage is away.
+**Invariant.** A dropped key is not used for long.
+**Unsafe sequence.** A caller goes on using it, and so trusts anybody who has found it.
+**Why this cannot happen.** If the keys are older than `STALE_AFTER`, a caller that asks for them has them read first.
+It waits for that at most `REFRESH_WAIT`, because calls must go on during an outage of the storage.
 """
 
 import logging
@@ -21,14 +23,14 @@ from weakref import WeakSet
 from fray_agents.rpc.wire.session import RpcKey
 
 MIN_READ_INTERVAL = 1.0
-"""Seconds between the beginnings of two reads: what strangers can make a process ask of the bucket."""
+"""Least seconds between the starts of two reads: it bounds the requests to the bucket that strangers can cause."""
 
 STALE_AFTER = 60.0
-"""Seconds after which keys are not handed out without an attempt to read them again: one read a minute costs nothing,
-and bounds how long a key that was dropped is believed."""
+"""Age in seconds from which keys are read again before they are returned: one read a minute is cheap, and bounds the
+time for which a dropped key is trusted."""
 
 REFRESH_WAIT = 2.0
-"""Seconds that a caller waits for this attempt; a read of a store that is there takes a tenth of that."""
+"""Most seconds that a caller waits for that read; a store that is reachable takes a tenth of this."""
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +38,7 @@ _log = logging.getLogger(__name__)
 class KeyCache:
     """A `Keyring` (without `encrypted`) that reads the keys when they are needed.
 
-    read: gives the (id, secret) of each accepted key, newest first.
+    read: returns the (id, secret) of each accepted key, newest first.
     """
 
     def __init__(self, read: Callable[[], Iterable[tuple[str, bytes]]]) -> None:
@@ -48,7 +50,7 @@ class KeyCache:
         _caches.add(self)
 
     def keys(self, fresh: bool = False) -> list[RpcKey]:
-        """The accepted keys, newest first; read when first asked for, and again if they are stale or to be `fresh`."""
+        """The accepted keys, newest first; they are read at the first call, and again if stale or if `fresh`."""
         if fresh or not self._known:
             return self._fresh()
         now = time.monotonic()
@@ -71,10 +73,10 @@ class KeyCache:
         try:
             self._fresh()
         except Exception as error:
-            _log.warning("calls go on with the keys that are known, for others cannot be read: %s", error)
+            _log.warning("calls go on with the known keys, because the keys cannot be read: %s", error)
 
     def forked(self) -> None:
-        """In the child of a fork: the thread that held the lock is not there."""
+        """In the child of a fork: replace the lock, because the thread that held it does not exist here."""
         self._lock = threading.Lock()
 
 

@@ -1,7 +1,7 @@
-"""Calls and replies, and how many of them are laid out in one message.
+"""Calls and replies, and their layout in messages, each with many of them.
 
-The first part of a message is a pickle of small tuples with the pickled arguments or result of each call in it; the
-other parts are their large buffers, in order. A call among many is cheap because the whole list is pickled at once.
+The first part of a message is a pickle of small tuples, with the pickled arguments or result of each call in it. The
+other parts are the large buffers of these, in order. A call in a batch is cheap because the list is pickled at once.
 """
 
 import pickle
@@ -17,18 +17,18 @@ from fray_agents.rpc.wire.serialization import PICKLE, Codec, Payload, pack, pac
 Parts = list[Buffer]
 
 MAX_BATCH = 512
-"""Bounds how long the first call or reply of a message waits for the others: so many are written in under 1 ms."""
+"""Most calls or replies in a message, so that the first does not wait long: so many are encoded in under 1 ms."""
 
 MAX_BATCH_BYTES = 2**20
 """Bytes of payloads beyond which nothing is added to a message, for the same reason."""
 
 
 class CallId(msgspec.Struct, frozen=True, gc=False):
-    """The id of one call, by which it may be asked for again.
+    """The id of one call, by which its caller may ask for it again.
 
     Attributes:
-        client: names the channel that made the call, among all that ever were.
-        sequence: counts the calls of that channel, from 1.
+        client: id of the channel that made the call, unique among all channels of all times.
+        sequence: number of the call on that channel, from 1.
     """
 
     client: str
@@ -36,7 +36,7 @@ class CallId(msgspec.Struct, frozen=True, gc=False):
 
 
 NEW_CALL = CallId("", 0)
-"""The id of a call that no channel has made yet."""
+"""The id of a call that is not made on any channel yet."""
 
 
 class ReplyKind:
@@ -51,12 +51,12 @@ class ReplyKind:
 
 
 class Request(msgspec.Struct):
-    """One call as it travels. A struct, as its parts are: these are most of the objects that a call makes.
+    """One call as it is sent. A msgspec struct, as its parts are, for speed: most objects of a call are of these types.
 
     Attributes:
         payload: its arguments.
-        have: items of a stream that the caller has.
-        limit: the item of a stream before which the generator waits; 0: the call is no stream.
+        have: number of items of a stream that the caller has.
+        limit: number of the item before which the generator of a stream waits; 0: the call is not a stream.
     """
 
     id: CallId
@@ -69,7 +69,7 @@ class Request(msgspec.Struct):
 
 
 class Reply(msgspec.Struct, frozen=True, gc=False):
-    """The outcome of a call, or an item of its stream, as it travels."""
+    """The outcome of a call, or an item of its stream, as it is sent."""
 
     id: CallId
     kind: int  # one of `ReplyKind`
@@ -83,22 +83,22 @@ class Reply(msgspec.Struct, frozen=True, gc=False):
 def packed_call(
     actor_id: str, method: str, args: Sequence[Any], kwargs: Mapping[str, Any], by_reference: bool = False
 ) -> Request:
-    """A call that is made later, by `Channel.resend`; its arguments are copied now.
+    """A call for `Channel.resend` to make later; its arguments are copied now.
 
-    by_reference: keep arguments that cannot be pickled as they are; whether they can travel so is found out later.
+    by_reference: keep arguments that cannot be pickled as they are; `resend` finds out whether they can be sent.
     """
     given = (tuple(args), dict(kwargs))
     return Request(NEW_CALL, actor_id, method, (pack_or_refer(given) if by_reference else pack(given)).snapshot())
 
 
 class CallBatch(NamedTuple):
-    """The calls of one message, and what a client tells of its other calls.
+    """The calls of one message, and the state of its client's other calls.
 
     Attributes:
         client: the channel that sends them.
-        lowest: its lowest sequence whose reply it lacks; it never asks for a call below that again.
-        alone: its caller waits for this one call, and nothing else is under way.
-        grants: of streams under way, the item before which each generator waits now; negative: it is to be closed.
+        lowest: the lowest sequence whose reply the client lacks; it never asks for a call below that again.
+        alone: the caller waits for this one call, and no other call is under way.
+        grants: for running streams, the item before which each generator must wait now; negative: close it.
     """
 
     client: str
@@ -109,7 +109,7 @@ class CallBatch(NamedTuple):
 
 
 def encode_calls(calls: CallBatch) -> Parts:
-    """The parts that `decode_calls` reads."""
+    """The parts of a message that `decode_calls` reads."""
     entries = [
         (
             request.id.sequence,
@@ -140,7 +140,7 @@ def decode_calls(parts: Sequence[Buffer]) -> CallBatch:
 
 
 def encode_replies(client: str, replies: list[Reply]) -> Parts:
-    """The parts that `decode_replies` reads."""
+    """The parts of a message that `decode_replies` reads."""
     entries = [
         (
             reply.id.sequence,
@@ -164,7 +164,7 @@ def decode_replies(client: str, parts: Sequence[Buffer]) -> list[Reply]:
 
 
 class _PayloadReader:
-    """Joins each pickle with its large buffers, which are the parts of a message in order."""
+    """Joins each pickle with its large buffers, which are the later parts of a message, in order."""
 
     def __init__(self, parts: Sequence[Buffer]) -> None:
         self._parts = parts

@@ -1,8 +1,8 @@
 """An authenticated connection that carries sealed messages made of parts, in order.
 
 A body is a count, the sizes of the parts, and the parts. The seal of a small message is in its head and covers all of
-it. The head of a large message carries a seal over its length, so that memory is taken only for a length that a holder
-of the key wrote; the seal over its body comes behind it, so that both sides compute it while the body is under way.
+it. The head of a large message has a seal over its length, so that memory is allocated only for a length that a
+holder of the key wrote. The seal over its body follows the body, so that both sides compute it during the transfer.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from fray_agents.rpc.wire.shared_memory import (
 from fray_agents.rpc.wire.sockets import PlainSocket
 
 MAX_BODY = 4 * 2**30
-"""Bytes of the largest message: a caller cannot make a server take more memory at once."""
+"""Most bytes of a message: it bounds the memory that a caller can make a server allocate at once."""
 
 CHUNK = 256 * 1024
-"""Bytes of a large body that are sent and sealed in turn, while the other side receives and checks those before."""
+"""Bytes of a large body that are sent and sealed at a time, while the other side receives and checks earlier ones."""
 
 _SHARED_FLAG = 1 << 63
-"""Set in the size of a part that is a reference to shared memory."""
+"""Bit in the size of a part that says that the part is a reference to shared memory."""
 
 _CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 _COUNT = struct.Struct("<I")
@@ -43,8 +43,8 @@ class SealedConnection(HttpConnection):
     """A connection after the handshake, on either side.
 
     Args:
-        requests: requests come in, as on the server; else responses.
-        incoming, outgoing: the seals of both directions.
+        requests: requests come in, as on the server; otherwise responses.
+        incoming, outgoing: the seals of the two directions.
     """
 
     def __init__(self, sock: socket.socket, requests: bool, incoming: SealSequence, outgoing: SealSequence) -> None:
@@ -59,7 +59,7 @@ class SealedConnection(HttpConnection):
         self._start = b"HTTP/1.1 200 OK\r\n" if requests else b"POST /calls HTTP/1.1\r\nhost: actor\r\n"
 
     def send(self, parts: Sequence[Buffer]) -> None:
-        """Send one message; never from two threads at once. Raises OSError: the connection is broken."""
+        """Send one message; two threads must not call this at once. Raises OSError: the connection is broken."""
         sizes = [len(part) for part in parts]
         if self._segment_sender is not None and max(sizes) >= MIN_SHARED_BYTES:
             parts, sizes = self._share(self._segment_sender, parts, sizes)
@@ -74,10 +74,10 @@ class SealedConnection(HttpConnection):
             self._segment_sender.finish()
 
     def receive(self) -> list[Buffer] | None:
-        """The parts of the next message; None when the other side has closed.
+        """The parts of the next message; None if the other side has closed.
 
         Raises:
-            BadMessage, NotAuthentic: the message is not of this protocol or connection, which must be closed.
+            BadMessage, NotAuthentic: the message violates the protocol or its seal; the connection must be closed.
             OSError: the connection is broken.
         """
         message = self._next()
@@ -88,7 +88,7 @@ class SealedConnection(HttpConnection):
     def _share(
         self, sender: SegmentSender, parts: Sequence[Buffer], sizes: list[int]
     ) -> tuple[Sequence[Buffer], list[int]]:
-        """The parts and their sizes, large ones put into shared memory: references to it are marked in their sizes."""
+        """The parts and their sizes, with large ones moved to shared memory; sizes mark references to it."""
         parts = list(parts)
         for number, part in enumerate(parts[1:], 1):
             if sizes[number] >= MIN_SHARED_BYTES and (reference := sender.send(part)) is not None:
@@ -139,7 +139,7 @@ class SealedConnection(HttpConnection):
         view = memoryview(body)
         begin, sizes = self._sizes(view, len(body))
         parts: list[Buffer] = []
-        for size in sizes:  # the first is a pickle; arrays will use the memory of the others, and must be able to write
+        for size in sizes:  # the first is a pickle; arrays will use the memory of the others, so it must be writable
             end = begin + (size & ~_SHARED_FLAG)
             part = view[begin:end]
             parts.append((self._contents(part, size)) if parts else part)
@@ -147,7 +147,7 @@ class SealedConnection(HttpConnection):
         return parts
 
     def _contents(self, part: Buffer, size: int) -> Buffer:
-        """A copy of a part, or of what it refers to."""
+        """A copy of a part, or of the shared memory to which it refers."""
         if not size & _SHARED_FLAG:
             return bytearray(part)
         if self._segment_receiver is None:
@@ -179,7 +179,7 @@ class SealedConnection(HttpConnection):
         ]
 
     def _sizes(self, view: memoryview, length: int) -> tuple[int, tuple[int, ...]]:
-        """The position of the first part, and the sizes of all. Raises BadMessage: they do not add up to `length`."""
+        """The position of the first part, and all sizes. Raises BadMessage: they do not add up to `length`."""
         (count,) = _COUNT.unpack_from(view)
         begin = _COUNT.size + 8 * count
         if begin > len(view):

@@ -1,7 +1,7 @@
-"""Values as bytes: pickle 5 with large buffers beside the stream, and cloudpickle for what pickle cannot do.
+"""Values as bytes: pickle 5 with large buffers outside the stream, and cloudpickle for values that pickle cannot do.
 
-pickle names a class of `__main__` instead of describing it, but the `__main__` of the other process is another
-program. So whatever mentions `__main__` goes through cloudpickle, which is imported only then.
+pickle refers to a class of `__main__` by name, but `__main__` of the other process is another program. So values that
+mention `__main__` go through cloudpickle, which is imported only then.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fray_agents.rpc.errors import RemoteError, RemoteTraceback
 from fray_agents.rpc.wire.buffers import Buffer, buffer_pool
 
 MIN_OUT_OF_BAND_BYTES = 8 * 1024
-"""Bytes from which a buffer travels beside the pickle: below that, copying it into the pickle costs less."""
+"""Bytes from which a buffer is sent outside the pickle; below that, copying it into the pickle is cheaper."""
 
 
 class Payload(msgspec.Struct, frozen=True, gc=False):
@@ -38,10 +38,10 @@ class Payload(msgspec.Struct, frozen=True, gc=False):
 
 
 def pack(value: object, foreign: bool = True) -> Payload:
-    """The pickle of `value`; its buffers are still the memory of the value.
+    """The pickle of `value`; its buffers still share the memory of the value.
 
     Args:
-        foreign: another program reads it, whose `__main__` is another.
+        foreign: another program reads it, with a different `__main__`.
 
     Raises:
         Exception: neither pickle nor cloudpickle can do it.
@@ -60,22 +60,22 @@ def pack(value: object, foreign: bool = True) -> Payload:
         if not (foreign and (b"__main__" in data or modules_pickled_by_value())):
             return Payload(data, buffers)
     except (pickle.PicklingError, AttributeError, TypeError):
-        pass  # cloudpickle can do more, and says what it cannot
+        pass  # cloudpickle can do more, and explains what it cannot do
     buffers.clear()
     return Payload(pickled_by_value(value, beside), buffers)
 
 
 class ReferencePayload(Payload, frozen=True, gc=True, kw_only=True):
-    """A value that cannot be pickled and does not leave this process: the value itself, whoever changes it."""
+    """A value that cannot be pickled and stays in this process: the value itself, which others may change."""
 
     value: Any
 
 
 def pack_or_refer(value: object) -> Payload:
-    """`pack` for a reader in this process, who gets a value that cannot be pickled as it is."""
+    """`pack` for a reader in this process; a value that cannot be pickled is passed as it is."""
     try:
         return pack(value)
-    except Exception:  # any code of the user may run in pickling it
+    except Exception:  # pickling may run any code of the user
         return ReferencePayload(b"", value=value)
 
 
@@ -90,7 +90,7 @@ class Codec(Protocol):
     """The encoding of arguments and results of one call."""
 
     verb: str
-    """Says in error messages what is done to a value: a participle."""
+    """A participle for error messages that says what is done to a value."""
 
     def arguments(self, payload: Payload) -> tuple[Sequence[Any], Mapping[str, Any]]:
         """The positional and keyword arguments of the call."""
@@ -99,7 +99,7 @@ class Codec(Protocol):
         """The payload of a result, which shares no memory with it. Raises any Exception: it cannot be encoded."""
 
     def error(self, error: BaseException) -> Payload:
-        """The payload of an exception; anything else about it is lost, but this raises nothing."""
+        """The payload of an exception. This never raises; details that cannot be encoded are lost."""
 
 
 class _PickleCodec:
@@ -122,19 +122,19 @@ class _ReferenceCodec(_PickleCodec):
 
 
 PICKLE: Codec = _PickleCodec()
-"""Between Python programs. JSON, for all others, is in `json_codec`."""
+"""For calls between Python programs. JSON, for all others, is in `json_codec`."""
 
 BY_REFERENCE: Codec = _ReferenceCodec()
-"""Between threads of one process: values are pickled, so that none is shared unawares; others go as they are."""
+"""For calls between threads of one process: values are pickled, so that none is shared by accident, if they can be."""
 
 
 def pack_error(error: BaseException) -> Payload:
-    """An exception with its traceback as text; of one that cannot be pickled, only the text."""
+    """An exception with its traceback as text; if it cannot be pickled, only the text."""
     text = traceback_of(error)
     try:
         inner = pack(error)
         blob: bytes | None = inner.data if not inner.buffers else pickle.dumps(error, 5)
-    except Exception:  # any code of the user may run in pickling it
+    except Exception:  # pickling may run any code of the user
         blob = None
     if not isinstance(error, Exception):  # a SystemExit of the method must not end its caller
         blob = None
@@ -142,12 +142,12 @@ def pack_error(error: BaseException) -> Payload:
 
 
 def unpack_error(payload: Payload) -> BaseException:
-    """The exception that `pack_error` was given, or a `RemoteError`; the remote traceback is its cause."""
+    """The exception that was given to `pack_error`, or a `RemoteError`, with the remote traceback as its cause."""
     blob, short, text = pickle.loads(payload.data)
     error: BaseException
     try:
         error = pickle.loads(blob) if blob is not None else RemoteError(short)
-    except Exception:  # its class is not here, or its constructor wants other arguments
+    except Exception:  # its class cannot be imported here, or its constructor takes other arguments
         error = RemoteError(short)
     if not isinstance(error, BaseException):
         error = RemoteError(short)
@@ -161,8 +161,8 @@ def traceback_of(error: BaseException) -> str:
 
 
 def message_of(error: BaseException) -> str:
-    """The message of an exception, whatever its class does when it is asked for it."""
+    """The message of an exception, even if its class fails to produce it."""
     try:
         return str(error)
     except Exception as problem:
-        return f"(its text cannot be had: {type(problem).__name__})"
+        return f"(its text cannot be produced: {type(problem).__name__})"

@@ -1,20 +1,20 @@
-"""The keys of one connection, and the seals (message authentication codes) that are made with them.
+"""The keys of one connection, and the seals (message authentication codes) that are computed with them.
 
-**Invariant.** Nothing is unpickled, and no memory beyond a small message is taken, before it is known to come from a
-holder of the RPC key, for this connection, at this position.
-**Unsafe sequence.** A recorded request is sent again: on this connection, on another, to another server or to a
-restarted one. Or a process that took over the port answers.
+**Invariant.** The receiver unpickles nothing, and allocates no memory beyond a small message, before it knows that the
+data come from a holder of the RPC key, for this connection, at this position.
+**Unsafe sequence.** An attacker sends a recorded request again: on this connection, on another, to another server or to
+a restarted one. Or a process that took over the port answers.
 **Why this cannot happen.** Both sides choose a nonce when they connect. The key of each direction derives from the RPC
-key, both nonces, the server's identity, and the certificate that its side of the connection is encrypted with, if it
-is. Every message is sealed over its position in its direction, and a response has the position of its request. No clock
-takes part.
+key, both nonces, the server's identity, and the certificate with which that side's connection is encrypted, if it is.
+Every message is sealed over its position in its direction, and a response has the position of its request. No clock is
+involved.
 
-**Unsafe sequence.** Somebody between the two speaks plainly with one and encrypted with the other, or shows a
-certificate of his own.
+**Unsafe sequence.** An attacker between the two sides speaks unencrypted with one and encrypted with the other, or
+shows a certificate of its own.
 **Why this cannot happen.** The two sides then derive different keys.
 
 Messages are sealed with HMAC-SHA-256, which every language has. The body of a large message is sealed with AES-GMAC,
-ten times as fast. Its nonce is the position, which never repeats under one key.
+which is ten times as fast. Its nonce is the position, which never repeats under one key.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from hashlib import sha256
 from typing import Protocol
 
 NONCE_BYTES = 16
-"""128 random bits: no two connections ever draw the same."""
+"""Size of a nonce: with 128 random bits no two connections ever draw the same one."""
 
 BODY_SEAL_BYTES = 16
-"""The tag of AES-GMAC."""
+"""Size of the tag of AES-GMAC."""
 
 _MIN_SECRET_BYTES = 16
-"""A shorter secret could be guessed from recorded seals."""
+"""Least size of a secret: a shorter one could be guessed from recorded seals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Keyring(Protocol):
         """Whether TCP connections are encrypted; callers and servers then accept no others."""
 
     def keys(self, fresh: bool = False) -> list[RpcKey]:
-        """All valid keys, newest first; keys that are known are returned at once.
+        """All valid keys, newest first; known keys are returned at once.
 
         Args:
             fresh: read them again, because one is missing or may have been dropped.
@@ -77,16 +77,16 @@ class SealSequence:
 
     def __init__(self, key: bytes) -> None:
         self._key = key
-        # HMAC (RFC 2104) out of two states of SHA-256: 0.75 us a seal, where `hmac` takes 1.3.
+        # HMAC (RFC 2104) from two states of SHA-256: 0.75 us for a seal, where `hmac` takes 1.3.
         padded = key.ljust(sha256().block_size, b"\0")
         self._inner = sha256(bytes(byte ^ 0x36 for byte in padded))
         self._outer = sha256(bytes(byte ^ 0x5C for byte in padded))
         self._position = 0
 
     def proof(self, of: bytes = b"proof") -> bytes:
-        """A seal that shows that the key is held; its position is 0, so it is no message's.
+        """A seal that proves that the sender holds the key; it has position 0, which no message has.
 
-        of: what the client will speak: "proof" for batches of pickled calls, "json" for calls in JSON.
+        of: the protocol of the client: "proof" for batches of pickled calls, "json" for calls in JSON.
         """
         return self._seal(of)
 
@@ -101,13 +101,13 @@ class SealSequence:
     def next_json(self, path: bytes, body: bytes) -> bytes:
         """The seal of the next message, whose body is JSON and which goes to `path`.
 
-        It never fits a batch of pickled calls: the seal of one begins with its length, whose first four bytes are
-        small.
+        It never fits a batch of pickled calls: the seal of a batch begins with the batch's length, whose first four
+        bytes are small.
         """
         return self.next(length_prefixed((path, body)))
 
     def body(self) -> BodySeal:
-        """The seal of the large body of the message that `next` was last asked about."""
+        """The seal for the large body of the message of the last call of `next`."""
         return BodySeal(self._key, self._position)
 
     def _seal(self, data: bytes) -> bytes:
@@ -121,7 +121,7 @@ class BodySeal:
     """AES-GMAC over a large body, chunk by chunk."""
 
     def __init__(self, key: bytes, position: int) -> None:
-        # Imported with the first large body: a server of small calls is spared 9 MB.
+        # Imported with the first large body: a server of small calls saves 9 MB.
         from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
         body_key = hmac.digest(key, b"body", "sha256")[:16]
@@ -131,14 +131,14 @@ class BodySeal:
         self._mac.authenticate_additional_data(chunk)
 
     def digest(self) -> bytes:
-        """The seal over all chunks; may be asked for once."""
+        """The seal over all chunks; can be called once."""
         self._mac.finalize()
         return self._mac.tag
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """The seals of both directions of one connection, made under `key`."""
+    """The seals of both directions of one connection, derived from `key`."""
 
     key: RpcKey
     to_server: SealSequence
@@ -148,18 +148,18 @@ class Session:
     def derive(
         cls, key: RpcKey, client_nonce: bytes, server_nonce: bytes, identity: bytes, certificate: str = ""
     ) -> Session:
-        """The session of a connection; the same on both sides if all of this is the same on both sides.
+        """The session of a connection; both sides get the same one if all their arguments are the same.
 
         Args:
-            identity: of the server.
-            certificate: the fingerprint of the server's certificate as this side sees it; empty: not encrypted.
+            identity: the server's identity.
+            certificate: the fingerprint of the server's certificate as this side sees it; "" if not encrypted.
         """
         parts = client_nonce, server_nonce, identity, certificate.encode()
         return cls(key, *(SealSequence(_derive(key, label, *parts)) for label in (b"up", b"down")))
 
 
 def constant_time_equal(seal: bytes, expected: bytes) -> bool:
-    """Whether two seals are the same; takes as long whatever they are, so that nobody learns from that."""
+    """Whether two seals are the same; takes equally long for all seals, so that the time reveals nothing."""
     return hmac.compare_digest(seal, expected)
 
 

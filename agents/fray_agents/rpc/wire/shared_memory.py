@@ -1,17 +1,17 @@
 """Large buffers between processes of one host, through shared memory instead of the socket.
 
-The sender copies a buffer into a segment. The receiver copies it out and gives the segment back. A large buffer is
-copied in pieces: the first before its message leaves, and while the sender copies the next one, the receiver copies the
-one before. A segment is used again and again, because the first touch of fresh memory costs more than the copy. No
-array ever lives in a segment, so none can change while it is used. Segments have no names: their descriptors travel
-through the Unix socket, each with that of an eventfd(2), which counts the pieces. The kernel frees both when both
-processes are gone, however they ended. The content of a segment carries no seal of the connection: only who was given
-the descriptor can reach it.
+The sender copies a buffer into a segment. The receiver copies it out and returns the segment. A large buffer is copied
+in pieces: the first piece before its message is sent; then, while the sender copies a piece, the receiver copies the
+piece before it. Segments are reused, because the first touch of fresh memory costs more than the copy. No array ever
+uses the memory of a segment, so no array changes when a segment is reused. Segments have no names: their descriptors
+are sent through the Unix socket, each with that of an eventfd(2), which counts the pieces. The kernel frees both when
+both processes are gone, however they ended. The content of a segment is not sealed with the connection's keys: only a
+process that was given the descriptor can reach it.
 
-**Invariant.** A segment that was mapped stays as large as it was.
-**Unsafe sequence.** Its sender cuts it off while the receiver copies; the kernel ends the receiver by SIGBUS.
-**Why this cannot happen.** Senders seal the size (fcntl(2), F_SEAL_SHRINK) before they pass the descriptor on, such a
-seal is never taken back, and a segment whose size is not sealed is not mapped.
+**Invariant.** A mapped segment never shrinks.
+**Unsafe sequence.** Its sender truncates it while the receiver copies, and the kernel kills the receiver with SIGBUS.
+**Why this cannot happen.** Senders seal the size (fcntl(2), F_SEAL_SHRINK) before they send the descriptor. Such a seal
+cannot be removed, and a receiver does not map a segment whose size is not sealed.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ from fray_agents.rpc.wire.buffers import Buffer, buffer_pool
 from fray_agents.rpc.wire.sockets import STALL_TIMEOUT
 
 MIN_SHARED_BYTES = 128 * 1024
-"""Bytes from which a buffer goes through shared memory: those whose memory the receiver keeps, see `buffers`."""
+"""Bytes from which a buffer goes through shared memory: those for which the receiver pools memory, see `buffers`."""
 
 MAX_SHARED_BYTES = 256 * 2**20
-"""Bytes that one side of a connection may have in segments; beyond them the socket is used."""
+"""Most bytes that one side of a connection may have in segments; beyond that the socket is used."""
 
 PIECE_BYTES = 512 * 1024
-"""Bytes that are copied before the receiver may copy them: waking it costs a few per cent of the copy."""
+"""Bytes of a piece, after which the receiver may copy it: waking the receiver costs a few per cent of the copy."""
 
 MAX_DESCRIPTORS = 32
-"""Descriptors in one message, two for each new segment; the kernel takes at most 253 (unix(7))."""
+"""Most descriptors in one message, two for each new segment; the kernel allows 253 (unix(7))."""
 
 REQUIRED_SEALS: int = getattr(fcntl, "F_SEAL_SHRINK", 0) | getattr(fcntl, "F_SEAL_GROW", 0)
 
 _SEGMENT_GRAIN = 2**20
-"""Segments have multiples of so many bytes, so that buffers of similar sizes share them."""
+"""Sizes of segments are multiples of this, so that buffers of similar sizes can use the same ones."""
 
 _DATA_OFFSET = 64
-"""The position of the buffer in its segment, whose first byte is 1 while the receiver has it."""
+"""Position of the buffer in its segment. The segment's first byte is 1 while the receiver has it."""
 
 _REFERENCE = struct.Struct("<IQ")
-"""Number of a segment, bytes of the buffer in it."""
+"""A reference: the number of a segment, and the bytes of the buffer in it."""
 
 
 class _PieceCounter:
-    """An eventfd with the number of pieces that are in a segment and were not asked for; closed with its last user."""
+    """An eventfd with the number of pieces in a segment that were not read yet; closed with its last user."""
 
     def __init__(self, descriptor: int) -> None:
         os.set_blocking(descriptor, False)
@@ -68,7 +68,7 @@ class _Segment(NamedTuple):
 
 
 class SegmentSender:
-    """The segments that one side of a connection has made."""
+    """The segments that this side of a connection has created."""
 
     def __init__(self) -> None:
         self._segments: list[_Segment] = []
@@ -77,9 +77,9 @@ class SegmentSender:
         self._bytes = 0
 
     def send(self, buffer: Buffer) -> bytes | None:
-        """Copy the first piece of `buffer` into a segment; the reference by which the receiver takes it all.
+        """Copy the first piece of `buffer` into a segment; returns the reference for `SegmentReceiver.take`.
 
-        `finish` must follow, once the reference has left. None: use the socket.
+        Call `finish` once the reference is sent. None: no segment is available, use the socket.
         """
         size = len(buffer)
         number = self._free(size + _DATA_OFFSET)
@@ -95,7 +95,7 @@ class SegmentSender:
         return _REFERENCE.pack(number, size)
 
     def finish(self) -> None:
-        """Copy what is left of the buffers that were sent."""
+        """Copy the remaining pieces of the buffers that were sent."""
         unfinished, self._unfinished = self._unfinished, []
         for segment, view in unfinished:
             for begin in range(PIECE_BYTES, len(view), PIECE_BYTES):
@@ -103,12 +103,12 @@ class SegmentSender:
                 os.eventfd_write(segment.pieces.descriptor, 1)
 
     def new_descriptors(self) -> list[int]:
-        """Descriptors of segments that the receiver does not know yet; the caller closes them once they are sent."""
+        """Descriptors of segments that the receiver does not know yet; the caller closes them after sending."""
         new, self._new = self._new, []
         return new
 
     def _free(self, size: int) -> int | None:
-        """The smallest segment of at least `size` bytes that was given back."""
+        """The smallest returned segment of at least `size` bytes."""
         sizes = [(len(one.memory), number) for number, one in enumerate(self._segments) if not one.memory[0]]
         return min(((has, number) for has, number in sizes if has >= size), default=(0, None))[1]
 
@@ -118,12 +118,12 @@ class SegmentSender:
             return None
         descriptors = [os.memfd_create("fray-rpc", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)]
         try:
-            os.posix_fallocate(descriptors[0], 0, size)  # fails here rather than with a signal at the first touch
+            os.posix_fallocate(descriptors[0], 0, size)  # fails here, instead of with a signal at the first touch
             fcntl.fcntl(descriptors[0], fcntl.F_ADD_SEALS, REQUIRED_SEALS)
             pieces = _PieceCounter(os.eventfd(0, os.EFD_CLOEXEC))
             descriptors.append(os.dup(pieces.descriptor))
             self._segments.append(_Segment(_map(descriptors[0], size), pieces))
-        except OSError:  # no memory for it, or no descriptor
+        except OSError:  # no memory or no descriptor is left
             for descriptor in descriptors:
                 os.close(descriptor)
             return None
@@ -133,7 +133,7 @@ class SegmentSender:
 
 
 class SegmentReceiver:
-    """The segments that the other side of a connection has made. connection: the descriptor of its socket."""
+    """The segments that the other side of a connection has created. connection: the descriptor of its socket."""
 
     def __init__(self, connection: int) -> None:
         self._connection = connection
@@ -141,9 +141,9 @@ class SegmentReceiver:
         self._bytes = 0
 
     def add(self, descriptors: list[int]) -> None:
-        """Map the next segments; the descriptors are this object's from now on.
+        """Map the next segments; takes over the descriptors.
 
-        Raises BadMessage: a segment is not what `SegmentSender` makes, or there are more than `MAX_SHARED_BYTES`.
+        Raises BadMessage: a segment is not one of a `SegmentSender`, or there are more than `MAX_SHARED_BYTES`.
         """
         counters = [_PieceCounter(descriptor) for descriptor in descriptors[1::2]]
         try:
@@ -159,7 +159,7 @@ class SegmentReceiver:
         try:
             seals, size = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS), os.fstat(descriptor).st_size
             if seals & REQUIRED_SEALS != REQUIRED_SEALS or not size or size % _SEGMENT_GRAIN:
-                raise BadMessage("shared memory whose size is not sealed, or is none of ours")
+                raise BadMessage("shared memory whose size is not sealed, or is not a multiple of 1 MiB")
             self._bytes += size
             if self._bytes > MAX_SHARED_BYTES:
                 raise BadMessage(f"more than {MAX_SHARED_BYTES} bytes of shared memory")
@@ -170,11 +170,11 @@ class SegmentReceiver:
             raise BadMessage(f"shared memory that cannot be used: {error}") from None
 
     def take(self, reference: Buffer) -> memoryview:
-        """A copy of the buffer that `SegmentSender.send` gave this reference for; gives the segment back.
+        """A copy of the buffer for a reference of `SegmentSender.send`; returns the segment to the sender.
 
         Raises:
-            BadMessage: no such buffer was announced, or its next piece does not come.
-            ConnectionResetError: the sender has gone before it was all there.
+            BadMessage: no such buffer was announced, or its next piece does not arrive.
+            ConnectionResetError: the sender ended before all of it was there.
         """
         if len(reference) != _REFERENCE.size:
             raise BadMessage("a reference to shared memory of the wrong size")
@@ -192,7 +192,7 @@ class SegmentReceiver:
         return copy
 
     def _wait(self, pieces: _PieceCounter) -> int:
-        """Wait for further pieces; how many have come."""
+        """Wait for further pieces; returns how many have arrived."""
         events = select.poll()
         events.register(pieces.descriptor, select.POLLIN)
         events.register(self._connection, select.POLLRDHUP)
@@ -204,11 +204,11 @@ class SegmentReceiver:
                 raise BadMessage(f"shared memory whose pieces cannot be counted: {error}") from None
         if ready:
             raise ConnectionResetError("closed within a buffer in shared memory")
-        raise BadMessage(f"a buffer in shared memory stood still for {STALL_TIMEOUT:.0f} s")
+        raise BadMessage(f"a buffer in shared memory did not continue for {STALL_TIMEOUT:.0f} s")
 
 
 def is_available() -> bool:
-    """Whether this system has memory without a name whose size can be sealed; Linux has."""
+    """Whether this system has unnamed memory whose size can be sealed, as Linux has."""
     return hasattr(os, "memfd_create") and hasattr(os, "eventfd") and REQUIRED_SEALS != 0
 
 

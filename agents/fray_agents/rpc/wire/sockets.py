@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from fray_agents.rpc.wire.tls import TlsSocket
 
 STALL_TIMEOUT = 30.0
-"""Seconds within which a participant that has begun a message goes on with it."""
+"""Most seconds of silence within a message: a participant that has begun one must continue it."""
 
 
 class PlainSocket(socket.socket):
-    """A blocking socket, not encrypted, whose waits end after `STALL_TIMEOUT` with BlockingIOError."""
+    """A blocking, unencrypted socket whose waits end after `STALL_TIMEOUT` with BlockingIOError."""
 
     def __init__(self, sock: socket.socket) -> None:
         super().__init__(sock.family, sock.type, sock.proto, sock.detach())
@@ -31,12 +31,12 @@ class PlainSocket(socket.socket):
 
 
 def host_and_port(host: str, port: int | str) -> str:
-    """The "host:port" of an address; one of IPv6 is in brackets."""
+    """The "host:port" of an address; an IPv6 address gets brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def with_timeouts(sock: socket.socket) -> PlainSocket | TlsSocket:
-    """The socket, which is encrypted or not, for threads that wait no longer than `STALL_TIMEOUT`."""
+    """The socket, encrypted or not, wrapped for threads that wait no longer than `STALL_TIMEOUT`."""
     if not hasattr(sock, "pending"):
         return PlainSocket(sock)
     from fray_agents.rpc.wire.tls import TlsSocket
@@ -47,8 +47,8 @@ def with_timeouts(sock: socket.socket) -> PlainSocket | TlsSocket:
 def prepare_tcp(sock: socket.socket) -> None:
     """Make a TCP socket send without delay, and notice within about a minute that the other host is gone.
 
-    The probes of an idle connection pause while sent bytes wait to be acknowledged; the system alone would then send
-    them again for a quarter of an hour (tcp(7), tcp_retries2).
+    The keep-alive probes of an idle connection pause while sent bytes wait for acknowledgement. Without
+    TCP_USER_TIMEOUT the system would then send these again for a quarter of an hour (tcp(7), tcp_retries2).
     """
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

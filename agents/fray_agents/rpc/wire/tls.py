@@ -1,7 +1,7 @@
-"""TLS, for secrecy between hosts, with a certificate made for one server.
+"""TLS, for secrecy between hosts, with a certificate that is created for one server.
 
-Callers know the certificate by its fingerprint in the endpoint record, or learn it from the handshake. The keys of a
-session derive from the certificate too, so nobody can stand between the two with one of his own.
+Callers know the certificate's fingerprint from the endpoint record, or learn it from the handshake. The keys of a
+session derive from the certificate too, so an attacker between the two cannot use a certificate of its own.
 """
 
 import datetime
@@ -23,7 +23,7 @@ from fray_agents.rpc.wire.session import constant_time_equal
 Done = TypeVar("Done")
 
 _LIFETIME = datetime.timedelta(days=36500)
-"""Longer than any server lives: the fingerprint is what is trusted, not the dates."""
+"""Validity of a certificate, longer than any server lives: callers trust the fingerprint, not the dates."""
 
 
 class ServerCertificate:
@@ -47,21 +47,21 @@ class ServerCertificate:
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.minimum_version = ssl.TLSVersion.TLSv1_3
         plain = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-        with tempfile.TemporaryDirectory() as directory:  # for this user only; the ssl module reads files alone
+        with tempfile.TemporaryDirectory() as directory:  # readable by this user only; the ssl module needs a file
             chain = Path(directory, "chain.pem")
             chain.write_bytes(key.private_bytes(*plain) + certificate.public_bytes(serialization.Encoding.PEM))
             self._context.load_cert_chain(chain)
         self.fingerprint = certificate.fingerprint(hashes.SHA256()).hex()
 
     def wrap(self, sock: socket.socket) -> ssl.SSLSocket:
-        """An accepted, non-blocking socket, encrypted; the TLS handshake goes with the first bytes."""
+        """An accepted, non-blocking socket, encrypted; the TLS handshake happens with the first bytes."""
         return self._context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
 
 
 class TlsSocket:
     """An encrypted socket that one thread may read while another writes, which `ssl.SSLSocket` does not allow.
 
-    OpenSSL is entered under a lock and never waits there; waiting for the network is done outside. timeout: seconds
+    OpenSSL is called under a lock and never waits there; waits for the network happen outside it. timeout: seconds
     after which a wait ends with BlockingIOError.
     """
 
@@ -112,21 +112,21 @@ def _wait(sock: socket.socket, event: int, seconds: float) -> bool:
 
 
 def start_tls(sock: socket.socket, fingerprint: str) -> tuple[ssl.SSLSocket, str]:
-    """The encrypted socket, and the fingerprint of the certificate that the server has shown.
+    """The encrypted socket, and the fingerprint of the certificate that the server presented.
 
     Args:
         sock: connected; closed if this fails.
-        fingerprint: of the certificate that is expected; empty: any. The handshake that follows tells whose it is,
-            because the keys of the session derive from the certificate.
+        fingerprint: that of the expected certificate; "": any. The handshake on top of TLS proves whose it is, because
+            the keys of the session derive from the certificate.
 
     Raises:
-        NotAuthentic: another certificate was shown.
+        NotAuthentic: the server presented another certificate.
         OSError: the TLS handshake failed.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE  # no authority vouches for it
+    context.verify_mode = ssl.CERT_NONE  # the certificate is self-signed
     try:
         wrapped = context.wrap_socket(sock)
     except BaseException:
