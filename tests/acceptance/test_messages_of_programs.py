@@ -232,8 +232,8 @@ def test_what_a_job_or_actor_raises_arrives_with_what_to_do() -> None:
     first, *_, last = told(str(failed.value)).splitlines()
     assert first == "job train-ID failed at attempt 1: exception: ModuleNotFoundError: No module named 'numpyy'"
     assert last == (
-        "module 'numpyy' is missing here: if it is of the project, take that along by "
-        'EnvironmentConfig(workspace="auto") or a folder; if it is of a package, name that in pip_packages='
+        "module 'numpyy' is missing here: if it belongs to the project, send that with the job by "
+        'EnvironmentConfig(workspace="auto") or a folder; if it belongs to a package, name that in pip_packages='
     )
     first, *_ = told(str(ended.value)).splitlines()
     assert first == (

@@ -143,7 +143,7 @@ def test_a_sender_who_stops_within_a_buffer_is_given_up(
     reference = sender.send(LARGE)
     assert reference is not None
     receiver.add(sender.new_descriptors())
-    with pytest.raises(BadMessage, match="stood still"):
+    with pytest.raises(BadMessage, match="did not continue"):
         receiver.take(reference)
 
 

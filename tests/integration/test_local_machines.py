@@ -140,7 +140,7 @@ async def test_who_made_it_may_die_at_any_time(folder: Path, monkeypatch: pytest
     os.kill(int((machine / "host-1.lock").read_text()), signal.SIGKILL)
     await eventually(lambda: not local._is_held(machine / "host-1.lock"))
     (machine / "host-1.lock").unlink()
-    assert "ended before all of its agents were started" in (await only(provider, ListedState.LOST)).error
+    assert "ended before all agents were started" in (await only(provider, ListedState.LOST)).error
     await provider.create(asked("memory://root"))
     await only(provider, ListedState.READY)
 

@@ -166,7 +166,7 @@ def test_it_is_told_in_a_folder_that_hosts_share(tmp_path: Path, scheme: str) ->
 def test_what_cannot_be_told_is_printed(tmp_path: Path) -> None:
     host = Host(tmp_path, fray_root="s3://bucket/fray", fray_pool="tpus", fray_machine="m1")
     host.put("no-packages", "")
-    assert "nor could that be told in s3://bucket/fray" in host.boot().stdout
+    assert "this log could not be stored under s3://bucket/fray either" in host.boot().stdout
 
 
 def test_the_script_has_none_of_the_slips_that_shells_allow() -> None:

@@ -43,7 +43,7 @@ def test_what_follows_is_said_where_the_kernel_limits_nothing(root: Path, caplog
     put(root, f"{OWN}/cgroup.controllers", "cpuset\n")
     with caplog.at_level("INFO", "fray"):
         claim_prefix(root)
-    assert "the kernel keeps no limits: Fray watches memory and processes, and nobody limits" in caplog.text
+    assert "the kernel limits nothing: Fray limits memory and processes, and nothing limits processors" in caplog.text
 
 
 def test_a_second_agent_in_the_leaf_shares_the_cgroup(root: Path) -> None:

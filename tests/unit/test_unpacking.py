@@ -203,7 +203,7 @@ async def test_it_is_fetched_and_unpacked_once(cluster: Cluster, tmp_path: Path)
 
 @pytest.mark.parametrize("key", ["jobs/x.json", f"blobs/2026-01/{'0' * 64}/.."])
 async def test_a_key_that_is_none_is_refused(key: str, cluster: Cluster, tmp_path: Path) -> None:
-    with pytest.raises(EnvironmentFailed, match="names no content"):
+    with pytest.raises(EnvironmentFailed, match="is not the key of a blob"):
         async with unpacked(await cluster.core(), HostCache(tmp_path / "cache", 10**9), WorkspaceSpec(blob=key)):
             pass
 

@@ -1,11 +1,11 @@
 #!/bin/bash
-# Makes a VM of Google Cloud, or a host of a TPU slice, run a Fray agent: the start-up script that machines of a pool have.
-# It runs as root at each boot. The attributes of the VM's metadata say what for: fray-root (the cluster), fray-pool,
-# fray-machine (or fray-machines), and perhaps fray-package (what pip installs) or fray-image (a container to run
-# instead). What goes wrong is told under the root: machines/<pool>/<machine>/boot-<host>.log.
+# The start-up script of a pool's machines: starts a Fray agent on a VM of Google Cloud, or on a host of a TPU slice.
+# It runs as root at each boot. It reads attributes of the VM's metadata: fray-root (the cluster), fray-pool,
+# fray-machine (or fray-machines), and optionally fray-package (the package that pip installs) or fray-image (a container
+# to run instead). After a failure it stores its log under the root: machines/<pool>/<machine>/boot-<host>.log.
 set -euo pipefail
 
-PREFIX="${FRAY_HOST_ROOT:-}" # tests have another root
+PREFIX="${FRAY_HOST_ROOT:-}" # tests use another folder
 HOME_DIR="$PREFIX/opt/fray"
 UNITS="$PREFIX/etc/systemd/system"
 LOG="$PREFIX/var/log/fray-boot.log"
@@ -14,10 +14,10 @@ INSTALLER="https://astral.sh/uv/install.sh"
 
 metadata() { curl -fsS --retry 5 --max-time 10 -H "Metadata-Flavor: Google" "$METADATA/$1"; }
 
-# An attribute that a VM need not have; nothing for none.
+# An optional attribute; prints nothing if the VM does not have it.
 attribute() { metadata "attributes/$1" 2>/dev/null || true; }
 
-encoded() { # what stands in a URL instead of this text
+encoded() { # the text, percent-encoded for a URL
   local LC_ALL=C text="$1" i char
   for ((i = 0; i < ${#text}; i++)); do
     char="${text:i:1}"
@@ -28,7 +28,7 @@ encoded() { # what stands in a URL instead of this text
   done
 }
 
-# The machine of this host: of several, the one at the number that ends the name of the TPU.
+# The machine of this host. If there are several, the number at the end of the TPU's name selects one.
 machine() {
   local names number
   IFS=, read -r -a names <<<"$(attribute fray-machines)"
@@ -38,7 +38,7 @@ machine() {
 
 upload() { curl -fsS --retry 5 --max-time 60 --data-binary "@$LOG.end" -H "Content-Type: text/plain" "$@"; }
 
-tell_root() { # the end of the log, as whoever asks for this machine finds it
+tell_root() { # stores the end of the log, where `fray machines NAME` reads it
   local place="${root#*://}" host bucket key
   host="$(attribute agent-worker-number | grep . || echo 0)"
   key="machines/$(attribute fray-pool)/$(machine)/boot-$host.log"
@@ -58,14 +58,14 @@ tell_root() { # the end of the log, as whoever asks for this machine finds it
       upload -X POST -H "Authorization: Bearer $token" \
         "https://storage.googleapis.com/upload/storage/v1/b/$bucket/o?uploadType=media&name=$key"
       ;;
-    s3://*) # with the keys of the environment, by a curl that signs (7.87 or newer)
+    s3://*) # with the keys in the environment; needs a curl that signs (7.87 or newer)
       local region="${AWS_REGION:-us-east-1}"
       [ -n "${AWS_ACCESS_KEY_ID:-}" ] || return 1
       upload -X PUT --aws-sigv4 "aws:amz:$region:s3" \
         --config <(printf 'user = "%s:%s"\n' "$AWS_ACCESS_KEY_ID" "$AWS_SECRET_ACCESS_KEY") \
         "${AWS_ENDPOINT_URL:-https://s3.$region.amazonaws.com}/$bucket/${key//%2F//}"
       ;;
-    file:///* | /*) # a folder that hosts share
+    file:///* | /*) # a shared folder
       install -D "$LOG.end" "$PREFIX${root#file://}/$key"
       ;;
     *) return 1 ;;
@@ -75,7 +75,7 @@ tell_root() { # the end of the log, as whoever asks for this machine finds it
 ended() { # $1: exit code of the script
   if [ "$1" -ne 0 ]; then
     echo "fray: this host has no agent: the step above failed with exit code $1"
-    tell_root || echo "fray: nor could that be told in $root"
+    tell_root || echo "fray: this log could not be stored under $root either"
   fi
   cat "$LOG" >&3
 }
@@ -95,7 +95,7 @@ install_agent() {
   systemctl start fray-agent
 }
 
-# With the host's processes in sight (--pid), as the agent looks for those that hold its chips.
+# The container sees the host's processes (--pid), because the agent looks for those that hold its chips.
 run_container() {
   docker rm --force fray-agent >/dev/null 2>&1 || true
   docker run --detach --name fray-agent --restart on-failure --stop-timeout 45 --privileged --network host \

@@ -24,13 +24,13 @@ from typing import Any, NoReturn
 from fray_agents.runner.exit_report import DATA_LIMIT, MESSAGE_LIMIT, TRACEBACK_LIMIT, shortened, too_large
 
 _MAX_JSON_DEPTH = 90
-"""How deep lists and dicts may be nested as JSON: `fray_layouts.parsing.MAX_RESULT_DEPTH`, whose import costs time."""
+"""Deepest nesting of lists and dicts in JSON: `fray_layouts.parsing.MAX_RESULT_DEPTH`, whose import would take time."""
 
 _JSON_SCALARS = (type(None), bool, int, str)
 
 
 class CallFailed(Exception):
-    """A failure that is not the callable's own exception. kind: of the exit; its text is for people."""
+    """A failure that is not the callable's own exception; its text is for people. kind: of the exit."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -39,7 +39,7 @@ class CallFailed(Exception):
 
 def main(directory: str, result_limit: int) -> int:
     """Run the call in `directory`; returns the exit code."""
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # followers of the log see it now, not at the end
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # so that followers of the log see lines at once
     try:
         function, args, kwargs = _load(os.path.join(directory, "call.pickle"))
         encoding, data = encode_result(function(*args, **kwargs), result_limit)
@@ -57,7 +57,7 @@ def main(directory: str, result_limit: int) -> int:
 
 
 def wait_for_call(modules: list[str]) -> tuple[str, int]:
-    """Import `modules`, then become the process of the call that stdin describes; returns its directory and limit."""
+    """Import `modules`, then turn into the process of the call on stdin; returns its directory and result limit."""
     for name in modules:
         importlib.import_module(name)
     line = sys.stdin.buffer.readline()
@@ -68,7 +68,7 @@ def wait_for_call(modules: list[str]) -> tuple[str, int]:
     os.environ.clear()
     os.environ.update(call["env"])
     first = [call["cwd"]] if sys.path[0] == os.getcwd() else []
-    sys.path[: len(first)] = [*first, *call["python_path"]]  # as if it had been started there
+    sys.path[: len(first)] = [*first, *call["python_path"]]  # as if it had been started in that folder
     os.chdir(call["cwd"])
     sys.argv[1:] = [call["directory"], str(call["result_limit"])]
     return call["directory"], call["result_limit"]
@@ -85,10 +85,10 @@ def _load(path: str) -> Any:
 
 
 def _missing(error: ModuleNotFoundError) -> str:
-    """What to do about a module that is not there."""
+    """The remedy for a module that is missing."""
     return (
-        f"module {error.name!r} is missing here: if it is of the project, take that along by "
-        'EnvironmentConfig(workspace="auto") or a folder; if it is of a package, name that in pip_packages='
+        f"module {error.name!r} is missing here: if it belongs to the project, send that with the job by "
+        'EnvironmentConfig(workspace="auto") or a folder; if it belongs to a package, name that in pip_packages='
     )
 
 
@@ -120,7 +120,7 @@ def _pickle(value: Any) -> bytes:
 
 
 def _is_json(value: Any) -> bool:
-    """Whether JSON gives back exactly this value: JSON's types, not subclasses; Unicode text; not nested too deep."""
+    """Whether JSON preserves exactly this value: only JSON's types, no subclasses; Unicode text; no deep nesting."""
     try:
         return _has_json_types(value, _MAX_JSON_DEPTH)
     except UnicodeEncodeError:
@@ -144,7 +144,7 @@ def _has_json_types(value: Any, depth: int) -> bool:
 
 
 def failure_fields(error: BaseException) -> dict[str, Any]:
-    """The fields of `AttemptExit` for an exception, short enough for the job's record."""
+    """The fields of `AttemptExit` for an exception, cut to fit into the job's record."""
     fields = {"kind": "exception", **exception_fields(error), "data": _pickled_exception(error)}
     if isinstance(error, CallFailed):
         cause = error.__cause__
@@ -154,7 +154,7 @@ def failure_fields(error: BaseException) -> dict[str, Any]:
 
 
 def exception_fields(error: BaseException) -> dict[str, str]:
-    """The fields of `AttemptExit` that people read, for an exception."""
+    """The fields of `AttemptExit` for people, from an exception."""
     text = "".join(traceback.format_exception(error))
     return {
         "message": _summary(error),
@@ -164,16 +164,16 @@ def exception_fields(error: BaseException) -> dict[str, str]:
 
 
 def _summary(error: BaseException) -> str:
-    """One line: the exception's type and what it says."""
+    """One line with the exception's type and message."""
     try:
         text = " ".join(str(error).split())
     except Exception:
-        text = "(its text cannot be made)"
+        text = "(its text cannot be produced)"
     return shortened(f"{type(error).__qualname__}: {text}" if text else type(error).__qualname__, MESSAGE_LIMIT)
 
 
 def _pickled_exception(error: BaseException) -> str:
-    """Base64 of the pickled exception; "" if it cannot be unpickled, or is large."""
+    """Base64 of the pickled exception; "" if it cannot be unpickled, or is too large."""
     from fray_agents.pickling import pickled_by_value
 
     try:
@@ -194,12 +194,12 @@ def _write(path: str, data: bytes) -> None:
 def end_process(code: int) -> NoReturn:
     """End this process with an exit code.
 
-    Where Ray is loaded, it ends as the children of `multiprocessing` do: threads are waited for and atexit handlers
-    run, but the interpreter is not torn down. A daemon thread that waits in Ray asks for the interpreter now and then,
-    and where that is gone already, the process is killed by SIGSEGV and a call that succeeded has failed (Ray 2.60).
+    If Ray is loaded, it ends as the children of `multiprocessing` do: it waits for threads and runs atexit handlers,
+    but does not tear down the interpreter. A daemon thread that waits in Ray needs the interpreter now and then. If that
+    is gone, SIGSEGV kills the process, and a call that succeeded has failed (Ray 2.60).
     """
     if "ray" in sys.modules:
-        threading._shutdown()  # type: ignore[attr-defined]  # what the interpreter itself calls
+        threading._shutdown()  # type: ignore[attr-defined]  # the interpreter itself calls this
         atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()
