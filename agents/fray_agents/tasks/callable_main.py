@@ -195,8 +195,8 @@ def end_process(code: int) -> NoReturn:
     """End this process with an exit code.
 
     If Ray is loaded, it ends as the children of `multiprocessing` do: it waits for threads and runs atexit handlers,
-    but does not tear down the interpreter. A daemon thread that waits in Ray needs the interpreter now and then. If that
-    is gone, SIGSEGV kills the process, and a call that succeeded has failed (Ray 2.60).
+    but does not tear down the interpreter. A daemon thread that waits in Ray needs the interpreter now and then. If
+    that is gone, SIGSEGV kills the process, and a call that succeeded has failed (Ray 2.60).
     """
     if "ray" in sys.modules:
         threading._shutdown()  # type: ignore[attr-defined]  # the interpreter itself calls this
