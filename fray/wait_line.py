@@ -1,4 +1,6 @@
-"""The line that tells a person what a program waits for: renewed on a terminal, and logged now and then elsewhere.
+"""The line that tells a person what a program waits for.
+
+A terminal and a notebook show one line, which is renewed. Elsewhere it is logged now and then.
 
 What hinders is logged as a warning wherever the program runs, once for each new reason. The level of the logger "fray"
 switches all of it off.
@@ -17,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from fray_coordinator.backoff import WARN_AFTER, backoff
 from fray_layouts.escaping import one_line
@@ -46,10 +48,10 @@ class WaitLine:
         is_news, self._why = why not in ("", self._why), why
         if is_news:
             self._log(logging.WARNING, f"{progress}: {one_line(why)}")
-        elif not _is_terminal() and now >= self._log_at:
+        elif not _is_renewed() and now >= self._log_at:
             # a program that has not configured logging shows warnings only
             self._log(logging.INFO if log.hasHandlers() else logging.WARNING, progress)
-        if _is_terminal():
+        if _is_renewed():
             with _terminal.lock:
                 self._text = progress
                 _terminal.draw()
@@ -137,6 +139,7 @@ class _Terminal:
         self.lock = threading.RLock()
         self.lines: list[WaitLine] = []
         self._drawn = ""
+        self._width = 0
 
     def draw(self) -> None:
         text = next((line._text for line in reversed(self.lines) if line._text), "")
@@ -144,23 +147,38 @@ class _Terminal:
             self.clear()
         if text == self._drawn:
             return
-        self._write(f"\r{f'fray: {text}'[: shutil.get_terminal_size().columns - 1]}\x1b[K")
+        self._replace(f"fray: {text}"[: shutil.get_terminal_size().columns - 1])
         self._drawn = text
 
     def clear(self) -> None:
         if self._drawn:
-            self._write("\r\x1b[K")
+            self._replace("")
             self._drawn = ""
 
-    def _write(self, text: str) -> None:
+    def _replace(self, line: str) -> None:
+        """Write a line over the one that is there. "" leaves an empty line."""
+        stream, text = sys.stderr, f"\r{line}\x1b[K"
+        if notebook() is not None:
+            # Notebooks know no sequence that erases, and go back within the output of one stream only: stdout, to
+            # which jobs mostly print.
+            stream, text = sys.stdout, f"\r{line.ljust(self._width)}{'' if line else chr(13)}"
+        self._width = len(line)
         with contextlib.suppress(OSError, ValueError):  # a terminal that is gone hinders no wait
-            sys.stderr.write(text)
-            sys.stderr.flush()
+            stream.write(text)
+            stream.flush()
 
 
-def _is_terminal() -> bool:
+def notebook() -> Any | None:
+    """The shell of the notebook that runs this program; None if no notebook does."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return shell if hasattr(shell, "kernel") else None
+
+
+def _is_renewed() -> bool:
+    """Whether the line is drawn, as on terminals and in notebooks."""
     try:
-        drawn = sys.stderr.isatty()
+        drawn = sys.stderr.isatty() or notebook() is not None
     except (AttributeError, ValueError):  # a program without stderr, or with a closed one
         return False
     return drawn and os.environ.get("TERM") != "dumb" and log.isEnabledFor(logging.WARNING)

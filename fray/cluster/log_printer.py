@@ -16,7 +16,7 @@ from functools import partial
 from itertools import cycle, groupby
 from typing import TextIO
 
-from fray.wait_line import WaitLine, above_line
+from fray.wait_line import WaitLine, above_line, notebook
 from fray_agents.runner.task_log import STREAMS
 
 log = logging.getLogger("fray")
@@ -39,9 +39,7 @@ def shows_output() -> bool:
 
 def _is_seen(stream: object) -> bool:
     """Whether a person looks at what is written there: a terminal, or a notebook, whose streams are none."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
-    return hasattr(shell, "kernel") or bool(stream is not None and getattr(stream, "isatty", bool)())
+    return notebook() is not None or bool(stream is not None and getattr(stream, "isatty", bool)())
 
 
 class JobPrefix:
@@ -107,10 +105,18 @@ class LogPrinter:
         self._printing = False
         self._context = copy_context()
         self._thread: threading.Thread | None = None
+        self._follows_cells = False
 
     def belong_here(self) -> None:
-        """From now on print in the caller's context: notebooks show what is printed under the cell that waits."""
+        """Print in the caller's context from now on, and in a notebook in that of each cell that runs later.
+
+        A notebook shows output under the cell in whose context it is printed.
+        """
         self._context = copy_context()
+        shell = notebook()
+        if shell is not None and not self._follows_cells:
+            self._follows_cells = True
+            shell.events.register("pre_run_cell", lambda info: self.belong_here())
 
     def put(self, lines: Iterable[tuple[str, str]]) -> None:
         """Have lines printed, each for a stream, "stdout" or "stderr"; returns at once."""

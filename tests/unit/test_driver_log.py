@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import io
+import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -325,6 +327,26 @@ def test_it_prints_in_the_context_of_who_waits(monkeypatch: pytest.MonkeyPatch) 
         printer.put([("stdout", "hello")])
         printer.flush(200)
     assert shown == ["second", "third"]
+
+
+def test_in_a_notebook_it_prints_under_the_cell_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    cell, shown, hooks = ContextVar("cell", default="first"), list[str](), list[tuple[str, Callable[[object], None]]]()
+    shell = SimpleNamespace(kernel=None, events=SimpleNamespace(register=lambda *hook: hooks.append(hook)))
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    stream = io.StringIO()
+    monkeypatch.setattr(stream, "flush", lambda: shown.append(cell.get()))
+    monkeypatch.setattr("sys.stdout", stream)
+    printer = LogPrinter()
+    printer.belong_here()
+    cell.set("second")
+    printer.belong_here()
+    cell.set("third")
+    ((event, begin_cell),) = hooks
+    assert event == "pre_run_cell"
+    begin_cell(None)
+    printer.put([("stdout", "hello")])
+    printer.flush(200)
+    assert shown == ["third"]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import asyncio
 import io
 import logging
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -35,6 +36,22 @@ def test_on_a_terminal_the_line_is_renewed_cut_and_taken_away(monkeypatch: pytes
             screen.write("printed\n")
     renewed, cut = "\rfray: 1 of 2 done\x1b[K", f"\rfray: 2 of 2 done, {'and ' * 5}\x1b[K"
     assert screen.getvalue() == f"{renewed}{cut}\r\x1b[Kprinted\n{cut}\r\x1b[K"
+
+
+def test_in_a_notebook_the_line_is_overwritten_in_the_stream_of_what_jobs_print(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: SimpleNamespace(kernel=None)))
+    monkeypatch.setattr(sys, "stderr", errors := io.StringIO())
+    monkeypatch.setattr(sys, "stdout", cell := io.StringIO())
+    with WaitLine() as line:
+        line.show("1 of 2 done")
+        line.show("2 done")
+        with above_line():
+            cell.write("printed\n")
+    gone = f"\r{' ' * len('fray: 2 done')}\r"
+    assert cell.getvalue() == f"\rfray: 1 of 2 done\r{'fray: 2 done'.ljust(17)}{gone}printed\n\rfray: 2 done{gone}"
+    assert errors.getvalue() == ""
 
 
 def test_of_two_waits_the_latest_is_shown_and_then_the_other_again(monkeypatch: pytest.MonkeyPatch) -> None:
