@@ -31,7 +31,7 @@ MAX_SPREAD_PER_CONSUMER = 8
 """Segments per known consumer among which a consumer chooses at most. This bounds how far items may overtake each
 other."""
 MIN_REST, MAX_REST = 0.2, 5.0
-"""Seconds between two scans of a consumer that finds nothing."""
+"""Seconds between two scans of a consumer that finds nothing, at least and at most."""
 REST_HALF_LIFE = 2.0
 """Seconds of work that halve a consumer's rest."""
 MAX_LISTING_AGE = 0.3
@@ -127,12 +127,12 @@ def widened(spread: float, others: int) -> float:
 
 def narrowed(spread: float) -> float:
     """The number of segments to choose among, after this consumer won a claim."""
-    return max(1.0, spread * 0.9)
+    return max(1.0, spread * 0.9)  # slowly: it takes seven won claims to undo one that was lost
 
 
 def lengthened(rest: float) -> float:
     """The rest in seconds, after a scan that found nothing because of other consumers."""
-    return min(1.5 * rest, MAX_REST)
+    return min(1.5 * rest, MAX_REST)  # eight such scans in a row lead from the shortest to the longest rest
 
 
 def shortened(rest: float, worked: float) -> float:

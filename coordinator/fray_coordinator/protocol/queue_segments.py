@@ -80,5 +80,5 @@ def batch_size(items: int, wanted: int | None) -> int:
 def dead_letter_name(time: float, segment: str, item: int) -> SegmentName:
     """The name of the item's dead letter. Everybody who writes it for that time uses the same name."""
     number = int.from_bytes(hashlib.blake2b(segment.encode(), digest_size=8).digest(), "big")
-    token = "".join(BASE32_DIGITS[number >> 5 * digit & 31] for digit in range(6))
+    token = "".join(BASE32_DIGITS[number >> 5 * digit & 31] for digit in range(6))  # as long as a producer's
     return SegmentName(time, item, token, 1)

@@ -76,13 +76,13 @@ def after_pass(
         renewed(record, holder, holder_beat),
         suspects=dict(most_silent),
         pools=dict(largest),
-        problems=problems_told(problems),
+        problems=named_problems(problems),
         problems_omitted=max(len(problems) - MAX_PROBLEMS, 0),
         repaired_at=repaired_at,
     )
 
 
-def problems_told(problems: Mapping[str, str]) -> dict[str, str]:
+def named_problems(problems: Mapping[str, str]) -> dict[str, str]:
     """The problems that the record names: one of each folder, then a second of each, so no folder hides another's."""
     seen: Counter[str] = Counter()
     turns: list[tuple[int, int, str]] = []

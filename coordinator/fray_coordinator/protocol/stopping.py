@@ -42,11 +42,11 @@ def holders_of(job: JobRecord) -> list[str]:
 
 def stop_now(job: JobRecord, now: float, reason: str, by: str) -> JobRecord:
     """The record of a job that ends STOPPED without running to its end."""
-    wish = job.stop or StopRequest(at=now, reason=reason, by=by)
+    request = job.stop or StopRequest(at=now, reason=reason, by=by)
     return transition(
         job,
         Event.STOP,
-        stop=wish,
+        stop=request,
         ended_at=now,
-        exit=AttemptExit(kind=ExitKind.STOPPED, message=wish.reason or "stopped"),
+        exit=AttemptExit(kind=ExitKind.STOPPED, message=request.reason or "stopped"),
     )

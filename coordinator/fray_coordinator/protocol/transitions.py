@@ -75,8 +75,11 @@ TRANSITIONS: dict[tuple[Status, Event], Status] = {
 }
 
 TERMINAL = frozenset({Status.SUCCEEDED, Status.FAILED, Status.STOPPED})
+"""The statuses in which a job has ended for good."""
 _WAITING = frozenset({Status.UNADMITTED, Status.PENDING, Status.GATHERING})
+"""The statuses in which a job waits for its current attempt to start."""
 _NEW_ATTEMPT = frozenset({Event.REQUEUE, Event.REGATHER, Event.RESTART})
+"""The events that raise the attempt."""
 
 
 class IllegalTransition(AssertionError):

@@ -13,7 +13,7 @@ from functools import partial
 from fray_coordinator.backoff import backoff
 from fray_coordinator.concurrency import map_concurrently
 from fray_coordinator.errors import StoreUnavailable
-from fray_coordinator.protocol import queue_lease as rules
+from fray_coordinator.protocol import queue_lease as rules, queue_scan as scan
 from fray_coordinator.queue.claiming import ClaimLost, take_over
 from fray_coordinator.queue.collector import Collector
 from fray_coordinator.queue.dead_letters import DeadLetterWriter
@@ -30,10 +30,8 @@ from fray_layouts.errors import FrayError
 log = logging.getLogger("fray")
 MAINTENANCE_INTERVAL = 1.0
 """Seconds between two rounds of maintenance: idle segments are given back, finished ones deleted."""
-MIN_POLL, MAX_POLL = 0.2, 5.0
-"""Seconds between looks at an empty queue on a bucket, at first and at most; they double."""
 MIN_LOCAL_POLL, MAX_LOCAL_POLL = 0.002, 0.05
-"""The same on local files, where a look costs nothing."""
+"""Seconds between looks at an empty queue on local files, where a look costs nothing, at first and at most; they double."""
 
 
 class Consumer:
@@ -75,7 +73,7 @@ class Consumer:
         timeout = rules.checked_timeout("lease_timeout", timeout)
         deadline = self._clock.boottime() + wait
         local = self._queue.core.store.local
-        pauses = backoff(MIN_LOCAL_POLL, MAX_LOCAL_POLL) if local else backoff(MIN_POLL, MAX_POLL)
+        pauses = backoff(MIN_LOCAL_POLL, MAX_LOCAL_POLL) if local else backoff(scan.MIN_REST, scan.MAX_REST)
         while True:
             patient = self._clock.boottime() < deadline
             taken = await take_or_return(self._take(count, timeout, isolation, patient, ahead), self._return)

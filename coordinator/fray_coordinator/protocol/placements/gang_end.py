@@ -119,9 +119,9 @@ def end_of_gang(
     if cause is None:
         return None
     left = exits[cause]
-    told = f"replica {cause} on {left.host}: {left.exit.message or left.exit.kind}"
+    message = f"replica {cause} on {left.host}: {left.exit.message or left.exit.kind}"
     holder = _holder(job, _runner_of(job, cause).agent)
-    return after_exit(job, replace(_without_logs(left.exit), message=told), holder, now, settings)
+    return after_exit(job, replace(_without_logs(left.exit), message=message), holder, now, settings)
 
 
 def gang_without(

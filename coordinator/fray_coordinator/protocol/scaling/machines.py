@@ -1,4 +1,4 @@
-"""The life of a machine: how a pass of the scaler finds each machine, and what it does about it.
+"""The life of a machine: how a look of the scaler finds each machine, and what it does about it.
 
 **Invariant.** Every machine of the provider has a record that was written before the provider was asked for it. No
 machine is given up that may still run something.
@@ -17,7 +17,7 @@ record. Machines have the names of their records, so a repeated call finds what 
 after the provider's list, so a listed machine without a record, in another zone than its record says, or with a record
 that says it is gone, belongs to nobody and is deleted. That a machine does not exist is concluded only from a list that
 was requested after the machine's call was answered, or must have ended. A batch is requested only when all of its
-records exist, and a broken batch is given up as a whole. Time without a heartbeat counts only as far as passes follow
+records exist, and a broken batch is given up as a whole. Time without a heartbeat counts only as far as looks follow
 one another closely: an outage in which agents could not write, and scalers could not look, ends no machine.
 """
 
@@ -46,7 +46,7 @@ made."""
 UNFIT_SECONDS = 180.0
 """Seconds after which a machine with an unfit agent is drained: longer than a killed process holds a TPU chip."""
 LONGEST_GAP = 120.0
-"""Seconds between two passes that count as time without a heartbeat, at most."""
+"""Seconds between two looks that count as time without a heartbeat, at most."""
 
 
 _NO_AGENT = f"for {BOOT_SECONDS / 60:.0f} minutes not all of its hosts had an agent that sends heartbeats"
@@ -54,7 +54,7 @@ _NO_AGENT = f"for {BOOT_SECONDS / 60:.0f} minutes not all of its hosts had an ag
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What a pass of the scaler found, before it decides what the pool should have.
+    """What a look of the scaler found, before it decides what the pool should have.
 
     Attributes:
         changed: records to write, by name; they replace those of the view.
@@ -192,7 +192,7 @@ def _is_left_behind(view: PoolView, machine: MachineRecord) -> bool:
 
 
 def _credited(since: float | None, looked_at: float, now: float) -> float:
-    """The time since which the machine counts as unseen. A longer gap between passes counts as `LONGEST_GAP`."""
+    """The time since which the machine counts as unseen. A longer gap between looks counts as `LONGEST_GAP`."""
     if since is None:
         return now
     begun = max(looked_at, since)
@@ -321,12 +321,12 @@ def refused(machine: MachineRecord, kind: str, text: str, again: bool = False) -
     """
     if kind == "unavailable":
         return replace(machine, error=text)
-    told = replace(machine, reason=f"{kind} in {machine.zone or machine.provider}", error=text)
-    return deleted(told, told.reason) if again else gone(told, machine.asked_at or machine.wanted_at)
+    machine = replace(machine, reason=f"{kind} in {machine.zone or machine.provider}", error=text)
+    return deleted(machine, machine.reason) if again else gone(machine, machine.asked_at or machine.wanted_at)
 
 
 def to_delete(view: PoolView) -> list[MachineRecord]:
-    """The machines that the provider is told to delete, in each pass until it lists them no more."""
+    """The machines that the provider is told to delete, in each look until it lists them no more."""
     return [m for m in view.machines.values() if m.state == MachineState.DELETING]
 
 
