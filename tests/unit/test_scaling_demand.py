@@ -6,15 +6,14 @@ import pytest
 from msgspec.structs import replace as changed
 
 from fray_coordinator.protocol.placements.hosts import HostView, lacks
-from fray_coordinator.protocol.placements.owners import Part, owner_of_job
+from fray_coordinator.protocol.placements.launching import bundles_of_job
+from fray_coordinator.protocol.placements.owners import Owner, Part, owner_of_job, owner_of_reservation
 from fray_coordinator.protocol.scaling.demand import Order, demand
 from fray_coordinator.protocol.scaling.planning import plan, wanted
 from fray_coordinator.protocol.scaling.sizes import capacity_of
 from fray_coordinator.protocol.scaling.zones import refusal
 from fray_layouts.index_keys import Shape
-from fray_layouts.records import (
-    Resources,
-)
+from fray_layouts.records import JobRecord, ReservationRecord, Resources
 from fray_layouts.spec import DeviceSpec, ResourceSpec
 from tests.support.scaling_views import CAPACITY, NOW, SPEC, TPU, agent, gang, job, machine, orders, view, with_agents
 
@@ -123,6 +122,45 @@ def test_a_gang_in_one_zone_is_completed_where_its_hosts_are() -> None:
     assert orders(with_agents(seen)) == [(4, "us-a", False)]
     shut = {"us-a": refusal(None, "stockout", "", NOW), "eu-b": refusal(None, "stockout", "", NOW)}
     assert plan(replace(seen, zones=shut), NOW).scaling.limit == "zones"
+
+
+def group(*jobs: JobRecord) -> Owner:
+    """A launch group of these gangs."""
+    parts = [bundles_of_job(job.spec, job.id) for job in jobs]
+    return owner_of_reservation(
+        ReservationRecord(id="r-1", kind="group", pool="p", parts=parts, low=sum(job.spec.replicas for job in jobs))
+    )
+
+
+def test_a_gang_of_a_group_stays_in_one_zone() -> None:
+    """Free hosts in two zones are no room for it, though the group may be in both."""
+    there = [agent("a", ""), changed(agent("b", ""), zone="eu-b", region="eu")]
+    waiting = replace(view(), owners=[group(gang(2, same="zone", cpu=4.0))])
+    assert orders(with_agents(waiting, *there)) == [(1, "us-a", False)]
+    anywhere = replace(view(), owners=[group(gang(2, cpu=4.0))])
+    assert orders(with_agents(anywhere, *there)) == []
+    shut = replace(with_agents(waiting, *there), zones={"us-a": refusal(None, "stockout", "", NOW)})
+    assert orders(shut) == [(1, "eu-b", False)]
+
+
+def test_what_waits_in_one_zone_says_nothing_of_another() -> None:
+    """Owners that want the same are compared with the machines of a pool once, but not if they must be elsewhere."""
+    shut = replace(view(), zones={"eu-b": refusal(None, "stockout", "", NOW)})
+    one = replace(owner_of_job(gang(2, same="zone", cpu=4.0)), within="eu-b")
+    other = replace(one, id="g-2", submitted_at=2.0, within="us-a")
+    assert orders(replace(shut, owners=[one, other])) == [(2, "us-a", False)]
+
+
+def test_the_largest_bundles_of_a_group_are_packed_first() -> None:
+    """As they are when the group is given its hosts."""
+
+    def with_memory(replicas: int, gigabytes: int) -> JobRecord:
+        job = gang(replicas, cpu=1.0)
+        return changed(job, spec=changed(job.spec, resources=ResourceSpec(cpu=1, memory=gigabytes * 10**9)))
+
+    there = [agent(name, "", free=changed(CAPACITY, memory=free * 10**9)) for name, free in (("a", 3), ("b", 2))]
+    waiting = replace(view(), owners=[group(with_memory(1, 1), with_memory(1, 3))])
+    assert orders(with_agents(waiting, *there)) == []
 
 
 def test_an_unfit_machine_is_waited_for_before_another_is_wanted() -> None:

@@ -154,7 +154,7 @@ class _FreeRoom:
         """The hosts for all parts within `place`, largest bundles first, those of one part on one device variant."""
         taken: dict[str, Room] = {}
         whole = Pack()
-        for part in sorted(needed_parts(owner), key=_largest_first):
+        for part in sorted(needed_parts(owner), key=largest_first):
             best = self._pack_part(owner, part, place, taken)
             if best is None:
                 return None
@@ -228,7 +228,8 @@ def needed_parts(owner: Owner) -> list[Part]:
     return [part for part in parts if part.count > 0]
 
 
-def _largest_first(part: Part) -> tuple[int, ...]:
+def largest_first(part: Part) -> tuple[int, ...]:
+    """The key by which the parts of an owner are packed: slices first, then those with the largest bundles."""
     shape = part.shape
     devices = shape.device_share or 1000 * shape.device_count
     return -part.slices, -devices, -shape.cpu, -shape.memory, -shape.disk, part.first

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from fray_coordinator.protocol.placements.assignment import needed_parts
+from fray_coordinator.protocol.placements.assignment import largest_first, needed_parts
 from fray_coordinator.protocol.placements.hosts import HostView, Room, host_view, lacks
 from fray_coordinator.protocol.placements.owners import Owner, Part
 from fray_coordinator.protocol.placements.packing import Preference, pack_hosts, pack_slices
@@ -230,14 +230,16 @@ class _Packing:
     def serve_owner(self, owner: Owner) -> None:
         """Give a gang or a reservation all that it needs to form, with the fewest new machines; or give it nothing."""
         parts = needed_parts(owner)
-        kind = tuple((p.count, p.shape, p.slices, p.spread, repr(p.resources)) for p in parts), owner.same
+        wanted = tuple((p.count, p.shape, p.slices, p.spread, p.same, repr(p.resources)) for p in parts)
+        kind = wanted, owner.same, owner.within, tuple(owner.placement.refused)
         if kind in self._hopeless:
             return
         if (given := self._pack_anywhere(owner, parts, [])) is not None:
             self._take_all(given)
             return
         zones = self._zones_for(parts)
-        tried = ((zone, self._fewest(owner, parts, zone)) for zone in (zones if owner.same else zones[:1]))
+        stays_together = owner.same or any(part.same for part in parts)
+        tried = ((zone, self._fewest(owner, parts, zone)) for zone in (zones if stays_together else zones[:1]))
         found = [(count, zone, given) for zone, fewest in tried if fewest is not None for count, given in [fewest]]
         if not found:
             self._hopeless.add(kind)
@@ -279,11 +281,7 @@ class _Packing:
     def _pack_anywhere(
         self, owner: Owner, parts: Sequence[Part], more: Sequence[HostView]
     ) -> list[tuple[HostView, Room]] | None:
-        hosts = [*self.hosts, *more]
-        anywhere = sorted({host.place(owner.same) for host in hosts} - {""}) if owner.same else [""]
-        places = [owner.within] if owner.within else anywhere
-        for place in places:
-            here = [host for host in hosts if not place or host.place(owner.same) == place]
+        for here in _by_place([*self.hosts, *more], owner.same, owner.within):
             if (given := self._pack(owner, parts, here)) is not None:
                 return given
         return None
@@ -299,8 +297,10 @@ class _Packing:
         def preference(host: HostView) -> Preference:
             return False, not self.machine_of.get(host.agent, "new"), host.agent not in has
 
-        for part in sorted(parts, key=lambda p: (-p.slices, -p.shape.device_count, -p.shape.cpu)):
-            found = self._pack_part(part, [h for h in hosts if h.agent not in refused], left, preference)
+        willing = [host for host in hosts if host.agent not in refused]
+        for part in sorted(parts, key=largest_first):
+            packs = (self._pack_part(part, here, left, preference) for here in _by_place(willing, part.same))
+            found = next((pack for pack in packs if pack is not None), None)
             if found is None:
                 return None
             for host, need in found:
@@ -340,6 +340,17 @@ class _Packing:
         if key not in self._needs:
             self._needs[key] = None if lacks(host, part, shape) else host.needs(shape)
         return self._needs[key]
+
+
+def _by_place(hosts: Sequence[HostView], same: str, within: str = "") -> list[list[HostView]]:
+    """The hosts of each zone or region, whichever `same` says; all of them together if it says neither.
+
+    within: only the hosts of this one.
+    """
+    if not same:
+        return [list(hosts)]
+    places = [within] if within else sorted({host.place(same) for host in hosts} - {""})
+    return [[host for host in hosts if host.place(same) == place] for place in places]
 
 
 def _times(left: Room, need: Room) -> int:
