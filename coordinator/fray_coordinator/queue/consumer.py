@@ -31,7 +31,7 @@ log = logging.getLogger("fray")
 MAINTENANCE_INTERVAL = 1.0
 """Seconds between two rounds of maintenance: idle segments are given back, finished ones deleted."""
 MIN_LOCAL_POLL, MAX_LOCAL_POLL = 0.002, 0.05
-"""Seconds between looks at an empty queue on local files, where they cost nothing, at first and at most; they double."""
+"""Seconds between looks at an empty queue on local files, where they are free, at first and at most; they double."""
 
 
 class Consumer:
