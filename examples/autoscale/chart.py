@@ -1,4 +1,4 @@
-"""Machines, waiting and running jobs over time, as a picture."""
+"""Draws machines, waiting jobs and running jobs over time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ STATES = {"creating": "#c9dbe9", "up": "#3e7cb1", "draining": "#e0a458", "deleti
 
 @dataclass(frozen=True)
 class Sample:
-    """What there was at one moment. machines: by state; at: seconds since the begin."""
+    """What existed at one moment. machines: by state; at: seconds since the start."""
 
     at: float
     machines: Mapping[str, int]
@@ -21,7 +21,7 @@ class Sample:
 
 
 def draw(samples: Sequence[Sample]) -> bytes:
-    """A PNG: jobs above, machines by their states below."""
+    """A PNG with jobs at the top and machines by their states at the bottom."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 6), layout="constrained")

@@ -1,14 +1,14 @@
-"""A pool that makes its own machines: work comes, machines come; one is taken away, and in the end none is left.
+"""A pool that makes and removes its own machines as work comes and goes.
 
-A cluster in a temporary directory, and a pool of at most four machines, each a slice of two hosts: agents on this
-machine. Nothing runs at first. Forty jobs come, and whoever waits for them makes the first machine; one is killed as a
-preemption would, and replaced; a gang takes two whole slices; then nothing waits any more, and all machines go. What is
-seen is printed and drawn, and the run fails if it is not what `docs/machines.md` promises.
+The cluster is in a temporary directory. Its pool may have four machines, each a slice of two hosts, which are agents on
+this machine. At first nothing runs. The program launches forty jobs and waits for them, which makes the first machine.
+One machine is killed like in a preemption, and is replaced. A gang uses two whole slices. When no job waits any more,
+all machines are removed. The program prints and draws what happens, and fails if `docs/machines.md` promises otherwise.
 
     make example-autoscale
-    ray job submit --working-dir examples -- python autoscale/main.py    # on a node of Ray: it brings its agents
+    ray job submit --working-dir examples -- python autoscale/main.py    # on a node of Ray: it starts its own agents
 
-Ray's own machines come and go by Ray's own autoscaler.
+The machines of Ray itself are made by Ray's own autoscaler.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from fray_layouts.records import MachineRecord
 POOL, MOST = "machines", 4
 JOBS, SLICES = 40, 2
 SETTINGS = replace(LOCAL_SETTINGS, beat_interval=1.0, idle_beat_interval=1.0, pass_interval=0.5, repair_interval=3.0)
-"""Beats and looks every second or two, so that a minute shows what takes some with the usual intervals."""
+"""Short intervals, so that one minute shows what takes several minutes with the usual ones."""
 
 T = TypeVar("T")
 
@@ -50,8 +50,8 @@ class Place:
     """Where machines are made.
 
     Attributes:
-        fields: of the pool, as below its name in `fray.yaml`.
-        slice_type: of the machines, if they are slices.
+        fields: the pool's fields, as below its name in `fray.yaml`.
+        slice_type: type of the machines, if they are slices.
         preempt: takes a machine away.
     """
 
@@ -61,7 +61,7 @@ class Place:
 
 
 class Scene:
-    """The work, and the machines that come and go for it."""
+    """Runs the work, and watches the machines that come and go for it."""
 
     def __init__(self, cluster: StorageCluster, place: Place) -> None:
         self.cluster = cluster
@@ -71,7 +71,7 @@ class Scene:
         self.jobs: list[JobId] = []
 
     def play(self) -> None:
-        """Everything, in order."""
+        """Run all steps in order."""
         self.tell(f"a pool of at most {MOST} machines, of which there is none")
         burst = JobRequest("burst", Entrypoint.from_binary("sleep", ["3"]), ResourceConfig(cpu=1), pool=POOL)
         self.launch(burst, JOBS)
@@ -88,7 +88,7 @@ class Scene:
         self.check()
 
     def launch(self, request: JobRequest, count: int = 1) -> None:
-        """Launch jobs, and wait for them as any program does: that brings the first machine."""
+        """Launch jobs and wait for them like any program; waiting makes the first machine."""
         jobs = self.cluster.launch_many([request] * count)
         self.jobs += jobs
         threading.Thread(target=self.cluster.wait, args=(jobs,), daemon=True).start()
@@ -106,13 +106,13 @@ class Scene:
         self.tell(f"a gang has had {SLICES} slices at once")
 
     def is_released(self) -> bool:
-        """Whether no machine is left: their agents see to that, and a look that cron may begin settles the last one."""
+        """Whether no machine is left. Agents remove the machines; a look, like one from cron, removes the last one."""
         look = [sys.executable, "-m", "fray", "scale", "--once", "--root", self.cluster.root]
         subprocess.run(look, check=True, stdout=subprocess.DEVNULL)
         return not self.present()
 
     def check(self) -> None:
-        """Every job has succeeded; there were never more machines than allowed; there was a replacement."""
+        """Check that every job succeeded, that there were never too many machines, and that one was replaced."""
         assert all(info.status is JobStatus.SUCCEEDED for info in self.cluster.wait(self.jobs))
         most = max(sum(sample.machines.values()) for sample in self.samples)
         made = len(self.machines())
@@ -121,7 +121,7 @@ class Scene:
         self.tell(f"{made} machines were made, at most {most} at once")
 
     def machines(self, *states: str) -> list[MachineRecord]:
-        """The machines that there were, or those in one of the states."""
+        """All machines that ever existed, or those in one of the states."""
         found = self.cluster.run(lambda core: read_machines(core, {}, POOL))
         return [stored.record for stored in found if not states or stored.record.state in states]
 
@@ -132,7 +132,7 @@ class Scene:
         return [machine for machine in self.machines() if machine.state != "gone"]
 
     def ended(self) -> int:
-        """How many jobs have succeeded. The others are on their way: a failed one is an error."""
+        """How many jobs have succeeded. Raises an error if one has failed."""
         status = self.status()
         assert not status[JobStatus.FAILED], "a job has failed"
         return status[JobStatus.SUCCEEDED]
@@ -141,7 +141,7 @@ class Scene:
         return Counter(info.status for info in self.cluster.list_jobs())
 
     def wait_until(self, what: str, look: Callable[[], T], patience: float = 240.0) -> T:
-        """Look until there is something; each time, what is seen is kept for the chart."""
+        """Look until there is a result; keep each view for the chart."""
         end = time.monotonic() + patience
         while not (found := look()):
             if time.monotonic() > end:
@@ -162,10 +162,10 @@ class Scene:
 
 
 def here(slice_type: str = "v4-16") -> Place:
-    """This machine: agents as processes of it."""
+    """A place on this machine, whose machines are agents in processes here."""
 
     def preempt(machine: MachineRecord) -> None:
-        """Kill its agents, whose process ids stand in the locks that they hold."""
+        """Kill the machine's agents; their locks contain their process ids."""
         folder = Path(tempfile.gettempdir(), f"fray-{os.geteuid()}", "machines")
         for lock in folder.glob(f"*-{machine.name}/host-*.lock"):
             with suppress(ValueError, ProcessLookupError):
@@ -175,7 +175,7 @@ def here(slice_type: str = "v4-16") -> Place:
 
 
 def run(place: Place, output: Path) -> None:
-    """Everything, in a cluster of its own; the chart goes into `output`."""
+    """Run everything in a cluster of its own; write the chart to `output`."""
     with tempfile.TemporaryDirectory(prefix="fray-autoscale-") as name:
         root = str(Path(name, "root"))
         sync.run(sync.run(open_core(root, SETTINGS)).store.close())
@@ -185,7 +185,7 @@ def run(place: Place, output: Path) -> None:
             try:
                 scene.play()
             finally:
-                for machine in scene.present():  # after an error: nothing of it stays behind
+                for machine in scene.present():  # after an error, leave nothing behind
                     place.preempt(machine)
                 output.write_bytes(draw(scene.samples))
                 print(f"the chart is {output}")

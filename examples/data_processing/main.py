@@ -1,10 +1,10 @@
-"""Turns text into lower-cased, counted documents, shard by shard: a Zephyr pipeline on file queues, or on threads.
+"""A Zephyr pipeline that lower-cases and counts documents, shard by shard, on file queues or on threads.
 
     python examples/data_processing/main.py --input "corpus/*.jsonl" --output counted  # needs Zephyr: docs/zephyr.md
     FRAY_CLUSTER_SPEC=gs://bucket/fray python examples/data_processing/main.py --input ... --output gs://bucket/counted
 
-Started again with the same --name after it was killed, it goes on where it was. It works through storage: on Ray, run
-agents as jobs there and name their root, or have Zephyr itself run the pipeline by a RayClient (docs/backends.md).
+If it is killed and started again with the same --name, it continues where it was. It needs storage: on Ray, run agents
+as jobs and name their root, or let Zephyr itself run the pipeline with a RayClient (docs/backends.md).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fray.zephyr import Backend
 
 @dataclass(frozen=True)
 class TransformConfig:
-    """Documents in, documents out; memory_per_worker counts on a cluster."""
+    """Options. memory_per_worker applies to a cluster only."""
 
     input_pattern: str
     output_path: str
@@ -31,7 +31,7 @@ class TransformConfig:
 
 
 def transform_document(document: dict[str, Any]) -> dict[str, Any]:
-    """One document as it goes out."""
+    """Convert one document."""
     return {
         "id": document["id"],
         "text": document["text"].lower(),
@@ -40,7 +40,7 @@ def transform_document(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def run_transform(config: TransformConfig) -> list[str]:
-    """The files written, in the order of the shards."""
+    """Run the pipeline; return the files that it wrote, in the order of the shards."""
     pipeline = (
         Dataset.from_files(config.input_pattern)
         .flat_map(load_jsonl)

@@ -1,4 +1,4 @@
-"""Watching the work from outside, and killing a machine in the middle of it."""
+"""Watches the work from outside, and kills a machine in the middle of it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KILL_AT = 0.3
 
 @dataclass
 class Death:
-    """A machine that was killed while it held jobs; `noticed`: seconds until all of them were requeued."""
+    """A machine that was killed while it held jobs. noticed: seconds until all of them were requeued."""
 
     machine: Machine
     held: list[JobId]
@@ -27,7 +27,7 @@ class Death:
 
 
 def follow(cluster: StorageCluster, controller: JobId, both: Sequence[Machine], screen: Screen) -> Death:
-    """Show how it goes until the controller has ended; on the way, kill the machine that does not run it."""
+    """Show the progress until the controller has ended; in between, kill the machine that does not run it."""
     death: Death | None = None
     while True:
         jobs = cluster.list_jobs()
@@ -77,5 +77,5 @@ def _busy(shards: Sequence[JobInfo], both: Sequence[Machine]) -> str:
 
 
 def _other(both: Sequence[Machine], head: JobInfo) -> Machine:
-    """The end of the controller's machine would begin the whole survey anew; this one only costs its shards."""
+    """The machine to kill: not the controller's, which would restart everything; this one repeats only its shards."""
     return next(machine for machine in both if machine.id != head.agent)

@@ -1,7 +1,7 @@
-"""The jobs: a controller that splits the library and launches the others, one job per shard, and the reduction.
+"""The jobs: a controller that splits the library and launches one job for each shard, and the reduction.
 
-What a job returns is kept by the cluster when its attempt succeeds, and only then; an attempt that is killed leaves
-nothing behind, so a shard that runs twice counts once.
+The cluster stores a job's result only when its attempt succeeds. An attempt that is killed leaves nothing behind, so a
+shard that runs twice counts once.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from fray_coordinator.store.metering import RequestCounts
 
 CONTROLLER = ResourceConfig.with_cpu(0.1)
 SHARD = ResourceConfig.with_cpu(0.9)
-"""Two shards and the controller fit an agent of two cores."""
+"""Two shards and the controller fit on an agent of two cores."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What one shard found: modules, and why each of the other files does not parse."""
+    """The result of one shard: modules, and for each of the other files why it does not parse."""
 
     modules: list[Module]
     unparsed: dict[str, str]
@@ -33,7 +33,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Survey:
-    """What the controller did. Seconds; `reduction` is the job whose result is the answer."""
+    """The result of the controller. Times are in seconds; `reduction` is the job whose result is the answer."""
 
     files: int
     split_seconds: float
@@ -44,7 +44,7 @@ class Survey:
 
 @dataclass(frozen=True)
 class Reduced:
-    """The answer: the ranking and its picture, a PNG."""
+    """The answer: the ranking and its plot, a PNG."""
 
     ranking: Ranking
     picture: bytes
@@ -52,7 +52,7 @@ class Reduced:
 
 
 def survey(shards: int, files: int | None) -> Survey:
-    """The controller: measure the library's `files` largest files, or all, in so many shards, then reduce."""
+    """The controller: measure the library's `files` largest files, or all, in `shards` shards; reduce the results."""
     cluster = storage_cluster()
     begun = time.monotonic()
     chosen = sorted(sources(), key=lambda source: source.size, reverse=True)[:files]
@@ -72,7 +72,7 @@ def survey(shards: int, files: int | None) -> Survey:
 
 
 def split(files: Sequence[Source], shards: int) -> list[list[str]]:
-    """Paths in shards of about equal size: each file, the largest first, goes to the shard that is smallest so far."""
+    """Split paths into shards of about equal size: each file, the largest first, goes to the smallest shard so far."""
     parts: list[list[str]] = [[] for _ in range(min(shards, len(files)))]
     sizes = [0] * len(parts)
     for file in files:
@@ -83,7 +83,7 @@ def split(files: Sequence[Source], shards: int) -> list[list[str]]:
 
 
 def measure_shard(paths: list[str]) -> Measured:
-    """Measure some files; one that does not parse is named."""
+    """Measure some files, and name those that do not parse."""
     found = Measured([], {})
     for path in paths:
         try:
@@ -94,7 +94,7 @@ def measure_shard(paths: list[str]) -> Measured:
 
 
 def reduce(shards: list[JobId]) -> Reduced:
-    """Put the shards' results together."""
+    """Combine the results of the shards."""
     cluster = storage_cluster()
     results: list[Measured] = [cluster.result(job) for job in shards]
     modules = [module for result in results for module in result.modules]

@@ -1,4 +1,4 @@
-"""Two machines of the cluster: `fray agent` in processes of their own."""
+"""The cluster's two machines: each is `fray agent` in a process of its own."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ CORES = 2
 
 
 class Machine:
-    """A running agent. name: for people; id: as the cluster knows it."""
+    """A running agent. name: shown to people; id: its id in the cluster."""
 
     def __init__(self, name: str, root: str, place: Path) -> None:
         self.name = name
         place.mkdir()
         command = [sys.executable, "-m", "fray", "agent", "--root", root, "--cpu", str(CORES), "--json"]
-        # The jobs are functions of this folder's modules, so the machines have to have them.
+        # The jobs are functions of this folder's modules, so the machines need them.
         environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent), "TMPDIR": str(place)}
-        log = place / "log"  # what an agent logs would go through the demo's own lines
+        log = place / "log"  # an agent's log would mix with the demo's own lines
         with log.open("w") as stderr:
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, env=environment, text=True)
         assert self._process.stdout is not None
@@ -45,7 +45,7 @@ class Machine:
 
 @contextlib.contextmanager
 def machines(names: list[str], root: str, place: Path) -> Iterator[list[Machine]]:
-    """Agents that have joined the cluster; none is left afterwards, whatever happens."""
+    """Start agents and wait until they have joined the cluster; end all of them afterwards, whatever happens."""
     with contextlib.ExitStack() as ending:
 
         def start(name: str) -> Machine:

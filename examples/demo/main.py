@@ -1,11 +1,11 @@
 """The demo: a cluster of two machines in a temporary directory measures Python's standard library; one is killed.
 
-A controller job splits the library's source into shards and launches a job for each; a last job reduces what they
-found to a ranking and a plot. In the middle of the shards one of the two agents gets SIGKILL, and the work finishes all
-the same. Nothing but files connects the processes: every message between them is an object under one root.
+A controller job splits the library's source into shards and launches a job for each; a last job reduces their results
+to a ranking and a plot. In the middle of the shards one of the two agents gets SIGKILL, and the work finishes anyway.
+The processes are connected only by files: every message between them is an object under one root.
 
     make demo
-    ray job submit --working-dir examples -- python demo/main.py    # the same on a node of Ray: it brings its agents
+    ray job submit --working-dir examples -- python demo/main.py    # on a node of Ray: it starts its own agents
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from fray_coordinator.jobs.lookup import read_agents
 from fray_coordinator.store.metering import GCS_PRICES, RequestCounts
 
 SETTINGS = replace(LOCAL_SETTINGS, beat_interval=1.0, idle_beat_interval=1.0, pass_interval=0.5, repair_interval=3.0)
-"""Beats every second, so that a death is noticed within seconds; five seconds are the usual interval."""
+"""A heartbeat every second, so that a death is noticed within seconds; the usual interval is five seconds."""
 
 RANKED = 12
 
 
 def main(shards: int, files: int | None, output: Path) -> None:
-    """Run the demo; the plot is written into `output`."""
+    """Run the demo; write the plot to `output`."""
     screen = Screen()
     with tempfile.TemporaryDirectory(prefix="fray-demo-") as place:
         root = (Path(place) / "root").as_uri()
@@ -66,7 +66,7 @@ def main(shards: int, files: int | None, output: Path) -> None:
 
 
 async def of_agents(core: Core, both: Sequence[Machine], death: Death) -> dict[str, RequestCounts]:
-    """What each agent had asked of the storage at its last heartbeat; the killed one's last second is missing."""
+    """The requests of each agent at its last heartbeat; the last second of the killed one is missing."""
     records = {agent.record.id: agent.record for agent in await read_agents(core, problems={})}
     names = {m.id: f"agent {m.name}" + (", until its last heartbeat" if m is death.machine else "") for m in both}
     return {name: RequestCounts(**records[agent].requests) for agent, name in names.items()}

@@ -1,4 +1,4 @@
-"""What is measured of a Python module: tokens, functions, docstrings and imports."""
+"""Measures of a Python module: tokens, functions, docstrings and imports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TEST_FOLDERS = {"test", "tests", "idle_test"}
 
 @dataclass(frozen=True)
 class Source:
-    """A file of the library, by its path below it; size in bytes."""
+    """A file of the library. path: relative to the library; size: in bytes."""
 
     path: str
     size: int
@@ -30,9 +30,9 @@ class Module:
 
     Attributes:
         package: the top-level package or module it belongs to.
-        is_test: it lies in a test suite.
-        definitions: the module itself, its classes and functions; `documented` of them have a docstring.
-        imports: top-level names of what it imports.
+        is_test: whether it belongs to a test suite.
+        definitions: the number of its classes and functions, and the module itself; `documented` have a docstring.
+        imports: top-level names of the modules that it imports.
     """
 
     path: str
@@ -46,7 +46,7 @@ class Module:
 
 
 class DoesNotParse(Exception):
-    """The file is not Python, or not of this version."""
+    """The file is not Python of this version."""
 
 
 def sources() -> list[Source]:
@@ -66,7 +66,7 @@ def measure(path: str) -> Module:
     try:
         with file.open("rb") as lines:
             tokens = sum(1 for _ in tokenize.tokenize(lines.readline))
-        with warnings.catch_warnings(action="ignore"):  # invalid escapes are on purpose where the library tests them
+        with warnings.catch_warnings(action="ignore"):  # the library's own tests have invalid escapes on purpose
             tree = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError, tokenize.TokenError) as error:
         raise DoesNotParse(f"{type(error).__name__}: {error}") from error

@@ -1,4 +1,4 @@
-"""The ranking as a picture."""
+"""Draws the ranking."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ INK, QUIET, BAR = "#1f2933", "#7b8794", "#3e7cb1"
 
 
 def draw(ranking: Ranking) -> bytes:
-    """A PNG: the largest packages with their docstring coverage, and what the library imports most."""
+    """A PNG with the largest packages, their docstring coverage, and the modules that the library imports most."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
     from matplotlib.figure import Figure

@@ -1,4 +1,4 @@
-"""From measured modules to the ranking of packages."""
+"""Makes the ranking of packages from the measures of modules."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from measure import Module
 
 @dataclass
 class Package:
-    """Sums over the modules of a package, its test suites left out."""
+    """Sums over the modules of a package, without its test suites."""
 
     name: str
     modules: int = 0
@@ -23,7 +23,7 @@ class Package:
 
     @property
     def coverage(self) -> float:
-        """Share of its definitions that have a docstring."""
+        """Share of the package's definitions that have a docstring."""
         return self.documented / self.definitions
 
     def add(self, module: Module) -> None:
@@ -37,11 +37,11 @@ class Package:
 
 @dataclass(frozen=True)
 class Ranking:
-    """Packages by size, the largest first; and what was counted besides.
+    """Packages by size, the largest first, and further counts.
 
     Attributes:
-        imported_by: for each module, how many of the library's modules import it, tests left out.
-        unparsed: why a file could not be measured, by its path.
+        imported_by: for each module, how many of the library's modules import it, without tests.
+        unparsed: for each file that could not be measured, by its path, why.
     """
 
     packages: list[Package]

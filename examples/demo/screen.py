@@ -1,4 +1,4 @@
-"""What the demo shows: a moving bar on a terminal, plain lines elsewhere, and tables at the end."""
+"""The demo's output: a progress bar on a terminal, plain lines elsewhere, and tables at the end."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class Screen:
         self._bar.stop()
 
     def say(self, text: str) -> None:
-        """A line with the time."""
+        """Print a line with the time."""
         self.console.print(f"{time.monotonic() - self._begun:5.1f} s  {text}", soft_wrap=True)
 
     def shards(self, done: int, total: int, note: str) -> None:
-        """How many shards are done; off a terminal a line now and then."""
+        """Show how many shards are done; outside of a terminal print a line now and then."""
         if not total:
             return
         self._bar.update(self._shards, completed=done, total=total, note=note)
@@ -55,7 +55,7 @@ class Screen:
         self._step = step
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """A table whose first column is text and whose others are figures."""
+        """Print a table whose first column is text and whose other columns are figures."""
         table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
         for number, column in enumerate(columns):
             table.add_column(column, justify="right" if number else "left")

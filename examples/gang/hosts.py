@@ -1,4 +1,4 @@
-"""Agents on this machine that pose as the hosts of TPU slices."""
+"""Agents on this machine that simulate the hosts of TPU slices."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CORES = 2
 
 
 class SliceHost:
-    """A running agent, which says that it is one host of a slice."""
+    """A running agent that says that it is one host of a slice."""
 
     def __init__(self, root: str, place: Path, name: str, worker: int) -> None:
         self.name = f"{name}, host {worker}"
@@ -50,7 +50,7 @@ class Hosts:
         self._started = 0
 
     def join(self, name: str, worker: int) -> SliceHost:
-        """Start one more agent; it has joined when this returns."""
+        """Start one more agent, and wait until it has joined."""
         self._started += 1
         host = SliceHost(self._root, self._place / f"host-{self._started}", name, worker)
         self._ending.callback(host.kill)
@@ -59,6 +59,6 @@ class Hosts:
 
 @contextlib.contextmanager
 def hosts(root: str, place: Path) -> Iterator[Hosts]:
-    """Hosts to join; none is left afterwards, whatever happens."""
+    """A context to start hosts in; it ends all of them afterwards, whatever happens."""
     with contextlib.ExitStack() as ending:
         yield Hosts(root, place, ending)

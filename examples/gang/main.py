@@ -1,16 +1,16 @@
-"""A gang on two TPU slices trains with JAX, loses a host, and goes on from its checkpoint; other jobs fill the gaps.
+"""A gang on two TPU slices trains with JAX, loses a host, and continues from its checkpoint; small jobs fill the gaps.
 
-Four agents on this machine pose as two slices of two hosts. A team trains on both slices at once: four processes, whose
-all-reduce is a real one of `jax.distributed`, over CPUs. Another user has launched 200 small jobs before, which have
-every core. On the way one agent is killed: all four processes end, the gang waits until there are two whole slices
-again, and goes on. What is seen is printed, and the run fails if it is not what `docs/placements.md` promises.
+Four agents on this machine simulate two slices of two hosts. A team trains on both slices at once, with four processes
+and a real all-reduce of `jax.distributed` over CPUs. Before that, another user launches 200 small jobs, which use every
+core. Then one agent is killed: all four processes end, the gang waits until there are two whole slices again, and
+continues. The program prints what happens, and fails if `docs/placements.md` promises otherwise.
 
     make example-gang
 
-Slices and agents are of this machine, so it is not for Ray. There, too, a gang on slices is a job with
-`ResourceConfig.with_tpu(...)`, and all of it begins again when a host is lost: docs/backends.md.
+The slices and agents are on this machine, so this does not run on Ray. There, too, a gang on slices is a job with
+`ResourceConfig.with_tpu(...)`, and the whole gang restarts when a host is lost: docs/backends.md.
 
-JAX is large, so it has an environment of its own; here and on the agents' hosts.
+JAX is large, so it has an environment of its own, here and on the agents' hosts.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from hosts import CORES, TPU_TYPE, Hosts, SliceHost, hosts
 
 from fray.cluster import Entrypoint, JobId, JobInfo, JobRequest, JobStatus, ResourceConfig, StorageCluster
 
-# The job runs on hosts that do not have this file: it travels with its function.
+# The job runs on hosts that do not have this file, so the file's code is pickled with the job's function.
 cloudpickle.register_pickle_by_value(train)
 
 SLICES, REPLICAS = 2, 4
 SINGLES = 200
 LONGEST_SINGLE = 20.0
-"""Seconds after which one of the small jobs is ended: nobody holds a core longer."""
+"""Seconds after which a small job is ended; no job holds a core longer."""
 
 HEARING = 30.0
-"""Seconds until all agents have heard of a gang for certain, even if every hint is lost: the `repair_interval`."""
+"""Seconds after which all agents know of a gang, even if every hint is lost: the `repair_interval`."""
 
 BOUND = LONGEST_SINGLE + HEARING
 """Seconds after which a gang that is first in order, and fits, runs."""
@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 
 class Scene:
-    """The team's gang, the other user's jobs, and the hosts they are on."""
+    """The team's gang, the other user's jobs, and their hosts."""
 
     def __init__(self, cluster: StorageCluster, hosts: Hosts, config: train.TrainingConfig) -> None:
         self.cluster = cluster
@@ -57,7 +57,7 @@ class Scene:
         self.begun = time.monotonic()
 
     def play(self) -> None:
-        """Everything, in order."""
+        """Run all steps in order."""
         _, _, lost, _ = self.hosts_of_both_slices()
         singles = self.launch_singles()
         gang = self.launch_gang()
@@ -81,13 +81,13 @@ class Scene:
         self.check_singles(singles, self.gang(gang))
 
     def hosts_of_both_slices(self) -> list[SliceHost]:
-        """Two slices of two hosts each."""
+        """Start two slices of two hosts each."""
         joined = [self.hosts.join(name, worker) for name in ("slice-a", "slice-b") for worker in (0, 1)]
         self.tell(f"{len(joined)} agents pose as {SLICES} slices {TPU_TYPE}: {'; '.join(host.name for host in joined)}")
         return joined
 
     def launch_singles(self) -> list[JobId]:
-        """More small jobs than there are cores, all of which are taken when this returns."""
+        """Launch more small jobs than there are cores, and wait until all cores are used."""
         request = JobRequest("greedy", Entrypoint.from_binary("sleep", ["2"]), timeout=LONGEST_SINGLE)
         jobs = self.cluster.launch_many([request] * SINGLES)
         self.wait_until("the small jobs", lambda: self.waiting(jobs) <= SINGLES - REPLICAS * CORES)
@@ -95,7 +95,7 @@ class Scene:
         return jobs
 
     def launch_gang(self) -> JobId:
-        """The team's, which goes before the other user's jobs that do not run yet."""
+        """Launch the team's gang, which goes before the other user's jobs that do not run yet."""
         return self.cluster.launch(
             JobRequest(
                 name="train",
@@ -106,7 +106,7 @@ class Scene:
         )
 
     def running(self, gang: JobId, attempt: int) -> None:
-        """Wait until the attempt runs, which takes no longer than what is promised."""
+        """Wait until the attempt runs; fail if that takes longer than promised."""
         since = time.monotonic()
         self.wait_until(f"attempt {attempt}", lambda: self.is_running(gang, attempt))
         waited = time.monotonic() - since
@@ -118,7 +118,7 @@ class Scene:
         return info.status is JobStatus.RUNNING and info.attempt == attempt
 
     def check(self, result: dict[str, Any], info: JobInfo) -> None:
-        """The result is that of an undisturbed run, and the killed host counts as a preemption."""
+        """Check that the result is that of an undisturbed run, and that the killed host counts as a preemption."""
         alone = train.train_alone(self.config.steps, REPLICAS)
         off = max(float(np.abs(alone[name] - values).max()) for name, values in result["weights"].items())
         self.tell(
@@ -133,7 +133,7 @@ class Scene:
         assert (info.preemptions, info.failures) == (1, 0), f"counted as {info}"
 
     def check_singles(self, jobs: list[JobId], gang: JobInfo) -> None:
-        """All of them succeed, many of them beside the gang."""
+        """Check that all small jobs succeed, many of them beside the gang."""
         ended = self.cluster.wait(jobs)
         began, over = gang.start_time or 0.0, gang.end_time or 0.0
         beside = sum(began <= (info.end_time or 0.0) <= over for info in ended)
@@ -151,7 +151,7 @@ class Scene:
         return sum(listed[job] is JobStatus.PENDING for job in jobs)
 
     def wait_until(self, what: str, look: Callable[[], T], patience: float = 240.0) -> T:
-        """Look again until there is something."""
+        """Look again until there is a result."""
         end = time.monotonic() + patience
         while not (found := look()):
             if time.monotonic() > end:

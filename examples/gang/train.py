@@ -1,7 +1,7 @@
-"""What every replica of the gang runs: data-parallel training with JAX, and the model that it trains.
+"""The program of every replica of the gang: data-parallel training with JAX, and the model that it trains.
 
 Each process has a share of every batch. The gradient of the mean over the whole batch is an all-reduce over all
-processes, which XLA puts in because the batch lies on all of them and the weights are the same on each.
+processes, which XLA inserts because the batch is spread over all of them and the weights are the same on each.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ Weights = dict[str, Any]
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """How training goes.
+    """Options of the training.
 
     Attributes:
-        folder: of the checkpoints, which all hosts can read.
+        folder: folder of the checkpoints, which all hosts can read.
         every: steps from one checkpoint to the next.
-        pause: seconds that a step takes longer.
+        pause: seconds by which each step is slowed down.
     """
 
     folder: str
@@ -41,12 +41,12 @@ class TrainingConfig:
 
 
 def train_replica(config: TrainingConfig) -> dict[str, Any]:
-    """Train until the last step, from the newest checkpoint on. All replicas return the same."""
+    """Train from the newest checkpoint to the last step. All replicas return the same."""
     environ = os.environ
     replica, replicas = int(environ["FRAY_REPLICA"]), int(environ["FRAY_REPLICAS"])
     slices = int(environ["FRAY_SLICES"])
     jax.config.update("jax_platforms", "cpu")
-    # Whose collective fails, as a peer is gone, would wait in the end for that peer, for five minutes by default.
+    # If a collective fails because a peer is gone, JAX would wait for it at the end, for five minutes by default.
     jax.distributed.initialize(environ["JAX_COORDINATOR_ADDRESS"], replicas, replica, shutdown_timeout_seconds=5)
     mesh = Mesh(np.array(jax.devices()).reshape(slices, -1), ("slice", "host"))
     everywhere = NamedSharding(mesh, PartitionSpec())
@@ -74,7 +74,7 @@ def train_replica(config: TrainingConfig) -> dict[str, Any]:
 
 
 def train_alone(steps: int, replicas: int) -> Weights:
-    """The weights that one process arrives at with the shares of all replicas in its batches."""
+    """The weights that a single process computes, with the shares of all replicas in its batches."""
     weights = fresh()
     for step in range(steps):
         shares = [batch(step, replica) for replica in range(replicas)]
@@ -106,16 +106,16 @@ def fresh() -> Weights:
 
 
 def batch(step: int, replica: int) -> tuple[np.ndarray, np.ndarray]:
-    """A replica's share of the batch of a step: whoever repeats the step has the same."""
+    """A replica's share of the batch of a step; it is the same when the step is repeated."""
     inputs = np.random.default_rng((step, replica)).normal(size=(ROWS, INPUTS)).astype(np.float32)
     return inputs, np.sin(inputs[:, 0]) + inputs[:, 1] / 2
 
 
-# --- checkpoints: a file for every so many steps; the highest counts
+# --- checkpoints: one file for every so many steps; the highest counts
 
 
 def save(folder: str, step: int, starts: list[int], weights: Weights) -> None:
-    """Write one; starts: the steps at which the attempts so far began."""
+    """Write a checkpoint. starts: the steps at which the attempts so far began."""
     part = Path(folder) / "part"
     with part.open("wb") as file:
         np.savez(file, starts=starts, **weights)
@@ -123,7 +123,7 @@ def save(folder: str, step: int, starts: list[int], weights: Weights) -> None:
 
 
 def newest(folder: str) -> tuple[int, list[int], Weights]:
-    """The step, the beginnings of earlier attempts, and the weights. Nobody writes before all have read."""
+    """The step, the starts of earlier attempts, and the weights. No replica writes before all have read."""
     found = max(Path(folder).glob("step-*.npz"), default=None)
     if found is None:
         return 0, [], fresh()

@@ -1,10 +1,10 @@
-"""A pool of inference servers: each is a job with a model, all have one name, and a driver spreads prompts over them.
+"""A pool of inference servers: each is a job with a model, all share one name, and a driver spreads prompts over them.
 
-The model is a stand-in in numpy that says what language a text is written in. Without `--root` everything runs on a
-private cluster; with it, on the agents of that cluster. A server whose host dies starts anew elsewhere, and the prompts
-that it had go to the others: asking a model twice does no harm, and the driver says so.
+The model is a small one in numpy that tells the language of a text. Without `--root` everything runs on a private
+cluster; with it, on the agents of that cluster. A server whose host dies starts again elsewhere, and its prompts go to
+the other servers: the driver says that calls may be repeated, because asking a model twice does no harm.
 
-Its servers are found through storage. On Ray, run agents as jobs there (docs/backends.md), and name their root.
+The driver finds the servers through storage. On Ray, run agents as jobs there (docs/backends.md), and name their root.
 
 Needs numpy, here and on the agents' hosts: `pip install 'fray-cluster[demo]'`.
 """
@@ -47,7 +47,7 @@ LETTERS = string.ascii_lowercase + "äåæéíñóöøú "
 
 @dataclass(frozen=True)
 class Config:
-    """servers: jobs in the pool. repeats: how often all prompts are asked. batch: prompts in a call."""
+    """Options. servers: jobs in the pool. repeats: how often all prompts are sent. batch: prompts in a call."""
 
     servers: int = 3
     repeats: int = 50
@@ -55,7 +55,7 @@ class Config:
 
 
 class Model:
-    """Knows how often one letter follows another in each language."""
+    """A model that knows how often one letter follows another in each language."""
 
     def __init__(self) -> None:
         self.names = list(TEXTS)
@@ -83,19 +83,19 @@ class InferenceActor:
         self.model = Model()
 
     def predict(self, ctx: ActorContext, prompts: list[str]) -> tuple[str, list[str]]:
-        """Which job answers, and what."""
+        """The job that answers, and its answers."""
         return ctx.job_id, self.model.generate(prompts)
 
 
 def inference_server() -> None:
-    """What each server's job runs."""
+    """The function of each server's job."""
     server = ActorServer(current_cluster())
     server.register("inference", InferenceActor())
     server.serve()
 
 
 def launch_servers(cluster: StorageCluster, config: Config) -> list[JobId]:
-    """A job for each server."""
+    """Launch a job for each server."""
     entrypoint = Entrypoint.from_callable(inference_server)
     requests = [
         JobRequest(f"inference-{number}", entrypoint, ResourceConfig.with_cpu(cpu=0.25), actor=True)
@@ -105,7 +105,7 @@ def launch_servers(cluster: StorageCluster, config: Config) -> list[JobId]:
 
 
 def run(cluster: StorageCluster, config: Config) -> None:
-    """Launch the pool, ask it everything, and tell how well it did."""
+    """Launch the pool, send it all prompts, and print how well it did."""
     jobs = launch_servers(cluster, config)
     try:
         pool = ClusterResolver(cluster).lookup("inference")

@@ -1,9 +1,9 @@
 """The same calls on a laptop as on a cluster: actors, a worker pool and jobs, without any set-up.
 
-    python examples/local_development/main.py                                      # a private cluster, gone at the end
-    FRAY_CLUSTER_SPEC=gs://bucket/fray python examples/local_development/main.py    # the very same on that cluster
+    python examples/local_development/main.py                                       # on a private cluster, gone afterwards
+    FRAY_CLUSTER_SPEC=gs://bucket/fray python examples/local_development/main.py    # the same on that cluster
 
-Worker pools and servers work through storage. On Ray, run agents as jobs there (docs/backends.md), and name their root.
+Worker pools and servers need storage. On Ray, run agents as jobs there (docs/backends.md), and name their root.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from fray.types import Entrypoint, JobRequest, ResourceConfig
 
 
 class EchoModel:
-    """Stands in for a model that needs an accelerator."""
+    """A stand-in for a model that needs an accelerator."""
 
     def predict(self, ctx: ActorContext, prompts: list[str]) -> list[str]:
         return [f"Response to: {prompt}" for prompt in prompts]
 
 
 class Counter:
-    """One of several under the same name."""
+    """One of several servers under the same name."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -61,7 +61,7 @@ def inference(cluster: Cluster) -> list[str]:
 
 
 def broadcast(cluster: Cluster) -> list[int]:
-    """Two servers, one call to both."""
+    """Two servers, and one call to both."""
     servers = [ActorServer(cluster) for _ in range(2)]
     try:
         for number, server in enumerate(servers, start=1):
@@ -81,13 +81,13 @@ def double(number: int) -> int:
 
 
 def worker_pool(cluster: Cluster) -> list[int]:
-    """Jobs that do what they are given."""
+    """Jobs that run functions."""
     with WorkerPool(cluster, num_workers=2, resources=ResourceConfig.with_cpu(0.5)) as pool:
         return [future.result() for future in pool.map(double, [1, 2, 3, 4, 5])]
 
 
 def jobs_and_an_actor(cluster: Cluster) -> int:
-    """Jobs that all talk to one actor, whose handle they were given."""
+    """Jobs that get the handle of one actor and call it."""
     client, small = StorageClient(cluster), ResourceConfig.with_cpu(0.5)
     group = client.create_actor_group(Totals, name="totals", count=1, resources=small)
     try:
@@ -104,7 +104,7 @@ def jobs_and_an_actor(cluster: Cluster) -> int:
 
 
 def send(totals: ActorHandle[Totals], amount: int) -> None:
-    """What each of the jobs runs."""
+    """The function of each job."""
     totals.add(amount)
 
 

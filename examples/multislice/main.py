@@ -1,12 +1,12 @@
-"""Training on slices that come and go: a coordinator keeps who takes part, and the step at which all meet.
+"""Training on slices that come and go: a coordinator knows which slices take part, and has a barrier for each step.
 
-Each slice computes a gradient on its share of the data; the coordinator's barrier lets all go on, with new weights,
-once every slice that takes part has given its own. Slices join and leave at any step; one that falls silent is no
-longer waited for. The model is linear, in numpy. Without `--root` everything runs on a private cluster; with it, on the
-agents of that cluster. A slice whose host dies starts anew elsewhere and joins again; so does the coordinator, which
-then learns from the slices how far they had come.
+Each slice computes a gradient on its share of the data. The barrier lets all slices continue with new weights once each
+of them has sent its gradient. Slices join and leave at any step; the coordinator no longer waits for a slice that falls
+silent. The model is linear, in numpy. Without `--root` everything runs on a private cluster; with it, on the agents
+of that cluster. A slice whose host dies starts again elsewhere and joins again; so does the coordinator, which then
+learns from the slices how far they are.
 
-Its coordinator is found through storage. On Ray, run agents as jobs there (docs/backends.md), and name their root.
+Slices find the coordinator through storage. On Ray, run agents as jobs there (docs/backends.md), and name their root.
 
 Needs numpy, here and on the agents' hosts: `pip install 'fray-cluster[demo]'`.
 """
@@ -35,21 +35,21 @@ from fray.cluster import (
 from fray.rpc import ActorServer
 
 TRUE_WEIGHTS = np.array([3.0, -1.0, 0.5, 2.0])
-"""What the data was made with, so what training must find."""
+"""The weights that the data was made with, which training must find."""
 
 NOT_A_MEMBER = "join first"
 
 
 @dataclass(frozen=True)
 class Config:
-    """How training goes.
+    """Options of the training.
 
     Attributes:
         early: slices at the start, for which the first step waits; one more joins at a third of the steps, and the
             first leaves at two thirds.
-        pause: seconds that computing a gradient takes longer.
-        rate: of learning.
-        silence: seconds after which a slice that gives no sign is no longer waited for.
+        pause: seconds by which each gradient is slowed down.
+        rate: learning rate.
+        silence: seconds after which the coordinator no longer waits for a silent slice.
     """
 
     steps: int = 300
@@ -60,7 +60,7 @@ class Config:
 
 
 class SliceCoordinator:
-    """Who takes part, and the weights at the current step. Calls wait in it for one another, each in a thread."""
+    """The members, and the weights at the current step. Calls wait for one another, each in a thread."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -71,7 +71,7 @@ class SliceCoordinator:
         self.changed = threading.Condition()
 
     def join(self, name: str, step: int, weights: np.ndarray) -> tuple[int, np.ndarray]:
-        """Take part; who has come further than the coordinator tells it. Returns the step and weights to begin with."""
+        """Join. A slice that is ahead of the coordinator tells it. Returns the step and the weights to start with."""
         with self.changed:
             if step > self.step:
                 self.step, self.weights = step, weights
@@ -79,13 +79,13 @@ class SliceCoordinator:
             return self.step, self.weights
 
     def leave(self, name: str) -> None:
-        """Take part no more."""
+        """Leave."""
         with self.changed:
             self.seen.pop(name, None)
             self._advance()
 
     def barrier(self, name: str, step: int, gradient: np.ndarray) -> tuple[int, np.ndarray] | str:
-        """Give a gradient and wait for the others; the next step and its weights. Giving it again changes nothing."""
+        """Send a gradient, wait for the others; return the next step and its weights. Repeating it changes nothing."""
         with self.changed:
             if name not in self.seen:
                 return NOT_A_MEMBER
@@ -100,7 +100,7 @@ class SliceCoordinator:
             return self.step, self.weights
 
     def status(self) -> tuple[int, list[str]]:
-        """The step, and who takes part."""
+        """The step, and the members."""
         return self.step, sorted(self.seen)
 
     def _drop_the_silent(self) -> None:
@@ -111,7 +111,7 @@ class SliceCoordinator:
         self._advance()
 
     def _advance(self) -> None:
-        """Take the step if all who take part have given their gradients; the first one waits for the early slices."""
+        """Take the step if all members have sent their gradients; the first step waits for the early slices."""
         together = self.step > 0 or len(self.seen) >= self.config.early
         if together and self.given and self.seen.keys() <= self.given.keys():
             self.weights = self.weights - self.config.rate * np.mean(list(self.given.values()), axis=0)
@@ -120,7 +120,7 @@ class SliceCoordinator:
             self.changed.notify_all()
 
 
-# --- what the jobs run
+# --- the functions of the jobs
 
 
 def coordinate(config: Config) -> None:
@@ -130,7 +130,7 @@ def coordinate(config: Config) -> None:
 
 
 def train(config: Config, number: int, until: int) -> tuple[int, np.ndarray]:
-    """One slice, until a step; returns the step and the weights that it has seen last."""
+    """Run one slice until a step; return the last step and weights that it has seen."""
     name = f"slice-{number}"
     cluster = current_cluster()
     coordinator = ClusterResolver(cluster).wait_for_actor("slice_coordinator").call(idempotent=True)
@@ -150,7 +150,7 @@ def train(config: Config, number: int, until: int) -> tuple[int, np.ndarray]:
 
 
 class MultiSliceJob:
-    """Launches the coordinator and the slices, and more of them as training goes on."""
+    """Launches the coordinator and the slices, and more slices during the training."""
 
     def __init__(self, cluster: StorageCluster, config: Config) -> None:
         self.cluster = cluster
@@ -159,7 +159,7 @@ class MultiSliceJob:
         self.jobs: list[JobId] = []
 
     def run(self) -> None:
-        """Train, and tell what came of it."""
+        """Train, and print the result."""
         config = self.config
         try:
             coordinator = replace(self.request("multislice-coordinator", coordinate, config), actor=True)
@@ -176,7 +176,7 @@ class MultiSliceJob:
                 self.cluster.terminate(job_id)
 
     def follow(self, coordinator: SliceCoordinator) -> None:
-        """Tell who takes part, and add a slice, until all slices are done."""
+        """Print the members, and add a slice, until all slices are done."""
         told: list[str] = []
         while not all(self.cluster.poll(job).status.finished() for job in self.slices):
             step, members = coordinator.status()
@@ -188,14 +188,14 @@ class MultiSliceJob:
             time.sleep(0.05)
 
     def add_slice(self, until: int) -> None:
-        """One more, which leaves at step `until`."""
+        """Launch one more slice, which leaves at step `until`."""
         number = len(self.slices)
         request = self.request(f"multislice-worker-{number}", train, self.config, number, until)
         self.slices += self.cluster.launch_group([request], JobGroupConfig("multislice"))
         self.jobs.append(self.slices[-1])
 
     def request(self, name: str, function: Callable[..., object], *args: object) -> JobRequest:
-        """A small job."""
+        """Launch a small job."""
         entrypoint = Entrypoint.from_callable(function, args=args)
         return JobRequest(name, entrypoint, ResourceConfig.with_cpu(cpu=0.25), max_retries_failure=3)
 

@@ -1,4 +1,4 @@
-"""One program for every backend: a gang, an actor and tasks draw random points, and so come near to pi.
+"""One program for every backend: a gang, an actor and tasks estimate pi from random points.
 
     python examples/one_program/main.py                                       # on threads
     FRAY_CLUSTER_SPEC=gs://bucket/fray python examples/one_program/main.py    # on the agents of that cluster
@@ -20,7 +20,7 @@ POINTS, REPLICAS, TASKS = 20_000, 2, 4
 
 
 class Tally:
-    """An actor that adds up what it is told."""
+    """An actor that adds up numbers."""
 
     def __init__(self) -> None:
         self.inside = self.all = 0
@@ -43,7 +43,7 @@ def draw(seed: int) -> int:
 
 
 def draw_and_tell(tally: ActorHandle[Any]) -> None:
-    """What each replica of the gang does."""
+    """The function of each replica of the gang."""
     tally.add(draw(current_replica().index), POINTS)
 
 

@@ -1,12 +1,12 @@
-"""Reinforcement learning: a coordinator hosts what all share, rollout workers try things out, a trainer learns from it.
+"""Reinforcement learning with a coordinator for shared state, rollout workers, and a trainer.
 
-The coordinator's job serves a curriculum, which gives out the lessons that go worst, and the latest weights. Rollout
-workers play lessons with those weights and send what happened to the trainer, which serves a buffer for that, improves
-the policy (a softmax over actions, by REINFORCE, in numpy) and publishes it. Without `--root` everything runs on a
-private cluster; with it, on the agents of that cluster. Any job may die with its host: workers and coordinator start
-anew and are given again what they need, and a trainer that starts anew goes on from the latest weights.
+The coordinator's job serves a curriculum, which mostly gives out the lessons with the worst results, and the latest
+weights. Rollout workers play lessons with those weights and send the results to the trainer, which serves a buffer for
+them. The trainer improves the policy (a softmax over actions, by REINFORCE, in numpy) and publishes the weights.
+Without `--root` everything runs on a private cluster; with it, on the agents of that cluster. Any job may die with its
+host: workers and the coordinator start again and get their state back, and a trainer continues from the latest weights.
 
-Its jobs find one another through storage. On Ray, run agents as jobs there (docs/backends.md), and name their root.
+The jobs find one another through storage. On Ray, run agents as jobs there (docs/backends.md), and name their root.
 
 Needs numpy, here and on the agents' hosts: `pip install 'fray-cluster[demo]'`.
 """
@@ -35,7 +35,7 @@ from fray.cluster import (
 from fray.rpc import ActorServer
 
 RIGHT = {"add": 3, "carry": 1, "divide": 5, "guess": 0, "prove": 4}
-"""The lessons and the one action of each that is rewarded; nobody but the environment knows."""
+"""The lessons, and the one rewarded action of each; only the environment knows them."""
 
 ACTIONS = 6
 MASTERED = 0.9
@@ -44,7 +44,7 @@ MASTERED = 0.9
 
 @dataclass(frozen=True)
 class Config:
-    """workers: rollout jobs. batch: rollouts that the trainer learns from at once. rate: of learning."""
+    """Options. workers: rollout jobs. batch: rollouts that the trainer learns from at once. rate: learning rate."""
 
     workers: int = 2
     batch: int = 64
@@ -53,7 +53,7 @@ class Config:
 
 @dataclass(frozen=True)
 class Rollout:
-    """One try: what was done in a lesson, and what came of it."""
+    """One rollout: the action in a lesson, and its reward."""
 
     lesson: str
     action: int
@@ -61,17 +61,17 @@ class Rollout:
 
 
 def policy(weights: np.ndarray, lesson: str) -> np.ndarray:
-    """How likely each action is."""
+    """The probability of each action."""
     scores = np.exp(weights[list(RIGHT).index(lesson)])
     chances: np.ndarray = scores / scores.sum()
     return chances
 
 
-# --- what all share
+# --- shared state
 
 
 class Curriculum:
-    """Gives out lessons: mostly those that went badly."""
+    """Gives out lessons, mostly those with bad results."""
 
     def __init__(self) -> None:
         self.rewards: dict[str, deque[float]] = {lesson: deque(maxlen=50) for lesson in RIGHT}
@@ -86,7 +86,7 @@ class Curriculum:
             self.rewards[rollout.lesson].append(rollout.reward)
 
     def learnt(self) -> list[str]:
-        """The lessons that go well."""
+        """The lessons that are learnt."""
         return [lesson for lesson, seen in self.rewards.items() if len(seen) == 50 and self.mean(lesson) >= MASTERED]
 
     def mean(self, lesson: str) -> float:
@@ -109,7 +109,7 @@ class Weights:
 
 
 class Buffer:
-    """Keeps rollouts until the trainer takes them; when it does not keep up, the oldest go."""
+    """Keeps rollouts until the trainer takes them; if the trainer is too slow, the oldest are dropped."""
 
     def __init__(self) -> None:
         self.rollouts: deque[Rollout] = deque(maxlen=1000)
@@ -118,11 +118,11 @@ class Buffer:
         self.rollouts.extend(rollouts)
 
     def take(self, count: int) -> list[Rollout]:
-        """So many, or nothing."""
+        """Take that many rollouts, or none if there are fewer."""
         return [self.rollouts.popleft() for _ in range(count)] if len(self.rollouts) >= count else []
 
 
-# --- what the jobs run
+# --- the functions of the jobs
 
 
 def coordinate() -> None:
@@ -133,7 +133,7 @@ def coordinate() -> None:
 
 
 def train(config: Config) -> np.ndarray:
-    """Learn until every lesson goes well; returns the weights."""
+    """Learn until every lesson is learnt; return the weights."""
     cluster = current_cluster()
     curriculum, keeper = shared(cluster)
     server = ActorServer(cluster)
@@ -185,7 +185,7 @@ def roll_out(size: int = 16) -> None:
 
 
 def shared(cluster: Cluster) -> tuple[Curriculum, Weights]:
-    """Handles to the curriculum and the weights, once they are there. No call of theirs does harm when made twice."""
+    """Handles to the curriculum and the weights, once they are served. All their calls may be repeated safely."""
     resolver = ClusterResolver(cluster)
     curriculum: Curriculum = resolver.wait_for_actor("curriculum").call(idempotent=True)
     weights: Weights = resolver.wait_for_actor("weights").call(idempotent=True)
@@ -196,7 +196,7 @@ def shared(cluster: Cluster) -> tuple[Curriculum, Weights]:
 
 
 def launch(cluster: StorageCluster, config: Config) -> list[JobId]:
-    """The trainer's job and those that help it."""
+    """The trainer's job, the coordinator and the workers."""
     little = ResourceConfig.with_cpu(cpu=0.25)
     requests = [
         JobRequest("rl-train", Entrypoint.from_callable(train, args=(config,)), little),
@@ -210,7 +210,7 @@ def launch(cluster: StorageCluster, config: Config) -> list[JobId]:
 
 
 def run(cluster: StorageCluster, config: Config) -> None:
-    """Launch everything, follow the trainer, and tell what it has learnt."""
+    """Launch everything, follow the trainer, and print what it has learnt."""
     jobs = launch(cluster, config)
     try:
         cluster.monitor(jobs[0])

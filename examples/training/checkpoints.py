@@ -1,4 +1,4 @@
-"""Checkpoints under a URL: one object for every so many steps, the highest is the one that counts."""
+"""Checkpoints under a URL: one object for every so many steps; the highest counts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def save(model: Model, url: str, starts: list[int]) -> None:
 
 
 def newest(url: str) -> tuple[Model, list[int]] | None:
-    """The model as it was last written, and where the attempts began; None if there is nothing."""
+    """The last written model, and where the attempts began; None if there is no checkpoint."""
     files, path = fsspec.core.url_to_fs(url)
     names = sorted(name for name in files.glob(f"{path}/step-*.npz") if _NAME.search(name))
     if not names:

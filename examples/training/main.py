@@ -1,9 +1,9 @@
 """Trains a small language model on the sources of Python's standard library, as a job that may be preempted.
 
-A checkpoint is written every so many steps, and when the host is taken away. The next attempt goes on from the newest,
-and ends with the very weights that an undisturbed run ends with.
+The job writes a checkpoint every so many steps, and when its host is taken away. The next attempt continues from the
+newest one, and ends with exactly the weights of an undisturbed run.
 
-    python examples/training/main.py                                                # in a private cluster
+    python examples/training/main.py                                                # on a private cluster
     FRAY_CLUSTER_SPEC=gs://bucket/fray python examples/training/main.py --checkpoints gs://bucket/models/small
     FRAY_CLUSTER_SPEC=ray:auto python examples/training/main.py --checkpoints gs://bucket/models/small      # on Ray
 
@@ -30,14 +30,14 @@ import numpy as np
 
 from fray.cluster import Entrypoint, JobRequest, ResourceConfig, current_cluster
 
-# The job runs on hosts that do not have these files: they travel with its function.
+# The job runs on hosts that do not have these files, so their code is pickled with the job's function.
 cloudpickle.register_pickle_by_value(model)
 cloudpickle.register_pickle_by_value(checkpoints)
 
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """checkpoints: URL; every: steps from one to the next."""
+    """Options. checkpoints: their URL. every: steps from one to the next."""
 
     checkpoints: str
     steps: int
@@ -46,14 +46,14 @@ class TrainingConfig:
 
 
 def read_text() -> model.Bytes:
-    """The top of the standard library, as characters."""
+    """The files at the top of the standard library, as characters."""
     folder = Path(sysconfig.get_paths()["stdlib"])
     text = b"\n".join(path.read_bytes() for path in sorted(folder.glob("*.py")))
     return np.frombuffer(text, np.uint8) % model.CHARACTERS
 
 
 def train_model(config: TrainingConfig) -> dict[str, Any]:
-    """What the job runs."""
+    """The function of the job."""
     found = checkpoints.newest(config.checkpoints)
     net, starts = found or (model.Model.fresh(config.seed), [])
     starts = [*starts, net.step]
@@ -71,7 +71,7 @@ def train_model(config: TrainingConfig) -> dict[str, Any]:
                 checkpoints.save(net, config.checkpoints, starts)
                 print(f"step {net.step}: {loss / np.log(2):.3f} bits a character", flush=True)
     except SystemExit:
-        if whole == net.step:  # else the signal came in the middle of an update, and the last checkpoint counts
+        if whole == net.step:  # otherwise the signal came in the middle of an update, and the last checkpoint counts
             checkpoints.save(net, config.checkpoints, starts)
         raise
     weights = b"".join(net.weights[name].tobytes() for name in sorted(net.weights))
@@ -79,7 +79,7 @@ def train_model(config: TrainingConfig) -> dict[str, Any]:
 
 
 def launch_training(config: TrainingConfig) -> dict[str, Any]:
-    """Train on the current cluster; the job's output is printed as it comes."""
+    """Train on the current cluster, and print the job's output as it arrives."""
     cluster = current_cluster()
     job = cluster.launch(
         JobRequest(

@@ -1,4 +1,4 @@
-"""A language model of one hidden layer that reads eight characters and guesses the next. Numpy and no more."""
+"""A language model with one hidden layer, in numpy: it reads eight characters and predicts the next."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Counts the words of real files with workers that take files from a queue, two of which are killed on the way.
+"""Counts the words of real files with workers that take files from a queue; two workers are killed in between.
 
 `python examples/wordcount/main.py [FOLDER]` counts the words of all .py files below FOLDER (default: those of Python's
-asyncio), in four processes. The queues lie in a temporary folder; FRAY_QUEUE_ROOT may name a bucket instead. The result
-is compared with a count without any workers. It needs no cluster, so it is the same on a node of Ray:
+asyncio), in four processes. The queues are in a temporary folder; FRAY_QUEUE_ROOT may name a bucket instead. The result
+is compared with a count without workers. It needs no cluster, so it also runs on a node of Ray:
 `ray job submit --working-dir examples -- python wordcount/main.py`.
 """
 
@@ -26,7 +26,7 @@ from fray.queue import FileQueue, UnknownLease
 
 WORKERS, KILLED = 4, 2
 LEASE = 2.0
-"""Seconds until what a killed worker had is taken by another; each file takes milliseconds."""
+"""Seconds until another worker takes the files of a killed one; each file takes milliseconds."""
 WORD = re.compile(r"[a-z]+")
 Counted = tuple[str, dict[str, int]]
 
@@ -36,12 +36,12 @@ def words(path: str) -> Counter[str]:
 
 
 def work(tasks: FileQueue[str], results: FileQueue[Counted], end: Connection) -> None:
-    """Count file by file, until `end` is closed at the other side.
+    """Count file by file, until the other side closes `end`.
 
-    The result is pushed before the file is done, so that none is lost; one may come twice.
+    The result is pushed before the file is acknowledged, so no result is lost, but one may come twice.
     """
     while not end.poll():
-        with suppress(UnknownLease):  # it took too long, and another has the file
+        with suppress(UnknownLease):  # it took too long, and another worker has the file
             for lease in tasks.pop_many(1, LEASE, wait=LEASE / 2):
                 with lease:
                     results.push((lease.item, dict(words(lease.item))))
@@ -50,7 +50,7 @@ def work(tasks: FileQueue[str], results: FileQueue[Counted], end: Connection) ->
 
 
 def gather(results: FileQueue[Counted], counts: dict[str, Counter[str]], files: int) -> None:
-    """Take results until there are those of so many files."""
+    """Take results until there is one for each file."""
     while len(counts) < files:
         for lease in results.pop_many(5, wait=60.0):
             with lease:

@@ -1,4 +1,4 @@
-"""Words of a text, by their stems: "handles" and "handle" are one."""
+"""The words of a text by their stems: "handles" and "handle" are the same."""
 
 import re
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import snowballstemmer
 
 _WORD = re.compile(r"[a-z]{5,}")
-"""Shorter words are mostly about nothing."""
+"""Letters of the shortest word that counts; shorter ones mostly have no meaning of their own."""
 
 _stemmer = snowballstemmer.stemmer("english")
 
