@@ -1,6 +1,6 @@
 """The same calls on a laptop as on a cluster: actors, a worker pool and jobs, without any set-up.
 
-    python examples/local_development/main.py                                       # on a private cluster, gone afterwards
+    python examples/local_development/main.py                                      # on a private cluster
     FRAY_CLUSTER_SPEC=gs://bucket/fray python examples/local_development/main.py    # the same on that cluster
 
 Worker pools and servers need storage. On Ray, run agents as jobs there (docs/backends.md), and name their root.

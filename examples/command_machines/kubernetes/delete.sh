@@ -1,4 +1,4 @@
 #!/bin/sh
-# The pod has the grace of its manifest to end; nobody waits for it here.
+# The pod has its manifest's grace to end; this does not wait for it.
 set -eu
 exec kubectl delete pod "$FRAY_NAME" --ignore-not-found --wait=false

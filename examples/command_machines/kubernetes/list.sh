@@ -1,5 +1,5 @@
 #!/bin/sh
-# Pods of this cluster and pool. One whose agent has left by itself is none.
+# Pods of this cluster and pool. A pod whose agent has left by itself does not count.
 set -eu
 pods=$(kubectl get pods --selector "fray-cluster=$FRAY_CLUSTER,fray-pool=$FRAY_POOL" --no-headers \
     --output custom-columns=NAME:.metadata.name,PHASE:.status.phase,END:.metadata.deletionTimestamp)

@@ -1,5 +1,5 @@
 #!/bin/sh
-# A machine is a Slurm job that runs an agent. Of two of one name only the first ever starts: the dependency sees to that.
+# A machine is a Slurm job that runs an agent. The dependency makes only the first of two jobs with one name start.
 set -eu
 if [ -n "$(squeue --me --noheader --name "$FRAY_NAME" --format %i)" ]; then exit 0; fi
 if ! said=$(sbatch --parsable --job-name "$FRAY_NAME" --dependency singleton --partition "${FRAY_ZONE:-batch}" \

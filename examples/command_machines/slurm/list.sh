@@ -1,5 +1,5 @@
 #!/bin/sh
-# The jobs of this user, whoever they are of: Fray knows its own by their names. States: slurm.schedmd.com/job_state_codes.html
+# All jobs of this user; Fray knows its own by their names. States: slurm.schedmd.com/job_state_codes.html
 set -eu
 jobs=$(squeue --me --noheader --states all --format "%j %T")
 echo "$jobs" | while read -r name state; do

@@ -1,5 +1,5 @@
 #!/usr/bin/env node
-// A caller of actors: in JSON, over a connection on which both sides have shown that they hold the cluster's key.
+// A caller of actors, in JSON, over a connection on which both sides have proved that they have the cluster's key.
 //
 //   node actor.mjs ROOT NAMESPACE NAME METHOD [ARGS [KWARGS]]   prints the result; ARGS and KWARGS are JSON
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env node
-// An agent: runs jobs of a pool on this host, beside agents in other languages. It takes commands; jobs that are
-// Python callables, actors, have a health check or want an accelerator are left to others, and so is the pass.
+// An agent: runs jobs of a pool on this host, beside agents in other languages. It runs commands. It leaves
+// Python callables, actors, jobs with a health check or an accelerator, and the reconciler's pass to other agents.
 //
 //   node agent.mjs ROOT [--pool NAME] [--cores N] [--memory BYTES] [--disk BYTES] [--folder PATH]
 //
-// SIGTERM makes it give its jobs back and leave.
+// On SIGTERM it requeues its jobs and leaves.
 
 import { promises as fs } from "node:fs";
 import os from "node:os";
@@ -23,8 +23,8 @@ import { attemptEnded, claim } from "./transitions.mjs";
 export class Agent {
   #held = new Map(); // by job id: {attempt, phase, task, amounts, entry, isListed}
   #seen = { self: null, doorbell: null }; // versions
-  #lookAt = 0; // when to look for work next, whether the doorbell rings or not
-  #repairAt = 0; // when to read the held jobs next, whether mail comes or not
+  #lookAt = 0; // when to look for work next, even if the doorbell does not ring
+  #repairAt = 0; // when to read the held jobs next, even if no mail comes
   #startFailures = 0;
   #isLeaving = false;
 
@@ -152,7 +152,7 @@ export class Agent {
     if (!seen || pendingKey(seen) !== key || !canRun(seen.spec)) return;
     const parent = seen.parent && (await this.records.read(jobKey(seen.parent.job)))?.record;
     const held = { attempt, phase: "claiming", amounts: needs.amounts, entry: key };
-    this.#held.set(id, held); // before the claim is sent: an agent lists whatever it may hold
+    this.#held.set(id, held); // before the claim is sent, because an agent lists every job that it may hold
     this.heartbeat.hurry();
     const agent = this.heartbeat.id;
     const found = await waitOut(() => this.records.change(jobKey(id), (job) => this.#decide(job, held, parent, agent)));
@@ -183,10 +183,10 @@ export class Agent {
     const end = await this.#attempt(job, held, agent);
     this.#startFailures = end.exit.kind === "start-failed" ? this.#startFailures + 1 : 0;
     held.phase = "ending";
-    if (this.#held.get(job.id) !== held) return; // given up meanwhile: the job is another's
+    if (this.#held.get(job.id) !== held) return; // given up meanwhile: another agent has the job
     await waitOut(() => this.#commit(job, { agent, attempt: held.attempt, ...end }));
     await waitOut(() => this.#removeEntry(held));
-    await this.#tidy(job, held.attempt, end.left).catch((error) => console.error(job.id, error)); // or the repair does
+    await this.#tidy(job, held.attempt, end.left).catch((error) => console.error(job.id, error)); // otherwise the repair tidies up
     this.#held.delete(job.id);
     this.#lookAt = 0;
   }

@@ -1,5 +1,5 @@
 #!/usr/bin/env node
-// A client: submits jobs, follows them, stops them, and reads what they left.
+// A client: submits jobs, follows them, stops them, and reads their results.
 //
 //   node client.mjs ROOT submit [SPEC.json]   submits the spec in the file, or on standard input; prints the job's id
 //   node client.mjs ROOT follow JOB           prints the output until the job has ended; fails unless it succeeded

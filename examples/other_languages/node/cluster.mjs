@@ -1,4 +1,4 @@
-// What everybody who opens a root has: its store, its records, its settings.
+// An open root: its store, its records, its settings.
 
 import { existsSync, realpathSync } from "node:fs";
 import { pathToFileURL } from "node:url";

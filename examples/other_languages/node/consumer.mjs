@@ -1,4 +1,4 @@
-// Consumer: takes one segment of a queue at a time, hands its items out one by one, and tidies up what is finished.
+// Consumer: takes one segment of a queue at a time, hands its items out one by one, and removes finished segments.
 
 import os from "node:os";
 
@@ -8,18 +8,18 @@ import { createOnce } from "./records.mjs";
 import { decodeSegment, encodeSegment, letterName, parseSegmentName, QueueKeys } from "./segments.mjs";
 import { insist, sleep } from "./store.mjs";
 
-const FRESH = 0.6; // of its lease's time-out, in which an item may be handed out
-const POLL = { local: 0.1, bucket: 1 }; // seconds between looks at a queue that had nothing
-const LIST_AT_LEAST = 30; // seconds between listings, whether the doorbell is rung or not
+const FRESH = 0.6; // share of its lease's time-out in which an item may be handed out
+const POLL = { local: 0.1, bucket: 1 }; // seconds between looks at a queue that was empty
+const LIST_AT_LEAST = 30; // seconds between listings, even if the doorbell does not ring
 const LATEST = 30; // quarantines for which a dead letter's name may be used
 
 const monotonic = () => performance.now() / 1000;
 
 export class Consumer {
   #seen = new Map(); // by segment: {version, since} of a lease that another holds
-  #lone = new Map(); // by segment: since when its lease was seen without it
-  #foreign = new Set(); // segments that hold something else than JSON
-  #finished = []; // {name, at}: what this consumer finished, and when its lease may go
+  #lone = new Map(); // by segment: since when only its lease was seen
+  #foreign = new Set(); // segments with items that are not JSON
+  #finished = []; // {name, at}: segments that this consumer finished, and when their leases may be removed
   #doorbell = null;
   #listedAt = -Infinity;
   #isStopping = false;

@@ -1,8 +1,8 @@
-// Heartbeat: an agent's record, and for how long its leases may be relied on. Times are this host's, in seconds.
+// Heartbeat: an agent's record, and how long the agent may rely on its leases. Times are this host's, in seconds.
 
 import { agentId, agentKey, PASS } from "./names.mjs";
 
-const TRUST = 3; // intervals for which an applied heartbeat may be relied on; observers wait for five
+const TRUST = 3; // intervals for which an agent may rely on an applied heartbeat; observers wait for five
 
 export const monotonic = () => performance.now() / 1000;
 

@@ -1,4 +1,4 @@
-// Leases of segments: what a lease's record may become. Each is a plain function of it; nothing if it may not be.
+// Leases of segments: the allowed changes of a lease's record, as plain functions of it; null if one is not allowed.
 
 export const TIMEOUT = 60; // seconds
 export const MARGIN = 2; // seconds by which two clocks of the storage may differ

@@ -7,7 +7,7 @@ const CHUNK = 256 * 2 ** 10;
 const LINE = 16 * 2 ** 10;
 const FIRST_AFTER = 1; // seconds from the first line to the first chunk
 const NEXT_AFTER = 5; // and between later ones
-const BACKLOG = 8 * CHUNK; // what may wait for the store before the task has to
+const BACKLOG = 8 * CHUNK; // bytes that may wait for the store before the task has to wait
 
 /** Ships what a task prints. `keyOf(number)` names a chunk. */
 export class LogShipper {

@@ -3,7 +3,7 @@
 //
 //   node queue.mjs ROOT NAMESPACE NAME push           pushes each line of standard input, which is JSON
 //   node queue.mjs ROOT NAMESPACE NAME pop [--drain]  prints each item as a line, which acknowledges it;
-//                                                     with --drain it ends once nothing is left
+//                                                     with --drain it ends once the queue is empty
 
 import { createInterface } from "node:readline";
 
@@ -18,7 +18,7 @@ const QUARANTINE = 60; // the schema's defaults
 const MAX_DELIVERIES = 5;
 const BATCH = 250; // items that are stored together
 const BELL_INTERVAL = 1;
-const LATEST = 30; // quarantines after which a push begins anew
+const LATEST = 30; // quarantines after which a push starts again
 
 export class Queue {
   #token = randomDigits(6);

@@ -1,10 +1,10 @@
-// Records: JSON objects that are changed by compare-and-swap, so that every writer learns what became of its write.
+// Records: JSON objects that are changed by compare-and-swap, so that every writer finds out whether its write was applied.
 
 import { randomDigits } from "./names.mjs";
 import { ABSENT, ANYTHING, insist, sleep, Unknown } from "./store.mjs";
 
 const RECENT_OPS = 8;
-const PATIENCE = 3600; // seconds that a write may take to be settled
+const PATIENCE = 3600; // seconds until the outcome of a write must be known
 
 export class Records {
   constructor(store) {

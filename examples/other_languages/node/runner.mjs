@@ -1,6 +1,6 @@
-// Runner: the parent of one task, a process of its own. The agent says what to run, which signals to send, and for how
-// many seconds the task may go on unless it says more. So a task ends with an agent that was killed, and with one that
-// was frozen, before anybody runs the job elsewhere.
+// Runner: the parent of one task, in a process of its own. The agent tells it what to run, which signals to send, and for
+// how many more seconds the task may run. So if the agent is killed or frozen, the task ends before another agent runs
+// the job.
 
 import { spawn } from "node:child_process";
 

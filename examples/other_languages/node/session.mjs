@@ -123,7 +123,7 @@ async function connected({ address, fingerprint = "" }, encrypt) {
   const host = address.slice(0, address.lastIndexOf(":")).replace(/^\[|\]$/g, "");
   const place = { host, port: Number(address.slice(address.lastIndexOf(":") + 1)) };
   const encrypted = encrypt || fingerprint !== "";
-  // The certificate is known by its fingerprint: nobody signs those of actors.
+  // The certificate is checked by its fingerprint, because nobody signs those of actors.
   const secured = { ...place, minVersion: "TLSv1.3", rejectUnauthorized: false };
   const socket = encrypted ? tls.connect(secured) : net.connect({ ...place, noDelay: true });
   await new Promise((resolve, reject) => {
@@ -131,7 +131,7 @@ async function connected({ address, fingerprint = "" }, encrypt) {
     socket.once("error", (error) => reject(new Broken(`${address}: ${error.message}`)));
     socket.setTimeout(HANDSHAKE, () => socket.destroy(new Error("no connection")));
   });
-  socket.on("error", () => {}); // the request that waits on it fails
+  socket.on("error", () => {}); // the waiting request fails
   if (!encrypted) return { socket, fingerprint: "" };
   const shown = createHash("sha256").update(socket.getPeerCertificate().raw).digest("hex");
   if (fingerprint && shown !== fingerprint) throw new NotAuthentic("the certificate is not the endpoint's");

@@ -2,12 +2,12 @@
 //
 //   read(key, unless)           {data, version, updated}, or null if absent; {version} alone if it still is `unless`
 //   write(key, data, condition) the new version, or null if the condition did not hold
-//   remove(key, version)        of any version if none is given; whether it held
+//   remove(key, version)        any version if none is given; returns whether the condition held
 //   list(prefix, after)         keys in order, those after `after`
 //   now()                       the storage's clock, in seconds
 //   updated                     the storage's time of the object's last change, in seconds
 //
-// A condition is ABSENT, {version}, or ANYTHING. Whoever gets an Unknown does not know whether the write was made.
+// A condition is ABSENT, {version}, or ANYTHING. Unknown means that nobody knows whether the write was applied.
 
 export const ABSENT = { absent: true };
 export const ANYTHING = {};

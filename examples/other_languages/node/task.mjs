@@ -1,4 +1,4 @@
-// Task: one attempt of a job as a process, its output, and what it leaves.
+// Task: one attempt of a job as a process, with its output and its result.
 
 import { fork } from "node:child_process";
 import { constants, promises as fs } from "node:fs";
@@ -21,7 +21,7 @@ const ENDPOINT = /^actors\/[\w-][\w.-]*\/[\w-][\w.-]*\/[\w-][\w.-]*\.json$/;
 /** An attempt that runs. `done` gives its {exit, result, byRequest, left}, once all that it printed is stored. */
 export class Task {
   #runner;
-  #asked = null; // the kind of exit that whoever ended the task asked for
+  #asked = null; // the kind of exit with which the agent ended the task
 
   /** `place`: {folder, root, agent}, where it runs and under whom; `trust`: seconds that it may go on unheard of. */
   constructor(store, job, place, trust) {
@@ -36,7 +36,7 @@ export class Task {
     this.#asked = kind;
     this.#send({ signal: "SIGTERM" });
     const timer = setTimeout(() => this.kill(), grace * 1000);
-    await this.done.catch(() => {}); // whoever waits for the end hears of it
+    await this.done.catch(() => {}); // the caller of `done` gets the error
     clearTimeout(timer);
   }
 

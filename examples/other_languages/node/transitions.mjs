@@ -1,9 +1,9 @@
-// Transitions: what a job's record may become. Each is a plain function of the record; nothing if it may not be.
+// Transitions: the allowed changes of a job's record, as plain functions of it; null if one is not allowed.
 
 const HISTORY = 5;
 const AVOIDING = 60; // seconds that a host which could not start a job leaves it to others
 const AVOIDED = 8; // hosts that a record remembers
-const HOST_GONE = ["preempted", "stopped", "host-failed"]; // "stopped" is said by the holder, and nobody asked for it
+const HOST_GONE = ["preempted", "stopped", "host-failed"]; // "stopped" here: the holder says so, although nobody asked for a stop
 
 export const hasEnded = (job) => ["succeeded", "failed", "stopped"].includes(job.status);
 

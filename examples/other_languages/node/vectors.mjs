@@ -1,5 +1,5 @@
 #!/usr/bin/env node
-// Holds these modules against the contract's test vectors, and tells which vectors are about what they do not do.
+// Checks these modules with the contract's test vectors, and prints which vectors they do not support.
 //
 //   node vectors.mjs LAYOUTS     the folder that has `vectors` and `schemas`
 
@@ -72,7 +72,7 @@ function outcomeOf({ op, condition, found, version }) {
 }
 
 function segmentOf(items) {
-  if (items.includes(null)) return NOT_HERE; // whether an item is large, its size says here
+  if (items.includes(null)) return NOT_HERE; // here an item's size says whether it is large
   return encodeSegment(items.map((item) => Buffer.from(item))).data.toString("base64");
 }
 
@@ -117,7 +117,7 @@ function endOf({ job, ended_before_sigterm, restarts, now, ...end }) {
 }
 
 function budgetsOf({ spec, ends }) {
-  if (ends.some(({ kind }) => kind === "lost")) return NOT_HERE; // that is the pass's business
+  if (ends.some(({ kind }) => kind === "lost")) return NOT_HERE; // only the reconciler's pass writes that
   let job = { id: "a-1", spec: { name: "a", ...spec }, status: "pending" };
   return ends.map(({ kind, host }, index) => {
     const now = 1767225600 + 100 * index;
