@@ -1,6 +1,6 @@
-"""Creating an actor and having its first answer, against Ray: on a private cluster, and as a job through storage.
+"""The time to create an actor and get its first answer, compared with Ray: on a private cluster, and through storage.
 
-All are asked for one actor of a class that travels by value, on a cluster that runs, and take turns.
+Each side creates one actor of a class that is pickled by value, on a cluster that already runs. The sides take turns.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ GOALS = {"local_ratio": 0.1, "storage_ratio": 0.3, "answer_after_crash_s": 2.0}
 
 
 def create_and_call(cluster: StorageCluster) -> float:
-    """Seconds from the creation to the answer of the first call; the actor is gone afterwards."""
+    """Seconds from the creation to the answer of the first call; deletes the actor afterwards."""
     begun = time.monotonic()
     group = StorageClient(cluster).create_actor_group(Counter, name="counter", count=1, resources=NOTHING)
     if group.handles[0].add() != 1:
@@ -60,7 +60,7 @@ def answer_after_crash(cluster: StorageCluster) -> float:
     pid = handle.pid()
     begun = time.monotonic()
     os.kill(pid, signal.SIGKILL)
-    while handle.pid() == pid:  # the kernel may let it answer once more
+    while handle.pid() == pid:  # the killed process may answer once more
         pass
     taken = time.monotonic() - begun
     group.shutdown()

@@ -1,8 +1,9 @@
-"""Calling actors: one at a time, thousands in flight, large arrays, coroutines; beside Ray's and Dask's.
+"""Actor calls, compared with Ray and Dask: one at a time, thousands in flight, large arrays, coroutines.
 
-All sides run at once and take turns, so that all have the same machine; while one measures the others only wait. Every
-figure is the median of its rounds, the ratio that of the medians. Fray authenticates every request and reply; the peers
-do not, and Dask does not keep the order of calls in flight. Arrays: MB/s of a call that sends one and gets a number.
+All sides run at once and take turns, so that all have the same machine; while one measures, the others only wait. Every
+figure is the median of its rounds; a ratio is that of the medians. Fray authenticates every request and reply; the
+peers do not, and Dask does not keep the order of calls in flight. Arrays: MB/s of a call that sends one and gets a
+number.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from callsteps import floors, steps_us
 from harness import HERE, PYTHON, Helper, arguments, report, say
 
 ROUNDS = 5
-SECONDS = ("sync_us", "async_us", "hundred_s")  # of these, less is better
+SECONDS = ("sync_us", "async_us", "hundred_s")  # for these, less is better
 RATES = ("in_flight_per_s", "mb1_per_s", "mb10_per_s")
 
 _MEMORY = """
@@ -43,7 +44,7 @@ input()
 
 
 def memory_mb() -> dict[str, float]:
-    """Of a process that serves an object and does nothing else: all of it, and the interpreter's share."""
+    """Memory of a process that only serves an object: all of it, and the interpreter's share."""
     from fray_actors import Keys
 
     from fray_agents.rpc import Target, connect
@@ -60,7 +61,7 @@ def memory_mb() -> dict[str, float]:
 
 
 def rounds(sides: dict[str, Helper], count: int) -> dict[str, dict[str, float | None]]:
-    """The median of each measurement of each side."""
+    """Run the rounds; return the median of each measurement for each side."""
     found: dict[str, dict[str, float | None]] = {name: {} for name in sides}
     for measurement in (*SECONDS, *RATES):
         samples: dict[str, list[float]] = {name: [] for name in sides}
@@ -75,7 +76,7 @@ def rounds(sides: dict[str, Helper], count: int) -> dict[str, dict[str, float | 
 
 
 def ratios(ours: dict[str, float | None], theirs: dict[str, float | None]) -> dict[str, float]:
-    """Ours by theirs, where both have it."""
+    """Fray's figure divided by the peer's, for measurements that both have."""
     return {key: round(ours[key] / theirs[key], 3) for key in ours if ours[key] and theirs[key]}  # type: ignore[operator]
 
 

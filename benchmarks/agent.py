@@ -1,4 +1,4 @@
-"""An agent as a process that tells, when it ends, what claiming cost and what it asked of the storage."""
+"""An agent in a process of its own; when it ends, it prints what claiming cost and its requests to the storage."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def main(root: str, work_dir: Path, cores: float) -> None:
     prestarter = Prestarter(PRESTART_MODULES)
     agent = Agent(core, AgentOptions(capacity=capacity, work_dir=work_dir, start_task=prestarter.start))
     loop.add_signal_handler(signal.SIGTERM, agent.terminate)
-    loop.add_reader(sys.stdin, agent.terminate)  # the bench has ended, however it ended
+    loop.add_reader(sys.stdin, agent.terminate)  # end of input: the bench has ended
     print(json.dumps({"id": agent.id}), flush=True)
     await agent.run()
     await prestarter.close()

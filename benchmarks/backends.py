@@ -1,8 +1,8 @@
-"""One program on every backend: threads, a bucket's folder with agents, and Ray; its time, processor time and memory.
+"""One program on every backend (threads, agents on a folder, Ray): its time, processor time and memory.
 
-The program is `peers/backend_program.py`, the same to the letter: FRAY_CLUSTER_SPEC says where it runs. Processor
-time and memory are those of all processes that this bench has started, so agents, Ray's own processes and workers are
-in them. Memory that processes share is divided between them.
+The program is `peers/backend_program.py`, unchanged: FRAY_CLUSTER_SPEC says where it runs. Processor time and memory
+include all processes that this bench has started, also agents, Ray's own processes and workers. Memory that processes
+share is divided between them.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from fray_agents.runner.process_tree import become_subreaper, descendants, stat_
 WORKLOADS = ("tasks", "actor", "pipeline", "inference", "gang")
 
 CORES = 4
-"""Cores that each backend gives, however many the machine has: all four replicas of the gang have to run at once."""
+"""Cores that each backend offers, however many the machine has: all four replicas of the gang have to run at once."""
 
 QUICK = 0.05
 """The share of a workload in a quick run."""
 
 SAMPLE_SECONDS = 0.2
-"""Between two looks at the processes: one takes some milliseconds of a processor."""
+"""Seconds between two looks at the processes; one look takes some milliseconds of processor time."""
 
 UTIME = 11
 """In `stat_fields`, before stime: ticks of the process in its own code, and in the kernel for it."""
@@ -42,16 +42,16 @@ def processes() -> list[int]:
 
 
 def processor_seconds() -> dict[int, float]:
-    """What each process of this bench has used by itself."""
+    """The processor time that each process of this bench has used, without its children."""
     stats = {pid: fields for pid in processes() if (fields := stat_fields(pid))}
     return {pid: (int(fields[UTIME]) + int(fields[UTIME + 1])) / _TICKS for pid, fields in stats.items()}
 
 
 class Watch:
-    """What all processes of this bench use within the block: processor seconds, and most bytes.
+    """Measures all processes of this bench within the block: processor seconds, and the most bytes of memory.
 
-    They are looked at one by one, because Ray's parents do not wait for their children: what a process does after the
-    last look at it is not seen.
+    It looks at each process by itself, because Ray's parents do not wait for their children. So it misses what a
+    process does after the last look at it.
     """
 
     def __enter__(self) -> Watch:
@@ -100,7 +100,7 @@ def on_ray(directory: Path) -> Iterator[str]:
 
 
 def measured(directory: Path, spec: str, share: float) -> dict[str, dict[str, float]]:
-    """What each workload took on the backend that a spec names."""
+    """The figures of each workload on the backend that a spec names."""
     command = [PYTHON, str(HERE / "peers" / "backend_program.py")]
     as_ray_side = {"RAY_AUTH_MODE": "disabled", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
     program = Helper(command, FRAY_CLUSTER_SPEC=spec, **as_ray_side)
@@ -143,6 +143,6 @@ def table(found: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    become_subreaper()  # what its processes leave behind counts, too
+    become_subreaper()  # processes that outlive their parents count, too
     with scratch() as place:
         run(place, arguments(__doc__).quick)

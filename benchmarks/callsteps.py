@@ -1,4 +1,4 @@
-"""Where the time goes: each step of a small call by itself, and what bare sockets between two processes cost."""
+"""The time of each step of a small call by itself, and the cost of bare sockets between two processes."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class _Nobody:
     open = True
 
     def reply(self, reply: Reply) -> None:
-        """Dropped."""
+        """Drop the reply."""
 
 
 def steps_us(count: int) -> dict[str, float]:
-    """Each step, alone in one thread, the mean of `count`."""
+    """Microseconds of each step, alone in one thread; the mean of `count`."""
 
     def each(step: Callable[[], object]) -> float:
         step()
@@ -122,7 +122,7 @@ def _run(request: Request) -> Callable[[], object]:
 
 
 def floors(count: int) -> dict[str, float]:
-    """What bare sockets cost between two processes on two cores: a round trip, 10 MB over TCP; and sealing them."""
+    """The cost of bare sockets between two processes on two cores: a round trip, 10 MB over TCP, and sealing 10 MB."""
     seals, array = SealSequence(bytes(32)), bytes(10_000_000)
 
     def seal() -> None:
@@ -148,7 +148,7 @@ def _tcp_pair() -> tuple[socket.socket, socket.socket]:
 
 
 def _bare(ours: socket.socket, theirs: socket.socket, data: bytes, count: int) -> float:
-    """Seconds, p50, to send `data` to a process on another core and have one byte back."""
+    """Median seconds to send `data` to a process on another core and get one byte back."""
     cores = sorted(os.sched_getaffinity(0))
     pid = os.fork()
     if not pid:

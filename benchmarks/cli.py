@@ -1,6 +1,6 @@
-"""What a command of `fray` costs: processor time of `fray ps` on local files and on emulators of S3 and GCS.
+"""The processor time of `fray ps` on local files and on emulators of S3 and GCS.
 
-Beside it, in the same run, what importing the libraries takes that others use for these buckets.
+For comparison, the same run measures the import of the libraries that others use for these buckets.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GOALS = {"ps_s3_cpu_s": 0.45, "ps_gcs_cpu_s": 0.45}
 
 
 def cpu_seconds(command: Sequence[str], environment: dict[str, str]) -> float:
-    """What a command used of a processor, by the system's account."""
+    """Processor seconds of a command, as the system counts them."""
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
@@ -35,8 +35,8 @@ def cpu_seconds(command: Sequence[str], environment: dict[str, str]) -> float:
 
 @contextmanager
 def roots(folder: Path) -> Iterator[dict[str, tuple[str, dict[str, str]]]]:
-    """A cluster with waiting jobs on each kind of storage: its root, and the environment that leads there."""
-    # As installed: modules are compiled once, whatever this shell says of it.
+    """A cluster with waiting jobs on each kind of storage: its root, and the environment variables for it."""
+    # As in an installation, compiled modules are kept, whatever this shell's environment says.
     plain = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     plain["PYTHONPYCACHEPREFIX"] = str(folder / "compiled")
     with servers.moto() as s3, servers.gcs_emulator() as gcs:

@@ -1,7 +1,7 @@
-"""Many jobs queued at once, drained by many agents that share this machine: what is lost, doubled, fought over, paid.
+"""Many jobs queued at once, drained by many agents on this machine: lost jobs, doubles, rejected claims, requests.
 
-Each job appends its id to one file, so that a job that never ran and a job that ran twice both show. The agents are
-processes of their own; they start when everything is queued.
+Each job appends its id to one file, which shows jobs that never ran and jobs that ran twice. The agents are processes
+of their own; they start when all jobs are queued.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def claims(counts: list[dict[str, int]]) -> dict[str, Any]:
 
 
 def requests(usages: list[dict[str, int]], jobs: int) -> dict[str, Any]:
-    """What the agents asked of the storage, and the price of that on GCS."""
+    """The agents' requests to the storage, and their price on GCS."""
     total = sum((RequestCounts(**usage) for usage in usages), RequestCounts())
     return {
         "agents_class_a_per_job": round(total.class_a / jobs, 2),

@@ -1,4 +1,4 @@
-"""Submit to first line of jobs that bring their code, then their packages too: cold, again, and after an edit."""
+"""Submit to first line of jobs with their own code, then also with packages: new, again, and after an edit."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Submit = Callable[[Path, list[str]], float]
 
 
 class Sources:
-    """Folders of source files, and packages, each of them new to everybody."""
+    """Folders of source files, and packages, which no cache has seen before."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -63,9 +63,9 @@ def edit(folder: Path) -> None:
 
 
 def steps(submit: Submit, sources: Sources, samples: int, bare: Iterator[float] | None = None) -> dict[str, Any]:
-    """Each step's seconds: a folder that is new, the same again, edited; then the same with packages besides.
+    """Seconds of each step: a new folder, the same again, edited; then the same with packages.
 
-    bare: what uv alone takes; measured in turn with the steps, because a machine is not the same after a minute.
+    bare: measures uv alone, in turn with the steps, because a machine's speed changes within minutes.
     """
     taken: dict[str, list[float]] = {}
     for _ in range(samples):
@@ -96,7 +96,7 @@ def ray_submit(peer: Helper, wheels: Path, folder: Path, packages: list[str]) ->
 
 
 def bare_uv(sources: Sources, directory: Path, samples: int) -> Iterator[float]:
-    """Seconds that uv alone takes: an environment, the three packages, and the first line."""
+    """Seconds that uv alone needs for an environment with the three packages, and for the first line."""
     uv = str(find_uv())
     for number in range(samples):
         packages, venv = sources.packages(), directory / f"venv-{number}"

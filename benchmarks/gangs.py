@@ -1,8 +1,8 @@
-"""A gang of four against four bundles of a Ray placement group: until all run, and until all run again after a death.
+"""A gang of four, compared with a Ray placement group of four: until all run, and until all run again after a death.
 
-A replica is a Python function that says its pid and then sleeps; Ray's is an actor that does the same. Both have four
-cores to give, in which processes are started anew each time, and take turns. Ours are four agents of one core each, so
-the gang is gathered from all of them; a replica is killed with SIGKILL, the others are ended, and all start again.
+A replica is a Python function that writes its pid and then sleeps; Ray's is an actor that does the same. Both sides
+have four cores, start new processes each time, and take turns. On our side there are four agents of one core each, so
+the gang needs all of them. A replica is killed with SIGKILL, the others are ended, and all start again.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from fray import Entrypoint, JobRequest, ResourceConfig, StorageCluster
 BUNDLES = 4
 PATIENCE = 120.0
 CALM = 2.0
-"""Seconds for which all run, on either side, until one is killed: both prepare processes after a start."""
+"""Seconds for which all run on either side before one is killed, because both sides prepare processes after a start."""
 
 
 @contextlib.contextmanager
 def agents(root: Path) -> Iterator[None]:
-    """As many agents as there are bundles, each of one core; unlike those of other benches they take hints."""
+    """One agent of one core for each bundle; unlike the agents of other benches, they take hints."""
     with contextlib.ExitStack() as ending:
         for _ in range(BUNDLES):
             command = [PYTHON, "-m", "fray", "agent", "--root", str(root), "--cpu", "1", "--json"]
@@ -38,7 +38,7 @@ def agents(root: Path) -> Iterator[None]:
 
 
 def run_replica(folder: str) -> None:
-    """What every replica does."""
+    """The function of every replica."""
     part = Path(folder, f"{os.environ['FRAY_REPLICA']}.part")
     part.write_text(str(os.getpid()))
     part.rename(part.with_suffix(".pid"))
@@ -46,7 +46,7 @@ def run_replica(folder: str) -> None:
 
 
 def wait_for_all(folder: Path, begun: float, other_than: dict[int, int]) -> tuple[float, dict[int, int]]:
-    """Seconds since `begun` until every replica runs in a process that is new, and their pids."""
+    """Wait until every replica runs in a new process; return the seconds since `begun`, and their pids."""
     while time.monotonic() < begun + PATIENCE:
         pids = {int(path.stem): int(path.read_text()) for path in folder.glob("*.pid")}
         if len(pids) == BUNDLES and all(pids[number] != other_than.get(number) for number in pids):

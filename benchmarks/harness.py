@@ -1,4 +1,4 @@
-"""What the benches share: a private root, agents and peers as processes, medians, and the one line of figures."""
+"""Shared by the benches: a private root, agents and peers as processes, medians, and the line of figures."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def arguments(doc: str, peers: Sequence[str] = ()) -> argparse.Namespace:
 
 
 def say(text: str) -> None:
-    """A note for people."""
+    """Print a note for people, on stderr."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -41,7 +41,7 @@ def report(bench: str, figures: dict[str, Any]) -> None:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures depend on."""
+    """The machine, on which the figures depend."""
     return {
         "cores": len(os.sched_getaffinity(0)),
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
@@ -62,13 +62,13 @@ def spread(seconds: Sequence[float]) -> dict[str, float | int]:
 
 @contextlib.contextmanager
 def scratch() -> Iterator[Path]:
-    """A directory that is gone afterwards."""
+    """A directory that is removed afterwards."""
     with tempfile.TemporaryDirectory(prefix="fray-bench-") as name:
         yield Path(name)
 
 
 class Helper:
-    """A process that says one JSON line when it is ready, and answers each line it is sent with another."""
+    """A process that prints one JSON line when it is ready, and answers each line of input with another."""
 
     def __init__(self, command: Sequence[str], **environment: str) -> None:
         environ = {**os.environ, **environment}
@@ -83,12 +83,12 @@ class Helper:
         return self._hear()
 
     def end(self) -> Any:
-        """SIGTERM; its last line."""
+        """Send SIGTERM; return its last line."""
         self._process.send_signal(signal.SIGTERM)
         return self._hear()
 
     def close(self) -> None:
-        """Close its input, which ends it, and wait; kill it if it does not."""
+        """Close its input, which ends it, and wait; kill it if it does not end."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()

@@ -1,7 +1,7 @@
-"""From submission to the start of an attempt, with the agent told of it and without, at two poll intervals.
+"""The time from a submission to the start of its attempt, with and without a hint to the agent, at two poll intervals.
 
-0.05 s is how often agents look at a folder, 1 s how often at a bucket. The agents wait for nothing else, and the jobs
-come at random times.
+Agents poll a folder every 0.05 s and a bucket every 1 s. The agents have no other work, and the jobs are submitted at
+random times.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NO_OP = JobRequest("noop", Entrypoint.from_binary("true"))
 
 
 async def make(root: str, poll_interval: float) -> None:
-    """A root whose agents look that often."""
+    """A root whose agents poll at that interval."""
     core = await open_core(root, replace(LOCAL_SETTINGS, poll_interval=poll_interval, pass_interval=0.5))
     await core.store.close()
 
@@ -35,7 +35,7 @@ def starts(root: str, count: int, told: bool) -> list[float]:
     try:
         with StorageCluster(root) as cluster:
             cluster.wait(cluster.launch(NO_OP))
-            time.sleep(6.0)  # until the pass has seen the agent, and this program reads that
+            time.sleep(6.0)  # until the pass has seen the agent, and this program has read that
             taken = []
             for _ in range(count):
                 time.sleep(random.uniform(0.5, 1.5))

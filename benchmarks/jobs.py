@@ -1,6 +1,6 @@
-"""Submitting a no-op process and seeing it succeed, against Ray's job submission; and jobs per second.
+"""The time from submitting a no-op process to its success, compared with Ray's job submission; and jobs per second.
 
-Both run `python -c pass` on this machine, both are asked by a client in another process, and they take turns. Ray's
+Both run `python -c pass` on this machine, for a client in another process, and they take turns. Ray's
 head and our agent are started once, before the first round.
 """
 
@@ -25,7 +25,7 @@ def submit_and_wait(cluster: StorageCluster) -> float:
 
 
 def jobs_per_second(cluster: StorageCluster, count: int) -> float:
-    """From one submission of all to the client's sight of the last success."""
+    """Jobs a second, from one submission of all jobs until the client sees the last success."""
     begun = time.monotonic()
     cluster.wait(cluster.launch_many([NO_OP] * count), raise_on_failure=True)
     return count / (time.monotonic() - begun)

@@ -1,8 +1,8 @@
-"""A Zephyr pipeline over many JSONL shards on a storage cluster and on file queues, against marin-fray's LocalClient.
+"""A Zephyr pipeline over many JSONL shards, on a cluster and on file queues; the peer is marin-fray's LocalClient.
 
-The shards are made of the sources of the standard library. Both sides run the same release of Zephyr, two workers, each
-shard in its worker's process; the cluster has two agents, and its time includes starting coordinator and workers. They
-take turns.
+The shards are made from the sources of the standard library. Both sides run the same release of Zephyr with two
+workers, and each shard in its worker's process. The cluster has two agents, and its time includes the start of the
+coordinator and the workers. The sides take turns.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LINES = 30
 
 
 def write_shards(folder: Path, shards: int, documents: int) -> int:
-    """JSONL files of documents of thirty lines each; how many documents there are in all."""
+    """Write JSONL files with documents of thirty lines each; return the number of documents."""
     folder.mkdir()
     sources = sorted(Path(sysconfig.get_paths()["stdlib"]).rglob("*.py"))
     lines = [line for path in sources for line in path.read_text(errors="replace").splitlines()]
@@ -103,7 +103,7 @@ class Bench:
         return {kind: round(statistics.median(seconds), 2) for kind, seconds in took.items()}
 
     def overhead(self, shards: int) -> dict[str, float]:
-        """Milliseconds that a shard of nothing costs, and seconds that a pipeline of two of them takes."""
+        """Milliseconds of an empty shard, and seconds of a pipeline with two of them."""
         figures = {}
         for kind in self.kinds:
             few, many = (self._one(kind, "trivial", Path(), Path(), number) for number in (2, shards))

@@ -1,6 +1,6 @@
-"""Tasks of a worker pool against Ray's: the round trip of one, and many no-op tasks, called directly and by the queue.
+"""Tasks of a worker pool, compared with Ray's: the round trip of one, and many no-op tasks, by calls and by a queue.
 
-Both have as many workers as the machine has cores, started before the first round, and take turns.
+Both sides have as many workers as the machine has cores, started before the first round, and take turns.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ WORKERS = len(os.sched_getaffinity(0))
 
 
 def nothing(number: int) -> int:
-    """What every task does."""
+    """The function of every task."""
     return number
 
 
 def submitted(pool: WorkerPool, count: int) -> float:
-    """Seconds from the first submission to the last result; the function travels each time."""
+    """Seconds from the first submission to the last result; the function is pickled each time."""
     begun = time.monotonic()
     for future in [pool.submit(nothing, number) for number in range(count)]:
         future.result()
@@ -32,7 +32,7 @@ def submitted(pool: WorkerPool, count: int) -> float:
 
 
 def mapped(pool: WorkerPool, count: int) -> float:
-    """The same, of one submission: the function is pickled once, as Ray pickles a remote function once."""
+    """The same with one submission: the function is pickled once, as Ray does with a remote function."""
     begun = time.monotonic()
     for future in pool.map(nothing, range(count)):
         future.result()

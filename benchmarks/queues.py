@@ -1,8 +1,8 @@
-"""Queues: items a second beside others on local files, what a pop costs as the backlog grows, dollars on a bucket.
+"""Queues: items a second beside peers on local files, the cost of a pop as the backlog grows, dollars on a bucket.
 
-One producer, then one consumer that acknowledges what it takes. Item by item the peers do the same in the same folder,
-in turns with ours: in memory, which shows the work, and on a disk, which shows the syncs too (huey's SQLite, as it
-comes, syncs its log at each transaction). FRAY_BENCH_FOLDER is a folder on the disk that is to be measured.
+One producer pushes, then one consumer takes and acknowledges. The peers do the same, item by item, in the same folder
+and in turns with Fray: in memory, which shows the work, and on a disk, which also shows the syncs (huey's SQLite syncs
+its log at each transaction by default). FRAY_BENCH_FOLDER is a folder on the disk to measure.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SQS_MILLION = 0.40
 
 
 def batched(folder: Path, items: int) -> dict[str, float]:
-    """Segments of 250, taken and acknowledged a segment at a time."""
+    """Push segments of 250 items; take and acknowledge a segment at a time."""
     with FileQueue[Any](folder) as queue:
         begun = time.perf_counter()
         queue.push_many([MESSAGE] * items, batch=250)
@@ -43,7 +43,7 @@ def batched(folder: Path, items: int) -> dict[str, float]:
 
 
 def alone(folder: Path, items: int) -> dict[str, float]:
-    """Each item pushed, taken and acknowledged by itself."""
+    """Push, take and acknowledge each item by itself."""
     with FileQueue[Any](folder) as queue:
         queue.size()
         begun = time.perf_counter()
@@ -56,10 +56,10 @@ def alone(folder: Path, items: int) -> dict[str, float]:
 
 
 def bare(folder: Path, items: int) -> dict[str, float]:
-    """The system calls of one item at a time, and nothing else: no event loop, no lock, no decision.
+    """Only the system calls of one item at a time: no event loop, no lock, no decision.
 
-    A segment is linked into place; to take it a lease is, and the segment is read; to end it the lease is read and
-    replaced. File and folder are synced, as the store does it.
+    To push, link a segment into place; to take, link a lease into place and read the segment; to acknowledge, read the
+    lease and replace it. Sync file and folder as the store does.
     """
     body, inside = bytes(300), os.open(folder, os.O_RDONLY)
 
@@ -93,7 +93,7 @@ def rates(items: int, produce: float, consume: float) -> dict[str, float]:
 
 
 def pop_cost(folder: Path, backlog: int, batch: int, times: int) -> float:
-    """Microseconds for an item to be taken and acknowledged, in batches, while there are always so many; the median."""
+    """Median microseconds to take and acknowledge an item, in batches, while the queue has `backlog` items."""
     with FileQueue[Any](folder) as queue:
         queue.push_many([MESSAGE] * backlog, batch=batch)
         queue.done(queue.pop_many(batch))
@@ -107,7 +107,7 @@ def pop_cost(folder: Path, backlog: int, batch: int, times: int) -> float:
 
 
 def dollars(items: int) -> dict[str, float]:
-    """Of a million items on GCS, at list price, from the requests counted on an emulator of it."""
+    """Dollars of a million items on GCS, at list price, from the requests that an emulator counted."""
     figures = {"sqs_alone": 3 * SQS_MILLION, "sqs_batched_by_10": 0.3 * SQS_MILLION}
     with servers.gcs_emulator() as server:
         os.environ.update(server.environment)
@@ -120,7 +120,7 @@ def dollars(items: int) -> dict[str, float]:
                         queue.done(lease)
                 while leases := queue.pop_many(batch):
                     queue.done(leases)
-                queue.counts()  # writes what is noted
+                queue.counts()  # writes the noted acknowledgements
                 spent = usage(queue) - before
             figures[f"gcs_{name}"] = round(spent.cost(GCS_PRICES) / items * 1e6, 3)
             figures[f"requests_per_item_{name}"] = round((spent.class_a + spent.class_b) / items, 3)
@@ -169,7 +169,7 @@ class Bench:
         return {**sides, **{name: median(told) for name, told in theirs.items()}}
 
     def ratios(self, sides: dict[str, dict[str, float]]) -> dict[str, float]:
-        """What is aimed at: pushed half as fast as the bare calls, consumed as fast as huey's SQLite."""
+        """The goals: push half as fast as the bare calls, and consume as fast as huey's SQLite."""
         bare = sides["the_system_calls_alone"]
         ratios = {
             "produce_to_system_calls": sides["fray"]["produce_per_second"] / bare["produce_per_second"],

@@ -1,8 +1,8 @@
-"""One look of the scaler over many pools: the processor time of it, and what it asks of the storage.
+"""One look of the scaler over many pools: its processor time, and its requests to the storage.
 
-Every machine is up and busy, and ten jobs wait in each pool, which has as many machines as it may. The store and the
-provider are in memory. The first look reads all records; the next one finds nothing changed; before the third every
-agent has beaten, which takes agents a minute otherwise.
+Every machine is up and busy, each pool has as many machines as it may, and ten jobs wait in it. The store and the
+provider are in memory. The first look reads all records; the second one finds nothing changed; before the third every
+agent has sent a heartbeat, which real agents need a minute for.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from fray_layouts.records import (
 from fray_layouts.spec_parsing import parse_spec
 
 JOBS = 10
-"""That wait in each pool."""
+"""Jobs that wait in each pool."""
 HOST = Resources(cpu=4000, memory=2**34, disk=2**34)
 
 
@@ -91,7 +91,7 @@ async def timed(scaler: Scaler) -> dict[str, Any]:
 
 
 async def fill(core: Core, pool: str, count: int) -> Listing:
-    """A pool with so many machines, each with an agent that has work."""
+    """Fill a pool with machines, each with an agent that has work."""
     spec = ProvisioningSpec(provider="command", zones=["here-a"], max=count, hourly_cost=1.0, capacity=HOST)
     await core.records.put(PoolKeys.record(pool), AgentPoolRecord(provisioning=spec), ABSENT)
     listed = []

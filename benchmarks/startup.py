@@ -1,4 +1,4 @@
-"""What everybody pays before anything happens: imports, the command's help, an idle agent, and the start of a task."""
+"""The cost of a start: imports, the command's help, an idle agent, and the start of a task."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ CLOCK = "import time; print(time.clock_gettime(time.CLOCK_REALTIME))"
 
 
 def seconds(command: Sequence[str]) -> float:
-    """How long a command takes from its start to its end."""
+    """Seconds from the start of a command to its end."""
     begun = time.monotonic()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return time.monotonic() - begun
 
 
 def interpreters(count: int) -> dict[str, Any]:
-    """Fresh processes, taking turns: an empty one, imports, and the command's help."""
+    """Measure new processes in turns: an empty one, imports, and the command's help."""
     commands = {
         "python": [PYTHON, "-c", "pass"],
         "import_fray": [PYTHON, "-c", "import fray"],
@@ -65,7 +65,7 @@ def _known(moment: float | None) -> float:
 
 
 def resident_mb(pid: int) -> float:
-    """Megabytes of a process that are in memory, what it shares included."""
+    """Resident megabytes of a process, including shared memory."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:")) / 1024
 

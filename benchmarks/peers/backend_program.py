@@ -1,7 +1,7 @@
-"""One program on every backend: five workloads with whatever client and context the environment leads to.
+"""One program for every backend: five workloads, with the client and the context that the environment selects.
 
-Each line read is the name of a workload, and the folder that it may write to; its seconds are the answer. What differs
-between backends is FRAY_CLUSTER_SPEC, and not one line here.
+Each line of input names a workload and a folder to write to; the answer is its seconds. Only FRAY_CLUSTER_SPEC differs
+between backends.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fray.types import Entrypoint, ResourceConfig
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 WORKERS = 4
-"""Workers, actors and replicas: as many as each backend has cores to give."""
+"""Workers, actors and replicas: as many as each backend has cores."""
 
 TASKS, CALLS, SHARDS, PROMPTS = 1_000, 10_000, 200, 2_000
 
@@ -69,7 +69,7 @@ def inference(client: Client, folder: Path, share: float) -> None:
 
 
 def meet(folder: str) -> None:
-    """Return once all replicas have come."""
+    """Return once all replicas have arrived."""
     Path(folder, str(current_replica().index)).touch()
     while len(list(Path(folder).iterdir())) < current_replica().count:
         time.sleep(0.01)
@@ -105,5 +105,5 @@ def say(answer: dict[str, object]) -> None:
 
 
 if __name__ == "__main__":
-    ANSWERS, sys.stdout = sys.stdout, sys.stderr  # what tasks print is no answer
+    ANSWERS, sys.stdout = sys.stdout, sys.stderr  # the output of tasks must not mix with the answers
     main()

@@ -1,7 +1,7 @@
-"""The rounds of the actors bench, the same for every side; needs nothing but numpy.
+"""The rounds of the actors bench, the same for every side; needs only numpy.
 
-A side is a process that reads the name of a measurement and answers with its figure. It runs on the first core it has
-and its actors on the last: where the scheduler puts two processes changes a round trip threefold.
+A side is a process that reads the name of a measurement and answers with its figure. It runs on its first core, and its
+actors run on the last one, because the placement of two processes changes a round trip threefold.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CORES = sorted(os.sched_getaffinity(0))
 
 
 class Subject:
-    """What is called. Its own process, but for the calls that run together."""
+    """The object that is called, in a process of its own, except for calls that run together."""
 
     def __init__(self) -> None:
         self.seen: list[int] = []
@@ -64,14 +64,14 @@ class AsyncSubject:
 
 
 class Handle(Protocol):
-    """An actor, by whatever means it is called."""
+    """A handle of an actor, of any side."""
 
     def call(self, method: str, *args: Any) -> Any:
         """Call and wait."""
         ...
 
     def start(self, method: str, *args: Any) -> Any:
-        """Call; for `gather`."""
+        """Start a call, for `gather`."""
         ...
 
     def gather(self, started: Iterable[Any]) -> list[Any]:
@@ -84,9 +84,9 @@ class Side:
 
     Args:
         plain: a `Subject`, one call at a time.
-        wide: a `Subject`, a hundred calls at a time; None if there is no such thing.
-        loop: an `AsyncSubject`; None if there is no such thing.
-        ordered: whether the calls of one caller are to run in the order they were made.
+        wide: a `Subject`, a hundred calls at a time; None if the side has none.
+        loop: an `AsyncSubject`; None if the side has none.
+        ordered: whether the calls of one caller must run in the order in which they were made.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Side:
                 handle.call("pin")
 
     def sync_us(self) -> float:
-        """A call that is waited for, p50."""
+        """Median of a call that waits for its answer."""
         return _median(lambda: self._plain.call("echo", 1), self._count(2000)) * 1e6
 
     def async_us(self) -> float | None:
@@ -112,7 +112,7 @@ class Side:
         return None if loop is None else _median(lambda: loop.call("echo", 1), self._count(2000)) * 1e6
 
     def in_flight_per_s(self) -> float:
-        """Calls a second when thousands are made before the first is waited for; their order is checked."""
+        """Calls a second when thousands are sent before the first answer is awaited; checks their order."""
         count = self._count(IN_FLIGHT)
         begun = time.perf_counter()
         found = self._plain.gather([self._plain.start("note", number) for number in range(count)])

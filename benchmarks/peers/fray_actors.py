@@ -1,4 +1,4 @@
-"""Fray's own side of the actors bench: a server in another process, over TCP or a Unix socket as it is told."""
+"""Fray's side of the actors bench: a server in another process, over TCP or a Unix socket."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The peers' side of the queues bench: each line read names a peer, a folder and a count; the answer is two times.
+"""The peers' side of the queues bench: each line of input names a peer, a folder and a count; the answer is two times.
 
-Everything is produced, then consumed and acknowledged by one consumer.
+All items are produced first; then one consumer takes and acknowledges them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MESSAGE = {"task": "square", "args": [1, 2, 3], "text": "hello" * 4}
 
 
 class Huey:
-    """huey's storage, which its own task queue is made of; a message is gone when it is taken."""
+    """huey's storage, the base of its task queue; a message is removed when it is taken."""
 
     def __init__(self, storage: Any) -> None:
         self._storage = storage

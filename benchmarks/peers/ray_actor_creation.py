@@ -1,4 +1,4 @@
-"""Ray's side of the creation bench: each line read creates an actor and calls it; the answer is its seconds."""
+"""Ray's side of the creation bench: each line of input creates an actor and calls it; the answer is the seconds."""
 
 from __future__ import annotations
 

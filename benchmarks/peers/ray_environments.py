@@ -1,4 +1,4 @@
-"""Ray's side of the environments bench: a local head; each line read is a folder and wheels, "," between them.
+"""Ray's side of the environments bench: a local head; each line of input is a folder and wheels, with "," between them.
 
 The answer is the seconds from the submission to the first line of the job, by the clock that the job prints.
 """
@@ -34,7 +34,7 @@ def submit_and_wait(client: JobSubmissionClient, line: str) -> float:
         raise RuntimeError(f"{job} {status}: {client.get_job_info(job).message}")
     while True:
         lines = client.get_job_logs(job).splitlines()
-        with contextlib.suppress(IndexError, ValueError):  # the log is behind the status, and begins with Ray's words
+        with contextlib.suppress(IndexError, ValueError):  # the log comes after the status, and starts with Ray's lines
             return float(lines[-1]) - begun
         time.sleep(POLL)
 

@@ -1,8 +1,8 @@
 """Ray's side of the gangs bench: a placement group of as many bundles as the line says, with an actor in each.
 
-The answer has the seconds until all of them ran, and those from the death of one until all ran again. Ray has nothing
-that restarts as one: the program sees the death, ends the other members, and starts four anew in the group, which
-stays, so that Ray need not place it again.
+The answer has the seconds until all of them run, and from the death of one until all run again. Ray cannot restart a
+group as one: the program notices the death, ends the other members, and starts four new ones in the same placement
+group, so that Ray need not place it again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Member:
 
 
 def started(group: PlacementGroup) -> tuple[list[Any], list[int]]:
-    """A member in each bundle, and their pids once all of them run."""
+    """Start a member in each bundle, and wait until all of them run; return them and their pids."""
     members = [
         Member.options(  # type: ignore[attr-defined]
             max_concurrency=2,

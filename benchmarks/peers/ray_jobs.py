@@ -1,4 +1,4 @@
-"""Ray's side of the jobs bench: a local head; each line read submits one no-op job, the answer is its seconds."""
+"""Ray's side of the jobs bench: a local head; each line of input submits one no-op job; the answer is its seconds."""
 
 from __future__ import annotations
 

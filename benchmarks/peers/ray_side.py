@@ -1,4 +1,4 @@
-"""What Ray's sides of the benches share: a local Ray, and a process that answers each line with a line of JSON."""
+"""Shared by Ray's sides of the benches: a local Ray, and a process that answers each line with a line of JSON."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
-os.environ["RAY_AUTH_MODE"] = "disabled"  # or it leaves a token in the home directory
+os.environ["RAY_AUTH_MODE"] = "disabled"  # otherwise Ray leaves a token in the home directory
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # its address is 127.0.0.1, and nothing listens elsewhere
 
 import ray
 
 
 def answers() -> TextIO:
-    """Where the answers go: Ray itself prints to stdout, which is stderr from now on."""
+    """The stream for the answers. Ray itself prints to stdout, so from now on stdout goes to stderr."""
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     return out
@@ -40,8 +40,8 @@ def serve(side: Callable[[Any], Callable[[str], Any]], **options: Any) -> None:
     """Start Ray, say so, and answer every line.
 
     Args:
-        side: gets what `ray.init` returned, prepares, and returns what answers a line.
-        options: for `ray.init`.
+        side: gets the result of `ray.init`, prepares, and returns the function that answers a line.
+        options: of `ray.init`.
     """
     out, begun = answers(), time.monotonic()
     with running(**options) as head:

@@ -1,7 +1,7 @@
-"""The pipeline that is measured, for both sides of the Zephyr bench: words of real sources, counted line by line.
+"""The pipeline that both sides of the Zephyr bench run: it counts the words of real sources, line by line.
 
-As a program it is the peer: Zephyr as it is published, on marin-fray's LocalClient. Each line read, `pipeline` or
-`trivial`, with the folders and the number of shards, is answered with its seconds.
+As a program, this is the peer: the published Zephyr on marin-fray's LocalClient. Each line of input is `pipeline` or
+`trivial`, with the folders and the number of shards; the answer is its seconds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WORD = re.compile(r"[A-Za-z_]\w*")
 
 
 def described(document: dict[str, Any]) -> dict[str, Any]:
-    """What the pipeline makes of a document."""
+    """The pipeline's result for a document."""
     words = WORD.findall(document["text"])
     longest = max(words, key=len, default="")
     shingles = {hashlib.md5(" ".join(words[i : i + 5]).encode()).hexdigest() for i in range(len(words))}
@@ -34,7 +34,7 @@ def described(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def pipeline(source: Path, output: Path) -> Dataset:
-    """Files to files."""
+    """The pipeline from files to files."""
     return (
         Dataset.from_files(str(source / "*.jsonl"))
         .flat_map(load_jsonl)
@@ -45,7 +45,7 @@ def pipeline(source: Path, output: Path) -> Dataset:
 
 
 def trivial(shards: int) -> Dataset:
-    """So many shards of nothing."""
+    """A pipeline of empty shards."""
     return Dataset.from_list(list(range(shards))).map(lambda item: item)
 
 
@@ -65,7 +65,7 @@ def main() -> None:
 
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    logging.disable(logging.INFO)  # the other side's workers do not say so much either
+    logging.disable(logging.INFO)  # the other side's workers do not log that much either
     print(json.dumps({"fray": sys.modules["fray"].__file__}), file=answers, flush=True)
     for line in sys.stdin:
         kind, source, output, shards = json.loads(line)

@@ -38,10 +38,10 @@ from fray_layouts.spec_parsing import parse_spec
 from tests.support.fake_tasks import FakeTask
 
 ROOM = 2**40
-"""Memory and disk of a host: never what keeps a job from it."""
+"""Memory and disk of a host, so large that they never keep a job away."""
 
 HINT_SECONDS = 0.002
-"""Seconds that a hint is on its way: a connection within a network, and its first message."""
+"""Seconds that a hint needs: a connection within a network, and its first message."""
 
 FOR_EVER = 1e9
 """Seconds."""
@@ -61,8 +61,8 @@ class Fleet:
     """Agents on one bucket.
 
     Attributes:
-        tasks: seconds that a task takes, at least and at most; a replica of a gang takes for ever.
-        hints: agents take hints, and get them 2 ms after they were sent.
+        tasks: least and most seconds that a task takes; a replica of a gang never ends.
+        hints: whether agents take hints; they get them 2 ms after they were sent.
         replicas: when each replica of a gang's attempt began, by the gang's id and the attempt.
     """
 
@@ -88,7 +88,7 @@ class Fleet:
         return await core_on(Store(way, self.clock, rng), ClusterSettings(), self.clock, rng), way
 
     async def join(self, count: int, over: float) -> None:
-        """Start agents, spread over so many seconds."""
+        """Start agents, spread over `over` seconds."""
         for _ in range(count):
             core, way = await self.core()
             options = AgentOptions(
@@ -119,7 +119,7 @@ class Fleet:
         return sum(tally.won for tally in tallies), sum(tally.rejected for tally in tallies)
 
     def poke_pass(self) -> None:
-        """Wake whoever runs the pass, if it takes hints, as submitters of gangs do."""
+        """Wake the agent that runs the pass, if it takes hints, as submitters of gangs do."""
         lease = codec.decode(
             self.storage.contents.objects[object_keys.CoordinatorKeys.lease].data, ReconcilerRecord
         ).record
@@ -127,7 +127,7 @@ class Fleet:
             self._poke([lease.hint_endpoint])
 
     async def leave(self) -> None:
-        """End everything without ceremony."""
+        """End everything at once."""
         for member in self.members:
             member.running.cancel()
         await asyncio.gather(*(member.running for member in self.members), return_exceptions=True)
@@ -163,9 +163,9 @@ def job_spec() -> JobSpec:
 
 @contextmanager
 def hosts_apart() -> Iterator[None]:
-    """Thousands of agents of one process do not look for each other's locks: each is on a host of its own.
+    """Make thousands of agents in one process not look for each other's locks, because each has a host of its own.
 
-    Nor do they tell tasks without processes, each second, how long they may live.
+    They also do not tell their tasks each second how long they may run, because the tasks have no processes.
     """
 
     class NoLock:
@@ -176,7 +176,7 @@ def hosts_apart() -> Iterator[None]:
             return parent / "unused"
 
         def release(self) -> None:
-            """There is none."""
+            """Do nothing: there is no directory."""
 
     async def nobody(core: Core, lock: object) -> list[str]:
         return []

@@ -1,4 +1,4 @@
-"""A gang of many hosts in a large fleet: until it runs, and what it asks of the bucket beyond what goes on anyhow."""
+"""A gang of many hosts in a large fleet: the time until it runs, and its requests beyond those of the idle fleet."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from fray_layouts.object_keys import JobKeys
 from fray_layouts.records import JobRecord
 
 BACKGROUND = 60.0
-"""Seconds for which the fleet is looked at before something happens."""
+"""Seconds for which the idle fleet is watched first."""
 
 LATE_EXITS = 30.0
-"""Seconds in which an attempt that was ended leaves the exits that nobody waits for, with gangs of up to 3,000."""
+"""Seconds in which an ended attempt writes the exits that nobody waits for, with gangs of up to 3,000."""
 
 PATIENCE = 1800.0
 
 
 @dataclass(slots=True)
 class Watch:
-    """What is asked of the bucket from now on, beyond `usual`, the requests of `BACKGROUND` seconds before."""
+    """Counts the requests to the bucket from now on, beyond `usual`, those of the `BACKGROUND` seconds before."""
 
     fleet: Fleet
     begun: float
@@ -34,7 +34,7 @@ class Watch:
 
     @classmethod
     async def begin(cls, fleet: Fleet) -> Watch:
-        """Look at the fleet as it is, once what came before is over, then begin to count."""
+        """Watch the fleet once earlier work is over, then begin to count."""
         await fleet.clock.sleep(LATE_EXITS)
         fleet.storage.forget()
         await fleet.clock.sleep(BACKGROUND)
@@ -43,7 +43,7 @@ class Watch:
         return cls(fleet, fleet.clock.boottime(), usual)
 
     async def until_all_run(self, gang: str, attempt: int, replicas: int) -> dict[str, Any]:
-        """Wait for all replicas of an attempt, and tell what that took."""
+        """Wait until all replicas of an attempt run; return the seconds and requests of that."""
         starts = self.fleet.replicas[gang, attempt]
         while len(starts) < replicas and self.seconds() < PATIENCE:
             await self.fleet.clock.sleep(0.1)
@@ -76,7 +76,7 @@ class Watch:
 
 
 async def gathered(fleet: Fleet, replicas: int, priority: int = 0) -> tuple[str, dict[str, Any]]:
-    """Submit a gang of so many hosts and wait until it runs; its id, and figures."""
+    """Submit a gang of `replicas` hosts and wait until it runs; return its id and figures."""
     core, _ = await fleet.core()
     watch = await Watch.begin(fleet)
     (submitted,) = await submit(core, [replace(job_spec(), name="gang", replicas=replicas, priority=priority)])
@@ -85,7 +85,7 @@ async def gathered(fleet: Fleet, replicas: int, priority: int = 0) -> tuple[str,
 
 
 async def preempted(fleet: Fleet, gang: str, replicas: int) -> dict[str, Any]:
-    """The host of one replica of the first attempt is taken away, with notice, until all run again."""
+    """Take away the host of one replica of the first attempt, with notice, and wait until all run again."""
     member = await _member_of(fleet, gang)
     watch = await Watch.begin(fleet)
     member.agent.terminate()
@@ -93,7 +93,7 @@ async def preempted(fleet: Fleet, gang: str, replicas: int) -> dict[str, Any]:
 
 
 async def bereaved(fleet: Fleet, gang: str, replicas: int) -> dict[str, Any]:
-    """The host of one replica of the second attempt vanishes without a word, until all run again."""
+    """Let the host of one replica of the second attempt vanish without notice, and wait until all run again."""
     member = await _member_of(fleet, gang)
     watch = await Watch.begin(fleet)
     member.way.silent = True

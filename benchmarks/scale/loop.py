@@ -1,7 +1,7 @@
 """Virtual time for millions of timers: `tests.support.virtual`, at a third of the cost.
 
-The timers lie in a heap of tuples, which compare without Python code, and nothing asks the operating system: there are
-no sockets here.
+The timers are in a heap of tuples, which compare without Python code, and nothing asks the operating system, because
+there are no sockets.
 """
 
 from __future__ import annotations

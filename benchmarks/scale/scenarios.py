@@ -1,4 +1,4 @@
-"""What happens to the fleet, and the figures that come out of it."""
+"""The scenarios of a fleet, and their figures."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ JOINING = 60.0
 """Seconds over which the agents of a fleet come up."""
 
 CALM = 300.0
-"""Seconds after which every agent knows the fleet, and polls and beats as rarely as it ever will."""
+"""Seconds after which every agent knows the fleet, and uses its longest intervals for polls and heartbeats."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How large the run is. seconds: how long an idle fleet is looked at; gang: hosts of a gang."""
+    """How large the run is. seconds: how long an idle fleet is watched; gang: hosts of a gang."""
 
     agents: int
     jobs: int
@@ -61,9 +61,9 @@ async def drain(fleet: Fleet, size: Size) -> dict[str, Any]:
 
 
 async def burst(fleet: Fleet, size: Size) -> dict[str, Any]:
-    """Several submitters submit everything within a minute, as far as they get, to a fleet that was idle.
+    """Several submitters submit all jobs to an idle fleet within a minute, as far as they can.
 
-    It ends when the last submission has returned; how long the jobs then take is what `drain` tells.
+    It ends when the last submission has returned; `drain` says how long the jobs then take.
     """
     await fleet.join(size.agents, JOINING)
     await fleet.clock.sleep(CALM)
@@ -129,7 +129,7 @@ async def deaths(fleet: Fleet, size: Size) -> dict[str, Any]:
 
 
 async def gang(fleet: Fleet, size: Size) -> dict[str, Any]:
-    """A gang forms in an idle fleet, and forms again after it has lost a host with notice, and one without."""
+    """A gang forms in an idle fleet, and again after it has lost a host with notice and then one without."""
     await fleet.join(size.agents, JOINING)
     await fleet.clock.sleep(CALM)
     gang, formed = await gangs.gathered(fleet, size.gang)
@@ -143,7 +143,7 @@ async def gang(fleet: Fleet, size: Size) -> dict[str, Any]:
 
 
 async def crowd(fleet: Fleet, size: Size) -> dict[str, Any]:
-    """A gang forms in a fleet whose hosts all run singles, with more of them waiting, and then loses a host."""
+    """A gang forms in a fleet whose hosts all run single jobs, while more of these wait, and then loses a host."""
     fleet.enqueue(size.jobs, over=600.0)
     await fleet.join(size.agents, JOINING)
     gang, formed = await gangs.gathered(fleet, size.gang, priority=1)
@@ -161,7 +161,7 @@ SCENARIOS = {"drain": drain, "burst": burst, "idle": idle, "deaths": deaths, "ga
 
 
 async def _all_ended(fleet: Fleet, jobs: int, patience: float) -> int:
-    """Wait for all jobs to end, telling on stderr each virtual minute how far they are; how many have ended."""
+    """Wait for all jobs to end, and print their progress on stderr each virtual minute; return how many have ended."""
     begun = fleet.clock.boottime()
     told = begun
     while (ended := len(fleet.storage.commits)) < jobs and fleet.clock.boottime() < begun + patience:
@@ -173,7 +173,7 @@ async def _all_ended(fleet: Fleet, jobs: int, patience: float) -> int:
 
 
 async def _submit_within_a_minute(core: Core, jobs: int) -> int:
-    """Submit in batches, one a second if the storage keeps up; how many were refused in the end."""
+    """Submit in batches, one a second if the storage keeps up; return how many were refused."""
     failed, begun, batch = 0, core.clock.boottime(), -(-jobs // 60)
     for second, first in enumerate(range(0, jobs, batch)):
         count = min(batch, jobs - first)

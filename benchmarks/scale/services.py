@@ -1,4 +1,4 @@
-"""What GCS and S3 are to a simulation: latencies, rates, prices.
+"""GCS and S3 as the simulation sees them: latencies, rates, prices.
 
 Rates and prices are documented; so are the medians and 99th percentiles of a conditional read that finds nothing new.
 The other latencies are assumptions of the usual size (`docs/scale.md`).
@@ -34,10 +34,10 @@ class Service:
 
     Attributes:
         latencies: by verb: "get", "unchanged" (a conditional read that finds nothing new), "put", "delete", "list".
-        writes, reads: requests a second that it takes at first; deletes count as writes, lists as reads.
-        doubling: seconds of load after which it takes twice as much; infinite: never, as far as is documented.
-        by_prefix: the rates hold for each top-level prefix by itself, not for the bucket.
-        one_name: it limits the writes of one name to one a second.
+        writes, reads: requests a second that it accepts at first; deletes count as writes, lists as reads.
+        doubling: seconds of load after which it accepts twice as much; infinite if no such time is documented.
+        by_prefix: whether the rates hold for each top-level prefix by itself, not for the bucket.
+        one_name: whether it limits the writes of one name to one a second.
     """
 
     name: str

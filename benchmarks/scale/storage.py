@@ -1,4 +1,4 @@
-"""One bucket as a service keeps it: it takes time, refuses what comes too fast, and counts everything by the second."""
+"""One bucket of a service: it takes time, refuses requests that come too fast, and counts requests by the second."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.name_limit import LimitedMemory
 
 
 class ManyContents(MemoryContents):
-    """Contents whose cost a change does not grow with the number of objects."""
+    """Contents in which the cost of a change does not grow with the number of objects."""
 
     def __init__(self) -> None:
         self.objects: dict[str, Object] = {}
@@ -49,7 +49,7 @@ class ManyContents(MemoryContents):
 
 
 class Rate:
-    """Requests a second that are served; doubles over `doubling` seconds in which at least half of it was asked for."""
+    """Requests a second that are served; doubles after `doubling` seconds in which at least half of them were used."""
 
     def __init__(self, rate: float, doubling: float) -> None:
         self.rate = rate
@@ -86,8 +86,8 @@ class Storage:
     """The bucket.
 
     Attributes:
-        asked: by (prefix, class), requests in each second; refused ones too, they were sent and not billed.
-        aims: by second and class, what these requests were for, by kind of object.
+        asked: by (prefix, class), requests in each second, also refused ones, which were sent but not billed.
+        aims: by second and class, the kinds of objects that these requests were for.
         throttled: refused requests by (prefix, class).
         commits: times at which a job's record first said "succeeded".
         deaths: when each agent was declared dead, by key.
@@ -123,7 +123,7 @@ class Storage:
             raise NotApplied(f"429: too many requests for {prefix}")
 
     def notice(self, key: str, data: bytes) -> None:
-        """Look at what was written for what the scenarios wait for."""
+        """Note writes that the scenarios wait for."""
         if key.startswith("jobs/") and b'"status":"succeeded"' in data:
             self.commits.append(self.clock.boottime())
         elif key.startswith("agents/") and b'"state":"dead"' in data:
@@ -134,19 +134,19 @@ class Storage:
         self.throttled[f"{key.partition('/')[0]} (one name)", "writes"] += 1
 
     def limited_as(self, prefix: str, kind: str) -> tuple[str, str]:
-        """Under which of the service's limits requests of one class fall: whose, and "writes" or "reads"."""
+        """The limit of the service for requests of one class: its prefix, and "writes" or "reads"."""
         return prefix if self.service.by_prefix else "bucket", limit_of(kind)
 
     def rates(self) -> dict[str, float]:
-        """What the bucket serves by now, requests a second."""
+        """Requests a second that the bucket serves by now."""
         return {f"{whose} {which}": rate.rate for (whose, which), rate in self._rates.items()}
 
     def first_rates(self) -> dict[str, float]:
-        """What the names of one limit were served at first."""
+        """Requests a second that one limit allowed at first."""
         return {"writes": self.service.writes * self._grown, "reads": self.service.reads * self._grown}
 
     def forget(self) -> None:
-        """Begin to count anew."""
+        """Start to count from zero."""
         for counted in (self.asked, self.aims, self.throttled, self.commits, self.deaths):
             counted.clear()
 
@@ -161,7 +161,7 @@ class Way:
     """One participant's backend.
 
     Attributes:
-        silent: the participant is dead: none of its requests arrives or is answered.
+        silent: whether the participant is dead, so that none of its requests arrives or is answered.
         own: the key of its own record; "" if it has none.
     """
 
@@ -201,7 +201,7 @@ class Way:
         await self.delete(key, expect)
 
     async def list(self, prefix: str, after: str | None, limit: int | None, versions: bool) -> list[Listed]:
-        """A page after the other, as long as there are more; the rows are those of the last moment."""
+        """List page after page; the rows are those at the time of the last page."""
         await self._send("list", prefix)
         more = -(-self._rows(prefix, after, limit) // ROWS_PER_REQUEST) - 1
         for _ in range(more):
@@ -212,7 +212,7 @@ class Way:
         return 0.0
 
     async def close(self) -> None:
-        """The contents stay."""
+        """Keep the contents."""
 
     def _rows(self, prefix: str, after: str | None, limit: int | None) -> int:
         if limit is not None and limit <= ROWS_PER_REQUEST:
@@ -228,7 +228,7 @@ class Way:
         self._storage.admit(verb, key, self._aim(key))
 
     def _aim(self, key: str) -> str:
-        """The kind of object, for people: its area, and what of it."""
+        """The kind of object, for people: its area, and the part of it."""
         area, _, rest = key.partition("/")
         match area:
             case "agents":

@@ -1,4 +1,4 @@
-"""Figures about requests: by class and by prefix, mean and peak, against what the service takes."""
+"""Figures about requests by class and by prefix: mean and peak, compared with the service's limits."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _peaks_of_limits(storage: Storage) -> dict[str, float]:
 
 
 def _busiest(storage: Storage, which: str) -> dict[str, int]:
-    """What the requests of the busiest second of one class were for, most first."""
+    """The kinds of objects in the busiest second of one class, the most frequent first."""
     seconds = (aims for (_, limit), aims in storage.aims.items() if limit == which)
     return dict(max(seconds, key=Counter.total, default=Counter[str]()).most_common())
 
@@ -63,7 +63,7 @@ def totals(storage: Storage, times: float) -> dict[str, float]:
 
 
 def dollars(storage: Storage, times: float) -> dict[str, float]:
-    """What the requests that were served cost at each service, multiplied by `times`."""
+    """The cost of the served requests at each service, multiplied by `times`."""
     asked = totals(storage, 1.0)
     usage = RequestCounts(**{kind: int(asked.get(kind, 0)) for kind in ("writes", "lists", "reads", "deletes")})
     return {name: round(usage.cost(service.prices) * times, 4) for name, service in SERVICES.items()}
