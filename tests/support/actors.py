@@ -1,4 +1,7 @@
-"""Actor classes for the tests, and clusters to run them on. Pickled by value: agents need not have the tests."""
+"""Actor classes for the tests, and clusters to run them on.
+
+The classes are pickled by value: agents do not have the tests.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ from tests.support.agents import AgentProcess, agents, on_cluster
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 Serve = Callable[..., ActorServer]
-"""The fixture `serve` of the integration tests: starts a server of the actors that are given by name."""
+"""The fixture `serve` of the integration tests: starts a server of the actors that it gets by name."""
 
 SMALL = ResourceConfig(cpu=0.1, disk="1m")
 
@@ -42,7 +45,7 @@ def create_group(cluster: Cluster, cls: type, *args: Any, name: str, count: int 
 
 
 class Counter:
-    """Counts, and tells where it runs."""
+    """An actor that counts, and says where it runs."""
 
     def __init__(self, count: int = 0) -> None:
         self.count = count
@@ -66,7 +69,7 @@ class Counter:
 
 
 class Diary:
-    """Notes what it is told, in the order in which it is told."""
+    """An actor that notes texts in the order in which they arrive."""
 
     def __init__(self) -> None:
         self.notes: list[Any] = []
@@ -115,7 +118,7 @@ class Async:
 
 
 class Self:
-    """Tells what it knows of itself; its `__init__` starts a thread that calls it."""
+    """An actor that returns its own name and handle; its `__init__` starts a thread that calls it."""
 
     def __init__(self) -> None:
         mine = current_actor()
@@ -160,14 +163,14 @@ class Self:
 
 
 class Broken:
-    """Cannot be made."""
+    """An actor whose constructor raises."""
 
     def __init__(self) -> None:
         raise LookupError("no such model")
 
 
 class Holder:
-    """Takes and gives what cannot be pickled."""
+    """An actor whose arguments and results cannot be pickled."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -190,7 +193,7 @@ def storage(directory: Path, count: int = 2, cores: float = 4) -> Iterator[tuple
     root = directory / "root"
 
     async def make(core: Any) -> None:
-        """The settings of `on_cluster` are those of the root from now on."""
+        """Write the settings of `on_cluster` to the root."""
 
     on_cluster(root, make)
     with agents(str(root), directory / "work", count, cores) as running, StorageCluster(str(root)) as cluster:
@@ -199,7 +202,7 @@ def storage(directory: Path, count: int = 2, cores: float = 4) -> Iterator[tuple
 
 @contextlib.contextmanager
 def cluster_of_kind(kind: str, directory: Path) -> Iterator[StorageCluster]:
-    """A cluster of one kind: "threads" or "processes" run its jobs, agents do ("storage"), or nobody does ("alone")."""
+    """A cluster whose jobs run in "threads", in "processes", on agents ("storage"), or not at all ("alone")."""
     match kind:
         case "threads":
             opened: contextlib.AbstractContextManager[StorageCluster] = LocalCluster(use_processes=False)
@@ -216,7 +219,7 @@ def cluster_of_kind(kind: str, directory: Path) -> Iterator[StorageCluster]:
 
 
 def cluster_in_memory(namespace: str | None = None) -> StorageCluster:
-    """A cluster in this process's memory, without agents; no test lasts until a heartbeat, which would be a request."""
+    """A cluster in this process's memory, without agents. Tests end before a heartbeat, which would be a request."""
     root = f"memory://{uuid.uuid4()}"
     sync.run(open_core(root, ClusterSettings(beat_interval=3600.0)))
     return StorageCluster(root, namespace)

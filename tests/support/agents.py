@@ -1,4 +1,4 @@
-"""Real agent processes for the tests, and waiting for what they do."""
+"""Real agent processes for the tests, and functions that wait for their work."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ from tests.support.waiting import PATIENCE, eventually
 T = TypeVar("T")
 
 QUICK = replace(LOCAL_SETTINGS, idle_beat_interval=5.0, pass_interval=0.5, repair_interval=2.0)
-"""An agent may stand still for 15 seconds before it loses its jobs: on a busy machine it does for some."""
+"""An agent may stand still for 15 seconds before it loses its jobs, because on a busy machine it does for some
+seconds."""
 
 MORTAL = replace(QUICK, beat_interval=1.0, idle_beat_interval=1.0)
-"""Death is told after five seconds: for tests of agents that stand still."""
+"""Agents are declared dead after five seconds of silence; for tests of agents that stand still."""
 
 _AGENT = """
 import asyncio, sys
@@ -41,7 +42,7 @@ asyncio.run(run_agent(sys.argv[1], options, on_join=lambda name: print(name, flu
 
 
 class AgentProcess:
-    """An agent as a process of its own; `id` is the one it joined under first."""
+    """An agent in a process of its own. id: its first id."""
 
     def __init__(self, root: str, work_dir: Path, cores: float = 2, pool: str = "default") -> None:
         command = [sys.executable, "-c", _AGENT, root, str(work_dir), str(int(cores * 1000)), pool]
@@ -58,7 +59,7 @@ class AgentProcess:
         self.process.wait()
 
     def end(self) -> int:
-        """SIGTERM, and its exit code."""
+        """Send SIGTERM; return its exit code."""
         if self.process.poll() is None:
             self.send(signal.SIGCONT)
             self.send(signal.SIGTERM)
@@ -67,7 +68,7 @@ class AgentProcess:
 
 @contextlib.contextmanager
 def agents(root: str, work_dir: Path, count: int = 1, cores: float = 2) -> Iterator[list[AgentProcess]]:
-    """`count` agent processes, ended at the end."""
+    """Start `count` agent processes; end them at the end of the block."""
     running: list[AgentProcess] = []
     try:
         for _ in range(count):
@@ -95,7 +96,7 @@ async def job(core: Core, job_id: str) -> JobRecord:
 
 
 async def ended(core: Core, job_id: str, within: float = PATIENCE) -> JobRecord:
-    """The record once the job has ended."""
+    """Wait until the job has ended; return its record."""
 
     async def look() -> JobRecord | None:
         record = await job(core, job_id)
@@ -105,7 +106,7 @@ async def ended(core: Core, job_id: str, within: float = PATIENCE) -> JobRecord:
 
 
 async def running(core: Core, job_id: str, attempt: int = 1) -> JobRecord:
-    """The record once the attempt runs."""
+    """Wait until the attempt runs; return the job's record."""
 
     async def look() -> JobRecord | None:
         record = await job(core, job_id)
@@ -115,12 +116,12 @@ async def running(core: Core, job_id: str, attempt: int = 1) -> JobRecord:
 
 
 async def agent_record(core: Core, agent_id: str) -> AgentRecord:
-    """The record of an agent, once it has joined: it says its id before."""
+    """Wait until the agent has joined, which is after it prints its id; return its record."""
     return (await eventually(lambda: core.records.read(AgentKeys.key(agent_id), AgentRecord))).record
 
 
 def lines(path: Path) -> list[str]:
-    """The lines of a file that jobs append to; none while it does not exist."""
+    """The lines of a file that jobs append to; none if it does not exist."""
     return path.read_text().splitlines() if path.exists() else []
 
 

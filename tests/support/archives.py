@@ -1,4 +1,4 @@
-"""Archives of workspaces, entry by entry, also such as Fray would never make."""
+"""Archives of workspaces, built entry by entry, also ones that Fray would never make."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents as processes, which the fakes of Google Cloud start as the hosts of the machines that they make."""
+"""Agent processes, which the fakes of Google Cloud start as the hosts of their machines."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from fray_layouts.topology import get_tpu_topology
 
 @dataclass
 class BootedAgents:
-    """All processes that were started, by the machine's name."""
+    """All started processes, by the machine's name."""
 
     of_machine: dict[str, list[subprocess.Popen[bytes]]] = field(default_factory=dict)
 
     def start(self, arguments: list[str]) -> Callable[[], None]:
-        """Run `fray` with these arguments, which name a machine; gives what ends it at once."""
+        """Run `fray` with these arguments, which name a machine; return a function that ends it at once."""
         process = subprocess.Popen([sys.executable, "-m", "fray", *arguments])
         self.of_machine.setdefault(arguments[arguments.index("--machine") + 1], []).append(process)
 
@@ -30,7 +30,7 @@ class BootedAgents:
         return stop
 
     def start_hosts(self, node: tpu_v2.Node) -> Callable[[], None]:
-        """The hosts of a TPU slice, as their metadata says."""
+        """Start the hosts of a TPU slice, with the place that their metadata says."""
         told = node.metadata
         name = node.name.rpartition("/")[2]
         several = told.get("fray-machines", "").split(",")

@@ -1,4 +1,4 @@
-"""Programs that stand for Slurm's and Kubernetes' own in tests: what they keep are files of one folder."""
+"""Stand-ins for the programs of Slurm and Kubernetes in tests; they keep their state in files of one folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cluster to be damaged: pieces of one in order, and what is wrong with it made by hand."""
+"""Parts of a sound cluster, which tests of fsck then damage by hand."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from fray_layouts.spec_parsing import parse_spec
 
 OLD = 1_000_000.0
 LONG = 200.0
-"""Seconds after which nothing is in progress any more."""
+"""Seconds after which no operation is in progress any more."""
 
 Make = Callable[[Core], Awaitable[str]]
 
@@ -40,7 +40,7 @@ async def a_job(core: Core, **spec: Any) -> JobRecord:
 
 
 async def a_large_job(core: Core) -> tuple[JobRecord, str]:
-    """A job whose callable is an object of its own, and the key of that."""
+    """A job whose callable is an object of its own, and the key of that object."""
     call = {"callable": {"pickle": base64.b64encode(os.urandom(100_000)).decode()}}
     job = await a_job(core, entrypoint=call)
     assert job.spec.entrypoint.callable is not None
@@ -61,7 +61,7 @@ async def an_agent(core: Core, name: str, **fields: Any) -> None:
 
 
 async def running_under(core: Core, agent: str) -> JobRecord:
-    """A job that the agent runs by the record, and that has no entry any more."""
+    """A job whose record says that the agent runs it, and whose entry is gone."""
     job = await a_job(core)
     await core.store.delete(entry_of(job).key())
     lease = JobLease(agent=agent, host="h", since=0)
@@ -108,7 +108,7 @@ async def everything(core: Core) -> dict[str, str | None]:
 
 
 async def assert_left_alone(core: Core, key: str, words: str, remedy: str) -> None:
-    """What lies under `key` is told, in these words, and no repair touches anything."""
+    """Check that fsck reports the object under `key` with these words, and that no repair changes anything."""
     await core.clock.sleep(LONG)
     before = await everything(core)
     for _ in range(2):

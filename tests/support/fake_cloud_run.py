@@ -1,4 +1,4 @@
-"""Cloud Run for tests: jobs with their executions, and worker pools; containers may be processes."""
+"""A fake of Cloud Run: jobs with their executions, and worker pools; containers may be processes."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ NO_STOP: Callable[[], None] = lambda: None  # noqa: E731
 class FakeCloudRun:
     """The API of one project.
 
-    Attributes:
-        boot: starts the agents of an execution or a worker pool, by the arguments of `fray`; gives what ends them.
+    Attributes: boot: starts the agents of an execution or a worker pool with arguments of `fray`; returns a function
+        that ends them.
     """
 
     boot: Callable[[list[str]], Callable[[], None]] = lambda arguments: NO_STOP
@@ -36,7 +36,7 @@ class FakeCloudRun:
 
     @contextmanager
     def serve(self) -> Iterator[str]:
-        """Host and port for `RUN_EMULATOR_HOST`."""
+        """Serve the API; yield host and port for `RUN_EMULATOR_HOST`."""
         jobs: dict[str, tuple[Any, Handler]] = {
             "GetJob": (run_v2.GetJobRequest, lambda call: _there(self.jobs, call.name)),
             "UpdateJob": (run_v2.UpdateJobRequest, self._update_job),
@@ -66,7 +66,7 @@ class FakeCloudRun:
                 stop()
 
     def finish(self, name: str, failed: str = "") -> None:
-        """The agents of an execution have ended by themselves, or failed."""
+        """Let the agents of an execution end by themselves, or fail."""
         execution = self.executions[name]
         execution.completion_time = datetime.now(UTC)
         execution.running_count = 0

@@ -1,7 +1,7 @@
-"""A container engine without containers, as a program: its processes hang below a daemon, as docker's do.
+"""A container engine without containers, as a program: its processes are children of a daemon, like those of docker.
 
-Installed as `podman` or `docker` in a directory by `install`. `create` starts the daemon of that container, which waits
-for `start`; what it runs has the variables that a container would have, and no namespace.
+`install` writes it into a directory as `podman` or `docker`. `create` starts the daemon of a container, which waits for
+`start`. The program then runs with the variables that a container would have, but without namespaces.
 """
 
 import contextlib
@@ -28,7 +28,10 @@ INFO = {
 
 
 def install(folder: Path, name: str = "podman") -> Path:
-    """The program of a fake in `folder`; `state/` there has a folder for each container, and all `calls`."""
+    """Write the program into `folder`.
+
+    `state/` there has a folder for each container, and the file `calls` with all calls.
+    """
     (folder / "state").mkdir()
     program = folder / name
     program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -I -S {__file__} {folder}/state {name} "$@"\n')
@@ -81,7 +84,7 @@ def create(state: Path, arguments: list[str]) -> None:
 
 
 def daemon(container: Path) -> None:
-    """Run the program once that is asked for, below an init that outlives it for a moment."""
+    """Wait for `start`, then run the program below an init that outlives it for a moment."""
     (container / "daemon").write_text(str(os.getpid()))
     open(container / "go").close()
     made = json.loads((container / "made").read_text())
@@ -99,7 +102,7 @@ def daemon(container: Path) -> None:
     os.dup2(os.open(container / "out", os.O_WRONLY), 1)
     os.dup2(os.open(container / "err", os.O_WRONLY), 2)
     os.chdir(made["cwd"])
-    # The program has its own handling of signals, as behind a real init.
+    # The program handles signals itself, as below a real init.
     restored = ["env", "--default-signal=TERM", *made["command"]]
     os.execve(sys.executable, [sys.executable, "-I", "-S", "-c", ignoring, *restored], made["env"])
 
@@ -117,7 +120,7 @@ def attach(container: Path) -> int:
 
 def remove(container: Path) -> None:
     if (container / "daemon").exists():
-        with contextlib.suppress(ProcessLookupError):  # it has ended by itself
+        with contextlib.suppress(ProcessLookupError):  # the program has ended by itself
             os.killpg(int((container / "daemon").read_text()), signal.SIGKILL)
     if container.exists():
         container.rename(container.with_name(f"removed-{container.name}"))

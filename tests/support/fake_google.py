@@ -1,4 +1,4 @@
-"""A gRPC server on loopback that speaks an API of Google Cloud with the client library's own messages."""
+"""A gRPC server on loopback for an API of Google Cloud, with the client library's own messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from grpc_status import rpc_status
 
 
 class FakeRefusalError(Exception):
-    """What a call is answered with instead of a message."""
+    """The error with which a call is answered."""
 
     def __init__(self, code: int, text: str, reason: str = "", **metadata: str) -> None:
         super().__init__(text)
@@ -31,12 +31,12 @@ class FakeRefusalError(Exception):
 
 @dataclass
 class GoogleFaults:
-    """What goes wrong with calls, and what was called.
+    """The faults of calls, and a count of the calls.
 
     Attributes:
-        asked: calls of each method.
-        refusals: by method, the answers to its next calls, which are not carried out.
-        lost: by method, how many of its next calls are carried out without the answer arriving.
+        asked: by method, the number of its calls.
+        refusals: by method, the errors for its next calls, which are not executed.
+        lost: by method, how many of its next calls are executed although their answers are lost.
     """
 
     asked: Counter[str] = field(default_factory=Counter)
@@ -93,7 +93,7 @@ def _serialized(message: Any) -> bytes:
 
 @contextmanager
 def serve_google(services: Mapping[str, Mapping[str, tuple[Any, Handler]]], faults: GoogleFaults) -> Iterator[str]:
-    """Host and port of a server with these services: by full name, their methods with the type of the request."""
+    """Start a server; yield its host and port. services: by full name, their methods with the type of the request."""
     server = grpc.server(ThreadPoolExecutor(8))
     server.add_generic_rpc_handlers([_Service(name, methods, faults) for name, methods in services.items()])
     port = server.add_insecure_port("127.0.0.1:0")

@@ -1,4 +1,4 @@
-"""Tasks without processes, for agents in virtual time: they take a while, then succeed."""
+"""Tasks without processes, for agents in virtual time: they run for a while, then succeed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fray_layouts.records import AttemptExit, ResourceUsage
 
 
 class FakeTask:
-    """Ends after `seconds`; `output` is its one log chunk, `result` what it returned (bytes)."""
+    """A task that ends after `seconds`. output: its only log chunk; result: its result, as bytes."""
 
     def __init__(self, spec: TaskSpec, folder: Path, seconds: float, output: bytes, result: bytes | None) -> None:
         self.usage = ResourceUsage()
@@ -50,7 +50,7 @@ class FakeTask:
         raise AssertionError("no test asks these tasks for outputs")
 
     async def discard(self) -> None:
-        """Nothing was made."""
+        """Do nothing: there is nothing to remove."""
 
     def _end(self, kind: str) -> None:
         if self.exit.done():
@@ -64,7 +64,7 @@ class FakeTask:
 
 
 def fake(folder: Path, seconds: dict[str, float], output: bytes = b"", result: bytes | None = None) -> StartTask:
-    """A way to start such tasks; `seconds` says how long each takes, by its job's name; `folder` is theirs."""
+    """A function that starts such tasks. seconds: how long each runs, by its job's name; folder: for their files."""
 
     async def start(spec: TaskSpec, deadline: float, lock_fd: int | None) -> TaskHandle:
         return FakeTask(spec, folder, seconds[spec.env["FRAY_JOB_NAME"]], output, result)

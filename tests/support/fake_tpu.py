@@ -1,4 +1,4 @@
-"""Cloud TPU for tests: queued resources and nodes, capacity and quotas, preemption, and hosts that are processes."""
+"""A fake of Cloud TPU: queued resources and nodes, capacity and quotas, preemption, and hosts that are processes."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ Queue: Any = tpu_v2.QueuedResourceState.State
 Node: Any = tpu_v2.Node.State
 
 Stop = Callable[[], None]
-"""Ends the hosts of a node at once."""
+"""A function that ends the hosts of a node at once."""
 
 
 @dataclass
 class FakeTpu:
-    """The API of one project, with what it has granted.
+    """The API of one project, with its nodes.
 
     Attributes:
-        zones: that exist.
-        types: of slices that there are in each of them.
+        zones: the zones that exist.
+        types: the types of slices in each zone.
         capacity: by zone, nodes that may still be made; None: any number.
         quota: nodes that the project may have in a zone.
         slow: requests wait until `grant` is called.
@@ -48,7 +48,7 @@ class FakeTpu:
 
     @contextmanager
     def serve(self) -> Iterator[str]:
-        """Host and port for `TPU_EMULATOR_HOST`."""
+        """Serve the API; yield host and port for `TPU_EMULATOR_HOST`."""
         methods: dict[str, tuple[object, Handler]] = {
             "ListQueuedResources": (tpu_v2.ListQueuedResourcesRequest, self._list_requests),
             "GetQueuedResource": (tpu_v2.GetQueuedResourceRequest, self._get_request),
@@ -70,13 +70,13 @@ class FakeTpu:
                 stop()
 
     def grant(self) -> None:
-        """Give what waits its nodes, as far as there is capacity."""
+        """Give waiting requests their nodes, as far as there is capacity."""
         for request in self.requests.values():
             if request.state.state is Queue.WAITING_FOR_RESOURCES and self._has_room(request):
                 self._provision(request)
 
     def expire(self, text: str = "", code: int = code_pb2.DEADLINE_EXCEEDED) -> None:
-        """What waits has waited for too long, or fails as told."""
+        """Let a waiting request expire, or fail with the given error."""
         for request in self.requests.values():
             if request.state.state is Queue.WAITING_FOR_RESOURCES:
                 request.state = tpu_v2.QueuedResourceState(
@@ -84,7 +84,7 @@ class FakeTpu:
                 )
 
     def preempt(self, node_id: str) -> None:
-        """Take a spot node away: its hosts end, its request is suspended if it was the only one."""
+        """Take a spot node away: end its hosts, and suspend its request if it has no other node."""
         path = next(path for path in self.nodes if path.endswith(f"/{node_id}"))
         self.running.pop(path, lambda: None)()
         self.nodes[path].state = Node.PREEMPTED
@@ -185,7 +185,7 @@ class FakeTpu:
         return self.requests[name]
 
     def _check_zone(self, parent: str) -> None:
-        """As Google answers: it does not tell a zone that does not exist from one that is not open to the project."""
+        """Refuse a zone as Google does: unknown zones and zones that are closed to the project get the same error."""
         zone = parent.rpartition("/")[2]
         if zone not in self.zones:
             raise FakeRefusalError(

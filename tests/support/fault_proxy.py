@@ -1,4 +1,4 @@
-"""A proxy before a storage server that does to requests what faults.py says, with real statuses and connections."""
+"""A proxy in front of a storage server that injects the faults of faults.py, with real statuses and connections."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOT_FORWARDED = {"connection", "keep-alive", "transfer-encoding", "content-lengt
 
 
 class FaultProxy:
-    """Forwards to `upstream`; give it a `plan` at any time."""
+    """Forwards requests to `upstream`; tests may change its `plan` at any time."""
 
     def __init__(self, upstream: str) -> None:
         self.plan = Plan()
@@ -71,7 +71,7 @@ class FaultProxy:
         try:
             async with self._session.request(request.method, url, headers=headers, data=body or None) as answer:
                 return web.Response(status=answer.status, headers=_kept(answer.headers), body=await answer.read())
-        except aiohttp.ClientError as error:  # the server was ended
+        except aiohttp.ClientError as error:  # the server has ended
             return web.Response(status=502, text=str(error))
 
     async def _open(self, app: web.Application) -> None:

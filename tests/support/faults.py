@@ -1,4 +1,4 @@
-"""What storage does to a request on a bad day, and a backend that does it where there is no server (fault_proxy.py)."""
+"""Faults of requests to storage, and a backend that injects them without a server (with one: fault_proxy.py)."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class Fault(enum.Enum):
 
 
 class Plan:
-    """Which requests suffer.
+    """Which requests have a fault.
 
     Args:
-        rate: how many requests suffer by chance, reads too.
-        held_back: how many late writes may be outstanding before the oldest is done.
+        rate: the share of requests that get a random fault, reads too.
+        held_back: how many late writes may be outstanding before the oldest is applied.
     """
 
     def __init__(self, rate: float = 0.0, held_back: int = 99, seed: int = 0) -> None:
@@ -55,7 +55,7 @@ class Plan:
         self._kinds = cycle(self._rng.sample(list(Fault), len(Fault)))
 
     def then(self, *faults: Fault) -> None:
-        """The next writes suffer this, one after the other."""
+        """Give the next writes these faults, one after the other."""
         self._script += faults
 
     def next(self, is_write: bool) -> Fault | None:
@@ -68,7 +68,7 @@ class Plan:
 
 
 class QuickClock(SystemClock):
-    """Sleeps a fiftieth of the time, and does something else the first time, if it is told to."""
+    """A clock that sleeps a fiftieth of the time; its first sleep can call a function."""
 
     def __init__(self, meanwhile: Callable[[], Awaitable[object]] | None = None) -> None:
         self._meanwhile = meanwhile
@@ -81,7 +81,7 @@ class QuickClock(SystemClock):
 
 
 class FaultyBackend:
-    """A backend whose requests suffer as `plan` says."""
+    """A backend whose requests have the faults of `plan`."""
 
     def __init__(self, backend: StoreBackend, plan: Plan, clock: Clock) -> None:
         self.root, self.scheme, self.local = backend.root, backend.scheme, backend.local
@@ -110,7 +110,7 @@ class FaultyBackend:
         return await self._suffer(lambda: self._backend.list(prefix, after, limit, versions), is_write=False)
 
     async def release(self, keep: int = 0) -> None:
-        """Let late writes land, all but the last `keep`."""
+        """Apply the late writes, except for the last `keep`."""
         while len(self._late) > keep:
             with suppress(AttemptFailed):
                 await self._late.pop(0)()

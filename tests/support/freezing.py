@@ -1,4 +1,4 @@
-"""Freezes a process between its writes: within one it may hold a lock file of the root, and all others would hang."""
+"""Freezes a process between its writes, because during a write it may hold a lock that others need."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.waiting import PATIENCE, PAUSE, wait_until
 def freeze(pid: int, within: float = PATIENCE) -> None:
     """Stop the process while neither it nor a process that it started has a lock file of a root open.
 
-    Raises AssertionError: it had one open at each look.
+    Raises AssertionError if it had one open at each look.
     """
     deadline = time.monotonic() + within
     while True:
@@ -30,19 +30,19 @@ def freeze(pid: int, within: float = PATIENCE) -> None:
 
 
 def _is_stopped(pid: int) -> bool:
-    """Whether each thread has stopped: the signal reaches one within a system call, such as flock, only after that."""
+    """Whether each thread has stopped: a thread in a system call, such as flock, stops only after the call."""
     return all(_state(thread) in ("T", "Z", "X", "") for thread in Path(f"/proc/{pid}/task").iterdir())
 
 
 def _state(thread: Path) -> str:
-    """As in `/proc`; "" of a thread that has just ended."""
+    """The thread's state in `/proc`; "" if it has just ended."""
     with suppress(FileNotFoundError, ProcessLookupError):
         return (thread / "stat").read_text().rpartition(")")[2].split()[0]
     return ""
 
 
 def _has_lock_open(pid: int) -> bool:
-    """Whether the process has such a file open, or is about to: the program `flock` is told its name."""
+    """Whether the process has such a file open, or will open it: the program `flock` has its name as an argument."""
     named = []
     with suppress(FileNotFoundError, ProcessLookupError):
         named.append(Path(f"/proc/{pid}/cmdline").read_text(errors="replace"))

@@ -1,4 +1,4 @@
-"""A gang on a stage: its members are nothing but their records, their runners and tasks that end when told to."""
+"""A gang whose members consist of records, runners and scripted tasks, which end when the test says so."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ HOST = Resources(cpu=8000, memory=2**33, disk=2**33)
 
 
 class ScriptedTask:
-    """A replica's task: it ends when the test says so, or is told to."""
+    """A replica's task: it ends when the test says so, or when its runner ends it."""
 
     def __init__(self, spec: TaskSpec, folder: Path) -> None:
         self.usage = ResourceUsage()
@@ -57,7 +57,7 @@ class ScriptedTask:
         self._file = folder / f"{spec.directory.name}.out"
 
     def ends(self, kind: str = "success", result: bytes | None = None) -> None:
-        """The task ends by itself."""
+        """Let the task end by itself."""
         file = None
         if result is not None:
             self._file.write_bytes(result)
@@ -66,7 +66,7 @@ class ScriptedTask:
             self.exit.set_result(TaskExit(AttemptExit(kind=kind, message=f"it {kind}"), file, True))
 
     def set_deadline(self, boottime: float) -> None:
-        """It has none."""
+        """Do nothing: it has no deadline."""
 
     def stop(self, grace: float, why: str) -> None:
         self.told.append((grace, why))
@@ -91,17 +91,17 @@ class ScriptedTask:
         raise AssertionError("no test asks these tasks for outputs")
 
     async def discard(self) -> None:
-        """Nothing was made."""
+        """Do nothing: there is nothing to remove."""
 
 
 @dataclass
 class GangStage:
-    """A gang whose members' agents are nothing but their records and their runners.
+    """A gang whose members' agents consist of their records and runners.
 
     Attributes:
-        answering: agents that answer when they are asked directly; `gone`: those of which it is told that they ended.
+        answering: agents that answer when they are asked directly. gone: agents that are reported as ended.
         tasks: by replica, once they are started.
-        late: what each member's runner returns; `lives`: until all that it does is done.
+        late: the result of each member's runner. lives: each member's coroutine, until its work is done.
         asked: agents that were asked whether they live, in that order.
     """
 
@@ -119,7 +119,7 @@ class GangStage:
     asked: list[str] = field(default_factory=list)
 
     async def run(self, *agents: str) -> None:
-        """Have the members run their replicas, until all of these are started."""
+        """Let the members run their replicas, and wait until all replicas are started."""
         for agent in agents:
             held = self.held[agent] = self._hold(agent)
             runner = self.runners[agent] = await self._runner(agent)
@@ -161,7 +161,7 @@ class GangStage:
         return stored.record
 
     async def over(self, *agents: str) -> JobRecord:
-        """The record once these members have done all that is to be done."""
+        """Wait until these members have done all their work; return the job's record."""
         async with asyncio.timeout(10_000):
             await asyncio.gather(*(self.lives[agent] for agent in agents))
         return await self.now()
@@ -175,14 +175,14 @@ class GangStage:
         await self.core.records.change(AgentKeys.key(agent), AgentRecord, change)
 
     async def beats(self, agent: str) -> None:
-        """The agent goes on beating."""
+        """Let the agent send heartbeats."""
         for beat in range(1, 1000):
             await self.agent_is(agent, beat=beat, holdings={"g-1": self.held[agent].holding()})
             await asyncio.sleep(5)
 
 
 async def stage_of(cluster: Cluster, folder: Path, members: dict[str, list[int]], **spec: Any) -> GangStage:
-    """A gang that runs on these members, whose records are there."""
+    """A gang that runs on these members, whose agent records exist."""
     core = await cluster.core()
     wanted = {"name": "g", "entrypoint": {"command": ["x"]}, "namespace": "g-1", "grace": 3}
     replicas = sum(len(bundles) for bundles in members.values())

@@ -32,13 +32,13 @@ class Emulator:
     """One bucket in memory.
 
     Attributes:
-        settings: what the bucket resource says beside its name (soft delete, lifecycle and so on).
-        ignore_preconditions: behave like an emulator that knows none.
-        denied: kinds of requests that answer 403 (`GET`, `POST`, `DELETE`, `LIST`, `SETTINGS`).
-        token: what requests must carry; "": nothing.
-        folders_first: list a folder by its own name, as file systems do, before what shares that with it.
+        settings: the fields of the bucket resource besides its name (soft delete, lifecycle and so on).
+        ignore_preconditions: behave like an emulator without preconditions.
+        denied: kinds of requests that get 403 (`GET`, `POST`, `DELETE`, `LIST`, `SETTINGS`).
+        token: the token that requests must have; "" for none.
+        folders_first: list a folder by its own name, as file systems do, before longer names that begin with it.
         clock_ahead: seconds by which the `Date` of every answer is wrong.
-        asked: how many requests of each kind came.
+        asked: the number of requests of each kind.
     """
 
     settings: dict[str, Any] = field(default_factory=dict)

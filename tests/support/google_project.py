@@ -1,4 +1,4 @@
-"""A project of Google Cloud that tells of rights and quotas over HTTP."""
+"""A fake project of Google Cloud that answers requests for rights and quotas over HTTP."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import Any
 
 @dataclass
 class FakeProject:
-    """What the project says.
+    """The answers of the project.
 
     Attributes:
-        rights: permissions that whoever asks has; None: the API is not enabled.
+        rights: permissions of the caller; None if the API is not enabled.
         quotas: by id, the value in each zone or region.
     """
 
@@ -25,7 +25,7 @@ class FakeProject:
 
     @contextmanager
     def serve(self) -> Iterator[str]:
-        """Host and port for `GOOGLE_PROJECT_EMULATOR_HOST`."""
+        """Serve the project; yield host and port for `GOOGLE_PROJECT_EMULATOR_HOST`."""
         project = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -51,7 +51,7 @@ class FakeProject:
                 self.wfile.write(body)
 
             def log_message(self, format: str, *args: object) -> None:
-                """Nothing is printed."""
+                """Print nothing."""
 
         server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()

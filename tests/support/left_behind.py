@@ -1,4 +1,4 @@
-"""What a test has left behind in its process, where later tests of the same process would wait for it or count it."""
+"""Finds what a test leaves behind in its process: later tests in that process could wait for it or count it."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from fray_agents.tasks import thread_task
 from tests.support.waiting import PAUSE
 
 PATIENCE = 60.0
-"""Seconds in which what is about to end has to have ended: a busy machine needs long."""
+"""Seconds to wait for threads and processes that are about to end; a busy machine needs long."""
 
 Left = dict[object, str]
-"""What is there, by what tells one from another, and how it is told."""
+"""What exists: by identity, a text for the message."""
 
 
 def waits() -> Left:
-    """Waits of this process that somebody is told of, and threads that wait for something of Fray."""
+    """Waits in this process that are reported to somebody, and threads that wait for something of Fray."""
     lines: Left = {line: f"the line of a wait: {line._text or 'not shown yet'}" for line in wait_line._terminal.lines}
     threads = (thread for thread in threading.enumerate() if thread.name == "fray-wait")
     return lines | {thread: f"thread {thread.name} waits" for thread in threads}
 
 
 def services() -> Left:
-    """What lives as long as a cluster or a server: processes, jobs in threads, servers of actors."""
+    """Everything that lives as long as a cluster or a server: processes, jobs in threads, servers of actors."""
     commands = {pid: command for pid in descendants() if (command := _command(pid))}
     found: Left = {pid: f"process {pid}: {command}" for pid, command in commands.items() if TRACKER not in command}
     found |= dict.fromkeys(thread_task._running, "a job in a thread")
@@ -38,21 +38,21 @@ def services() -> Left:
 
 
 TRACKER = "multiprocessing.resource_tracker"
-"""Python's own child, which ends with this process."""
+"""Python's own child process, which ends with this process."""
 
 
 _started: list[subprocess.Popen[str]] = []
 
 
 def started(process: subprocess.Popen[str]) -> subprocess.Popen[str]:
-    """The process, which ends with the test, or the fixtures of the module, that has started it."""
+    """Register a process that ends with the test, or with the module's fixtures, that started it."""
     _started.append(process)
     return process
 
 
 @contextmanager
 def ends_what_it_starts() -> Iterator[None]:
-    """Kill what the block started and has not ended, as one that fails does not: its own failure is the only one."""
+    """Kill the processes that the block started and did not end, so that a failing test reports one failure."""
     before = len(_started)
     try:
         yield
@@ -65,7 +65,7 @@ def ends_what_it_starts() -> Iterator[None]:
 
 @contextmanager
 def nothing_left(look: Callable[[], Left]) -> Iterator[None]:
-    """Raise AssertionError if what `look` finds after the block was not there before it, and does not go."""
+    """Raise AssertionError if `look` finds something after the block that did not exist before it and does not end."""
     before = look().keys()
     yield
     deadline = time.monotonic() + PATIENCE
@@ -75,7 +75,7 @@ def nothing_left(look: Callable[[], Left]) -> Iterator[None]:
 
 
 def _command(pid: int) -> str:
-    """The command line; "" of what has ended, whether it was waited for or not."""
+    """The command line; "" for a process that has ended, also for a zombie."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").replace("\0", " ").strip()
     except (FileNotFoundError, ProcessLookupError):

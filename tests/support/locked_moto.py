@@ -22,7 +22,7 @@ class KeepAlive(WSGIRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_request(self, *args: object) -> None:
-        """Nobody reads it."""
+        """Log nothing."""
 
 
 if __name__ == "__main__":

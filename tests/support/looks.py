@@ -16,7 +16,7 @@ from tests.support.virtual import Cluster, Way
 
 
 class Slow(Way):
-    """Each request takes a while, so that the cluster changes under whoever looks at it."""
+    """A backend whose requests take a while, so that the cluster changes while somebody reads it."""
 
     local = False
     seconds: float
@@ -27,7 +27,7 @@ class Slow(Way):
 
 
 async def slow_core(cluster: Cluster, seconds: float = 0.02) -> Core:
-    """One more participant, whose requests take so long."""
+    """One more participant, whose requests take `seconds`."""
     way, rng = Slow(cluster.contents, cluster.clock), RandomSource(99 + len(cluster.ways))
     way.seconds = seconds
     cluster.ways.append(way)
@@ -35,7 +35,7 @@ async def slow_core(cluster: Cluster, seconds: float = 0.02) -> Core:
 
 
 def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Collects what single pictures show."""
+    """Collect the results of repeated looks."""
     found: list[Any] = []
     looks = checker.CHECKS
 

@@ -1,8 +1,8 @@
-"""A grammar of odd objects: what people, foreign programs and half-finished copies leave under a root.
+"""A grammar of malformed objects, as people, foreign programs and interrupted copies leave them under a root.
 
-Every kind of record with every field replaced by every kind of wrong value; bodies that were cut off, are no text, or
-hold something else; records under another's name; folder markers and foreign files. Everything is drawn from the given
-generator, so that one seed gives one object.
+It has every kind of record with every field replaced by every kind of wrong value; bodies that were cut off, are no
+text, or hold something else; records under another record's name; folder markers and foreign files. All choices come
+from the given generator, so one seed gives one object.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from fray_layouts.records import (
 from fray_layouts.spec import JobSpec
 
 LONG = 20_000
-"""Characters of a long text: bounded for the sake of the machine that runs very many."""
+"""Characters of a long text; limited because a machine runs very many of these tests."""
 
 HUGE = 1_000_000
 """Bytes of a huge body."""
 
 DEPTHS = (64, 600, 60_000)
-"""Levels of nested values: fine, more than Python's recursion allows in some places, more than it allows anywhere."""
+"""Levels of nested values: few enough, too many for Python's recursion in some places, too many everywhere."""
 
 FOLDERS = (
     "",
@@ -85,7 +85,7 @@ _USUAL: dict[str, Sequence[Any]] = {
     "name": ("quick",),
     "entrypoint": ({"command": ["x"]}, {"callable": {"pickle": "eA=="}}, {"callable": {"blob": "blobs/2001-01/x"}}),
 }
-"""Values that some fields have, so that one wrong value is the only one."""
+"""Right values for some fields, so that an object has only one wrong value."""
 
 _TEXTS = (
     "haunted",
@@ -119,7 +119,7 @@ _STEMS = (
 
 @dataclass(frozen=True, slots=True)
 class Odd:
-    """An object that does not belong where it lies."""
+    """A malformed or misplaced object."""
 
     key: str
     data: bytes
@@ -129,7 +129,7 @@ class Odd:
 
 
 def fragments(draw: random.Random) -> bytes:
-    """JSON of some value that is hardly ever what a field should hold."""
+    """JSON of values that are hardly ever right for a field."""
     deep = draw.choice(DEPTHS)
     written: Callable[[], bytes] = draw.choice(
         [
@@ -152,7 +152,7 @@ def fragments(draw: random.Random) -> bytes:
 
 @cache
 def example(kind: Any) -> Any:
-    """A value of this type as JSON would hold it, with every field of every struct."""
+    """An example value of this type in JSON's types, with every field of every struct."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         hints = typing.get_type_hints(kind)
@@ -171,7 +171,7 @@ def example(kind: Any) -> Any:
 
 
 def spoiled(draw: random.Random, record: Any) -> bytes:
-    """JSON of the record with one value, at any depth, replaced by something else, or left out, or named otherwise."""
+    """JSON of the record with one value, at any depth, replaced, left out, or renamed."""
     paths = list(_paths(record))
     if not paths:
         return fragments(draw)
@@ -207,7 +207,7 @@ def _replaced(value: Any, path: tuple[Any, ...], new: Any, drop: bool = False) -
 
 
 def odd_body(draw: random.Random, good: bytes) -> bytes:
-    """What may lie where `good` should: it, spoiled; or a part of it; or something else."""
+    """A wrong body in the place of `good`: `good` with a wrong value, a part of it, or something else."""
     return draw.choices([_with_a_wrong_value, _cut_off, _no_text, _something_else, _huge], [8, 2, 1, 2, 0.3])[0](
         draw, good
     )
@@ -257,7 +257,7 @@ def _stem(draw: random.Random) -> str:
 
 
 def _pending(draw: random.Random, stem: str) -> str:
-    """Now and then a name that an entry could have, of a job that is not there."""
+    """Now and then a valid name of an entry, for a job that does not exist."""
     shape = draw.choice(
         ["c1000m0d0", "c0m0d0", "c" + "9" * 30 + "m1d1", "c1m" + "9" * 400 + "d1", "c1000m0d0oag1gpu", "c1000"]
     )
@@ -295,14 +295,14 @@ PLACES: Sequence[tuple[type[msgspec.Struct], Place]] = (
         lambda draw, stem: f"{object_keys.BlobKeys.area}{draw.choice(['2001-01/', '2999-13/', '', '/'])}{stem}",
     ),
 )
-"""Kinds of records, and names under which they, or something like them, may be found."""
+"""Kinds of records, and names for them or for similar objects."""
 
 
 # --- objects
 
 
 def new_record(draw: random.Random) -> Odd:
-    """An odd record of any kind, under a name of its own."""
+    """A malformed record of any kind, under a name of its own."""
     kind, place = draw.choice(PLACES)
     stem = _stem(draw)
     record = dict(example(kind))
@@ -315,7 +315,7 @@ def new_record(draw: random.Random) -> Odd:
 
 
 def misnamed(draw: random.Random, lying: Sequence[tuple[str, bytes]]) -> Odd:
-    """A copy of something that lies there, as it is or odd, under another name."""
+    """A copy of an existing object, unchanged or malformed, under another name."""
     if not lying:
         return new_record(draw)
     key, data = draw.choice(lying)
@@ -334,7 +334,7 @@ def misnamed(draw: random.Random, lying: Sequence[tuple[str, bytes]]) -> Odd:
 
 
 def foreign(draw: random.Random) -> Odd:
-    """A folder marker as consoles make them, or a file that is none of Fray's."""
+    """A folder marker like those of web consoles, or a file that does not belong to Fray."""
     folder = draw.choice(FOLDERS)
     if folder and draw.random() < 0.5:
         return Odd(folder, b"")
@@ -343,7 +343,7 @@ def foreign(draw: random.Random) -> Odd:
 
 
 def odd_object(draw: random.Random, lying: Sequence[tuple[str, bytes]] = ()) -> Odd:
-    """Any odd object under a name that is not in use; `lying`: what the root holds, as keys and bodies."""
+    """Any malformed object under an unused name. lying: the keys and bodies in the root."""
     made = draw.choices([new_record, lambda d: misnamed(d, lying), foreign], [5, 3, 2])[0](draw)
     used = {key for key, _ in lying}
     return made if made.key not in used else odd_object(draw, lying)

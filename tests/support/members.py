@@ -1,4 +1,4 @@
-"""Memberships of agents that are not run: their parts are tested one at a time."""
+"""Memberships of agents that do not run, for tests of single parts of an agent."""
 
 from __future__ import annotations
 

@@ -18,15 +18,15 @@ class MemoryProvider:
 
     Attributes:
         machines: by name.
-        asked: the calls so far: the verb, and what it was about.
-        refuse: by zone, the kind of error with which it refuses.
-        lost: replies of creates that are lost, though they are carried out.
-        silent: `list` does not answer.
+        asked: the calls so far: the verb and its subject.
+        refuse: by zone, the kind of error that it raises.
+        lost: how many creates are executed although their replies are lost.
+        silent: whether `list` does not answer.
         full: zones in which requests wait.
         slow: seconds that `list` takes.
-        denied: `list` is not allowed.
-        keeps: `delete` is not allowed.
-        closed: it must not be called any more.
+        denied: whether `list` is not allowed.
+        keeps: whether `delete` is not allowed.
+        closed: whether it must not be called any more.
     """
 
     machines: dict[str, ListedMachine] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class MemoryProvider:
     closed: bool = False
 
     async def open(self, core: Core, pool: str, spec: ProvisioningSpec) -> MemoryProvider:
-        """As `open_provider`, for tests of one pool."""
+        """Like `open_provider`, for tests of one pool."""
         return self
 
     async def list(self) -> Sequence[ListedMachine]:
@@ -77,9 +77,9 @@ class MemoryProvider:
         self.machines.pop(name, None)
 
     async def check(self) -> Sequence[ProviderError]:
-        """Nothing is wrong with it."""
+        """Find no problem."""
         return []
 
     async def close(self) -> None:
-        """Machines stay."""
+        """Keep the machines."""
         self.closed = True

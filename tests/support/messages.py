@@ -1,4 +1,4 @@
-"""The texts of mistakes, as a person reads them."""
+"""Error messages, as a person reads them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fray.cli import cli
 
 
 def told(text: str, **names: object) -> str:
-    """A text with the random part of ids, and what `names` are for, replaced."""
+    """A text with the random part of ids, and the values of `names`, replaced."""
     for name, value in names.items():
         text = text.replace(str(value), name)
     text = re.sub(r"-1[a-z0-9]{14}\b", "-ID", text)  # first, for "0x" may be within an id
@@ -20,7 +20,7 @@ def told(text: str, **names: object) -> str:
 
 
 def said(words: list[str], place: Path, **environ: str) -> str:
-    """The last line of what a command that fails says."""
+    """Run a command that must fail; return the last line of its stderr."""
     with chdir(place):
         done = CliRunner(env={"FRAY_CLUSTER_SPEC": None, **environ}).invoke(cli, words)
     assert done.exit_code

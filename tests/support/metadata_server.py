@@ -21,11 +21,11 @@ UID: '{uid}'
 WORKER_ID: '{worker}'
 ZONE: 'us-east5-a'
 """
-"""Some of the lines that a TPU's VM has."""
+"""Some of the lines on a VM of a TPU."""
 
 
 def vm(**attributes: str) -> dict[str, Any]:
-    """What `instance/` has of a VM with these attributes, whose underscores stand for hyphens."""
+    """The contents of `instance/` for a VM with these attributes; an underscore stands for a hyphen."""
     return {
         "attributes": {name.replace("_", "-"): value for name, value in attributes.items()},
         "hostname": "vm.us-east5-a.c.project.internal",
@@ -56,9 +56,9 @@ class MetadataServer:
     """A server that answers for one VM.
 
     Attributes:
-        instance: what `instance/` has; change it, and the next answer has the change.
-        status: of its answers.
-        host: its address, as `GCE_METADATA_HOST` has it.
+        instance: the contents of `instance/`; a change appears in the next answer.
+        status: HTTP status of its answers.
+        host: its address, for `GCE_METADATA_HOST`.
     """
 
     def __init__(self, instance: dict[str, Any]) -> None:

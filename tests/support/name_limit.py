@@ -1,4 +1,4 @@
-"""A store in memory with the one limit of buckets that clusters run into: how often a name may be written."""
+"""A memory store with the one limit of buckets that clusters reach: how often a name may be written."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fray_coordinator.store.memory import MemoryBackend, MemoryContents
 
 
 class NameLimit:
-    """The documented limit of one name on GCS: a burst of 3 writes, refilled at 1 a second; beyond it, 429."""
+    """The documented limit for writes of one name on GCS: a burst of 3, refilled at 1 a second; then 429."""
 
     BURST = 3.0
 
@@ -17,7 +17,7 @@ class NameLimit:
         self._names: dict[str, tuple[float, float]] = {}
 
     def spend(self, key: str) -> None:
-        """Account for one write of `key`. Raises `NotApplied` when the name has been written too fast."""
+        """Count one write of `key`. Raises `NotApplied` if the name is written too fast."""
         now = self._clock.boottime()
         left, since = self._names.get(key, (self.BURST, now))
         left = min(self.BURST, left + now - since)

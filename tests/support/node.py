@@ -1,4 +1,4 @@
-"""The programs in Node that are written from the storage contract alone, run by the Node that a wheel brings."""
+"""Runs the Node programs of examples/other_languages, with the Node that a wheel has."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ def command(program: str, *words: str) -> list[str]:
 
 
 def node(program: str, *words: str, given: str = "") -> subprocess.CompletedProcess[str]:
-    """Runs a program of the folder to its end."""
+    """Run a program of the folder to its end."""
     return subprocess.run(command(program, *words), input=given, capture_output=True, text=True, timeout=200)
 
 
 def said(done: subprocess.CompletedProcess[str]) -> str:
-    """What a program printed that must succeed."""
+    """Run a program that must succeed; return its output."""
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 @contextlib.contextmanager
 def running(program: list[str], folder: Path | None = None) -> Iterator[subprocess.Popen[str]]:
-    """A program that runs until the block ends, if it has not ended by itself."""
+    """Run a program until the block ends, or until it ends by itself."""
     process = subprocess.Popen(program, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
     try:
         yield process
@@ -52,6 +52,6 @@ def agent(root: str, pool: str, folder: Path) -> Iterator[subprocess.Popen[str]]
 
 
 def leave(process: subprocess.Popen[str]) -> int:
-    """SIGTERM, and the exit code."""
+    """Send SIGTERM; return the exit code."""
     process.send_signal(signal.SIGTERM)
     return process.wait(200)

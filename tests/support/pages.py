@@ -56,13 +56,13 @@ def _equivalents(page: Path) -> list[list[str]]:
 
 
 def described(page: Path) -> set[str]:
-    """The names that its text has in backticks."""
+    """The names that the page's text has in backticks."""
     text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     return {word for span in re.findall(r"`([^`]+)`", text) for word in re.findall(r"\w+", span)}
 
 
 def run(source: str, page: Path, place: Path) -> str:
-    """Run a program of a page in `place`; what it printed. Raises AssertionError with its errors if it fails."""
+    """Run a program of a page in `place`; return its output. Raises AssertionError with its stderr if it fails."""
     script = place / f"{page.name}.py"
     script.write_text(source)
     environ = {name: value for name, value in os.environ.items() if not name.startswith("FRAY_")}

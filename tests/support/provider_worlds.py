@@ -1,4 +1,4 @@
-"""What providers of machines make machines of, in tests: this host, a folder that commands change, fakes of clouds."""
+"""Environments for providers of machines in tests: this host, a folder that commands change, and fakes of clouds."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ for name in *; do [ -f "$name" ] && printf '{"name": "%s", "state": "%s"}\\n' "$
 
 @dataclass
 class ProviderWorld:
-    """One kind of provider: what its pools say, and how a machine is lost."""
+    """One kind of provider: the fields of its pools, and how a machine is lost."""
 
     spec: ProvisioningSpec
     zone: str
     lose: Callable[[str], None]
-    """Takes a machine of CLUSTER and POOL away, as a preemption does."""
+    """Take a machine of CLUSTER and POOL away, like a preemption."""
 
 
 async def core_of(cluster: str) -> Core:
-    """A cluster of this id, in memory and in real time."""
+    """A cluster with this id, in memory and in real time."""
     clock, rng = SystemClock(), system_random()
     store = Store(open_backend(f"memory://{cluster}-{rng.token()}", clock), clock, rng)
     core = await core_on(store, ClusterSettings(), clock, rng)
@@ -65,7 +65,7 @@ def script(body: str, *arguments: str) -> list[str]:
 
 @contextmanager
 def local_world(tmp_path: Path, patch: pytest.MonkeyPatch) -> Iterator[ProviderWorld]:
-    """Machines are processes of this host, which are no agents: they only wait to be ended."""
+    """Machines are processes on this host that are not agents: they only wait to be ended."""
     patch.setattr(tempfile, "tempdir", str(tmp_path))
     patch.setattr(local, "_FRAY", ("sh", "-c", "exec sleep 1000", "sh"))
     folder = tmp_path / f"fray-{os.geteuid()}" / "machines"
@@ -96,7 +96,7 @@ def command_world(tmp_path: Path, patch: pytest.MonkeyPatch) -> Iterator[Provide
 
 @contextmanager
 def slurm_world(tmp_path: Path, patch: pytest.MonkeyPatch) -> Iterator[ProviderWorld]:
-    """Machines are jobs of Slurm, by the programs of the example."""
+    """Machines are jobs of Slurm, made by the programs of the example."""
     programs, jobs = _programs(tmp_path, patch)
     install_slurm(programs, jobs)
 
@@ -108,7 +108,7 @@ def slurm_world(tmp_path: Path, patch: pytest.MonkeyPatch) -> Iterator[ProviderW
 
 @contextmanager
 def kubernetes_world(tmp_path: Path, patch: pytest.MonkeyPatch) -> Iterator[ProviderWorld]:
-    """Machines are pods, by the programs and the manifest of the example."""
+    """Machines are pods, made by the programs and the manifest of the example."""
     programs, pods = _programs(tmp_path, patch)
     install_kubectl(programs, pods)
 
@@ -120,7 +120,7 @@ def kubernetes_world(tmp_path: Path, patch: pytest.MonkeyPatch) -> Iterator[Prov
 
 
 def _programs(tmp_path: Path, patch: pytest.MonkeyPatch) -> tuple[Path, Path]:
-    """A folder that is first in PATH, and one for what its programs keep."""
+    """A folder that comes first in PATH, and a folder for the state of its programs."""
     programs, kept = tmp_path / "bin", tmp_path / "kept"
     programs.mkdir()
     kept.mkdir()
@@ -129,7 +129,7 @@ def _programs(tmp_path: Path, patch: pytest.MonkeyPatch) -> tuple[Path, Path]:
 
 
 def example_spec(name: str) -> ProvisioningSpec:
-    """The pool of an example, with its programs where they lie in this project."""
+    """The pool of an example, with the paths of its programs in this project."""
     text = (EXAMPLES / name / "fray.yaml").read_text().replace("/opt/fray", str(EXAMPLES))
     [pool] = yaml.safe_load(text)["pools"].values()
     settings = msgspec.convert(pool["command"], CommandSettings)
@@ -138,7 +138,7 @@ def example_spec(name: str) -> ProvisioningSpec:
 
 @contextmanager
 def tpu_world(tmp_path: Path, patch: pytest.MonkeyPatch) -> Iterator[ProviderWorld]:
-    """Machines are nodes of a Cloud TPU that is served here."""
+    """Machines are nodes of a fake Cloud TPU."""
     fake = FakeTpu()
     with fake.serve() as address:
         patch.setenv(tpu.EMULATOR_VARIABLE, address)
@@ -156,7 +156,7 @@ def tpu_world(tmp_path: Path, patch: pytest.MonkeyPatch) -> Iterator[ProviderWor
 
 @contextmanager
 def cloud_run_world(tmp_path: Path, patch: pytest.MonkeyPatch) -> Iterator[ProviderWorld]:
-    """Machines are worker pools of a Cloud Run that is served here."""
+    """Machines are worker pools of a fake Cloud Run."""
     fake = FakeCloudRun()
     with fake.serve() as address:
         patch.setenv(cloud_run.EMULATOR_VARIABLE, address)
@@ -173,7 +173,7 @@ def cloud_run_world(tmp_path: Path, patch: pytest.MonkeyPatch) -> Iterator[Provi
 
 @contextmanager
 def cloud_run_jobs_world(tmp_path: Path, patch: pytest.MonkeyPatch) -> Iterator[ProviderWorld]:
-    """Machines are executions of a job of Cloud Run: these have no names of their own, so two may be made for one."""
+    """Machines are executions of a Cloud Run job, which have no names of their own, so one request may make two."""
     fake = FakeCloudRun()
     with fake.serve() as address:
         patch.setenv(cloud_run.EMULATOR_VARIABLE, address)

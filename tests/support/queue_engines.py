@@ -1,4 +1,4 @@
-"""What is behind a queue, of each kind, in virtual time."""
+"""The engines of queues, one of each kind, in virtual time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WORLDS = count()
 
 @dataclass
 class World:
-    """Queues of one kind, as a server has them."""
+    """Queues of one kind, on one server."""
 
     cluster: Cluster
     kind: str
@@ -37,7 +37,7 @@ class World:
         return FileEngine(await open_queue(core, QueueKeys(f"q{self.made}/"), QueueRecord(max_deliveries=MOST)))
 
     def process(self, name: str) -> str:
-        """The name of a process that no other test uses."""
+        """A process name that no other test uses."""
         return f"{name} of {self.number}"
 
 

@@ -1,7 +1,7 @@
-"""Consumers of a queue as processes: `python -m tests.support.queues ROOT SECONDS THREADS` prints what became of items.
+"""A queue's consumers as processes: `python -m tests.support.queues ROOT SECONDS THREADS` prints what they did.
 
-Each thread takes items until none came for SECONDS; one JSON line: what was done, and how many claims were won and
-beaten.
+Each thread takes items until none has come for SECONDS. The output is one JSON line: the finished items, and how many
+claims were won and lost.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from fray_coordinator.queue.held_segment import HeldSegment
 
 
 def start(root: str, seconds: float, threads: int) -> subprocess.Popen[str]:
-    """A consumer process; it says "ready" when its first look is behind it."""
+    """Start a consumer process; it prints "ready" after its first look."""
     command = [sys.executable, "-m", "tests.support.queues", root, str(seconds), str(threads)]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def _counting(claims: dict[str, int]) -> None:
-    """Count the claims that are made from now on."""
+    """Count all claims from now on."""
     for name in ("claim", "take_over"):
         real = getattr(scanner, name)
 

@@ -1,6 +1,6 @@
-"""A Ray of this machine alone, of one node or more, which ends with the block.
+"""A Ray on this machine, with one node or more, which ends with the block.
 
-Ray reads some of its variables when it is imported, so import this before it.
+Ray reads some of its variables when it is imported, so import this module before Ray.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from tests.support.waiting import wait_until
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # its address is 127.0.0.1, and all of its servers listen there
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ["RAY_AUTH_MODE"] = "token"
-os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)  # or Ray leaves one in the home directory
+os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)  # otherwise Ray leaves one in the home directory
 
 import ray
 from ray.cluster_utils import Cluster
 
 _STORE = {"object_store_memory": 100 * 1024**2}
-"""The tests store little, and many of them run beside others."""
+"""Options for a small object store: the tests store little, and many of them run at the same time."""
 
 
 @contextlib.contextmanager
 def local_ray(include_dashboard: bool = False, **resources: float) -> Iterator[Any]:
-    """A Ray whose head has four cores; this process is connected to it. Other Rays of the machine are not in the way.
+    """Start a Ray whose head has four cores, and connect this process to it. Other Rays do not interfere.
 
-    Its `proxy_address` is that of Ray's proxy for programs outside.
+    Its `proxy_address` is the address of Ray's proxy for programs outside.
     """
     directory = os.environ["RAY_TMPDIR"] = tempfile.mkdtemp(prefix="ray-")  # where "auto" finds the newest Ray
     ports = {"dashboard_port": 0, "dashboard_agent_listen_port": 0, "ray_client_server_port": free_port()}
@@ -57,7 +57,7 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def another_node(cluster: Any, **resources: float) -> Iterator[Any]:
-    """One more node of two cores, until the end of the block or `lose`."""
+    """Add a node of two cores, until the end of the block or `lose`."""
     node = cluster.add_node(num_cpus=2, resources=resources, **_STORE)
     try:
         yield node

@@ -1,4 +1,4 @@
-"""For tests of actor calls: keys, a server in a process of its own, and the object it serves."""
+"""Support for tests of actor calls: keys, a server in a process of its own, and the object that it serves."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class TwoArguments(Exception):
 
 
 class Subject:
-    """What the tests call."""
+    """The actor that the tests call."""
 
     def __init__(self) -> None:
         self.log: list[Any] = []
@@ -89,7 +89,7 @@ class Subject:
         return seconds
 
     def wait(self) -> bool:
-        """Until `open` is called; needs max_concurrency above 1."""
+        """Wait until `open` is called; needs max_concurrency above 1."""
         self.entered = True
         return self.gate.wait(200)
 
@@ -105,13 +105,13 @@ class Subject:
         return self.entered
 
     def note_slowly(self, value: Any) -> Any:
-        """Noted only once `open` was called."""
+        """Note a text once `open` was called."""
         self.entered = True
         self.gate.wait(200)
         return self.note(value)
 
     def meet(self, number: int) -> bool:
-        """Return once so many are in here at once."""
+        """Return once `count` calls are in here at the same time."""
         with self.meeting:
             self.met += 1
             self.meeting.notify_all()
@@ -124,7 +124,7 @@ class Subject:
         raise errors[kind]
 
     def keep(self, array: Any) -> float:
-        """Hold the array; its sum."""
+        """Keep the array; return its sum."""
         self.array = array
         return float(array.sum())
 
@@ -155,22 +155,22 @@ class Subject:
             yield number
 
     async def together(self, number: int) -> int:
-        """How many calls of this ran when it began; the first wait until there are so many."""
+        """How many of these calls ran when this one began; the first ones wait until there are `count`."""
         self.now += 1
         present = self.now
         if present >= number:
             self.together_met.set()
         await self.together_met.wait()
-        await asyncio.sleep(0.1)  # so that any that may not run yet would be seen
+        await asyncio.sleep(0.1)  # so that a call that must not run yet would be noticed
         self.now -= 1
         return present
 
     def processor_time(self) -> float:
-        """Seconds of processor that this process has used."""
+        """Processor seconds that this process has used."""
         return time.process_time()
 
     def fork(self) -> int:
-        """A child that outlives this process; its id."""
+        """Start a child that outlives this process; return its process id."""
         pid = os.fork()
         if not pid:
             time.sleep(60)
@@ -181,7 +181,7 @@ class Subject:
         os.kill(os.getpid(), signal.SIGKILL)
 
     def lock(self) -> Any:
-        """Cannot be pickled."""
+        """Return a lock, which cannot be pickled."""
         return threading.Lock()
 
     def times_closed(self) -> int:
@@ -192,15 +192,15 @@ class Subject:
 
 
 class Proxy:
-    """Stands between a caller and a server over TCP: remembers, alters, holds back, cuts."""
+    """A proxy between a caller and a server over TCP that records, changes, delays and cuts the traffic."""
 
     def __init__(self, address: str) -> None:
         self.upstream = address
-        self.said: list[bytes] = []  # by callers, a list entry for each piece
-        self.heard: list[bytes] = []  # by callers
+        self.said: list[bytes] = []  # bytes from callers, one entry for each piece
+        self.heard: list[bytes] = []  # bytes to callers
         self.alter_request: Callable[[bytes], bytes] = bytes
         self.alter_reply: Callable[[bytes], bytes] = bytes
-        self.flowing = threading.Event()  # of replies
+        self.flowing = threading.Event()  # replies are forwarded while this is set
         self.flowing.set()
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -208,7 +208,7 @@ class Proxy:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self) -> None:
-        """Break all connections; new ones may be made."""
+        """Break all connections; new ones are possible."""
         pairs, self._pairs = self._pairs, []
         for pair in pairs:
             for sock in pair:
@@ -217,7 +217,7 @@ class Proxy:
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes who accepts; closing alone does not
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the accepting thread; close() alone does not
         self._listener.close()
         self.cut()
 
@@ -257,7 +257,7 @@ def dial_tcp(address: str) -> socket.socket:
 
 @contextlib.contextmanager
 def through_proxy(target: Target, keys: Keyring | None = None) -> Iterator[tuple[Proxy, Channel]]:
-    """A channel of its own to `target`, through a proxy."""
+    """A separate channel to `target`, through a proxy."""
     proxy, keys = Proxy(target.tcp), keys or Keys()
     mine = target._replace(tcp=proxy.address, unix="")
     link, _ = open_connection(mine, keys)
@@ -271,7 +271,7 @@ def through_proxy(target: Target, keys: Keyring | None = None) -> Iterator[tuple
 
 @contextlib.contextmanager
 def serving(**options: Any) -> Iterator[Target]:
-    """A server in another process; ends with the block, or with this process."""
+    """A server in another process, which ends with the block or with this process."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_serve, args=(theirs, options), daemon=True)
@@ -293,7 +293,7 @@ def _serve(pipe: Any, options: dict[str, Any]) -> None:
 
 
 def serve_subject(keys: Keys | None = None, unix_dir: Path | None = None, tls: bool = False) -> RpcServer:
-    """A server with two Subjects of one gate: "subject" takes one call at a time, "wide" a hundred."""
+    """A server with two Subjects that share a gate: "subject" runs one call at a time, "wide" a hundred."""
     unix_dir = private_dir(unix_dir) if unix_dir is not None else None
     server = RpcServer(keys or Keys(encrypted=tls), unix_dir=unix_dir, tls=tls)
     subject, wide = Subject(), Subject()

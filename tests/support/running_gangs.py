@@ -1,4 +1,4 @@
-"""A gang that runs by its record, without anybody who runs it, and the exits of its replicas."""
+"""A gang whose record says that it runs, although no agent runs it, and the exits of its replicas."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fray_layouts.spec_parsing import parse_spec
 async def running_gang(
     core: Core, replicas: int = 2, fields: dict[str, Any] | None = None, **spec: Any
 ) -> Stored[JobRecord]:
-    """A gang of which agent a<n> runs replica n, with its entry in the index."""
+    """A gang whose replica n runs on agent a<n> by its record, with its entry in the index."""
     wanted = {"name": "g", "entrypoint": {"command": ["x"]}, "replicas": replicas, "max_retries_failure": 1, **spec}
     members = [PlacementMember(agent=f"a{n}", host=f"h{n}", address=f"h{n}", bundles=[n]) for n in range(replicas)]
     job = JobRecord(

@@ -1,4 +1,4 @@
-"""An agent without tasks: it joins, beats and claims through the real services, step by step as a test wants it."""
+"""An agent without tasks: it joins, sends heartbeats and claims through the real services, one step at a time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CAPACITY = Resources(cpu=8000, memory=2**36, disk=2**36)
 
 @dataclass(slots=True)
 class Hand:
-    """One bare agent. `holding` is what its next beat lists; `places`: it knows gangs."""
+    """One scripted agent. holding: what its next heartbeat lists; places: whether it knows gangs."""
 
     core: Core
     id: str
@@ -34,7 +34,7 @@ class Hand:
     places: bool = False
 
     async def beat(self, leaving: bool = False) -> bool:
-        """Beat, creating the record at first; False once the agent is fenced."""
+        """Send a heartbeat; the first one creates the record. Returns False once the agent is fenced."""
 
         def next_body(now: AgentRecord | None) -> AgentRecord | None:
             if now is not None and is_fenced(now):
@@ -49,7 +49,7 @@ class Hand:
             await self.core.clock.sleep(every)
 
     async def claim(self, listed: bool = True) -> Stored[JobRecord]:
-        """Claim the first entry of the index and list it, which must work."""
+        """Claim the first entry of the index and list it; both must succeed."""
         result = await self.try_claim()
         assert isinstance(result, Claimed), result
         job = result.job.record
@@ -65,7 +65,7 @@ class Hand:
         return await try_claim(self.core, entry, self.id, self.id)
 
     async def end(self, held: Stored[JobRecord], kind: str = "success", **more: Any) -> JobRecord | None:
-        """End the attempt and list it no more."""
+        """End the attempt and stop listing it."""
         entry = entry_of(held.record)
         ended = await end_attempt(self.core, held, self.id, AttemptEnd(AttemptExit(kind=kind), **more), entry)
         self.holding.pop(held.record.id, None)
@@ -80,7 +80,7 @@ async def join(cluster: Cluster, name: str, interval: float = 5.0, places: bool 
 
 
 async def launch(core: Core, attempt_of_parent: int | None = None, **spec: Any) -> JobRecord:
-    """Submit one job: a command that nobody here will run."""
+    """Submit one job with a command that is never run."""
     wanted = {"name": "job", "entrypoint": {"command": ["true"]}, **spec}
     return (await submit(core, [parse_spec(wanted)], attempt_of_parent))[0].job
 

@@ -1,4 +1,4 @@
-"""Members of placements without tasks: they read plans and vote through the real services, step by step."""
+"""Members of placements without tasks: they read plans and vote through the real services, one step at a time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Member:
         return self.record.id
 
     async def beat(self, **changes: Any) -> None:
-        """Write its record, with these fields changed and its present holdings."""
+        """Write its record with its current holdings and these changed fields."""
         for name, value in changes.items():
             setattr(self.record, name, value)
         self.record.beat += 1
@@ -40,12 +40,12 @@ class Member:
         assert written.wrote
 
     async def plan(self) -> list[str]:
-        """The owners that the plan of its pool says it should read."""
+        """The owners that it should read, by the plan of its pool."""
         found = await self.core.records.read(PoolKeys.plan(self.record.pool), PoolPlan)
         return found.record.owners.get(self.id, []) if found is not None else []
 
     async def vote(self, job: str, phase: str = "reserved", **more: Any) -> None:
-        """List what the job's record, as it is now, assigns to it; nothing if that is nothing."""
+        """List what the job's current record assigns to it; nothing if it assigns nothing."""
         found = await self.core.records.read(JobKeys.key(job), JobRecord)
         assert found is not None
         owner = owner_of(found.record)
@@ -59,7 +59,7 @@ class Member:
 
 @dataclass(slots=True)
 class Gathering:
-    """A scheduler with the agents that it is to see."""
+    """A scheduler with its agents."""
 
     core: Core
     members: list[Member]
@@ -72,7 +72,7 @@ class Gathering:
         self.scheduler = PlacementScheduler(self.core, lambda: self._seen, lambda: self.suspects, self._poke)
 
     async def look(self) -> None:
-        """See all agents, as the pass does now and then."""
+        """Read all agents, as the pass does now and then."""
         self._seen = {}
         for member in self.members:
             found = await self.core.records.read(AgentKeys.key(member.id), AgentRecord)
@@ -112,12 +112,12 @@ async def gathering(cluster: Cluster, *names: str, core: Core | None = None, **f
 
 
 async def gang(found: Gathering, replicas: int = 2, **spec: Any) -> JobRecord:
-    """A gang that was just submitted."""
+    """Submit a gang; return its record."""
     return await launch(found.core, name="gang", replicas=replicas, **spec)
 
 
 async def vote_all(found: Gathering, job: str) -> None:
-    """Have every agent list what the job's record assigns to it."""
+    """Let every agent list what the job's record assigns to it."""
     for member in found.members:
         await member.vote(job)
 

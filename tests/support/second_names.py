@@ -1,4 +1,4 @@
-"""The second names under which older programs import what Fray offers."""
+"""The second names under which older programs import Fray's names."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NAMES: Mapping[str, str] = {
     "fray.job.context.create_job_ctx": "fray.job.create_job_ctx",
     "fray.local_backend.LocalJobHandle": "fray.client.JobHandle",
 }
-"""Second names in modules of their own, and what they mean."""
+"""Second names in modules of their own, and the names that they stand for."""
 
 
 def pairs() -> Iterator[tuple[str, str]]:

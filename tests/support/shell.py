@@ -1,4 +1,4 @@
-"""The command line, run on one root by tests."""
+"""Runs the command line on one root in tests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FRAY = [sys.executable, "-m", "fray"]
 
 
 class Shell:
-    """Runs commands on one root, in a folder that is no project."""
+    """Runs commands on one root, in a folder that is not a project."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -35,7 +35,7 @@ class Shell:
         return json.loads(self(*words, "--json", code=code).stdout)
 
     def start(self, *words: str, **options: Any) -> subprocess.Popen[str]:
-        """A command that goes on; what still runs when its test ends is killed."""
+        """Start a command without waiting for it; it is killed when its test ends."""
         environ = {**os.environ, "FRAY_CLUSTER_SPEC": str(self.root)}
         options = {"stdin": subprocess.DEVNULL} | options
         process = subprocess.Popen([*FRAY, *words], env=environ, text=True, cwd=self.root.parent, **options)

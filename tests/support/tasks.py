@@ -1,4 +1,4 @@
-"""Starting real tasks and looking at what is left of them."""
+"""Starts real tasks, and looks for processes that they leave."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def contained(
 
 
 async def run(what: TaskSpec) -> tuple[TaskExit, bytes]:
-    """The end of the task, and its log."""
+    """Run the task; return its exit and its log."""
     task = await ProcessTask.start(what, boottime() + FAR, None)
     log = b"".join([path.read_bytes() async for _, path in task.chunks()])
     await task.wait()
@@ -78,7 +78,7 @@ def pids_now(path: Path) -> list[int]:
     return [int(word) for word in path.read_text().split()] if path.exists() else []
 
 
-# A tree that does not want to go: each process ignores SIGTERM; one is in a session of its own, its parent long gone.
+# A stubborn process tree: each process ignores SIGTERM; one is in a session of its own, and its parent has ended.
 STUBBORN = """
 trap '' TERM HUP INT
 (trap '' TERM; echo $(exec sh -c 'echo $PPID') >> pids; while :; do sleep 0.05; done) &
@@ -94,7 +94,7 @@ async def started(what: TaskSpec, lease: float = FAR) -> ProcessTask:
 
 
 async def ended(task: ProcessTask) -> TaskExit:
-    """How the task ended, once nothing of it is left."""
+    """Wait until no process of the task is left; return how the task ended."""
     end = await task.exit
     await task.wait()
     return end

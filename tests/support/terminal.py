@@ -1,4 +1,4 @@
-"""A terminal: a shell behind a pseudo-terminal, at which a test types as a person does, and reads the screen."""
+"""A shell on a pseudo-terminal, on which a test types like a person and reads the screen."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _PROMPT = re.compile(r"@ready (\d+)@")
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _WRITTEN_OVER = re.compile(r"[^\n]*\r")
 _PATIENCE = 600.0
-"""Seconds that any step may take on a busy machine: some hundred jobs are one."""
+"""Seconds that any step may take on a busy machine; a step may run some hundred jobs."""
 
 
 class Terminal:
-    """bash in a window of 120 columns, in the folder `place`, with the variables `environ` alone.
+    """bash in a window of 120 columns, in the folder `place`, with only the variables `environ`.
 
     Attributes:
-        seen: everything that was on the screen, also what was written over, without colours.
+        seen: everything that was on the screen, also overwritten text, without colours.
         code: exit code of the last command.
     """
 
@@ -50,21 +50,21 @@ class Terminal:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._shell.send_signal(signal.SIGHUP)  # which it passes on to what it has started, as when a window is closed
+        self._shell.send_signal(signal.SIGHUP)  # bash passes it on to its children, as when a window is closed
         os.close(self._screen)
         self._shell.wait(_PATIENCE)
 
     def run(self, line: str) -> str:
-        """Type a line; what is on the screen at the next prompt. `code` is how it ended."""
+        """Type a line; return the screen at the next prompt. `code` is its exit code."""
         self.type(f"{line}\n")
         return self.until(_PROMPT)
 
     def type(self, keys: str) -> None:
-        """Type, without waiting; "\\x03" is Ctrl-C."""
+        """Type a text without waiting; "\\x03" is Ctrl-C."""
         os.write(self._screen, keys.encode())
 
     def until(self, pattern: str | re.Pattern[str]) -> str:
-        """What is on the screen when something matches. Raises AssertionError with the screen if it takes too long."""
+        """Wait until the screen matches; return it. Raises AssertionError with the screen if that takes too long."""
         end, start = time.monotonic() + _PATIENCE, self._read
         while not (found := re.compile(pattern).search(self.seen, start)):
             ready, _, _ = select.select([self._screen], [], [], max(0.0, end - time.monotonic()))

@@ -1,8 +1,8 @@
-"""What another user of this host could do: tried out as root, told from owner and mode otherwise."""
+"""Finds out what another user of this host could do: as root by trying, otherwise from owner and mode."""
 
 from __future__ import annotations
 
-import concurrent.futures.thread  # noqa: F401  imported ahead: the interpreter may be closed to that user
+import concurrent.futures.thread  # noqa: F401  imported now, because that user may have no access to the interpreter
 import os
 import pickle
 import shutil
@@ -17,7 +17,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 STRANGER = 54321
-"""A user of no group but their own, who owns nothing."""
+"""A user who owns nothing and is in no other group."""
 
 
 def is_root() -> bool:
@@ -26,7 +26,7 @@ def is_root() -> bool:
 
 @contextmanager
 def place_for_all(mode: int = 0o755) -> Iterator[Path]:
-    """A folder that every user may enter; the tests' own lie below one that is closed."""
+    """A folder that every user may enter; the tests' own folders are below a closed one."""
     folder = Path(tempfile.mkdtemp(prefix="fray-test-"))
     try:
         folder.chmod(mode)
@@ -36,7 +36,7 @@ def place_for_all(mode: int = 0o755) -> Iterator[Path]:
 
 
 def unprivileged(act: Callable[[], T], uid: int = STRANGER, group: int = STRANGER) -> T:
-    """What `act` returns in a process without root's rights: as `uid` if this is root, else as who runs the tests."""
+    """Run `act` in a process without root's rights: as `uid` if this is root, otherwise as the user of the tests."""
     out, into = os.pipe()
     child = os.fork()
     if not child:
@@ -61,7 +61,7 @@ def unprivileged(act: Callable[[], T], uid: int = STRANGER, group: int = STRANGE
 
 
 def may_stranger(path: Path, mode: int) -> bool:
-    """Whether another user may do `mode` (as `os.access`) with `path`, whose way there is open to all."""
+    """Whether another user has access `mode` (as for `os.access`) to `path`, whose parent folders are open to all."""
     if is_root():
         return unprivileged(lambda: os.access(path, mode))
     return path.stat().st_mode & mode == mode

@@ -1,7 +1,7 @@
 """Virtual time: coroutines that wait for hours run in milliseconds, and always in the same order.
 
 The loop never waits. When nothing is ready to run, its time jumps to the next timer. Participants share one memory
-store; each has its own `Core`, and its way to the store can be cut.
+store; each has its own `Core`, and its connection to the store can be cut.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._jumps.jumped
 
     def run_in_executor(self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
-        """At once: a thread would take real time, in which virtual time runs away."""
+        """Run it at once: a thread would take real time, during which virtual time would run far ahead."""
         done: asyncio.Future[T] = self.create_future()
         try:
             done.set_result(func(*args))
@@ -87,24 +87,24 @@ class VirtualClock:
 
 
 class Way:
-    """One participant's way to the shared store; every request lets others run first.
+    """One participant's connection to the shared store; every request lets others run first.
 
     Attributes:
         asked: (verb, key or prefix) of every request so far; a conditional read that found nothing new is followed by
             ("unchanged", key).
         cut: every request ends in a time-out, without effect.
-        read_only: nothing is written, reads are answered: a full disk.
-        refused: requests of such a verb, on a key that begins like this, are refused.
-        unanswered: requests of such a verb, on a key that begins like this, get HTTP 500.
-        spoilt: requests of such a verb, on a key that begins like this, meet something that is no object.
-        before: what happens, once, just before a request of this verb on a key that begins like this.
+        read_only: writes fail, but reads are answered, as on a full disk.
+        refused: requests with this verb, on a key with this prefix, are refused.
+        unanswered: requests with this verb, on a key with this prefix, get HTTP 500.
+        spoilt: requests with this verb, on a key with this prefix, find something that is not an object.
+        before: a function that is called once, just before a request with this verb on a key with this prefix.
     """
 
     scheme = "memory"
     local = True
 
     def __init__(self, contents: MemoryContents, clock: VirtualClock) -> None:
-        self.root = f"memory://virtual-{os.getpid()}"  # tests in other processes have agents of the same names
+        self.root = f"memory://virtual-{os.getpid()}"  # tests in other processes have agents with the same names
         self.asked: list[tuple[str, str]] = []
         self.cut = False
         self.read_only = False
@@ -145,7 +145,7 @@ class Way:
         return 0.0
 
     async def close(self) -> None:
-        """The contents stay."""
+        """Keep the contents."""
 
     async def _pass(self, verb: str, key: str) -> None:
         self.asked.append((verb, key))
@@ -170,7 +170,7 @@ def _concerns(rules: list[tuple[str, str]], verb: str, key: str) -> bool:
 
 @dataclass(slots=True)
 class Cluster:
-    """A root in memory and the participants that were made on it; the n-th one's chance is seeded with n."""
+    """A root in memory and its participants; the random source of the n-th one is seeded with n."""
 
     settings: ClusterSettings = field(default_factory=ClusterSettings)
     contents: MemoryContents = field(default_factory=MemoryContents)
@@ -178,19 +178,19 @@ class Cluster:
     ways: list[Way] = field(default_factory=list)
 
     async def core(self, local: bool = True) -> Core:
-        """One more participant; `local`: whether requests are free to it."""
+        """Add a participant. local: whether its requests cost nothing."""
         way, rng = Way(self.contents, self.clock), RandomSource(len(self.ways))
         way.local = local
         self.ways.append(way)
         return await core_on(Store(way, self.clock, rng), self.settings, self.clock, rng)
 
     def cut(self, cut: bool = True) -> None:
-        """Cut everybody's way to the store: an outage."""
+        """Cut all participants off from the store: an outage."""
         for way in self.ways:
             way.cut = cut
 
     def keys(self, prefix: str = "") -> list[str]:
-        """What lies under `prefix`, seen from outside."""
+        """The keys under `prefix`, seen from outside."""
         return list(self.contents.keys(prefix, None))
 
 

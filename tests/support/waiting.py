@@ -1,4 +1,4 @@
-"""How tests wait for what others do: they look until it is so. The bound only turns a hang into a failure."""
+"""How tests wait: they look again and again until a condition holds. The bound only turns a hang into a failure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TypeVar, overload
 T = TypeVar("T")
 
 PATIENCE = 200.0
-"""Seconds: a busy machine needs long, and the time limit of a test is 300."""
+"""Seconds; a busy machine needs long, and the time limit of a test is 300."""
 
 PAUSE = 0.02
 """Seconds between two looks."""

@@ -1,4 +1,4 @@
-"""Wheels and projects that tests make themselves, so that uv needs no network."""
+"""Wheels and projects that tests make, so that uv needs no network."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def make_wheel(folder: Path, name: str, version: str = "1.0", requires: tuple[str, ...] = ()) -> Path:
-    """A wheel with a module of that name, whose `VERSION` is the version."""
+    """Make a wheel with a module `name`, whose `VERSION` is the version."""
     info = f"{name}-{version}.dist-info"
     metadata = [f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"]
     metadata += [f"Requires-Dist: {requirement}\n" for requirement in requires]
@@ -34,5 +34,5 @@ def _digest(text: str) -> str:
 
 
 def only_wheels(folder: Path, cache: Path) -> Mapping[str, str]:
-    """The variables with which uv installs nothing but wheels of a folder."""
+    """The variables with which uv installs only wheels from a folder."""
     return {"UV_FIND_LINKS": str(folder), "UV_NO_INDEX": "1", "UV_CACHE_DIR": str(cache)}

@@ -1,4 +1,4 @@
-"""Processes that write to one store at once. Run as a program, it waits for a line before it starts."""
+"""Processes that write to one store at once. As a program, it waits for a line of input before it starts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from fray_coordinator.store.opening import open_store
 from fray_coordinator.store.store import Store
 
 REMEMBERED = 40
-"""Operations that a record remembers: more than there are writers, so that none is forgotten while it is in doubt."""
+"""Operations that a record remembers: more than there are writers, so that none is forgotten while its outcome is
+unknown."""
 
 
 def record(count: int, op: str, recent_ops: Sequence[str] = ()) -> bytes:
@@ -60,7 +61,7 @@ async def _increment_once(store: Store, key: str, op: str, current: Object | Non
 
 
 async def create(store: Store, key: str, writer: str, times: int) -> list[str]:
-    """Try to be the creator of `times` names below `key`; returns those that were won."""
+    """Try to create `times` names below `key`; return the names that this process created."""
     won = []
     for number in range(times):
         outcome = await store.put(f"{key}/{number:03}", writer.encode(), ABSENT)
@@ -78,7 +79,7 @@ async def work(store: Store, job: str, key: str, times: int, writers: Sequence[s
 
 
 def work_in_processes(root: str, job: str, key: str, times: int, writers: Sequence[str], processes: int) -> list[str]:
-    """`work`, shared out to processes that start at the same moment."""
+    """Run `work` in several processes that start at the same moment."""
     command = [sys.executable, "-m", "tests.support.writers", root, job, key, str(times)]
     shares = [[*command, *writers[share::processes]] for share in range(processes)]
     running = [subprocess.Popen(share, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for share in shares]
