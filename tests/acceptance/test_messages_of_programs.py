@@ -150,7 +150,7 @@ WRITTEN: list[tuple[Callable[[StorageCluster], object], str]] = [
     (
         acknowledge_twice,
         "UnknownLease: lease 0x: The lease was done or released before, ran out, was purged, or is not of this "
-        "queue; its item is as it was.",
+        "queue; its item is unchanged.",
     ),
 ]
 """What is written in Python, on a cluster without agents."""

@@ -49,7 +49,17 @@ a new bucket accepts."""
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatInput:
-    """The agent's own part of its next heartbeat."""
+    """The agent's own part of its next heartbeat.
+
+    Attributes:
+        holdings: what it holds, by the id of the job or of the placement's owner.
+        interval: seconds within which it promises the next heartbeat.
+        free: the resources that it offers.
+        problem: what is wrong with it, for people; "" if nothing is.
+        unfit: it takes no work until the problem is gone.
+        leaving: it takes no more work, and ends.
+        requests: how many requests it has sent to the store, by kind.
+    """
 
     holdings: Mapping[str, Holding]
     interval: float

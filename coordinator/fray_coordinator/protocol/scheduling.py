@@ -106,7 +106,7 @@ def _device_shortage(shape: Shape, free: Resources, there: str) -> list[str]:
     if not device_matches(shape.device, free.device):
         return [f"{wanted}, {free.device or 'none'} here"]
     if shape.device_share > max([*free.device_shares, 1000 * free.device_count]):
-        return [f"{wanted}, less is free of each"]
+        return [f"{wanted}, each has less than that free"]
     if shape.device_count > free.device_count:
         return [f"{wanted}, {free.device_count} {there}"]
     return []
@@ -138,9 +138,9 @@ def elsewhere(wants: ResourceSpec, host: HasPlace) -> list[str]:
     """The reasons why a host is not where the job must run, for people; [] if it is there."""
     wrong: list[str] = []
     if wants.regions and host.region not in wants.regions:
-        wrong.append(f"region: {' or '.join(wants.regions)} wanted, {host.region or 'none told'} here")
+        wrong.append(f"region: {' or '.join(wants.regions)} wanted, {host.region or 'none named'} here")
     if wants.zone and host.zone != wants.zone:
-        wrong.append(f"zone: {wants.zone} wanted, {host.zone or 'none told'} here")
+        wrong.append(f"zone: {wants.zone} wanted, {host.zone or 'none named'} here")
     for name, value in wants.labels.items():
         if host.labels.get(name) != value:
             wrong.append(f"label {name}: {value} wanted, {host.labels.get(name, 'none')} here")

@@ -7,7 +7,7 @@ MAX_NAMED_LEASES = 3
 
 
 class UnknownLease(Permanent, ValueError):
-    """The lease was done or released before, ran out, was purged, or is not of this queue; its item is as it was."""
+    """The lease was done or released before, ran out, was purged, or is not of this queue; its item is unchanged."""
 
     def __init__(self, *leases: str) -> None:
         """leases: the ids of the unknown leases. The other leases of the same call are done or released."""
@@ -21,7 +21,7 @@ class UnknownLease(Permanent, ValueError):
 
 
 class LeaseLost(UnknownLease):
-    """The lease ran out and another has the item or has done it, or all was purged; the item is as it was."""
+    """The lease ran out and another consumer has or had the item, or the queue was purged; the item is unchanged."""
 
 
 class QueueNotFound(Permanent):

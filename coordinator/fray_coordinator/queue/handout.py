@@ -140,7 +140,7 @@ class Handout:
                 if noted:
                     await self._consumer.done(noted)
             except UnknownLease as error:
-                log.warning("%d items that were done are delivered again: their leases were lost", len(error.leases))
+                log.warning("%d finished items will be delivered again: their leases were lost", len(error.leases))
             except BaseException:
                 with self._lock:
                     self._done = [lease for lease in noted if self._consumer.has_out(lease)] + self._done
@@ -160,7 +160,7 @@ class Handout:
         try:
             await self.settle()
         except FrayError as error:
-            log.warning("%d items that were done are delivered again: %s", len(self._done), error)
+            log.warning("%d finished items will be delivered again: %s", len(self._done), error)
 
     # --- inside
 
