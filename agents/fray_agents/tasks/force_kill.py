@@ -47,5 +47,5 @@ def _kill_round(runner: asyncio.subprocess.Process) -> list[int]:
     left = list(filter(is_alive, found))
     if not left:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(runner.pid, signal.SIGKILL)  # not `runner.kill()`, which may reap it: asyncio has to do that
+            os.kill(runner.pid, signal.SIGKILL)  # the method `kill` may reap it, which asyncio has to do
     return left or [runner.pid]
