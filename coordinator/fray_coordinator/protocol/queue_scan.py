@@ -112,7 +112,7 @@ def _salt(consumer: str) -> int:
 
 def _weight(segment: int, salt: int) -> int:
     """The rank of a consumer for a segment: evenly spread, and independent for each pair."""
-    return (segment ^ salt) * 0x9E3779B1 & 0xFFFFFFFF  # a prime near 2**32 / golden ratio: Fibonacci hashing
+    return (segment ^ salt) * 0x9E3779B1 & 0xFFFFFFFF  # a prime near 2**32 / golden ratio (Fibonacci hashing)
 
 
 def is_scarce(free: int, others: int) -> bool:

@@ -202,7 +202,7 @@ def _unsure_failure(job: JobRecord, agent: str, exits: Mapping[int, ReplicaExit]
 def _cause(job: JobRecord, agent: str, exits: Mapping[int, ReplicaExit]) -> int | None:
     """The replica whose exit ended the attempt; None if every replica of the agent that has ended succeeded.
 
-    It is the first replica that failed, unless the exit of another one says that its host explains the failure.
+    It is the first replica that failed, unless the exit of another one shows that its host was the cause.
     """
     own = {*replicas_of(job, agent), *(n for n, left in exits.items() if not left.agent)}
     if all(exits[n].exit.kind == ExitKind.SUCCESS for n in own if n in exits):

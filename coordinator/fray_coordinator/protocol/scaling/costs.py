@@ -9,6 +9,10 @@ from fray_layouts.records import MachineRecord, ProvisioningSpec
 from fray_layouts.states import MachineState
 
 
+ROUNDING = 1e-9
+"""The amount by which a sum of prices may exceed a limit: such sums are off in their last bits (0.1 + 0.2 > 0.3)."""
+
+
 def cost_so_far(machine: MachineRecord, now: float) -> float | None:
     """Dollars from the time when the provider began to bill the machine until it was gone; None if nobody knows."""
     if machine.hourly_cost is None:
@@ -38,4 +42,4 @@ def affordable(spec: ProvisioningSpec, machines: Iterable[MachineRecord], price:
     if price <= 0:
         return math.inf
     left = spec.max_hourly_cost - hourly_cost(machines)
-    return max(math.floor(left / price + 1e-9), 0)  # sums of prices such as 0.1 may be off in the last bits
+    return max(math.floor(left / price + ROUNDING), 0)

@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace as replace_view
 
 from msgspec.structs import replace
 
-from fray_coordinator.protocol.scaling.costs import affordable, hourly_cost
+from fray_coordinator.protocol.scaling.costs import ROUNDING, affordable, hourly_cost
 from fray_coordinator.protocol.scaling.demand import Order, demand
 from fray_coordinator.protocol.scaling.listed import ListedState
 from fray_coordinator.protocol.scaling.machines import abandoned, deleted
@@ -178,9 +178,7 @@ def confirmed(view: PoolView, now: float) -> dict[str, MachineRecord]:
 
 def _exceeds(spec: ProvisioningSpec, machines: Iterable[MachineRecord]) -> bool:
     there = list(machines)
-    limit = (
-        math.inf if spec.max_hourly_cost is None else spec.max_hourly_cost + 1e-9
-    )  # sums may be off in the last bits
+    limit = math.inf if spec.max_hourly_cost is None else spec.max_hourly_cost + ROUNDING
     return len(there) > spec.max or hourly_cost(there) > limit
 
 

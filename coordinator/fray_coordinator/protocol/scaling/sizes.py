@@ -16,6 +16,9 @@ _TPU_HOSTS = {
 """Cores and GB of memory of a virtual machine by its number of chips, as Google Cloud's pages on each family list them.
 """
 
+_SMALLEST_TPU_HOST = (24, 48)
+"""The same for a number of chips that is not in the table (2 chips of v5e): it has no less than the smallest host."""
+
 
 def hosts_of(spec: ProvisioningSpec) -> int:
     """The number of hosts of each machine: those of the slice, if its type is a slice."""
@@ -48,9 +51,7 @@ def _of_type(machine_type: str) -> Resources | None:
     topology = TPU_TOPOLOGIES.get(machine_type)
     if topology is None:
         return None
-    cpu, gigabytes = _TPU_HOSTS[tpu_family(machine_type)].get(
-        topology.chips_per_vm, (24, 48)
-    )  # the smallest host above
+    cpu, gigabytes = _TPU_HOSTS[tpu_family(machine_type)].get(topology.chips_per_vm, _SMALLEST_TPU_HOST)
     return Resources(
         cpu=1000 * cpu,
         memory=gigabytes * 10**9,
