@@ -28,15 +28,13 @@ from fray_layouts.key_encoding import encode_time
 from fray_layouts.queue_keys import QueueKeys
 
 MAX_SPREAD_PER_CONSUMER = 8
-"""Segments per known consumer among which a consumer chooses at most. This bounds how far items may overtake each
-other."""
+"""Segments per known consumer among which a consumer chooses at most. It bounds how far items overtake one another."""
 MIN_REST, MAX_REST = 0.2, 5.0
 """Seconds between two scans of a consumer that finds nothing, at least and at most."""
 REST_HALF_LIFE = 2.0
 """Seconds of work that halve a consumer's rest."""
 MAX_LISTING_AGE = 0.3
-"""Seconds after which a listing with few free segments is too old to use: each other consumer takes one in about that
-time."""
+"""Seconds after which a listing with few free segments is too old: each other consumer takes one in about that time."""
 CREATE_SETTLE_SECONDS = 5.0
 """Seconds within which a create is usually applied: a consumer lists names that young again before it counts a queue as
 empty. It finds a create that is applied later on the repair interval."""

@@ -27,8 +27,7 @@ CLOCK_MARGIN = 2.0
 MAX_CREATE_QUARANTINES = 60.0
 """Quarantines for which a create may be on its way: an hour with the default quarantine of 60 s."""
 MAX_BATCH_ITEMS = 250
-"""Items of a segment unless the caller asks for more. With so many, the requests cost less than the work on the items.
-"""
+"""Items of a segment unless the caller asks for more. With so many, the requests cost less than the work on them."""
 MIN_SEGMENTS = 64
 """Segments that one push makes by default, if it has so many items, so that many consumers share them."""
 LARGE_ITEM_BYTES = 64 * 1024

@@ -28,8 +28,7 @@ MAX_PROBLEMS = 50
 """Problems that the lease's record names, so that it stays small; the others are counted."""
 
 MAX_SUSPECTS = 1000
-"""Suspects that the lease's record names: those that have been silent longest. A successor begins anew with the others.
-"""
+"""Suspects that the lease's record names: those silent for longest. A successor begins anew with the others."""
 
 MAX_POOLS = 1000
 """Pools that the lease's record describes: those with the most agents."""

@@ -32,8 +32,7 @@ FINISHED_PER_OBJECT = 1000
 GATHER_SHARE = 0.25
 """The part of the quarantine for which a lease that may be deleted waits for others, so that they share one request."""
 SWEEP_INTERVAL = 600.0
-"""Seconds between sweeps for large items without a segment. They are rare: only a producer that died leaves such items.
-"""
+"""Seconds between sweeps for large items without a segment. Only a producer that died leaves such items."""
 SWEEP_PAGE = 1000
 """Large items listed in one sweep, so that no sweep takes long."""
 

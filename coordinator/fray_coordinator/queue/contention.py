@@ -6,8 +6,7 @@ from fray_coordinator.protocol import queue_scan as scan
 from fray_coordinator.queue.open_queue import OpenQueue
 
 COMPETITOR_MEMORY = 60.0
-"""Seconds for which a consumer that won a claim counts as one of the others. A consumer that works claims more often.
-"""
+"""Seconds for which a consumer that won a claim counts as one of the others. A working consumer claims more often."""
 
 
 class Contention:

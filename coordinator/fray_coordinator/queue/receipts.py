@@ -21,8 +21,7 @@ from fray_layouts.queue_keys import QueueKeys, SegmentName
 from fray_layouts.queue_records import QueueLease, Receipt
 
 MAX_RECEIPT_SEGMENTS = 1000
-"""Segments in one receipt. With so many its request costs next to nothing per segment, and one quick request reads it.
-"""
+"""Segments in one receipt. With so many its request costs next to nothing per segment, and reading it is quick."""
 
 
 class ReceiptLog:

@@ -8,9 +8,8 @@ from collections.abc import Iterable
 from fray_layouts.records import MachineRecord, ProvisioningSpec
 from fray_layouts.states import MachineState
 
-
 ROUNDING = 1e-9
-"""The amount by which a sum of prices may exceed a limit: such sums are off in their last bits (0.1 + 0.2 > 0.3)."""
+"""The tolerance when a sum of prices is compared with a limit, since 0.1 + 0.2 is more than 0.3 in floats."""
 
 
 def cost_so_far(machine: MachineRecord, now: float) -> float | None:

@@ -41,8 +41,7 @@ MISSING_SECONDS = 60.0
 CALL_SECONDS = 120.0
 """Seconds after which a call has reached the provider or never will. Callers must give up sooner."""
 ASK_AGAIN_SECONDS = 30.0
-"""Seconds after which a machine is requested again if it is not listed. A repeated request finds what the first one
-made."""
+"""Seconds after which a machine that is not listed is requested again. The request finds what the first one made."""
 UNFIT_SECONDS = 180.0
 """Seconds after which a machine with an unfit agent is drained: longer than a killed process holds a TPU chip."""
 LONGEST_GAP = 120.0

@@ -13,8 +13,7 @@ _TPU_HOSTS = {
     "v5e": {1: (24, 48), 4: (112, 192), 8: (224, 384)},
     "v6e": {1: (44, 176), 4: (180, 720), 8: (180, 1440)},
 }
-"""Cores and GB of memory of a virtual machine by its number of chips, as Google Cloud's pages on each family list them.
-"""
+"""Cores and GB of memory of a virtual machine by its number of chips, from Google Cloud's pages on each family."""
 
 _SMALLEST_TPU_HOST = (24, 48)
 """The same for a number of chips that is not in the table (2 chips of v5e): it has no less than the smallest host."""
