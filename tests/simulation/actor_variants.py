@@ -1,4 +1,4 @@
-"""The real code with one rule about actors switched off: all must be caught. Rarer mishaps are the models' business."""
+"""The real code with one rule about actors switched off: all must be caught. Models cover rarer faults."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ variant = VARIANTS.variant
 
 
 def _unconditional(kind: type[Record]) -> list[Swap]:
-    """Records of this kind are written whatever lies there."""
+    """Records of this kind are written without a condition."""
     real = Records.write
 
     async def write(self: Records, key: str, of: Any, wanted: Any, current: Any, *more: Any) -> Any:
@@ -42,19 +42,19 @@ def _unconditional(kind: type[Record]) -> list[Swap]:
 
 @variant
 def names_without_conditions() -> list[Swap]:
-    """Who sees a free name writes itself into it."""
+    """A process that sees a free name writes itself into it, without a condition."""
     return _unconditional(NameRecord)
 
 
 @variant
 def endpoints_without_conditions() -> list[Swap]:
-    """An endpoint is written over whatever lies there."""
+    """An endpoint is written without a condition."""
     return _unconditional(EndpointRecord)
 
 
 @variant
 def names_of_jobs_to_come_are_told() -> list[Swap]:
-    """Whoever asks for an existing actor gets the name's, though its job is not there yet."""
+    """A lookup of an existing actor returns the name's job although that job does not exist yet."""
     real = naming.holder_of
 
     def hold_of(*given: Any) -> NameHolder:
@@ -66,16 +66,16 @@ def names_of_jobs_to_come_are_told() -> list[Swap]:
 
 @variant
 def callers_forget() -> list[Swap]:
-    """Callers take whatever answers."""
+    """Callers accept any server that answers."""
     return [(HighWaterMark, "accepts", lambda self, endpoint: True)]
 
 
 @variant
 def endpoints_are_left_to_their_servers() -> list[Swap]:
-    """Neither agent nor repair removes what a dead process published."""
+    """Neither the agent nor the repair removes the endpoint of a dead process."""
 
     async def remove(*given: Any) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     return [(StaleEndpoints, "remove", remove)]
 
@@ -85,7 +85,7 @@ def endpoints_are_left_to_their_servers() -> list[Swap]:
 
 @variant
 def fences_without_state() -> list[Swap]:
-    """A fence is a mark; the state is what the last checkpoint below it holds, as long as it is there."""
+    """A fence is only a mark; the state is that of the last checkpoint below it, as long as that exists."""
     real = checkpoints.fence
 
     def fence(*given: Any) -> Any:
@@ -97,7 +97,7 @@ def fences_without_state() -> list[Swap]:
 
 @variant
 def replies_before_checkpoints() -> list[Swap]:
-    """Every third call is answered from memory; its checkpoint is the next one's."""
+    """Every third call is answered from memory, and stored only with the next checkpoint."""
     real = CheckpointLog.write
 
     async def write(self: CheckpointLog, state: bytes) -> None:
@@ -112,7 +112,7 @@ def replies_before_checkpoints() -> list[Swap]:
 
 @variant
 def stopped_actors_are_restarted() -> list[Swap]:
-    """The holder's restart does not look at the flag."""
+    """The holder's restart ignores a requested stop."""
     real = commit.end_of_attempt
 
     def ends(job: Any, attempt: int, agent: str, ending: Any, *more: Any) -> Any:
@@ -125,7 +125,7 @@ def stopped_actors_are_restarted() -> list[Swap]:
 
 @variant
 def restarts_are_forgotten() -> list[Swap]:
-    """The agent's part is over with the attempt."""
+    """The agent forgets the job when the attempt has ended."""
     real = AttemptRunner._run_attempt
 
     async def run_attempt(self: AttemptRunner, lease: Any) -> None:
@@ -136,7 +136,7 @@ def restarts_are_forgotten() -> list[Swap]:
 
 @variant
 def actors_live_through_outages() -> list[Swap]:
-    """Actors get the outage grace, as other tasks do."""
+    """Actors get the outage grace, like other tasks."""
     real = Membership.task_deadline
 
     def deadline(self: Membership, job: Any) -> float:

@@ -1,7 +1,7 @@
 """One simulated cluster of actors, from a seed; `python -m tests.simulation.actors` runs seeds, or replays one.
 
 Hosts, storage and faults are those of the simulation of jobs. Here the jobs are actors under a few names, and programs
-call them: what was acknowledged is never lost, and nobody who calls ever goes back.
+call them. Acknowledged calls are never lost, and a caller never goes back to an earlier incarnation.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ from tests.simulation.tasks import HostTask
 from tests.simulation.world import World
 
 OUTLIVES = 200.0
-"""Virtual seconds that an endpoint may outlive its job, or a late write, while nothing fails: two repair intervals, the
-jitter of the passes between them, and the death of whoever ran the last one."""
+"""Virtual seconds for which an endpoint may outlive its job, or a late write, without faults: two repairs, the jitter
+of the passes between them, and the death of the agent that ran the last one."""
 
 HARMFUL = ("spoil_job", "spoil_agent", "hold_agent", "restore_job")
-"""What strangers do to a record on which its actor, and so its callers, depend: here every caller must be answered."""
+"""Damage to records on which an actor and its callers depend; it is left out here because every caller must be
+answered."""
 
 ANSWERED = 900.0
 """Virtual seconds from the end of the last fault in which every caller has had a reply."""
@@ -45,12 +46,12 @@ ANSWERED = 900.0
 
 @dataclass(frozen=True, slots=True)
 class Strain(Plan):
-    """What befalls actors and calls. Times in virtual seconds; shares are of all tasks or messages.
+    """Faults of actors and calls. Times are in virtual seconds; shares are of all tasks or messages.
 
     Attributes:
-        actor_crash_every: an actor fails by itself; cut_off_every: an agent that serves some cannot beat.
-        outliving: processes that live on after their task.
-        lost, late: requests and replies.
+        actor_crash_every: time between crashes of actors. cut_off_every: time until an agent with actors cannot beat.
+        outliving: share of processes that outlive their task.
+        lost, late: shares of requests and replies.
     """
 
     actor_crash_every: float
@@ -74,8 +75,8 @@ class ActorWorld(World):
     """A cluster with actors and their callers.
 
     Attributes:
-        servers: everything that ever listened, by address.
-        closing: callers end.
+        servers: every server that ever listened, by address.
+        closing: whether callers end.
     """
 
     kind = "actors"
@@ -102,7 +103,7 @@ class ActorWorld(World):
     def plan(self) -> str:
         return f"{self.scenario} {self.hardships} {self.strain}"
 
-    # --- who lives here
+    # --- participants
 
     def _start_user(self, name: str) -> None:
         owner, draw = Participant(name), random.Random(f"caller {self.seed} {name}")
@@ -143,7 +144,7 @@ class ActorWorld(World):
             self.draw.choice(running).crash()
 
     def _cut_an_agent_off(self) -> None:
-        """An agent that serves cannot beat, while its actors can be called."""
+        """Cut an agent with actors off from the storage, while its actors can still be called."""
         serving = [host.process for host in self.hosts if host.running and host.process in self.ways]
         if serving and (cut := self.draw.choice(serving)) is not None:
             self.note(cut.name, "is cut off", "for 100 s")
@@ -152,7 +153,7 @@ class ActorWorld(World):
     # --- the network between callers and actors
 
     def send(self, what: Callable[..., object], *args: Any) -> None:
-        """Deliver something, after a while, perhaps very late or not at all."""
+        """Deliver a message after a while, perhaps very late or never."""
         drawn = self._network.random() if self.stormy else 1.0
         if drawn < self.strain.lost:
             return
@@ -168,14 +169,14 @@ class ActorWorld(World):
         return self._network.expovariate(1.0)
 
     def deliver(self, address: str, request: Request) -> None:
-        """A call reaches an address, where perhaps nobody listens any more."""
+        """Deliver a call to an address, where perhaps no server listens any more."""
         server = self.servers[address]
         if server.process.mode != "gone":
             server.requests.put_nowait(request)
         elif not request.answer.done():
             request.answer.set_exception(ConnectionRefusedError())
 
-    # --- what is checked
+    # --- checks
 
     def task_began(self, run: Run) -> None:
         """An actor is gone before the next copy starts, outage or not."""
@@ -186,7 +187,10 @@ class ActorWorld(World):
             self.is_broken(Broken("actors end with the trust in their lease", message, run.job))
 
     def restored(self, run: Run, state: list[CallId]) -> None:
-        """A new attempt goes on from `state`. One that has ended, and woke from a freeze since, is refused later."""
+        """A new attempt continues from `state`.
+
+        An attempt that has ended, but wakes up from a freeze, is refused later.
+        """
         if run.end is not None:
             return
         name = "an acknowledged call is never lost"
@@ -206,7 +210,7 @@ class ActorWorld(World):
             self.is_broken(Broken("a caller never goes back", message, caller, endpoint.job))
 
     def found(self, name: str, taken: NameRecord) -> None:
-        """A creator was told that somebody has the name."""
+        """A creator was told that the name is taken."""
         if taken.job not in self.watching.jobs and f"jobs/{taken.job}.json" not in self.watching.gone:
             message = f"{name} is said to be held for {taken.job}, which never came"
             self.is_broken(Broken("who finds a name finds its job", message, taken.job))
@@ -247,10 +251,10 @@ class ActorWorld(World):
     # --- the calm
 
     def _close_up(self) -> None:
-        """Not before every caller was answered."""
+        """Wait until every caller is answered."""
 
     def _settle(self) -> None:
-        """First every caller has its reply and nothing dead is published; then all actors are deleted."""
+        """Wait until every caller has its reply and no dead endpoint is published; then delete all actors."""
         if not self._closed:
             self._closed, begin = True, self.loop.now
             self._let_everybody_be_answered(begin)

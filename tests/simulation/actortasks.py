@@ -1,7 +1,7 @@
-"""Simulated actors: a task whose process restores, fences, publishes, and then answers calls, each behind a checkpoint.
+"""Simulated actors: a task whose process restores, fences, publishes, and then answers calls, each after a checkpoint.
 
 An actor's state is the list of the calls that it applied. Its process may crash or freeze by itself; it ends with its
-task, or a while later. Calls travel through a network that delays and loses them.
+task, or a while later. The network delays and loses calls.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Request:
 
 @dataclass(slots=True, eq=False)
 class Server:
-    """What listens at an address."""
+    """A server at an address."""
 
     record: EndpointRecord
     process: Participant
@@ -59,11 +59,11 @@ class ActorTask(HostTask):
         host.begin_process(self, self._live)
 
     def crash(self) -> None:
-        """It fails by itself."""
+        """Let it fail by itself."""
         self._end(AttemptExit(kind="exited", code=1), "failure")
 
     def _end(self, end: AttemptExit, how: str = "") -> None:
-        """Now and then nobody can kill its process at once; what it still writes must do no harm."""
+        """End its process. Now and then that takes a while, and the writes in that time must do no harm."""
         lasts = self.world.process_lives_on_for()
         if self.run.end is None and lasts and (process := self._host.let_go(self)) is not None:
             self.world.note(process.name, "lives on", f"for {lasts:.1f} s")

@@ -1,4 +1,4 @@
-"""What must be true of agents: asked on every write of an agent's record."""
+"""Invariants of agents, checked on every write of an agent's record."""
 
 from __future__ import annotations
 
@@ -36,9 +36,10 @@ def the_dead_stay_dead(w: Watching, c: Change) -> None:
 
 
 def no_outage_kills_an_agent(w: Watching, c: Change) -> None:
-    """Silence counts only as far as the storage could be read; only its own host knows sooner.
+    """Silence counts only while the storage could be read; only the agent's own host knows of a death sooner.
 
-    Who watches cannot tell an outage of writes from an agent's silence; it leaves two intervals afterwards for a beat.
+    An observer cannot tell an outage of writes from an agent's silence, so it waits two intervals for a beat
+    afterwards.
     """
     if c.before is None or c.after is None or c.before.state != "live" or c.after.state != "dead":
         return
@@ -56,7 +57,7 @@ def no_outage_kills_an_agent(w: Watching, c: Change) -> None:
 
 
 def trust_is_dated_from_before_the_send(w: Watching, c: Change) -> None:
-    """Trust ends three intervals after a beat landed, by what that beat promised and by what this one does."""
+    """Trust ends three intervals after a beat landed, by the promise of that beat and by the promise of this one."""
     if c.before is None or c.after is None or c.after.beat == c.before.beat:
         return
     landed, interval = w.landed[c.name]

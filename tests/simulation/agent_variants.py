@@ -1,4 +1,4 @@
-"""The real code with one rule about agents switched off, their beats, deaths and requests: all must be caught."""
+"""The real code with one rule about agents (heartbeats, deaths, requests) switched off: all must be caught."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ where = VARIANTS.where
 
 
 def short_lives() -> list[Swap]:
-    """A setting: agents come and go, and what they wrote lands late or twice."""
+    """A setting: agents come and go, and their writes land late or twice."""
     real = Scenario.drawn
 
     def drawn(draw: random.Random) -> Scenario:
@@ -72,7 +72,7 @@ def trust_dated_from_after_the_send() -> list[Swap]:
 
 @variant
 def a_long_promise_is_trusted_until_a_shorter_one_is_known_to_be_applied() -> list[Swap]:
-    """A beat that promises a shorter interval changes nothing for its sender before its answer."""
+    """A beat that promises a shorter interval changes nothing for its sender before the reply."""
     real = Heartbeat._beat
 
     @types.coroutine
@@ -88,13 +88,13 @@ def a_long_promise_is_trusted_until_a_shorter_one_is_known_to_be_applied() -> li
 
 @variant
 def deadlines_never_pass() -> list[Swap]:
-    """A frozen agent's tasks run on."""
+    """The tasks of a frozen agent keep running."""
     return [(Membership, "task_deadline", lambda self, job: 1e9)]
 
 
 @variant
 def mail_that_overwrites() -> list[Swap]:
-    """Mail is written on top of what was read, without a condition."""
+    """Mail overwrites the record that was read, without a condition."""
 
     async def post_mail(core: Any, agent_id: str) -> None:
         found = await core.records.read(object_keys.AgentKeys.key(agent_id), AgentRecord)
@@ -139,7 +139,7 @@ def jobs_are_read_for_mail_only() -> list[Swap]:
 
 @variant
 def mail_is_cleared_after_the_jobs_are_read() -> list[Swap]:
-    """What is posted in between counts as read."""
+    """Mail that arrives in between counts as read."""
     real = Heartbeat._beat
 
     async def beat(self: Heartbeat) -> None:
@@ -148,7 +148,7 @@ def mail_is_cleared_after_the_jobs_are_read() -> list[Swap]:
             return await real(self)
         if self.member.stored is not None and self.member.stored.record.mail:
             await agent._job_watch.check()
-            await self.member.core.clock.sleep(1.0)  # the window is narrow otherwise
+            await self.member.core.clock.sleep(1.0)  # otherwise the window is too narrow
         self.on_mail = lambda: None
         try:
             await real(self)
@@ -160,7 +160,7 @@ def mail_is_cleared_after_the_jobs_are_read() -> list[Swap]:
 
 @variant
 def the_grace_never_ends() -> list[Swap]:
-    """Tasks go on as long as their agent is cut off."""
+    """Tasks keep running as long as their agent is cut off."""
     real = Membership.task_deadline
 
     def deadline(self: Membership, job: Any) -> float:
@@ -198,7 +198,7 @@ def age_counted_over_gaps() -> list[Swap]:
 
 @variant
 def death_declared_without_the_cas() -> list[Swap]:
-    """An agent is declared dead whatever its beat is by then, by an observer that was held up."""
+    """An observer that was delayed declares an agent dead without a condition on its beat."""
     declare, kill = failure_detection.declare_dead, reaper.declare_agent_dead
 
     async def slow(core: Any, *given: Any) -> Any:
@@ -210,7 +210,7 @@ def death_declared_without_the_cas() -> list[Swap]:
 
 @variant
 def requeue_before_death() -> list[Swap]:
-    """A job is put back when its holder does not list it, dead or not."""
+    """A job is requeued if its holder does not list it, even if the holder is not dead."""
 
     def action(job: Any, holder: Any) -> Any:
         listed = holder is not None and job.id in holder.holdings and holder.state == "live"
@@ -221,7 +221,7 @@ def requeue_before_death() -> list[Swap]:
 
 @variant
 def reaping_done_once() -> list[Swap]:
-    """The dead record is marked as reaped first; who dies in between leaves the rest."""
+    """The dead record is marked as reaped first; if the reaper dies in between, the other jobs stay."""
 
     async def reap(core: Any, agent: Any) -> None:
         if failure_detection.needs_reaping(agent.record):
@@ -234,7 +234,7 @@ def reaping_done_once() -> list[Swap]:
 
 @where(short_lives())
 def records_of_agents_go_at_once() -> list[Swap]:
-    """Who is no more is removed, though the creation of its record may be on its way once more."""
+    """The record of an ended agent is removed at once, although a late write may create it again."""
     return everywhere(retention.removable_agents, lambda ended, now, settings: list(ended))
 
 
@@ -249,14 +249,14 @@ def polling_without_back_off() -> list[Swap]:
 
 @variant
 def idle_agents_beat_like_busy_ones() -> list[Swap]:
-    """The interval does not depend on what is held."""
+    """The interval does not depend on the jobs that the agent holds."""
     real = heartbeat.beat_interval
     return everywhere(real, lambda busy, *more: real(True, *more))
 
 
 @variant
 def the_index_is_listed_at_each_look() -> list[Swap]:
-    """The doorbell is not asked."""
+    """The doorbell is not read."""
 
     async def hear(self: PoolBell) -> None:
         self.rang_for_jobs = True

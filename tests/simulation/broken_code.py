@@ -1,7 +1,7 @@
 """Deliberately broken code: each variant swaps a few functions of the real code while it is applied.
 
-What hardly any seed comes to is looked for where it happens: a variant may have a setting, in which the sound code runs
-too, so that it is known which of the two an invariant catches.
+A variant may have a setting that makes a rare situation frequent. The sound code runs in that setting too, to know
+whether an invariant catches the variant or the setting.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from unittest import mock
 from tests.simulation.weather import Rates
 
 Swap = tuple[Any, str, Any]
-"""(whose attribute, its name, what stands there instead)"""
+"""(the object, the name of its attribute, the replacement)"""
 Break = Callable[[], list[Swap]]
 
 
@@ -26,9 +26,9 @@ class Variant:
     """One way to break the code.
 
     Attributes:
-        setting: what is swapped in the simulation for its sake, the code being sound.
-        rule: number of the rule that it breaks; 0 where rules have none.
-        test: of what hardly any seed comes to, the test that is red while it is applied, as pytest names it.
+        setting: what is swapped in the simulation for this variant, although the code is sound.
+        rule: number of the rule that it breaks; 0 if rules have no numbers.
+        test: the test that fails with this variant, as pytest names it, if hardly any seed reaches what it breaks.
     """
 
     breaks: Break
@@ -38,15 +38,15 @@ class Variant:
 
 
 class Variants(dict[str, Variant]):
-    """Variants by their function's name; the docstring says what they are."""
+    """Variants by the name of their function; its docstring describes them."""
 
     def variant(self, make: Break) -> Break:
-        """Register one."""
+        """Register a variant."""
         self[make.__name__] = Variant(make)
         return make
 
     def where(self, setting: Sequence[Swap]) -> Callable[[Break], Break]:
-        """Register one that is looked for in a setting."""
+        """Register a variant that runs in a setting."""
 
         def register(make: Break) -> Break:
             self[make.__name__] = Variant(make, setting)
@@ -55,7 +55,7 @@ class Variants(dict[str, Variant]):
         return register
 
     def rule(self, number: int, test: str = "") -> Callable[[Break], Break]:
-        """Register one that breaks the rule with this number."""
+        """Register a variant that breaks the rule with this number."""
 
         def register(make: Break) -> Break:
             self[make.__name__] = Variant(make, rule=number, test=test)
@@ -65,7 +65,7 @@ class Variants(dict[str, Variant]):
 
     @contextmanager
     def applied(self, name: str, sound: bool = False) -> Iterator[None]:
-        """While this lasts the code is broken in that way, or `sound` in its setting; "" leaves it as it is."""
+        """Apply a variant within the block, or only its setting if `sound`; "" changes nothing."""
         variant = self[name] if name else Variant(list)
         with ExitStack() as stack:
             for owner, attribute, new in [*variant.setting, *([] if sound else variant.breaks())]:
@@ -74,7 +74,7 @@ class Variants(dict[str, Variant]):
 
 
 def everywhere(old: Any, new: Any) -> list[Swap]:
-    """Replace a function wherever a module of Fray refers to it, or a test."""
+    """Replace a function in all modules of Fray and of the tests that refer to it."""
     modules = [module for name, module in sorted(sys.modules.items()) if name.startswith(("fray_", "test_"))]
     return [(m, attribute, new) for m in modules for attribute, value in vars(m).copy().items() if value is old]
 

@@ -1,4 +1,4 @@
-"""A pytest plugin: `pytest -p tests.simulation.broken_tests --broken VARIANT TEST` runs a test with the code broken."""
+"""A pytest plugin: `pytest -p tests.simulation.broken_tests --broken VARIANT TEST` runs a test with a variant."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def is_red(test: str, variant: str) -> tuple[bool, str]:
-    """Whether a test fails while a variant is applied, and what it printed; it is run in a process of its own."""
+    """Run a test with a variant, in a process of its own; return whether it fails, and its output."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.simulation.broken_tests", "--broken", variant, test]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.returncode in (0, 1), run.stdout + run.stderr
@@ -26,7 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """The fixtures are made by sound code."""
+    """Apply the variant only to the test's call, because the fixtures need sound code."""
     from tests.simulation.strength import VARIANTS
 
     variant = str(item.config.getoption("--broken"))

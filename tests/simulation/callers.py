@@ -1,4 +1,4 @@
-"""Simulated callers of actors: they create what nobody has, call, ask again until they have the reply, and delete."""
+"""Simulated callers: they create missing actors, call them, repeat calls until they are answered, and delete them."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 NAMES = DURABLE + FORGETFUL
 LINES = 3
 PATIENCE = 20.0
-"""Seconds that a caller waits for a reply before it asks again."""
+"""Seconds that a caller waits for a reply before it repeats the call."""
 
 
 class Caller:
-    """One program. `answered`: when it last had a reply."""
+    """One program. answered: when it last got a reply."""
 
     def __init__(self, world: ActorWorld, name: str, core: Core, draw: random.Random) -> None:
         self.world = world
@@ -63,7 +63,7 @@ class Caller:
             return
 
     async def _call(self, name: str) -> None:
-        """Until the reply is there."""
+        """Repeat a call until it is answered."""
         self._serial += 1
         call = f"{self.name}.{self._serial}"
         while not self.world.closing:
@@ -79,7 +79,7 @@ class Caller:
                 await self.core.clock.sleep(1.0)
 
     async def _ask(self, name: str, target: EndpointRecord, call: CallId) -> bool:
-        """Send the call to one endpoint; whether an acceptable reply came."""
+        """Send the call to one endpoint; return whether it got an acceptable reply."""
         self._meet(name, target)
         answer: asyncio.Future[EndpointRecord] = asyncio.get_running_loop().create_future()
         self.world.send(self.world.deliver, target.address, Request(call, answer))
@@ -100,7 +100,7 @@ class Caller:
         self._met[name] = max(self._met[name], rank(endpoint))
 
     async def _create(self, name: str, exist_ok: bool) -> None:
-        """As `create_actor` does: the name first, for a job that is submitted next."""
+        """Create an actor like `create_actor`: first take the name, for a job that is then submitted."""
         job_id = JobIds.fresh("endless", self.core.now(), self.core.rng.token())
         taken = await naming.take_name(self.core, NAMESPACE, "actor", name, job_id, exist_ok)
         if taken.job != job_id:
@@ -126,7 +126,7 @@ class Caller:
                 continue
 
     async def _delete(self, name: str) -> None:
-        """As `delete_actor` does."""
+        """Delete an actor like `delete_actor`."""
         taken = await naming.read_held(self.core, NAMESPACE, "actor", name)
         job: JobRecord | None = self.world.watching.jobs.get(taken.job) if taken else None
         if taken is not None and job is not None:

@@ -1,4 +1,4 @@
-"""Liveness: once faults are off, everything that is runnable ends within a bound, and nothing is left behind."""
+"""Liveness: once faults are off, everything that can run ends within a bound, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -25,65 +25,66 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 BOUND = 4000.0
-"""Virtual seconds from the last fault, or from what ended last, in which something more ends, unless all has ended.
+"""Virtual seconds from the last fault, or the last end of a job, in which something more ends, unless all has ended.
 
-A small cluster has more to do than that when its one sound host is killed again and again; but it is never idle. What
-takes longest, if all of it comes in a row: hosts are back after 200 s; that idle agents died is found after 300 s, or
-after 600 if they were many; an agent whose record cannot be read is written off after 1,200 s, and one whose state is
-unknown is found dead after 1,200, or 2,400 if they were many; a back-off and a host to avoid, a minute each; two
-repairs; and the longest job, 90 s. That is 3,550 s, without jitter and drift.
+A small cluster has more work than that when its only sound host is killed again and again, but it is never idle. The
+longest sequence is: hosts come back after 200 s; the death of idle agents is found after 300 s, or after 600 if they
+are many; an agent whose record cannot be read is given up after 1,200 s, and one whose state is unknown is found dead
+after 1,200 s, or 2,400 if they are many; a back-off and an avoided host take a minute each; two repairs; and the
+longest job takes 90 s. That is 3,550 s, without jitter and drift.
 """
 
 LATE = 250.0
-"""Virtual seconds in which the last writes of the storm have landed and the repair has seen what came of them."""
+"""Virtual seconds in which the last writes of the storm have landed and the repair has seen their effects."""
 
 A_WHILE = 30.0
-"""Virtual seconds in which a claim is resolved when nothing goes wrong."""
+"""Virtual seconds in which the outcome of a claim is known if nothing goes wrong."""
 
 QUIET, IDLE = 90.0, 300.0
-"""Virtual seconds until an agent without work looks as rarely as ever, and in which its requests are counted."""
+"""Virtual seconds until an idle agent has reached its longest intervals, and during which its requests are counted."""
 
 LONGEST_LOOK = 5
 """Poll intervals between two looks of an idle agent at the doorbell."""
 
 JITTER = 0.8 * 0.99
-"""How much sooner than after its interval something may happen: the jitter, on a clock that is too fast."""
+"""The share of its interval after which something may happen at the earliest: the jitter, on a clock that is too
+fast."""
 
 REMOVED = 700.0
-"""Virtual seconds after its time in which retention has removed what ended; until an agent's death is found, too."""
+"""Virtual seconds after its time in which retention has removed a job, also if an agent's death must be found first."""
 
 AT_EASE = 60.0
-"""Virtual seconds after the last fault in which requests and retries that began before it are over."""
+"""Virtual seconds after the last fault in which requests and retries from before it have ended."""
 
 PASSES_GO_ON, REPAIRS_GO_ON = 300.0, 450.0
-"""Virtual seconds in which a pass, and a repair, ends, also if whoever ran the last one has just gone down."""
+"""Virtual seconds in which a pass, and a repair, ends, even if the agent that ran the last one has just gone down."""
 
 TAKEN_BACK = 400.0
 """Virtual seconds after which a running job that its holder does not list is pending again: two repairs look at it.
-Of a holder in a state that is not known two of the longest intervals are waited out before."""
+If the holder's state is unknown, two of the longest intervals pass before."""
 
 LONGEST_GRACE = 10.0
 
 HEARD = LONGEST_GRACE + A_WHILE
-"""Virtual seconds from a wish that a job end until it has ended: its mail is read between two beats."""
+"""Virtual seconds from a request to stop a job until it has ended: the mail is read between two beats."""
 
 HEARD_ANYWAY = LONGEST_GRACE + A_WHILE + 2 * 1.2 * ClusterSettings().repair_interval
-"""The same if its mail was lost: its agent reads it again, at the latest the second time from now."""
+"""The same if the mail was lost: the agent reads the job's record at its repairs, at the latest at the second one."""
 
 
 def left(world: World) -> set[str]:
-    """Jobs that have not ended and drops that wait."""
+    """Jobs that have not ended, and drops that wait."""
     return {job.id for job in _unfinished(world)}.union(_drops(world))
 
 
 def _unfinished(world: World) -> list[JobRecord]:
-    """Jobs that have not ended, but for those that nobody can end while odd objects lie where they do."""
+    """Jobs that have not ended, without those that cannot end while malformed objects are in their way."""
     jobs = world.watching.jobs.values()
     return [job for job in jobs if job.status not in TERMINAL and not world.strangers.excuses(job)]
 
 
 def explain(world: World) -> None:
-    """Raises: the bound has passed."""
+    """Raise an error because the bound has passed."""
     for job in _unfinished(world):
         name = "every runnable job ends"
         if job.parent and (parent := world.watching.jobs.get(job.parent.job)) and parent.status in TERMINAL:
@@ -94,7 +95,7 @@ def explain(world: World) -> None:
 
 
 def check(world: World) -> None:
-    """What must hold soon after everything has ended."""
+    """Check what must hold soon after everything has ended."""
     for job in world.known_jobs:
         if job in world.strangers.harmed:
             continue
@@ -108,7 +109,7 @@ def check(world: World) -> None:
 
 
 def check_entries(world: World) -> None:
-    """No job that has ended is looked for, also while odd objects lie there."""
+    """Check that no ended job has an index entry, even while malformed objects exist."""
     for job, attempts in world.watching.entries.items():
         record = world.watching.jobs.get(job)
         if attempts and record is not None and record.status in TERMINAL and job not in world.strangers.harmed:
@@ -116,7 +117,7 @@ def check_entries(world: World) -> None:
 
 
 def check_mail(world: World) -> None:
-    """A wish that a job end is heard, also one whose mail was lost in the storm."""
+    """Check that jobs end when asked to, even if the mail was lost in the storm."""
     for job in world.watching.jobs.values():
         if job.id in world.strangers.harmed:
             continue
@@ -132,7 +133,7 @@ def check_mail(world: World) -> None:
 
 
 def check_services(world: World) -> None:
-    """Whatever lies under the root, the pass and its repair go on, and nobody holds what he does not list."""
+    """Check that passes and repairs continue despite malformed objects, and that no job runs unlisted by its holder."""
     now, passed, repaired = world.loop.now, world.watching.passed, world.watching.repaired
     if now - max(passed, world.calm_since) > PASSES_GO_ON:
         raise Broken("the pass goes on", f"none has ended since {passed:.1f}", *(host.name for host in world.hosts))
@@ -152,7 +153,7 @@ def check_services(world: World) -> None:
 
 
 def check_held(world: World) -> None:
-    """Nobody holds anything for long, but to look at an entry whose record was never written."""
+    """Check that agents hold nothing for long, except to look at an entry whose record was never written."""
     before = _held(world)
     world.loop.advance(world.loop.now + A_WHILE)
     after = [id(held) for _, _, held in _held(world)]
@@ -178,9 +179,9 @@ def _agents(world: World) -> list[Agent]:
 
 
 def check_idle(world: World) -> None:
-    """A cluster that has nothing to do asks for what docs/operating.md prices, and for nothing else."""
+    """Check that an idle cluster makes only the requests that docs/operating.md prices."""
     world.loop.advance(world.loop.now + QUIET)
-    # While retention removes what ended, there is something to do.
+    # While retention removes jobs, the cluster is not idle.
     retained = world.scenario.quarantine + world.scenario.gives_up + REMOVED
     for _ in range(math.ceil(retained / IDLE)):
         before = _sent(world)
@@ -199,7 +200,10 @@ def check_idle(world: World) -> None:
 
 
 def wait_out(world: World) -> None:
-    """Until the entries are gone whose submitter was lost before it wrote the record; those of a group stay longest."""
+    """Wait until the entries of submitters that were lost before they wrote the record are gone.
+
+    A group's stay longest.
+    """
     begin = world.loop.now
     while entries := _without_record(world):
         longest = world.scenario.quarantine + LATE
@@ -217,7 +221,7 @@ def _without_record(world: World) -> list[str]:
 
 
 def _groups_without_record(world: World) -> list[str]:
-    """Entries of groups and reservations: the pass and the repair look for their records until they are given up."""
+    """Entries of groups and reservations without records, which the pass and the repair read until they give up."""
     keys = world.storage.contents.keys
     entries = ((key, PlacementKey.parse(key)) for key in keys(PlacementKey.area, None))
     owners = {key: ReservationKeys.key(entry.owner) for key, entry in entries if entry and entry.kind == RESERVATION}
@@ -233,7 +237,7 @@ def _budget(agents: int) -> Counter[tuple[str, str]]:
     s = ClusterSettings()
     of_each = {
         ("put", "agents"): s.idle_beat_interval,
-        ("get", "agents"): s.idle_beat_interval,  # the pass reads what has changed
+        ("get", "agents"): s.idle_beat_interval,  # the pass reads changed records
         ("get", "pools"): LONGEST_LOOK * s.poll_interval,
         ("get", "coordinator"): s.pass_interval,
         ("list", "pending"): s.repair_interval,
@@ -251,9 +255,9 @@ def _budget(agents: int) -> Counter[tuple[str, str]]:
 
 
 def check_fsck(world: World) -> None:
-    """What everybody left behind fits together, but for attempts that a backup's record of their job has not seen.
+    """Check that all objects are consistent, except for attempts that are missing in a restored record of their job.
 
-    What live agents say of their hosts, which may be broken, is no trouble with what is stored.
+    Problems that live agents report about their hosts, which may be broken, are no problems of the stored objects.
     """
     for problem in world.troubles():
         area, _, rest = problem.key.partition("/")
@@ -263,24 +267,24 @@ def check_fsck(world: World) -> None:
 
 
 def check_named(world: World) -> None:
-    """Whoever asks `fray fsck` is told of everything odd."""
+    """Check that `fray fsck` names every malformed object."""
     if unnamed := world.strangers.unnamed(problem.key for problem in world.troubles()):
         raise Broken("every odd object is named", f"{len(unnamed)} are not, such as {unnamed[0]!r}", unnamed[0])
 
 
 def check_rest(world: World) -> None:
-    """What retention must have removed."""
+    """Check that retention has removed everything."""
     world.loop.advance(world.loop.now + world.scenario.quarantine + world.scenario.gives_up + REMOVED)
     left = [f"agents/{agent.id}" for agent in world.watching.agents.values() if agent.state != "live"]
     for prefix in ("jobs/", "children/", "pending/", "work/", "inbox/"):
         left += world.storage.contents.keys(prefix, None)
-    harmed = tuple(WorkKeys.prefix(job) for job in world.strangers.harmed)  # without a record nobody removes it
+    harmed = tuple(WorkKeys.prefix(job) for job in world.strangers.harmed)  # without a record, nothing removes its data
     if left := [key for key in left if not key.startswith(harmed)]:
         raise Broken("retention removes what ended", f"{len(left)} objects are left, such as {left[0]}", left[0])
 
 
 def _drops(world: World) -> list[str]:
-    """Those that can be dealt with while odd objects lie where they do, such as where a drop's job should."""
+    """Drops that can be processed although malformed objects exist, for example at the key of a drop's job."""
     drops = [key for key in world.storage.contents.keys(InboxKeys.area, None) if InboxKeys.is_drop(key)]
     return [key for key in drops if world.strangers.is_readable(key) and not _is_job_odd(world, key)]
 

@@ -1,4 +1,4 @@
-"""Running many seeds in a few processes, and saying what came of it: the command line of every kind of simulation."""
+"""Runs many seeds in a few processes and reports the results: the command line of every kind of simulation."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ HISTORY_LINES = 100
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of one seed: its figures and, if an invariant broke, its name and the story.
+    """The result of one seed: its figures and, if an invariant broke, its name and the history.
 
     Attributes:
-        crashed: what broke is no invariant, but the run itself; `broken` is the kind of error.
+        crashed: whether the run itself failed, not an invariant; then `broken` is the kind of error.
     """
 
     seed: int
@@ -44,7 +44,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class Total:
-    """What came of many."""
+    """The result of many seeds."""
 
     outcomes: list[Outcome] = field(default_factory=list)
 
@@ -79,7 +79,7 @@ class Total:
 def run_seed(
     made: type[Stage], seed: int, variant: str = "", keep_history: bool = False, sound: bool = False
 ) -> Outcome:
-    """One world of the class `made`, perhaps with a part of the code deliberately broken, or `sound` all the same."""
+    """Run one world of the class `made`, with a broken variant of the code, or only with its setting if `sound`."""
     began = time.process_time()
     gc.disable()
     broken, crashed, story = "", False, ""
@@ -102,7 +102,7 @@ def run_seed(
 def run_many(
     made: type[Stage], seeds: Iterable[int], processes: int, cpu_seconds: float | None = None
 ) -> Iterator[Outcome]:
-    """Outcomes as they come, until the seeds or the seconds are used up."""
+    """Yield outcomes as they arrive, until the seeds or the seconds are used up."""
     left, spent = iter(seeds), 0.0
     running: set[Future[Outcome]] = set()
     with ProcessPoolExecutor(processes) as pool:
@@ -127,13 +127,13 @@ def failed_once(kind: str) -> list[int]:
 
 
 def command(made: type[Stage], seed: int, variant: str = "") -> str:
-    """What replays a seed."""
+    """The command that replays a seed."""
     broken = f" --variant {variant}" if variant else ""
     return f"python -m {made.module} --seed {seed}{broken} --replay"
 
 
 def in_fixed_order(module: str) -> None:
-    """Start `module` anew unless sets of strings have the same order as in every other run."""
+    """Start `module` again with a fixed hash seed, so that sets of strings have the same order in every run."""
     if os.environ.get("PYTHONHASHSEED") != "0":
         os.execve(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]], os.environ | {"PYTHONHASHSEED": "0"})
 

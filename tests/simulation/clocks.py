@@ -15,7 +15,7 @@ EPOCH = 1_800_000_000.0
 
 @dataclass(frozen=True, slots=True)
 class HostClock:
-    """The clock of one machine: `offset` seconds off, and `rate` times as fast as the storage's.
+    """The clock of one machine: `offset` seconds off, and `rate` times as fast as the storage's clock.
 
     `mishap` may raise after a sleep.
     """

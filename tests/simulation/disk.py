@@ -1,4 +1,4 @@
-"""A host's disk in memory: just what agents and tasks ask of `pathlib.Path`."""
+"""A host's disk in memory: the part of `pathlib.Path` that agents and tasks use."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class DiskPath:
         return self.path.rpartition("/")[2]
 
     def mkdir(self, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
-        """Folders need not be made here."""
+        """Do nothing: folders need not exist here."""
 
     def exists(self) -> bool:
         return self.path in self.files
@@ -43,7 +43,7 @@ class DiskPath:
         del self.files[self.path]
 
     def rmdir(self) -> None:
-        """With all that is in it."""
+        """Remove it with all files in it."""
         self.rmtree()
 
     def rmtree(self) -> None:

@@ -1,4 +1,4 @@
-"""The ledger of effects: what tasks really did, whatever the records say. Invariants compare the two."""
+"""The ledger of effects: what tasks really did. Invariants compare it with the records."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ class Run:
     """One task of one attempt, or of one replica of it.
 
     Attributes:
-        how: "" while it runs; then "success", "failure" (its own), or why it was killed: "eof", "deadline", or what
-            its agent asked for ("stopped", "preempted", ...).
-        complete_before_stop: it had succeeded before anybody signalled it.
-        told: its agent has been told of the end.
+        how: "" while it runs; then "success", "failure" (its own), or why it was killed: "eof", "deadline", or the
+            reason of its agent ("stopped", "preempted", ...).
+        complete_before_stop: whether it had succeeded before it got a signal.
+        told: whether its agent knows of the end.
         replica: its number among `replicas`.
     """
 
@@ -31,7 +31,7 @@ class Run:
 
     @property
     def told_as(self) -> str:
-        """What it is, for people."""
+        """The run in words, for people."""
         return f"{self.job}~{self.attempt}" + f"/{self.replica}" * (self.replicas > 1)
 
 
@@ -55,7 +55,7 @@ class Effects:
         self.running[run.job].remove(run)
 
     def forget(self, job: str) -> None:
-        """The job was removed, and another one has its id."""
+        """Forget a job that was removed and whose id another job has."""
         self.runs = {which: run for which, run in self.runs.items() if run.job != job}
 
     def of(self, job: str, attempt: int, replica: int = 0) -> Run | None:

@@ -1,4 +1,4 @@
-"""What happened, line by line: hashed, so that two runs can be compared byte for byte, and readable by object."""
+"""The history of a run, line by line: hashed, so that two runs can be compared, and readable by object."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store whose outcomes are compared with what really lies there."""
+"""A store that compares its outcomes with the real contents."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.simulation.invariants import Broken
 
 
 class HonestStore(Store):
-    """Tells `broken` of a write that is called rejected although it is in the object that it was rejected for."""
+    """Reports a write to `broken` if it was reported as rejected although the object contains it."""
 
     broken: Callable[[Broken], None]
 
@@ -34,7 +34,7 @@ class HonestStore(Store):
 
 
 def _ops(data: bytes) -> list[object]:
-    """The writes that a record says are in it; none if it is no record."""
+    """The operation ids in a record; none if the object is not a record."""
     try:
         lies = msgspec.json.decode(data, type=Record)
     except (ValueError, RecursionError):

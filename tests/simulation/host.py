@@ -1,4 +1,4 @@
-"""A machine: its clock, its disk, the agent process on it, and the tasks, which outlive that process for a moment."""
+"""A machine with its clock, its disk, its agent process, and its tasks, which outlive that process for a moment."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 AFTER_SIGTERM = 30.0
-"""Seconds from a preemption's SIGTERM until the machine is gone, whatever its agent has achieved."""
+"""Seconds from a preemption's SIGTERM until the machine is gone, even if its agent has not finished."""
 
 
 NO_UV = Software(python=OWN_PYTHON)
-"""What the machines have: what strangers ask for is not installed on this one."""
+"""The software of the machines, without uv: nothing that strangers ask for is installed on this machine."""
 
 
 class Host:
@@ -60,7 +60,7 @@ class Host:
     # --- the agent's process
 
     def start_agent(self) -> None:
-        """Start the agent's process, unless one is there."""
+        """Start the agent's process, unless one runs."""
         if self.process is not None:
             return
         self._starts += 1
@@ -75,24 +75,24 @@ class Host:
         return Resources(cpu=1000 * self.cores, memory=2**36, disk=2**36)
 
     def options(self) -> AgentOptions:
-        """What the agent is started with."""
+        """The options of the agent."""
         work_dir: Any = DiskPath(self._disk, "/work", self.world.mishap)
         return AgentOptions(capacity=self.capacity, software=NO_UV, work_dir=work_dir)
 
     def terminate(self) -> None:
-        """SIGTERM to the agent's process."""
+        """Send SIGTERM to the agent's process."""
         act = self.process.signals.get(signal.SIGTERM) if self.process is not None else None
         if act is not None and self.process is not None:
             self.world.note(self.name, "SIGTERM", self.process.name)
             self.world.loop.call_soon(act, context=self.process.context())
 
     def preempt(self) -> None:
-        """SIGTERM, and then the machine goes away."""
+        """Send SIGTERM; then the machine goes away."""
         self.terminate()
         self._in(AFTER_SIGTERM, self._vanish, self.process)
 
     def go_down(self, why: str) -> None:
-        """The agent's process ends at once, its tasks with it."""
+        """End the agent's process and its tasks at once."""
         if self.process is not None:
             self.world.note(self.name, "goes down", why)
             self.world.loop.crash(self.process)
@@ -125,14 +125,14 @@ class Host:
         self.world.loop.crash(self.process)
 
     def _may_give_up(self, error: BaseException) -> bool:
-        """Whether the process may end so because it never was a member."""
+        """Whether the process may end like this because it never was a member."""
         agent = self.agent
         if isinstance(error, StoreRefused):
             return agent is None or not (agent.member.stored is not None or agent._options.rejoins)
         return not self.joined and isinstance(error, StoreUnavailable)
 
     def _crashed(self, process: Participant) -> None:
-        """What the kernel and the runners do when a process is gone."""
+        """Do what the kernel and the runners do when a process is gone."""
         agent, self.agent = self.agent, None
         self.process = None
         for task in list(self.running):
@@ -159,17 +159,17 @@ class Host:
         return self.world.task(self, spec, deadline)  # type: ignore[return-value]
 
     def launch_children(self, task: HostTask) -> None:
-        """The task submits children, as a process of its own that ends with it."""
+        """Let the task submit children, in a process that ends with it."""
         self.begin_process(task, lambda launcher: self._launch(task, launcher))
 
     def begin_process(self, task: HostTask, work: Callable[[Participant], Coroutine[Any, Any, None]]) -> None:
-        """A process of the task, which ends with it."""
+        """Start a process of the task, which ends with it."""
         if task.run.end is None:
             process = self._launchers[task] = Participant(f"task {task.run.job}~{task.run.attempt}")
             self.world.spawn(process, work(process))
 
     def let_go(self, task: HostTask) -> Participant | None:
-        """The task's process, which will not end with it."""
+        """Detach the task's process, so that it does not end with the task."""
         return self._launchers.pop(task, None)
 
     def task_over(self, task: HostTask) -> None:

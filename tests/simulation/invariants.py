@@ -1,6 +1,6 @@
-"""What must always be true: one function each; a name and a message say what is broken.
+"""Invariants that must always hold, each as a function; a name and a message say what is broken.
 
-Here are those of any record, and those that are asked where their names are used.
+This module has those of any record, and those that other modules call by name.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from tests.simulation.watching import Change, Watching
 
 DRIFT = 0.97
-"""Clocks that are 1 % fast or slow shorten a time-out by so much at most, seen from outside."""
+"""The least share of a time-out that passes, seen from outside, on clocks that are 1 % fast or slow."""
 
 _LONGEST_DEADLINE = (2 * ClusterSettings().beat_interval + 1.5) / DRIFT
-"""Seconds for which a task may outlive its frozen agent's trust at most."""
+"""Most seconds for which a task may outlive its frozen agent's trust."""
 
 _LONGEST_WAIT = 50.0
 """Seconds between two requests of an awake agent that wants to beat: a time-out, a retry's wait, a short freeze."""
@@ -37,7 +37,7 @@ _LOOKING = 65.0
 
 
 class Broken(AssertionError):
-    """An invariant does not hold. `invariant`: its name; `about`: the ids and keys that its history is about."""
+    """An invariant does not hold. invariant: its name; about: the ids and keys whose history to print."""
 
     def __init__(self, invariant: str, message: str, *about: str) -> None:
         super().__init__(f"{invariant}: {message}")
@@ -80,7 +80,7 @@ def told_agent(agent: AgentRecord | None) -> str:
 
 
 def a_deleted_name_is_never_born_again(w: Watching, c: Change) -> None:
-    """A name in `jobs/` may live again only by a new submission under an id of the submitter's own."""
+    """A deleted name in `jobs/` may come back only by a new submission with an id that the submitter chose."""
     key = JobKeys.key(c.name) if isinstance(c.after, JobRecord) else AgentKeys.key(c.name)
     gone = w.gone.get(key)
     if c.before is not None or c.after is None or gone is None:
@@ -92,7 +92,7 @@ def a_deleted_name_is_never_born_again(w: Watching, c: Change) -> None:
 
 
 def _is_new(w: Watching, job: JobRecord, sender: Participant, gone: float) -> bool:
-    """Whether another submission made it than the one before, whose job was gone at `gone`."""
+    """Whether another submission made the job than the previous one, whose job was gone at `gone`."""
     if job.inbox is not None:
         return w.made_of[job.inbox.key, job.inbox.version].count(job.id) == 1
     looked_at = w.world.storage.found_absent.get((sender, JobKeys.key(job.id)), 0.0)
@@ -114,13 +114,13 @@ def every_body_succeeds_the_one_before(w: Watching, c: Change) -> None:
         raise Broken("every body succeeds the one before", message, c.name)
 
 
-# --- where their names are used
+# --- called by name
 
 
 def reachable(w: Watching, job_id: str, why: str) -> None:
-    """Every unfinished job is held by a live agent, in the index, or listed by a dead one that is not reaped yet.
+    """Every unfinished job is held by a live agent, in the index, or listed by a dead agent that is not reaped yet.
 
-    A pending job, or a gang, may have lost all that for a moment: the next repair must find it (`repair_found_all`).
+    A pending job or a gang may be none of these for a moment; the next repair must find it (`repair_found_all`).
     """
     job = w.jobs.get(job_id) if job_id not in w.world.strangers.harmed else None
     if job is None or job.status in TERMINAL or job.status == Status.UNADMITTED or _is_findable(w, job):
@@ -134,7 +134,7 @@ def reachable(w: Watching, job_id: str, why: str) -> None:
 
 
 def repair_found_all(w: Watching, began: float, problems: Iterable[str]) -> None:
-    """A full repair that began at `began` has ended; what it could not do, `problems` tells."""
+    """Check a full repair that began at `began` and has ended. problems: what it could not do."""
     for job_id, since in list(w.lost.items()):
         reachable(w, job_id, "a repair ended")
         if job_id in w.lost and since < began and not {JobKeys.key(job_id), "pending/"} & set(problems):
@@ -145,7 +145,7 @@ def repair_found_all(w: Watching, began: float, problems: Iterable[str]) -> None
 
 
 def a_working_holder_keeps_the_pass(w: Watching, before: str, after: str) -> None:
-    """Whatever lies under the root, a pass takes less time than its lease lasts, unless its holder can beat no more."""
+    """With any objects under the root, a pass takes less time than its lease lasts, unless its holder cannot beat."""
     world = w.world
     if world.stormy or world.loop.now - world.calm_since < _LONGEST_WAIT or not after:
         return
@@ -156,7 +156,7 @@ def a_working_holder_keeps_the_pass(w: Watching, before: str, after: str) -> Non
 
 
 def a_drop_is_dealt_with_before_it_goes(w: Watching, key: str, drop: Object, sender: Participant) -> None:
-    """Only people take a file away that became nothing."""
+    """Only people remove a file that did not become a job."""
     if sender.name.startswith(("user", "stranger")):
         return
     made = w.made_of.get((key, drop.version), ())
@@ -168,8 +168,8 @@ def a_drop_is_dealt_with_before_it_goes(w: Watching, key: str, drop: Object, sen
 
 
 def one_copy_at_a_time(w: Watching, run: Run, others: list[Run]) -> None:
-    """A task may run beside a later attempt's only in the outage grace: its agent is awake, past its trust, and asks
-    the storage about its own record, in vain."""
+    """A task may run beside a later attempt's only in the outage grace: its agent is awake, its trust has ended, and
+    its requests for its own record get no answer."""
     now = w.world.loop.now
     for other in others:
         landed, interval = w.landed[other.agent]
@@ -185,7 +185,7 @@ def one_copy_at_a_time(w: Watching, run: Run, others: list[Run]) -> None:
 
 
 def the_outage_grace_ends(w: Watching, run: Run) -> None:
-    """Whatever becomes of its agent, a task ends with the trust in its lease; if it is no gang's, a grace later."""
+    """A task ends when the trust in its lease ends, or a grace later if it is not a gang's; also without an agent."""
     landed, interval = w.landed[run.agent]
     grace = w.world.scenario.outage_grace if run.replicas == 1 else 0.0
     until = landed + (TRUST_INTERVALS * interval + grace) / DRIFT
@@ -201,13 +201,13 @@ def an_attempt_runs_once(run: Run) -> None:
 
 
 def _stands_for(w: Watching, drop: Object) -> bool:
-    """Whether a job exists that was submitted before under the id that the drop names."""
+    """Whether a job exists that was submitted earlier under the id that the drop names."""
     job = job_named_by(drop)
     return job in w.jobs or JobKeys.key(job) in w.gone
 
 
 def job_named_by(drop: Object) -> str:
-    """The id of the job that the drop names by an id of the submitter's own; "" if it names none."""
+    """The job's id that the drop names; "" if it names none."""
     try:
         spec = msgspec.json.decode(drop.data)
     except (ValueError, RecursionError):
@@ -221,7 +221,7 @@ def _is_findable(w: Watching, job: JobRecord) -> bool:
         return job.id in w.placed
     attempts = w.entries.get(job.id, ())
     if job.attempt in attempts or (attempts and (job.status == Status.PENDING or job.spec.actor)):
-        return True  # an actor's restarts leave the entry that it was claimed by
+        return True  # an actor's restarts keep the entry by which it was claimed
     if job.status == Status.RUNNING and job.lease is not None:
         restarting = (job.attempt - 1,) if job.spec.actor else ()
         return _has_hands_on(w, job.lease.agent, job, (job.attempt, *restarting))
@@ -232,7 +232,7 @@ def _has_hands_on(w: Watching, agent: str, job: JobRecord, attempts: tuple[int, 
     if w.world.holds_in_memory(agent, job.id, attempts):
         return True
     record = w.agents.get(agent)
-    if record is None:  # the repair comes upon a job whose holder has no record, or none that can be read
+    if record is None:  # the repair finds a job whose holder has no readable record
         return AgentKeys.key(agent) in w.world.strangers.overwritten
     if record.reaped:
         return False

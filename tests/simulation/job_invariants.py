@@ -1,4 +1,4 @@
-"""What must be true of jobs: asked on every write of a job's record."""
+"""Invariants of jobs, checked on every write of a job's record."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def attempts_only_grow(w: Watching, c: Change) -> None:
 
 
 def _restarted(before: JobRecord, after: JobRecord) -> bool:
-    """A failed actor's next attempt in the same hands."""
+    """The next attempt of a failed actor, with the same holder."""
     if before.status != after.status or after.attempt == before.attempt or before.lease is None or after.lease is None:
         return False
     return before.spec.actor and before.stop is None and before.lease.agent == after.lease.agent
@@ -61,7 +61,7 @@ def one_result_and_it_is_the_attempts_own(w: Watching, c: Change) -> None:
     job = c.after
     if job is None or job.status != Status.SUCCEEDED or (c.before is not None and c.before.status == job.status):
         return
-    if job.driver:  # no task runs for it
+    if job.driver:  # a driver's job has no task
         return
     name = "one result, and it is the attempt's own"
     run = w.world.effects.of(job.id, job.attempt)
@@ -103,11 +103,11 @@ def a_complete_result_is_never_thrown_away(w: Watching, c: Change) -> None:
         return
     run = w.world.effects.of(c.name, before.attempt)
     if run is not None and w.world.mishaps.since(run.begin, run.host):
-        return  # an attempt may end so, with a reason
+        return  # an attempt may end like this, with a reason
     agent = w.world.agents.get(before.lease.agent)
     asked_to_stop = before.stop is not None or (agent is not None and agent.member.leaving)
     if asked_to_stop and run is not None and w.world.storage.takes_nothing("work/", c.sender, run.begin):
-        return  # who is asked to stop waits for an outage, but for no single object
+        return  # a stop may have to wait for the end of an outage, but not for a single object
     heeds_a_stop = before.stop is not None and run is not None and not run.complete_before_stop
     if run is not None and run.how == "success" and run.told and not heeds_a_stop:
         message = f"{c.name}: attempt {before.attempt} was complete, and its own agent made it {told(after)}"
@@ -285,6 +285,6 @@ OF_SINGLES = [
     preemption_never_spends_the_failure_budget,
     a_claim_is_listed_by_its_holder,
 ]
-"""Those of jobs with a lease; gangs, which have none, have others (`gang_invariants`)."""
+"""Invariants of jobs with a lease; gangs have no lease and have their own (`gang_invariants`)."""
 
 OF_GANGS = [check for check in OF_JOBS if check not in OF_SINGLES]

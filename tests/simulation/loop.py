@@ -1,8 +1,8 @@
 """A seeded event loop in virtual time, whose every step belongs to a participant that can crash or freeze.
 
-At each point the next step is any of those that are ready, by the seed. A participant is a process: a *crash* drops
-all its steps for ever, exactly at an await, so that nothing is cancelled and no `finally` runs; a *freeze* holds them
-back until it wakes; time goes on meanwhile.
+The seed chooses the next step among those that are ready. A participant stands for a process. A *crash* drops all its
+steps for ever, exactly at an await, so that nothing is cancelled and no `finally` runs. A *freeze* holds them back
+until it wakes up, while time goes on.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OWNER: ContextVar[Participant] = ContextVar("owner")
 
 
 class Participant:
-    """One process. `mode` is "up", "frozen" or "gone"; `signals` are its handlers; `on_crash` hears of its end."""
+    """One process. mode: "up", "frozen" or "gone"; signals: its handlers; on_crash: called at its end."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -44,7 +44,7 @@ class Participant:
 
 
 class Step:
-    """A callback that is to run in a context; the loop's handle."""
+    """A callback to run in a context; the loop's handle."""
 
     __slots__ = ("args", "callback", "cancelled_", "context", "owner", "when_")
 
@@ -67,7 +67,7 @@ class Step:
 
 
 class NumberedTask(asyncio.Task[Any]):
-    """A task whose hash is its number: sets of tasks have one order in every run."""
+    """A task whose hash is its number, so that sets of tasks have the same order in every run."""
 
     _numbers = itertools.count()
 
@@ -85,7 +85,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     Attributes:
         now: virtual seconds.
         broken: set to an error, it ends the run at once.
-        steps: how many ran.
+        steps: how many steps ran.
     """
 
     def __init__(self, seed: str) -> None:
@@ -104,7 +104,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     # --- driving it
 
     def advance(self, until: float) -> None:
-        """Run everything that happens up to `until`."""
+        """Run all steps up to the time `until`."""
         asyncio._set_running_loop(self)
         try:
             self._advance(until)
@@ -140,19 +140,19 @@ class SimLoop(asyncio.AbstractEventLoop):
                 ready.append(heapq.heappop(timers)[2])
 
     def freeze(self, owner: Participant) -> None:
-        """The participant does nothing until it is woken; it may be holding anything."""
+        """Stop the participant until it is woken, whatever it holds."""
         if owner.mode == "up":
             owner.mode, owner.asleep_since = "frozen", self.now
 
     def wake(self, owner: Participant) -> None:
-        """A frozen participant goes on: everything that came due meanwhile is due now."""
+        """Let a frozen participant continue: all timers that expired meanwhile are due now."""
         if owner.mode == "frozen":
             owner.mode, owner.asleep_since = "up", float("inf")
             self._ready.extend(owner.held)
             owner.held = []
 
     def crash(self, owner: Participant) -> None:
-        """The participant is no more."""
+        """End the participant."""
         if owner.mode == "gone":
             return
         owner.mode = "gone"
@@ -161,7 +161,7 @@ class SimLoop(asyncio.AbstractEventLoop):
             heard()
 
     def bury(self) -> None:
-        """Take all unfinished coroutines apart, now that the run is over, without letting them do anything more."""
+        """Close all unfinished coroutines after the run, without letting them do anything more."""
         self._ready.clear()
         self._timers.clear()
         asyncio._set_running_loop(self)
@@ -175,7 +175,7 @@ class SimLoop(asyncio.AbstractEventLoop):
             self._timers.clear()
             self._tasks.clear()
 
-    # --- what asyncio asks of a loop
+    # --- the interface of asyncio's loops
 
     def time(self) -> float:
         return self.now
@@ -240,7 +240,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         return False
 
     def _timer_handle_cancelled(self, handle: Any) -> None:
-        """Cancelled timers are skipped when they are due."""
+        """Do nothing: cancelled timers are skipped when they are due."""
 
 
 def _close(task: NumberedTask) -> None:

@@ -1,4 +1,4 @@
-"""What breaks each invariant of machines, brought about by hand."""
+"""Breaks each invariant of machines by hand."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAME = "m1"
 
 
 def with_machine(state: str, there: bool = True) -> tuple[MachineWorld, SimulatedProvider]:
-    """A world with a machine of such a record, which is there, or is not."""
+    """A world with a machine of this record, which exists or not."""
     world = MachineWorld(1)
     provider = world.providers[SINGLES]
     world.records[NAME] = MachineRecord(pool=SINGLES, name=NAME, state=state, zone=ZONES[0], hourly_cost=3600.0)

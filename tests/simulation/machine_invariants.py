@@ -1,4 +1,4 @@
-"""What must be true of machines: at every write and every call, every few seconds, and at the end."""
+"""Invariants of machines, checked at every write and every call, every few seconds, and at the end."""
 
 from __future__ import annotations
 
@@ -25,36 +25,37 @@ from tests.simulation.network import at_once
 from tests.simulation.stage import Stage
 
 STEP = 10.0
-"""Virtual seconds between two looks at what must be true at any time."""
+"""Virtual seconds between two checks of what must hold at any time."""
 
 UNRECORDED = 400.0
-"""Virtual seconds for which a machine may be there without a record at most, while storage and records can be read: two
-scalers that were killed or frozen in a row, a lease that has to age, and lists that are not answered."""
+"""Most virtual seconds for which a machine may exist without a record while the storage can be read: two scalers
+are killed or frozen in a row, a lease has to age, and lists are not answered."""
 
 DEMAND = 4000.0
 """Virtual seconds of calm in which a further job has ended: each machine that never boots is replaced after 600 s."""
 
 RELEASED = 2 * BOOT_SECONDS + 600.0
-"""Virtual seconds in which what nobody needs is gone, and the least is there: a machine that never boots, again."""
+"""Virtual seconds in which unneeded machines are gone and the least exists; again because of machines that never
+boot."""
 
 LAG = 2 * ClusterSettings().pass_interval
 """Seconds by which a machine's record may differ from its bill, on average: a look at both of its ends."""
 
 LAG_IN_STORM = 90.0
-"""The same while lists are stale, and scalers and the storage are away for a while."""
+"""The same while lists are stale, and scalers and the storage are down for a while."""
 
 STORED = 3.0
-"""Virtual seconds of calm in which a record tells that its machine was made; a list would tell a look later."""
+"""Virtual seconds of calm in which a record says that its machine was made; a list would say it one look later."""
 
 
 class MachineWatch(Stage):
-    """A world that knows what machines there are, and what their records say.
+    """A world that knows the existing machines and their records.
 
     Attributes:
         providers, specs: by pool.
-        records: the machines' records by name, as they lie there.
-        statuses: of all jobs. jobs: those whose submission was acknowledged. regretted: that their user perhaps stops.
-        harmed: names of machines whose records were touched by others. damaged: by key, what is put back there.
+        records: the stored records of machines, by name.
+        statuses: of all jobs. jobs: those whose submission was acknowledged. regretted: those that users may stop.
+        harmed: names of machines whose records strangers changed. damaged: by key, the body that is restored later.
     """
 
     providers: dict[str, SimulatedProvider]
@@ -73,25 +74,25 @@ class MachineWatch(Stage):
         self._strangers = Participant("stranger")
 
     def later(self, delay: float, act: Callable[..., object], *args: Any) -> None:
-        """Something happens after a while, whoever is gone by then."""
+        """Call a function after a while, even if its caller is gone by then."""
         self._in(delay, act, *args)
 
     def advance(self, until: float) -> None:
-        """Let time pass, and look now and then."""
+        """Let time pass, and check the invariants now and then."""
         while self.loop.now < until:
             self.loop.advance(min(self.loop.now + STEP, until))
             self._check_unrecorded()
             self._check_replies()
 
-    # --- what strangers do
+    # --- strangers
 
     def harm(self, key: str) -> None:
-        """Somebody is about to touch this record."""
+        """Note that a stranger is about to change this record."""
         if (found := MachineKeys.parse(key)) is not None:
             self.harmed.add(found[1])
 
     def overwrite(self, key: str, body: bytes | None) -> None:
-        """Somebody writes something there, or removes it."""
+        """Let a stranger overwrite or remove an object."""
         backend = self.storage.backend
         act = backend.delete(key, ANY) if body is None else backend.put(key, body, ANY)
         self.note("stranger", "overwrites" if body is not None else "removes", key)
@@ -99,7 +100,7 @@ class MachineWatch(Stage):
         before = self.storage.contents.objects.get(key)
         try:
             at_once(act)
-        except NotApplied:  # it was written a moment ago
+        except NotApplied:  # the name was written a moment ago
             self.later(2.0, self.overwrite, key, body)
             return
         self._on_write(key, before, self.storage.contents.objects.get(key), self._strangers)
@@ -134,21 +135,21 @@ class MachineWatch(Stage):
             self.is_broken(Broken("what is there is not given up", f"{name} is gone by its record, and there", name))
 
     def asks_for(self, provider: SimulatedProvider, request: MachineRequest) -> None:
-        """A create was sent."""
+        """Check a create when it is sent."""
         for name in request.names:
             record = self.records.get(name)
             if name not in self.harmed and (record is None or record.asked_at is None):
                 self.is_broken(Broken("nothing is asked for without a record", f"{name}: {record}", name))
 
     def asks_to_delete(self, provider: SimulatedProvider, name: str) -> None:
-        """A delete was sent."""
+        """Check a delete when it is sent."""
         record, there = self.records.get(name), provider.machines.get(name)
         wanted = record is not None and record.state not in (MachineState.DELETING, MachineState.GONE)
         if wanted and there is not None and name not in self.harmed:
             self.is_broken(Broken("what is wanted is not deleted", f"{name} is deleted", name))
 
     def made(self, provider: SimulatedProvider, machine: SimulatedMachine) -> None:
-        """A machine is there now."""
+        """Check a machine when it is made."""
         name = machine.listed.name
         record, spec = self.records.get(name), self.specs[provider.pool]
         alone = provider.asked[name] == 1 and not machine.again and name not in self.harmed
@@ -198,7 +199,7 @@ class MachineWatch(Stage):
     # --- the calm
 
     def settle(self) -> None:
-        """Until all jobs have ended."""
+        """Wait until all jobs have ended."""
         since, before = self.loop.now, 0
         while left := [job for job in self.jobs if self.statuses.get(job) not in TERMINAL]:
             if len(left) != before:
@@ -212,7 +213,7 @@ class MachineWatch(Stage):
                 raise Broken("demand is met", f"{job} has {self.statuses[job]}", job)
 
     def settle_machines(self) -> None:
-        """Until the pools have their least, and nothing else is there."""
+        """Wait until the pools have their least number of machines, and no others."""
         begin = self.loop.now
         while True:
             try:
@@ -225,7 +226,7 @@ class MachineWatch(Stage):
             self.advance(self.loop.now + 5 * STEP)
 
     def _check_rest(self, pool: str) -> None:
-        """What a pool has when nothing waits."""
+        """Check the machines of a pool without work."""
         there, least = self.providers[pool].machines, self.specs[pool].min
         mine = {n: m for n, m in self.records.items() if m.pool == pool and m.state != MachineState.GONE}
         told = {name: str(m.state) for name, m in mine.items()}
@@ -236,12 +237,12 @@ class MachineWatch(Stage):
             raise Broken("no pool stays below its least", message, *there, *mine)
 
     def check_bill(self) -> None:
-        """What the records say they cost is what the provider bills."""
+        """Check that the costs in the records are the provider's bill."""
         self._check_bill(0.0, LAG_IN_STORM)
         self._check_bill(self.calm_since, LAG)
 
     def _check_bill(self, since: float, lag: float) -> None:
-        """The same of the machines that were made since then, with so many seconds for each."""
+        """The same for the machines that were made since `since`, with a tolerance in seconds for each."""
         billed = told = allowed = 0.0
         for name, record in self.records.items():
             provider = self.providers[record.pool]

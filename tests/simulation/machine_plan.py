@@ -1,4 +1,4 @@
-"""What befalls simulated pools of machines, as a seed draws it."""
+"""The faults of simulated pools of machines, as a seed draws them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CHIPS = Resources(cpu=4000, memory=2**36, disk=2**36, device="tpu-v4-16", device
 SLICE = "v4-16"
 """The type of the machines of `SLICES`: two hosts of four chips."""
 PROJECTS = ["lab", "team"]
-"""In which these are made, in one at a time."""
+"""The projects in which slices are made, one at a time."""
 ZONES = ["a-a", "b-b"]
 PRICE = 3.6
 """Dollars an hour: a thousandth of a dollar a second."""
@@ -25,17 +25,17 @@ PRICE = 3.6
 
 @dataclass(frozen=True, slots=True)
 class Trouble(Plan):
-    """What befalls the pools of a seed. Times in virtual seconds, on average; counts of machines.
+    """The faults of a seed's pools. Times are averages in virtual seconds; counts are of machines.
 
     Attributes:
-        most, least: of each pool. dear: the price, and not `max`, keeps them at `most`.
-        batch: single jobs that are submitted at once, at most.
-        preempt_every: between two preemptions; storms: the share of these that take all machines.
-        full_every: between two hosts whose disk is full, some for good: their agents take no work.
-        alone: scalers look without the lease now and then, as `fray scale --once` does.
-        move_every: between two times that the slices' project is changed.
-        damage_every: between two records of machines that are damaged, or odd objects beside them.
-        outages: of the storage, of two minutes at most.
+        most, least: bounds of each pool. dear: whether the price, not `max`, keeps them at `most`.
+        batch: most single jobs that are submitted at once.
+        preempt_every: time between two preemptions. storms: share of these that take all machines.
+        full_every: time between two full disks of hosts, some of them for good; their agents take no work.
+        alone: whether scalers look without the lease now and then, like `fray scale --once`.
+        move_every: time between two changes of the slices' project.
+        damage_every: time between two damaged records of machines, or malformed objects beside them.
+        outages: outages of the storage, of two minutes at most.
     """
 
     rates: Rates
@@ -71,7 +71,7 @@ class Trouble(Plan):
         )
 
     def spec(self, pool: str) -> ProvisioningSpec:
-        """How a pool's machines are made."""
+        """The spec of a pool's machines."""
         limit = self.most * PRICE if self.dear else None
         bounds: dict[str, Any] = {"min": self.least, "max": 9 if self.dear else self.most, "max_hourly_cost": limit}
         bounds |= {"hourly_cost": PRICE, "idle_seconds": 60.0, "zones": ZONES}

@@ -1,7 +1,7 @@
-"""The simulated provider of a pool's machines: its replies come late or never, and what it does may come late or twice.
+"""The simulated provider of a pool's machines: it replies late or never, and may execute calls late or twice.
 
-A call is the provider's from the moment it was sent, whatever becomes of its sender. Its bill is what each machine was
-there for.
+Once a call is sent, the provider executes it whatever becomes of its sender. Its bill covers the time for which each
+machine existed.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LATE_SECONDS = 60.0
-"""A call that its sender gave up, or that somebody repeats, is carried out so much later at most: the rules count on
-less than `CALL_SECONDS` from the write before it."""
+"""Most seconds after which a call is executed that its sender gave up, or that is repeated; the rules rely on less
+than `CALL_SECONDS` from the write before it."""
 
 DELETED_SECONDS = 20.0
-"""For so long a machine that was deleted may still be listed."""
+"""Seconds for which a deleted machine may still be listed."""
 
 STRANGER = "stranger-"
-"""The names of machines that no record ever knew begin like this."""
+"""The beginning of the names of machines that no record ever knew."""
 
 
 @dataclass(frozen=True, slots=True)
 class Service(Plan):
-    """How badly a provider serves. Shares of its calls, and of its machines.
+    """The faults of a provider, as shares of its calls and of its machines.
 
     Attributes:
-        refused: for want of capacity. never: not carried out, without an answer. late: carried out late, without one.
-        lost: carried out, and the reply is lost. twice: carried out a second time, later.
-        mute: lists and deletes that are not answered. stale: lists that have what was deleted lately.
+        refused: refused for lack of capacity. never: not executed and not answered. late: executed late, not answered.
+        lost: executed, but the reply is lost. twice: executed again later.
+        mute: lists and deletes that are not answered. stale: lists that have recently deleted machines.
         waits: requests that wait for capacity, some of them for ever.
-        never_boots: machines that are ready, and never have an agent.
+        never_boots: machines that are ready but never get an agent.
         kills, freezes: calls at which their sender is killed, or frozen for a while.
     """
 
@@ -63,7 +63,7 @@ class Service(Plan):
 
     @staticmethod
     def drawn(draw: random.Random) -> Service:
-        """Some serve well, some badly: evenly on a logarithmic scale."""
+        """Draw the rates evenly on a logarithmic scale, so that some providers have few faults and some have many."""
         often, rarely = ((0.02, 0.3), (0.01, 0.1))
         return Service(
             **{name: between(draw, *often) for name in ("refused", "never", "late", "lost", "twice", "stale", "waits")},
@@ -74,12 +74,12 @@ class Service(Plan):
 
 @dataclass(slots=True)
 class SimulatedMachine:
-    """A machine from when it is asked for until it is there no more.
+    """A machine from its request to its end.
 
     Attributes:
-        since: when it is paid; None while it waits for capacity.
-        project: in which it is.
-        again: a call that was repeated made it, when it had been there before.
+        since: when its bill starts; None while it waits for capacity.
+        project: its project.
+        again: whether a repeated call made it again after it had existed.
         stop: ends its hosts.
     """
 
@@ -93,13 +93,13 @@ class SimulatedMachine:
 
 @dataclass(slots=True)
 class SimulatedProvider:
-    """The provider of one pool; it serves badly as long as the world is stormy.
+    """The provider of one pool; it has faults as long as the world is stormy.
 
     Attributes:
-        machines: that there are, by name. past: that there were.
-        asked: how often each was asked for.
-        unnoticed: names of those that began or ended without anybody who could know.
-        replies: when the reply to the last call for it was sent, and what it said; not of senders that were gone.
+        machines: existing machines, by name. past: former ones.
+        asked: how often each machine was requested.
+        unnoticed: names of machines whose begin or end nobody could know.
+        replies: by machine, the time and content of the last reply, unless the sender was gone.
     """
 
     world: MachineWorld
@@ -113,7 +113,7 @@ class SimulatedProvider:
     unnoticed: set[str] = field(default_factory=set)
 
     def preempt(self, name: str) -> None:
-        """The hosts die; the machine is listed, and paid, until it is deleted. Some are no longer there at all."""
+        """Let the hosts die. The machine is listed and billed until it is deleted; some machines vanish at once."""
         self.world.note(self.pool, "preempts", name)
         machine = self.machines[name]
         machine.stop()
@@ -123,14 +123,14 @@ class SimulatedProvider:
             self.end(name)
 
     def add_stranger(self) -> None:
-        """A machine of this cluster that no record knows, as where somebody has removed the record."""
+        """Add a machine of this cluster that no record knows, as if somebody had removed the record."""
         name = f"{STRANGER}{len(self.machines) + len(self.past)}"
         self.machines[name] = SimulatedMachine(
             ListedMachine(self.pool, name, "a-a", ListedState.READY), self.world.loop.now
         )
 
     def end(self, name: str) -> None:
-        """It is there, and paid, no more."""
+        """End the machine and its bill."""
         machine = self.machines.pop(name, None)
         if machine is not None:
             self.world.note(self.pool, "ends", name)
@@ -139,19 +139,19 @@ class SimulatedProvider:
             self.past.append(machine)
 
     def bill(self, until: float, name: str) -> float:
-        """Seconds for which a machine was paid."""
+        """Seconds for which a machine was billed."""
         mine = [m for m in (*self.past, *self.machines.values()) if m.listed.name == name]
         return sum((until if m.ended is None else m.ended) - m.since for m in mine if m.since is not None)
 
     def listing(self, project: str) -> Sequence[ListedMachine]:
-        """The machines of a project, and those that were deleted lately if the list is stale."""
+        """The machines of a project, with recently deleted ones if the list is stale."""
         now, late = self.world.loop.now, self.fails("stale")
         gone = [m for m in self.past if late and m.ended is not None and now - m.ended < DELETED_SECONDS]
         told = [*self.machines.values(), *(m for m in gone if m.listed.name not in self.machines)]
         return [machine.listed for machine in told if machine.project == project]
 
     def make(self, request: MachineRequest, project: str, repeated: bool = False) -> None:
-        """Make the machines that are not there; some wait for capacity first."""
+        """Make the machines that do not exist; some wait for capacity first."""
         for name in request.names:
             if name in self.machines:
                 continue
@@ -179,7 +179,7 @@ class SimulatedProvider:
             machine.stop = self.world.boot(self.pool, machine.listed.name, hosts, machine.listed.zone)
 
     async def call(self, act: Callable[[], T], silent: bool = False) -> T:
-        """Have something done, and answered, after a while; its sender may be killed or frozen meanwhile."""
+        """Execute a call and answer it after a while; its sender may be killed or frozen meanwhile."""
         world, sender = self.world, OWNER.get()
         answer: asyncio.Future[T] = world.loop.create_future()
         out, back = self.draw.uniform(0, 1), self.draw.uniform(0, 1)
@@ -204,19 +204,19 @@ class SimulatedProvider:
         return await answer
 
     def fails(self, how: str) -> bool:
-        """Whether it serves badly now, in one of the ways of `Service`."""
+        """Whether a fault of `Service` happens now."""
         return self.world.stormy and self.draw.random() < getattr(self.service, how)
 
 
 @dataclass(slots=True)
 class Account:
-    """The provider as it is called: in one of its projects."""
+    """The provider in one of its projects, as scalers call it."""
 
     of: SimulatedProvider
     project: str
 
     async def list(self) -> Sequence[ListedMachine]:
-        """What there is, and now and then what was deleted lately."""
+        """List the machines, now and then also recently deleted ones."""
         return await self.of.call(lambda: self.of.listing(self.project), self.of.fails("mute"))
 
     async def create(self, request: MachineRequest) -> str:
@@ -253,11 +253,11 @@ class Account:
         await of.call(act, of.fails("lost"))
 
     async def check(self) -> Sequence[ProviderError]:
-        """It may be called."""
+        """Find no problem."""
         return ()
 
     async def close(self) -> None:
-        """Machines stay."""
+        """Keep the machines."""
 
 
 def _refuse() -> NoReturn:
@@ -269,7 +269,7 @@ def _keep_quiet() -> NoReturn:
 
 
 def _do_nothing() -> None:
-    """What is not there is deleted already."""
+    """Do nothing: the machine is deleted already."""
 
 
 def _tell(answer: asyncio.Future[Any], result: Any) -> None:

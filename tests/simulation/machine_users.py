@@ -1,4 +1,4 @@
-"""People who use pools of machines: they submit, reserve, change their minds, and move a pool to another project."""
+"""Users of pools of machines: they submit, reserve, stop their jobs, and move a pool to another project."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 
 class MachineUsers:
-    """All of them, each for one thing; who is kept from it by the storage tries no more."""
+    """All users, each for one task; a user whom the storage refuses does not try again."""
 
     def __init__(self, world: MachineWorld) -> None:
         self.world = world
         self.draw = world.draw
 
     def set_up(self) -> None:
-        """The pools."""
+        """Create the pools."""
 
         async def act(core: Core) -> None:
             for pool, spec in self.world.specs.items():
@@ -44,7 +44,10 @@ class MachineUsers:
         self._do("people", act)
 
     def submit_some(self) -> None:
-        """A batch of singles, perhaps gangs of replicas and of slices, and a reservation; some are stopped soon."""
+        """Submit a batch of single jobs, perhaps gangs of replicas and of slices, and a reservation.
+
+        Stop some of them soon.
+        """
         draw, world = self.draw, self.world
         wanted, reserves = self._drawn_jobs(), draw.random() < 0.4
         regret = draw.uniform(1, 60) if world.stormy and draw.random() < 0.3 else None
@@ -101,7 +104,7 @@ class MachineUsers:
         await reservations.create(core, record)
 
     def move(self) -> None:
-        """The slices are made in another project from now on."""
+        """Make the slices in another project from now on."""
         project = self.draw.choice(PROJECTS)
 
         def moved(record: AgentPoolRecord) -> AgentPoolRecord:

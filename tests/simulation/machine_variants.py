@@ -22,51 +22,51 @@ variant = VARIANTS.variant
 
 @variant
 def strangers_stay() -> list[Swap]:
-    """What no record knows is left alone."""
+    """Machines that no record knows are not deleted."""
     real = look.observe
     return [(look, "observe", lambda *given: replaced(real(*given), strangers=()))]
 
 
 @variant
 def machines_that_never_boot_stay() -> list[Swap]:
-    """One that is ready, and never has an agent, is waited for."""
+    """The scaler waits for a machine that is ready but never gets an agent."""
     return [(machines, "BOOT_SECONDS", math.inf)]
 
 
 @variant
 def unfit_machines_stay() -> list[Swap]:
-    """One whose agents take no work is waited for."""
+    """The scaler waits for a machine whose agents take no work."""
     return [(machines, "UNFIT_SECONDS", math.inf)]
 
 
 @variant
 def waiting_requests_are_not_withdrawn() -> list[Swap]:
-    """A request that waits for capacity is waited for, though another zone may be asked."""
+    """The scaler waits for a request without capacity, although it could ask another zone."""
     return [(look, "withdrawn", lambda view, now: ({}, dict(view.zones)))]
 
 
 @variant
 def what_the_pool_says_is_in_force_at_once() -> list[Swap]:
-    """Where the pool had machines nobody looks any more."""
+    """The scaler no longer looks at the place where the pool had machines before."""
     return [(scaler, "accounts", lambda said, left, known: {account_of(said): said} if said else {})]
 
 
 @variant
 def machines_are_where_their_pool_was_at_the_last_look() -> list[Swap]:
-    """What the records say of it is not read."""
+    """The scaler ignores the place in the machines' records."""
     real = scaler.accounts
     return [(scaler, "accounts", lambda said, left, known: real(said, left, ()))]
 
 
 @variant
 def calls_under_way_are_not_waited_for() -> list[Swap]:
-    """What is not listed right after its call will not come."""
+    """A machine that is not listed right after its call counts as never made."""
     return [(machines, "CALL_SECONDS", 0.0)]
 
 
 @variant
 def silence_is_an_empty_list() -> list[Swap]:
-    """A provider that does not answer has no machines."""
+    """A provider that does not answer counts as having no machines."""
     real = look.PoolLook._list
 
     async def told(self: look.PoolLook) -> Any:
@@ -77,19 +77,19 @@ def silence_is_an_empty_list() -> list[Swap]:
 
 @variant
 def nothing_is_deleted() -> list[Swap]:
-    """The provider is not told that a machine goes."""
+    """The scaler does not delete machines at the provider."""
     return [(look, "to_delete", lambda view: [])]
 
 
 @variant
 def replies_are_not_stored() -> list[Swap]:
-    """That a provider has taken a request is found out by its list."""
+    """The reply to a request is not stored; only the provider's list shows the machine."""
     return [(look, "created", lambda machine, operation, now: machine)]
 
 
 @variant
 def asked_for_without_a_write() -> list[Swap]:
-    """The call is made, and the record says so afterwards."""
+    """The call is made before the record is written."""
     return [(look, "asked", lambda machine, now: machine)]
 
 
@@ -109,7 +109,7 @@ def a_pool_may_have_any_number() -> list[Swap]:
 
 @variant
 def intents_are_not_confirmed() -> list[Swap]:
-    """Whoever has written intents asks for them, whatever others have written meanwhile."""
+    """A scaler requests its intents, even if others have written more meanwhile."""
     return [(look, "confirmed", lambda view, now: {})]
 
 
@@ -122,5 +122,5 @@ def the_least_is_not_kept() -> list[Swap]:
 
 @variant
 def idle_machines_stay() -> list[Swap]:
-    """Nothing is released because nobody needs it."""
+    """Machines are not removed when nobody needs them."""
     return [(planning, "_released", lambda *given: {})]

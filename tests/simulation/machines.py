@@ -1,10 +1,10 @@
 """Simulated pools of machines, from a seed; `python -m tests.simulation.machines` runs seeds, or replays one.
 
-Real scalers, agents and passes; the provider, hosts and tasks are simulated. In the storm creates are refused, lost,
-late or repeated, requests wait, lists are stale, machines never boot, have full disks or are preempted, some in storms,
-people stop what they have submitted and move a pool to another project, records are damaged, the storage has its
-faults, and two scalers look at once, which are killed and frozen at any step. Then all has to be done, and what nobody
-needs has to be gone.
+Scalers, agents and passes are real; the provider, hosts and tasks are simulated. In the storm, creates are refused,
+lost, late or repeated; requests wait; lists are stale; machines never boot, have full disks or are preempted, some in
+storms; users stop jobs and move a pool to another project; records are damaged; the storage has its faults; and two
+scalers look at once, and are killed and frozen at any step. In the end all jobs must be done, and unneeded machines
+must be gone.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ STORM = 600.0
 
 
 class MachineWorld(MachineWatch):
-    """Pools whose machines come and go, and those who use them."""
+    """Pools whose machines come and go, and their users."""
 
     kind = "machines"
     module = "tests.simulation.machines"
@@ -86,7 +86,7 @@ class MachineWorld(MachineWatch):
                 self._sum_up(**amounts)
                 self.loop.bury()
                 for agent in self._agents:
-                    if agent._lock.path.exists():  # it was killed
+                    if agent._lock.path.exists():  # the agent was killed
                         os.close(agent._lock.fd)
 
     def _storm(self) -> None:
@@ -122,10 +122,10 @@ class MachineWorld(MachineWatch):
         self.settle_machines()
         self.check_bill()
 
-    # --- who takes part
+    # --- participants
 
     def core(self, owner: Participant, clock: HostClock, spared: bool = False) -> Coroutine[Any, Any, Core]:
-        """A participant's view of the cluster, through a way of its own. spared: it suffers from outages only."""
+        """A participant's core, with its own connection to the storage. spared: whether it has only outages."""
         way = Way(self.storage, owner, clock, self.trouble.rates if self.stormy and not spared else None)
         way.fate = lambda kind: self.meet(owner, kind)
         self.ways[owner] = way
@@ -133,7 +133,7 @@ class MachineWorld(MachineWatch):
         return core_on(Store(way, clock, rng, 45.0), ClusterSettings(), clock, rng)
 
     def meet(self, owner: Participant, kind: str) -> None:
-        """A crash or a freeze of who takes part."""
+        """Crash or freeze a participant."""
         if not self.stormy or owner.mode != "up":
             return
         self.note(owner.name, "meets", kind)
@@ -144,7 +144,7 @@ class MachineWorld(MachineWatch):
             self.later(self.draw.choice([3.0, 40.0, 200.0]), self.loop.wake, owner)
 
     def boot(self, pool: str, name: str, hosts: int, zone: str) -> Callable[[], None]:
-        """Start the agents of a machine after a while; what is returned ends them without a word."""
+        """Start the agents of a machine after a while; return a function that ends them without notice."""
         there: list[Participant] = []
         over: list[bool] = []
 
@@ -187,7 +187,7 @@ class MachineWorld(MachineWatch):
         alone = self.trouble.alone and self.draw.random() < 0.8
 
         async def live() -> None:
-            """It looks on and on; alone: without the lease, as many `fray scale --once` do."""
+            """Let a scaler look again and again. alone: without the lease, like repeated `fray scale --once`."""
             core = await self.joined(owner, self.drawn_clock(self.draw))
             fresh = partial(Scaler, core, owner.name, open_provider=self._open_provider)
             scaler = fresh()
@@ -201,7 +201,7 @@ class MachineWorld(MachineWatch):
             self.later(self.draw.uniform(0, 120), self.meet, owner, "crash")
 
     def newcomer(self, name: str) -> Participant:
-        """Somebody who takes part, under a name of its own."""
+        """Add a participant with a name of its own."""
         return Participant(f"{name}{self._next()}")
 
     async def joined(self, owner: Participant, clock: HostClock, spared: bool = False) -> Core:
@@ -214,7 +214,7 @@ class MachineWorld(MachineWatch):
     async def _open_provider(self, core: Core, pool: str, spec: ProvisioningSpec) -> Account:
         return Account(self.providers[pool], spec.tpu.project if spec.tpu is not None else "")
 
-    # --- what befalls machines and their records
+    # --- faults of machines and their records
 
     def _preempt(self) -> None:
         provider = self.draw.choice(list(self.providers.values()))
@@ -223,7 +223,7 @@ class MachineWorld(MachineWatch):
             provider.preempt(name)
 
     def _fill_disk(self) -> None:
-        """A host's disk is full, for a while or until the machine goes."""
+        """Fill a host's disk, for a while or until the machine is gone."""
         hosts = sorted(owner.name for owner in self.ways if owner.mode == "up" and owner.name[0] == "m")
         if not hosts:
             return
@@ -237,7 +237,7 @@ class MachineWorld(MachineWatch):
         return "the disk is full" if OWNER.get().name in self._full else ""
 
     def _damage(self) -> None:
-        """Somebody damages the record of a machine, removes it, or leaves something beside it."""
+        """Damage the record of a machine, remove it, or put a malformed object beside it."""
         objects = self.storage.contents.objects
         keys = sorted(key for key in objects if MachineKeys.parse(key) and key not in self.damaged)
         if not keys:
@@ -256,7 +256,7 @@ class MachineWorld(MachineWatch):
             self.later(self.draw.uniform(10, 120), self._mend, key)
 
     def _mend(self, key: str) -> None:
-        """People put back what they have, or remove what lies there."""
+        """Repair like people: restore the damaged records, or remove them."""
         if key in self.damaged:
             self.overwrite(key, self.damaged.pop(key))
 
@@ -281,7 +281,7 @@ class MachineWorld(MachineWatch):
 
     @contextmanager
     def _replaced(self) -> Iterator[None]:
-        """Agents on machines open the simulated provider, their locks are in a folder of the world, ports are drawn."""
+        """Let agents on machines open the simulated provider, keep locks in a folder of the world, and draw ports."""
 
         @contextmanager
         def held_ports(names: Any, rng: Any) -> Iterator[HeldPorts]:

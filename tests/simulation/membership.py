@@ -1,4 +1,4 @@
-"""Which agents there are, on which host each runs in which process, and what each has in memory: seen from outside."""
+"""A view from outside of all agents: the host and the process of each, and its memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """Where a driver's lease is held: what a host is to an agent."""
+    """The place of a driver's lease: what a host is for an agent."""
 
     name: str
     clock: HostClock
@@ -31,7 +31,7 @@ class Membership(Storm):
     """A world with agents.
 
     Attributes:
-        agents: everyone that was ever made, by id; drivers too.
+        agents: all agents and drivers that ever existed, by id.
         effects: the runs of all tasks.
     """
 
@@ -56,7 +56,7 @@ class Membership(Storm):
         self._process_of[agent.id] = (host.process, host)
 
     def drives(self, lease: DriverLease) -> None:
-        """A program begins to be a driver."""
+        """Note that a program becomes a driver."""
         program, clock = OWNER.get(), lease._core.clock
         assert isinstance(clock, HostClock)
         self.agents[lease.agent] = lease
@@ -70,7 +70,7 @@ class Membership(Storm):
         return found is not None and found[0] is sender
 
     def acts_for(self, sender: Participant, agent_id: str) -> bool:
-        """Whether the sender is this agent's process and has not joined anew since under another id."""
+        """Whether the sender is this agent's process and has not joined again under another id."""
         process, host = self._process_of.get(agent_id, (None, None))
         return process is sender and host is not None and host.agent is self.agents[agent_id]
 
@@ -79,7 +79,7 @@ class Membership(Storm):
         return found is not None and found[0].mode != "gone" and not self.agents[agent_id].member.fenced.is_set()
 
     def works(self, agent_id: str) -> bool:
-        """Whether the agent's process is up and goes by this id."""
+        """Whether the agent's process is up and has this id."""
         process, host = self._process_of[agent_id]
         return process.mode == "up" and host.agent is self.agents[agent_id]
 
@@ -120,12 +120,12 @@ class Membership(Storm):
         return [*leases.held, *leases.placements] if leases is not None else []
 
     def problems_of(self, agent_id: str) -> dict[str, str]:
-        """What the agent's last pass and repair could not do; its lease names only some of it."""
+        """The problems of the agent's last pass and repair; its lease names only some of them."""
         agent = self.agents.get(agent_id)
         return agent._reconciler_duty._reconciler.problems if isinstance(agent, Agent) else {}
 
     def is_used(self, key: str) -> bool:
-        """Whether the object is the record of a process that lives or of a job that runs."""
+        """Whether the object is the record of a live process or of a running job."""
         agent, job = AgentKeys.parse(key) or "", JobKeys.parse(key) or ""
         lives = agent in self._process_of and not self.is_gone(agent, for_at_least=1.0)
         return lives or bool(self.effects.running.get(job))

@@ -1,7 +1,7 @@
-"""Exceptions where nobody expects one: at any request, sleep, decoding or file of an agent's process.
+"""Unexpected exceptions at any request, sleep, decoding or file of an agent's process.
 
-Memory runs out, a disk fails, a library has a fault. Whatever the exception, an attempt ends with a reason, or the
-agent's process ends and others take over.
+They stand for lack of memory, a failing disk, or a fault in a library. With any exception, either the attempt ends with
+a reason, or the agent's process ends and others take over.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 OFTENER = {"request about a job": 5.0, "reply about a job": 5.0, "file": 30.0, "start of a task": 30.0}
-"""How much more often than anywhere else: what an attempt passes only once or twice."""
+"""Places that an attempt passes only once or twice, and how much more often they raise than others."""
 
 
 class Mishaps:
-    """Draws, for each place that is passed, whether something goes wrong there."""
+    """Draws at each place whether it raises."""
 
     def __init__(self, world: World, rate: float) -> None:
         self._world = world
@@ -34,7 +34,7 @@ class Mishaps:
         return any(at >= begin and name.startswith(f"{host}.") for name, at in self._befell.items())
 
     def at(self, place: str) -> None:
-        """Perhaps raise, if the process that runs now is an agent's."""
+        """Perhaps raise, if the current process is an agent's."""
         if not self._rate or not self._world.stormy or self._draw.random() >= self._rate * OFTENER.get(place, 1.0):
             return
         owner = OWNER.get()

@@ -1,7 +1,7 @@
-"""The one storage of a simulation, and each participant's faulty way to it.
+"""The storage of a simulation, and each participant's faulty connection to it.
 
-A request takes time to the storage and back. It is the storage's from the moment it was sent: it lands whatever
-becomes of the sender, and may land twice, or long after the sender gave up, at most `Storage.latest` seconds later.
+A request takes time to the storage and back. Once it is sent, it lands whatever becomes of the sender. It may land
+twice, or long after the sender gave up, at most `Storage.latest` seconds later.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Written = Callable[[str, Object | None, Object | None, Participant], None]
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A burst of refusals: of these verbs, for names that begin with `area`, of this participant (None: of all)."""
+    """A burst of refusals of these verbs, for names that begin with `area`, for one participant (None: for all)."""
 
     verbs: tuple[str, ...]
     area: str
@@ -57,15 +57,15 @@ class Refusal:
 
 
 class Storage:
-    """The content, and what watches it.
+    """The content, and its observers.
 
     Attributes:
-        on_write: told of every change: key, the object before and after, who sent it.
-        down_until: an outage of everybody lasts until then.
-        unwritable: areas that can be read only, and until when; "" is all of them.
-        refusals: bursts of them, some of which may be over.
-        latest: a write lands at most so many seconds after its sender gave it up; the design's quarantine bounds it.
-        found_absent: when a participant last read a name and nothing was there; listed: when it last began to list.
+        on_write: called at every change with the key, the object before and after, and the sender.
+        down_until: end of an outage for everybody.
+        unwritable: areas that can only be read, and until when; "" is all of them.
+        refusals: bursts of refusals, some of which may be over.
+        latest: most seconds after which a write lands that its sender gave up; the quarantine bounds it.
+        found_absent: when a participant last found a name absent. listed: when it last began to list.
         operations, faults: counters; the faults by kind.
     """
 
@@ -87,7 +87,7 @@ class Storage:
         self.faults: Counter[str] = Counter()
 
     def perform(self, key: str, act: Callable[[], Coroutine[Any, Any, T]], sender: Participant) -> T:
-        """Do it now; raises `AttemptFailed` as the storage would answer."""
+        """Perform a request now; raises `AttemptFailed` with the storage's answer."""
         self.operations += 1
         before = self.contents.objects.get(key)
         answer = at_once(act())
@@ -97,7 +97,7 @@ class Storage:
         return answer
 
     def heal(self) -> None:
-        """All outages are over; that they were stays known, as what they led to may come later."""
+        """End all outages, but remember them, because their effects may come later."""
         now = self.loop.now
         self.down_until = min(self.down_until, now)
         self.unwritable = {area: min(until, now) for area, until in self.unwritable.items()}
@@ -108,7 +108,7 @@ class Storage:
         return self.loop.now >= max(self.unwritable.get("", 0.0), self.unwritable.get(area, 0.0))
 
     def takes_nothing(self, area: str, sender: Participant, since: float) -> bool:
-        """Whether some write of the sender below `area` was not taken at that time, or may not have been later."""
+        """Whether a write of the sender below `area` failed at that time, or may have failed later."""
         refused = any(one.befalls("put", area, sender, since) for one in self.refusals)
         return refused or self.unwritable.get(area.rstrip("/"), 0.0) > since
 
@@ -142,9 +142,9 @@ class Way:
     Attributes:
         rates: its faults; None in a calm.
         cut_until: a partition between this participant and the storage lasts until then.
-        mishap: may raise where an exception is to come out of a request or its reply.
-        fate: called with "crash" or "freeze" when that is to befall the sender now.
-        newer: it writes a field that other versions do not know.
+        mishap: may raise an exception at a request or its reply.
+        fate: called with "crash" or "freeze" when that must happen to the sender now.
+        newer: whether it writes a field that other versions do not know.
         sent: its requests, by verb class and area (the first part of their names).
         asked: when it last sent a request about a name.
     """
@@ -170,7 +170,7 @@ class Way:
         self.suffer(rates)
 
     def suffer(self, rates: Rates | None) -> None:
-        """From now on requests suffer so."""
+        """Give requests these faults from now on."""
         self.rates = rates
         self._table = rates.table() if rates else []
 
@@ -205,7 +205,7 @@ class Way:
         return self._told.offset()
 
     async def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing: there is nothing to close."""
 
     # --- a request's journey
 
@@ -249,14 +249,14 @@ class Way:
         return None
 
     def _meet_fate(self, rates: Rates, out: float, back: float) -> None:
-        """Crash or freeze the sender: before its request lands, before it hears of it, or just after it heard."""
+        """Crash or freeze the sender: before its request lands, before it gets the reply, or just afterwards."""
         drawn = self._draw.random()
         if drawn < rates.crash + rates.freeze:
             moment = self._draw.choice([out * 0.5, out + back * 0.5, out + back + 1e-6, out + back + 0.02])
             self._storage.later(moment, self.fate, "crash" if drawn < rates.crash else "freeze")
 
     def _land(self, key: str, act: Any, answer: Any, back: float) -> None:
-        """The storage does it, and answers."""
+        """Perform the request and answer it."""
         try:
             result = self._storage.perform(key, act, self._owner)
         except AttemptFailed as failed:
@@ -265,7 +265,7 @@ class Way:
             self._storage.later(back, _tell, answer, (result, self._storage.clock.wall()))
 
     def _silently(self, key: str, act: Any) -> None:
-        """The storage does it, and nobody hears of it."""
+        """Perform the request without an answer."""
         try:
             self._storage.perform(key, act, self._owner)
         except AttemptFailed:
@@ -276,12 +276,12 @@ class Way:
             self._storage.later(after + self._how_late(), self._silently, key, act)
 
     def _how_late(self) -> float:
-        """Mostly soon, but now and then as late as can be."""
+        """A delay that is mostly short, but now and then as long as possible."""
         latest, draw = self._storage.latest, self._draw
         return draw.uniform(0, latest) if draw.random() < 0.3 else min(latest, draw.expovariate(1 / 15))
 
     def _unreachable(self, key: str, act: Any, answer: Any, writes: bool) -> None:
-        """Refused at once, or lost after a time-out; few of those land when the way is open again."""
+        """Refuse the request at once, or let it time out; a few of these land when the connection is back."""
         self._storage.faults["unreachable"] += 1
         wait = self._draw.choice([0.01, 0.5, 5.0, CLIENT_TIMEOUT])
         self._storage.later(wait, _fail, answer, Unknown("no way to the storage"))
@@ -306,7 +306,7 @@ class Way:
         self._late(key, act, wait, writes)
 
     def _twice(self, key: str, act: Any, answer: Any, out: float, back: float, writes: bool) -> None:
-        """Somebody on the way sends it again; the sender hears of the first or of the second."""
+        """Perform the request twice; the sender gets the first or the second answer."""
         again = out + (self._how_late() if self._draw.random() < 0.3 else self._draw.uniform(0, 0.2))
         hears_first = self._draw.random() < 0.5 or again > CLIENT_TIMEOUT
         if hears_first:
@@ -324,7 +324,7 @@ class Way:
         self._storage.later(out + back, _fail, answer, NotApplied("429", after=self._draw.uniform(0.1, 2.0)))
 
     def _slow(self, key: str, act: Any, answer: Any, out: float, back: float, writes: bool) -> None:
-        """A long tail: some answers come after the sender gave up."""
+        """Answer late: some answers come after the sender gave up."""
         delay = min(0.2 * self._draw.paretovariate(0.9), self._storage.latest)
         self._storage.later(delay, self._land, key, act, answer, back)
         self._storage.later(CLIENT_TIMEOUT, _fail, answer, Unknown("no answer in time"))

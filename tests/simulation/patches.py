@@ -1,4 +1,4 @@
-"""What is replaced in the real code while a world runs: the operating system's part, and nothing else."""
+"""Replaces parts of the operating system in the real code while a world runs, and nothing else."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
 
 @contextmanager
 def replaced(world: World) -> Iterator[None]:
-    """Host names and the folder of host locks are those of the simulated host; `serve` opens the simulated store.
+    """Use host names and the folder of host locks of the simulated host, and let `serve` open the simulated store.
 
-    Decoding a record may go wrong as the world wishes. What agents log is not shown.
+    Decoding a record may raise if the world wants it. The logs of agents are not shown.
     """
 
     class Noted(Agent):
-        """An agent that the world knows of."""
+        """An agent that registers with the world."""
 
         def __init__(self, core: Core, options: AgentOptions) -> None:
             super().__init__(core, options)
             world.made(self)
 
     class Driven(DriverLease):
-        """A driver's lease that the world knows of."""
+        """A driver's lease that registers with the world."""
 
         def __init__(self, core: Core, namespace: str, user: str, program: str) -> None:
             super().__init__(core, namespace, user, program)
@@ -61,31 +61,31 @@ def replaced(world: World) -> Iterator[None]:
             return Path(folder) / world.here().name
 
         class HostStarts:
-            """Tasks are the simulated host's; no process waits for the next one."""
+            """Starts the tasks of the simulated host; no process waits for the next one."""
 
             def __init__(self, *given: object) -> None:
                 self.start = world.here().start_task
 
             async def close(self) -> None:
-                """Nothing waits."""
+                """Do nothing: no process waits."""
 
         class Deaf:
-            """No hints: they would travel outside of virtual time, and losing them all costs latency only."""
+            """A listener without hints, which would travel outside of virtual time; losing them costs only latency."""
 
             endpoint = None
 
             def __init__(self, *given: object) -> None:
-                """Nothing listens."""
+                """Do nothing: it does not listen."""
 
             def listen(self, agent: Agent) -> None:
-                """It hears nothing."""
+                """Do nothing: it gets no hints."""
 
             def close(self) -> None:
-                """Nothing was opened."""
+                """Do nothing: nothing is open."""
 
         @contextmanager
         def held_ports(names: Iterable[str], rng: Any) -> Iterator[HeldPorts]:
-            """Ports are the simulated host's."""
+            """The ports of the simulated host."""
             yield HeldPorts({name: rng.randint(FIRST_PORT, LAST_PORT) for name in names}, ())
 
         names = SimpleNamespace(gethostname=lambda: world.here().name)

@@ -1,6 +1,6 @@
-"""Users of the bucket who leave odd objects in a queue's folders, copy what lies there, and change its times.
+"""Users of the bucket who leave malformed objects in a queue's folders, copy objects there, and change their times.
 
-What they leave harms nobody else, and stays.
+These objects harm nothing else, and stay.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ HEADER = b'{"encoding":"pickle","sizes":[1]}\n1'
 
 
 class QueueStrangers:
-    """Whoever is not Fray.
+    """Users of the bucket other than Fray.
 
     Attributes:
-        odd: what they left, by key, which nobody may delete.
-        owner: who sends what they write.
+        odd: the objects that they left, by key, which nobody may delete.
+        owner: the participant that sends their writes.
     """
 
     def __init__(self, world: QueueWatch, names: QueueKeys) -> None:
@@ -37,35 +37,35 @@ class QueueStrangers:
         self._draw = random.Random(f"queue strangers {world.seed_number}")
 
     def act(self) -> None:
-        """One thing of those that they do."""
+        """Do one of their actions."""
         acts = [self.leave_segment, self.leave_lease, self.leave_name, self.copy, self.change_times, self.spoil_bell]
         self._draw.choice(acts)()
 
     def leave_segment(self) -> None:
-        """Bytes that are no segment, or that of another name, under the name of one: half a copy, say."""
+        """Leave wrong bytes under the name of a segment: no segment, or that of another name, such as half a copy."""
         living = [found.data for _, found in self._segments()]
         body = self._draw.choice([*living, b"", odd_body(self._draw, HEADER)])
         self._leave(self._names.segment(self._name(999)), body[: self._draw.randrange(len(body) + 1)])
 
     def leave_lease(self) -> None:
-        """A lease of nothing that is none."""
+        """Leave a malformed lease without a segment."""
         self._leave(self._names.lease(self._name(1)), b"[" + odd_body(self._draw, b"{}"))
 
     def leave_name(self) -> None:
-        """What has no name that Fray gives."""
+        """Leave an object with a name that Fray never gives."""
         kinds = [self._names.segments, self._names.finished, self._names.all_large, f"{self._names.segments}00000/"]
         folder = self._draw.choice(kinds)
         self._leave(f"{folder}{self._draw.choice(['', 'x', 'copy of '])}{self._draw.randrange(100)}/", b"")
 
     def copy(self) -> None:
-        """A segment is there once more, under a later name: its items come twice."""
+        """Copy a segment to a later name: its items come twice."""
         if segments := self._segments():
             key, found = self._draw.choice(segments)
             items = SegmentName.items_of(key)
             self._put(self._names.segment(self._name(items)), found.data, "copied segment")
 
     def change_times(self) -> None:
-        """chmod -R, cp -a, a backup that is restored: everything looks as if it had been written now."""
+        """Change all times, like chmod -R, cp -a or a restored backup: everything looks newly written."""
         contents, now = self._world.storage.contents, self._world.storage.clock.wall()
         for key in list(contents.keys(self._names.prefix, None)):
             contents.objects[key] = replace(contents.objects[key], updated=now)
@@ -80,7 +80,7 @@ class QueueStrangers:
         return [(key, contents.objects[key]) for key in keys if (found := self._names.parse(key)) and not found[1]]
 
     def _name(self, items: int) -> str:
-        """Of a segment, now or a while ago."""
+        """The name of a segment, from now or a while ago."""
         time = self._world.storage.clock.wall() - self._draw.choice([0.0, 5.0, 100.0])
         return str(SegmentName(time, 0, f"zzzz{self._draw.randrange(10, 100)}", items))
 

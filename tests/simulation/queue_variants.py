@@ -34,7 +34,7 @@ where = VARIANTS.where
 
 @variant
 def hand_out_without_trust() -> list[Swap]:
-    """A holder hands out whatever it has, however long ago it wrote its lease."""
+    """A holder hands out its items, however long ago it wrote its lease."""
     return [(rules, "trusted_until", lambda sent, timeout: float("inf"))]
 
 
@@ -46,7 +46,7 @@ def takeover_without_waiting() -> list[Swap]:
 
 @variant
 def expiry_by_the_hosts_wall_clock() -> list[Swap]:
-    """The predecessor's fault: each consumer judges by its own clock."""
+    """Each consumer judges by its own clock, a fault of this project's predecessor."""
     real = scanner.SegmentScanner._judge
 
     async def judge(self: Any, segment: str, watched: Any, timeout: float) -> Any:
@@ -60,7 +60,7 @@ def expiry_by_the_hosts_wall_clock() -> list[Swap]:
 
 @variant
 def no_takeover() -> list[Swap]:
-    """What a dead consumer held stays held."""
+    """The segments of a dead consumer are never taken over."""
     return [(rules, "has_expired", lambda *given: False)]
 
 
@@ -73,7 +73,7 @@ def takeover_forgets_what_was_done() -> list[Swap]:
 
 @variant
 def leases_are_written_unconditionally() -> list[Swap]:
-    """A change of a lease overwrites whatever lies there."""
+    """A change of a lease is written without a condition."""
     real = Records.write
 
     async def write(self: Records, key: str, kind: Any, wanted: Any, current: Any, *more: Any, **named: Any) -> Any:
@@ -97,7 +97,7 @@ def the_owner_is_the_process() -> list[Swap]:
 
 @variant
 def done_returns_before_its_write_landed() -> list[Swap]:
-    """The write is sent, and nobody waits for it."""
+    """`done` sends the write and does not wait for it."""
 
     async def end(self: HeldSegment, items: Any, edit: Any) -> None:
         for item in items:
@@ -110,7 +110,7 @@ def done_returns_before_its_write_landed() -> list[Swap]:
 
 @variant
 def release_deletes_the_lease() -> list[Swap]:
-    """What was done before the release is forgotten with the lease."""
+    """A release deletes the lease and with it the acknowledgements."""
     real = SegmentLease.change
 
     async def change(self: SegmentLease, edit: Any) -> None:
@@ -123,7 +123,7 @@ def release_deletes_the_lease() -> list[Swap]:
 
 @variant
 def a_receipt_needs_no_trust() -> list[Swap]:
-    """Whoever took the segment over meanwhile hands out what the user of its former holder believes to be done."""
+    """A receipt is written without trust: a new holder hands out items that the old one reported as done."""
     return [
         (rules, "allows_receipt", lambda lease, items, ending, trusted: ending == items),
         (HeldSegment, "ended_in_time", lambda self, boottime: True),
@@ -132,7 +132,7 @@ def a_receipt_needs_no_trust() -> list[Swap]:
 
 @variant
 def receipts_are_not_read() -> list[Swap]:
-    """What a dead consumer acknowledged by a receipt is handed out again."""
+    """Items that a dead consumer acknowledged by a receipt are handed out again."""
 
     async def no(*given: Any) -> bool:
         return False
@@ -145,7 +145,7 @@ def receipts_are_not_read() -> list[Swap]:
 
 @variant
 def what_looks_late_is_deleted() -> list[Swap]:
-    """Consumers judge by when the storage says that a segment was written."""
+    """Consumers judge a segment by the storage's time of its last write."""
 
     async def yes(*given: Any) -> bool:
         return True
@@ -155,7 +155,7 @@ def what_looks_late_is_deleted() -> list[Swap]:
 
 @variant
 def what_was_finished_is_not_written_down() -> list[Swap]:
-    """A create that lands when segment and lease are gone brings the items back."""
+    """Finished segments are not noted: a create that lands after segment and lease are gone brings items back."""
 
     async def nothing(*given: Any) -> None:
         return None
@@ -165,13 +165,13 @@ def what_was_finished_is_not_written_down() -> list[Swap]:
 
 @where(late_writes())
 def finished_leases_go_at_once() -> list[Swap]:
-    """Nothing is kept until half the quarantine has passed."""
+    """Finished leases are deleted at once, not after half the quarantine."""
     return [(collector, "is_collectable", lambda *given: True), (collector, "GATHER_SHARE", 0.0)]
 
 
 @where(late_writes())
 def a_segment_that_landed_again_is_left() -> list[Swap]:
-    """It does not look late, and when its lease goes it looks as if nobody had claimed it."""
+    """A segment that landed again is left, and when its lease is deleted it looks unclaimed."""
 
     async def let_go(self: Collector, segment: str) -> None:
         await collector.discard_lease(self._queue, self._leases.pop(segment))
@@ -181,7 +181,7 @@ def a_segment_that_landed_again_is_left() -> list[Swap]:
 
 @variant
 def the_lease_is_deleted_first() -> list[Swap]:
-    """For a moment the segment looks as if nobody had claimed it."""
+    """The lease is deleted before the segment, which looks unclaimed for a moment."""
 
     async def clear(self: Collector, finished: Any) -> None:
         await self._queue.core.store.delete(finished.lease.key, finished.lease.version)
@@ -193,7 +193,7 @@ def the_lease_is_deleted_first() -> list[Swap]:
 
 @variant
 def the_segment_is_read_before_the_claim() -> list[Swap]:
-    """What was collected in between is handed out again."""
+    """A segment that is collected between the read and the claim is handed out again."""
 
     async def write(queue: Any, segment: str, wanted: Any, current: Any) -> Any:
         content = await claiming.read_segment(queue, segment)
@@ -221,7 +221,7 @@ def nothing_is_collected() -> list[Swap]:
 
 @variant
 def the_position_is_kept_for_ever() -> list[Swap]:
-    """What lands behind the position is never found."""
+    """Segments that land behind the position are never found."""
     real = scanner.SegmentScanner._begin_again_if_due
 
     async def once(self: Any) -> None:
@@ -233,7 +233,7 @@ def the_position_is_kept_for_ever() -> list[Swap]:
 
 @variant
 def an_empty_queue_is_listed() -> list[Swap]:
-    """The bell is not asked."""
+    """The doorbell is not read."""
 
     async def changed(self: Any) -> bool:
         return True
@@ -246,13 +246,13 @@ def an_empty_queue_is_listed() -> list[Swap]:
 
 @variant
 def failures_are_not_counted() -> list[Swap]:
-    """Nobody counts what kills its consumers."""
+    """Deaths of consumers are not counted."""
     return [(rules, "counted", lambda lease, item, by=1: lease)]
 
 
 @variant
 def neighbours_are_condemned() -> list[Swap]:
-    """A suspect is not alone: whatever is out when a process dies counts as its killer."""
+    """A suspect is not delivered alone: every item that is out when a process dies counts as its killer."""
     return [
         (PoisonIsolation, "admits", lambda self, suspect: True),
         (rules, "claimed", lambda *given: QueueLease(owner=given[0], holder=given[1], timeout=given[2], suspect=True)),
@@ -261,7 +261,7 @@ def neighbours_are_condemned() -> list[Swap]:
 
 @variant
 def acknowledged_before_it_is_a_dead_letter() -> list[Swap]:
-    """Who dies between the acknowledgement and the letter loses the item."""
+    """A consumer that dies between the acknowledgement and the dead letter loses the item."""
     real = dead_letters.DeadLetterWriter.write
 
     async def write(self: Any, held: Any, item: int, *given: Any) -> None:
@@ -277,17 +277,17 @@ def acknowledged_before_it_is_a_dead_letter() -> list[Swap]:
 
 @variant
 def an_odd_segment_is_everybodys_trouble() -> list[Swap]:
-    """What is wrong with one segment ends the call that met it, and all that was claimed with it."""
+    """An error in one segment ends the call, and everything that was claimed with it."""
 
-    async def tried(self: Any, segment: str, claiming: Any) -> Any:
+    async def outcome_of(self: Any, segment: str, claiming: Any) -> Any:
         return await claiming
 
-    return [(scanner.SegmentScanner, "_tried", tried)]
+    return [(scanner.SegmentScanner, "_outcome_of", outcome_of)]
 
 
 @variant
 def what_is_odd_is_deleted() -> list[Swap]:
-    """A segment that cannot be read is taken for rubbish."""
+    """A segment that cannot be read is deleted."""
     real = claiming.read_segment
 
     async def read(queue: Any, segment: str) -> Any:

@@ -1,4 +1,4 @@
-"""What is seen of a simulated queue: each item that is handed out, each write; and what must never be seen."""
+"""Observes a simulated queue, each delivered item and each write, and checks what must never happen."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ DEAD = NAMES.dead_letters
 
 @dataclass(slots=True)
 class Known:
-    """What the world knows of the items, by payload and by place (segment and number).
+    """The world's knowledge of the items, by payload and by place (segment and number).
 
     Attributes:
-        pushed: their push returned. maybe: it was given up.
+        pushed: items whose push returned. maybe: items whose push was given up.
         acked: places whose `done` returned.
-        ended: payloads that were done, as a lease says, or are dead letters.
+        ended: payloads that are done, by a lease, or are dead letters.
         content: payloads of each segment.
-        excused: payloads whose consumer crashed, froze or was slow while they were out: they may look like killers.
+        excused: payloads that were out when their consumer crashed, froze or was slow: they may look like killers.
     """
 
     pushed: set[str] = field(default_factory=set)
@@ -55,7 +55,7 @@ class QueueWatch(Stage):
         self.strangers = QueueStrangers(self, NAMES)
 
     def handed_out(self, segment: HeldSegment, delivery: Delivery) -> None:
-        """An item is handed out now."""
+        """Check an item that is handed out now."""
         place, payload = place_of(delivery), delivery.item.body.decode()
         self.note(OWNER.get().name, "gets", f"{payload} {delivery.id}")
         consumer = self.consumers[OWNER.get()]
@@ -128,7 +128,7 @@ class QueueWatch(Stage):
             yield
 
     def is_odd(self, key: str) -> bool:
-        """Whether strangers left it, or it is the lease of what they left."""
+        """Whether strangers left the object, or it is the lease of such an object."""
         return key in self.strangers.odd or key.removesuffix("~lease") in self.strangers.odd
 
 

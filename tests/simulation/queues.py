@@ -1,7 +1,7 @@
 """One simulated queue, from a seed: producers and consumers in a storm, then a calm in which everything must be done.
 
-`python -m tests.simulation.queues` runs seeds, or replays one. The code is the services' own; the network, the clocks
-and the crashes are those of the simulation of clusters.
+`python -m tests.simulation.queues` runs seeds, or replays one. The services are real; the network, the clocks and the
+crashes are those of the simulation of clusters.
 """
 
 from __future__ import annotations
@@ -43,24 +43,24 @@ STORM = 240.0
 BOUND = 900.0
 """Seconds of calm in which every item must be done."""
 REST = 400.0
-"""Seconds after that in which what is finished must be gone."""
+"""Seconds after that in which finished segments must be gone."""
 IDLE = 120.0
 TIMEOUT = 10.0
 QUARANTINE = 20.0
-"""Short, so that many a create comes too late."""
+"""Seconds; short, so that many creates come too late."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble(Plan):
-    """What befalls a queue and those who use it.
+    """The faults of a queue and its users.
 
     Attributes:
-        outages, unwritable: how many; and how many of writes only.
-        outage_length: seconds, at most; partition_every: on average, one participant is cut off.
-        poison: items that kill whoever gets them.
-        slow, releasing: shares of deliveries that take longer than their lease, and that are given back.
-        stranger_every, refuse_every: seconds between two things that strangers do, and between two bursts of refusals.
-        mishaps: share of the requests that end in an exception which is nobody's.
+        outages, unwritable: number of outages, and of outages of writes only.
+        outage_length: most seconds of one. partition_every: average seconds until a participant is cut off.
+        poison: number of items that kill their consumers.
+        slow, releasing: shares of deliveries that take longer than their lease, and that are released.
+        stranger_every, refuse_every: seconds between two actions of strangers, and between two bursts of refusals.
+        mishaps: share of the requests that end in an unexpected exception.
     """
 
     rates: Rates
@@ -93,7 +93,7 @@ class Trouble(Plan):
 
 
 class QueueWorld(QueueWatch):
-    """A queue and those who use it."""
+    """A queue and its users."""
 
     kind = "queues"
     module = "tests.simulation.queues"
@@ -167,7 +167,10 @@ class QueueWorld(QueueWatch):
             sent: Counter[str] = Counter()
             for (verb, _), times in (way.sent - before[owner]).items():
                 sent[verb] += times
-            looks, odd = IDLE / 60 + 1, len(self.strangers.odd)  # each look reads the leases of what is set aside
+            looks, odd = (
+                IDLE / 60 + 1,
+                len(self.strangers.odd),
+            )  # each look reads the leases of segments set aside
             if sent["list"] > 2 * looks + min(odd, looks) or sent["put"] or sent["get"] > IDLE / 3 + looks * odd:
                 raise Broken("an empty queue is polled by conditional reads", f"{owner} sent {dict(sent)}", owner.name)
 
@@ -241,7 +244,7 @@ class QueueWorld(QueueWatch):
     async def _work(
         self, owner: Participant, queue: OpenQueue, consumer: Consumer, delivery: Delivery, draw: random.Random
     ) -> bool:
-        """Whether the item is to be acknowledged."""
+        """Process an item; return whether to acknowledge it."""
         payload = delivery.item.body.decode()
         if payload in self.trouble.poison:
             self.note(owner.name, "is killed by", payload)
@@ -263,7 +266,10 @@ class QueueWorld(QueueWatch):
     async def _work_ahead(
         self, owner: Participant, queue: OpenQueue, consumer: Consumer, handout: Handout, draw: random.Random
     ) -> None:
-        """Some items one by one, as `pop` and `done` do it; what is noted may be lost, and comes back then."""
+        """Process some items one by one, like `pop` and `done`.
+
+        Noted acknowledgements may be lost, and then the items come back.
+        """
         for _ in range(draw.choice([1, 3, 6])):
             ready = handout.pop(TIMEOUT)
             for delivery in [ready] if ready else await handout.refill(TIMEOUT, 0.0 if self.stormy else 60.0):
@@ -276,7 +282,7 @@ class QueueWorld(QueueWatch):
                     await self._acknowledge(owner, consumer, [delivery])
 
     async def _acknowledge(self, owner: Participant, consumer: Consumer, done: list[Delivery]) -> None:
-        """Complete items, however often that has to be asked for; those whose lease is lost are another's."""
+        """Complete items, with as many tries as needed; items whose lease is lost belong to another consumer."""
         lost: tuple[str, ...] = ()
         while True:
             with self._troubled():
@@ -309,7 +315,7 @@ class QueueWorld(QueueWatch):
 
     @contextmanager
     def _troubled(self) -> Iterator[None]:
-        """A user goes on after what the store, or an exception that is nobody's, kept a call from doing."""
+        """Let a user continue after a call failed because of the store or an unexpected exception."""
         try:
             yield
         except StoreError:
@@ -318,7 +324,7 @@ class QueueWorld(QueueWatch):
             if not is_mishap(error):
                 raise
 
-    # --- what goes wrong
+    # --- faults
 
     def mishap(self, place: str) -> None:
         if not self.stormy or not self.trouble.mishaps or self._mishaps.random() >= self.trouble.mishaps:
@@ -361,7 +367,7 @@ class QueueWorld(QueueWatch):
             self._in(self.draw.choice([3.0, 8.0, 12.0, 40.0]), lambda: self.loop.wake(owner))
 
     def _excuse(self, owner: Participant) -> None:
-        """What the consumer holds may come back as if it had killed it."""
+        """Excuse the items of a consumer, which may come back as if they had killed it."""
         if (consumer := self.consumers.get(owner)) is not None:
             self.known.excused |= {body.decode() for held in consumer.held.values() for body in held.content.bodies}
 

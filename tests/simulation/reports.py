@@ -1,4 +1,4 @@
-"""What hosts and users say as it happens, and what must be true of that at once."""
+"""Reports of hosts and users, and invariants that are checked at once."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from tests.simulation.strangers import Strangers
 
 
 class Reports(Membership):
-    """A world that is told of agents, tasks and submissions.
+    """A world that gets reports about agents, tasks and submissions.
 
     Attributes:
-        known_jobs: those whose submission was acknowledged.
+        known_jobs: jobs whose submission was acknowledged.
     """
 
     people: People
@@ -36,12 +36,12 @@ class Reports(Membership):
         self._hang_ups = random.Random(f"hang ups {seed}")
 
     def crashed(self, agent: Agent) -> None:
-        """An agent's process is gone: whoever was in its hands only must be findable otherwise."""
+        """Check after the end of an agent's process that all jobs that only it knew can be found in another way."""
         for job in list(agent.member.leases.held):
             invariants.reachable(self.watching, job, f"{agent.id} crashed")
 
     def agent_failed(self, host: Host, error: BaseException) -> None:
-        """Only an exception out of nowhere may end an agent's process."""
+        """Check that only a mishap has ended an agent's process."""
         if is_mishap(error):
             return
         name = "no object ends an agent"
@@ -81,7 +81,7 @@ class Reports(Membership):
             self.is_broken(broken)
 
     def submitted(self, job: JobRecord, found: bool) -> None:
-        """A submission was acknowledged; `found`: as one that had been made before."""
+        """Note an acknowledged submission. found: whether it found an earlier one."""
         if job.id in self.strangers.harmed:
             return
         if found and not job.spec.id:
@@ -92,7 +92,7 @@ class Reports(Membership):
             self.known_jobs.append(job.id)
 
     def stop_landed(self, sender: Participant) -> None:
-        """Who asked that a job end may be gone before it tells the job's agent."""
+        """Note a written stop request; its sender may be gone before it tells the job's agent."""
         if self.stormy and sender.name.startswith("user") and self._hang_ups.random() < self.people.hang_ups:
             self.note(sender.name, "hangs up")
             self._in(0.0, self.loop.crash, sender)

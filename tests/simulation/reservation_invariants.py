@@ -1,4 +1,4 @@
-"""What must be true of reservations and launch groups: asked on every write of their records and of jobs in them."""
+"""Invariants of reservations and launch groups, checked on every write of their records and of jobs in them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def a_reservation_is_held_with_every_vote(w: GangWatch, c: Change) -> None:
 
 
 def a_group_starts_as_one(w: GangWatch, c: Change) -> None:
-    """Nothing in a private pool starts before that was held, and nothing is claimed once it has ended."""
+    """No job in a private pool starts before its owner was held, or is claimed after its owner has ended."""
     job: JobRecord | None = c.after
     if job is None or job.status != Status.RUNNING or (c.before is not None and c.before.status == Status.RUNNING):
         return
@@ -67,7 +67,7 @@ def a_group_starts_as_one(w: GangWatch, c: Change) -> None:
 
 
 def a_bundle_has_one_job(w: GangWatch, run: Run) -> None:
-    """Tasks of a reservation run in its bundles, as far as they go; those of a group in their own."""
+    """Tasks of a reservation run in its bundles and need no more room; each job of a group runs in its own bundle."""
     job = w.watching.jobs.get(run.job)
     owner = ReservationKeys.of_pool(job.spec.pool) if job is not None else ""
     agent = w.world.agents[run.agent]

@@ -1,4 +1,4 @@
-"""The real code with one rule about reservations and launch groups switched off: a test is red of each."""
+"""The real code with one rule about reservations and launch groups switched off: each makes a test fail."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ rule = VARIANTS.rule
 
 @rule(25, "tests/unit/test_reservation_rooms.py::test_a_group_starts_all_at_once_or_waits_as_one")
 def jobs_start_before_all_is_held() -> list[Swap]:
-    """Who has room for a bundle looks for jobs in it at once."""
+    """An agent with room for a bundle looks for jobs in it at once."""
 
     def is_open(held: Any) -> bool:
         return held.owner.kind == "reservation" and any(bundle.taken for bundle in held.bundles)
@@ -70,7 +70,7 @@ def bundles_of_ended_jobs_are_kept() -> list[Swap]:
     "tests/unit/test_reservations.py::test_who_ends_a_reservation_stops_what_waits_in_it_and_leaves_no_index_entry",
 )
 def what_is_left_waits_on() -> list[Swap]:
-    """Nobody stops the jobs of a reservation that has ended."""
+    """The jobs of a reservation that has ended are not stopped."""
 
     async def stop_left(*given: Any) -> None:
         return
@@ -80,7 +80,7 @@ def what_is_left_waits_on() -> list[Swap]:
 
 @rule(30, "tests/unit/test_reservations.py::test_a_group_s_record_comes_last_and_names_all_of_its_jobs")
 def a_groups_record_comes_first() -> list[Swap]:
-    """The group may start before all of its jobs are there."""
+    """The group may start before all of its jobs exist."""
     real = placement_index.enter
 
     async def enter(core: Any, record: Any, again: bool = False) -> None:
@@ -93,7 +93,7 @@ def a_groups_record_comes_first() -> list[Swap]:
 
 @rule(30, "tests/unit/test_reservations.py::test_a_submitter_that_wakes_after_it_was_given_up_starts_nothing")
 def who_is_given_up_is_not_told() -> list[Swap]:
-    """The jobs of a submitter that seems gone are stopped, and its group's name stays free."""
+    """The jobs of a submitter that seems gone are stopped, but the group's name stays free for it."""
 
     async def give_up(self: ReservationRepair, reservation: str, inside: Any, entry: Any) -> None:
         for job in inside:

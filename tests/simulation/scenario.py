@@ -1,4 +1,4 @@
-"""What a seed's cluster looks like and what befalls it: all drawn from the seed, all printed."""
+"""The plan of a seed's cluster and its faults, drawn from the seed and printed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.simulation.weather import Rates
 
 
 def between(draw: random.Random, lowest: float, highest: float) -> float:
-    """Evenly on a logarithmic scale: often little, now and then a lot."""
+    """Draw evenly on a logarithmic scale: often small, now and then large."""
     return float(lowest * (highest / lowest) ** draw.random())
 
 
@@ -28,12 +28,12 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Hardships(Plan):
-    """What is wrong with machines from the beginning. Shares are of all machines.
+    """Faults that machines have from the beginning. Shares are of all machines.
 
     Attributes:
-        newer: machines and users with the newer version, which writes a field that the others do not know.
+        newer: share of machines and users with the newer version, which writes a field that the others do not know.
         broken_hosts: machines that fail every start of a task.
-        clock_offset: seconds that a clock is off at most; clock_drift: how much it is too fast or too slow at most.
+        clock_offset: most seconds that a clock is off. clock_drift: most that it is too fast or too slow.
     """
 
     newer: float
@@ -71,11 +71,11 @@ USUAL = {
 
 
 class Habits(dict[str, float]):
-    """How often users do each of these things, as weights."""
+    """How often users do each of these actions, as weights."""
 
     @staticmethod
     def drawn(draw: random.Random, usual: dict[str, float]) -> Habits:
-        """Up to three times as often as usual, or as rarely."""
+        """Draw weights up to three times larger or smaller than usual."""
         return Habits({name: between(draw, weight / 3, weight * 3) for name, weight in usual.items() if weight})
 
     def __str__(self) -> str:
@@ -84,17 +84,17 @@ class Habits(dict[str, float]):
 
 @dataclass(frozen=True, slots=True)
 class Perils(Plan):
-    """What is neither a fault of the storage nor the end of a process: strangers, refusals, exceptions, stuck tasks.
+    """Faults besides those of the storage and ends of processes: strangers, refusals, exceptions, stuck tasks.
 
-    Each of them befalls a share of the seeds (`SHARES`), so that some suffer from one, some from all, some from none.
+    Each affects a share of the seeds (`SHARES`), so some seeds have one of them, some have all, some have none.
 
     Attributes:
-        stranger_every: seconds between two things that strangers do, on average; infinite for none.
+        stranger_every: average seconds between two actions of strangers; infinite for none.
         habits: what strangers do.
         refuse_every: seconds between two bursts of refusals; infinite for none.
         mishaps: share of the requests, sleeps, decodings and files of an agent that end in an exception.
-        stuck: share of the tasks that hear nothing of their agent for a while.
-        flood: so many useless files are dropped into the inbox at once when the storm is over.
+        stuck: share of the tasks that hear nothing from their agent for a while.
+        flood: number of useless files that are dropped into the inbox at once when the storm is over.
     """
 
     stranger_every: float
@@ -106,7 +106,7 @@ class Perils(Plan):
 
     @staticmethod
     def drawn(draw: random.Random, shares: dict[str, float], usual: dict[str, float]) -> Perils:
-        """`shares` as `SHARES`, `usual` as `STRANGE`."""
+        """Draw it. shares: like `SHARES`; usual: like `STRANGE`."""
         comes = {peril: draw.random() < share for peril, share in shares.items()}
         return Perils(
             stranger_every=between(draw, 2, 60) if comes["strangers"] else math.inf,
@@ -122,7 +122,7 @@ SHARES = {"strangers": 0.4, "refusals": 0.4, "mishaps": 0.4, "stuck": 0.4, "floo
 """Shares of the seeds in which there are strangers, bursts of refusals, exceptions, stuck tasks, and a flood."""
 
 FLOOD = 600
-"""Files that take longer to look at, all of them one by one, than the lease of the pass lasts."""
+"""Files; to look at all of them one by one takes longer than the lease of the pass lasts."""
 
 STRANGE = {
     "leave_odd_object": 8.0,
@@ -143,12 +143,12 @@ STRANGE = {
 
 @dataclass(frozen=True, slots=True)
 class People(Plan):
-    """What users do, and what their jobs are like.
+    """The actions of users, and their jobs.
 
     Attributes:
-        pause: seconds between two things that a user does, on average.
+        pause: average seconds between two actions of a user.
         killers, stubborn: shares of their jobs that kill their host, and that ignore SIGTERM.
-        hang_ups: share of the stops whose sender is gone before it has sent the mail.
+        hang_ups: share of the stops whose sender is gone before it sends the mail.
     """
 
     pause: float
@@ -159,7 +159,7 @@ class People(Plan):
 
     @staticmethod
     def drawn(draw: random.Random, usual: dict[str, float]) -> People:
-        """`usual` as `USUAL`."""
+        """Draw it. usual: like `USUAL`."""
         return People(
             pause=draw.uniform(3, 20),
             killers=between(draw, 0.005, 0.05),
@@ -175,12 +175,12 @@ class Scenario(Plan):
 
     Attributes:
         storm: how long faults and users are active.
-        patience: how long one call to the store goes on trying.
-        rests: whether the run goes on after the calm until retention has removed everything.
+        patience: how long one call to the store is retried.
+        rests: whether the run continues after the calm until retention has removed everything.
         quarantine, gives_up: as in `Settings` and `protocol.retention`; a quarter of the seeds are hasty, so that jobs
             and agents are removed, and ids used again, while the storm lasts.
-        latest: a write lands so long after its sender gave it up at most; longest_freeze: of any process. Both are
-            short where the quarantine is.
+        latest: most time until a write lands after its sender gave it up. longest_freeze: of any process. Both are
+            short if the quarantine is.
         outage_grace: as in `Settings`.
         unwritable_every: writes fail while reads are answered, everywhere or in one area.
     """
