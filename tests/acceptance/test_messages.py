@@ -128,8 +128,8 @@ FAILED = [
     ("run -- pythn train.py", "exited: program 'pythn' not found on this host; install it there or give its full path"),
     (
         "run -- ./train.sh",
-        "exited: program './train.sh' is not in the folder where the job starts; take its own along (--workspace, "
-        "EnvironmentConfig(workspace=...)) or give a full path",
+        "exited: program './train.sh' is not in the folder where the job starts; copy its folder to the job "
+        "(--workspace ., EnvironmentConfig(workspace=...)) or give a full path",
     ),
     ("run -- python -c 'import sys; sys.exit(\"bad config\")'", "exited: exit code 1: bad config"),
     (

@@ -70,7 +70,7 @@ def test_signal(tmp_path: Path) -> None:
 def test_a_sigkill_of_others_says_so_with_the_peak(tmp_path: Path) -> None:
     end = end_of(sh(tmp_path, "echo loading >&2; kill -KILL $$")).exit
     assert (end.kind, end.signal) == ("signalled", signal.SIGKILL)
-    assert "sent by others than Fray, and apparently not for lack of memory (peak " in end.message
+    assert "Fray did not send it, and memory does not seem to have run out (peak " in end.message
     assert end.message.endswith("its last words: loading")
 
 

@@ -47,7 +47,7 @@ async def test_an_agent_whose_disk_is_full_claims_nothing_and_says_so_until_ther
     await asyncio.sleep(20)
     assert (await job_now(user, job.id)).status == "pending"
     problem = (await agent_now(user, agent.id)).problem
-    assert problem.startswith("the disk of /work is full; claims nothing until somebody removes files there")
+    assert problem.startswith("the disk of /work is full; the agent claims no jobs until somebody removes files there")
     lacks = ""
     await asyncio.sleep(20)
     assert (await job_now(user, job.id)).status == "succeeded"

@@ -81,7 +81,7 @@ def test_a_store_with_some_conditions_is_an_error(at: Any) -> None:
         ("error", "an object was deleted "),
         ("warning", "an unchanged object is"),
     ]
-    assert "to try things out it will do" in found[0].remedy
+    assert "good enough to try things out" in found[0].remedy
     assert "two consumers may get one item of a queue" in found[0].remedy
 
 

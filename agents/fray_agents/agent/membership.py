@@ -91,7 +91,7 @@ class Membership:
 
     def note_room(self, lack: str) -> None:
         """Record what is wrong with the tasks' disk, "" for nothing; while something is, the agent takes no work."""
-        remedy = "claims nothing until somebody removes files there, or starts it with TMPDIR on a larger disk"
+        remedy = "the agent claims no jobs until somebody removes files there or starts it with TMPDIR on a larger disk"
         was, self.problems.disk = self.problems.disk, lack and f"{lack}; {remedy}"
         if bool(was) != bool(lack):
             self.request_beat()

@@ -120,7 +120,7 @@ class LimitWatch:
         peak = max(self._cgroup.memory_peak(), self._meter.memory_peak)
         most = self._limits.memory or _HOST_MEMORY
         if peak < _SUSPICIOUS_SHARE * most:
-            return f"sent by others than Fray, and apparently not for lack of memory (peak {_text(peak)})"
+            return f"Fray did not send it, and memory does not seem to have run out (peak {_text(peak)})"
         whose = "it asked for" if self._limits.memory else "its host has"
         return f"probably for lack of memory: peak {_text(peak)} of the {_text(most)} that {whose}; ask for more memory"
 

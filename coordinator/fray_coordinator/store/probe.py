@@ -41,9 +41,9 @@ MAX_UNREADABLE_NAMED = 20
 SHARE_REMEDY = "to share a root with a group, give it to the group: docs/operating.md says how"
 UNUSABLE_REMEDY = "do not use this root: two agents would run the same job; use GCS, S3 or a local disk"
 UNSAFE_DELETES_REMEDY = (
-    "to try things out it will do. What somebody takes in the moment in which it is removed is lost to him: two "
-    "consumers may get one item of a queue, an actor may not be found, a job may wait for the next repair; for work "
-    "use GCS, S3 or a local disk"
+    "this is good enough to try things out, but not for work: an object that one process changes while another deletes "
+    "it is lost. Two consumers may get the same item of a queue, an actor may not be found, or a job may wait until "
+    "the next repair; for work, use GCS, S3 or a local disk"
 )
 UNORDERED_REMEDY = (
     "do not use this root: jobs and items of queues would be found late, or never; use GCS, S3 or a local disk"
