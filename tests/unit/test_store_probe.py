@@ -82,7 +82,7 @@ def test_a_store_with_some_conditions_is_an_error(at: Any) -> None:
         ("warning", "an unchanged object is"),
     ]
     assert "good enough to try things out" in found[0].remedy
-    assert "two consumers may get one item of a queue" in found[0].remedy
+    assert "Two consumers may get the same item of a queue" in found[0].remedy
 
 
 def test_folders_in_another_order_are_no_error_and_what_follows_is_told(emulated: tuple[Emulator, str]) -> None:
