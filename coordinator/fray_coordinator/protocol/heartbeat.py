@@ -33,7 +33,7 @@ DEATH_INTERVALS = 5
 the jobs are requeued."""
 
 ENDED_STATES = frozenset({AgentState.DEAD, AgentState.LEFT})
-"""The states in which an agent has ended for good. A state that this version does not know may be one of life."""
+"""The states in which an agent has ended for good. An agent in an unknown state may be alive."""
 
 LARGE_FLEETS = (100, 1000)
 """Numbers of live agents above which the intervals are twice, and then four times as long."""

@@ -124,21 +124,21 @@ def fail_for_good(job: JobRecord, end: AttemptExit, now: float, why: str) -> Job
 
 
 def _requeue(job: JobRecord, end: AttemptExit, holder: JobLease, now: float, wait: float) -> JobRecord:
-    past = _past(job, end, holder, now)
+    past = _history_with(job, end, holder, now)
     waiting = {"started_at": None, "not_before": now + wait, **past}
     if is_gang(job.spec):
-        return transition(job, Event.REGATHER, placement=_cleared(job.placement or Placement()), **waiting)
+        return transition(job, Event.REGATHER, placement=_without_members(job.placement or Placement()), **waiting)
     return transition(job, Event.REQUEUE, lease=None, **waiting)
 
 
-def _cleared(placement: Placement) -> Placement:
+def _without_members(placement: Placement) -> Placement:
     """The placement without members, for the next attempt. Its round is one higher."""
     return Placement(round=placement.round + 1)
 
 
 def _restart(job: JobRecord, end: AttemptExit, holder: JobLease, now: float) -> JobRecord:
     """The next attempt on the same holder. It may start after `not_before`."""
-    past, ready = _past(job, end, holder, now), now + restart_wait(job, now)
+    past, ready = _history_with(job, end, holder, now), now + restart_wait(job, now)
     return transition(job, Event.RESTART, lease=replace(holder, since=now), started_at=now, not_before=ready, **past)
 
 
@@ -156,7 +156,7 @@ def _quick_ends(job: JobRecord, now: float) -> int:
     return quick
 
 
-def _past(job: JobRecord, end: AttemptExit, holder: JobLease, now: float) -> dict[str, Any]:
+def _history_with(job: JobRecord, end: AttemptExit, holder: JobLease, now: float) -> dict[str, Any]:
     """The fields of the record about past attempts, with the one that ends now."""
     past = PastAttempt(
         attempt=job.attempt,

@@ -33,7 +33,7 @@ async def claim(queue: OpenQueue, segment: str, timeout: float) -> HeldSegment |
         BadRecord: the segment or its lease cannot be read; such a segment is set aside.
         StoreUnavailable: the claim may have been applied.
     """
-    return await _write(queue, segment, rules.claimed(_nonce(queue), queue.holder, timeout), None)
+    return await _write_claim(queue, segment, rules.claimed(_nonce(queue), queue.holder, timeout), None)
 
 
 async def take_over(
@@ -49,7 +49,7 @@ async def take_over(
         await queue.receipts.close_lease(lease, segment)
         return None
     wanted = rules.taken_over(lease.record, _nonce(queue), queue.holder, timeout, own_idle_claim)
-    return await _write(queue, segment, wanted, lease)
+    return await _write_claim(queue, segment, wanted, lease)
 
 
 def claim_batch(
@@ -74,16 +74,16 @@ def claim_batch(
         updated = now if applied.updated is None else applied.updated
         stored = Stored(key, lease, {}, applied.version, updated)
         if found is None or looks_late(SegmentName.time_of(segment), found.updated, queue.settings.quarantine):
-            results[segment] = _opened(queue, segment, stored, sent)
+            results[segment] = _read_claimed(queue, segment, stored, sent)
             continue
         try:
             results[segment] = HeldSegment(queue, segment, stored, sent, content_of(segment, found))
         except Malformed:
-            results[segment] = _opened(queue, segment, stored, sent)
+            results[segment] = _read_claimed(queue, segment, stored, sent)
     return results
 
 
-async def _write(
+async def _write_claim(
     queue: OpenQueue, segment: str, wanted: QueueLease, current: Stored[QueueLease] | None
 ) -> HeldSegment | ClaimLost | None:
     sent = queue.core.clock.boottime()
@@ -91,10 +91,10 @@ async def _write(
     written = await queue.core.records.write(key, QueueLease, wanted, current, one_of_many=True)
     if not written.wrote or written.stored is None:
         return ClaimLost(written.stored)
-    return await _opened(queue, segment, written.stored, sent)
+    return await _read_claimed(queue, segment, written.stored, sent)
 
 
-async def _opened(queue: OpenQueue, segment: str, lease: Stored[QueueLease], sent: float) -> HeldSegment | None:
+async def _read_claimed(queue: OpenQueue, segment: str, lease: Stored[QueueLease], sent: float) -> HeldSegment | None:
     """The segment with this lease, which was just claimed; None if nothing is left to do in it. Raises BadRecord."""
     try:
         content = await read_segment(queue, segment)

@@ -80,7 +80,7 @@ class Collector:
         It is called once a second.
         """
         now = self._clock.boottime()
-        while self._waiting and self._is(is_collectable, self._waiting[0][0]):
+        while self._waiting and self._applies(is_collectable, self._waiting[0][0]):
             self._due.append(heappop(self._waiting)[1])
         if (
             len(self._due) >= FINISHED_PER_OBJECT
@@ -119,7 +119,7 @@ class Collector:
 
     async def collect_overdue(self, segment: str, lease: Stored[QueueLease]) -> None:
         """Collect a finished segment of another consumer that has had time to collect it."""
-        if self._is(is_collection_overdue, SegmentName.time_of(segment)):
+        if self._applies(is_collection_overdue, SegmentName.time_of(segment)):
             await self.collect(segment, lease)
 
     async def collect(self, segment: str, lease: Stored[QueueLease]) -> None:
@@ -149,9 +149,9 @@ class Collector:
     def _is_left(self, segment: str, seen_for: float) -> bool:
         """Whether the consumer that finished the segment would have deleted its lease by now."""
         named = SegmentName.time_of(segment)
-        if self._is(all_creates_landed, named):
+        if self._applies(all_creates_landed, named):
             return True
-        due = self._is(is_collection_overdue, named) or named > self._queue.core.now()
+        due = self._applies(is_collection_overdue, named) or named > self._queue.core.now()
         return seen_for > self._queue.settings.quarantine and due
 
     async def _collect_orphan(self, segment: str) -> None:
@@ -173,7 +173,7 @@ class Collector:
         self._swept = rows[-1].key if len(rows) == SWEEP_PAGE else ""
         of: dict[str, list[str]] = {}
         for key in [row.key for row in rows]:
-            if (found := keys.parse_large(key)) and self._is(all_creates_landed, SegmentName.time_of(found[0])):
+            if (found := keys.parse_large(key)) and self._applies(all_creates_landed, SegmentName.time_of(found[0])):
                 of.setdefault(found[0], []).append(key)
         for segment, items in of.items():
             if await store.get(keys.segment(segment)) is None:
@@ -240,7 +240,7 @@ class Collector:
         await self._queue.core.store.delete(self._queue.keys.segment(segment))
         await discard_lease(self._queue, lease)
 
-    def _is(self, rule: Callable[[float, float, float], bool], named: float) -> bool:
+    def _applies(self, rule: Callable[[float, float, float], bool], named: float) -> bool:
         """Whether a rule of `queue_segments` holds now for a segment with this time in its name."""
         return rule(named, self._queue.core.now(), self._queue.settings.quarantine)
 

@@ -89,13 +89,13 @@ class _FreeRoom:
     def serve(self, owner: Owner) -> Assignment:
         """Choose the members of an owner, and take their room from what is left."""
         members, moved = tuple(owner.placement.members), False
-        if not self._stands(owner):
+        if not self._can_keep_members(owner):
             members = _members(owner, self._choose(owner))
-        elif self._wait(owner, members) > 0.0 and owner.placement.moves < MAX_MOVES:
+        elif self._free_at(owner, members) > 0.0 and owner.placement.moves < MAX_MOVES:
             better = self._choose(owner)
             if better is not None and better.wait == 0.0:
                 members, moved = _members(owner, better), True
-        wait = self._wait(owner, members)
+        wait = self._free_at(owner, members)
         self._take(owner, members)
         return Assignment(members, moved, wait if members and wait < NEVER else None)
 
@@ -105,7 +105,7 @@ class _FreeRoom:
             if key in self._hosts:
                 self._left[key] = self._left[key].less(_needs(self._hosts[key], owner, member.bundles))
 
-    def _stands(self, owner: Owner) -> bool:
+    def _can_keep_members(self, owner: Owner) -> bool:
         """Whether the owner can still get everything that it has been given."""
         members, refused = owner.placement.members, set(owner.placement.refused)
         if not members or sorted(n for member in members for n in member.bundles) != list(range(owner.low)):
@@ -116,9 +116,9 @@ class _FreeRoom:
                 return False
             if not self._left[key].holds(_needs(self._hosts[key], owner, member.bundles)):
                 return False
-        return self._workers_stand(owner)
+        return self._workers_are_newest(owner)
 
-    def _workers_stand(self, owner: Owner) -> bool:
+    def _workers_are_newest(self, owner: Owner) -> bool:
         """Whether no newer agent has taken a member's place in its slice."""
         workers = {m.agent for m in owner.placement.members if owner.part_of(m.bundles[0]).slices}
         if not workers:
@@ -126,7 +126,7 @@ class _FreeRoom:
         newest = newest_workers(self._pools[owner.pool])
         return workers <= {host.agent for slice_ in newest.values() for host in slice_.values()}
 
-    def _wait(self, owner: Owner, members: Iterable[PlacementMember]) -> float:
+    def _free_at(self, owner: Owner, members: Iterable[PlacementMember]) -> float:
         """The time when all that the owner was given is free; called before that room is taken."""
         waits = [0.0]
         for member in members:
@@ -188,7 +188,7 @@ class _FreeRoom:
             return host.host in avoided or host.agent == owner.lost_by, bool(others), is_new
 
         asked = (
-            *self._kind(owner.pool, part, part.shape),
+            *self._request_key(owner.pool, part, part.shape),
             *places.items(),
             part.spread,
             part.slices and part.count // part.slices,
@@ -210,13 +210,13 @@ class _FreeRoom:
 
     def _able_hosts(self, pool: str, part: Part, shape: Shape) -> list[HostView]:
         """The hosts that could ever have such a bundle. They are found once for all owners that ask for the same."""
-        key = self._kind(pool, part, shape)
+        key = self._request_key(pool, part, shape)
         if key not in self._able:
             hosts = self._pools.get(pool, ())
             self._able[key] = [host for host in hosts if not host.doubtful and not lacks(host, part, shape)]
         return self._able[key]
 
-    def _kind(self, pool: str, part: Part, shape: Shape) -> tuple[object, ...]:
+    def _request_key(self, pool: str, part: Part, shape: Shape) -> tuple[object, ...]:
         """The key of a request: everything that decides which hosts could ever have such a bundle."""
         wants = part.resources
         return pool, shape, tuple(wants.regions), wants.zone, tuple(sorted(wants.labels.items()))

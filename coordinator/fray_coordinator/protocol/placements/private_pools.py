@@ -44,7 +44,7 @@ def private_views(
         by_job: dict[str, list[int]] = {}
         for number in set(member.bundles) & set(holding.bundles):
             by_job.setdefault(reservation.part_of(number).job, []).append(number)
-        views += [_view(reservation, host, job, numbers, holding) for job, numbers in by_job.items()]
+        views += [_private_view(reservation, host, job, numbers, holding) for job, numbers in by_job.items()]
     return views
 
 
@@ -52,7 +52,7 @@ def _is_held(holding: Holding) -> bool:
     return holding.phase in (HoldingPhase.RESERVED, HoldingPhase.RUNNING)
 
 
-def _view(reservation: Owner, host: HostView, job: str, numbers: Iterable[int], holding: Holding) -> HostView:
+def _private_view(reservation: Owner, host: HostView, job: str, numbers: Iterable[int], holding: Holding) -> HostView:
     capacity = room_of_bundles((reservation.part_of(number).shape for number in numbers), host.capacity.device)
     view = replace(host, pool=pool_of_job(ReservationKeys.pool(reservation.id), job), capacity=capacity)
     return replace(view, busy=view.room if holding.phase == HoldingPhase.RUNNING else Room(), until=None)

@@ -71,7 +71,7 @@ def demand(view: PoolView, now: float) -> Demand:
     packing = _Packing(view, now)
     items: list[tuple[tuple[int, float, str], Owner | list[WaitingJob]]] = []
     items += [(owner.order, owner) for owner in view.forming()]
-    items += [((-jobs[0].priority, jobs[0].submitted_at, jobs[0].id), jobs) for jobs in _kinds(view.jobs)]
+    items += [((-jobs[0].priority, jobs[0].submitted_at, jobs[0].id), jobs) for jobs in _jobs_by_kind(view.jobs)]
     for _, item in sorted(items, key=lambda found: found[0]):
         if isinstance(item, Owner):
             packing.serve_owner(item)
@@ -90,7 +90,7 @@ def _probe(view: PoolView, now: float) -> Demand:
     return Demand(frozenset(there[:1]), () if there else (order,))
 
 
-def _kinds(jobs: Iterable[WaitingJob]) -> list[list[WaitingJob]]:
+def _jobs_by_kind(jobs: Iterable[WaitingJob]) -> list[list[WaitingJob]]:
     """The jobs grouped by what they ask of a host. Each group has the place of its first job."""
     kinds: dict[object, list[WaitingJob]] = {}
     for job in sorted(jobs, key=lambda job: (-job.priority, job.submitted_at, job.id)):
@@ -180,22 +180,22 @@ class _Packing:
             if waiting == 0:
                 return
             if (need := self._need(host, part)) is not None:
-                count = min(_times(self.left[host.agent], need), waiting)
+                count = min(_count_fitting(self.left[host.agent], need), waiting)
                 self._give(host, need, count)
                 waiting -= count
         zones = self._zones_for([part])
         if waiting == 0 or not zones:
             return
         zone = zones[0]
-        of_one = sum(_times(h.room, need) for h in self._hosts_of("new", zone) if (need := self._need(h, part)))
+        of_one = sum(_count_fitting(h.room, need) for h in self._hosts_of("new", zone) if (need := self._need(h, part)))
         if of_one == 0:
             return
         count = -(-waiting // of_one)
         who = "a waiting job has" if waiting == 1 else f"{waiting} waiting jobs have"
         self._order(count, zone, f"{who} no room")
-        for host in self._add(min(count, self.view.spec.max - self._made), zone):
+        for host in self._add_machines(min(count, self.view.spec.max - self._made), zone):
             if (need := self._need(host, part)) is not None:
-                given = min(_times(self.left[host.agent], need), waiting)
+                given = min(_count_fitting(self.left[host.agent], need), waiting)
                 self._give(host, need, given)
                 waiting -= given
 
@@ -217,7 +217,7 @@ class _Packing:
     def _order(self, count: int, zone: str, reason: str, together: bool = False) -> None:
         self.orders.append(Order(count, zone if zone in self._open else None, together, reason))
 
-    def _add(self, count: int, zone: str) -> list[HostView]:
+    def _add_machines(self, count: int, zone: str) -> list[HostView]:
         """The hosts of ordered machines. Work that comes later in the order may use what is left of them."""
         added: list[HostView] = []
         for _ in range(count):
@@ -248,7 +248,7 @@ class _Packing:
         count, zone, given = min(found, key=lambda each: each[0])  # the hosts that are there may be in a later zone
         together = any(part.slices > 1 for part in parts) and count > 1
         self._order(count, zone, f"{owner.kind} {owner.id} waits for hosts", together)
-        self._add(count, zone)
+        self._add_machines(count, zone)
         self._take_all(given)
 
     def _fewest(self, owner: Owner, parts: Sequence[Part], zone: str) -> tuple[int, list[tuple[HostView, Room]]] | None:
@@ -257,21 +257,21 @@ class _Packing:
         most = self.view.spec.max - self._made
         while best is None and low < most:
             high = min(high, most)
-            given = self._pack_anywhere(owner, parts, self._fresh(high, zone))
+            given = self._pack_anywhere(owner, parts, self._new_hosts(high, zone))
             if given is None:
                 low, high = high, 2 * high
             else:
                 best = high, given
         while best is not None and best[0] - low > 1:
             middle = (low + best[0]) // 2
-            given = self._pack_anywhere(owner, parts, self._fresh(middle, zone))
+            given = self._pack_anywhere(owner, parts, self._new_hosts(middle, zone))
             if given is None:
                 low = middle
             else:
                 best = middle, given
         return best
 
-    def _fresh(self, count: int, zone: str) -> list[HostView]:
+    def _new_hosts(self, count: int, zone: str) -> list[HostView]:
         return [h for n in range(count) for h in self._hosts_of(f"new-{self._made + n}", zone)]
 
     def _take_all(self, given: Sequence[tuple[HostView, Room]]) -> None:
@@ -353,7 +353,7 @@ def _by_place(hosts: Sequence[HostView], same: str, within: str = "") -> list[li
     return [[host for host in hosts if host.place(same) == place] for place in places]
 
 
-def _times(left: Room, need: Room) -> int:
+def _count_fitting(left: Room, need: Room) -> int:
     """The number of times that `need` fits."""
     pairs = (left.cpu, need.cpu), (left.memory, need.memory), (left.disk, need.disk), (left.devices, need.devices)
     fits = [have // want for have, want in pairs if want > 0]

@@ -79,7 +79,7 @@ def observe(view: PoolView, now: float) -> Observed:
     after: dict[str, MachineRecord] = {}
     for name, machine in view.machines.items():
         found = listed.get(name)
-        after[name] = _next(view, machine, found, agents.get(name, []), now)
+        after[name] = _next_record(view, machine, found, agents.get(name, []), now)
         kind, text = _zone_failure(machine, found, after[name])
         if kind:
             zones = with_refusal(zones, machine.zone, kind, text, machine.asked_at or now, now)
@@ -113,7 +113,7 @@ def _zone_failure(before: MachineRecord, found: ListedMachine | None, after: Mac
     return "", ""
 
 
-def _next(
+def _next_record(
     view: PoolView, machine: MachineRecord, found: ListedMachine | None, agents: Sequence[AgentRecord], now: float
 ) -> MachineRecord:
     """The record after what the provider and the agents say now."""
@@ -122,13 +122,13 @@ def _next(
     if found is not None and found.operation and not machine.operation:
         machine = replace(machine, operation=found.operation)
     if machine.state == MachineState.DELETING:
-        return _deleting(view, machine, found, now)
+        return _gone_if_unlisted(view, machine, found, now)
     if machine.state == MachineState.WANTED:
         return replace(machine, state=str(MachineState.CREATING), asked_at=now) if found is not None else machine
     if _refused(machine, found) or (found is not None and found.state in (ListedState.LOST, ListedState.ENDING)):
         assert found is not None
         return deleted(machine, found.error or f"the provider says that it is {found.state}", error=found.error)
-    return _with_beats(view, machine, found, agents, now)
+    return _after_heartbeats(view, machine, found, agents, now)
 
 
 def _billed(view: PoolView, machine: MachineRecord, found: ListedMachine, now: float) -> MachineRecord:
@@ -142,7 +142,7 @@ def _billed(view: PoolView, machine: MachineRecord, found: ListedMachine, now: f
     return replace(machine, billed_at=None) if waits else machine
 
 
-def _deleting(view: PoolView, machine: MachineRecord, found: ListedMachine | None, now: float) -> MachineRecord:
+def _gone_if_unlisted(view: PoolView, machine: MachineRecord, found: ListedMachine | None, now: float) -> MachineRecord:
     """The record of a machine that is being deleted: gone, once a list that is new enough does not have it."""
     return gone(machine, now) if found is None and _can_tell(view, machine) else machine
 
@@ -156,7 +156,7 @@ def _can_tell(view: PoolView, machine: MachineRecord) -> bool:
     return view.listed_at >= (machine.asked_at or 0.0) + CALL_SECONDS
 
 
-def _with_beats(
+def _after_heartbeats(
     view: PoolView, machine: MachineRecord, found: ListedMachine | None, agents: Sequence[AgentRecord], now: float
 ) -> MachineRecord:
     beating = view.beating(agents)
@@ -165,20 +165,20 @@ def _with_beats(
         if machine.state == MachineState.CREATING:
             begun = {"created_at": machine.created_at or now, "billed_at": machine.billed_at or now}
             machine = replace(machine, state=str(MachineState.UP), up_at=now, **begun)
-        return _leaving(machine, beating, agents, now)
+        return _drained_if_leaving(machine, beating, agents, now)
     if machine.state == MachineState.CREATING and found is None and _is_left_behind(view, machine):
         return gone(replace(machine, reason="the provider no longer has it"), now)
     if machine.state == MachineState.CREATING and (found is None or found.state != ListedState.READY):
         return machine
     if _all_left(machine, agents):
         return deleted(machine, "its agents have left")
-    since = _credited(machine.unseen_since, view.looked_at, now)
+    since = _unseen_since(machine.unseen_since, view.looked_at, now)
     machine = replace(machine, unseen_since=since)
     if found is None and _can_tell(view, machine) and not beating and now - since >= MISSING_SECONDS:
         return gone(replace(machine, reason="the provider no longer has it"), now)
     if now - since >= BOOT_SECONDS:
         return deleted(machine, _NO_AGENT)
-    return _leaving(machine, beating, agents, now)
+    return _drained_if_leaving(machine, beating, agents, now)
 
 
 def _is_left_behind(view: PoolView, machine: MachineRecord) -> bool:
@@ -190,7 +190,7 @@ def _is_left_behind(view: PoolView, machine: MachineRecord) -> bool:
     return _can_tell(view, machine) and any(mate.up_at is not None for mate in mates)
 
 
-def _credited(since: float | None, looked_at: float, now: float) -> float:
+def _unseen_since(since: float | None, looked_at: float, now: float) -> float:
     """The time since which the machine counts as unseen. A longer gap between looks counts as `LONGEST_GAP`."""
     if since is None:
         return now
@@ -204,7 +204,7 @@ def _all_left(machine: MachineRecord, agents: Sequence[AgentRecord]) -> bool:
     return len(ended) >= machine.hosts and all(agent.state != AgentState.LIVE for agent in agents)
 
 
-def _leaving(
+def _drained_if_leaving(
     machine: MachineRecord, beating: Sequence[AgentRecord], agents: Sequence[AgentRecord], now: float
 ) -> MachineRecord:
     """The record, drained if one of the hosts is: a slice that lacks a host is of no use."""

@@ -40,7 +40,7 @@ def shares_of_jobs(
     for job in jobs:
         for stay in _stays(job, now):
             if (agent := hosts.get(stay.agent)) is not None:
-                hourly = costs[agent.id] * stay.bundles * _part(job.spec, agent)
+                hourly = costs[agent.id] * stay.bundles * _share_of_host(job.spec, agent)
                 seconds = stay.seconds * stay.weight
                 spent = MachineShare(hourly * seconds / 3600.0, hourly if stay.lasts else 0.0)
                 found[job.id] = found.get(job.id, MachineShare()) + spent
@@ -90,7 +90,7 @@ def _stays(job: JobRecord, now: float) -> Iterator[_Stay]:
             yield _Stay(member.agent, seconds, job.ended_at is None, len(member.bundles))
 
 
-def _part(spec: JobSpec, agent: AgentRecord) -> float:
+def _share_of_host(spec: JobSpec, agent: AgentRecord) -> float:
     """The largest part of any resource of the host that one replica asks for."""
     wants, has = spec.resources, agent.capacity
     parts = [0.0]
