@@ -170,8 +170,7 @@ class _Terminal:
 
 def notebook() -> Any | None:
     """The shell of the notebook that runs this program; None if no notebook does."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()  # it may just be imported
     return shell if hasattr(shell, "kernel") else None
 
 
