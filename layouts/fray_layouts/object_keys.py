@@ -107,6 +107,7 @@ class AgentKeys:
 
     @staticmethod
     def fresh(host: str, now: float, token: str) -> str:
+        """An id for an agent that starts at `now` (storage's clock); it keeps 60 characters of the host name."""
         safe = re.sub(r"[^A-Za-z0-9-]", "-", host).strip("-")[:60] or "host"
         return f"{safe}-{encode_time(now)}{token[:RANDOM_DIGITS]}"
 

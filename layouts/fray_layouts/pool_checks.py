@@ -41,8 +41,8 @@ def checked_provisioning(spec: ProvisioningSpec) -> ProvisioningSpec:
 def _check_provider(spec: ProvisioningSpec) -> None:
     if spec.provider not in PROVIDERS:
         near = difflib.get_close_matches(spec.provider.lower().replace("-", "_"), PROVIDERS, n=1)
-        there = ", ".join(f"{name} ({what})" for name, what in PROVIDERS.items())
-        raise InvalidInput("provider", spec.provider, f"did you mean {near[0]}?" if near else f"there are {there}")
+        known = ", ".join(f"{name} ({what})" for name, what in PROVIDERS.items())
+        raise InvalidInput("provider", spec.provider, f"did you mean {near[0]}?" if near else f"there are {known}")
 
 
 def _check_settings(spec: ProvisioningSpec) -> None:

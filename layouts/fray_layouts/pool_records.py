@@ -69,6 +69,7 @@ def task_id(key: str, run: int) -> str:
 def key_and_run(task: str) -> tuple[str, int]:
     """The inverse of `task_id`; a text that `task_id` did not make is a key in its first run."""
     key, _, run = task.rpartition(_TRY_MARK)
+    # A run has at most nine digits; a longer number is part of a key that a driver chose.
     return (key, int(run)) if key and run.isascii() and run.isdigit() and len(run) < 10 else (task, 1)
 
 

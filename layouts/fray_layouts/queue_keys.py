@@ -86,7 +86,7 @@ class SegmentName:
 
     @staticmethod
     def time_of(text: str) -> float:
-        return decode_time(text[:9])
+        return decode_time(text[:TIME_DIGITS])
 
 
 MAX_ORDERS = 32**3

@@ -43,8 +43,8 @@ TYPED = [
     ),
     (
         "agent --root /proc/fray",
-        "/proc/fray can carry no cluster, as `fray doctor` says: /proc/fray cannot be made there: No such file or "
-        "directory; give a folder of a disk; put this right, or give another root. Give --unfit-root to join it anyway",
+        "/proc/fray can carry no cluster, as `fray doctor` says: /proc/fray cannot be created: No such file or "
+        "directory; give a folder on a disk; put this right, or give another root. Give --unfit-root to join it anyway",
     ),
     (
         "agent --root PLACE --pool ../it",

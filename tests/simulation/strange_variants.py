@@ -160,7 +160,7 @@ async def _nothing(*given: object) -> None:
 @variant
 def fsck_passes_odd_objects_by() -> list[Swap]:
     """What cannot be read is nobody's business."""
-    looks = tuple(look for look in checker.CHECKS if look[0] is not object_checks.odd_objects)
+    looks = tuple(look for look in checker.CHECKS if look[0] is not object_checks.unusable_objects)
     return [(checker, "CHECKS", looks)]
 
 

@@ -159,7 +159,7 @@ async def test_what_is_none_of_frays_is_told_once_each_and_left_alone(core: Core
         assert [t.key for t in troubles] == [
             "Jobs/", "a/", "jobs", "jobs0", "jobs~", "results/", "zz.txt", "\U0001f600/"
         ]  # fmt: skip
-        assert all("none of Fray's" in t.what and "move it out of this root" in t.remedy for t in troubles)
+        assert all("does not belong to Fray" in t.what and "move it out of this root" in t.remedy for t in troubles)
         await fsck.repair(core)
     assert await everything(core) == before
 

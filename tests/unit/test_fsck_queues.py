@@ -87,11 +87,11 @@ async def a_pool_that_was_not_removed_to_the_end(core: Core) -> str:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (a_lease_of_what_is_done, "a segment that was cleared away"),
-        (a_lease_of_a_claim_that_came_late, "a segment that was cleared away"),
+        (a_lease_of_what_is_done, "the lease of a deleted segment"),
+        (a_lease_of_a_claim_that_came_late, "the lease of a deleted segment"),
         (a_lease_of_what_is_lost, "2 of its 3 items were not done"),
-        (a_lease_among_dead_letters, "a segment that was cleared away"),
-        (a_large_item_alone, "whose segment never came"),
+        (a_lease_among_dead_letters, "the lease of a deleted segment"),
+        (a_large_item_alone, "whose segment was never created"),
         (a_queue_that_was_not_removed_to_the_end, "removed as incarnation 1, 2 objects are left"),
         (a_pool_that_was_not_removed_to_the_end, "removed as incarnation 1, 3 objects are left"),
     ],
@@ -144,7 +144,7 @@ async def a_pool_that_nobody_ends(core: Core) -> str:
     ("make", "words", "remedy"),
     [
         (a_name_without_a_queue, "there is no queues/n/q~1/queue.json", "`fray queue rm q --namespace n`"),
-        (a_pool_without_a_queue, "there is no queues/n/q~1/queue.json", "make it again under this name"),
+        (a_pool_without_a_queue, "there is no queues/n/q~1/queue.json", "create it again under this name"),
         (a_queue_without_a_name, "the name's record is gone", "write the record back with incarnation 1"),
         (a_queue_of_an_incarnation_to_come, "the name's record says 1", "write the record back with incarnation 7"),
     ],

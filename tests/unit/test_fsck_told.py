@@ -117,4 +117,4 @@ async def test_machines_and_what_they_printed_belong_there(cluster: Cluster) -> 
     await user.store.put(MachineKeys.boot_log("p", name, 3), b"no disk", ANY)
     assert await troubles(user) == {}
     await user.store.put(MachineKeys.key("p", name), b"{", ANY)
-    assert "leaves the machine's pool alone" in (await troubles(user))[MachineKeys.key("p", name)]
+    assert "makes and removes no machines" in (await troubles(user))[MachineKeys.key("p", name)]

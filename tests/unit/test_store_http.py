@@ -180,7 +180,7 @@ async def test_bodies_larger_than_what_a_socket_takes_go_both_ways() -> None:
     async with served(echo) as place, opened() as client:
         assert (await client.request("PUT", f"http://{place}/", {}, large)).body == large
         with pytest.raises(BadObject, match="more than the 1000 bytes"):
-            await client.request("PUT", f"http://{place}/", {}, large, most=1000)
+            await client.request("PUT", f"http://{place}/", {}, large, max_body=1000)
 
 
 async def test_who_is_refused_before_all_is_sent_hears_why() -> None:

@@ -93,7 +93,7 @@ def test_what_is_no_root_is_named(root: str) -> None:
 
 async def test_a_root_that_cannot_be_made_is_refused_at_once() -> None:
     store = await open_store("/proc/no-root")
-    with pytest.raises(StoreRefused, match="cannot be made there: No such file or directory; give a folder of a disk"):
+    with pytest.raises(StoreRefused, match="cannot be created: No such file or directory; give a folder on a disk"):
         await store.put("cluster.json", b"{}", ABSENT)
 
 

@@ -35,12 +35,12 @@ async def publish(core: Core, endpoint: EndpointRecord, singleton: bool) -> Endp
     key, wanted = _endpoint_key(endpoint), replace(endpoint, published_at=core.now())
     while True:
         name = await _read_name(core, endpoint) if singleton else None
-        there = await core.records.read(key, EndpointRecord)
-        if not may_replace(record_of(there), endpoint):
+        current = await core.records.read(key, EndpointRecord)
+        if not may_replace(record_of(current), endpoint):
             raise _stale_attempt(endpoint)
         if singleton and not await _announce(core, name, endpoint):
             continue
-        if (await core.records.write(key, EndpointRecord, wanted, there)).wrote:
+        if (await core.records.write(key, EndpointRecord, wanted, current)).wrote:
             return wanted
 
 

@@ -42,7 +42,7 @@ def _secret(key: RpcSecret) -> bytes:
     except ValueError:  # the error's message would show the secret
         secret = b""
     if len(secret) < _MIN_SECRET_BYTES:
-        raise BadRecord(f"{SecretKeys.rpc} holds a key {key.id!r} that is none; replace it: fray rotate --at-once")
+        raise BadRecord(f"{SecretKeys.rpc} holds a key {key.id!r} that is unusable; replace it: fray rotate --at-once")
     return secret
 
 

@@ -18,7 +18,7 @@ TIMEOUT_INTERVALS = 2 * DEATH_INTERVALS
 time-out."""
 
 
-def agents(seen: Snapshot) -> Iterator[SuspectedProblem]:
+def contradictory_agents(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """Find dead agents whose jobs were not all requeued, and live ones that list jobs that they cannot hold."""
     for agent in seen.agents.values():
         key = AgentKeys.key(agent.id)
@@ -32,7 +32,7 @@ def agents(seen: Snapshot) -> Iterator[SuspectedProblem]:
                 yield SuspectedProblem(Problem(key, what, remedy), seen.versions(JobKeys.key(job)))
 
 
-def silent(seen: Snapshot) -> Iterator[SuspectedProblem]:
+def unnoticed_silence(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """Find agents that are alive only by their records, while no reconciler runs that would notice.
 
     An agent that is cut off from the store runs its tasks for the outage grace, and has none after that.
@@ -46,8 +46,8 @@ def silent(seen: Snapshot) -> Iterator[SuspectedProblem]:
         waiting = f"; {len(agent.holdings)} jobs that it lists wait for that" if agent.holdings else ""
         state = "it lives" if agent.state == AgentState.LIVE else f"it is {agent.state!r}, which may mean that it lives"
         what = (
-            f"by its record {state}, but it was not heard of for long, and nobody notices: no agent runs, nor "
-            f"`fray coordinate`{waiting}"
+            f"by its record {state}, but it was not heard of for long, and no process notices, because neither an agent "
+            f"nor `fray coordinate` runs{waiting}"
         )
         remedy = (
             "start an agent: within minutes it finds this one dead and puts back what it held; or run `fray "
@@ -56,7 +56,7 @@ def silent(seen: Snapshot) -> Iterator[SuspectedProblem]:
         yield SuspectedProblem(Problem(key, what, remedy), seen.versions(key))
 
 
-def in_trouble(seen: Snapshot) -> Iterator[SuspectedProblem]:
+def reported_problems(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """Find live agents whose last heartbeat reports a problem."""
     for agent in seen.agents.values():
         key = AgentKeys.key(agent.id)

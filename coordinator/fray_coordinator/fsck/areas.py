@@ -167,9 +167,9 @@ CONSEQUENCES: dict[Kind, tuple[str, str]] = {
     ),
     NameRecord: (
         "nobody can take this name or find who has it",
-        "write back what it held; who removes it must first end all who use the name, for it is counted anew",
+        "restore its content; before you remove it, end all uses of the name, because its incarnation starts again at 1",
     ),
-    EndpointRecord: ("nobody is called there", "remove it and stop the actor's job, or start the actor again"),
+    EndpointRecord: ("no caller finds this actor", "remove it and stop the actor's job, or start the actor again"),
     ReservationRecord: (
         "nobody gathers, renews or ends this reservation, and its jobs wait",
         "mend it, or remove it and stop its jobs, which `fray ps` shows",
@@ -179,26 +179,26 @@ CONSEQUENCES: dict[Kind, tuple[str, str]] = {
         "nothing brings it back; remove it",
     ),
     MachineRecord: (
-        "the scaler leaves the machine's pool alone: it makes and removes none there",
+        "the scaler makes and removes no machines in this machine's pool",
         "mend it, or remove it: the scaler then deletes the machine",
     ),
     ScalerRecord: (
         "no machine is made or removed",
-        "remove it, and the scaler begins anew, but for pools that may have no machines any more",
+        "remove it, and the scaler starts again, except for pools that may no longer have machines",
     ),
-    PoolPlan: ("it is a hint that costs a delay", "remove it, and the pass writes it anew"),
-    Doorbell: ("it is a hint that costs a delay", "whoever rings next makes it anew"),
+    PoolPlan: ("it is a hint; without it agents learn of gangs later", "remove it, and the reconciler writes it again"),
+    Doorbell: ("it is a hint; without it work is found later", "the next process that rings replaces it"),
     AgentPoolRecord: (
         "agents that join this pool build nothing before they claim, and no unneeded blob is removed",
         "remove it, and name the pool's environments again: fray env warm --pool POOL",
     ),
-    ClusterSettings: ("nobody can join or open this cluster", "write back what it held, see the storage contract"),
+    ClusterSettings: ("nobody can join or open this cluster", "restore its content, see the storage contract"),
     RpcSecrets: ("no actor can be called", "remove it, a new one is made at once"),
-    QueueRecord: ("nobody can open this queue", "write back what it held, see the storage contract"),
+    QueueRecord: ("nobody can open this queue", "restore its content, see the storage contract"),
     QueueLease: (
         "nobody gets the items of this segment",
         "remove it; items of the segment that were done are then handed out again",
     ),
-    PoolRecord: ("no driver can go on with this worker pool", BY_HAND),
+    PoolRecord: ("no driver can continue with this worker pool", BY_HAND),
 }
 """By kind: what fails while such an object is unreadable, and the remedy."""

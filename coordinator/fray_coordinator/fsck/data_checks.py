@@ -13,7 +13,7 @@ from fray_layouts.spec import blobs_of
 from fray_layouts.work_keys import WorkKeys
 
 
-def work(seen: Snapshot) -> Iterator[SuspectedProblem]:
+def ownerless_work(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """Find logs and results of jobs and attempts that never existed or are gone."""
     for key in seen.keys[WorkKeys.area]:
         job_id, attempt = WorkKeys.parse(key) or ("", 0)
@@ -27,21 +27,21 @@ def work(seen: Snapshot) -> Iterator[SuspectedProblem]:
             yield SuspectedProblem(Problem(key, what, BY_HAND), seen.versions(JobKeys.key(job_id)))
 
 
-def logs(seen: Snapshot) -> Iterator[SuspectedProblem]:
+def missing_log_chunks(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """Find missing log chunks. Chunks are stored before the record counts them, and deleted after it is marked."""
-    there = set(seen.keys[WorkKeys.area])
+    existing = set(seen.keys[WorkKeys.area])
     for job in seen.jobs.values():
         ends = {past.attempt: past.exit for past in job.history} | {job.attempt: job.exit}
         for attempt, end in ends.items() if not job.expiring else ():
             count = (end.log_chunks or 0) if end is not None else 0
             chunks = (WorkKeys.log(job.id, attempt, 0, number + 1) for number in range(count))
-            if (gone := next((key for key in chunks if key not in there), None)) is not None:
+            if (gone := next((key for key in chunks if key not in existing), None)) is not None:
                 what = f"of the {count} parts of the log of attempt {attempt}, {gone} is gone: the log ends before it"
                 remedy = "nothing brings it back; run the job again if its log is needed"
                 yield SuspectedProblem(Problem(JobKeys.key(job.id), what, remedy), seen.versions(JobKeys.key(job.id)))
 
 
-def blobs(seen: Snapshot) -> Iterator[SuspectedProblem]:
+def ownerless_blobs(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """Find blobs that no job and no pool names; only if all records can be read, because any record may name one."""
     pools = [key for key in seen.keys[PoolKeys.area] if PoolKeys.parse_record(key)]
     if any(seen.is_doubtful(key) for key in (*pools, *seen.keys[JobKeys.area])):
@@ -52,7 +52,7 @@ def blobs(seen: Snapshot) -> Iterator[SuspectedProblem]:
         yield SuspectedProblem(Problem(key, "no job needs it", BY_SWEEP), fix=removal_of(key))
 
 
-def endpoints(seen: Snapshot) -> Iterator[SuspectedProblem]:
+def stale_endpoints(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """Find endpoints of actors whose jobs no longer run."""
     for endpoint in seen.endpoints:
         job = JobKeys.key(endpoint.record.job)

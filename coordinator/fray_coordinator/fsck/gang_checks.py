@@ -2,17 +2,18 @@
 
 from collections.abc import Iterator
 
+from fray_coordinator.fsck.job_checks import not_stopped
 from fray_coordinator.fsck.report import BY_REPAIR, Problem, SuspectedProblem
 from fray_coordinator.fsck.snapshot import Snapshot
 from fray_coordinator.protocol.heartbeat import is_fenced
 from fray_coordinator.protocol.transitions import Status
 from fray_layouts.object_keys import AgentKeys, JobKeys
-from fray_layouts.records import AgentRecord, JobRecord, PlacementMember
+from fray_layouts.records import JobRecord, PlacementMember
 from fray_layouts.spec import is_gang
 from fray_layouts.work_keys import WorkKeys
 
 
-def running(seen: Snapshot) -> Iterator[SuspectedProblem]:
+def abandoned_gangs(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """Find running gangs that lack one of their members, and gangs that nobody stops."""
     exits = set(seen.keys[WorkKeys.area])
     for job in seen.jobs.values():
@@ -43,12 +44,4 @@ def _of_member(seen: Snapshot, job: JobRecord, member: PlacementMember) -> Probl
     if job.id not in holder.holdings:
         what = f"by its record agent {holder.id} runs its replicas {member.bundles}, and lives, but does not list it"
         return Problem(key, what, BY_REPAIR) if seen.outlasted(holder, key) else None
-    return _not_stopped(seen, job, holder)
-
-
-def _not_stopped(seen: Snapshot, job: JobRecord, holder: AgentRecord) -> Problem | None:
-    key = JobKeys.key(job.id)
-    if job.stop is None or not seen.outlasted(holder, key, job.spec.grace):
-        return None
-    what = f"it was asked to stop, but agent {holder.id}, which lives, has not ended its replicas"
-    return Problem(key, what, f"look at their processes on host {holder.host}; if they are gone, restart that agent")
+    return not_stopped(seen, job, holder)

@@ -25,7 +25,7 @@ def removal_of(key: str) -> Fix:
     return delete
 
 
-def entries(seen: Snapshot) -> Iterator[SuspectedProblem]:
+def wrong_entries(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """Find entries of `pending/` whose job is gone or differs from them."""
     for key in seen.keys[PendingKey.area]:
         entry = PendingKey.parse(key)
@@ -54,7 +54,7 @@ def _unneeded(seen: Snapshot, key: str, entry: PendingKey, job: JobRecord | None
     return None
 
 
-def children(seen: Snapshot) -> Iterator[SuspectedProblem]:
+def wrong_child_entries(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """Find entries of `children/` that nobody needs, and children without an entry."""
     for key in seen.keys[ChildKey.area]:
         entry = ChildKey.parse(key)

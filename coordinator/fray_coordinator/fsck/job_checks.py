@@ -15,7 +15,7 @@ from fray_layouts.spec import blobs_of, is_gang
 from fray_layouts.work_keys import WorkKeys
 
 
-def unentered(seen: Snapshot) -> Iterator[SuspectedProblem]:
+def missing_entries(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """Find waiting jobs without an entry. Submitters create it before the record, everybody else after it."""
     entries = set(seen.keys[PendingKey.area])
     for job in seen.jobs.values():
@@ -27,7 +27,7 @@ def unentered(seen: Snapshot) -> Iterator[SuspectedProblem]:
             yield SuspectedProblem(Problem(key, what, BY_REPAIR), seen.versions(key))
 
 
-def unadmitted(seen: Snapshot) -> Iterator[SuspectedProblem]:
+def stuck_admissions(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """Find files of the inbox whose admission was interrupted."""
     for job in seen.jobs.values():
         key = JobKeys.key(job.id)
@@ -37,11 +37,11 @@ def unadmitted(seen: Snapshot) -> Iterator[SuspectedProblem]:
             what = "it was read from the inbox, but neither admitted nor withdrawn"
             yield SuspectedProblem(Problem(key, what, BY_REPAIR), seen.versions(key))
         else:
-            what = "it waits to be admitted, but does not say from which file of the inbox it was made: nobody can tell"
+            what = "it waits to be admitted, but its record does not name the inbox file that it was made from"
             yield SuspectedProblem(Problem(key, what, _again(job)), seen.versions(key))
 
 
-def uncallable(seen: Snapshot) -> Iterator[SuspectedProblem]:
+def missing_blobs(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """Find jobs that cannot run because a blob is gone; blobs are stored before the record, and kept as long as it."""
     blobs = set(seen.keys[BlobKeys.area])
     for job in seen.jobs.values():
@@ -60,7 +60,7 @@ def _again(job: JobRecord) -> str:
     return f"end it with `fray stop {job.id}`, and submit it again{other}"
 
 
-def unheld(seen: Snapshot) -> Iterator[SuspectedProblem]:
+def jobs_without_lease(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """Find running jobs without a lease. No rule restores a lease; only a stop needs none."""
     for job in seen.jobs.values():
         if job.status == Status.RUNNING and job.lease is None and not is_gang(job.spec):
@@ -71,7 +71,7 @@ def unheld(seen: Snapshot) -> Iterator[SuspectedProblem]:
             yield SuspectedProblem(Problem(key, what, _again(job)), seen.versions(key))
 
 
-def running(seen: Snapshot) -> Iterator[SuspectedProblem]:
+def abandoned_jobs(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """Find jobs that run only by their records, and jobs that nobody stops."""
     entered = {entry.job for key in seen.keys[PendingKey.area] if (entry := PendingKey.parse(key)) is not None}
     for job in seen.jobs.values():
@@ -83,7 +83,7 @@ def running(seen: Snapshot) -> Iterator[SuspectedProblem]:
         elif job.id not in holder.holdings:
             problem = _disowned(seen, key, holder, job.id in entered)
         else:
-            problem = _not_stopped(seen, key, holder, job)
+            problem = not_stopped(seen, job, holder)
         if problem is not None:
             yield SuspectedProblem(problem, seen.versions(key))
 
@@ -111,14 +111,16 @@ def _disowned(seen: Snapshot, key: str, holder: AgentRecord, is_entered: bool) -
     return Problem(key, what, remedy)
 
 
-def _not_stopped(seen: Snapshot, key: str, holder: AgentRecord, job: JobRecord) -> Problem | None:
+def not_stopped(seen: Snapshot, job: JobRecord, holder: AgentRecord) -> Problem | None:
+    """The problem of a job, or of a member's replicas, that a live holder has not stopped; None if there is none."""
+    key, part = JobKeys.key(job.id), "its replicas" if is_gang(job.spec) else "it"
     if job.stop is None or not seen.outlasted(holder, key, job.spec.grace):
         return None
-    what = f"it was asked to stop, but agent {holder.id}, which lives, has not ended it"
-    return Problem(key, what, f"look at its processes on host {holder.host}; if they are gone, restart that agent")
+    what = f"it was asked to stop, but agent {holder.id}, which lives, has not ended {part}"
+    return Problem(key, what, f"look at the processes on host {holder.host}; if they are gone, restart that agent")
 
 
-def families(seen: Snapshot) -> Iterator[SuspectedProblem]:
+def orphans(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """Find children that outlived their parents."""
     for job in seen.jobs.values():
         if is_terminal(job) or job.parent is None or job.stop is not None:
@@ -135,7 +137,7 @@ def is_orphan(seen: Snapshot, job: JobRecord) -> bool:
     return judge_child(job, parent, seen.now, seen.settings.repair_interval) is ChildVerdict.STOP
 
 
-def results(seen: Snapshot) -> Iterator[SuspectedProblem]:
+def missing_results(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """Find missing results and outputs. They are stored before the record says so, and deleted after it is marked."""
     data = set(seen.keys[WorkKeys.area])
     for job in seen.jobs.values():

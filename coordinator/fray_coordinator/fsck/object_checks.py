@@ -14,7 +14,7 @@ from fray_layouts.object_keys import CoordinatorKeys, PoolKeys
 from fray_layouts.spec_parsing import parse_spec
 
 
-def odd_objects(seen: Snapshot) -> Iterator[SuspectedProblem]:
+def unusable_objects(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """Find objects that are unreadable, lie under another's key, or have a key without a meaning."""
     for key, problem in seen.unreadable.items():
         yield _unreadable(key, problem.removesuffix(REMOVE_HINT))
@@ -26,20 +26,20 @@ def odd_objects(seen: Snapshot) -> Iterator[SuspectedProblem]:
     for area, why in seen.unlisted.items():
         yield SuspectedProblem(_unlisted(area, why))
     for key in seen.foreign:
-        what = "it is none of Fray's: Fray never looks at it and never removes it"
+        what = "it does not belong to Fray, which never reads it and never removes it"
         remedy = "move it out of this root, unless a newer version of Fray put it here"
         yield SuspectedProblem(Problem(key, what, remedy))
 
 
-def left_alone_by_the_pass(seen: Snapshot) -> Iterator[SuspectedProblem]:
+def skipped_by_reconciler(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """Find objects that the running reconciler skips although they can be read here."""
     if seen.reconciler is None or not seen.reconciler_runs():
         return
     last = seen.reconciler.record
     named = {*seen.unreadable, *seen.misplaced, *seen.strays, *seen.drops}
-    there = {key for keys in seen.keys.values() for key in keys}
+    existing = {key for keys in seen.keys.values() for key in keys}
     for key, problem in last.problems.items():
-        if key not in named and (key in there or key.endswith("/")):
+        if key not in named and (key in existing or key.endswith("/")):
             what = f"the reconciler's last pass skipped it: {problem.removesuffix(REMOVE_HINT)}"
             yield SuspectedProblem(Problem(key, what, "the next pass tries again; if it stays so, look at it"))
     if last.problems_omitted:
@@ -76,7 +76,7 @@ def _kind(key: str) -> Kind:
     return kind
 
 
-def drops(seen: Snapshot) -> Iterator[SuspectedProblem]:
+def stuck_drops(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """Find old files in the inbox that no agent would admit, or that the reconciler should have handled."""
     watched = seen.reconciler_runs()
     for key, drop in seen.drops.items():

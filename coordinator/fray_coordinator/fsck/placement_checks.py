@@ -12,7 +12,7 @@ from fray_layouts.index_keys import PlacementKey
 from fray_layouts.object_keys import JobKeys
 
 
-def ungathered(seen: Snapshot) -> Iterator[SuspectedProblem]:
+def missing_gang_entries(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """Find gangs without an entry. Submitters create it before the record, and it stays until the gang has ended."""
     entries = set(seen.keys[PlacementKey.area])
     for job in seen.jobs.values():
@@ -22,7 +22,7 @@ def ungathered(seen: Snapshot) -> Iterator[SuspectedProblem]:
             yield SuspectedProblem(Problem(key, what, BY_REPAIR), seen.versions(key))
 
 
-def owner_entries(seen: Snapshot) -> Iterator[SuspectedProblem]:
+def unneeded_owner_entries(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """Find entries of `placements/` whose owners ended long ago or never existed."""
     for key in seen.keys[PlacementKey.area]:
         entry = PlacementKey.parse(key)

@@ -28,7 +28,7 @@ QueueOwner = tuple[str, str, int]
 """Namespace, name and incarnation of a queue or pool."""
 
 
-def remains(seen: Snapshot) -> Iterator[SuspectedProblem]:
+def leftovers(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """Find leftovers of removed queues and pools, and objects that no name leads to.
 
     A name is taken before anything else is created, and freed before anything is removed.
@@ -41,8 +41,8 @@ def remains(seen: Snapshot) -> Iterator[SuspectedProblem]:
         if record is None or incarnation > record.incarnation:
             what = (
                 f"{len(keys)} objects of a queue or pool of this name lie under {name}~{incarnation}, but the name's "
-                f"record {f'says {record.incarnation}' if record else 'is gone'}: nobody finds them, and who next "
-                "takes the name may meet them"
+                f"record {f'says {record.incarnation}' if record else 'is gone'}: no process finds them now, but the "
+                "next holder of the name may"
             )
             remedy = f"write the record back with incarnation {incarnation}, or remove them if nobody needs them"
             yield SuspectedProblem(Problem(key, what, remedy), seen.versions(key))
@@ -52,25 +52,25 @@ def remains(seen: Snapshot) -> Iterator[SuspectedProblem]:
             yield SuspectedProblem(Problem(key, what, BY_SWEEP), seen.versions(key), fix)
 
 
-def unmade(seen: Snapshot) -> Iterator[SuspectedProblem]:
+def unfinished_queues(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """Find names that were taken for queues and pools whose creation was interrupted, or whose records are gone."""
-    there = {*seen.keys[QueueKeys.area], *seen.keys[TaskKeys.area]}
+    existing = {*seen.keys[QueueKeys.area], *seen.keys[TaskKeys.area]}
     for key in seen.keys[NameKeys.area]:
         namespace, kind, name = NameKeys.parse(key) or ("", "", "")
         if kind != worker_pools.NAME_KIND or key not in seen.stored or not seen.is_settled(key):
             continue
         owner = (namespace, name, seen.stored[key].record.incarnation)
         settings = QueueKeys.of(*owner).settings
-        if _lives(seen, owner) and settings not in there:
-            what = f"the name is taken, but there is no {settings}: whoever made this queue did not finish"
+        if _lives(seen, owner) and settings not in existing:
+            what = f"the name is taken, but there is no {settings}: the creation of this queue was interrupted"
             remedy = (
-                f"make it again under this name, which finishes it; or free the name: `fray queue rm {name} "
+                f"create it again under this name, which completes it; or free the name: `fray queue rm {name} "
                 f"--namespace {namespace}`"
             )
             yield SuspectedProblem(Problem(key, what, remedy), seen.versions(key))
 
 
-def leases(seen: Snapshot) -> Iterator[SuspectedProblem]:
+def orphan_leases(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """Find leases without a segment; consumers delete both together."""
     for queue, keys in _living(seen):
         for segment in queue_scan.parse_listing(queue, keys).orphans:
@@ -81,7 +81,7 @@ def leases(seen: Snapshot) -> Iterator[SuspectedProblem]:
                 yield SuspectedProblem(Problem(key, what, BY_SWEEP), seen.versions(key), fix)
 
 
-def set_aside(seen: Snapshot) -> Iterator[SuspectedProblem]:
+def unreadable_segments(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """Find segments that consumers set aside because they could not read them."""
     for queue, keys in _living(seen):
         for key in keys:
@@ -96,21 +96,21 @@ def set_aside(seen: Snapshot) -> Iterator[SuspectedProblem]:
                 yield SuspectedProblem(Problem(queue.segment(segment), what, remedy), seen.versions(key), fix)
 
 
-def large_items(seen: Snapshot) -> Iterator[SuspectedProblem]:
+def orphan_large_items(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """Find large items without a segment; they are stored before it and deleted before it."""
     for queue, keys in _living(seen):
-        there = set(keys)
+        existing = set(keys)
         for key in keys:
             segment, _ = queue.parse_large(key) or ("", 0)
-            if not segment or queue.segment(segment) in there:
+            if not segment or queue.segment(segment) in existing:
                 continue
             quarantine = seen.stored[queue.settings].record.quarantine
             if all_creates_landed(SegmentName.time_of(segment), seen.now - seen.patience - SWEEP_INTERVAL, quarantine):
-                what = "it is an item of a queue whose segment never came, or is gone: nobody gets it"
+                what = "it is an item whose segment was never created or is gone, so no consumer gets it"
                 yield SuspectedProblem(Problem(key, what, BY_SWEEP), fix=removal_of(key))
 
 
-def idle_pools(seen: Snapshot) -> Iterator[SuspectedProblem]:
+def unused_pools(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """Find worker pools that nobody has used or shut down for longer than finished jobs are kept."""
     for owner, keys in _by_owner(seen).items():
         pool = seen.stored.get(TaskKeys.of(*owner).pool)
@@ -172,7 +172,7 @@ def _is_old(seen: Snapshot, queue: QueueKeys, segment: str, seconds: float) -> b
 def _of_a_lost_segment(lease: QueueLease, items: int) -> str:
     left = len(undone_items(lease, items))
     if left in (0, items):
-        return "it is the lease of a segment that was cleared away, and whoever did that ended before this was, too"
+        return "it is the lease of a deleted segment; the process that deleted the segment died before it deleted this"
     return f"its segment is gone, though {left} of its {items} items were not done: push them again, they are lost"
 
 

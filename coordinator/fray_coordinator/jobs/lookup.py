@@ -122,8 +122,8 @@ def live_agents(agents: Iterable[Stored[AgentRecord]], now: float) -> list[Agent
 def check_replica(job: JobRecord, replica: int) -> None:
     """Raise InvalidInput if the job has no such replica."""
     if replica not in range(job.spec.replicas):
-        there = f"those of {job.id} are 0 to {job.spec.replicas - 1}" if is_gang(job.spec) else f"{job.id} has only 0"
-        raise InvalidInput("replica", replica, there)
+        remedy = f"those of {job.id} are 0 to {job.spec.replicas - 1}" if is_gang(job.spec) else f"{job.id} has only 0"
+        raise InvalidInput("replica", replica, remedy)
 
 
 def job_not_found(core: Core, text: str) -> JobNotFound:

@@ -91,5 +91,5 @@ def _why_not_in(job: JobRecord, owner: Owner, is_group: bool) -> str:
             )
         hosts = sorted({m.host or m.agent for m in members if wanted & set(m.bundles)})
         return f"{', '.join(hosts[:3])} should start it soon"
-    has, most = sum(len(member.bundles) for member in members), sum(part.count for part in owner.parts)
-    return f"no room is left for it in its {has} of at most {most} places, or an agent should claim it soon"
+    has, total = sum(len(member.bundles) for member in members), sum(part.count for part in owner.parts)
+    return f"no room is left for it in its {has} of at most {total} places, or an agent should claim it soon"

@@ -37,7 +37,7 @@ class OutcomeReader:
     core: Core
     tasks: TaskKeys
     _seen: set[str] = field(default_factory=set)
-    _odd: dict[str, str] = field(default_factory=dict)
+    _unreadable: dict[str, str] = field(default_factory=dict)
     _from: float = 0.0
     _full_look: float = 0.0
 
@@ -51,11 +51,11 @@ class OutcomeReader:
         after = None if full else self.tasks.outcomes_after(max(self._from - LATE_WRITE_SECONDS, 0.0))
         rows = await self.core.store.list(self.tasks.outcomes, after)
         keys = [row.key for row in rows if self.tasks.time_of(row.key) is not None]
-        fresh = [key for key in keys if key not in self._seen and (full or key not in self._odd)]
-        odd: dict[str, str] = {}
-        batches = await map_noting_problems(fresh, self._read, odd)
-        self._seen.update(key for key in fresh if key not in odd)
-        self._note(odd)
+        fresh = [key for key in keys if key not in self._seen and (full or key not in self._unreadable)]
+        unreadable: dict[str, str] = {}
+        batches = await map_noting_problems(fresh, self._read, unreadable)
+        self._seen.update(key for key in fresh if key not in unreadable)
+        self._log_unreadable(unreadable)
         if full:
             self._full_look = now + self.core.settings.repair_interval
         return [outcome for batch in batches for outcome in batch]
@@ -71,8 +71,8 @@ class OutcomeReader:
         self._from = max(self._from, self.tasks.time_of(key) or 0.0)
         return outcomes
 
-    def _note(self, odd: dict[str, str]) -> None:
-        for key, problem in odd.items():
-            if key not in self._odd:
+    def _log_unreadable(self, unreadable: dict[str, str]) -> None:
+        for key, problem in unreadable.items():
+            if key not in self._unreadable:
                 log.warning("outcomes of tasks may be missing: %s", escaped(problem))
-        self._odd.update(odd)
+        self._unreadable.update(unreadable)

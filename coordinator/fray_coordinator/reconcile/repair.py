@@ -83,7 +83,7 @@ class Repair:
             PendingKey.area: lambda: self._repair_index(live),
             PlacementKey.area: self._repair_placements,
             ReservationKeys.area: self._repair_reservations,
-            ChildKey.area: self._end_families,
+            ChildKey.area: self._stop_orphans,
             EndpointKey.area: lambda: self._endpoints.remove(self._jobs.attempt_running, self._problems),
             BlobKeys.area: self._sweep_blobs,
             TaskKeys.area: self._sweep_pools,
@@ -110,7 +110,7 @@ class Repair:
         ]
         await self._reservations.run(inside, self._problems)
 
-    async def _end_families(self) -> None:
+    async def _stop_orphans(self) -> None:
         """Stop the children whose parents have ended, and remove the jobs that nobody needs any more."""
         children = [c for c in (ChildKey.parse(row.key) for row in await self.core.store.list(ChildKey.area)) if c]
         parents = {child.parent for child in children if self._may_need_cascade(child)}

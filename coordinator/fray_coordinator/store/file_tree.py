@@ -62,7 +62,7 @@ class FileTree:
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         except FileNotFoundError as error:  # from /proc, not from a file that has just disappeared
-            raise Refused(f"{self.root} cannot be made there: {error.strerror}; give a folder of a disk") from error
+            raise Refused(f"{self.root} cannot be created: {error.strerror}; give a folder on a disk") from error
         status = os.stat(self.root)
         if status.st_uid != os.geteuid() and not is_shared(status.st_mode):
             raise Refused(
@@ -213,14 +213,14 @@ def open_file(folder: int, name: str, how: int = os.O_RDONLY) -> int:
     return handle
 
 
-def read_all(handle: int, most: int) -> bytes:
-    """Read the whole file. Raises `BadObject` for more than `most` bytes, without reading more."""
+def read_all(handle: int, limit: int) -> bytes:
+    """Read the whole file. Raises `BadObject` for more than `limit` bytes, without reading more."""
     size = os.fstat(handle).st_size
     parts: list[bytes] = []
     length = 0
     while True:
-        check_length(max(size, length), most)
-        part = os.read(handle, min(size - length if size > length else _GROWTH_BYTES, most - length) + 1)
+        check_length(max(size, length), limit)
+        part = os.read(handle, min(size - length if size > length else _GROWTH_BYTES, limit - length) + 1)
         if not part:
             return parts[0] if len(parts) == 1 else b"".join(parts)
         parts.append(part)

@@ -165,7 +165,7 @@ class GcsBackend:
     async def _object(self, method: str, key: str, service: str, query: dict[str, str]) -> HttpAnswer:
         name = quote(self._location.name(key), safe="")
         path = f"{service}storage/v1/b/{self._location.bucket}/o/{name}"
-        return await self._request(method, path, query, may_be_absent=True, most=max_bytes(key))
+        return await self._request(method, path, query, may_be_absent=True, max_body=max_bytes(key))
 
     async def _request(
         self,
@@ -176,14 +176,14 @@ class GcsBackend:
         headers: dict[str, str] | None = None,
         right: str = "",
         may_be_absent: bool = False,
-        most: int = MAX_RECORD_BYTES,
+        max_body: int = MAX_RECORD_BYTES,
     ) -> HttpAnswer:
         """Send a request. Returns success, 304 and an object's 404; raises `AttemptFailed` for any other answer."""
         sent = self._server_clock.wall()
         url = f"{_endpoint()}/{path}?{urlencode(query)}"
         try:
             authorized = await self._authorized(headers or {})
-            answer = await (await self._client.get()).request(method, url, authorized, data, most)
+            answer = await (await self._client.get()).request(method, url, authorized, data, max_body)
         except BadObject as error:
             raise (BadObject if may_be_absent else Unknown)(f"{unquote(path)}: {error}") from error
         self._server_clock.learn(answer.headers.get("date"), sent)

@@ -38,13 +38,13 @@ class HttpClient:
         self._places = asyncio.Semaphore(MAX_CONNECTIONS)
 
     async def request(
-        self, method: str, url: str, headers: Mapping[str, str], data: bytes = b"", most: int = MAX_RECORD_BYTES
+        self, method: str, url: str, headers: Mapping[str, str], data: bytes = b"", max_body: int = MAX_RECORD_BYTES
     ) -> HttpAnswer:
         """Send a request once; returns the answer, whatever its status. Redirects are not followed.
 
         Args:
             url: properly escaped.
-            most: largest body of a success, in bytes; the body of another answer is cut.
+            max_body: largest body of a success, in bytes; the body of another answer is cut.
 
         Raises:
             NotApplied: there is no connection.
@@ -67,7 +67,7 @@ class HttpClient:
             try:
                 async with asyncio.timeout(_seconds_for(len(data))) as limit:
                     connection = self._idle_one(key) or await _connected(target, proxy)
-                    answer = IncomingAnswer(most, lambda size: limit.reschedule(loop.time() + _seconds_for(size)))
+                    answer = IncomingAnswer(max_body, lambda size: limit.reschedule(loop.time() + _seconds_for(size)))
                     found = await connection.exchange(head, data, answer)
             except TimeoutError as error:
                 raise Unknown(f"{target.netloc} did not answer in time") from error

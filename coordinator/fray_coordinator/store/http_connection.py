@@ -9,6 +9,7 @@ from typing import cast
 from httptools import HttpParserError, HttpResponseParser
 
 from fray_coordinator.store.interface import AttemptFailed, BadObject, Unknown
+from fray_coordinator.store.key_rules import too_large
 
 MAX_ERROR_BODY = 1024**2
 """Bytes that are read of a failed request's answer; more would not help anybody."""
@@ -36,16 +37,16 @@ class IncomingAnswer:
         reusable: whether the connection may carry another request.
 
     Args:
-        most: largest body of a success, in bytes.
+        max_body: largest body of a success, in bytes.
         on_head: called when the headers are complete, with the number of body bytes to read.
         head_only: the answer ends with its headers, like a proxy's answer to CONNECT.
     """
 
-    def __init__(self, most: int, on_head: Callable[[int], None], head_only: bool = False) -> None:
+    def __init__(self, max_body: int, on_head: Callable[[int], None], head_only: bool = False) -> None:
         self.received: asyncio.Future[HttpAnswer] = asyncio.get_running_loop().create_future()
         self.reusable = False
         self._parser = HttpResponseParser(self)
-        self._most = most
+        self._max_body = max_body
         self._on_head = on_head
         self._head_only = head_only
         self._headers: dict[str, str] = {}
@@ -95,11 +96,11 @@ class IncomingAnswer:
         if status < 200:
             return
         self._head_complete = True
-        self._left = self._most if status < 300 else MAX_ERROR_BODY
+        self._left = self._max_body if status < 300 else MAX_ERROR_BODY
         length = self._headers.get("content-length", "")
         declared = int(length) if length.isascii() and length.isdecimal() else 0
         if declared > self._left and status < 300:
-            raise self._too_long()
+            raise self._too_large()
         self._on_head(min(declared, self._left))
         if self._head_only:
             self.reusable = True
@@ -112,7 +113,7 @@ class IncomingAnswer:
         self._left -= len(part)
         if self._left < 0:
             if self._parser.get_status_code() < 300:
-                raise self._too_long()
+                raise self._too_large()
             self._finish()
 
     def on_message_complete(self) -> None:
@@ -125,8 +126,8 @@ class IncomingAnswer:
     def _finish(self) -> None:
         self.received.set_result(HttpAnswer(self._parser.get_status_code(), self._headers, b"".join(self._parts)))
 
-    def _too_long(self) -> BadObject:
-        return BadObject(f"it has more than the {self._most} bytes that may lie under this name")
+    def _too_large(self) -> BadObject:
+        return too_large(self._max_body)
 
 
 class StorageConnection(asyncio.Protocol):

@@ -55,13 +55,18 @@ def max_bytes(key: str) -> int:
     return MAX_RECORD_BYTES if key.endswith((".json", "~lease")) or key.startswith(_RECORD_PREFIXES) else MAX_DATA_BYTES
 
 
-def check_length(length: int, most: int, name: str = "it") -> None:
-    """Raise `BadObject`, before the object is read, if it has more than the `most` bytes that its key allows."""
-    if length > most:
-        raise BadObject(f"{name} has more than the {most} bytes that may lie under this name")
+def check_length(length: int, limit: int, name: str = "it") -> None:
+    """Raise `BadObject`, before the object is read, if it has more than the `limit` bytes that its key allows."""
+    if length > limit:
+        raise too_large(limit, name)
+
+
+def too_large(limit: int, name: str = "it") -> BadObject:
+    """The error for an object that has more than the `limit` bytes that its key allows."""
+    return BadObject(f"{name} has more than the {limit} bytes that an object with this key may have")
 
 
 def check_written(key: str, size: int) -> None:
     """Raise `InvalidInput` if the data is too large for its key."""
-    if size > (most := max_bytes(key)):
-        raise InvalidInput(key, f"{size} bytes", f"at most {most} bytes may lie under this name; divide it")
+    if size > (limit := max_bytes(key)):
+        raise InvalidInput(key, f"{size} bytes", f"an object with this key may have at most {limit} bytes; divide it")

@@ -110,7 +110,7 @@ class LocalBackend:
     def holders(self) -> Iterator[LockHolder]:
         return lock_holders(self._tree)
 
-    def oddities(self) -> Iterator[tuple[str, str]]:
+    def unreadable_files_below(self) -> Iterator[tuple[str, str]]:
         """(name, reason) of each file below the root that cannot be read as an object; blocks."""
         return unreadable_files(self._tree)
 

@@ -103,10 +103,10 @@ def open_backend(root: str, clock: Clock) -> StoreBackend:
 
 def _local(folder: Path, clock: Clock) -> StoreBackend:
     refuse_network(folder)
-    there = next(place for place in (folder, *folder.parents) if os.path.exists(place))
-    if not there.is_dir():
-        raise StoreRefused(f"{there} is a file; a root is a folder, below folders")
-    if there == folder and not os.access(folder, os.R_OK | os.X_OK):
+    existing = next(place for place in (folder, *folder.parents) if os.path.exists(place))
+    if not existing.is_dir():
+        raise StoreRefused(f"{existing} is a file; a root is a folder, below folders")
+    if existing == folder and not os.access(folder, os.R_OK | os.X_OK):
         raise StoreRefused(f"{folder}: this user has no right to read this folder; it is another user's, or a group's")
     return LocalBackend(folder, clock)
 

@@ -228,7 +228,7 @@ def judge_settings(settings: BucketSettings) -> list[Finding]:
         found.append(Finding("error", what, "use a bucket without retention and holds"))
     if settings.unreadable:
         what = f"these credentials may not read the bucket's settings: {', '.join(settings.unreadable)}"
-        remedy = "let somebody who may run this look at retention, versioning, lifecycle and soft delete"
+        remedy = "ask somebody with that right to check retention, versioning, lifecycle and soft delete"
         found.append(Finding("warning", what, remedy))
     return found or [Finding("ok", "no soft delete, versioning, lifecycle rules or retention on the bucket")]
 
@@ -282,7 +282,7 @@ async def _unreadable_files(backend: StoreBackend, folder: str, clock: Clock) ->
     """Find files that cannot be read as objects."""
     if not isinstance(backend, LocalBackend):
         return []
-    found = await asyncio.to_thread(lambda: list(islice(backend.oddities(), MAX_UNREADABLE_NAMED)))
+    found = await asyncio.to_thread(lambda: list(islice(backend.unreadable_files_below(), MAX_UNREADABLE_NAMED)))
     remedy = "look at it, then remove it; nothing else is harmed"
     return [Finding("warning", f"{name} cannot be read as an object: {why}", remedy) for name, why in found]
 

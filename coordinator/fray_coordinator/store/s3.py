@@ -161,7 +161,9 @@ class S3Backend:
     ) -> HttpAnswer:
         path = f"/{quote(self._location.name(key), safe='/-_.~')}"
         try:
-            return await self._request(method, path, {}, data, headers or {}, may_be_absent=True, most=max_bytes(key))
+            return await self._request(
+                method, path, {}, data, headers or {}, may_be_absent=True, max_body=max_bytes(key)
+            )
         except BadObject as error:
             raise BadObject(f"{key}: {error}") from error
 
@@ -174,16 +176,16 @@ class S3Backend:
         headers: Mapping[str, str] | None = None,
         right: str = "",
         may_be_absent: bool = False,
-        most: int = MAX_RECORD_BYTES,
+        max_body: int = MAX_RECORD_BYTES,
     ) -> HttpAnswer:
         """Send a request. Returns success, 304 and an object's 404; raises `AttemptFailed` for any other answer."""
         digest = hashlib.sha256(data) if len(data) < THREAD_BYTES else await asyncio.to_thread(hashlib.sha256, data)
-        answer = await self._send(method, path, query, data, headers or {}, digest.hexdigest(), most)
+        answer = await self._send(method, path, query, data, headers or {}, digest.hexdigest(), max_body)
         code, message, region = _error(answer)
         if answer.status in WRONG_REGION_STATUSES and region not in ("", (await self._access.get()).region):
             self._region = region
             await self._access.take()
-            answer = await self._send(method, path, query, data, headers or {}, digest.hexdigest(), most)
+            answer = await self._send(method, path, query, data, headers or {}, digest.hexdigest(), max_body)
             code, message, _ = _error(answer)
         if code == "NoSuchBucket":
             raise no_such_bucket(self._location.bucket, "aws s3 mb s3://", "s3:CreateBucket")
@@ -202,7 +204,7 @@ class S3Backend:
         data: bytes,
         headers: Mapping[str, str],
         digest: str,
-        most: int,
+        max_body: int,
     ) -> HttpAnswer:
         """Sign a request and send it."""
         try:
@@ -217,7 +219,9 @@ class S3Backend:
         sent = self._server_clock.wall()
         now = sent + (self._server_clock.offset() or 0)
         signed = signed_headers(method, bucket.netloc, target, text, headers, digest, keys, access.region, now)
-        answer = await client.request(method, f"{bucket.scheme}://{bucket.netloc}{target}?{text}", signed, data, most)
+        answer = await client.request(
+            method, f"{bucket.scheme}://{bucket.netloc}{target}?{text}", signed, data, max_body
+        )
         self._server_clock.learn(answer.headers.get("date"), sent)
         return answer
 
