@@ -46,8 +46,8 @@ def unnoticed_silence(seen: Snapshot) -> Iterator[SuspectedProblem]:
         waiting = f"; {len(agent.holdings)} jobs that it lists wait for that" if agent.holdings else ""
         state = "it lives" if agent.state == AgentState.LIVE else f"it is {agent.state!r}, which may mean that it lives"
         what = (
-            f"by its record {state}, but it was not heard of for long, and no process notices, because neither an agent "
-            f"nor `fray coordinate` runs{waiting}"
+            f"by its record {state}, but it was not heard of for long, and no process notices, because neither an "
+            f"agent nor `fray coordinate` runs{waiting}"
         )
         remedy = (
             "start an agent: within minutes it finds this one dead and puts back what it held; or run `fray "

@@ -167,7 +167,7 @@ CONSEQUENCES: dict[Kind, tuple[str, str]] = {
     ),
     NameRecord: (
         "nobody can take this name or find who has it",
-        "restore its content; before you remove it, end all uses of the name, because its incarnation starts again at 1",
+        "restore its content; before you remove it, end all uses of the name, because its incarnation restarts at 1",
     ),
     EndpointRecord: ("no caller finds this actor", "remove it and stop the actor's job, or start the actor again"),
     ReservationRecord: (
