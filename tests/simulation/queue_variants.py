@@ -206,7 +206,7 @@ def the_segment_is_read_before_the_claim() -> list[Swap]:
             return claiming.ClaimLost(written.stored)
         return HeldSegment(queue, segment, written.stored, sent, content)
 
-    return [(claiming, "_write", write)]
+    return [(claiming, "_write_claim", write)]
 
 
 @variant
