@@ -171,7 +171,7 @@ def test_a_result_that_cannot_be_pickled_names_its_type(tmp_path: Path) -> None:
 def test_a_result_that_is_too_large_says_what_to_do(tmp_path: Path, value: Any) -> None:
     end = end_of(spec(tmp_path, call=lambda: value, result_limit=99))
     assert (end.exit.kind, end.result) == ("too-large", None)
-    assert "bytes, and 99 are accepted; write it to storage and return its path" in end.exit.message
+    assert "bytes, more than the limit of 99; write it to storage and return its path" in end.exit.message
 
 
 def test_a_callable_without_need_of_it_does_not_import_cloudpickle(tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ async def test_a_kill_that_nobody_counted_names_memory_where_the_peak_was_high(t
 async def test_a_failure_after_a_refused_fork_says_so(tmp_path: Path) -> None:
     task = await in_fake_cgroup(tmp_path, "echo max 3 > pids.events; exit 1", Limits(processes=20))
     end = (await task.exit).exit
-    assert end.message == "exit code 1; it was refused more than the 20 processes and threads that it may have"
+    assert end.message == "exit code 1; the kernel refused it more than its limit of 20 processes and threads"
 
 
 @pytest.mark.parametrize(("cpu", "weight"), [(0, "50"), (100, "50"), (1000, "100"), (2500, "250"), (10**8, "10000")])

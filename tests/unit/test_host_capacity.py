@@ -85,7 +85,7 @@ def test_gpus_that_are_hidden_are_not_offered(root: Path, visible: str, count: i
 def test_a_broken_driver_is_said_and_offers_nothing(root: Path, caplog: pytest.LogCaptureFixture) -> None:
     found = discover(root, root=root, environ=nvidia_smi(root, "exit 9"))
     assert found.device == ""
-    assert "nvidia-smi is there but fails" in caplog.text
+    assert "no GPUs are offered, because nvidia-smi fails" in caplog.text
 
 
 def test_tpu_chips(root: Path) -> None:

@@ -86,7 +86,7 @@ async def run_agent(root: str, options: AgentOptions, on_join: Callable[[str], N
             if await agent.run() is ExitReason.LEFT:
                 log.info("%s has left", agent.id)
                 return
-            log.warning("%s counts as dead for the cluster: this host joins anew", agent.id)
+            log.warning("%s was declared dead: this host joins the cluster again", agent.id)
             options = replace(options, rejoins=True)
     finally:
         if notice is not None:

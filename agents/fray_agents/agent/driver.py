@@ -203,4 +203,4 @@ class Driver:
             try:
                 await hosted.announce(job)
             except (BadRecord, StaleAttempt) as error:
-                log.warning("what this program serves is not announced: %s", error)
+                log.warning("an object that this program serves cannot be announced: %s", error)

@@ -113,7 +113,7 @@ class GangRunner:
                     await leave_gang(self._core, known, self.member.id)
                 self.notify_pass()
             except (StoreError, BadRecord, TimeoutError) as error:
-                self.member.problems.warnings.warn("%s is left without its record: %s", held.owner.id, error)
+                self.member.problems.warnings.warn("leaves %s without writing its end: %s", held.owner.id, error)
         held.ask_to_stop(grace, ExitKind.PREEMPTED)
 
     async def _watch_neighbour(self, attempt: _GangAttempt) -> None:

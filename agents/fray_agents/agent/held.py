@@ -123,7 +123,7 @@ class HeldLease(HeldTask):
             self.stop = None
 
     def holding(self) -> Holding:
-        """What the heartbeat lists."""
+        """The entry for the heartbeat."""
         return Holding(
             attempt=self.attempt,
             phase=self.phase,
@@ -231,7 +231,7 @@ class HeldPlacement:
         return job.spec.grace if isinstance(job, JobRecord) else 0.0
 
     def holding(self) -> Holding:
-        """What the heartbeat lists; a gang that has lost a replica here is about to end."""
+        """The entry for the heartbeat; a gang that has lost a replica here is shown as ending."""
         return Holding(
             attempt=self.attempt,
             phase=HoldingPhase.ENDING if self.at_work and self.has_news else self.phase,

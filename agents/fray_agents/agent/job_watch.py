@@ -36,7 +36,7 @@ class JobWatch:
         try:
             job = record_of(await self.member.core.records.reread(lease.job, one_of_many=True))
         except (StoreError, BadRecord) as error:  # its task goes on, as nothing says otherwise
-            self.member.problems.warnings.warn("%s cannot be looked at: %s", lease.entry.job, error)
+            self.member.problems.warnings.warn("the record of %s cannot be read: %s", lease.entry.job, error)
             return
         if lease.phase != HoldingPhase.RUNNING or lease.attempt != attempt:  # it ended meanwhile
             return

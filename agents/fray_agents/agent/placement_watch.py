@@ -109,7 +109,7 @@ class PlacementWatch:
                 return
             await self._follow(found, held)
         except (StoreError, BadRecord) as error:
-            self.member.problems.warnings.warn("%s cannot be looked at: %s", key, error)
+            self.member.problems.warnings.warn("%s cannot be followed: %s", key, error)
             return
         owner_phase = phase_of_owner(found.record if found is not None else None)
         if self._held(key) is None and owner_phase is not OwnerPhase.FORMING:

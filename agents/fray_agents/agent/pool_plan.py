@@ -42,5 +42,5 @@ class PlanReader:
         try:
             return codec.decode(answer.data, PoolPlan).record.owners.get(self.member.id, [])
         except Malformed as error:
-            self.member.problems.warnings.warn("%s is no plan: %s", PoolKeys.plan(self.member.record.pool), error)
+            self.member.problems.warnings.warn("%s is not a plan: %s", PoolKeys.plan(self.member.record.pool), error)
             return []

@@ -111,7 +111,7 @@ class ReplicaRunner:
             self.member.count_start(False)
             return await self._not_prepared(held, job, ExitKind.START_FAILED, error)
         except StoreError as error:  # trouble with one object: the host can start other tasks
-            message = f"what it needs could not be read here: {error}"
+            message = f"its workspace, callable or input could not be read from storage here: {error}"
             return AttemptEnd(AttemptExit(kind=ExitKind.START_FAILED, message=message))
         except EntrypointUnavailable as error:
             return AttemptEnd(AttemptExit(kind=ExitKind.EXCEPTION, message=f"{error}; submit it again"))

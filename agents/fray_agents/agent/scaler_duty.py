@@ -1,6 +1,6 @@
 """An agent's share in scaling: it manages the pools that have machines, if no other process does.
 
-Agents with `--provision` do, and agents on machines: otherwise machines that nobody manages would be paid for for ever.
+Agents with `--provision` do, and agents on machines: otherwise machines that nobody manages would cost money for ever.
 """
 
 from dataclasses import dataclass, field

@@ -29,7 +29,7 @@ from fray_layouts.states import ExitKind, HoldingPhase
 log = logging.getLogger("fray")
 
 BEATS_A_SECOND = 1000.0
-"""Upper bound on heartbeats in which the agents of one owner report that they released it: what a bucket takes first.
+"""Upper bound on heartbeats in which the agents of one owner report that they released it: a bucket takes so many.
 An agent that the next round names meanwhile reports both in one heartbeat."""
 
 StoredOwner: TypeAlias = Stored[JobRecord] | Stored[ReservationRecord]
@@ -151,7 +151,7 @@ class Voting:
     async def _withdraw(self, held: HeldPlacement) -> None:
         """Move the owner's round on, so that the vote lapses; if another write came first, the next look decides."""
         if await _moved_on(self.member.core, held.record):
-            log.info("%s: the vote is taken back", held.owner.id)
+            log.info("%s: the vote is withdrawn", held.owner.id)
             await self.let_go(held)
             await ring_bell(self.member.core)
 

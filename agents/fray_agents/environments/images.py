@@ -74,7 +74,9 @@ async def hold_layer(
     """
     uv, interpreters = await asyncio.to_thread(lambda: (find_uv(), find_pythons()))
     if python != OWN_PYTHON and (uv is None or python not in interpreters):
-        raise HostUnfit(f"this host has no Python {python} with uv, to install what callables need besides the image")
+        raise HostUnfit(
+            f"this host lacks Python {python} or uv, which it needs to install Fray's dependencies for the image"
+        )
     key = await asyncio.to_thread(layer_key)
 
     async def build(directory: Path) -> None:

@@ -70,7 +70,9 @@ def read_packages(environment: EnvironmentSpec, folder: Path | None) -> Packages
     stating = environment.workspace.dependencies if environment.workspace is not None else ""
     if environment.extras and stating not in ("uv.lock", "pyproject.toml"):
         wanted = ", ".join(environment.extras)
-        raise EnvironmentFailed(f"the extras {wanted} belong to no project: {stating or 'nothing'} states the packages")
+        raise EnvironmentFailed(
+            f"extras ({wanted}) need a uv.lock or pyproject.toml, but {stating or 'nothing'} states the packages"
+        )
     if folder is None or not stating:
         on_top = environment.pip_packages
         return Packages({}, _on_top(on_top), of_project=False, needs_folder=folder is not None and _any_local(on_top))
@@ -92,8 +94,7 @@ def _of_lock(environment: EnvironmentSpec, folder: Path, project: dict[str, Any]
     lock = _read_toml(folder, "uv.lock")
     if unknown := lock_mismatch(project, lock):
         raise EnvironmentFailed(
-            f"uv.lock does not match pyproject.toml: it does not know {', '.join(unknown)}; "
-            "run `uv lock` and submit again"
+            f"uv.lock does not match pyproject.toml: it lacks {', '.join(unknown)}; run `uv lock` and submit again"
         )
     compiled = is_compiled(folder, project)
     needs_folder = compiled or any(_is_local_source(package) for package in _tables(lock, "package"))
@@ -213,7 +214,7 @@ def _read_text(folder: Path, name: str) -> str:
     try:
         path = (folder / name).resolve()
         if not path.is_relative_to(folder.resolve()):
-            raise EnvironmentFailed(f"the packages are stated in {name}, which is not in the workspace")
+            raise EnvironmentFailed(f"{name}, which states packages, is outside the workspace")
         if path.stat().st_size > MAX_STATED_BYTES:
             raise EnvironmentFailed(f"{name} of the workspace has more than {MAX_STATED_BYTES:,} bytes")
         return path.read_text(encoding="utf-8-sig")

@@ -112,7 +112,7 @@ def unpack(archive: bytes, directory: Path, check: Callable[[], None] = lambda: 
         check: called often; an exception of it ends the work.
 
     Raises:
-        EnvironmentFailed: the archive is not one that Fray makes.
+        EnvironmentFailed: the archive is not one that Fray packs.
         OSError: the host cannot hold it.
     """
     try:
@@ -127,7 +127,7 @@ def unpack(archive: bytes, directory: Path, check: Callable[[], None] = lambda: 
 
 
 class _Unacceptable(EnvironmentFailed):
-    """The archive is not one that Fray makes."""
+    """The archive is not one that Fray packs."""
 
     def __init__(self, why: str) -> None:
         super().__init__(f"the job's workspace cannot be unpacked: {why}; submit it again, without packing it by hand")

@@ -87,7 +87,7 @@ def _gpus(environ: Mapping[str, str]) -> tuple[str, int] | None:
             [program, *_GPU_QUERY], capture_output=True, text=True, timeout=_GPU_QUERY_TIMEOUT, check=True
         )
     except (OSError, subprocess.SubprocessError) as error:
-        log.warning("no GPUs are offered: nvidia-smi is there but fails: %s", error)
+        log.warning("no GPUs are offered, because nvidia-smi fails: %s", error)
         return None
     names = answer.stdout.strip().splitlines()
     visible = environ.get("CUDA_VISIBLE_DEVICES")

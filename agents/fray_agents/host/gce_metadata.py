@@ -200,7 +200,7 @@ def _machine(attributes: Mapping[str, str], node: str) -> str:
         return _name(attributes, "fray-machine")
     machines, number = attributes["fray-machines"].split(","), node.rpartition("-")[2]
     if not number.isdecimal() or int(number) >= len(machines):
-        remedy = f"the name of the node ({node!r}) ends with the number of one of them, from 0"
+        remedy = f"the node's name ({node!r}) must end with the number of one of them, from 0"
         raise InvalidInput("metadata fray-machines", ",".join(machines), remedy)
     return _name({"fray-machines": machines[int(number)]}, "fray-machines")
 

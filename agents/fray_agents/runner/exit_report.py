@@ -94,7 +94,7 @@ def exit_fields(
 def too_large(size: int, limit: int) -> str:
     """The message about a result of `size` bytes."""
     remedy = "write it to storage and return its path"
-    return f"the result has {size:,} bytes, and {limit:,} are accepted; {remedy}"
+    return f"the result has {size:,} bytes, more than the limit of {limit:,}; {remedy}"
 
 
 def unreadable_result(why: object) -> str:

@@ -128,7 +128,7 @@ class LimitWatch:
         """Something that the kernel refused the task, which may be why it failed; "" for nothing."""
         if not self._kernel_limits_processes or not self._cgroup.count("pids.events", "max"):
             return ""
-        return f"it was refused more than the {self._limits.processes:,} processes and threads that it may have"
+        return f"the kernel refused it more than its limit of {self._limits.processes:,} processes and threads"
 
     def _too_much_memory(self, peak: int, largest: str, size: int) -> str:
         limit = f"it used more memory than its limit of {_text(self._limits.memory)}"

@@ -22,7 +22,7 @@ def file_size(path: str) -> int:
 
     Raises:
         FileNotFoundError: nothing is there.
-        NotReadable: what is there is not a file.
+        NotReadable: it is not a regular file.
     """
     found = os.lstat(path)
     if not stat.S_ISREG(found.st_mode):

@@ -15,7 +15,7 @@ class ThreadedTask(Protocol):
     """A task in a thread, as seen by its own code."""
 
     def call_on_stop(self, call: Callable[[], None]) -> None:
-        """Have `call` called on a stop, instead of interrupting the thread."""
+        """Call `call` on a stop, instead of interrupting the thread."""
 
 
 thread_environ: ContextVar[Mapping[str, str] | None] = ContextVar("fray_task_environ", default=None)
