@@ -64,9 +64,9 @@ def claims_before_its_own_record_exists() -> list[Swap]:
 @variant
 def trust_dated_from_after_the_send() -> list[Swap]:
     """Trust begins when the beat's answer arrives."""
-    real = Heartbeat._applied
+    real = Heartbeat._on_applied
     return [
-        (Heartbeat, "_applied", lambda self, sent, interval: real(self, self.member.core.clock.boottime(), interval))
+        (Heartbeat, "_on_applied", lambda self, sent, interval: real(self, self.member.core.clock.boottime(), interval))
     ]
 
 

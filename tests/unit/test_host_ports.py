@@ -69,7 +69,7 @@ def test_agents_of_one_host_never_hold_the_same_port_and_death_frees_it() -> Non
 def few() -> Iterator[int]:
     """Three ports in a row are all that there are, and nobody has them; the first of them."""
     first = random.randrange(10_000, 19_000)
-    while any(map(ports._is_used, range(first, first + 3))):
+    while any(map(ports._is_port_in_use, range(first, first + 3))):
         first = random.randrange(10_000, 19_000)
     with mock.patch.multiple(ports, FIRST_PORT=first, LAST_PORT=first + 2):
         yield first

@@ -94,8 +94,16 @@ def test_a_lock_with_packages_of_its_own_is_built_from_the_workspace(tmp_path: P
         ("uv.lock", {"pyproject__toml": ""}, "no file uv.lock"),
         ("pyproject.toml", {"pyproject__toml": "=["}, "pyproject.toml of the workspace is not TOML"),
         ("pyproject.toml", {"pyproject__toml": "a=" + "[" * 5000}, "pyproject.toml of the workspace is not TOML"),
-        ("requirements.txt", {"requirements__txt": "-r ../../secret"}, "secret, which is not in the workspace"),
-        ("requirements.txt", {"requirements__txt": "-r /etc/passwd"}, "passwd, which is not in the workspace"),
+        (
+            "requirements.txt",
+            {"requirements__txt": "-r ../../secret"},
+            "secret, which states packages, is outside the workspace",
+        ),
+        (
+            "requirements.txt",
+            {"requirements__txt": "-r /etc/passwd"},
+            "passwd, which states packages, is outside the workspace",
+        ),
         ("requirements.txt", {"requirements__txt": "-c " + "x" * 5000}, "cannot be read: File name too long"),
         ("requirements.txt", {"requirements__txt": "-r a\0b"}, "cannot be read: embedded null byte"),
         ("requirements.txt", {"requirements__txt": "-r absent.txt"}, "no file absent.txt"),

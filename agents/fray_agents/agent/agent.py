@@ -136,7 +136,7 @@ class Agent:
         self._work_dir = self._created_work_dir(options.work_dir)
         network = options.network.resolved(core.store.local)
         self.member = self._new_member(network)
-        self._broken: asyncio.Queue[BaseException] = asyncio.Queue()
+        self._fatal_errors: asyncio.Queue[BaseException] = asyncio.Queue()
         self._heartbeat = Heartbeat(self.member, self._on_listed, self.check_jobs)
         self._claimer = Claimer(self.member, self._take_over, lambda: self._placements.plan_rang())
         self._job_watch = JobWatch(self.member)
@@ -163,11 +163,11 @@ class Agent:
             self._room_became_free,
             self._reconciler_duty.notify_pass,
             self._spawn,
-            self._broken.put_nowait,
+            self._fatal_errors.put_nowait,
             self._claimer.claim,
         )
         self._terminations = 0
-        self._gives_up = asyncio.Event()
+        self._exit_now = asyncio.Event()
         self._background: set[asyncio.Task[None]] = set()
 
     def _created_work_dir(self, parent: Path | None) -> Path:
@@ -214,7 +214,7 @@ class Agent:
             StoreRefused: the store refuses it, and this process has not joined before.
         """
         work = asyncio.create_task(self._work())
-        giving_up = asyncio.create_task(self._gives_up.wait())
+        giving_up = asyncio.create_task(self._exit_now.wait())
         try:
             await asyncio.wait([work, giving_up], return_when=asyncio.FIRST_COMPLETED)
             if work.done():
@@ -239,9 +239,9 @@ class Agent:
         runs = any(lease.phase != HoldingPhase.ENDING for lease in leases) or any(held.at_work for held in placements)
         log.info("asked to leave: %s", f"its jobs end {how}" if runs else "no job runs")
         if self._terminations > 1:
-            asyncio.get_running_loop().call_later(IMMEDIATE_EXIT_TIMEOUT, self._gives_up.set)
+            asyncio.get_running_loop().call_later(IMMEDIATE_EXIT_TIMEOUT, self._exit_now.set)
         elif self.member.stored is None:
-            self._gives_up.set()
+            self._exit_now.set()
         for lease in leases:
             if self._terminations > 1:
                 if lease.task is not None:
@@ -278,7 +278,7 @@ class Agent:
             self._job_watch.run(),
             self._placements.run(),
             self._reconciler_duty.run(),
-            self._until_broken(),
+            self._raise_fatal_error(),
         ]
         if self._gpus.names:
             loops.append(self._gpus.run())
@@ -328,13 +328,13 @@ class Agent:
         try:
             self._spawn(self._run_attempts(lease))
         except Exception as error:  # no coroutine would end the attempt
-            self._broken.put_nowait(error)
+            self._fatal_errors.put_nowait(error)
 
     async def _run_attempts(self, lease: HeldLease) -> None:
         try:
             await self._attempt_runner.run(lease)
         except BaseException as error:  # the job has not ended: it stays listed until its agent has ended
-            self._broken.put_nowait(error)
+            self._fatal_errors.put_nowait(error)
             return
         if lease.abandoned:
             self.member.leases.changed.set()
@@ -346,8 +346,8 @@ class Agent:
         self._claimer.wake.set()
         self._placements.look_now()
 
-    async def _until_broken(self) -> None:
-        raise await self._broken.get()
+    async def _raise_fatal_error(self) -> None:
+        raise await self._fatal_errors.get()
 
     async def _renew_deadlines(self) -> None:
         """Renew often enough that no task of a busy agent ends: deadlines are at least one beat interval ahead."""
@@ -391,9 +391,9 @@ class Agent:
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._background.add(task)
-        task.add_done_callback(self._finished)
+        task.add_done_callback(self._on_background_end)
 
-    def _finished(self, task: asyncio.Task[None]) -> None:
+    def _on_background_end(self, task: asyncio.Task[None]) -> None:
         self._background.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             context = {"message": "an agent's task ended with an error", "exception": error, "task": task}

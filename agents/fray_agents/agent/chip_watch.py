@@ -37,7 +37,7 @@ class ChipWatch:
 
     async def look(self) -> None:
         """Check the chips once, and record whether the host is fit."""
-        self._note(await self._trouble())
+        self._update_problem(await self._trouble())
 
     async def check(self, task: HeldTask) -> None:
         """Return when no other process uses the chips that the task is about to get.
@@ -48,7 +48,7 @@ class ChipWatch:
         if not _has_chips(task):
             return
         trouble = await self._lasting_trouble()
-        self._note(trouble)
+        self._update_problem(trouble)
         if trouble:
             raise HostUnfit(trouble)
 
@@ -58,7 +58,7 @@ class ChipWatch:
             await self.member.core.clock.sleep(LOOK_INTERVAL)
             trouble = "" if self._in_use() else await self._lasting_trouble()
             if not self._in_use():
-                self._note(trouble)
+                self._update_problem(trouble)
 
     def _in_use(self) -> bool:
         """Whether a job has the chips, or is about to; a job whose processes cannot be killed does not count."""
@@ -76,7 +76,7 @@ class ChipWatch:
     async def _trouble(self) -> str:
         return await asyncio.to_thread(self.look_at_chips) if self.look_at_chips is not None else ""
 
-    def _note(self, trouble: str) -> None:
+    def _update_problem(self, trouble: str) -> None:
         was, self.member.problems.chips = self.member.problems.chips, trouble and f"claims nothing: {trouble}"
         if was != self.member.problems.chips:
             self.member.request_beat()

@@ -158,15 +158,15 @@ class Claimer:
                     me = self.member.record
                     return await try_claim(self._core, entry, me.id, me.host, in_doubt, me, ends_before)
                 except BadRecord as error:  # one malformed record must not keep the agent from all other jobs
-                    return self._given_up(entry, error)
+                    return self._give_up_claim(entry, error)
                 except StoreRefused as error:
                     if not in_doubt:
-                        return self._given_up(entry, error)
+                        return self._give_up_claim(entry, error)
                     raise
                 except Exception:
                     in_doubt = True
                     raise
 
-    def _given_up(self, entry: PendingKey, error: Exception) -> NotClaimed:
+    def _give_up_claim(self, entry: PendingKey, error: Exception) -> NotClaimed:
         self.member.problems.warnings.warn("%s is not claimed: %s", entry.job, error)
         return NotClaimed(self._core.now() + self._core.settings.repair_interval, 0)

@@ -59,7 +59,7 @@ class Heartbeat:
             return
         member.stored = written.stored
         if written.wrote:
-            self._applied(sent, record.interval)
+            self._on_applied(sent, record.interval)
         elif heartbeat.is_fenced(record_of(written.stored)):
             member.fenced.set()
 
@@ -67,7 +67,7 @@ class Heartbeat:
         """Beat until fenced or gone; while beats fail, for whatever reason, trust runs out as in an outage."""
         pauses = backoff(MIN_BEAT_SPACING, LONGEST_PAUSE)
         while not self._is_over():
-            await self._until_due()
+            await self._wait_until_due()
             if self.member.leaving and self.member.leases.lists_any() and self.member.leases.nothing_to_do():
                 return  # jobs that it could not end stay listed: observers declare this agent dead and requeue them
             with self.member.problems.tolerated("beat"):
@@ -104,7 +104,7 @@ class Heartbeat:
         member = self.member
         return heartbeat.beat_interval(member.leases.lists_any(), member.live_agents, member.core.settings)
 
-    async def _until_due(self) -> None:
+    async def _wait_until_due(self) -> None:
         member, clock = self.member, self.member.core.clock
         while True:
             member.leases.changed.clear()
@@ -142,12 +142,12 @@ class Heartbeat:
         if not written.wrote:
             member.request_beat()
             return
-        self._applied(sent, interval)
+        self._on_applied(sent, interval)
         self.on_listed(listed)
         if self._mail_taken:
             self._mail_taken = False
             self.on_mail()
 
-    def _applied(self, first_send: float, interval: float) -> None:
+    def _on_applied(self, first_send: float, interval: float) -> None:
         self._last_send = first_send
         self.member.trusted_until = heartbeat.trusted_until(first_send, interval)

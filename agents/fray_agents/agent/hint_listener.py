@@ -52,9 +52,9 @@ class HintThrottle:
 
     def _ask(self) -> None:
         if self._due is None and not self._closed:
-            self._due = self._loop.call_at(self._not_before - self._ahead, self._do)
+            self._due = self._loop.call_at(self._not_before - self._ahead, self._fire)
 
-    def _do(self) -> None:
+    def _fire(self) -> None:
         self._due, self._not_before = None, max(self._not_before, self._loop.time()) + self._interval
         self._act()
 
@@ -66,10 +66,10 @@ class HintListener:
         resolved = network.resolved(core.store.local)
         self._agent: Agent | None = None
         self._throttles = {
-            "submitted": HintThrottle(lambda: self._present.look_for_work(), SUBMITTED_INTERVAL),
-            "stopped": HintThrottle(lambda: self._present.check_jobs(), STOPPED_INTERVAL),
+            "submitted": HintThrottle(lambda: self._current_agent.look_for_work(), SUBMITTED_INTERVAL),
+            "stopped": HintThrottle(lambda: self._current_agent.check_jobs(), STOPPED_INTERVAL),
             PLACEMENTS_HINT: HintThrottle(
-                lambda: self._present.check_placements(), PLACEMENTS_INTERVAL, PLACEMENTS_BURST
+                lambda: self._current_agent.check_placements(), PLACEMENTS_INTERVAL, PLACEMENTS_BURST
             ),
         }
         hints = {hint: throttle.ask for hint, throttle in self._throttles.items()} | {ALIVE_HINT: self._vouches}
@@ -92,7 +92,7 @@ class HintListener:
         return self._agent is not None and self._agent.member.vouches()
 
     @property
-    def _present(self) -> Agent:
+    def _current_agent(self) -> Agent:
         assert self._agent is not None, "it listens once there is one"
         return self._agent
 

@@ -102,9 +102,9 @@ class IndexSearch:
             return None
         if self._stale == STALE_LIMIT and self._candidates.untried and self._at_head:
             await self._leave_head()
-        while (candidate := self._fitting()) is None and self._last is not None and self._may_list_on():
+        while (candidate := self._fitting()) is None and self._last is not None and self._may_list_more():
             self._pages += 1
-            await self._list_on(self._last)
+            await self._list_more(self._last)
         return candidate
 
     def end(self) -> None:
@@ -162,7 +162,7 @@ class IndexSearch:
         self._last = rows[-1].key if len(rows) == PAGE_SIZE else None
         return [row.key for row in rows]
 
-    async def _list_on(self, last: str) -> None:
+    async def _list_more(self, last: str) -> None:
         """List one page more, after `last` and after the entries that this agent has passed."""
         free, self._at_head = self._leases.free(), False
         keys = await self._page(max(last, self._cursor.behind(free)) or None)
@@ -184,7 +184,7 @@ class IndexSearch:
             self._cursor.advance(self._last, PAGE_SIZE, free, True)
             self._candidates.clear()
 
-    def _may_list_on(self) -> bool:
+    def _may_list_more(self) -> bool:
         return self._pages < PAGES_PER_POLL
 
     def _fitting(self) -> Candidate | None:

@@ -38,12 +38,12 @@ class PoolBell:
             )
         if answer is None or isinstance(answer, NotModified):
             return
-        self.rang_for_jobs |= self._version is None or _replaced(answer.data) != self._version
+        self.rang_for_jobs |= self._version is None or _replaced_version(answer.data) != self._version
         self._version = answer.version
         self.on_ring()
 
 
-def _replaced(bell: bytes) -> str:
+def _replaced_version(bell: bytes) -> str:
     """The version that a ring for a new plan replaced; "" for any other ring."""
     try:
         return codec.decode(bell, Doorbell).record.replaces

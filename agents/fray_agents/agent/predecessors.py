@@ -38,7 +38,7 @@ async def reap_predecessors(core: Core, own: AgentLock) -> list[str]:
             continue
         try:
             left = work_dir_of(path.stem, fd)
-            if left is not None and not await _has_ended(left):
+            if left is not None and not await _kill_leftovers(left):
                 log.warning("%s is not reaped yet: processes of its tasks in %s do not end", path.stem, left)
                 continue
             try:
@@ -56,7 +56,7 @@ async def reap_predecessors(core: Core, own: AgentLock) -> list[str]:
     return reaped
 
 
-async def _has_ended(work_dir: Path) -> bool:
+async def _kill_leftovers(work_dir: Path) -> bool:
     """Kill the processes of the tasks that had their directories there; whether none is left."""
     try:
         async with asyncio.timeout(LEFTOVERS_TIMEOUT):

@@ -120,7 +120,7 @@ class ReplicaRunner:
         self.member.count_start(True)
         if held.stop is not None:
             held.task.stop(*held.stop)
-        return await self._until_ended(held, job, held.task)
+        return await self._watch_until_end(held, job, held.task)
 
     async def _not_prepared(self, held: HeldTask, job: JobRecord, kind: ExitKind, error: Exception) -> AttemptEnd:
         """The end of an attempt whose task could not be started; output of the preparation becomes its log."""
@@ -155,7 +155,7 @@ class ReplicaRunner:
             return None
         return await self.start_task(spec, self.member.task_deadline(job), self.lock_fd)
 
-    async def _until_ended(self, held: HeldTask, job: JobRecord, task: TaskHandle) -> AttemptEnd:
+    async def _watch_until_end(self, held: HeldTask, job: JobRecord, task: TaskHandle) -> AttemptEnd:
         is_gone = False
 
         def on_failure() -> Callable[[StoreError], bool]:
@@ -182,12 +182,12 @@ class ReplicaRunner:
             await task.wait()
             is_gone = True
             end.exit.log_chunks = await logs
-            return await self._finished(held, job, task, end, on_failure())
+            return await self._attempt_end(held, job, task, end, on_failure())
         finally:
             logs.cancel()
             watch.cancel()
 
-    async def _finished(
+    async def _attempt_end(
         self,
         held: HeldTask,
         job: JobRecord,

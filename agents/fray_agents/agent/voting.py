@@ -150,7 +150,7 @@ class Voting:
 
     async def _withdraw(self, held: HeldPlacement) -> None:
         """Move the owner's round on, so that the vote lapses; if another write came first, the next look decides."""
-        if await _moved_on(self.member.core, held.record):
+        if await _move_round_on(self.member.core, held.record):
             log.info("%s: the vote is withdrawn", held.owner.id)
             await self.let_go(held)
             await ring_bell(self.member.core)
@@ -169,7 +169,7 @@ def _is_owner(record: OwnerRecord) -> bool:
     return not isinstance(record, JobRecord) or is_gang(record.spec)
 
 
-async def _moved_on(core: Core, stored: StoredOwner) -> bool:
+async def _move_round_on(core: Core, stored: StoredOwner) -> bool:
     """Move the owner's round on from exactly the given record; whether that was written."""
     wanted = placed(stored.record, withdrawn(owner_of(stored.record).placement))
     known = cast("Stored[OwnerRecord]", stored)

@@ -220,7 +220,7 @@ class _Progress:
     def note(self, packages: str) -> None:
         """Report how many packages are prepared or installed."""
         self._packages = packages
-        self._say()
+        self._report()
 
     async def __aenter__(self) -> None:
         self._ticking = asyncio.create_task(self._tick())
@@ -233,9 +233,9 @@ class _Progress:
 
     async def _tick(self) -> None:
         while True:
-            self._say()
+            self._report()
             await asyncio.sleep(_TICK)
 
-    def _say(self) -> None:
+    def _report(self) -> None:
         seconds = f"{time.monotonic() - self._began:.0f} s"
         self._tell(", ".join(filter(None, ["building the environment", seconds, self._packages])))

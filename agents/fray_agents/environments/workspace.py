@@ -57,7 +57,7 @@ async def unpacked(core: Core, cache: HostCache, workspace: WorkspaceSpec) -> As
     digest = workspace.blob.rpartition("/")[2]
 
     async def build(directory: Path) -> None:
-        archive = await _fetched(core, workspace.blob)
+        archive = await _fetch_archive(core, workspace.blob)
         is_over = False
 
         def work() -> None:
@@ -133,7 +133,7 @@ class _Unacceptable(EnvironmentFailed):
         super().__init__(f"the job's workspace cannot be unpacked: {why}; submit it again, without packing it by hand")
 
 
-async def _fetched(core: Core, key: str) -> bytes:
+async def _fetch_archive(core: Core, key: str) -> bytes:
     try:
         found = await persist(core, lambda: core.store.get(key), fails_alone(core))
     except InvalidInput as error:

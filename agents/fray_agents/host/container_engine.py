@@ -175,10 +175,10 @@ def find_engine(environ: Mapping[str, str] = os.environ) -> ContainerEngine | No
     if podman := shutil.which("podman", path=environ.get("PATH")):
         return ContainerEngine("podman", podman)
     docker = shutil.which("docker", path=environ.get("PATH"))
-    return ContainerEngine("docker", docker) if docker and _listens(environ.get("DOCKER_HOST", "")) else None
+    return ContainerEngine("docker", docker) if docker and _is_local_docker(environ.get("DOCKER_HOST", "")) else None
 
 
-def _listens(docker_host: str) -> bool:
+def _is_local_docker(docker_host: str) -> bool:
     """Whether docker's daemon runs on this machine and this user may use it."""
     scheme, _, path = (docker_host or f"unix://{_DOCKER_SOCKET}").partition("://")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:

@@ -41,19 +41,19 @@ def held_ports(names: Iterable[str], rng: random.Random) -> Iterator[HeldPorts]:
         OSError: no port is free.
     """
     with ExitStack() as stack:
-        held = {name: _claimed(rng) for name in names}
+        held = {name: _claim_port(rng) for name in names}
         for _, claim in held.values():
             stack.enter_context(claim)
         numbers = {name: number for name, (number, _) in held.items()}
         yield HeldPorts(numbers, tuple(claim.fileno() for _, claim in held.values()))
 
 
-def _claimed(rng: random.Random) -> tuple[int, socket.socket]:
+def _claim_port(rng: random.Random) -> tuple[int, socket.socket]:
     for _ in range(_DRAWS):
         number = rng.randint(FIRST_PORT, LAST_PORT)
         claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
-            if _takes(claim, f"\0fray-port-{number}") and not _is_used(number):
+            if _try_bind(claim, f"\0fray-port-{number}") and not _is_port_in_use(number):
                 return number, claim
         except OSError:
             claim.close()
@@ -62,20 +62,20 @@ def _claimed(rng: random.Random) -> tuple[int, socket.socket]:
     raise OSError(errno.EADDRINUSE, f"no port from {FIRST_PORT} to {LAST_PORT} is free on this host")
 
 
-def _is_used(number: int) -> bool:
+def _is_port_in_use(number: int) -> bool:
     """Whether a process other than Fray's tasks uses this port, on any address."""
     for family in (socket.AF_INET, socket.AF_INET6):
         for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
-            with suppress_missing(), socket.socket(family, kind) as probe:
+            with _ignore_missing_ipv6(), socket.socket(family, kind) as probe:
                 if family == socket.AF_INET6:
                     probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                if not _takes(probe, ("", number)):
+                if not _try_bind(probe, ("", number)):
                     return True
     return False
 
 
 @contextmanager
-def suppress_missing() -> Iterator[None]:
+def _ignore_missing_ipv6() -> Iterator[None]:
     """Ignore failures of a host that has no IPv6."""
     try:
         yield
@@ -84,7 +84,7 @@ def suppress_missing() -> Iterator[None]:
             raise
 
 
-def _takes(taker: socket.socket, address: str | tuple[str, int]) -> bool:
+def _try_bind(taker: socket.socket, address: str | tuple[str, int]) -> bool:
     """Bind the socket; False if the address is in use."""
     try:
         taker.bind(address)

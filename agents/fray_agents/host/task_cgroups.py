@@ -19,7 +19,7 @@ log = logging.getLogger("fray")
 
 _PREFIX = "fray-task-"
 _LEAF = "fray-agent"
-_NOTHING_KEPT = "where the kernel limits nothing: Fray limits memory and processes, and nothing limits processors"
+_NO_KERNEL_LIMITS = "where the kernel limits nothing: Fray limits memory and processes, and nothing limits processors"
 _CONTROLLERS = {"cpu", "memory", "pids"}
 _START_TIME_FIELD = 19
 """Index in `stat_fields` of the start time of a process, in ticks since the start of the host."""
@@ -31,13 +31,13 @@ def claim_prefix(root: Path = Path("/")) -> str:
     Also ends processes of dead agents' tasks there. root: the folder that has `/proc`, `/sys` and `/run`.
     """
     try:
-        parent = _claimed(root)
+        parent = _claim_cgroup(root)
         if parent is None:
             log.info("tasks have no cgroups of their own: Fray measures and limits them itself")
             return ""
         _end_orphans(parent)
         kept = _CONTROLLERS.intersection((parent / "cgroup.subtree_control").read_text().split())
-        what = f"where the kernel limits {', '.join(sorted(kept))}" if kept else _NOTHING_KEPT
+        what = f"where the kernel limits {', '.join(sorted(kept))}" if kept else _NO_KERNEL_LIMITS
         log.info("tasks have cgroups in %s, %s", parent, what)
     except OSError as error:
         log.warning("tasks get no cgroups of their own: %s", error)
@@ -50,14 +50,14 @@ def _own_prefix() -> str:
     return f"{_PREFIX}{os.stat('/proc/self/ns/pid').st_ino}-"
 
 
-def _claimed(root: Path) -> Path | None:
+def _claim_cgroup(root: Path) -> Path | None:
     """The cgroup below which tasks get theirs, with its controllers enabled; None if Fray may divide none."""
     for place in cgroup_directories(UNIFIED, str(root)):
         own = Path(place)
         if str(os.getpid()) not in _processes(own):
             continue
         parent = own.parent if own.name == _LEAF else own
-        if not _is_ours(parent, root):
+        if not _may_divide(parent, root):
             return None
         if not _is_outermost(parent):
             _empty_into_leaf(parent)
@@ -68,7 +68,7 @@ def _claimed(root: Path) -> Path | None:
     return None
 
 
-def _is_ours(cgroup: Path, root: Path) -> bool:
+def _may_divide(cgroup: Path, root: Path) -> bool:
     """Whether Fray may divide this cgroup: nobody else does, and this user has the right."""
     if not os.access(cgroup, os.W_OK) or not os.access(cgroup / "cgroup.procs", os.W_OK):
         return False

@@ -84,7 +84,7 @@ class ClusterView:
     def silent(self, pool: str) -> set[str]:
         """The ids of a pool's agents whose records say LIVE, but whose last heartbeat is too old."""
         agents = self._agents_of.get(pool, ())
-        return {s.record.id for s in agents if s.record.state == AgentState.LIVE and self._aged(s)}
+        return {s.record.id for s in agents if s.record.state == AgentState.LIVE and self._is_overdue(s)}
 
     def owners(self, pool: str) -> list[Owner]:
         """The owners of placements in a pool that have not ended."""
@@ -138,7 +138,7 @@ class ClusterView:
             same = found.attempt == entries[key].attempt
             if not same or found.status != Status.RUNNING:
                 jobs[key] = _waiting(found) if same and found.status == Status.PENDING else None
-            elif self._is_left(found):  # otherwise its holder's next heartbeat leads to the entry's deletion
+            elif self._has_lost_holder(found):  # otherwise its holder's next heartbeat leads to the entry's deletion
                 left[key] = _waiting(found)
 
         await map_noting_problems([key for key in entries if key not in jobs], read, self.problems)
@@ -157,14 +157,14 @@ class ClusterView:
         jobs = (stored.record for stored in found if stored is not None)
         return [_waiting(job) for job in jobs if job.ended_at is None and not is_gang(job.spec)]
 
-    def _is_left(self, job: JobRecord) -> bool:
+    def _has_lost_holder(self, job: JobRecord) -> bool:
         """Whether the holder of a running job was gone when the agents were read."""
         if job.lease is None or job.lease.since > self._refreshed_at:
             return False
         holder = self._agents.get(AgentKeys.key(job.lease.agent))
-        return holder is None or holder.record.state != AgentState.LIVE or self._aged(holder)
+        return holder is None or holder.record.state != AgentState.LIVE or self._is_overdue(holder)
 
-    def _aged(self, agent: Stored[AgentRecord]) -> bool:
+    def _is_overdue(self, agent: Stored[AgentRecord]) -> bool:
         """Whether the heartbeat was too old when the agents were read; later delays of a provider do not count."""
         interval = with_bounded_interval(agent.record, self.core.settings).interval
         return self._refreshed_at - agent.updated > DEATH_INTERVALS * interval

@@ -74,8 +74,8 @@ class PoolLook:
         """Look at the pool and act; the pool's new state."""
         listed_at, listed = self.core.now(), await self._list()
         self._stored = await self.cluster.machines(self.pool)
-        self._view = await self._seen(listed, listed_at)
-        self._show()
+        self._view = await self._make_view(listed, listed_at)
+        self._update_view()
         found = observe(self._view, self.core.now())
         await self._write(found.changed.values())
         self._view = replace(self._view, zones=found.zones)
@@ -112,7 +112,7 @@ class PoolLook:
                 await self._write(wanted(self._view, order, names, now))
             if planned.orders:
                 self._stored = await self.cluster.machines(self.pool)
-                self._show()
+                self._update_view()
             while given_up := confirmed(self._view, self.core.now()):  # repeated, as another write may come first
                 await self._write(given_up.values())
             zones = self._view.zones
@@ -169,12 +169,12 @@ class PoolLook:
 
     async def _call(self, call: Awaitable[T]) -> T:
         try:
-            return await _bounded(call)
+            return await _with_timeout(call)
         except ProviderError as error:
             self.denied |= error.kind == "denied"
             raise
 
-    async def _seen(self, listed: Sequence[ListedMachine] | None, listed_at: float) -> PoolView:
+    async def _make_view(self, listed: Sequence[ListedMachine] | None, listed_at: float) -> PoolView:
         agents = self.cluster.agents(self.pool)
         spec = self.spec
         return PoolView(
@@ -208,10 +208,10 @@ class PoolLook:
             return written.wrote
 
         wrote = await map_concurrently(list(records), one)
-        self._show()
+        self._update_view()
         return sum(wrote)
 
-    def _show(self) -> None:
+    def _update_view(self) -> None:
         """Update the view with the records as they are now."""
         unread = self.cluster.unread_machines(self.pool)
         seen = replace(self._view, machines=present(self._stored), spec=self.spec)
@@ -232,7 +232,7 @@ class PoolLook:
             await self.core.store.delete(stored.key, stored.version)
 
 
-async def _bounded(call: Awaitable[T]) -> T:
+async def _with_timeout(call: Awaitable[T]) -> T:
     """Await a call of a provider for at most `CALL_TIMEOUT`; every error becomes a ProviderError."""
     try:
         async with asyncio.timeout(CALL_TIMEOUT):

@@ -117,7 +117,7 @@ class Scaler:
                 await self._look_at(pool, spec, in_force(_settings_of(pools.get(pool)), spec), last)
                 for spec in places[pool].values()
             ]
-            return pool, _as_one(looks)
+            return pool, _merge_looks(looks)
 
         found = dict(await map_concurrently(sorted(pool for pool, where in places.items() if where), one))
         found |= {pool: replace(last.pools.get(pool, PoolScaling()), problem=text) for pool, text in unread.items()}
@@ -183,7 +183,7 @@ def _settings_of(record: AgentPoolRecord | None) -> ProvisioningSpec | None:
     return record.provisioning if record is not None else None
 
 
-def _as_one(looks: Sequence[PoolScaling]) -> PoolScaling:
+def _merge_looks(looks: Sequence[PoolScaling]) -> PoolScaling:
     """The combined state of a pool from looks at all its accounts; the last account is the one in use."""
     return replace(
         looks[-1],

@@ -67,7 +67,7 @@ def exit_fields(
     """
     code = os.waitstatus_to_exitcode(status)
     how: dict[str, Any] = {"code": code} if code >= 0 else {"signal": -code}
-    ended = f"exit code {code}{_of_shell(code)}" if code >= 0 else f"killed by {signal_name(-code)}"
+    ended = f"exit code {code}{_shell_signal(code)}" if code >= 0 else f"killed by {signal_name(-code)}"
     if cause in _FINAL_CAUSES or (cause and code != 0):
         return {"kind": cause, "message": f"{cause_message} ({ended})", **how}
     reason, stack = reason_and_stack(stderr) if code else ("", "")
@@ -102,7 +102,7 @@ def unreadable_result(why: object) -> str:
     return f"its result cannot be read: {why}"
 
 
-def _of_shell(code: int) -> str:
+def _shell_signal(code: int) -> str:
     """The signal that ended a shell's command, if `code` is such a report of a shell; else ""."""
     number = code - _SHELL_SIGNALLED
     return f" ({signal_name(number)})" if number in _FATAL_SIGNALS else ""

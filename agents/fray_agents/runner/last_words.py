@@ -39,13 +39,13 @@ def reason_and_stack(stderr: bytes) -> tuple[str, str]:
         is_fatal = stack[0].startswith(_FATAL)
         others = [at for at, line in enumerate(stack) if at and not line.startswith(_OF_STACK if is_fatal else " ")]
         if is_fatal and len(others) <= _LINES_BEHIND:
-            return _fault(stack)[:REASON_CHARACTERS], "\n".join(stack)
+            return _fault_reason(stack)[:REASON_CHARACTERS], "\n".join(stack)
         if not is_fatal and 0 < len(others) <= 1 + _LINES_BEHIND:
             return stack[others[0]][:REASON_CHARACTERS], "\n".join(stack)
     return " | ".join(line.strip() for line in lines[-_LAST_LINES:])[-REASON_CHARACTERS:], ""
 
 
-def _fault(stack: list[str]) -> str:
+def _fault_reason(stack: list[str]) -> str:
     """The fault that `faulthandler` reports, and the place in the Python code where it happened."""
     what = stack[0].removeprefix(_FATAL)
     current = next((at for at, line in enumerate(stack) if line.startswith("Current thread ")), len(stack))

@@ -68,12 +68,12 @@ class LimitWatch:
         Args:
             began: monotonic time at which the meter began its last sample.
         """
-        found = self._memory_passed() or self._processes_passed() or self._disk_passed()
+        found = self._memory_exceeded() or self._processes_exceeded() or self._disk_exceeded()
         if self._watches_memory:
             self.interval = max(_LOOK_INTERVAL, (time.monotonic() - began) / _LARGEST_SHARE)
         return found
 
-    def _memory_passed(self) -> tuple[str, str] | None:
+    def _memory_exceeded(self) -> tuple[str, str] | None:
         limit = self._limits.memory
         if not self._watches_memory or self._meter.memory <= limit:
             return None
@@ -83,17 +83,17 @@ class LimitWatch:
         largest = max(owned, key=owned.__getitem__)
         return "out-of-memory", self._too_much_memory(used, process_text(largest), owned[largest])
 
-    def _processes_passed(self) -> tuple[str, str] | None:
+    def _processes_exceeded(self) -> tuple[str, str] | None:
         limit, threads = self._limits.processes, self._meter.threads
         if not limit or self._kernel_limits_processes or threads <= limit:
             return None
         return "limit-exceeded", f"it had {threads:,} processes and threads, its limit is {limit:,}; start fewer"
 
-    def _disk_passed(self) -> tuple[str, str] | None:
+    def _disk_exceeded(self) -> tuple[str, str] | None:
         limit, disk = self._limits.disk, self._meter.disk
         if not limit or disk <= limit:
             return None
-        used = f"it used more disk than its limit of {_text(limit)}: {_text(disk)} in its work directory"
+        used = f"it used more disk than its limit of {_mb(limit)}: {_mb(disk)} in its work directory"
         return "limit-exceeded", f"{used}; ask for more disk, or remove what is not needed any more"
 
     def on_full_disk(self, folder: str) -> tuple[str, str]:
@@ -101,9 +101,9 @@ class LimitWatch:
         disk = os.statvfs(folder)
         own, total = self._meter.whole_disk(), disk.f_blocks * disk.f_frsize
         if own >= _BLAMED_SHARE * total:
-            what = f"it filled the disk of its host: {_text(own)} of {_text(total)} are in its work directory"
+            what = f"it filled the disk of its host: {_mb(own)} of {_mb(total)} are in its work directory"
             return "limit-exceeded", f"{what}; ask for more disk, or remove what is not needed any more"
-        what = f"the disk of {folder} is full: of {_text(total)} this job's work directory has {_text(own)}"
+        what = f"the disk of {folder} is full: of {_mb(total)} this job's work directory has {_mb(own)}"
         remedy = "remove what is there, also what jobs left in their temporary directory"
         return "host-failed", f"{what}; {remedy}, or start the agent with TMPDIR on a larger disk"
 
@@ -120,9 +120,9 @@ class LimitWatch:
         peak = max(self._cgroup.memory_peak(), self._meter.memory_peak)
         most = self._limits.memory or _HOST_MEMORY
         if peak < _SUSPICIOUS_SHARE * most:
-            return f"Fray did not send it, and memory does not seem to have run out (peak {_text(peak)})"
+            return f"Fray did not send it, and memory does not seem to have run out (peak {_mb(peak)})"
         whose = "it asked for" if self._limits.memory else "its host has"
-        return f"probably for lack of memory: peak {_text(peak)} of the {_text(most)} that {whose}; ask for more memory"
+        return f"probably for lack of memory: peak {_mb(peak)} of the {_mb(most)} that {whose}; ask for more memory"
 
     def refused_by_kernel(self) -> str:
         """Something that the kernel refused the task, which may be why it failed; "" for nothing."""
@@ -131,14 +131,14 @@ class LimitWatch:
         return f"the kernel refused it more than its limit of {self._limits.processes:,} processes and threads"
 
     def _too_much_memory(self, peak: int, largest: str, size: int) -> str:
-        limit = f"it used more memory than its limit of {_text(self._limits.memory)}"
+        limit = f"it used more memory than its limit of {_mb(self._limits.memory)}"
         return _memory_text(limit, peak, largest, size)
 
 
 def _memory_text(why: str, peak: int, largest: str, size: int) -> str:
-    return f"{why}: peak {_text(peak)}, largest process {largest} with {_text(size)}; ask for more memory"
+    return f"{why}: peak {_mb(peak)}, largest process {largest} with {_mb(size)}; ask for more memory"
 
 
-def _text(size: int) -> str:
+def _mb(size: int) -> str:
     """A size in MB, even if it is several GB: a peak is shown beside a limit that it exceeds by little."""
     return f"{size / 10**6:,.0f} MB"

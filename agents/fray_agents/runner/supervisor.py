@@ -81,23 +81,23 @@ def _run(
 ) -> dict[str, Any]:
     """The fields of the "exit" event; processes of the task are left only if the host or this runner failed."""
     if _boottime() >= request.deadline:
-        return _end({"kind": "preempted", "message": "not started: its agent's deadline had passed"})
+        return _exit_event({"kind": "preempted", "message": "not started: its agent's deadline had passed"})
     try:
         os.mkdir(request.path("log"))
         os.makedirs(request.path("work"), exist_ok=True)  # it exists if the job has a workspace
         task = Supervisor(request, agent, cgroup, prestarted)
     except NotExecutable as error:
-        return _end({"kind": "exited", "code": error.code, "message": str(error)})
+        return _exit_event({"kind": "exited", "code": error.code, "message": str(error)})
     except Exception as error:
-        return _end({"kind": "start-failed", "message": f"the task could not be started on this host: {error}"})
+        return _exit_event({"kind": "start-failed", "message": f"the task could not be started on this host: {error}"})
     try:
         return task.run()
     except Exception as error:
         message = f"the task's runner failed: {type(error).__name__}: {error}"
-        return _end({"kind": "host-failed", "message": message}, task.log_chunks)
+        return _exit_event({"kind": "host-failed", "message": message}, task.log_chunks)
 
 
-def _end(fields: dict[str, Any], log_chunks: int = 0) -> dict[str, Any]:
+def _exit_event(fields: dict[str, Any], log_chunks: int = 0) -> dict[str, Any]:
     return {"exit": fields | {"log_chunks": log_chunks}, "complete_before_stop": False}
 
 

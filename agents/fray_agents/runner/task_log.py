@@ -139,7 +139,7 @@ class LogChunks:
         self._sealed = sealed
         self._spooled = 0
         self._fd: int | None = None
-        self._size = self._whole = 0  # bytes of the current chunk, and of its lines that are complete
+        self._size = self._complete_bytes = 0  # bytes of the current chunk, and of its lines that are complete
         self._since = 0.0
         self._seal_interval = seal_interval
         self._sealed_at = -seal_interval
@@ -153,7 +153,7 @@ class LogChunks:
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)  # never a file that the task created
             self._since = time.monotonic()
         except OSError as error:
-            self._note_lack(error)
+            self._note_full_disk(error)
 
     def append(self, lines: bytes) -> None:
         """Write formatted lines, sealing every chunk that is filled."""
@@ -175,8 +175,8 @@ class LogChunks:
         kept, self._unwritten, self.lacks_room = self._unwritten, b"", False
         self.append(kept)
         if self.lacks_room and self._fd is not None:
-            os.ftruncate(self._fd, self._whole)  # removes an incomplete line
-            self._size = self._whole
+            os.ftruncate(self._fd, self._complete_bytes)  # removes an incomplete line
+            self._size = self._complete_bytes
         self._unwritten, self.lacks_room = b"", False
 
     def append_file(self, path: str) -> None:
@@ -200,7 +200,7 @@ class LogChunks:
         self.count += 1
         os.rename(path + PART, path)
         self._spooled += self._size
-        self._size = self._whole = 0
+        self._size = self._complete_bytes = 0
         self._sealed_at = time.monotonic()
         self._sealed(self.count)
 
@@ -226,12 +226,12 @@ class LogChunks:
                 written = os.write(self._fd, lines)
                 self._size += written
                 lines = lines[written:]
-            self._whole = self._size
+            self._complete_bytes = self._size
         except OSError as error:
-            self._note_lack(error)
+            self._note_full_disk(error)
         self._unwritten += lines
 
-    def _note_lack(self, error: OSError) -> None:
+    def _note_full_disk(self, error: OSError) -> None:
         """Note that the disk is full; raise any other `error`."""
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise error

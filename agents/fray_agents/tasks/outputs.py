@@ -60,7 +60,7 @@ class FoundOutputs:
             try:
                 file = found.open()
             except OSError as error:
-                self.leave_out(found.path, _own_fault(error))
+                self.leave_out(found.path, _lasting_reason(error))
                 continue
             with file:
                 begin = total
@@ -90,7 +90,7 @@ def find_outputs(folder: Path, patterns: Sequence[str]) -> FoundOutputs:
             with os.scandir(os.path.join(root, above)) as entries:
                 inside = [(entry, match.entered(entry.name)) for entry in entries]
         except OSError as error:
-            found.leave_out(above or ".", _own_fault(error))
+            found.leave_out(above or ".", _lasting_reason(error))
             continue
         for entry, inner in inside:
             path = os.path.join(above, entry.name)
@@ -114,13 +114,13 @@ def _keep(found: FoundOutputs, root: str, path: str) -> int:
         found.leave_out(path, "its name is not UTF-8")
         return 0
     except OSError as error:
-        found.leave_out(path, _own_fault(error))
+        found.leave_out(path, _lasting_reason(error))
         return 0
     if len(found.files) == MAX_OUTPUT_FILES:
         raise OutputsTooLarge(
             f"more than {MAX_OUTPUT_FILES:,} files are named by the job's outputs; name fewer, or pack them into one"
         )
-    found.files.append(FoundFile(path, partial(_opened, real), os.access(real, os.X_OK)))
+    found.files.append(FoundFile(path, partial(_open_regular_file, real), os.access(real, os.X_OK)))
     return size
 
 
@@ -133,11 +133,11 @@ def _checked_size(total: int) -> int:
     return total
 
 
-def _opened(path: str) -> BinaryIO:
+def _open_regular_file(path: str) -> BinaryIO:
     return open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb")
 
 
-def _own_fault(error: OSError) -> str:
+def _lasting_reason(error: OSError) -> str:
     """The reason, if no other host could read the file either. Raises the error if the cause is this host."""
     if error.errno == errno.EIO or is_shortage(error):
         raise error

@@ -230,7 +230,7 @@ class ProcessTask:
             watch.cancel()
         if not self.exit.done():
             await end_leftovers(self._spec.directory, self._cgroup, self._note_unkilled)
-            self._lost(code)
+            self._set_lost_exit(code)
         self._chunks.put_nowait(None)
         self._has_begun.set()
 
@@ -270,9 +270,9 @@ class ProcessTask:
             case "chunk":
                 self._announce(event["number"])
             case "exit":
-                await self._ended(msgspec.convert(event["exit"], AttemptExit), event["complete_before_stop"])
+                await self._on_exit(msgspec.convert(event["exit"], AttemptExit), event["complete_before_stop"])
 
-    async def _ended(self, end: AttemptExit, complete_before_stop: bool) -> None:
+    async def _on_exit(self, end: AttemptExit, complete_before_stop: bool) -> None:
         result = None
         try:
             if end.kind == ExitKind.SUCCESS:
@@ -286,7 +286,7 @@ class ProcessTask:
         self.exit.set_result(TaskExit(end, result, complete_before_stop))
         self._expect_end(0.0, end.kind)  # the runner has nothing left to do
 
-    def _lost(self, code: int) -> None:
+    def _set_lost_exit(self, code: int) -> None:
         """Set the exit of a task whose runner was killed, and keep its last log chunk."""
         part = self._log_path(self._announced + 1)
         with contextlib.suppress(OSError):  # there is none, or it cannot be kept

@@ -82,11 +82,11 @@ class CloudRunProvider:
 
     async def list(self) -> Sequence[ListedMachine]:
         """All machines of the pool; makes two calls for each region."""
-        regions = await asyncio.gather(*(self._found(region) for region in self._spec.zones))
+        regions = await asyncio.gather(*(self._list_region(region) for region in self._spec.zones))
         return [machine for found in regions for machine, _ in found]
 
     async def create(self, request: MachineRequest) -> str:
-        found = [pair for region in {*self._spec.zones, request.zone} for pair in await self._found(region)]
+        found = [pair for region in {*self._spec.zones, request.zone} for pair in await self._list_region(region)]
         names = {machine.name for machine, _ in found}
         floor = sum(isinstance(made, run_v2.WorkerPool) for _, made in found)
         made: list[str] = []
@@ -103,12 +103,12 @@ class CloudRunProvider:
         return operation
 
     async def delete(self, name: str, zone: str, batch: str = "") -> None:
-        for machine, made in await self._found(zone):
+        for machine, made in await self._list_region(zone):
             if machine.name == name:
                 await self._remove(made)
 
     async def check(self) -> Sequence[ProviderError]:
-        unfit = await asyncio.gather(*(self._unfit(region) for region in self._spec.zones))
+        unfit = await asyncio.gather(*(self._region_problem(region) for region in self._spec.zones))
         return [
             *(error for error in unfit if error is not None),
             *await missing_rights(self._calls.access, PERMISSIONS),
@@ -117,25 +117,25 @@ class CloudRunProvider:
     async def close(self) -> None:
         await self._channel.close()
 
-    async def _unfit(self, region: str) -> ProviderError | None:
+    async def _region_problem(self, region: str) -> ProviderError | None:
         """Why nothing can be created in a region; None if Cloud Run would accept the pool's job there."""
         request = MachineRequest(self._pool, ("check",), region, self._spec, "gs://check", labels=self._spec.labels)
         try:
             job = job_of_pool(self._job(region), self._cluster_id, request)
             call = run_v2.UpdateJobRequest(job=job, allow_missing=True, validate_only=True)
-            await self._found(region)
+            await self._list_region(region)
             await self._calls.repeat(lambda: self._jobs.update_job(call, **_ONCE))
         except ProviderError as error:
             return error
         return None
 
-    async def _found(self, region: str) -> Sequence[tuple[ListedMachine, Made]]:
+    async def _list_region(self, region: str) -> Sequence[tuple[ListedMachine, Made]]:
         """The machines of a region, each with its execution or worker pool."""
         of_job = run_v2.ListExecutionsRequest(parent=self._job(region))
         of_region = run_v2.ListWorkerPoolsRequest(parent=self._location(region))
         executions, worker_pools = await asyncio.gather(
-            self._all(lambda: self._executions.list_executions(of_job, **_ONCE)),
-            self._all(lambda: self._worker_pools.list_worker_pools(of_region, **_ONCE)),
+            self._list_all(lambda: self._executions.list_executions(of_job, **_ONCE)),
+            self._list_all(lambda: self._worker_pools.list_worker_pools(of_region, **_ONCE)),
         )
         mine = [made for made in worker_pools if identity.is_of_pool(made.labels, self._cluster_id, self._pool)]
         return [
@@ -143,7 +143,7 @@ class CloudRunProvider:
             *listed_executions(self._pool, region, executions),
         ]
 
-    async def _all(self, ask: Callable[[], Awaitable[AsyncIterable[T]]]) -> Sequence[T]:
+    async def _list_all(self, ask: Callable[[], Awaitable[AsyncIterable[T]]]) -> Sequence[T]:
         async def attempt() -> Sequence[T]:
             return [made async for made in await ask()]
 

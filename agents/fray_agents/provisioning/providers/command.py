@@ -38,7 +38,7 @@ DRAIN_TIMEOUT = 5.0
 """Seconds to read the rest of a killed program's output: only a process that left its group can delay that."""
 _QUOTED = 200
 
-_BEST = (
+_STATE_ORDER = (
     ListedState.READY,
     ListedState.CREATING,
     ListedState.WAITING,
@@ -75,7 +75,7 @@ class CommandProvider:
             if name is None:
                 continue  # another pool's or somebody else's
             known = found.get(name)
-            if known is None or _BEST.index(line.state) < _BEST.index(known.state):
+            if known is None or _STATE_ORDER.index(line.state) < _STATE_ORDER.index(known.state):
                 billed = line.state is not ListedState.WAITING
                 found[name] = ListedMachine(self._pool, name, line.zone, line.state, error=line.error, billed=billed)
         return list(found.values())
@@ -84,7 +84,9 @@ class CommandProvider:
         """Run the program for each machine; if one is refused, the machines before it are removed again."""
         for number, name in enumerate(request.names):
             try:
-                await self._run("create", self._settings.create, self._of(name) | _request_variables(request, name))
+                await self._run(
+                    "create", self._settings.create, self._name_variables(name) | _request_variables(request, name)
+                )
             except ProviderError:
                 for made in request.names[:number]:
                     with suppress(ProviderError):
@@ -93,13 +95,13 @@ class CommandProvider:
         return ""
 
     async def delete(self, name: str, zone: str, batch: str = "") -> None:
-        await self._run("delete", self._settings.delete, {**self._of(name), "FRAY_ZONE": zone})
+        await self._run("delete", self._settings.delete, {**self._name_variables(name), "FRAY_ZONE": zone})
 
     async def check(self) -> Sequence[ProviderError]:
         """Run the program `list`, and check that the other programs exist."""
         commands = {"create": self._settings.create, "delete": self._settings.delete}
         found = [
-            _unstartable(_called(what, command), "there is no such program")
+            _unstartable(_described(what, command), "there is no such program")
             for what, command in commands.items()
             if shutil.which(command[0]) is None
         ]
@@ -112,7 +114,7 @@ class CommandProvider:
     async def close(self) -> None:
         pass
 
-    def _of(self, machine: str) -> dict[str, str]:
+    def _name_variables(self, machine: str) -> dict[str, str]:
         name = provider_name(self._cluster_id, self._pool, machine)
         return {"FRAY_NAME": name, "FRAY_MACHINE": machine}
 
@@ -126,7 +128,7 @@ class CommandProvider:
                 quoted = line[:_QUOTED].decode(errors="replace")
                 raise ProviderError(
                     "invalid",
-                    f"{_called('list', self._settings.list)} printed {quoted!r} ({error}); print a line such as "
+                    f"{_described('list', self._settings.list)} printed {quoted!r} ({error}); print a line such as "
                     '{"name": "fray-...", "state": "ready"} for each machine, and nothing else on stdout',
                 ) from None
 
@@ -138,22 +140,22 @@ class CommandProvider:
             "FRAY_POOL": labels[POOL_LABEL],
             "FRAY_PREFIX": name_prefix(self._cluster_id, self._pool),
         }
-        called = _called(what, command)
-        process = await _started(called, command, {**os.environ, **own, **variables})
+        called = _described(what, command)
+        process = await _start_program(called, command, {**os.environ, **own, **variables})
         try:
             async with asyncio.timeout(self._settings.timeout):
                 printed, said, code = await asyncio.gather(
                     _read(called, process.stdout), _read(called, process.stderr), process.wait()
                 )
         except TimeoutError:
-            await _killed(process)
+            await _kill_program(process)
             raise ProviderError(
                 "unavailable",
                 f"{called} did not end within {self._settings.timeout:g} s and was killed; "
                 f"{'have it return before the machine is there, or ' * (what == 'create')}raise command.timeout",
             ) from None
         except BaseException:
-            await _killed(process)
+            await _kill_program(process)
             raise
         if code:
             words = said.decode(errors="replace").strip()[-_QUOTED:] or "it printed nothing on stderr"
@@ -161,7 +163,7 @@ class CommandProvider:
         return printed
 
 
-def _called(what: str, command: Sequence[str]) -> str:
+def _described(what: str, command: Sequence[str]) -> str:
     return f"the command that {what}s machines ({shlex.join(command)[:_QUOTED]})"
 
 
@@ -177,7 +179,9 @@ def _request_variables(request: MachineRequest, machine: str) -> dict[str, str]:
     }
 
 
-async def _started(called: str, command: Sequence[str], environment: Mapping[str, str]) -> asyncio.subprocess.Process:
+async def _start_program(
+    called: str, command: Sequence[str], environment: Mapping[str, str]
+) -> asyncio.subprocess.Process:
     """Start the program in a process group of its own. Raises ProviderError: it cannot be started."""
     try:
         return await start_process(
@@ -200,7 +204,7 @@ def _unstartable(called: str, why: str) -> ProviderError:
     )
 
 
-async def _killed(process: asyncio.subprocess.Process) -> None:
+async def _kill_program(process: asyncio.subprocess.Process) -> None:
     """Kill the program and all processes in its group, and drop the rest of its output.
 
     The output must be read to its end, because asyncio reports the end of a program only after the end of its pipes.

@@ -27,7 +27,7 @@ _QUOTAS = "https://cloudquotas.googleapis.com"
 async def missing_rights(access: GoogleAccess, permissions: Sequence[str]) -> Sequence[ProviderError]:
     """The permissions that the account lacks in the project: an error for each role that has them."""
     url = f"{_host(_RIGHTS)}/v3/projects/{access.project}:testIamPermissions"
-    answer = await _asked(access, "POST", url, {"permissions": [*permissions]})
+    answer = await _request_json(access, "POST", url, {"permissions": [*permissions]})
     if answer is None:
         return []
     missing = [name for name in permissions if name not in answer.get("permissions", ())]
@@ -55,7 +55,7 @@ async def quotas_of_zero(
     """
     base = f"{_host(_QUOTAS)}/v1/projects/{access.project}/locations/global/services/{service}/quotaInfos"
     ids = [*quotas]
-    answers = await asyncio.gather(*(_asked(access, "GET", f"{base}/{quota}") for quota in ids))
+    answers = await asyncio.gather(*(_request_json(access, "GET", f"{base}/{quota}") for quota in ids))
     return [
         ProviderError(
             "quota",
@@ -80,14 +80,14 @@ def _host(of_google: str) -> str:
     return f"http://{emulator}" if emulator else of_google
 
 
-async def _asked(access: GoogleAccess, method: str, url: str, body: object = None) -> dict[str, Any] | None:
+async def _request_json(access: GoogleAccess, method: str, url: str, body: object = None) -> dict[str, Any] | None:
     """The answer to a request; None if there is none."""
     if access.emulator and url.startswith("https:"):
         return None
-    return await asyncio.to_thread(_ask, access, method, url, body)
+    return await asyncio.to_thread(_request_json_blocking, access, method, url, body)
 
 
-def _ask(access: GoogleAccess, method: str, url: str, body: object) -> dict[str, Any] | None:
+def _request_json_blocking(access: GoogleAccess, method: str, url: str, body: object) -> dict[str, Any] | None:
     with AuthorizedSession(access.credentials) as session:  # type: ignore[no-untyped-call]
         try:
             answer = session.request(method, url, json=body, timeout=ATTEMPT_TIMEOUT)  # type: ignore[no-untyped-call]

@@ -100,7 +100,7 @@ class LocalProvider:
     def _create(self, request: MachineRequest) -> None:
         for name in request.names:
             folder = private_dir(self._folder(name))
-            with _sole_use(folder):
+            with _exclusive_use(folder):
                 if (folder / _ENDING).exists():
                     raise ProviderError("unavailable", f"the machine {name} is being removed; ask for another one")
                 _start(folder, request, name, machine_labels(self._cluster_id, self._pool, name, request.names[0]))
@@ -110,7 +110,7 @@ class LocalProvider:
         about = _read_about(folder)
         if about is None:
             return
-        with suppress(FileNotFoundError), _sole_use(folder):
+        with suppress(FileNotFoundError), _exclusive_use(folder):
             (folder / _ENDING).touch(exist_ok=True)
             _signal(folder, about.hosts, signal.SIGTERM)
 
@@ -206,7 +206,7 @@ def _is_held(lock: Path) -> bool:
 
 
 @contextmanager
-def _sole_use(folder: Path) -> Iterator[None]:
+def _exclusive_use(folder: Path) -> Iterator[None]:
     """Hold the exclusive right to change the machine; waits for it."""
     fd = os.open(folder / _BUSY, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

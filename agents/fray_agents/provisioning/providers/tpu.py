@@ -77,7 +77,7 @@ class TpuProvider:
                 AlreadyExists, lambda: self._client.create_queued_resource(call, retry=None, timeout=ATTEMPT_TIMEOUT)
             )
         except ProviderError as error:
-            raise await self._explained(error) from error
+            raise await self._with_known_zones(error) from error
         return f"{parent}/queuedResources/{request_id}"
 
     async def delete(self, name: str, zone: str, batch: str = "") -> None:
@@ -94,7 +94,7 @@ class TpuProvider:
                 await self._delete_node(node.name)
 
     async def check(self) -> Sequence[ProviderError]:
-        unfit = await asyncio.gather(*(self._unfit(zone) for zone in self._spec.zones))
+        unfit = await asyncio.gather(*(self._zone_problem(zone) for zone in self._spec.zones))
         access = self._calls.access
         return [
             *(error for error in unfit if error is not None),
@@ -105,7 +105,7 @@ class TpuProvider:
     async def close(self) -> None:
         await self._transport.grpc_channel.close()
 
-    async def _unfit(self, zone: str) -> ProviderError | None:
+    async def _zone_problem(self, zone: str) -> ProviderError | None:
         """Why no slice of the pool's type can be created in a zone; None if it may be possible."""
         call = tpu_v2.ListAcceleratorTypesRequest(parent=self._location(zone))
 
@@ -116,7 +116,7 @@ class TpuProvider:
         try:
             kinds = await self._calls.repeat(attempt)
         except ProviderError as error:
-            return await self._explained(error)
+            return await self._with_known_zones(error)
         wanted = self._spec.machine_type
         if wanted in kinds:
             return None
@@ -176,7 +176,7 @@ class TpuProvider:
             NotFound, lambda: self._client.delete_node(call, retry=None, timeout=ATTEMPT_TIMEOUT)
         )
 
-    async def _explained(self, error: ProviderError) -> ProviderError:
+    async def _with_known_zones(self, error: ProviderError) -> ProviderError:
         """The error itself; if its zone does not exist, an error that lists the zones that do."""
         if not (zone := missing_location(str(error))):
             return error

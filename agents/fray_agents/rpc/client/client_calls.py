@@ -229,10 +229,10 @@ class ClientStream(PendingCall):
         self.ready = bool(self._items) or self._over
         self._taken += 1
         if self._taken % (STREAM_WINDOW // 2) == 0 and not self._over:
-            self._give_room()
+            self._grant_more()
         return payload
 
-    def _give_room(self) -> None:
+    def _grant_more(self) -> None:
         limit = self._taken + STREAM_WINDOW
         self.request.limit = limit
         self._channel.grant(self.id, limit)

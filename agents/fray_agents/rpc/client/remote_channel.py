@@ -87,7 +87,7 @@ class RemoteChannel(Channel):
         self._sending = False
         self._reading = False
         self._unwatched = 0  # calls whose caller did not wait at once
-        self._pump_told = False  # the pump was woken
+        self._pump_woken = False  # the pump was woken
         self._pump: threading.Event | None = None
         self._hurry = threading.Event()  # the pump must read at once
         self._announced = threading.Event()
@@ -103,7 +103,7 @@ class RemoteChannel(Channel):
         if not self._calls:
             self._poll()
         if self.closed:
-            self._await_news_of_loss()
+            self._wait_for_loss_report()
         with self._lock:
             if self.closed:
                 raise ConnectionLost(f"the connection to {self.target.tcp} is closed", started=False)
@@ -132,7 +132,7 @@ class RemoteChannel(Channel):
             try:
                 connection.send(encode_calls(calls))
             except OSError:  # the reading thread sees it too, and reconnects
-                _unsend(pendings)
+                _mark_unsent(pendings)
                 connection.close()
             except BaseException:  # interrupted within a message
                 connection.close()
@@ -200,10 +200,10 @@ class RemoteChannel(Channel):
         """Have replies read in the background. at_once: do not wait for a caller's thread that might read them."""
         if at_once and not self._reading:
             self._hurry.set()
-        if self._reading or self._pump_told or not self._calls:
+        if self._reading or self._pump_woken or not self._calls:
             return
         with self._lock:
-            self._pump_told = True
+            self._pump_woken = True
             if self._pump is None:
                 self._pump = threading.Event()
                 threading.Thread(target=self._run_pump, args=(self._pump,), name="fray-pump", daemon=True).start()
@@ -219,7 +219,7 @@ class RemoteChannel(Channel):
                     break
             self._hurry.clear()
             with self._lock:
-                self._pump_told = False
+                self._pump_woken = False
                 if self._reading or not self._calls:
                     continue
                 self._reading = True
@@ -277,12 +277,12 @@ class RemoteChannel(Channel):
             return
         with self._lock:
             self._unanswered -= 1
-            given = [pending for reply in replies if (pending := self._hand_over(reply)) is not None]
+            given = [pending for reply in replies if (pending := self._deliver(reply)) is not None]
         self._send()
         for pending in given:
             pending.notify()
 
-    def _hand_over(self, reply: Reply) -> PendingCall | None:
+    def _deliver(self, reply: Reply) -> PendingCall | None:
         pending = self._calls.get(reply.id)
         if pending is not None and pending.take(reply):
             del self._calls[reply.id]
@@ -350,7 +350,7 @@ class RemoteChannel(Channel):
         finally:
             self._announced.set()
 
-    def _await_news_of_loss(self) -> None:
+    def _wait_for_loss_report(self) -> None:
         """Wait until all callers know which calls are lost: a new call must not run elsewhere before those do."""
         if self._announcing != threading.get_ident():  # a callback that gets this news may itself make a call
             self._announced.wait(LOSS_NEWS_TIMEOUT)
@@ -365,7 +365,7 @@ class RemoteChannel(Channel):
             pending.fail(ConnectionLost("the call was made before a fork; its reply goes to the parent"))
 
 
-def _unsend(pendings: list[PendingCall]) -> None:
+def _mark_unsent(pendings: list[PendingCall]) -> None:
     """Note that these calls were not sent completely this time."""
     for pending in pendings:
         pending.sent -= 1

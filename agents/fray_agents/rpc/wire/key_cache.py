@@ -56,7 +56,7 @@ class KeyCache:
         now = time.monotonic()
         if now - max(self._read_at, self._tried_at) >= STALE_AFTER:
             self._tried_at = now
-            trying = threading.Thread(target=self._try, name="fray-keys", daemon=True)
+            trying = threading.Thread(target=self._try_refresh, name="fray-keys", daemon=True)
             trying.start()
             trying.join(REFRESH_WAIT)
         return self._known
@@ -69,7 +69,7 @@ class KeyCache:
                 self._read_at = begun
             return self._known
 
-    def _try(self) -> None:
+    def _try_refresh(self) -> None:
         try:
             self._fresh()
         except Exception as error:
