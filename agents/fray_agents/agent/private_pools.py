@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from fray_agents.agent.held import HeldPlacement
+from fray_agents.agent.index_search import PAGE_SIZE
 from fray_agents.agent.leases import Leases
 from fray_agents.agent.loops import is_set_within
 from fray_agents.agent.membership import Membership
@@ -16,9 +17,6 @@ from fray_coordinator.protocol.scheduling import shortage
 from fray_coordinator.store.interface import NotModified, Version
 from fray_layouts.index_keys import PendingKey
 from fray_layouts.object_keys import PoolKeys, ReservationKeys
-
-LISTED = 1000
-"""Entries of one listing that are looked at: as many as S3 and GCS return for the price of one request."""
 
 PUT_OFF_POLLS = 5
 """Poll intervals until an entry that could not be claimed is tried again."""
@@ -97,7 +95,7 @@ class PrivatePools:
         now = self._core.clock.boottime()
         if not rang and pool.listed_at is not None and now - pool.listed_at < self._core.settings.repair_interval:
             return
-        rows = await self._core.store.list(PendingKey.prefix(name), None, LISTED)
+        rows = await self._core.store.list(PendingKey.prefix(name), None, PAGE_SIZE)
         parsed = (PendingKey.parse(row.key) for row in rows)
         pool.entries = [entry for entry in parsed if entry is not None]
         pool.not_before = {key: at for key, at in pool.not_before.items() if at > now}

@@ -6,6 +6,9 @@ from pathlib import Path
 
 from fray_layouts.errors import FrayError, Permanent, Temporary
 
+MAX_EXPLANATION = 2000
+"""Most characters of a tool's own message, uv's or an engine's, in the job's record; the job's log has all of it."""
+
 
 class PreparationFailed(FrayError):
     """An attempt's environment could not be prepared. log: output of the preparation, if there was any."""

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from fray_agents.environments.cache import HostCache
-from fray_agents.environments.errors import EnvironmentFailed, HostUnfit
+from fray_agents.environments.errors import MAX_EXPLANATION, EnvironmentFailed, HostUnfit
 from fray_agents.environments.fray_layer import BEFORE, BEHIND, build_layer, fray_folders, layer_key, layer_kind
 from fray_agents.environments.uv import BuildLog
 from fray_agents.host.container_engine import ContainerEngine, EngineFailed
@@ -31,9 +31,6 @@ DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 _SYSTEM = frozenset({"/", "/usr", "/usr/local"})
 """Prefixes where operating systems, and the usual images, have Python and everything else."""
-
-_WORDS_LIMIT = 2000
-"""Most characters of the engine's message in the job's record; the job's log has all of it."""
 
 
 async def pull_image(engine: ContainerEngine, image: str, log: BuildLog, tell: Callable[[str], None]) -> str:
@@ -113,7 +110,7 @@ def shared_folders(core: Core) -> list[Path]:
 
 
 def _failure(engine: ContainerEngine, image: str, said: str) -> EnvironmentFailed | HostUnfit:
-    words = " ".join(said.split())[-_WORDS_LIMIT:]
+    words = " ".join(said.split())[-MAX_EXPLANATION:]
     if _NO_SUCH_IMAGE.search(said):
         return EnvironmentFailed(f"there is no image {image!r} for this agent; {engine.name} says: {words}")
     return HostUnfit(f"the image {image!r} cannot be pulled on this host; {engine.name} says: {words}")

@@ -19,7 +19,7 @@ from io import FileIO
 from pathlib import Path
 from typing import IO
 
-from fray_agents.environments.errors import EnvironmentFailed, HostUnfit
+from fray_agents.environments.errors import MAX_EXPLANATION, EnvironmentFailed, HostUnfit
 from fray_agents.runner.process_tree import PR_SET_PDEATHSIG, prctl
 
 BUILD_TIMEOUT = 3600.0
@@ -33,9 +33,6 @@ _LOG_LIMIT = 16 * 1024**2
 
 _KEPT_LINES, _LINE_LIMIT = 5000, 64 * 1024
 """Lines that are kept until uv has ended, to explain a failure, and most bytes of a line."""
-
-_WORDS_LIMIT = 2000
-"""Most characters of uv's explanation in the job's record; the job's log has all of it."""
 
 _OWN_VARIABLES = ("VIRTUAL_ENV", "CONDA_PREFIX", "UV_PROJECT", "UV_PYTHON", "UV_FROZEN", "UV_LOCKED", "UV_WORKING_DIR")
 """Prefixes of variables that would make uv use another project, environment or version of Python. Other settings of the
@@ -228,7 +225,7 @@ def failure(lines: list[str], code: int) -> EnvironmentFailed | HostUnfit:
         code: its exit code; negative if a signal ended it.
     """
     said = list(_explanation(lines))
-    words = _in_one_line(said)[:_WORDS_LIMIT] or f"it ended with code {code} and printed nothing"
+    words = _in_one_line(said)[:MAX_EXPLANATION] or f"it ended with code {code} and printed nothing"
     own = "\n".join(_without_build_output(said))
     if code < 0 or _HOST_TROUBLE.search(own) or _SHORTAGE.search("\n".join(said)):
         return HostUnfit(f"uv failed on this host: {words}")

@@ -10,14 +10,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from fray_agents.host.chips import chip_files
+from fray_agents.host.gpus import QUERY_TIMEOUT
 from fray_agents.runner.cgroups import UNIFIED, cgroup_directories
 from fray_layouts.records import Resources
 
 log = logging.getLogger(__name__)
 
 _GPU_QUERY = ["--query-gpu=name", "--format=csv,noheader"]
-_GPU_QUERY_TIMEOUT = 20.0
-"""Most seconds for nvidia-smi: a driver that wakes up takes some."""
 
 _BRANDS = {"nvidia", "tesla", "geforce", "quadro"}
 _SERIES = {"rtx", "gtx"}
@@ -84,7 +83,7 @@ def _gpus(environ: Mapping[str, str]) -> tuple[str, int] | None:
         return None
     try:
         answer = subprocess.run(
-            [program, *_GPU_QUERY], capture_output=True, text=True, timeout=_GPU_QUERY_TIMEOUT, check=True
+            [program, *_GPU_QUERY], capture_output=True, text=True, timeout=QUERY_TIMEOUT, check=True
         )
     except (OSError, subprocess.SubprocessError) as error:
         log.warning("no GPUs are offered, because nvidia-smi fails: %s", error)
