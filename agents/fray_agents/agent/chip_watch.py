@@ -19,6 +19,9 @@ IDLE_PATIENCE = 10.0
 LOOK_INTERVAL = 10.0
 """Seconds between two checks of chips that no job uses: a check reads the open files of all processes, some 10 ms."""
 
+BUSY_RECHECK_INTERVAL = 0.5
+"""Seconds between two checks of chips that are in use, within `IDLE_PATIENCE`: a check takes some 10 ms."""
+
 LookAtChips: TypeAlias = Callable[[], str]
 """Says why the chips of this host cannot be used now, as text for people; "" if they can."""
 
@@ -70,7 +73,7 @@ class ChipWatch:
         clock = self.member.core.clock
         give_up_at = clock.boottime() + IDLE_PATIENCE
         while (trouble := await self._trouble()) and clock.boottime() < give_up_at:
-            await clock.sleep(0.5)
+            await clock.sleep(BUSY_RECHECK_INTERVAL)
         return trouble
 
     async def _trouble(self) -> str:

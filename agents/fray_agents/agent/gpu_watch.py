@@ -12,6 +12,9 @@ from fray_agents.host.gpus import gpu_names, gpu_variables, gpus_in_trouble
 IDLE_PATIENCE = 10.0
 """Seconds to wait for a free GPU: the driver needs some to clear the memory of a killed process."""
 
+BUSY_RECHECK_INTERVAL = 0.5
+"""Seconds between two checks of a GPU that is in use, within `IDLE_PATIENCE`; each check runs nvidia-smi twice."""
+
 RECHECK_INTERVAL = 60.0
 """Seconds between two checks of GPUs that were taken out: somebody has to end a process or reset the GPU."""
 
@@ -54,7 +57,7 @@ class GpuWatch:
                 leases.gpus_out |= {places[name]: why for name, why in trouble.items()}
                 self._report_taken_out()
                 raise HostUnfit("; ".join(f"GPU {name} is taken out: {why}" for name, why in trouble.items()))
-            await clock.sleep(0.5)
+            await clock.sleep(BUSY_RECHECK_INTERVAL)
 
     async def run(self) -> None:
         """Offer GPUs that were taken out again once they are free, for ever."""

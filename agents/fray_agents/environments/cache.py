@@ -33,7 +33,7 @@ DEFAULT_LIMIT = 20 * 10**9
 """Most bytes of a cache on a large disk: some ten environments with PyTorch."""
 
 DISK_SHARE = 5
-"""On a smaller disk the cache may use one part in so many, a fifth; the rest is for the tasks."""
+"""Divisor of a smaller disk's size: the cache may use a fifth, and the rest is for the tasks."""
 
 LOCK_PAUSES = (0.002, 0.05)
 """Seconds between two checks of an entry that another process builds, the first and the longest: a check takes

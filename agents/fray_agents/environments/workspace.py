@@ -38,6 +38,7 @@ _CHUNK_BYTES = 2**20
 
 _FILES = (tarfile.REGTYPE, tarfile.AREGTYPE)
 _CODE_MODES = {True: 0o755, False: 0o644}
+"""Modes of unpacked files, executable or not; the archive's other mode bits do not count."""
 
 _ARCHIVE_ERRNOS = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EILSEQ, errno.ELOOP)
 """Errors of a file system about names, which the archive causes."""

@@ -19,6 +19,9 @@ from fray_agents.host.directories import UntrustedDirectory, private_dir, user_d
 
 log = logging.getLogger("fray")
 
+MAX_PATH_BYTES = 4096
+"""Bytes of the longest path on Linux (PATH_MAX)."""
+
 
 @dataclass(frozen=True, slots=True)
 class AgentLock:
@@ -77,7 +80,7 @@ def acquire_lock(root: str, agent_id: str) -> AgentLock:
 
 def work_dir_of(agent_id: str, fd: int) -> Path | None:
     """The work directory in a dead agent's lock file; None if it does not exist, or is not this user's."""
-    directory = Path(os.fsdecode(os.pread(fd, 4096, 0)))
+    directory = Path(os.fsdecode(os.pread(fd, MAX_PATH_BYTES, 0)))
     if directory.name != agent_id or not os.path.lexists(directory):
         return None
     try:

@@ -21,6 +21,7 @@ MAX_LABEL = 63
 """Most characters of a label's value, on Google Cloud and on Kubernetes."""
 
 _DIGEST_DIGITS = 8
+"""Digits of a digest, with 5 bits each: two of a thousand pools share one with a chance of less than 1 to 1,000,000."""
 _POOL_PART, _NAME_PART = 14, 20
 """Characters of the parts of a provider's name; with "fray-" and two hyphens they add up to `MAX_PROVIDER_NAME`."""
 _PLAIN = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")

@@ -18,6 +18,10 @@ from fray_layouts.records import ProvisioningSpec
 from fray_layouts.topology import get_tpu_topology, tpu_family
 
 _GIB = 2**30
+
+_SIMILARITY = 0.85
+"""Ratio of `difflib` from which a region counts as misspelled: "us-esat5" and "us-east5" have 0.875."""
+
 CLOUD_RUN_CPU, CLOUD_RUN_MEMORY = 1000, 512 * 2**20
 """The size of a container on Cloud Run if its pool does not say: thousandths of a vCPU, and bytes."""
 
@@ -52,7 +56,9 @@ def similar_zone(spec: ProvisioningSpec, zone: str) -> str:
     known = prices["tpu_chip_hour"][tpu_family(spec.machine_type)] if spec.provider == "tpu" else {}
     known = prices["cloud_run_hour"] if spec.provider == "cloud_run" else known
     region = _region(zone) if spec.provider == "tpu" else zone
-    near = difflib.get_close_matches(region, set(known) - {region}, n=1, cutoff=0.85) if region not in known else []
+    near = (
+        difflib.get_close_matches(region, set(known) - {region}, n=1, cutoff=_SIMILARITY) if region not in known else []
+    )
     return near[0] + zone.removeprefix(region) if near else ""
 
 

@@ -37,6 +37,7 @@ MAX_OUTPUT = 16 * 2**20
 DRAIN_TIMEOUT = 5.0
 """Seconds to read the rest of a killed program's output: only a process that left its group can delay that."""
 _QUOTED = 200
+"""Most characters of a program's command, output or error that a message quotes: two lines of a terminal."""
 
 _STATE_ORDER = (
     ListedState.READY,

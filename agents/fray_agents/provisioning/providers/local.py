@@ -35,6 +35,7 @@ END_GRACE = 40.0
 
 _ABOUT, _BUSY, _ENDING = "machine.json", "busy.lock", "ending"
 _LOG_BYTES = 2000
+"""Bytes of the end of an agent's log that are read for its last line."""
 _FRAY = (sys.executable, "-m", "fray")
 _DETACHED = '"$@" & echo $! >"$0"'
 """The shell starts an agent and ends at once, so that no process has to wait for the agent as its parent."""

@@ -26,6 +26,9 @@ from fray_layouts.errors import InvalidInput
 if TYPE_CHECKING:
     from fray_agents.rpc.server.event_loop import EventLoopThread
 
+MIN_FLUSH = 0.1
+"""Seconds that a closing server waits at least for each connection to send its ready replies, even without a grace."""
+
 _serving: dict[str, RpcServer] = {}
 """The active servers of this process, by identity."""
 
@@ -152,7 +155,7 @@ class RpcServer:
         with self._lock:
             connections = list(self._connections)
         for connection in connections:
-            connection.flushed(max(deadline - time.monotonic(), 0.1))
+            connection.flushed(max(deadline - time.monotonic(), MIN_FLUSH))
             connection.close()
         if self._loop is not None:
             self._loop.close()
