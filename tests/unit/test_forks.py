@@ -14,7 +14,7 @@ import pytest
 
 from fray_agents.host.directories import _remove_tree
 from fray_agents.host.gpus import _query
-from fray_agents.provisioning.providers.command import _started
+from fray_agents.provisioning.providers.command import _start_program
 from fray_agents.tasks.runner_process import start_runner
 
 
@@ -26,7 +26,7 @@ async def runner(tmp_path: Path) -> None:
 
 
 async def provider_command(tmp_path: Path) -> None:
-    await (await _started("create", ["true"], os.environ)).wait()
+    await (await _start_program("create", ["true"], os.environ)).wait()
 
 
 async def tree_removal(tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def test_a_planted_work_directory_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_cannot_be_made_is_named() -> None:
-    with pytest.raises(UntrustedDirectory, match=r"/proc/fray cannot be made .*set TMPDIR"):
+    with pytest.raises(UntrustedDirectory, match=r"/proc/fray cannot be created .*set TMPDIR"):
         private_dir(Path("/proc/fray"))
 
 

@@ -16,14 +16,17 @@ _before: dict[str, str | None] = {}
 
 
 class EnvironConflict(Permanent):
-    """Jobs in threads share `os.environ`: run jobs with different values one after the other, or as processes."""
+    """Two jobs in threads that run at once ask for different values of a variable in `os.environ`, which they share."""
 
 
 def acquire(variables: Mapping[str, str]) -> None:
     """Set the variables, all or none, until every holder has released them. Raises EnvironConflict."""
     for name, value in variables.items():
         if name in _before and not _holders[name, value]:
-            raise EnvironConflict(f"{name} has another value in a job that runs now. {EnvironConflict.__doc__}")
+            raise EnvironConflict(
+                f"{name} has another value in a job that runs now. Jobs in threads share `os.environ`: run jobs with "
+                "different values one after the other, or as processes."
+            )
     for name, value in variables.items():
         if name not in _before:
             _before[name] = os.environ.get(name)
