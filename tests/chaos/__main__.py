@@ -24,7 +24,7 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, help="an empty folder, which is kept; by default a temporary one")
     given = parser.parse_args()
     options = Options(given.root_kind, given.seconds, given.jobs, given.agents, given.seed, given.beat)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # not without ending the agents
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # sys.exit also ends the agents
     with tempfile.TemporaryDirectory(prefix="fray-chaos-") as folder:
         report = run(options, given.folder or Path(folder))
     print(report)

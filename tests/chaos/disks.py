@@ -1,4 +1,4 @@
-"""Disks that are full or may not be written, as mounts of their own where this user may mount."""
+"""Disks that are full or read-only, as mounts of their own if this user may mount."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SIZE = "64m"
 
 @cache
 def may_mount() -> bool:
-    """Whether mounting works here: a user's right alone does not tell, in a container."""
+    """Whether mounting works here; in a container, the user's rights alone do not show that."""
     with tempfile.TemporaryDirectory() as folder:
         tried = subprocess.run(["mount", "-t", "tmpfs", "chaos", folder], capture_output=True, check=False)
         if tried.returncode == 0:
@@ -35,7 +35,7 @@ def small_disk(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def without_rights(folder: Path) -> Iterator[None]:
-    """Nothing can be written below `folder`. Rights alone would not keep root from it: it is mounted read-only."""
+    """Make `folder` read-only. It is mounted read-only, because rights alone would not stop root."""
     if not may_mount():
         folder.chmod(0o500)
         yield
@@ -49,7 +49,7 @@ def without_rights(folder: Path) -> Iterator[None]:
 
 
 async def fill(folder: Path, seconds: float) -> None:
-    """Leave no room on the disk of `folder` for so long."""
+    """Leave no room on the disk of `folder` for `seconds`."""
     ballast = folder / ".ballast"
     try:
         await asyncio.to_thread(_write_all, ballast)

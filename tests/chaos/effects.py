@@ -15,7 +15,7 @@ from fray_layouts.records import JobRecord
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A time, in seconds of CLOCK_BOOTTIME, in which the storage was in trouble."""
+    """A time span, in seconds of CLOCK_BOOTTIME, in which the storage had a fault."""
 
     begin: float
     end: float
@@ -23,7 +23,7 @@ class Window:
 
 @dataclass(slots=True)
 class Attempt:
-    """One attempt, as it told itself. Times in seconds of CLOCK_BOOTTIME. own: the job, or a replica of it."""
+    """One attempt, as its own files say. Times are in seconds of CLOCK_BOOTTIME. own: the job, or a replica of it."""
 
     own: str
     number: int
@@ -39,7 +39,7 @@ class Attempt:
 
 @dataclass(slots=True)
 class Effects:
-    """By job the attempts in order, those of all replicas; `doubles`: attempts that were run twice."""
+    """The attempts of each job in order, of all replicas. doubles: attempts that ran twice."""
 
     attempts: dict[str, list[Attempt]]
     doubles: list[str]
@@ -95,5 +95,5 @@ def _add(attempt: Attempt, what: str, text: str) -> None:
 
 
 def in_trouble(earlier: Attempt, later: Attempt, windows: Sequence[Window]) -> bool:
-    """Whether the storage was away while the first of two attempts ran on: then they may overlap (docs/protocol.md)."""
+    """Whether the storage was down while the first of two attempts kept running, so that they may overlap."""
     return any(window.begin < later.begun and window.end > earlier.begun for window in windows)

@@ -1,7 +1,7 @@
-"""Freezing a process at the moment at which it holds one of the store's lock files.
+"""Freezes a process at the moment at which it holds one of the store's lock files.
 
-That takes a tenth of a millisecond now and then, so the process is stopped, looked at and continued until it is caught.
-Where other programs want the processors too, only who comes before them looks often enough.
+A process holds a lock for a tenth of a millisecond now and then. So the process is stopped, looked at and continued
+until it is caught with a lock. On a busy machine, only a thread with real-time priority looks often enough.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SECONDS = 8.0
 
 
 def freeze_in_lock(pid: int, locks: Path) -> bool:
-    """Stop the process while it holds a lock in the folder; False, and it runs on, if it was not caught at it."""
+    """Stop the process while it holds a lock in the folder; return False, and let it run, if it was not caught."""
     deadline = time.monotonic() + SECONDS
     with _before_others():
         while time.monotonic() < deadline:
@@ -34,7 +34,7 @@ def freeze_in_lock(pid: int, locks: Path) -> bool:
 
 @contextmanager
 def _before_others() -> Iterator[None]:
-    """This thread has real-time priority, where this user may have that."""
+    """Give this thread real-time priority, if this user may have that."""
     with suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     try:

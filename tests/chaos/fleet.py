@@ -1,7 +1,7 @@
 """The hosts and agents of a chaos run: real `fray agent` processes, each host with a temporary directory of its own.
 
-An agent's working directory and the lock that tells its host's agents apart from dead ones lie in the temporary
-directory, so several hosts on one machine know as little of each other as real ones.
+An agent's working directory, and the lock that shows whether it lives, are in the temporary directory. So several hosts
+on one machine know as little of each other as real ones.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CORES = 6
 
 @dataclass(slots=True)
 class AgentProcess:
-    """One agent process. `busy`: something is being done to it."""
+    """One agent process. busy: whether a fault is being applied to it."""
 
     host: Path
     process: subprocess.Popen[bytes]
@@ -35,7 +35,7 @@ class AgentProcess:
 
     @property
     def ids(self) -> list[str]:
-        """The ids under which it has joined, the last one being its present."""
+        """The ids under which it has joined; the last one is its current id."""
         told = [line for line in self.log.read_text().splitlines() if line.startswith("{")]
         return [json.loads(line)["agent"] for line in told]
 
@@ -47,7 +47,7 @@ class AgentProcess:
         self.process.send_signal(number)
 
     async def joined(self) -> None:
-        """Return when it has joined, or has ended, or a minute is over."""
+        """Wait until it has joined, or has ended, or a minute has passed."""
         deadline = time.monotonic() + 60
         while True:
             if self.ids or not self.runs or time.monotonic() > deadline:
@@ -55,7 +55,7 @@ class AgentProcess:
             await asyncio.sleep(0.1)
 
     async def gone(self, within: float) -> int:
-        """Its exit code; killed if it takes longer."""
+        """Wait for its exit code; kill it if it takes longer."""
         try:
             return await asyncio.to_thread(self.process.wait, within)
         except subprocess.TimeoutExpired:
@@ -65,7 +65,7 @@ class AgentProcess:
 
 @dataclass(slots=True)
 class Fleet:
-    """All agents of a run. `environment` leads to the storage; `mark` is in that of all that descends from here."""
+    """All agents of a run. environment: variables for the storage. mark: is in the environment of all descendants."""
 
     root: str
     folder: Path
@@ -75,7 +75,7 @@ class Fleet:
     _started: int = 0
 
     def start(self, host: Path | None = None) -> AgentProcess:
-        """An agent on a host that was there before, or on a new one."""
+        """Start an agent on an earlier host, or on a new one."""
         self._started += 1
         host = host or self.new_host()
         log = self.folder / f"agent{self._started}.log"
@@ -95,19 +95,19 @@ class Fleet:
         return host
 
     def living(self) -> list[AgentProcess]:
-        """Those that have joined and run."""
+        """Agents that have joined and run."""
         return [agent for agent in self.agents if agent.runs and agent.ids]
 
     def idle(self) -> list[AgentProcess]:
-        """Those of them to which nothing is being done."""
+        """Living agents to which no fault is being applied."""
         return [agent for agent in self.living() if not agent.busy]
 
     def find(self, agent_id: str) -> AgentProcess | None:
-        """The process that is known under this id."""
+        """The process with this agent id."""
         return next((agent for agent in self.agents if agent_id in agent.ids[-1:]), None)
 
     async def leave(self) -> list[int]:
-        """SIGTERM to all; their exit codes."""
+        """Send SIGTERM to all; return their exit codes."""
         running = [agent for agent in self.agents if agent.runs]
         for agent in running:
             agent.send(signal.SIGCONT)
@@ -116,7 +116,7 @@ class Fleet:
         return list(await asyncio.gather(*(agent.gone(60) for agent in running)))
 
     def kill(self) -> None:
-        """Whatever still runs, be it left over against all promises."""
+        """Kill all processes that still run, even if they should not exist."""
         for agent in self.agents:
             if agent.runs:
                 agent.process.kill()
@@ -135,7 +135,7 @@ class Fleet:
 
 
 def _as_host(name: str) -> list[str]:
-    """What to put before a command so that it sees a host of this name, where this user may do that.
+    """The prefix with which a command sees a host with this name, if this user may do that.
 
     Without it all agents are on one host, and a job that could not be started there waits for a minute.
     """
@@ -143,7 +143,7 @@ def _as_host(name: str) -> list[str]:
 
 
 def work_dir(host: Path) -> Path:
-    """Where an agent on this host puts its tasks' directories."""
+    """The folder for the task directories of an agent on this host."""
     return host / f"fray-{os.getuid()}" / "work"
 
 

@@ -1,4 +1,4 @@
-"""What is done to a running cluster, one blow after the other, drawn from the seed."""
+"""The faults of a running cluster, one after the other, drawn from the seed."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from tests.chaos.roots import Root
 from tests.chaos.timing import Sightings
 
 MOST = 0.5
-"""Of the agents, how many may suffer at the same time."""
+"""The share of the agents that may have a fault at the same time."""
 LONGEST_FREEZE = 16
-"""Beats for which an agent is frozen although nobody notices, as while the storage is away."""
+"""Most beats for which an agent is frozen if nobody notices it, for example while the storage is down."""
 POISONED = 60
-"""Times in a run that something odd is left under the root."""
+"""Number of malformed objects and the like that are left under the root in a run."""
 SETTLING = 12.0
-"""Seconds after the storage's trouble in which its effects may go on: the store waits up to 8 s between two tries."""
+"""Seconds after a fault of the storage in which its effects may last: the store waits up to 8 s between two tries."""
 
 
 Blow = Callable[[AgentProcess], Awaitable[None]]
 
 
 class Missed(Exception):
-    """The blow did not meet what it was meant for; nothing was done."""
+    """The fault did not find its target; nothing was done."""
 
 
 def boottime() -> float:
@@ -47,7 +47,7 @@ def boottime() -> float:
 
 @dataclass(slots=True)
 class Havoc:
-    """Strikes for a while; `struck` counts what met its victim, `windows` are the times of trouble with the storage."""
+    """Applies faults for a while. struck: counts of faults that had a target. windows: times of storage faults."""
 
     core: Core
     root: Root
@@ -61,7 +61,7 @@ class Havoc:
     _deck: list[Blow] = field(default_factory=list)
 
     async def rage(self, seconds: float) -> None:
-        """Strike for so long, and return once everything that was begun is over."""
+        """Apply faults for `seconds`, and return once all of them are over."""
         ends = boottime() + seconds
         async with asyncio.TaskGroup() as blows:
             if self.root.troubles:
@@ -74,7 +74,7 @@ class Havoc:
                     await self._begin_blow(blows)
 
     async def restore(self) -> None:
-        """All agents run again, as many as are wanted."""
+        """Make as many agents run again as are wanted."""
         for agent in self.fleet.agents:
             if agent.runs:
                 agent.send(signal.SIGCONT)
@@ -82,11 +82,11 @@ class Havoc:
             self.fleet.start()
 
     def unstruck(self) -> list[str]:
-        """The kinds of blows that have not met anything."""
+        """The kinds of faults that have not had a target."""
         return sorted(kind for kind in [*map(_name, self._kinds()), *self.root.troubles] if not self.struck[kind])
 
     async def _begin_blow(self, blows: asyncio.TaskGroup) -> None:
-        """The next blow of the deck; if there is nobody for it, it comes after the next one, as what missed does."""
+        """Start the next fault of the deck; if it has no target, or misses it, it comes again after the next one."""
         if not self._deck:
             self._deck = self._shuffled_deck()
         blow = self._deck.pop()
@@ -97,7 +97,7 @@ class Havoc:
             blows.create_task(self._strike(blow, victim))
 
     async def _victim(self, blow: Blow) -> AgentProcess | None:
-        """An agent to which nothing is being done, the holder of the pass if it is to be that one, or by chance."""
+        """An idle agent: the holder of the pass if that is wanted, otherwise one at random."""
         only_holder = blow == self._freeze_the_pass_holder
         if only_holder or self.rng.random() < 0.3:
             holder = await self._pass_holder()
@@ -135,22 +135,22 @@ class Havoc:
         return kinds + ([self._freeze_with_a_lock_in_hand] if self.root.locks else [])
 
     def _shuffled_deck(self) -> list[Blow]:
-        """Every kind comes in its turn, and then the commonest again."""
+        """The order of faults: every kind once, and then the most frequent kinds again."""
         again, kinds = [self._kill, self._kill, self._freeze], self._kinds()
         self.rng.shuffle(again)
         self.rng.shuffle(kinds)
         return [*again, *kinds]
 
     def _replace_the_missing(self) -> None:
-        """What ended without being replaced by the one who ended it."""
+        """Replace agents that ended and that their fault did not replace."""
         missing = self.wanted - sum(agent.runs or agent.busy for agent in self.fleet.agents)
         for _ in range(missing):
             self.fleet.start()
 
-    # --- the blows
+    # --- the faults
 
     async def _kill(self, victim: AgentProcess) -> None:
-        """Half the time its host comes back."""
+        """Kill an agent; half of the time its host comes back."""
         comes_back = self.rng.random() < 0.5
         self.sightings.expect_death(victim, "killed, its host comes back" if comes_back else "killed with its host")
         victim.process.kill()
@@ -159,7 +159,7 @@ class Havoc:
         self.fleet.start(victim.host if comes_back else None)
 
     async def _kill_with_its_runners(self, victim: AgentProcess) -> None:
-        """As when memory is short; what its tasks have left in other sessions, the host's next agent ends."""
+        """Kill an agent and its runners, as when memory is short; the host's next agent ends processes of its tasks."""
         self.sightings.expect_death(victim, "killed with its runners")
         agent = victim.process.pid
         started = [pid for pid in descendants(agent) if stat_fields(pid)[1:2] == [str(agent)]]
@@ -169,7 +169,7 @@ class Havoc:
         self.fleet.start(victim.host)
 
     async def _freeze(self, victim: AgentProcess, how: str = "frozen", least: float = 0.0) -> None:
-        """Until it has been declared dead, and somewhat longer; it wakes as a zombie."""
+        """Freeze an agent until it has been declared dead, and somewhat longer; then wake it."""
         frozen, beat = victim.ids[-1], self.core.settings.beat_interval
         victim.send(signal.SIGSTOP)
         noticed = self.sightings.expect_death(victim, how)
@@ -178,29 +178,29 @@ class Havoc:
         self.sightings.woke(frozen)
 
     async def _freeze_the_pass_holder(self, victim: AgentProcess) -> None:
-        """The pass is to be taken over while its holder may go on with it at any time."""
+        """Freeze the pass's holder, so that the pass is taken over although the holder may continue it at any time."""
         await self._freeze(victim, "frozen, holder of the pass")
 
     async def _freeze_with_a_lock_in_hand(self, victim: AgentProcess) -> None:
-        """For longer than others who want the lock wait for it."""
+        """Freeze an agent with a lock for longer than others wait for the lock."""
         assert self.root.locks is not None
         if not await asyncio.to_thread(freeze_in_lock, victim.process.pid, self.root.locks):
             raise Missed
         await self._freeze(victim, "frozen with a lock in hand", least=file_locks.LOCK_TIMEOUT + 1)
 
     async def _freeze_briefly(self, victim: AgentProcess) -> None:
-        """For so short that nobody need notice."""
+        """Freeze an agent so briefly that nobody need notice."""
         await self._frozen(victim, self.rng.uniform(0.1, 1.5) * self.core.settings.beat_interval)
 
     async def _freeze_past_trust(self, victim: AgentProcess) -> None:
-        """Its tasks are ended, but it wakes before anybody finds it dead: not the jobs' fault."""
+        """Freeze an agent until its tasks are killed, but wake it before it is found dead: no failure of the jobs."""
         await self._frozen(victim, self.rng.uniform(3.2, 4.8) * self.core.settings.beat_interval)
 
     async def _frozen(self, victim: AgentProcess, seconds: float) -> None:
         victim.send(signal.SIGSTOP)
         await asyncio.sleep(seconds)
         victim.send(signal.SIGCONT)
-        await asyncio.sleep(2 * self.core.settings.beat_interval)  # to join anew
+        await asyncio.sleep(2 * self.core.settings.beat_interval)  # to join again
 
     async def _terminate(self, victim: AgentProcess) -> None:
         victim.send(signal.SIGTERM)
@@ -208,13 +208,13 @@ class Havoc:
         self.fleet.start()
 
     async def _terminate_and_kill(self, victim: AgentProcess) -> None:
-        """As a cloud takes a host away: SIGTERM, and soon the end, whatever is left to do."""
+        """End an agent as a cloud takes a host away: SIGTERM, and soon SIGKILL, even if it has not finished."""
         victim.send(signal.SIGTERM)
         await victim.gone(self.rng.uniform(0, 1))
         self.fleet.start(victim.host)
 
     async def _break_host(self, victim: AgentProcess) -> None:
-        """A host whose disk takes nothing more: every start of a task fails there."""
+        """Make a host's disk read-only: every start of a task fails there."""
         victim.send(signal.SIGTERM)
         await victim.gone(30)
         broken = self.fleet.start()
@@ -229,7 +229,7 @@ class Havoc:
         self.fleet.start()
 
     async def _trouble_the_storage(self, ends: float) -> None:
-        """Now and then, once each kind, then at random."""
+        """Apply a fault of the storage now and then: each kind once, then at random."""
         kinds = list(self.root.troubles)
         self.rng.shuffle(kinds)
         pause = (ends - boottime()) / (2 * len(kinds) + 1)

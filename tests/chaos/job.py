@@ -1,9 +1,9 @@
-"""The program that the jobs of a chaos run are: `job.py KIND SECONDS EFFECTS`.
+"""The program of the jobs in a chaos run: `job.py KIND SECONDS EFFECTS`.
 
-What an attempt does outside is written create-exclusively under the job and the attempt, so that an attempt that runs
-twice and a result without its work both show. `~alive` holds the last moment at which the attempt was seen running. The
-replicas of a gang but for replica 0 do so under the job and `+` and their number.
-Only what a kind needs is imported: hundreds of these processes start on a machine with few cores.
+An attempt records its work in files that it creates exclusively, under the job and the attempt. They show an attempt
+that runs twice, and a result without its work. `~alive` holds the last moment at which the attempt ran. The replicas of
+a gang, except for replica 0, use the job, `+` and their number.
+Each kind imports only what it needs, because hundreds of these processes start on a machine with few cores.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def member(seconds: float, effects: str) -> None:
 
 
 def member_fails(seconds: float, effects: str) -> None:
-    """Replica 1 fails, and so do the others by that."""
+    """Replica 1 fails, and therefore the others fail too."""
     with Meeting() as together:
         stay(seconds, effects, together.check)
         if REPLICA == 1:
@@ -85,7 +85,7 @@ def member_fails(seconds: float, effects: str) -> None:
 
 
 class Meeting:
-    """Connections of replica 0 with all others. Who is done says so, and waits until 0 says that all are."""
+    """Connections of replica 0 with all others. A replica that is done says so, and waits until 0 says that all are."""
 
     def __init__(self) -> None:
         host, port = os.environ["FRAY_COORDINATOR"].rsplit(":", 1)
@@ -111,7 +111,7 @@ class Meeting:
                 time.sleep(TICK)
 
     def check(self) -> None:
-        """Fail if somebody is gone; who says that it is done is still there."""
+        """Fail if a replica is gone; one that is done is still there."""
         import select
         import socket
 
@@ -166,7 +166,7 @@ def pause() -> None:
 
 
 def stay(seconds: float, effects: str, tick: Callable[[], None] = pause) -> None:
-    """Be seen running for so long."""
+    """Record that the attempt runs, for `seconds`."""
     ends = time.monotonic() + seconds
     with open(f"{effects}/{OWN}~{ATTEMPT}~alive", "w") as file:
         while time.monotonic() < ends:

@@ -1,6 +1,6 @@
-"""A user of the root who knows nothing of Fray: odd objects, odd kinds of file, and metadata that changes.
+"""A user of the root who knows nothing of Fray: malformed objects, odd kinds of file, and changed metadata.
 
-What he leaves lies under names of its own. It harms itself only: the cluster goes on, and `fray fsck` names it.
+These have names of their own and harm only themselves: the cluster continues, and `fray fsck` names them.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ FOLDERS = ("jobs", "agents", "inbox", "pending/default", "coordinator", "blobs",
 
 @dataclass(slots=True)
 class Poisoner:
-    """Leaves something odd, again and again.
+    """Leaves malformed objects and odd files, again and again.
 
     Args:
-        folder: the root itself, if it is a folder of this machine.
+        folder: the root itself, if it is a folder on this machine.
 
     Attributes:
-        struck: what was left, by kind.
-        left: the objects that lie there: their keys and bodies.
-        files: odd kinds of file, and whether the file is an object: a folder is none.
+        struck: count of each kind that was left.
+        left: keys and bodies of the objects that were left.
+        files: odd kinds of file, and whether each is listed as an object; a folder is not.
     """
 
     core: Core
@@ -60,12 +60,12 @@ class Poisoner:
                 await self._leave_object()
 
     def is_ours(self, job: JobRecord) -> bool:
-        """Whether the job was not made by something that lies here."""
+        """Whether the job is not made from an object of the poisoner."""
         strange = JobKeys.key(job.id) in self.left or (job.inbox is not None and job.inbox.key in self.left)
         return not strange
 
     def unnamed(self, told: Iterable[str]) -> list[str]:
-        """What lies there, is not what its name says, and is not among the keys that `fray fsck` told of."""
+        """The objects that are not what their names say and that `fray fsck` did not name."""
         named = set(told)
         misfits = [key for key, data in self.left.items() if is_misfit(key, data)]
         files = [key for key, is_object in self.files.items() if is_object]
@@ -99,12 +99,12 @@ class Poisoner:
             if await self.core.store.get(odd.key) is None:
                 await self.core.store.put(odd.key, odd.data, ANY)
         except (InvalidInput, StoreRefused, StoreUnavailable):
-            return  # no storage has such a name, or it does not answer now
+            return  # the storage does not accept the name, or does not answer now
         self.left[odd.key] = odd.data
         self.struck["odd object"] += 1
 
     def _leave_file(self, root: Path) -> None:
-        """A kind of file that is no object, with the name of one."""
+        """Leave a file that is not regular, with the name of an object."""
         folder = self.rng.choice(FOLDERS)
         key = f"{folder}/stranger-{self.rng.randrange(10**9)}.json"
         path = root / key
@@ -115,7 +115,7 @@ class Poisoner:
         self.struck["odd kind of file"] += 1
 
     def _change_metadata(self, root: Path) -> None:
-        """`chmod -R` and `touch` change the times of everything, and nothing else."""
+        """Change only the times of everything, like `chmod -R` and `touch`."""
         for path in root.rglob("*"):
             try:
                 if path.is_file() and not path.is_symlink():
@@ -127,7 +127,7 @@ class Poisoner:
 
 
 def _is_named(key: str, named: set[str]) -> bool:
-    """Whether the key, or the folder it lies in, was told of."""
+    """Whether fsck named the key or the folder that it is in."""
     return key in named or any(key.startswith(told) for told in named if told.endswith("/"))
 
 

@@ -1,4 +1,4 @@
-"""The storage of a chaos run, and what happens to it: each kind of root with its own troubles."""
+"""The storage of a chaos run: each kind of root with its own faults."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.faults import Fault, Plan
 from tests.support.gcs_emulator import BUCKET
 
 Trouble = Callable[[float], Awaitable[None]]
-"""Does something to the storage for so many seconds."""
+"""A function that applies a fault to the storage for some seconds."""
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class Root:
 
     Attributes:
         locks: the folder of the lock files, on local files.
-        lacking: what cannot be done to it on this machine, and why.
+        lacking: the faults that are impossible on this machine, and why.
     """
 
     url: str
@@ -45,7 +45,7 @@ class Root:
 
 
 def hasty(settings: ClusterSettings, beat: float) -> ClusterSettings:
-    """Settings for a run of minutes: death is told after five of `beat`."""
+    """Settings for a run of minutes: death is declared after five times `beat`."""
     return replace(
         settings,
         beat_interval=beat,
@@ -55,13 +55,13 @@ def hasty(settings: ClusterSettings, beat: float) -> ClusterSettings:
         poll_interval=max(0.2, settings.poll_interval / 2),
         requeue_backoff=0.2,
         inbox_patience=1.0,
-        host_killer_limit=10_000,  # here the hosts are killed by others
+        host_killer_limit=10_000,  # here the faults kill hosts, not the jobs
     )
 
 
 @contextmanager
 def local(folder: Path, beat: float) -> Iterator[Root]:
-    """A folder; on a small disk of its own where this user may mount one."""
+    """A folder, on a small disk of its own if this user may mount one."""
     root = folder / "root"
     root.mkdir()
     with ExitStack() as stack:
@@ -90,7 +90,7 @@ def s3(folder: Path, beat: float) -> Iterator[Root]:
 
 @contextmanager
 def moto(folder: Path, beat: float) -> Iterator[Root]:
-    """moto, which has everything in memory: frozen, and cut off."""
+    """moto, which keeps everything in memory: frozen, and cut off."""
     with _own_process("tests.support.locked_moto") as (process, url), fault_proxy(url) as proxy:
         servers.request("PUT", f"{url}/bucket")
         server = servers.Server("s3://bucket", url, "AWS_ENDPOINT_URL", tuple(servers.AWS.items()))

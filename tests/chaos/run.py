@@ -1,4 +1,4 @@
-"""One chaos run: a cluster under havoc, left in peace, then asked what became of everything."""
+"""One chaos run: a cluster with faults, then without, then checks of every promise."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from tests.chaos.workload import Planned, plan, wrong_outcomes
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a run is.
+    """The options of a run.
 
     Attributes:
-        kind: of the root: "local", "s3" (SeaweedFS), "moto", "gcs".
-        seconds: of havoc.
-        seed: of the plan, the blows and their order; when they meet what, the machine decides.
-        beat: seconds between heartbeats; death is told after five.
-        peace: seconds that everything may take to end after the havoc, and an agent's death to be noticed.
+        kind: kind of the root: "local", "s3" (SeaweedFS), "moto", "gcs".
+        seconds: seconds with faults.
+        seed: decides the plan, the faults and their order, but not their moments.
+        beat: seconds between heartbeats; death is declared after five of them.
+        peace: seconds after the faults in which everything must end, and an agent's death must be noticed.
     """
 
     kind: str
@@ -63,13 +63,13 @@ class Options:
 
 @dataclass(slots=True)
 class Report:
-    """What a run found.
+    """The result of a run.
 
     Attributes:
         faults: promises that the cluster did not keep.
-        lines: what happened.
-        unstruck: kinds of blows that the run never came to.
-        lacking: kinds of blows that this machine does not allow.
+        lines: the events.
+        unstruck: kinds of faults that did not occur.
+        lacking: kinds of faults that are impossible on this machine.
     """
 
     faults: list[str] = field(default_factory=list)
@@ -121,7 +121,7 @@ async def _run(options: Options, folder: Path, root: roots.Root, fleet: Fleet) -
 
 
 async def _use(core: Core, planned: Sequence[Planned], effects: Path) -> None:
-    """Submit, drop and stop jobs at their times, again and again until the storage answers."""
+    """Submit, drop and stop jobs at their times; repeat each until the storage answers."""
     started = time.monotonic()
 
     async def use(job: Planned) -> None:
@@ -160,7 +160,7 @@ async def _conclude(
     poisoner: Poisoner,
     report: Report,
 ) -> list[JobRecord]:
-    """Wait for peace, then look whether the cluster kept its promises; returns the records of all jobs."""
+    """Wait until everything has ended, then check the cluster's promises; return the records of all jobs."""
     began = time.monotonic()
     deadline = began + options.peace
     records = await _until_all_ended(core, planned, poisoner, deadline)
@@ -171,7 +171,7 @@ async def _conclude(
     troubles = await _until_clean(core, deadline)
     report.faults += [f"fsck: {problem.key}: {problem.what}" for problem in troubles]
     report.lines.append(f"fsck found everything in order {time.monotonic() - began:.1f} s after the havoc")
-    await sightings.settle()  # while there are agents that could notice
+    await sightings.settle()  # while agents run that could notice
     report.faults += sightings.undetected
     codes = await fleet.leave()
     report.faults += [f"an agent ended with exit code {code}" for code in codes if code]
@@ -191,7 +191,10 @@ async def _conclude(
 async def _until_all_ended(
     core: Core, planned: Sequence[Planned], poisoner: Poisoner, deadline: float
 ) -> list[JobRecord]:
-    """The records but for strangers' jobs, once every planned job has one and all have ended, or at the deadline."""
+    """Wait until every planned job has a record and has ended, or for the deadline.
+
+    Return records, without strangers'.
+    """
     while True:
         records = [job for job in (await fsck.take_snapshot(core)).jobs.values() if poisoner.is_ours(job)]
         names = {record.spec.name for record in records}
@@ -202,7 +205,7 @@ async def _until_all_ended(
 
 
 async def _until_clean(core: Core, deadline: float) -> list[fsck.Problem]:
-    """What is still in disorder at the deadline; what agents say of their hosts, which were harmed, is not."""
+    """The problems at the deadline, without those that agents report about their damaged hosts."""
     while True:
         troubles = [found for found in await fsck.check(core) if not found.what.startswith("the agent says: ")]
         if not troubles or time.monotonic() > deadline:
@@ -211,7 +214,7 @@ async def _until_clean(core: Core, deadline: float) -> list[fsck.Problem]:
 
 
 async def _until_none(mark: str) -> list[int]:
-    """What is left of the agents' processes after ten seconds."""
+    """The processes of agents that are left after ten seconds."""
     deadline = time.monotonic() + 10
     while True:
         left = marked(mark)
@@ -242,7 +245,7 @@ def _wrong_attempts(
     wrong = [f"run twice: {name}" for name in effects.doubles] + effects.losses(records)
     ended, gangs = {end.agent for end in ends}, {record.id for record in records if is_gang(record.spec)}
     for earlier, later in effects.overlaps():
-        # Who is killed or frozen moves no deadline on, outage or not; and gangs have no outage grace.
+        # An agent that is killed or frozen extends no deadline, also in an outage; and gangs have no outage grace.
         if earlier.agent in ended or later.job in gangs or not in_trouble(earlier, later, windows):
             seconds = earlier.last_seen - later.begun
             wrong.append(f"{later.job}: attempt {earlier.number} ran {seconds:.2f} s beside {later.number}")

@@ -1,4 +1,4 @@
-"""How long it took until an agent's end was noticed, and until its jobs ran again."""
+"""Measures the time until an agent's end is noticed, and until its jobs run again."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class End:
 
 @dataclass(slots=True)
 class Sightings:
-    """Watches what becomes of agents that were ended.
+    """Watches agents that were ended.
 
     Attributes:
         patience: seconds that it may take until an end is noticed.
@@ -48,7 +48,7 @@ class Sightings:
     _watching: set[asyncio.Task[None]] = field(default_factory=set)
 
     def expect_death(self, agent: AgentProcess, how: str) -> asyncio.Task[None]:
-        """From now on its record should soon say that it is dead; the task ends then."""
+        """Expect the agent's record to say soon that it is dead; the task ends then."""
         end = End(agent.ids[-1], how, time.clock_gettime(time.CLOCK_BOOTTIME))
         self.ends.append(end)
         watching = asyncio.create_task(self._watch(end))
@@ -56,11 +56,11 @@ class Sightings:
         return watching
 
     def woke(self, agent: str) -> None:
-        """It goes on under this id if nobody has noticed so far, which is right in trouble with the storage."""
+        """Note that it continues under this id, which is allowed if a fault of the storage hid its silence."""
         self._woken.add(agent)
 
     async def settle(self) -> None:
-        """Return when nothing is being watched any more."""
+        """Wait until no agent is watched any more."""
         await asyncio.gather(*self._watching)
 
     async def _watch(self, end: End) -> None:
@@ -72,7 +72,7 @@ class Sightings:
             if found is not None and found.record.state == "dead":
                 self.detected[end.how].append(waited)
             if found is None or found.record.state != "live" or end.agent in self._woken:
-                return  # an absent one was ended before it had joined
+                return  # if it is absent, the agent was ended before it had joined
             await asyncio.sleep(LOOK_INTERVAL)
         self.undetected.append(f"{end.agent}, {end.how}, was not noticed within {self.patience:g} s")
 

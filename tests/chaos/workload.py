@@ -1,4 +1,4 @@
-"""What is submitted in a chaos run, and what must have become of it."""
+"""The jobs of a chaos run, and their right outcomes."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class Kind:
     """A kind of job.
 
     Attributes:
-        program: the kind that job.py knows.
-        weight: how often it comes.
-        ends: the statuses that are right.
+        program: its kind in job.py.
+        weight: how often it occurs.
+        ends: the right statuses.
         fields: of its spec.
-        failures: how many failures are right.
-        stopped: somebody stops it some time after its submission.
-        endless: it does not end by itself.
-        dropped: it is a file in the inbox, not a submission.
-        long: it runs on while its agent is found dead, so that a copy that was not ended shows.
+        failures: the right numbers of failures.
+        stopped: whether somebody stops it some time after its submission.
+        endless: whether it does not end by itself.
+        dropped: whether it is a file in the inbox, not a submission.
+        long: whether it runs long enough for its agent to be found dead, which shows a copy that was not ended.
     """
 
     program: str
@@ -80,11 +80,11 @@ class Planned:
 
     @property
     def job_id(self) -> str:
-        """Only of what is submitted: a drop gets an id when it is admitted."""
+        """The job's id, if it is submitted; a drop gets an id when it is admitted."""
         return JobIds.given(self.kind.fields.get("namespace", ""), self.name, "x")
 
     def _id(self) -> dict[str, str]:
-        """With an id of its own a submission can be repeated."""
+        """An id for the submission, with which it can be repeated."""
         return {} if self.kind.dropped else {"id": "x"}
 
 
@@ -106,7 +106,7 @@ def plan(jobs: int, seconds: float, beat: float, rng: random.Random) -> list[Pla
 
 
 def wrong_outcomes(planned: Sequence[Planned], records: Sequence[JobRecord]) -> list[str]:
-    """What is not as it must be: exactly one record a job, with the right status, failures and result."""
+    """Breaches of: exactly one record for each job, with the right status, failures and result."""
     wrong = []
     for job in planned:
         found = [record for record in records if record.spec.name == job.name]
@@ -128,14 +128,14 @@ def _wrong_outcome(job: Planned, record: JobRecord) -> list[str]:
 
 
 def _wrong_result(record: JobRecord) -> list[str]:
-    """The result in the record is that of the attempt that the record names."""
+    """A breach if the result in the record is not that of the record's attempt."""
     value = record.result.value if record.result else None
     told = isinstance(value, dict) and (value.get("job"), value.get("attempt"))
     return [] if told == (record.id, record.attempt) else [f"{record.id}: attempt {record.attempt} has result {value}"]
 
 
 def _wrong_child(child: JobRecord, by_id: dict[str, JobRecord]) -> list[str]:
-    """Children of the attempt that succeeded with them have succeeded; others may have been stopped with theirs."""
+    """A breach if a child of the successful attempt has not succeeded; other children may have been stopped."""
     assert child.parent is not None
     parent = by_id.get(child.parent.job)
     if parent is None:

@@ -1,4 +1,4 @@
-"""Odd bytes for a reader: the grammar of odd objects around a good example, and bytes that follow no grammar."""
+"""Malformed bytes for a reader: the grammar of malformed objects around a good example, and random bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def nested(depth: int, inner: bytes = b"", opening: bytes = b"[", closing: bytes
 
 
 def around(example: bytes) -> st.SearchStrategy[bytes]:
-    """Odd bytes like the good `example`: as a whole, or in its first line alone, where that is a header."""
+    """Malformed bytes similar to the good `example`: as a whole, or only in its first line, if that is a header."""
     head, newline, rest = example.partition(b"\n")
     return st.one_of(
         draws.map(lambda draw: odd_body(draw, example)),
@@ -28,7 +28,7 @@ def around(example: bytes) -> st.SearchStrategy[bytes]:
 
 
 def _patched(draw: random.Random, good: bytes) -> bytes:
-    """`good` with a stretch of it left out, repeated or replaced."""
+    """`good` with a part of it left out, repeated or replaced."""
     begin, end = sorted(draw.randint(0, len(good)) for _ in range(2))
     middle = draw.choice([b"", good[begin:end] * 2, b"\0", b"\xff", b"\n", b'"', b"-1", b"9" * 30, b"\r\n\r\n"])
     return good[:begin] + middle + good[end:]

@@ -69,8 +69,8 @@ class Reader:
 
     Attributes:
         name: what it reads.
-        read: reads it.
-        raises: all that it may raise.
+        read: the function.
+        raises: all errors that it may raise.
         example: bytes that it accepts.
     """
 
@@ -218,7 +218,7 @@ def _packages(name: str) -> Callable[[bytes], Any]:
 
 
 def _file(read: Callable[[Path], object]) -> Callable[[bytes], object]:
-    """A reader of a file that a task has left."""
+    """A reader of a file that a task writes."""
 
     def run(data: bytes) -> object:
         path = _folder() / "left"
@@ -239,7 +239,7 @@ def _folder() -> Path:
 
 
 def _exit_of(path: Path) -> records.AttemptExit:
-    """The end of an attempt whose process left the file as its error, as the job's record holds it."""
+    """The exit of an attempt, as in its job's record, whose process wrote the file as its error."""
     end = bounded_exit(exit_fields(status=1 << 8, error=read_exception(str(path))))
     told = json.dumps(end, ensure_ascii=False).encode()
     assert len(told) < EXIT_BYTES
@@ -247,7 +247,7 @@ def _exit_of(path: Path) -> records.AttemptExit:
 
 
 EXIT_BYTES = 500_000
-"""More than the exit of any attempt may take in its job's record."""
+"""Bytes; more than the exit of any attempt may have in its job's record."""
 
 _QUEUE = QueueKeys.of("lab", "work", 1)
 
@@ -376,7 +376,7 @@ READERS = [
         b"<Error><Code>RequestTimeout</Code><Message>Your socket was idle</Message></Error>",
     ),
 ]
-"""Readers of what strangers may have written: they are bounded in cost too."""
+"""Readers of objects that strangers may have written; their cost is bounded too."""
 
 OWN = [
     Reader(
@@ -398,4 +398,4 @@ OWN = [
         b"# data\n/data/\n*.log\n!keep.log\ncheckpoint-[0-9]/**\n",
     ),
 ]
-"""Readers of what people give to their own commands."""
+"""Readers of input that people give to their own commands."""

@@ -23,7 +23,7 @@ from tests.support.virtual import VirtualClock, VirtualLoop
 
 
 class Sound(MemoryBackend):
-    """Breaks nothing; every request takes a moment, so that others come between."""
+    """A sound store; every request takes a moment, so that others come between."""
 
     def __init__(self) -> None:
         super().__init__("memory://histories", MemoryContents(), VirtualClock())
@@ -46,14 +46,14 @@ class Sound(MemoryBackend):
 
 
 class LosesUpdates(Sound):
-    """A write on a version does not look at it."""
+    """A write on a version ignores the version."""
 
     async def put(self, key: str, data: bytes, expect: Expectation) -> Applied:
         return await super().put(key, data, expect if isinstance(expect, Expect) else ANY)
 
 
 class CrownsTwoWinners(Sound):
-    """A create does not look whether the name exists."""
+    """A create overwrites an existing name."""
 
     async def put(self, key: str, data: bytes, expect: Expectation) -> Applied:
         return await super().put(key, data, ANY if expect is ABSENT else expect)
@@ -73,7 +73,7 @@ class ReadsStale(Sound):
 
 
 class ConjuresUp(Sound):
-    """Now and then a create is acknowledged and nothing is there."""
+    """Now and then a create is acknowledged but not stored."""
 
     async def put(self, key: str, data: bytes, expect: Expectation) -> Applied:
         if expect is ABSENT and await super().get(key) is None and self.rng.random() < 0.2:
@@ -92,7 +92,7 @@ class BringsBack(Sound):
 
 
 def used(backend: MemoryBackend, clients: int = 5, calls: int = 100) -> list[Call]:
-    """The calls of several clients on it, in an order that no load of the machine changes: the moments are virtual."""
+    """The calls of several clients on it, in virtual time, so that the machine's load does not change their order."""
     diary: dict[tuple[str, int], Call] = {}
 
     def note(call: Call) -> None:

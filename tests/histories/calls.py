@@ -1,4 +1,4 @@
-"""What a client asked of the store and was told, and which steps of the name's history that stands for."""
+"""The recorded calls of clients, and the steps of a name's history that they stand for."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class Call(msgspec.Struct):
     """One call on the store.
 
     Attributes:
-        client: who made it; number: its place among the client's calls.
+        client: the client that made it. number: its place among the client's calls.
         verb: "get", "put" or "delete".
         expect: the value whose version the write asked for; None for ABSENT.
         value: what a put writes.
-        invoked, returned: CLOCK_MONOTONIC in seconds; `returned` is None while it is not known what became of it.
+        invoked, returned: CLOCK_MONOTONIC in seconds; `returned` is None if the outcome is unknown.
         outcome: "found", "applied", "superseded", "rejected", "gone", or "" for unknown.
-        current: what the answer said was under the name.
+        current: the value under the name, by the answer.
     """
 
     client: str
@@ -47,17 +47,17 @@ class Reading:
     """How to read the calls on one name.
 
     Attributes:
-        mortal: the name is deleted now and then. Then nobody can tell a write that was rejected from one that was
-            applied and deleted (`fray_coordinator.store.interface.Rejected`).
-        haunted: requests may be applied late, so that a create may bring a deleted name back with its old value, and
-            with it all that was asked on condition of that value.
+        mortal: whether the name is deleted now and then. Then a rejected write looks like one that was applied and
+            deleted (`fray_coordinator.store.interface.Rejected`).
+        haunted: whether requests may be applied late, so that a create may bring a deleted name back with its old
+            value, and with it all writes that depend on that value.
     """
 
     mortal: bool
     haunted: bool
 
     def steps(self, calls: Iterable[Call]) -> list[Step]:
-        """The steps of all calls, but for perhaps applied ones that nothing hints at: they could explain nothing."""
+        """The steps of all calls, without uncertain ones whose value nobody has seen: they could explain nothing."""
         steps = [step for call in calls for step in self._steps(call)]
         seen = {state for step in steps if step.certain for state in (*step.before, step.after)}
         return [step for step in steps if step.certain or step.after in seen]
@@ -87,7 +87,7 @@ def _look(call: Call) -> Step:
 
 
 def _write(call: Call, certain: bool) -> Step:
-    """A delete that is told "gone" may have found the name absent."""
+    """The steps of a write; a delete with the outcome "gone" may have found the name absent."""
     before = {call.expect} if call.verb == "put" else {call.expect, None}
     returned = call.returned if certain and call.returned is not None else math.inf
     return Step(call.told(), frozenset(before), call.value, call.invoked, returned, certain)

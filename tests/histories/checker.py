@@ -1,8 +1,8 @@
-"""Whether one name's history could have been: a search for an order of its steps that explains all that was seen.
+"""Checks whether one name's history is possible: searches for an order of its steps that explains all answers.
 
-The object is a register that is absent or holds a value. Each step is one instant between its invocation and its
-return: in one of the states `before` it makes the state `after`. A step that is not `certain` may also never have
-happened, and never returned: what a lost write did may show at any later time.
+The object is a register that is absent or has a value. Each step happens at one instant between its invocation and its
+return: in one of the states `before` it makes the state `after`. A step that is not `certain` may never have happened,
+and has no return, because a lost write may be applied at any later time.
 
 The search is that of Wing and Gong with the memory of Lowe: a step may be next if no other one that is still to come
 had returned before it was invoked; a set of steps done with the state they led to is not looked at twice, nor one that
@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 State = str | None
-"""What is under the name: a value, or None for an absent name."""
+"""The state of the name: a value, or None if it is absent."""
 LIMIT = 1_000_000
-"""Looked-at combinations after which the search gives up: minutes."""
+"""Combinations after which the search gives up, which takes minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +34,11 @@ class Step:
     certain: bool = True
 
     def is_look_at(self, state: State) -> bool:
-        """Whether it can do nothing but find `state`."""
+        """Whether it can only read `state` and change nothing."""
         return self.before == {self.after} == {state}
 
     def is_worth_trying(self, state: State) -> bool:
-        """Whether it is possible in `state`; what perhaps never happened only if it makes a difference."""
+        """Whether it is possible in `state`; an uncertain step counts only if it changes something."""
         return state in self.before and (self.certain or state != self.after)
 
 
@@ -61,7 +61,7 @@ def check(steps: Sequence[Step], initial: State = None) -> Verdict:
 
 
 class _Search:
-    """Steps are bits of an integer, by their place in the order of invocation."""
+    """One search. Steps are bits of an integer, by their place in the order of invocation."""
 
     def __init__(self, steps: Sequence[Step]) -> None:
         self._steps = steps
@@ -85,11 +85,11 @@ class _Search:
                 (done | 1 << place, self._steps[place].after, [*order, place])
                 for place in sorted(self._next(done), key=lambda place: self._steps[place].certain)
                 if self._steps[place].is_worth_trying(state)
-            ]  # the last is tried first: what certainly happened before what perhaps did
+            ]  # the last is tried first: certain steps before uncertain ones
         return Verdict(False, self._named(self._best), self._named(self._next(sum(1 << p for p in self._best))))
 
     def _is_new(self, done: int, state: State) -> bool:
-        """Whether no look at the same certain steps in the same state had as much of what perhaps happened left."""
+        """Whether no earlier visit to the same certain steps and state had as many uncertain steps left."""
         spent = done & ~self._certain
         known = self._seen[done & self._certain, state]
         if any(not other & ~spent for other in known):
@@ -101,14 +101,14 @@ class _Search:
         return True
 
     def _look(self, done: int, state: State, order: list[int]) -> tuple[int, State, list[int]]:
-        """Do what changes nothing and is possible now: later it could at best be as good."""
+        """Take all steps that change nothing and are possible now; taking them later would be no better."""
         while looks := [place for place in self._next(done) if self._steps[place].is_look_at(state)]:
             done |= sum(1 << place for place in looks)
             order = order + looks
         return done, state, order
 
     def _next(self, done: int) -> list[int]:
-        """The steps that were invoked before any other that is still to come had returned."""
+        """The steps that were invoked before any other remaining step had returned."""
         first_return = math.inf
         found = []
         for place in range(_first_zero(done), len(self._steps)):

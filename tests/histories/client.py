@@ -1,8 +1,7 @@
-"""A client that puts, gets and deletes at random and writes down what it asked and what it was told.
+"""A client that puts, gets and deletes at random, and records its calls and their answers.
 
-Run as a program it is one of several processes on one root, and waits for a line before it starts. Its diary is a file
-of JSON lines, one before each call and one after it, so that a call during which the process was killed is known to
-have been made.
+As a program, it is one of several processes on one root, and waits for a line of input before it starts. Its diary is a
+file of JSON lines, one before each call and one after it, so that a call is known even if the process was killed in it.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from tests.histories.calls import Call
 from tests.support.faults import FaultyBackend, Plan
 
 REMEMBERED = 60
-"""Operations that a record remembers: more than can be written while one of them is in doubt."""
+"""Operations that a record remembers: more than can be written while the outcome of one of them is unknown."""
 PATIENCE = 0.15
 """Seconds: enough for one more try, so that some calls end without an answer."""
 
@@ -45,7 +44,7 @@ Diary = Callable[[Call], object]
 
 
 class Client:
-    """One of several on the same names. Names that begin with "mortal" are deleted too."""
+    """One of several clients on the same names. It also deletes names that begin with "mortal"."""
 
     def __init__(self, store: Store, name: str, keys: list[str], rng: random.Random, diary: Diary) -> None:
         self._store = store
@@ -57,7 +56,7 @@ class Client:
         self._seen: dict[str, Object | None] = {}
 
     async def act(self) -> None:
-        """One call."""
+        """Make one call."""
         key = self._rng.choice(self._keys)
         seen = self._seen.get(key)
         dice = self._rng.random()
@@ -133,7 +132,7 @@ async def main(root: str, name: str, keys: list[str], calls: int, rate: float, d
     clock = SystemClock()
     backend = open_backend(root, clock)
     with suppress(AttemptFailed):
-        await backend.get("nothing")  # connected, it begins with the others
+        await backend.get("nothing")  # connect first, so that it begins with the others
     if rate:
         backend = FaultyBackend(backend, Plan(rate, held_back=2, seed=rng.getrandbits(32)), clock)
     store = Store(backend, clock, RandomSource(name), PATIENCE)

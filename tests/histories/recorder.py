@@ -19,18 +19,18 @@ from tests.histories.second_opinion import accepts
 from tests.support.waiting import wait_until
 
 FROZEN = 0.3
-"""Seconds that one client is frozen, wherever it is: on local files perhaps within a lock that the others want."""
+"""Seconds for which one client is frozen, at any point: on local files perhaps with a lock that the others need."""
 KEYS = ["lasting/0", "lasting/1", "mortal/0", "mortal/1"]
 
 
 def record(
     root: str, folder: Path, calls: int, processes: int = 4, rate: float = 0.0, keys: Sequence[str] = KEYS
 ) -> list[Call]:
-    """What `processes` clients, of `calls` calls each, and an heir of the one that is killed, wrote down.
+    """Record `processes` clients with `calls` calls each, and a successor of the one that is killed.
 
     Args:
         folder: for their diaries.
-        rate: how many requests suffer within the clients themselves; where there is a server, a proxy does it.
+        rate: share of requests with a fault inside the clients; if there is a server, a proxy injects faults instead.
         keys: the names that they use.
     """
     rng = random.Random(calls)
@@ -53,7 +53,7 @@ def record(
 
 
 def read_diary(diary: Path) -> list[Call]:
-    """Each call as it was last written down; a line that was cut off by the end of its writer is none."""
+    """Each call in its last version; a line that was cut off when its writer ended is ignored."""
     calls: dict[int, Call] = {}
     for line in diary.read_bytes().splitlines(keepends=True):
         if line.endswith(b"\n"):
@@ -71,7 +71,7 @@ def histories(calls: Sequence[Call], haunted: bool) -> dict[str, list[Step]]:
 
 
 def assert_linearizable(calls: Sequence[Call], haunted: bool) -> None:
-    """One order explains each name's calls. Names with few uncertain steps are judged by both checkers."""
+    """Check that one order explains each name's calls. Both checkers judge names with few uncertain steps."""
     for key, steps in histories(calls, haunted).items():
         verdict = check(steps)
         if key.startswith("lasting"):
@@ -86,7 +86,7 @@ def _start(root: str, folder: Path, name: str, calls: int, rate: float, keys: Se
 
 
 def _go(waiting: Sequence[subprocess.Popen[str]]) -> None:
-    """Let them begin at the same moment."""
+    """Let the clients begin at the same moment."""
     for process in waiting:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"

@@ -1,4 +1,4 @@
-"""The same search by another hand: what PyPI's `detangle` says of a name's steps."""
+"""A second checker: the verdict of PyPI's `detangle` on a name's steps."""
 
 from __future__ import annotations
 

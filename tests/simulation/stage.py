@@ -1,4 +1,4 @@
-"""What every simulated world has: one loop, one storage, a history, the faults of its seed, and what broke first."""
+"""The base of every simulated world: one loop, one storage, a history, the faults of its seed, and the first breach."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.simulation.scenario import Hardships
 
 @dataclass(slots=True)
 class Figures:
-    """What a run amounted to. `amounts`: of what this kind of world is about, such as jobs."""
+    """The figures of a run. amounts: counts of this kind of world, such as jobs."""
 
     operations: int = 0
     faults: dict[str, int] = field(default_factory=dict)
@@ -30,14 +30,14 @@ class Figures:
 
 
 class Stage:
-    """A world in which something is played; `run` raises `Broken`.
+    """A simulated world; `run` raises `Broken`.
 
     Attributes:
-        kind: what it is about, and `module`: what replays a seed of it.
+        kind: its subject. module: the module that replays its seeds.
         variants: the broken variants of the code that it must catch.
-        stormy: faults are active.
-        draw: what befalls everybody.
-        ways: each participant's way to the storage.
+        stormy: whether faults are active.
+        draw: random source of the faults.
+        ways: each participant's connection to the storage.
     """
 
     kind: ClassVar[str]
@@ -60,15 +60,15 @@ class Stage:
 
     @property
     def plan(self) -> str:
-        """What befalls this seed's world, with every rate."""
+        """The plan of this seed's world, with every rate."""
         raise NotImplementedError
 
     def run(self) -> None:
-        """The whole life of this world."""
+        """Run this world from begin to end."""
         raise NotImplementedError
 
     def is_broken(self, broken: Broken) -> None:
-        """Ends the run at once; what broke first counts."""
+        """End the run at once; the first breach counts."""
         self.loop.broken = self.loop.broken or broken
 
     def note(self, who: str, what: str, more: str = "") -> None:
@@ -79,7 +79,7 @@ class Stage:
         return HostClock.drawn(self.loop, draw, self.hardships.clock_offset, self.hardships.clock_drift, self.mishap)
 
     def mishap(self, place: str) -> None:
-        """Raises where a world wants an exception."""
+        """Raise if the world wants an exception here."""
 
     def _again_and_again(self, every: float, act: Callable[[], object]) -> None:
         def now() -> None:
@@ -98,11 +98,11 @@ class Stage:
             self.ways[cut].cut_until = self.loop.now + how_long
 
     def _on_write(self, key: str, before: Object | None, after: Object | None, sender: Participant) -> None:
-        """The storage changed."""
+        """Note a change of the storage."""
         raise NotImplementedError
 
     def _loop_error(self, context: dict[str, Any]) -> None:
-        """A task ended with an error that nobody awaited."""
+        """Note an error of a task that nobody awaited."""
         raise NotImplementedError
 
     def _in(self, delay: float, act: Callable[..., object], *args: Any) -> None:

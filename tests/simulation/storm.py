@@ -1,4 +1,4 @@
-"""What befalls a simulated cluster while the storm lasts: its hosts, its storage, and whoever sends a request."""
+"""The faults of a simulated cluster during the storm: of its hosts, its storage, and the senders of requests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Storm(Stage):
     """A world with hosts and a scenario.
 
     Attributes:
-        _outages: of everybody, and those of writes only, from when to when.
+        _outages: begin and end of outages for everybody, and of outages of writes only.
     """
 
     scenario: Scenario
@@ -37,7 +37,7 @@ class Storm(Stage):
     _outages: list[tuple[float, float, Literal["all", "writes"]]]
 
     def time_down_since(self, since: float, shortest: float, *kinds: Literal["all", "writes"]) -> float:
-        """Seconds of outages of such kinds, and longer than `shortest`, from `since` until now."""
+        """Seconds of outages of these kinds that are longer than `shortest`, from `since` until now."""
         down, until = 0.0, since
         for begin, end, kind in self._outages:
             over = min(end, self.loop.now)
@@ -73,7 +73,7 @@ class Storm(Stage):
             self._outages.append((self.loop.now, until, "all"))
 
     def _write_outage(self) -> None:
-        """A full disk, or one prefix that is throttled. An outage of agents' records alone looks like their death."""
+        """Start a full disk or a throttled prefix. An outage of agents' records alone looks like their death."""
         area = self.draw.choice(["", "", *AREAS])
         if not self.storage.is_writable(area):
             return
@@ -84,7 +84,7 @@ class Storm(Stage):
             self._outages.append((self.loop.now, until, "writes"))
 
     def _refuse(self) -> None:
-        """Somebody's rights, quota, token or clock are not what they should be, or a filter on the way says no."""
+        """Start a burst of refusals, as from wrong rights, quota, token or clock, or from a filter in between."""
         verbs = self.draw.choice(
             [EVERY_VERB, EVERY_VERB, ("put",), ("put", "delete"), ("get",), ("list",), ("delete",)]
         )
@@ -97,11 +97,11 @@ class Storm(Stage):
             "storage", "refuses", f"{why}: {','.join(verbs)} {area or 'anything'} of {whom or 'all'} until {until:.1f}"
         )
         self.storage.refusals.append(Refusal(verbs, area, whom, why, until))
-        if not area and whom is None and verbs != ("delete",):  # then agents beat, and are seen to
+        if not area and whom is None and verbs != ("delete",):  # then agents beat, and observers see it
             self._outages.append((self.loop.now, until, "all" if {"get", "list"} & set(verbs) else "writes"))
 
     def _meet(self, owner: Participant, kind: str) -> None:
-        """A crash or a freeze at a write."""
+        """Crash or freeze a sender at a write."""
         if not self.stormy or owner.mode != "up":
             return
         host = next((h for h in self.hosts if h.process is owner), None)

@@ -1,4 +1,4 @@
-"""The real code with one rule about odd objects, refusals and exceptions switched off: all must be caught."""
+"""The real code with one rule about malformed objects, refusals and exceptions switched off: all must be caught."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ where = VARIANTS.where
 
 
 def strangers_only(*habits: str) -> list[Swap]:
-    """A setting: in every seed there are strangers, who do nothing but this."""
+    """A setting: every seed has strangers, and they do only this."""
     real = Perils.drawn
 
     def drawn(draw: random.Random, shares: dict[str, float], usual: dict[str, float]) -> Perils:
@@ -46,7 +46,7 @@ def strangers_only(*habits: str) -> list[Swap]:
 
 
 def a_flood() -> list[Swap]:
-    """A setting: a flood of files and no other peril."""
+    """A setting: a flood of files, and no other such fault."""
     real = Perils.drawn
 
     def drawn(draw: random.Random, shares: dict[str, float], usual: dict[str, float]) -> Perils:
@@ -60,13 +60,13 @@ def a_flood() -> list[Swap]:
 
 @where(strangers_only("copy_record"))
 def copies_are_taken_for_the_original() -> list[Swap]:
-    """Nobody asks whether a record lies where it belongs."""
+    """The code does not check whether a record is under its own name."""
     return [(records, "key_of", lambda record: None)]
 
 
 @where(strangers_only("spoil_pass"))
 def json_may_be_as_deep_as_the_stack_allows() -> list[Swap]:
-    """What the decoder says about depth reaches whoever reads."""
+    """The decoder's error about depth reaches the caller."""
 
     def parse_json(data: bytes | str, deepest: int = 0) -> Any:
         try:
@@ -79,7 +79,7 @@ def json_may_be_as_deep_as_the_stack_allows() -> list[Swap]:
 
 @variant
 def only_errors_of_ours_are_an_objects_own() -> list[Swap]:
-    """An object that leads to any other error ends the loop over all of them."""
+    """An object that causes any other error ends the loop over all objects."""
     real = concurrency.map_concurrently
 
     async def map_noting_problems(items: Any, act: Any, problems: Any, name: Any = str, at_once: int = 16) -> list[Any]:
@@ -106,7 +106,7 @@ def a_dropped_job_is_never_put_back() -> list[Swap]:
 
 @variant
 def what_one_beat_does_not_list_is_dropped() -> list[Swap]:
-    """Whoever holds a job has not dropped it before it could list it."""
+    """A holder whose first beat does not list the job counts as having dropped it."""
 
     def is_unlisted(job: str, held_since: float, holder: AgentRecord, now: float) -> bool:
         return job not in holder.holdings
@@ -116,35 +116,35 @@ def what_one_beat_does_not_list_is_dropped() -> list[Swap]:
 
 @where(strangers_only("spoil_agent"))
 def whose_record_cannot_be_read_lives_for_ever() -> list[Swap]:
-    """What lies where an agent's record should is nobody's business but people's."""
+    """A malformed record of an agent is left to people."""
 
     async def look(self: UnreadableHolders, agent: str) -> None:
-        """Nothing is done about it."""
+        """Do nothing about it."""
 
     return [(UnreadableHolders, "look", look), (predecessors, "write_off", _nothing)]
 
 
 @where(strangers_only("spoil_agent"))
 def whose_record_cannot_be_read_is_dead_at_once() -> list[Swap]:
-    """Nobody waits until such an agent must have ended."""
+    """Such an agent is declared dead before it must have ended."""
     return [(unreadable_holders, "is_lost", lambda unchanged, settings: True)]
 
 
 @where(strangers_only("hold_agent"))
 def an_unknown_state_counts_as_dead() -> list[Swap]:
-    """Whoever does not say that it lives has ended."""
+    """An agent whose record does not say "live" counts as ended."""
     return everywhere(heartbeat.is_fenced, lambda record: record is None or record.state != "live")
 
 
 @where(strangers_only("hold_agent"))
 def an_unknown_state_is_a_state_of_life() -> list[Swap]:
-    """Whoever does not say that it has ended lives for ever."""
+    """An agent whose record does not say that it has ended lives for ever."""
     return [(FailureDetector, "watched", FailureDetector.live)]
 
 
 @where(a_flood())
 def a_pass_waits_for_the_inbox() -> list[Swap]:
-    """However many files lie there, the pass ends when all of them were dealt with."""
+    """The pass ends only when all files of the inbox were processed, however many there are."""
     real = Reconciler._run_background
 
     async def serve(self: Reconciler, seconds: float | None = None) -> None:
@@ -154,12 +154,12 @@ def a_pass_waits_for_the_inbox() -> list[Swap]:
 
 
 async def _nothing(*given: object) -> None:
-    """What is not done."""
+    """Do nothing."""
 
 
 @variant
 def fsck_passes_odd_objects_by() -> list[Swap]:
-    """What cannot be read is nobody's business."""
+    """fsck skips objects that cannot be read."""
     looks = tuple(look for look in checker.CHECKS if look[0] is not object_checks.unusable_objects)
     return [(checker, "CHECKS", looks)]
 
@@ -169,7 +169,7 @@ def fsck_passes_odd_objects_by() -> list[Swap]:
 
 @variant
 def a_refusal_ends_an_agent() -> list[Swap]:
-    """Who is refused once is refused for ever."""
+    """One refused request counts as refused for ever."""
     real = AgentProblems.tolerated
 
     @contextmanager
@@ -189,7 +189,7 @@ def a_refusal_ends_an_agent() -> list[Swap]:
 
 @variant
 def a_bell_is_asked_with_an_empty_version() -> list[Swap]:
-    """Who has not heard the bell yet asks whether it has changed since nothing, and looks no further without it."""
+    """An agent without a version of the doorbell sends an empty version, and looks for no work without an answer."""
 
     async def hear(self: PoolBell) -> None:
         pool = self.member.record.pool
@@ -205,7 +205,7 @@ def a_bell_is_asked_with_an_empty_version() -> list[Swap]:
 
 @variant
 def an_agent_forgets_what_it_could_not_end() -> list[Swap]:
-    """An attempt whose end could not be written is dropped, and its agent lives on."""
+    """An attempt whose end could not be written is dropped, and its agent keeps running."""
 
     async def run(self: Agent, lease: Any) -> None:
         try:

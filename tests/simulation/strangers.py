@@ -1,7 +1,7 @@
-"""Users of the bucket who know nothing of Fray's rules, and copies that were cut off: they leave odd objects.
+"""Users of the bucket who do not know Fray's rules, and interrupted copies: they leave malformed objects.
 
-What they put under names of their own harms nobody. What they overwrite is harmed, and with it whatever cannot be
-known without it: the jobs of an agent whose record is gone, the children of such a job. Everything else must go on.
+Objects under names of their own harm nothing. Objects that they overwrite are harmed, and so is everything that cannot
+be known without them: the jobs of an agent whose record is gone, the children of such a job. All others must go on.
 """
 
 from __future__ import annotations
@@ -61,17 +61,17 @@ _KINDS: list[tuple[str, Callable[[str], object | None], type[Record] | None]] = 
     (PoolKeys.area, PoolKeys.parse_plan, PoolPlan),
     (WorkKeys.prefix("")[:-1], WorkKeys.parse, None),
 ]
-"""What must be named if it lies there and is not what its name says."""
+"""Kinds of objects that fsck must name if they are not what their name says."""
 
 
 class Strangers:
-    """Whoever is not Fray.
+    """Users of the bucket other than Fray.
 
     Attributes:
-        owner: who sends what they write.
-        odd: keys of objects that strangers wrote, or wrote over, and that still lie there.
-        overwritten: keys whose objects they ever wrote over.
-        harmed: ids of jobs and agents whose records were overwritten once, and of what was known only by those.
+        owner: the participant that sends their writes.
+        odd: keys of existing objects that strangers wrote or overwrote.
+        overwritten: keys whose objects they ever overwrote.
+        harmed: ids of jobs and agents whose records were overwritten, and of jobs that only those records named.
     """
 
     def __init__(self, world: World) -> None:
@@ -84,10 +84,10 @@ class Strangers:
         self._bodies: dict[str, list[bytes]] = {}
         self._spoils = False
 
-    # --- what they do
+    # --- their actions
 
     def act(self) -> None:
-        """One thing of those that this seed's strangers do, now and then many at once."""
+        """Do one of the actions of this seed's strangers, now and then many at once."""
         habits = self.world.perils.habits
         how_many = self._draw.randint(5, 40) if self._draw.random() < 0.05 else 1
         for _ in range(how_many):
@@ -99,7 +99,7 @@ class Strangers:
             self._put(odd.key, odd.data, "odd object")
 
     def copy_record(self) -> None:
-        """Somebody keeps a copy of a record beside it."""
+        """Keep a copy of a record beside it."""
         records = self._lying(JobKeys.area, AgentKeys.area, NameKeys.area, EndpointKey.area)
         if records:
             key, data = self._draw.choice(records)
@@ -108,23 +108,23 @@ class Strangers:
                 self._put(copy, data, "copy")
 
     def copy_in_two_parts(self) -> None:
-        """A file in the inbox that is a part of itself for a while."""
+        """Copy a file into the inbox in two parts, so that it is incomplete for a while."""
         spec = msgspec.json.encode(drawn_spec(self._draw, "quick"))
         key = InboxKeys.key(f"copied-{self._draw.randrange(10**9)}")
         self._put(key, spec[: self._draw.randrange(len(spec))], "half-finished copy", odd=False)
         self.world._in(self._draw.uniform(0.1, 20), self._put, key, spec, "finished copy", False)
 
     def flood(self, how_many: int) -> None:
-        """Somebody copies a folder of other files into the inbox."""
+        """Copy a folder of other files into the inbox."""
         for number in range(how_many):
             self._put(InboxKeys.key(f"photo-{number}"), b'{"photo": %d}' % number, "file of a flood", odd=False)
 
     def spoil_hint(self) -> None:
-        """A doorbell, or what a pool is told: no job depends on it."""
+        """Damage a doorbell or a pool's record, on which no job depends."""
         self._overwrite([key for key, _ in self._lying("pools/")])
 
     def spoil_entry(self) -> None:
-        """All that matters is in its name."""
+        """Damage the body of an index entry, of which only the name matters."""
         self._overwrite([key for key, _ in self._lying("pending/", "children/")], odd=False)
 
     def spoil_pass(self) -> None:
@@ -138,7 +138,7 @@ class Strangers:
         self._overwrite([key for key, _ in self._lying(AgentKeys.area)])
 
     def hold_agent(self) -> None:
-        """Somebody puts an agent into a state that this version does not know: its beats tell whether it lives."""
+        """Put an agent into a state that this version does not know; its beats say whether it lives."""
         key = self._drawn(
             [AgentKeys.key(name) for name, now in self.world.watching.agents.items() if now.state == "live"]
         )
@@ -148,7 +148,7 @@ class Strangers:
             self._put(key, json.dumps(held).encode(), "held")
 
     def restore_job(self) -> None:
-        """A backup brings an earlier body of a record back."""
+        """Restore an earlier body of a record, like a backup."""
         jobs = [key for key in self._bodies if JobKeys.parse(key) in self.world.watching.jobs]
         if jobs:
             key = self._draw.choice(jobs)
@@ -157,7 +157,7 @@ class Strangers:
             self._put(key, self._draw.choice(self._bodies[key]), "restored", odd=False)
 
     def touch(self) -> None:
-        """The storage's time of an object changes, and nothing else: `chmod`, `touch`, a copy with equal content."""
+        """Change only the storage's time of an object, like `chmod`, `touch` or a copy with the same content."""
         contents = self.world.storage.contents
         keys = [key for key, _ in self._lying() if not key.startswith(InboxKeys.area)]
         if keys:
@@ -168,25 +168,28 @@ class Strangers:
             contents.set(key, Object(lies.data, lies.version, self.world.storage.clock.wall()))
 
     def tidy_some(self) -> None:
-        """People remove what they see to be odd; of a live agent or a running job not before that has ended."""
+        """Remove malformed objects, like people.
+
+        Records of live agents and running jobs only after these have ended.
+        """
         idle = [key for key in sorted(self.odd) if not self.world.is_used(key)]
         for key in self._draw.sample(idle, min(3, len(idle))):
             self.remove(key)
 
     def tidy(self) -> None:
-        """Everything odd is removed."""
+        """Remove all malformed objects."""
         for key in sorted(self.odd):
             self.remove(key)
 
     def remove(self, key: str) -> None:
         self._send(key, lambda: self.world.storage.backend.delete(key, ANY))
 
-    # --- what came of it
+    # --- the consequences
 
     def wrote(self, key: str, after: Object | None, sender: Participant) -> None:
-        """Something changed: take note of what is odd no more, and of what a backup may hold.
+        """Note a change: objects that are no longer odd, and bodies for a later backup.
 
-        A job's or an agent's record stays odd until it is removed: what others write keeps most of it.
+        A job's or an agent's record stays odd until it is removed, because later writes keep most of it.
         """
         stays = key.startswith((JobKeys.area, AgentKeys.area, InboxKeys.area)) or sender is self.owner
         if after is None or not stays:
@@ -196,17 +199,17 @@ class Strangers:
             del self._bodies[key][:-_KEPT_BODIES]
 
     def is_stranger(self, key: str) -> bool:
-        """Whether what lies there was written by strangers, or on top of what they wrote."""
+        """Whether the object was written by strangers, or changed after they wrote it."""
         return key in self.odd
 
     def changed(self, own_id: str) -> bool:
-        """Whether the job that was submitted under this id may now say another thing than its submitter does."""
+        """Whether the record of the job with this id may now differ from its submission."""
         return any(f"-{own_id}-" in job for job in self.harmed)
 
     def excuses(self, job: JobRecord) -> bool:
-        """Whether nobody can end the job while odd objects lie where they do.
+        """Whether nothing can end the job while malformed objects are in its way.
 
-        What reads as its agent's record is waited for no longer than any; what does not is soon nobody's record.
+        A readable record of its agent is waited for like any other; one that cannot be read is soon given up.
         """
         if JobKeys.key(job.id) in self.odd:
             return True
@@ -216,14 +219,14 @@ class Strangers:
         return JobKeys.key(job.parent.job) in self.odd or (above is not None and self.excuses(above))
 
     def unnamed(self, named: Iterable[str]) -> list[str]:
-        """The odd objects that no trouble of `fray fsck` is about."""
+        """The malformed objects that no problem of `fray fsck` names."""
         told = set(named)
         objects = self.world.storage.contents.objects
         misfits = [key for key in sorted(self.odd) if key in objects and is_misfit(key, objects[key].data)]
         return [key for key in misfits if key not in told and key.partition("/")[0] + "/" not in told]
 
     def is_readable(self, key: str) -> bool:
-        """Whether a store can be asked for this name at all."""
+        """Whether a store accepts this name."""
         try:
             check_key(key)
         except InvalidInput:
@@ -238,7 +241,7 @@ class Strangers:
         return [(key, objects.objects[key].data) for key in keys if key != "cluster.json"]
 
     def _drawn(self, keys: list[str]) -> str:
-        """One of those that lie there; "" if none does."""
+        """One of the existing keys; "" if there is none."""
         known = [key for key in keys if key in self.world.storage.contents.objects]
         return self._draw.choice(known) if known else ""
 
@@ -278,13 +281,13 @@ class Strangers:
 
 
 def holders_of(job: JobRecord) -> list[str]:
-    """The agents in whose hands the job is, by its record."""
+    """The holders of the job, by its record."""
     members = [member.agent for member in job.placement.members] if job.placement is not None else []
     return [job.lease.agent, *members] if job.lease is not None else members
 
 
 def is_misfit(key: str, data: bytes) -> bool:
-    """Whether the object is not what its name says, so that somebody must be told."""
+    """Whether the object is not what its name says, so that fsck must name it."""
     if key.startswith(InboxKeys.area):
         known = (InboxKeys.rejected_prefix, InboxKeys.aside_prefix, f"{InboxKeys.area}.")
         return not InboxKeys.is_drop(key) and not key.startswith(known)

@@ -25,7 +25,7 @@ from tests.simulation.world import World
 WORLDS: tuple[type[Stage], ...] = (World, ActorWorld, GangWorld, QueueWorld, MachineWorld)
 VARIANTS = Variants({name: variant for made in WORLDS for name, variant in made.variants.items()})
 LIMIT = 300
-"""Every variant is caught within so many seeds."""
+"""Seeds within which every variant must be caught."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,24 +46,24 @@ def catch(made: type[Stage], variant: str) -> Catch:
     """Run the variant's test, or seeds 0, 1, 2 ... until one breaks an invariant that the sound code keeps."""
     if test := VARIANTS[variant].test:
         red, story = is_red(test, variant)
-        check_that_it_is_of_today(story)
+        check_variant_is_current(story)
         return Catch(variant, by_test(test) if red else "", None)
     for seed in range(LIMIT):
         outcome = run_seed(made, seed, variant)
         assert not outcome.crashed, outcome.story
-        check_that_it_is_of_today(outcome.story)
+        check_variant_is_current(outcome.story)
         if outcome.broken and not run_seed(made, seed, variant, sound=True).broken:
             return Catch(variant, outcome.broken, seed + 1)
     return Catch(variant, "", None)
 
 
 def by_test(test: str) -> str:
-    """A test as the tables name it."""
+    """A test's name in the tables."""
     return "`{}`: `{}`".format(*test.rpartition("/")[2].split("::"))
 
 
-def check_that_it_is_of_today(story: str) -> None:
-    """Else the code has moved on, and the variant has not."""
+def check_variant_is_current(story: str) -> None:
+    """Check that a variant failed as intended, not because the code has changed."""
     assert not re.search("TypeError|AttributeError|NameError", story), story
 
 

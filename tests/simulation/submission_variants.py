@@ -1,4 +1,4 @@
-"""The real code with one rule switched off about how jobs come, are stopped and go: all must be caught."""
+"""The real code with one rule about submitting, stopping and removing jobs switched off: all must be caught."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ where = VARIANTS.where
 
 
 def files_come_and_change() -> list[Swap]:
-    """A setting: people do nothing but drop files, overwrite them and take them back."""
+    """A setting: people only drop files, overwrite them and take them back."""
     real = People.drawn
 
     def drawn(draw: random.Random, usual: dict[str, float]) -> People:
@@ -67,7 +67,7 @@ def child_before_its_index_entry() -> list[Swap]:
 
 @variant
 def no_cascade() -> list[Swap]:
-    """Nobody asks whether a child's parent still runs."""
+    """The code does not check whether a child's parent still runs."""
     return everywhere(cascade.judge_child, lambda *given: cascade.ChildVerdict.KEEP)
 
 
@@ -83,14 +83,14 @@ def no_repair() -> list[Swap]:
 
 @where(files_come_and_change())
 def admitted_without_a_second_look() -> list[Swap]:
-    """A drop is admitted as it was read, whatever the inbox holds by then."""
+    """A drop is admitted as it was read, even if the inbox has changed since."""
     real = admission.admit_or_withdraw
     return everywhere(real, lambda job, version, now: real(job, job.inbox.version if job.inbox else None, now))
 
 
 @variant
 def every_reader_admits_a_drop() -> list[Swap]:
-    """A drop's job gets a fresh id from whoever reads it."""
+    """Each reader gives a drop's job a new id."""
     real = admission.record_of_drop
     drawn = iter(range(10**9))
 
@@ -103,7 +103,7 @@ def every_reader_admits_a_drop() -> list[Swap]:
 
 @variant
 def a_drop_is_removed_before_it_is_admitted() -> list[Swap]:
-    """The file goes first, then its job is made."""
+    """The file is removed before its job is made."""
     real = Admission._admit
 
     async def admit(self: Admission, key: str, drop: Any, spec: Any) -> None:
@@ -115,7 +115,7 @@ def a_drop_is_removed_before_it_is_admitted() -> list[Swap]:
 
 @variant
 def parents_go_before_their_children() -> list[Swap]:
-    """Retention does not ask for children."""
+    """Retention does not look for children."""
     real = retention.may_remove
 
     def may_go(due: float, now: float, has_children: bool) -> bool:
@@ -126,7 +126,7 @@ def parents_go_before_their_children() -> list[Swap]:
 
 @variant
 def a_submission_is_acknowledged_before_it_is_written() -> list[Swap]:
-    """The index entry is there, and the record on its way."""
+    """A submission returns when the index entry exists, although the record is not yet written."""
     real = Records.write
 
     async def write(self: Records, key: str, kind: Any, wanted: Any, current: Any, *more: Any) -> Any:
@@ -140,7 +140,7 @@ def a_submission_is_acknowledged_before_it_is_written() -> list[Swap]:
 
 @variant
 def a_new_job_that_was_claimed_at_once_is_told_as_found() -> list[Swap]:
-    """A record that is not as it was written must be somebody else's."""
+    """If the record differs from what the submitter wrote, it counts as another submission's."""
     real = submission._submit_one
 
     async def submit_one(core: Any, job: Any) -> Any:
@@ -152,7 +152,7 @@ def a_new_job_that_was_claimed_at_once_is_told_as_found() -> list[Swap]:
 
 @variant
 def a_stop_is_answered_before_it_is_written() -> list[Swap]:
-    """Who asks for a stop hears that it is on its way."""
+    """A stop returns before its request is written."""
     real = stopping.stop_if
 
     async def stop_if(core: Any, key: str, *given: Any) -> Any:
@@ -164,7 +164,7 @@ def a_stop_is_answered_before_it_is_written() -> list[Swap]:
 
 @variant
 def entries_are_left_to_a_repair_that_makes_none() -> list[Swap]:
-    """A requeue removes the entry of the attempt that ended; the repair only removes what is wrong."""
+    """A requeue only removes the old entry, and the repair makes no new one."""
 
     async def finish_requeue(core: Any, job: Any, before: Any) -> None:
         if before is not None:
@@ -188,11 +188,11 @@ def nobody_looks_into_the_inbox() -> list[Swap]:
 
 @variant
 def nothing_is_ever_removed() -> list[Swap]:
-    """What ended stays."""
+    """Finished jobs are never removed."""
     return everywhere(retention.may_remove, lambda *given: False)
 
 
 @variant
 def names_go_before_the_quarantine() -> list[Swap]:
-    """What has ended is removed as soon as nobody wants it, though a write may be on its way."""
+    """Finished jobs are removed before the quarantine, although a late write may land."""
     return everywhere(retention.retention_seconds, lambda settings: settings.retention)

@@ -1,7 +1,7 @@
-"""Tasks without processes. They belong to the host: what the agent's runner promises is modelled, nothing more.
+"""Tasks without processes, which belong to the host and model only the promises of the agent's runner.
 
-A task ends by itself, or is killed when its agent's process ends (end-of-file on the pipe), when the deadline passes
-that it was last given (also while the agent is frozen), or when its agent asks for that. The first cause stands.
+A task ends by itself, or is killed when its agent's process ends (end-of-file on the pipe), when its last deadline
+passes (also while the agent is frozen), or when its agent asks for that. The first cause counts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tests.simulation.host import Host
 
 PIPE_DELAY = 0.003
-"""Seconds from a task's end until its agent can hear of it."""
+"""Seconds from a task's end until its agent can know of it."""
 
 
 class Chunks:
@@ -71,7 +71,7 @@ class HostTask:
         self._cause = ""
         self._deaf_until = host.world.deaf_until()
         self._kill_at: float | None = None
-        if host.clock.boottime() >= deadline:  # as the runner does: the job may be someone else's
+        if host.clock.boottime() >= deadline:  # like the runner: another agent may have the job
             self.run.end = host.world.loop.now
             self._at(PIPE_DELAY, self._tell, AttemptExit(kind="preempted"))
             return
@@ -87,10 +87,10 @@ class HostTask:
             self._at(0.1, host.launch_children, self)
 
     def script_of(self, seed: str, env: dict[str, str]) -> Script:
-        """What it does, left alone."""
+        """What the task does if nothing disturbs it."""
         return script(seed, env["FRAY_JOB_NAME"], self.run.job, self.run.attempt)
 
-    # --- what the agent asks
+    # --- requests of the agent
 
     def set_deadline(self, boottime: float) -> None:
         sooner, self._deadline = boottime < self._deadline, boottime
@@ -120,7 +120,7 @@ class HostTask:
         return Chunks(self)
 
     def find_outputs(self, patterns: Sequence[str]) -> FoundOutputs:
-        """One file, which says whose it is."""
+        """Find one file, which contains its job and attempt."""
         said = json.dumps({"job": self.run.job, "attempt": self.run.attempt}).encode()
         (self.directory / "output").write_bytes(said)
         return FoundOutputs([FoundFile(pattern, lambda: io.BytesIO(said)) for pattern in patterns])
@@ -135,13 +135,13 @@ class HostTask:
     async def discard(self) -> None:
         self.directory.rmtree()
 
-    # --- what happens on the host
+    # --- events on the host
 
     def killed(self) -> None:
         self._end(AttemptExit(kind=self._cause, signal=9), "failure" if self._cause == "timeout" else "")
 
     def orphaned(self) -> None:
-        """Its agent's process is gone."""
+        """End because the agent's process is gone."""
         self._cause = self._cause or "lost"
         self._end(AttemptExit(kind=self._cause, signal=9), "eof")
 

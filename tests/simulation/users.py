@@ -58,23 +58,23 @@ class User:
             self.world.submitted(done.job, done.found)
 
     async def submit_by_id(self) -> None:
-        """With an id of one's own: repeated until it is acknowledged, but not for ever, and now and then again."""
+        """Submit with an id of its own: repeat until it is acknowledged, with a limit, and now and then once more."""
         spec = drawn_spec(self.draw, "quick")
         spec["id"] = f"{self.world.seed_number}.{self.draw.randrange(30)}"
         for _ in range(self.draw.choice([1, 1, 3])):
             await self._insist(spec)
 
     async def submit_endless(self) -> None:
-        """A job that somebody stops later."""
+        """Submit a job that somebody stops later."""
         await self._submit(drawn_spec(self.draw, "endless"))
 
     async def own_one(self) -> None:
-        """A job that ends with this program."""
+        """Own a job that ends with this program."""
         spec = drawn_spec(self.draw, self.draw.choice(["quick", "long", "endless"]))
         await self._submit({**spec, "parent": await self._driver.job()})
 
     async def leave(self) -> None:
-        """End what this program owns; it may begin anew."""
+        """End the jobs that this program owns; it may start again."""
         await self._driver.leave()
 
     async def stop_endless(self) -> None:
@@ -104,7 +104,7 @@ class User:
         await self.core.store.put(InboxKeys.key(f"{self.name}-{self._serial}"), b'{"name": "half', ANY)
 
     async def overwrite(self) -> None:
-        """The same name again: other content, or the very same."""
+        """Drop the same name again, with other content or the same."""
         if self._dropped:
             spec = self._spec(random.Random(self._serial)) if self.draw.random() < 0.5 else self._spec(self.draw)
             await self._copy(self.draw.choice(self._dropped[-3:]), spec)
@@ -148,7 +148,7 @@ class User:
         self.world.stop_acknowledged(job)
 
     async def _copy(self, key: str, spec: dict[str, Any]) -> None:
-        """What `gsutil cp` does: it takes no notice of what lies there."""
+        """Copy like `gsutil cp`, which overwrites without a condition."""
         await self.core.store.put(key, msgspec.json.encode(spec), ANY)
 
     def _some_job(self) -> str:

@@ -1,4 +1,4 @@
-"""The real code with one rule about jobs switched off, each way a cluster could have been built: all must be caught."""
+"""The real code with one rule about jobs switched off: all must be caught."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ variant = VARIANTS.variant
 
 @variant
 def no_read_back() -> list[Swap]:
-    """A write whose precondition fails was beaten by somebody else's, whatever lies there."""
+    """A write whose precondition fails counts as rejected, without reading the object."""
 
     def judge(current: Any, data: bytes, expect: Any, op: str | None) -> Any:
         still = current.version if current else store_module.ABSENT
@@ -49,7 +49,7 @@ def no_read_back() -> list[Swap]:
 
 @variant
 def read_back_without_operation_ids() -> list[Swap]:
-    """If the name has changed since the write was in doubt, the write was what changed it."""
+    """If the object has changed since the reply was lost, the write counts as applied."""
 
     def judge(current: Any, data: bytes, expect: Any, op: str | None) -> Any:
         still = current.version if current else store_module.ABSENT
@@ -62,7 +62,7 @@ def read_back_without_operation_ids() -> list[Swap]:
 
 @variant
 def superseded_taken_for_applied() -> list[Swap]:
-    """A write that was applied and written over since counts as the current state."""
+    """A write that was applied and then overwritten counts as the current state."""
     real = store_module.outcome_of_write
 
     def judge(*given: Any) -> Any:
@@ -76,7 +76,7 @@ def superseded_taken_for_applied() -> list[Swap]:
 
 @variant
 def unknown_fields_are_dropped() -> list[Swap]:
-    """A record is written without what this version does not know."""
+    """A record is written without the fields that this version does not know."""
     real = codec.encode
     return [(codec, "encode", lambda record, raw=None: real(record))]
 
@@ -86,7 +86,7 @@ def unknown_fields_are_dropped() -> list[Swap]:
 
 @variant
 def unconditional_claim() -> list[Swap]:
-    """A claim is written over whatever lies there."""
+    """A claim is written without a condition."""
     real = Records.write
 
     async def write(self: Records, key: str, kind: Any, wanted: Any, current: Any, *more: Any) -> Any:
@@ -101,7 +101,7 @@ def unconditional_claim() -> list[Swap]:
 
 @variant
 def entry_deleted_at_the_claim() -> list[Swap]:
-    """The index entry goes with the claim, before any beat lists it."""
+    """The index entry is deleted at the claim, before any beat lists the job."""
     real = claiming.try_claim
 
     async def try_claim(core: Any, entry: Any, *given: Any, **more: Any) -> Any:
@@ -129,14 +129,14 @@ def unresolved_claims_dropped() -> list[Swap]:
 
 @variant
 def entries_without_attempt() -> list[Swap]:
-    """One entry a job, whatever its attempt."""
+    """A job has one entry for all attempts."""
     real = scheduling.entry_of
     return everywhere(real, lambda job: dataclasses.replace(real(job), attempt=1))
 
 
 @variant
 def unresolved_claims_not_listed() -> list[Swap]:
-    """The beat lists only what is known to be held, and the entry goes at the claim's answer."""
+    """A beat lists only jobs that are certainly held, and the entry is deleted at the claim's reply."""
     real = Leases.holdings
     at_the_answer = everywhere(claiming.try_claim, entry_deleted_at_the_claim()[0][2])
     return [
@@ -147,7 +147,7 @@ def unresolved_claims_not_listed() -> list[Swap]:
 
 @variant
 def failed_claims_stay_reserved() -> list[Swap]:
-    """What was reserved for a claim stays so when somebody else has won."""
+    """The room for a claim stays reserved when another agent has won."""
     real = Leases.remove
     return [(Leases, "remove", lambda self, held: None if held.phase == "claiming" else real(self, held))]
 
@@ -157,7 +157,7 @@ def failed_claims_stay_reserved() -> list[Swap]:
 
 @variant
 def no_fencing() -> list[Swap]:
-    """Who ran a job may end it, whoever holds it now."""
+    """A former holder may end a job that another agent holds now."""
     return [(commit, "holds_attempt", lambda job, attempt, agent: job is not None and job.status == Status.RUNNING)]
 
 
@@ -176,7 +176,7 @@ def commit_discarded_on_any_rejection() -> list[Swap]:
 
 @variant
 def commit_before_outputs() -> list[Swap]:
-    """Logs are shipped while the commit is on its way."""
+    """Logs are stored during the commit, not before it."""
     real = upload.upload_logs
 
     async def ship_logs(core: Any, job: Any, replica: int, chunks: Any, *more: Any) -> int:
@@ -208,7 +208,7 @@ def budgets_swapped() -> list[Swap]:
 
 @variant
 def hopeless_environments_are_tried_again() -> list[Swap]:
-    """An environment that cannot be made anywhere counts as any other failure."""
+    """An environment that no host can build counts as any other failure."""
     real = retries._failed
 
     def failed(job: Any, end: Any, *given: Any) -> Any:
@@ -219,7 +219,7 @@ def hopeless_environments_are_tried_again() -> list[Swap]:
 
 @variant
 def deaths_of_agents_are_not_counted() -> list[Swap]:
-    """A job that kills its host may take down a hundred."""
+    """A job that kills its hosts is started again without limit."""
     real = commit.requeue_lost
 
     def requeue_lost(job: Any, *given: Any) -> Any:
@@ -230,7 +230,7 @@ def deaths_of_agents_are_not_counted() -> list[Swap]:
 
 @variant
 def a_requeue_forgets_the_stop() -> list[Swap]:
-    """A job that is put back is no longer to be stopped."""
+    """A requeued job is no longer marked to be stopped."""
     real = commit.requeue_lost
 
     def requeue_lost(job: Any, *given: Any) -> Any:
@@ -241,7 +241,7 @@ def a_requeue_forgets_the_stop() -> list[Swap]:
 
 @variant
 def a_pending_job_waits_for_its_stop() -> list[Swap]:
-    """Stopping a pending job sets the flag and leaves the rest to whoever claims it, who looks at nothing."""
+    """Stopping a pending job only sets the flag, which the agent that claims it ignores."""
     real = stopping.request_stop
 
     def request_stop(job: Any, now: float, reason: str, by: str = "user") -> Any:
@@ -254,7 +254,7 @@ def a_pending_job_waits_for_its_stop() -> list[Swap]:
 
 @variant
 def a_result_complete_before_the_stop_is_discarded() -> list[Swap]:
-    """A stop wins over a result, whichever came first."""
+    """A stop wins over a result that was complete before it."""
     real = commit.end_of_attempt
 
     def decide(job: Any, attempt: int, agent: str, ending: Any, now: float, settings: Any) -> Any:
@@ -265,7 +265,7 @@ def a_result_complete_before_the_stop_is_discarded() -> list[Swap]:
 
 @variant
 def a_result_complete_within_the_grace_is_discarded() -> list[Swap]:
-    """Who was sent SIGTERM has been preempted, whatever came of it."""
+    """A task that got SIGTERM counts as preempted, even if it succeeded."""
     real = commit.end_of_attempt
 
     def decide(job: Any, attempt: int, agent: str, ending: Any, *more: Any) -> Any:
@@ -278,7 +278,7 @@ def a_result_complete_within_the_grace_is_discarded() -> list[Swap]:
 
 @variant
 def an_outage_is_an_error() -> list[Swap]:
-    """What the store does not answer once is given up."""
+    """A request that gets no answer is given up at once."""
 
     async def once(core: Any, act: Any, *through: Any, **limits: Any) -> Any:
         return await act()
@@ -288,7 +288,7 @@ def an_outage_is_an_error() -> list[Swap]:
 
 @variant
 def failures_count_as_preemptions() -> list[Swap]:
-    """A job that fails by itself is run again and again."""
+    """A job that fails is run again and again, as if it were preempted."""
     preempted = retries._preempted
     return [
         (

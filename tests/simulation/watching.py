@@ -1,4 +1,4 @@
-"""The observer that sees every write at once: it keeps what lies in the storage decoded, and asks the invariants."""
+"""The observer that sees every write at once: it keeps the storage's records decoded, and checks the invariants."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 R = TypeVar("R", bound=Record)
 
 CLOCKS_DIFFER = 2.0
-"""Seconds by which a participant's idea of the storage's time may be wrong."""
+"""Seconds by which a participant's estimate of the storage's time may be wrong."""
 
 
 @dataclass(slots=True)
@@ -41,19 +41,19 @@ class Change:
 
 
 class Watching:
-    """What lies in the storage, and what was ever there.
+    """The contents of the storage, and their past.
 
     Attributes:
         jobs, agents: decoded, by id.
         entries: attempts that have an entry in the index, by job.
-        landed: when each agent's beats landed last, with the interval they promise.
+        landed: when each agent's last beats landed, with the interval that they promise.
         gone: when a name was deleted.
-        lost: since when a pending job has been findable by nobody but the repair.
+        lost: since when only the repair can find a pending job.
         deaths: attempts in a row that ended with their agent's death, by job.
-        born: when a job's record was created, and stopped: when a wish that it end was written into it.
-        passed, repaired: when the pass, and a repair, ended last.
-        unlisted: since when a running job has not been in the memory of its holder, which works.
-        attempt_since: when each attempt of a job began to be the one of its record.
+        born: when a job's record was created. stopped: when a stop request was written into it.
+        passed, repaired: when the last pass, and the last repair, ended.
+        unlisted: since when a running job has not been in the memory of its working holder.
+        attempt_since: since when each attempt is the one in its job's record.
         placed: owners that have an entry in the index of placements.
         made_of, admitted, drop_left: jobs by the (key, version) of their drop; those admitted; when a version left.
     """
@@ -84,7 +84,7 @@ class Watching:
         self._raw: dict[str, dict[str, Any]] = {}
 
     def on_write(self, key: str, before: Object | None, after: Object | None, sender: Participant) -> None:
-        """Take note of one change and check everything that it could break."""
+        """Note one change, and check every invariant that it could break."""
         now, strangers = self.world.loop.now, self.world.strangers
         if after is None:
             self.gone[key] = now
@@ -109,7 +109,7 @@ class Watching:
                 self._drop_left(key, before, after, sender)
 
     def _odd(self, key: str, before: Object | None, after: Object | None, sender: Participant) -> None:
-        """What lies under this name is not what it should be: it is nothing that is counted on."""
+        """Note that the object under this name is malformed, so nothing relies on it."""
         self.world.note(sender.name, "deletes" if after is None else "writes", f"odd {key!r:.80}")
         self._raw.pop(key, None)
         if key.startswith(JobKeys.area):
@@ -120,7 +120,7 @@ class Watching:
             self._drop_left(key, before, after, sender)
 
     def _odd_agent(self, agent: str, after: Object | None, sender: Participant) -> None:
-        """What was written over an agent's record counts as far as it can be read: the agent may go on from it."""
+        """Use an overwritten record of an agent as far as it can be read, because the agent may continue from it."""
         record = sound(AgentRecord, after)
         if record is None or record.id != agent:
             self.agents.pop(agent, None)
@@ -146,7 +146,7 @@ class Watching:
             if change.before is None:
                 self._born(record)
             if record.stop is None:
-                self.stopped.pop(job, None)  # a stranger brought back a record from before the wish
+                self.stopped.pop(job, None)  # a stranger restored a record from before the request
             elif job not in self.stopped:
                 self.stopped[job] = self.world.loop.now
                 self.world.stop_landed(sender)
@@ -163,7 +163,7 @@ class Watching:
             self.made_of.setdefault((job.inbox.key, job.inbox.version), []).append(job.id)
 
     def _born_again(self, job: str) -> None:
-        """An id of the submitter's own, after the job that had it was removed: nothing of that one counts any more."""
+        """Forget the former job when its id, chosen by the submitter, is used again after its removal."""
         for known in (self.results, self.deaths, self.stopped, self.lost):
             known.pop(job, None)
         self.attempt_since = {which: since for which, since in self.attempt_since.items() if which[0] != job}
@@ -219,7 +219,7 @@ class Watching:
             invariants.repair_found_all(self, began, record.problems | self.world.problems_of(record.holder))
 
     def note_unlisted(self) -> None:
-        """Look which running jobs their working holders have not in memory."""
+        """Note the running jobs that are not in the memory of their working holders."""
         running = [(job, job.lease.agent) for job in self.jobs.values() if job.status == Status.RUNNING and job.lease]
         works, holds = self.world.works, self.world.holds_in_memory
         odd = [
@@ -243,7 +243,7 @@ class Watching:
 
 
 def sound(kind: type[R], lies: Object | None) -> R | None:
-    """The record that lies there, None if there is none."""
+    """The stored record; None if there is none."""
     try:
         return codec.decode(lies.data, kind).record if lies is not None else None
     except Malformed:

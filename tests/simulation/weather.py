@@ -1,4 +1,4 @@
-"""What can go wrong, how often, drawn from the seed: per request, and per participant."""
+"""The rates of faults, drawn from the seed, for requests and for participants."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ OF_REQUESTS = {
     "too_many": (0.001, 0.04),
     "slow": (0.002, 0.04),
 }
-"""Lowest and highest share of requests that suffer so."""
+"""Lowest and highest share of requests with each fault."""
 
 OF_SENDERS = {
     "crash": (0.0002, 0.01),
     "freeze": (0.0002, 0.01),
 }
-"""Lowest and highest share of requests around which this befalls their sender: of writes and of every fifth read."""
+"""Lowest and highest share of requests (writes and every fifth read) around which this happens to their sender."""
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class Rates:
 
     @staticmethod
     def drawn(draw: random.Random) -> Rates:
-        """Some participants suffer a lot, some hardly at all: drawn evenly on a logarithmic scale."""
+        """Draw rates evenly on a logarithmic scale, so that some participants have many faults and some hardly any."""
         bounds = OF_REQUESTS | OF_SENDERS
         return Rates(**{name: low * (high / low) ** draw.random() for name, (low, high) in bounds.items()})
 

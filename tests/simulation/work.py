@@ -1,7 +1,7 @@
-"""What simulated jobs do: by the first part of their name, and by chance.
+"""The behaviour of simulated jobs, by the first part of their name and by chance.
 
-`script` says how long an attempt takes and how it ends; it depends on seed, job and attempt alone, so that a job does
-the same wherever it runs.
+`script` says how long an attempt takes and how it ends. It depends only on seed, job and attempt, so a job does the
+same wherever it runs.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ OF_CHILDREN = ["quick", "quick", "long", "flaky", "endless"]
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One attempt, left alone.
+    """One attempt, if nothing disturbs it.
 
     Attributes:
         seconds: how long it takes.
-        fails: it ends with exit code 1.
-        chunks: log chunks that it leaves.
+        fails: whether it ends with exit code 1.
+        chunks: number of its log chunks.
         result_size: bytes of its result.
-        at_sigterm: what it does then: "dies", "finishes" (well, within a second) or "goes on".
+        at_sigterm: what it does at SIGTERM: "dies", "finishes" (well, within a second) or "goes on".
         children: how many it launches.
-        kills_host_after: seconds after which its host goes down; None: it does not do that.
+        kills_host_after: seconds after which it kills its host; None: never.
     """
 
     seconds: float
@@ -70,12 +70,12 @@ def script(seed: str, name: str, job: str, attempt: int) -> Script:
 
 
 def is_hopeless(seed: str, name: str, job: str) -> bool:
-    """Whether no host can make the job's environment."""
+    """Whether no host can build the job's environment."""
     return name.partition("-")[0] == "failing" and random.Random(f"environment {seed} {job}").random() < 0.5
 
 
 def drawn_kind(draw: random.Random, people: People) -> str:
-    """What a user has to be done."""
+    """Draw the kind of a user's job."""
     harmless = sum(KINDS.values()) / (1 - people.killers - people.stubborn)
     kinds = KINDS | {"stubborn": people.stubborn * harmless, "killer": people.killers * harmless}
     return draw.choices(list(kinds), list(kinds.values()))[0]

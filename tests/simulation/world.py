@@ -1,4 +1,4 @@
-"""One simulated cluster, from a seed: a storm in which everything goes wrong, a calm in which everything must end."""
+"""One simulated cluster from a seed: a storm with all faults, then a calm in which everything must end."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tests.simulation.users import User
 from tests.simulation.watching import Watching
 
 RETENTION = 0.0
-"""Finished jobs go as soon as the quarantine and the patience of submitters allow."""
+"""Finished jobs are removed as soon as the quarantine and the patience of submitters allow."""
 
 SWEEP = 10.0
 """Virtual seconds between two looks at all jobs."""
@@ -124,7 +124,10 @@ class World(Reports):
             self._sweep()
 
     def _calm(self) -> None:
-        """Faults end; what is runnable must end within the bound, and retention must remove it in the end."""
+        """End the faults.
+
+        All jobs that can run must end within the bound, and retention must remove them in the end.
+        """
         self.stormy = False
         self.note("world", "calm begins")
         self.strangers.flood(self.perils.flood)
@@ -140,7 +143,7 @@ class World(Reports):
         self._close_up()
         self._settle()
         self.figures.calm_seconds = self.loop.now - begin
-        while True:  # what was sent in the storm may land until then, and is a job then too
+        while True:  # submissions from the storm may land until then, and become jobs too
             self.loop.advance(self.loop.now + calm.LATE)
             if not calm.left(self):
                 break
@@ -158,7 +161,10 @@ class World(Reports):
         calm.check_idle(self)
 
     def _tidy(self) -> None:
-        """People have read what `fray fsck` says, and remove it; then what was harmed must end too, and be repaired."""
+        """Remove, like people, what `fray fsck` names.
+
+        Then everything that was harmed must end too, and be repaired.
+        """
         self.note("world", "is tidied")
         self.strangers.tidy()
         self._settle()
@@ -168,18 +174,18 @@ class World(Reports):
             await fsck.repair(await self.core(owner, HostClock(self.loop)))
 
         self.spawn(owner, mend())
-        self.loop.advance(self.loop.now + calm.LATE)  # another pass and repair, which have no problems to tell
+        self.loop.advance(self.loop.now + calm.LATE)  # another pass and repair, which have no problems to report
 
     def _close_up(self) -> None:
-        """People stop what would never end, but not before it is seen whether mail that the storm lost is missed."""
+        """Stop the endless jobs, but only after the check whether mail that the storm lost is missed."""
         self._in(calm.AT_EASE + calm.HEARD_ANYWAY, self._stop_all, self._is_to_be_stopped)
 
     def _is_to_be_stopped(self, job: JobRecord) -> bool:
-        """Also a child whose parent nobody can end as yet: others need its room."""
+        """Whether to stop the job; also a child whose parent cannot end yet, because others need its room."""
         return _is_endless(job) or (job.spec.name == "endless" and self.strangers.excuses(job))
 
     def _settle(self) -> None:
-        """Until everything has ended, the next of it always within the bound."""
+        """Wait until everything has ended, each next job within the bound."""
         since, left = self.loop.now, calm.left(self)
         while left:
             self.loop.advance(self.loop.now + SWEEP)
@@ -195,7 +201,7 @@ class World(Reports):
     # --- participants
 
     def machines(self) -> list[Host]:
-        """The hosts that there are."""
+        """Make the hosts of this world."""
         return [Host(self, f"h{n + 1}", random.Random(f"host {self.seed} {n}")) for n in range(self.scenario.hosts)]
 
     def spawn(
@@ -204,14 +210,14 @@ class World(Reports):
         work: Coroutine[Any, Any, Any],
         then: Callable[[asyncio.Task[Any]], None] | None = None,
     ) -> None:
-        """Begin a coroutine as a participant; `then` is told of its end, from outside."""
+        """Start a coroutine as a participant; `then` is called at its end, from outside."""
         task = self.loop.create_task(work, context=owner.context())
         task.add_done_callback(then or (lambda ended: self._over(owner, ended)), context=self.owner.context())
         self._started[owner] = self.loop.now
         owner.on_crash.append(lambda: self._stopped(owner))
 
     async def core(self, owner: Participant, clock: HostClock, newer: bool = False) -> Core:
-        """A participant's view of the cluster, through a way of its own."""
+        """A participant's core, with its own connection to the storage."""
         way = Way(self.storage, owner, clock, self.scenario.rates if self.stormy else None, newer)
         way.mishap = self.mishap
         way.fate = lambda kind: self._meet(owner, kind)
@@ -224,12 +230,12 @@ class World(Reports):
         return await core_on(store, settings, clock, rng)
 
     def _dishonest(self, broken: Broken) -> None:
-        """What strangers wrote may hold anything, also the id of a write that was not theirs."""
+        """Report a dishonest outcome, unless strangers wrote the object, which may have any operation id."""
         if not self.strangers.overwritten.intersection(broken.about):
             self.is_broken(broken)
 
     def user(self, name: str, core: Core, draw: random.Random) -> User:
-        """Somebody who lives here."""
+        """Start a user."""
         return User(self, name, core, draw)
 
     def _start_user(self, name: str) -> None:
@@ -253,7 +259,7 @@ class World(Reports):
         self.spawn(owner, live())
 
     def _stop_all(self, wanted: Callable[[JobRecord], bool]) -> None:
-        """From now on every such job is stopped, also one that was submitted in the storm and lands late."""
+        """Stop every such job from now on, also one that was submitted in the storm and lands late."""
         owner = Participant("janitor")
 
         async def stop_all() -> None:
@@ -268,7 +274,7 @@ class World(Reports):
         self.spawn(owner, stop_all())
 
     def _run_once(self) -> None:
-        """`fray coordinate --once`, by whoever's timer it is."""
+        """Run `fray coordinate --once`, like a cron job."""
         owner = Participant(f"once{self._next()}")
         clock = self.drawn_clock(self.draw)
 
@@ -281,13 +287,13 @@ class World(Reports):
 
         self.spawn(owner, once())
 
-    # --- what participants and observers ask
+    # --- used by participants and observers
 
     def mishap(self, place: str) -> None:
         self.mishaps.at(place)
 
     def troubles(self) -> list[Problem]:
-        """What `fray fsck` says now."""
+        """The problems that `fray fsck` finds now."""
         owner, found = Participant("fsck"), self.loop.create_future()
 
         async def look() -> None:
@@ -300,7 +306,7 @@ class World(Reports):
         return troubles
 
     def endless(self) -> list[str]:
-        """Jobs that somebody must stop, or they never end."""
+        """Jobs that never end unless somebody stops them."""
         jobs = self.watching.jobs.values()
         return [job.id for job in jobs if _is_endless(job) and not _is_over(job)]
 
@@ -309,7 +315,7 @@ class World(Reports):
         return HostTask(host, spec, deadline)
 
     def deaf_until(self) -> float:
-        """Until when a task that starts now hears nothing of its agent."""
+        """The time until which a task that starts now hears nothing from its agent."""
         if not self.stormy or not self._stuck.random() < self.perils.stuck:
             return 0.0
         self.storage.faults["stuck task"] += 1
@@ -318,7 +324,7 @@ class World(Reports):
     # --- inside
 
     def _sweep(self) -> None:
-        """Whether a job is in somebody's hands depends on memories too, whose changes nobody sees."""
+        """Check all jobs: whether one has a holder also depends on agents' memories, whose changes are not seen."""
         for job in self.watching.jobs:
             invariants.reachable(self.watching, job, "a sweep")
 
