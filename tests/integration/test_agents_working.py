@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,12 @@ from fray_coordinator.store.store import Store
 from fray_layouts.object_keys import AgentKeys
 from fray_layouts.records import AgentRecord, ClusterSettings, JobRecord, Resources
 from fray_layouts.work_keys import WorkKeys
+from tests.support import actors
 from tests.support.agents import (
     MORTAL,
     QUICK,
+    AgentProcess,
     agent_record,
-    agents,
     ended,
     is_alive,
     job,
@@ -40,6 +41,27 @@ from tests.support.agents import (
 from tests.support.waiting import PATIENCE, eventually
 
 HOST = Resources(cpu=2000, memory=2**33, disk=2**33)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, AgentProcess]]:
+    """A root with an agent, for the tests to which any agent will do."""
+    folder = tmp_path_factory.mktemp("shared")
+    with actors.storage(folder, count=1) as (_, (started,)):
+        yield folder / "root", started
+
+
+@pytest.fixture
+async def core(shared: tuple[Path, AgentProcess]) -> AsyncIterator[Core]:
+    """A participant of the root that tests share."""
+    async with quick_core(shared[0]) as opened:
+        yield opened
+
+
+@pytest.fixture
+def agent(shared: tuple[Path, AgentProcess]) -> AgentProcess:
+    """The agent of the root that tests share."""
+    return shared[1]
 
 
 @contextlib.asynccontextmanager
@@ -55,25 +77,25 @@ async def embedded(core: Core, tmp_path: Path, **options: Any) -> AsyncIterator[
         await run
 
 
-async def test_logs_can_be_read_while_the_job_runs(tmp_path: Path) -> None:
-    async with quick_core(tmp_path / "root") as core:
-        with agents(core.root, tmp_path / "work"):
-            job_id = await launch(core, "import time\nprint('early', flush=True)\ntime.sleep(600)")
+async def test_logs_can_be_read_while_the_job_runs(core: Core) -> None:
+    job_id = await launch(core, "import time\nprint('early', flush=True)\ntime.sleep(600)")
 
-            async def shipped() -> bytes | None:
-                chunk = await core.store.get(WorkKeys.log(job_id, 1, 0, 1))
-                return chunk.data if chunk else None
+    async def shipped() -> bytes | None:
+        chunk = await core.store.get(WorkKeys.log(job_id, 1, 0, 1))
+        return chunk.data if chunk else None
 
-            chunk = await eventually(shipped)
-            assert chunk.endswith(b" stdout F early\n")
-            assert (await job(core, job_id)).status == "running"
-            await stopping.stop(core, job_id, "seen enough")
-            record = await ended(core, job_id)
-            assert record.exit is not None
-            assert record.exit.log_chunks == 1
+    chunk = await eventually(shipped)
+    assert chunk.endswith(b" stdout F early\n")
+    assert (await job(core, job_id)).status == "running"
+    await stopping.stop(core, job_id, "seen enough")
+    record = await ended(core, job_id)
+    assert record.exit is not None
+    assert record.exit.log_chunks == 1
 
 
-async def test_the_heartbeat_and_the_exit_record_tell_what_a_task_uses(tmp_path: Path) -> None:
+async def test_the_heartbeat_and_the_exit_record_tell_what_a_task_uses(
+    agent: AgentProcess, core: Core, tmp_path: Path
+) -> None:
     code = f"""
 import pathlib, time
 hoard = bytearray(80_000_000)
@@ -81,46 +103,40 @@ while time.process_time() < 1.2: pass
 while not pathlib.Path({str(tmp_path / "go")!r}).exists(): time.sleep(0.02)
 """
 
-    async with quick_core(tmp_path / "root") as core:
-        with agents(core.root, tmp_path / "work") as (agent,):
-            job_id = await launch(core, code)
+    job_id = await launch(core, code)
 
-            async def sampled() -> bool:
-                holding = (await agent_record(core, agent.id)).holdings.get(job_id)
-                return holding is not None and holding.usage is not None and holding.usage.memory > 80_000_000
+    async def sampled() -> bool:
+        holding = (await agent_record(core, agent.id)).holdings.get(job_id)
+        return holding is not None and holding.usage is not None and holding.usage.memory > 80_000_000
 
-            await eventually(sampled)
-            (tmp_path / "go").touch()
-            record = await ended(core, job_id)
-            assert record.exit is not None
-            assert record.exit.usage is not None
-            assert record.exit.usage.memory_peak > 80_000_000
-            assert record.exit.usage.cpu_seconds > 1
+    await eventually(sampled)
+    (tmp_path / "go").touch()
+    record = await ended(core, job_id)
+    assert record.exit is not None
+    assert record.exit.usage is not None
+    assert record.exit.usage.memory_peak > 80_000_000
+    assert record.exit.usage.cpu_seconds > 1
 
 
-async def test_a_job_that_uses_more_memory_than_it_asked_for_fails_and_is_told_so(tmp_path: Path) -> None:
-    async with quick_core(tmp_path / "root") as core:
-        with agents(core.root, tmp_path / "work"):
-            code = "import time\nhoard = bytearray(300_000_000)\ntime.sleep(600)"
-            record = await ended(core, await launch(core, code, resources={"memory": 100 * 10**6}))
-            assert record.status == "failed"
-            assert record.exit is not None
-            assert record.exit.kind == "out-of-memory"
-            assert "its limit of 100 MB" in record.exit.message
+async def test_a_job_that_uses_more_memory_than_it_asked_for_fails_and_is_told_so(core: Core) -> None:
+    code = "import time\nhoard = bytearray(300_000_000)\ntime.sleep(600)"
+    record = await ended(core, await launch(core, code, resources={"memory": 100 * 10**6}))
+    assert record.status == "failed"
+    assert record.exit is not None
+    assert record.exit.kind == "out-of-memory"
+    assert "its limit of 100 MB" in record.exit.message
 
 
-async def test_a_failing_job_is_tried_again_and_its_history_kept(tmp_path: Path) -> None:
+async def test_a_failing_job_is_tried_again_and_its_history_kept(core: Core) -> None:
     code = "import os, sys\nsys.exit(0 if os.environ['FRAY_ATTEMPT'] == '3' else 7)"
 
-    async with quick_core(tmp_path / "root") as core:
-        with agents(core.root, tmp_path / "work"):
-            job_id = await launch(core, code, max_retries_failure=2)
-            record = await ended(core, job_id)
-            assert (record.status, record.attempt, record.failures, record.preemptions) == ("succeeded", 3, 2, 0)
-            assert [(past.attempt, past.exit.kind, past.exit.code) for past in record.history] == [
-                (1, "exited", 7),
-                (2, "exited", 7),
-            ]
+    job_id = await launch(core, code, max_retries_failure=2)
+    record = await ended(core, job_id)
+    assert (record.status, record.attempt, record.failures, record.preemptions) == ("succeeded", 3, 2, 0)
+    assert [(past.attempt, past.exit.kind, past.exit.code) for past in record.history] == [
+        (1, "exited", 7),
+        (2, "exited", 7),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -133,64 +149,54 @@ async def test_a_failing_job_is_tried_again_and_its_history_kept(tmp_path: Path)
         ({"entrypoint": {"command": ["sh", "-c", "kill -SEGV $$"]}}, "signalled"),
     ],
 )
-async def test_each_way_to_fail_has_its_own_reason(tmp_path: Path, fields: dict[str, Any], kind: str) -> None:
-    async with quick_core(tmp_path / "root") as core:
-        with agents(core.root, tmp_path / "work"):
-            job_id = await launch(core, "", **fields)
-            record = await ended(core, job_id)
-            assert record.status == "failed"
-            assert record.exit is not None
-            assert (record.exit.kind, bool(record.exit.message)) == (kind, True)
+async def test_each_way_to_fail_has_its_own_reason(core: Core, fields: dict[str, Any], kind: str) -> None:
+    job_id = await launch(core, "", **fields)
+    record = await ended(core, job_id)
+    assert record.status == "failed"
+    assert record.exit is not None
+    assert (record.exit.kind, bool(record.exit.message)) == (kind, True)
 
 
-async def test_a_large_result_has_an_object_of_its_own(tmp_path: Path) -> None:
+async def test_a_large_result_has_an_object_of_its_own(core: Core) -> None:
     code = "import os, pathlib\npathlib.Path(os.environ['FRAY_RESULT']).write_bytes(bytes(100_000))"
 
-    async with quick_core(tmp_path / "root") as core:
-        with agents(core.root, tmp_path / "work"):
-            record = await ended(core, await launch(core, code))
-            assert record.result is not None
-            assert (record.result.encoding, record.result.size) == ("bytes", 100_000)
-            stored = await core.store.get(record.result.key)
-            assert stored is not None
-            assert stored.data == bytes(100_000)
+    record = await ended(core, await launch(core, code))
+    assert record.result is not None
+    assert (record.result.encoding, record.result.size) == ("bytes", 100_000)
+    stored = await core.store.get(record.result.key)
+    assert stored is not None
+    assert stored.data == bytes(100_000)
 
 
-async def test_the_end_of_a_parent_ends_its_children(tmp_path: Path) -> None:
-    async with quick_core(tmp_path / "root") as core:
-        with agents(core.root, tmp_path / "work", cores=4):
-            parent = await launch(core, "import time; time.sleep(600)")
-            await running(core, parent)
-            code = (
-                "import os, pathlib, sys, time\npathlib.Path(sys.argv[1]).write_text(str(os.getpid()))\ntime.sleep(600)"
-            )
-            command = ["python3", "-c", code, str(tmp_path / "pid")]
-            child = await launch(core, command, parent=parent)
-            stays = await launch(core, command, parent=parent, detached=True)
-            await running(core, child)
-            await running(core, stays)
-            await stopping.stop(core, parent, "enough")
-            record = await ended(core, child)
-            assert record.status == "stopped"
-            assert record.exit is not None
-            assert record.exit.message == f"its parent {parent} no longer runs"
-            assert (await job(core, stays)).status == "running"
-            await stopping.stop(core, stays, "enough")
-            await ended(core, stays)
+async def test_the_end_of_a_parent_ends_its_children(core: Core, tmp_path: Path) -> None:
+    parent = await launch(core, "import time; time.sleep(600)")
+    await running(core, parent)
+    code = "import os, pathlib, sys, time\npathlib.Path(sys.argv[1]).write_text(str(os.getpid()))\ntime.sleep(600)"
+    command = ["python3", "-c", code, str(tmp_path / "pid")]
+    child = await launch(core, command, parent=parent)
+    stays = await launch(core, command, parent=parent, detached=True)
+    await running(core, child)
+    await running(core, stays)
+    await stopping.stop(core, parent, "enough")
+    record = await ended(core, child)
+    assert record.status == "stopped"
+    assert record.exit is not None
+    assert record.exit.message == f"its parent {parent} no longer runs"
+    assert (await job(core, stays)).status == "running"
+    await stopping.stop(core, stays, "enough")
+    await ended(core, stays)
 
 
-async def test_failing_its_health_check_ends_an_attempt_as_a_failure(tmp_path: Path) -> None:
+async def test_failing_its_health_check_ends_an_attempt_as_a_failure(core: Core) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     check = {"path": "/health", "port": port, "interval": 0.2, "timeout": 1.0, "grace": 0.0, "failures": 2}
 
-    async with quick_core(tmp_path / "root") as core:
-        with agents(core.root, tmp_path / "work"):
-            record = await ended(core, await launch(core, "import time; time.sleep(600)", health_check=check))
-            assert (record.status, record.failures) == ("failed", 1)
-            assert record.exit is not None
-            assert record.exit.kind == "unhealthy"
-            assert str(port) in record.exit.message
+    record = await ended(core, await launch(core, "import time; time.sleep(600)", health_check=check))
+    assert (record.status, record.failures) == ("failed", 1)
+    assert record.exit is not None
+    assert record.exit.kind == "unhealthy"
+    assert str(port) in record.exit.message
 
 
 async def test_a_host_that_cannot_start_tasks_stops_claiming_and_others_run_them(

@@ -67,47 +67,58 @@ def explore(
         limit: states after which the model counts as too large, which raises AssertionError.
         until: an invariant; the walk ends where it is seen broken, and then no state counts as stuck.
     """
-    came_from: dict[S, tuple[S, str] | None] = {start: None}
-    fault_free: dict[S, list[S]] = {}
+    numbers = {start: 0}  # states hash slowly: each is looked up once, and has a number from then on
+    came_from = [(0, "")]
+    before: list[list[int]] = [[]]
     violations: dict[str, list[str]] = {}
     queue = deque([start])
+    here = 0
     while queue:
         state = queue.popleft()
         if (what := broken(state)) and what not in violations:
-            violations[what] = _trace(came_from, state)
+            violations[what] = _trace(came_from, here)
         for step in steps(state):
             if step.breaks:
-                violations.setdefault(step.breaks, [*_trace(came_from, state), step.label])
+                violations.setdefault(step.breaks, [*_trace(came_from, here), step.label])
                 continue
-            if not step.fault:
-                fault_free.setdefault(step.state, []).append(state)
-            if step.state not in came_from:
-                came_from[step.state] = (state, step.label)
+            there = numbers.setdefault(step.state, len(came_from))
+            if there == len(came_from):
+                came_from.append((here, step.label))
+                before.append([])
                 queue.append(step.state)
+            if not step.fault:
+                before[there].append(here)
         if until in violations:
-            return Found(len(came_from), violations, 0, [])
-        assert len(came_from) <= limit, f"more than {limit} states: the model is too large"
-    stuck = _cannot_reach(came_from, fault_free, good)
-    trace = [*_trace(came_from, stuck[0]), f"=> {stuck[0]}"] if stuck else []
-    return Found(len(came_from), violations, len(stuck), trace)
+            return Found(len(numbers), violations, 0, [])
+        assert len(numbers) <= limit, f"more than {limit} states: the model is too large"
+        here += 1
+    states = list(numbers)
+    stuck = _cannot_reach([number for number, state in enumerate(states) if good(state)], before)
+    trace = [*_trace(came_from, stuck[0]), f"=> {states[stuck[0]]}"] if stuck else []
+    return Found(len(states), violations, len(stuck), trace)
 
 
-def _cannot_reach(states: Iterable[S], before: dict[S, list[S]], good: Callable[[S], bool]) -> list[S]:
-    """The states, in the order met, from which no fault-free step after step leads to a good one."""
-    states = list(states)
-    fine = {state for state in states if good(state)}
-    queue = deque(fine)
+def _cannot_reach(good: list[int], before: list[list[int]]) -> list[int]:
+    """The states, in the order met, from which no fault-free step after step leads to a good one.
+
+    Args:
+        before: for each state those from which a fault-free step leads to it.
+    """
+    fine = [False] * len(before)
+    for state in good:
+        fine[state] = True
+    queue = deque(good)
     while queue:
-        for state in before.get(queue.popleft(), ()):
-            if state not in fine:
-                fine.add(state)
+        for state in before[queue.popleft()]:
+            if not fine[state]:
+                fine[state] = True
                 queue.append(state)
-    return [state for state in states if state not in fine]
+    return [state for state, reaches in enumerate(fine) if not reaches]
 
 
-def _trace(came_from: dict[S, tuple[S, str] | None], state: S) -> list[str]:
+def _trace(came_from: list[tuple[int, str]], state: int) -> list[str]:
     labels = []
-    while (origin := came_from[state]) is not None:
-        state, label = origin
+    while state:
+        state, label = came_from[state]
         labels.append(label)
     return labels[::-1]

@@ -46,7 +46,10 @@ def test_without_the_rule_the_index_alone_loses_a_child(rule: str, named: bool, 
     assert "stuck" in explored(rules, named, *faults, "end").holes
 
 
-@pytest.mark.parametrize(("rule", "named", "faults"), OF_THE_INDEX)
+@pytest.mark.parametrize(
+    ("rule", "named", "faults"),
+    [*OF_THE_INDEX[:-1], pytest.param(*OF_THE_INDEX[-1], marks=pytest.mark.slow)],
+)
 def test_but_the_repair_finds_what_the_index_has_lost(rule: str, named: bool, faults: tuple[str, ...]) -> None:
     assert explored(Rules(**{rule: False}), named, *faults, "end").holes == {}
 

@@ -19,8 +19,7 @@ STUCK = "stuck"
         ("leave",),
         ("fail",),
         ("stop",),
-        ("stop", "fail"),
-        ("crash", "leave"),
+        *(pytest.param(faults, marks=pytest.mark.slow) for faults in (("stop", "fail"), ("crash", "leave"))),
     ],
     ids=lambda faults: " and ".join(faults) or "none",
 )

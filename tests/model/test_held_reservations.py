@@ -24,7 +24,7 @@ CALM: dict[str, Any] = {"faults": 0, "singles": 0}
         pytest.param(Scope(kinds=("crash",)), marks=pytest.mark.slow),
         Scope(kinds=("freeze",), singles=0),
         pytest.param(Scope(kinds=("leave", "stop")), marks=pytest.mark.slow),
-        Scope(kinds=("release",)),
+        pytest.param(Scope(kinds=("release",)), marks=pytest.mark.slow),
         Scope(group=False, low=1, kinds=("rival", "release"), singles=0),
         Scope(group=False, low=1, kinds=("crash", "rival"), singles=0),
         Scope(faults=0, forever=(0,)),

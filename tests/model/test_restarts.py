@@ -8,7 +8,9 @@ from tests.model.jobstate import Rules
 from tests.model.jobworld import explored
 
 
-@pytest.mark.parametrize("other", ["crash", pytest.param("freeze", marks=pytest.mark.slow), "stop", "preemption"])
+@pytest.mark.parametrize(
+    "other", ["crash", "stop", *(pytest.param(other, marks=pytest.mark.slow) for other in ("freeze", "preemption"))]
+)
 def test_no_restarted_job_is_lost_and_no_invariant_breaks(other: str) -> None:
     found = explored(Rules(), "restart", other)
     assert found.holes == {}

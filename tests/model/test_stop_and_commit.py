@@ -8,7 +8,9 @@ from tests.model.jobstate import THROWN_AWAY, Rules
 from tests.model.jobworld import explored
 
 
-@pytest.mark.parametrize("fault", ["crash", pytest.param("freeze", marks=pytest.mark.slow), "failure", "preemption"])
+@pytest.mark.parametrize(
+    "fault", ["crash", *(pytest.param(fault, marks=pytest.mark.slow) for fault in ("freeze", "failure", "preemption"))]
+)
 def test_a_stopped_job_ends_and_nothing_finished_is_lost(fault: str) -> None:
     assert explored(Rules(), "stop", fault).holes == {}
 
