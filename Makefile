@@ -14,12 +14,15 @@ $(VENV)/bin/python:
 	$(PYTHON) -m pip install --quiet --target .build/virtualenv virtualenv
 	PYTHONPATH=.build/virtualenv $(PYTHON) -m virtualenv --quiet $(VENV)
 
+# Python compiles the modules that are imported, at their first import. To compile all takes longer than to install all.
+INSTALL := $(BIN)/pip install --quiet --no-compile --editable
+
 $(VENV)/.demo: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/pip install --quiet --editable '.[demo]'
+	$(INSTALL) '.[demo]'
 	touch $@
 
 $(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/pip install --quiet --editable '.[dev,demo]'
+	$(INSTALL) '.[dev,demo]'
 	touch $@ $(VENV)/.demo
 
 demo: $(VENV)/.demo

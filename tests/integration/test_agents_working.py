@@ -99,7 +99,7 @@ async def test_the_heartbeat_and_the_exit_record_tell_what_a_task_uses(
     code = f"""
 import pathlib, time
 hoard = bytearray(80_000_000)
-while time.process_time() < 1.2: pass
+while time.process_time() < 0.6: pass
 while not pathlib.Path({str(tmp_path / "go")!r}).exists(): time.sleep(0.02)
 """
 
@@ -115,7 +115,7 @@ while not pathlib.Path({str(tmp_path / "go")!r}).exists(): time.sleep(0.02)
     assert record.exit is not None
     assert record.exit.usage is not None
     assert record.exit.usage.memory_peak > 80_000_000
-    assert record.exit.usage.cpu_seconds > 1
+    assert record.exit.usage.cpu_seconds > 0.5
 
 
 async def test_a_job_that_uses_more_memory_than_it_asked_for_fails_and_is_told_so(core: Core) -> None:

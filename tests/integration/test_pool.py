@@ -39,10 +39,17 @@ QUEUE = pytest.param("queue", marks=pytest.mark.slow)
 CLUSTER = "storage"
 
 
-@pytest.fixture(scope="module", params=["direct", "queue"])
+@pytest.fixture(scope="module", params=["direct", QUEUE])
 def pool(request: pytest.FixtureRequest, cluster: StorageCluster) -> Iterator[WorkerPool]:
     with WorkerPool(cluster, 2, SMALL, transport=request.param) as opened:
         opened.wait_for_workers(timeout=200)
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def context(cluster: StorageCluster) -> Iterator[ClusterContext]:
+    """A context with one worker, which tests share that leave it as it is."""
+    with ClusterContext(1, cluster, SMALL) as opened:
         yield opened
 
 
@@ -185,50 +192,47 @@ def test_a_size_that_makes_no_sense(cluster: StorageCluster, number: object) -> 
         WorkerPool(cluster, number)  # type: ignore[arg-type]
 
 
-def test_the_context_on_a_cluster(cluster: StorageCluster) -> None:
-    with ClusterContext(1, cluster, SMALL) as context:
-        kept = context.put(list(range(1000)))
-        assert context.get(context.run(sum, kept)) == 499_500
-        assert context.get("plain") == "plain"
-        futures = [context.run(double, number) for number in range(5)]
-        ready, pending = context.wait(futures, num_returns=2)
-        assert (len(ready), len(pending)) == (2, 3)
-        assert context.get([*futures, kept]) == [0, 2, 4, 6, 8, list(range(1000))]
-        actor = context.create_actor(actors.Counter, 3, name="counter")
-        assert context.get(actor.add.remote(4)) == 7
-        with pytest.raises(ValueError, match="counter"):
-            context.create_actor(actors.Counter, name="counter")
-        again = context.create_actor(actors.Counter, name="counter", get_if_exists=True)
-        assert again.add(1) == 8
-        assert context.get_actor_status(actor) is JobStatus.RUNNING
-        context.delete_actor(actor)
-        wait_until(lambda: context.get_actor_status(actor) is JobStatus.STOPPED)
+def test_the_context_on_a_cluster(context: ClusterContext) -> None:
+    kept = context.put(list(range(1000)))
+    assert context.get(context.run(sum, kept)) == 499_500
+    assert context.get("plain") == "plain"
+    futures = [context.run(double, number) for number in range(5)]
+    ready, pending = context.wait(futures, num_returns=2)
+    assert (len(ready), len(pending)) == (2, 3)
+    assert context.get([*futures, kept]) == [0, 2, 4, 6, 8, list(range(1000))]
+    actor = context.create_actor(actors.Counter, 3, name="counter")
+    assert context.get(actor.add.remote(4)) == 7
+    with pytest.raises(ValueError, match="counter"):
+        context.create_actor(actors.Counter, name="counter")
+    again = context.create_actor(actors.Counter, name="counter", get_if_exists=True)
+    assert again.add(1) == 8
+    assert context.get_actor_status(actor) is JobStatus.RUNNING
+    context.delete_actor(actor)
+    wait_until(lambda: context.get_actor_status(actor) is JobStatus.STOPPED)
 
 
-def test_actors_tasks_and_objects_on_a_cluster_can_be_waited_for_together(cluster: StorageCluster) -> None:
-    with ClusterContext(1, cluster, SMALL) as context:
-        actor = context.create_actor(actors.Counter)
-        calls = [actor.add.remote() for _ in range(10)]
-        ready, pending = context.wait(calls, num_returns=5)
-        assert (len(ready), len(pending)) == (5, 5)
-        assert {id(call) for call in ready + pending} == {id(call) for call in calls}
-        assert [context.get(call) for call in calls] == list(range(1, 11))
-        mixed = [actor.fail.remote("no"), context.run(double, 4), context.put("kept")]
-        failed, task, kept = context.wait(mixed, num_returns=3)[0]
-        assert (context.get(task), context.get(kept)) == (8, "kept")
-        with pytest.raises(LookupError, match="no"):
-            context.get(failed)
-        assert context.get(context.get(context.put(actor)).add.remote()) == 11
+def test_actors_tasks_and_objects_on_a_cluster_can_be_waited_for_together(context: ClusterContext) -> None:
+    actor = context.create_actor(actors.Counter)
+    calls = [actor.add.remote() for _ in range(10)]
+    ready, pending = context.wait(calls, num_returns=5)
+    assert (len(ready), len(pending)) == (5, 5)
+    assert {id(call) for call in ready + pending} == {id(call) for call in calls}
+    assert [context.get(call) for call in calls] == list(range(1, 11))
+    mixed = [actor.fail.remote("no"), context.run(double, 4), context.put("kept")]
+    failed, task, kept = context.wait(mixed, num_returns=3)[0]
+    assert (context.get(task), context.get(kept)) == (8, "kept")
+    with pytest.raises(LookupError, match="no"):
+        context.get(failed)
+    assert context.get(context.get(context.put(actor)).add.remote()) == 11
 
 
-def test_waiting_ends_when_an_actor_is_gone_for_good(cluster: StorageCluster) -> None:
-    with ClusterContext(1, cluster, SMALL) as context:
-        actor = context.create_actor(actors.Counter)
-        actor.add()
-        calls = [actor.die.remote()]
-        assert context.wait(calls) == (calls, [])
-        with pytest.raises(ConnectionError, match="died"):
-            context.get(calls[0])
+def test_waiting_ends_when_an_actor_is_gone_for_good(context: ClusterContext) -> None:
+    actor = context.create_actor(actors.Counter)
+    actor.add()
+    calls = [actor.die.remote()]
+    assert context.wait(calls) == (calls, [])
+    with pytest.raises(ConnectionError, match="died"):
+        context.get(calls[0])
 
 
 def tripled(context: ClusterContext, number: int) -> int:
@@ -271,7 +275,7 @@ def test_all_who_ask_for_the_default_context_on_a_cluster_use_one_pool() -> None
     assert "Traceback" not in ended.stderr
 
 
-def test_a_generator_on_a_cluster_yields_while_it_runs(cluster: StorageCluster, tmp_path: Path) -> None:
+def test_a_generator_on_a_cluster_yields_while_it_runs(context: ClusterContext, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
 
     def slowly() -> Iterator[int]:
@@ -280,12 +284,11 @@ def test_a_generator_on_a_cluster_yields_while_it_runs(cluster: StorageCluster, 
             time.sleep(0.01)
         yield 2
 
-    with ClusterContext(1, cluster, SMALL) as context:
-        future = context.run(slowly)
-        assert context.wait([future]) == ([future], [])
-        assert next(future) == 1
-        gate.touch()
-        assert list(future) == [2]
+    future = context.run(slowly)
+    assert context.wait([future]) == ([future], [])
+    assert next(future) == 1
+    gate.touch()
+    assert list(future) == [2]
 
 
 @pytest.mark.parametrize("transport", ["direct", "queue"])

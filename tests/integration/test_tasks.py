@@ -160,7 +160,13 @@ def test_a_result_of_a_command_that_is_too_large(tmp_path: Path) -> None:
 
 
 async def test_usage_is_sampled_while_running_and_totalled_at_the_end(tmp_path: Path) -> None:
-    script = "data = bytearray(60_000_000); open('file', 'wb').write(b'x' * 3_000_000)\nwhile True: pass"
+    script = """
+import time
+data = bytearray(60_000_000)
+open('file', 'wb').write(b'x' * 3_000_000)
+while time.process_time() < 0.6: pass
+time.sleep(600)
+"""
 
     task = await started(spec(tmp_path, [sys.executable, "-c", script]))
     await eventually(lambda: task.usage and task.usage.memory > 60_000_000 and task.usage.cpu_seconds > 0.5)

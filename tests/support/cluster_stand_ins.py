@@ -38,9 +38,11 @@ for job in jobs.glob(f"{name}~*"):
 """
 
 _KUBECTL = """#!{python}
-import json, pathlib, sys, yaml
+import json, pathlib, sys
 pods = pathlib.Path({folder!r})
 if sys.argv[1] == "apply":
+    import yaml
+
     pod = yaml.safe_load(sys.stdin)
     assert pod["kind"] == "Pod"
     [container] = pod["spec"]["containers"]

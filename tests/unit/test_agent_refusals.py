@@ -22,18 +22,22 @@ from tests.support.scripted_agents import agent_now, job_now, launch
 from tests.support.virtual import Cluster, Way
 
 HOST = Resources(cpu=4000, memory=2**33, disk=2**33)
-REFUSED = [
+OFTEN_REFUSED = [
     ("put", "agents/"),
-    ("get", "agents/"),
-    ("get_if_changed", "agents/"),
     ("list", "agents/"),
-    ("get", "jobs/"),
     ("get_if_changed", "jobs/"),
     ("put", "jobs/"),
-    ("list", "jobs/"),
     ("list", "pending/"),
-    ("put", "pending/"),
     ("delete", "pending/"),
+    ("put", "coordinator/"),
+    ("put", "work/"),
+]
+SELDOM_REFUSED = [
+    ("get", "agents/"),
+    ("get_if_changed", "agents/"),
+    ("get", "jobs/"),
+    ("list", "jobs/"),
+    ("put", "pending/"),
     ("list", "children/"),
     ("list", "inbox/"),
     ("list", "actors/"),
@@ -42,8 +46,6 @@ REFUSED = [
     ("put", "pools/"),
     ("get", "coordinator/"),
     ("get_if_changed", "coordinator/"),
-    ("put", "coordinator/"),
-    ("put", "work/"),
     ("list", "work/"),
 ]
 
@@ -83,7 +85,11 @@ class Scene:
         return await asyncio.gather(*self.running)
 
 
-@pytest.mark.parametrize("refused", REFUSED, ids=" ".join)
+@pytest.mark.parametrize(
+    "refused",
+    [*OFTEN_REFUSED, *(pytest.param(refused, marks=pytest.mark.slow) for refused in SELDOM_REFUSED)],
+    ids=" ".join,
+)
 async def test_a_refusal_ends_no_agent_and_loses_no_job(
     cluster: Cluster, refused: tuple[str, str], tmp_path: Path
 ) -> None:
@@ -107,7 +113,14 @@ async def test_a_refusal_ends_no_agent_and_loses_no_job(
     assert await scene.leave() == [ExitReason.LEFT] * 2
 
 
-@pytest.mark.parametrize("prefix", ["inbox/", "actors/", "pools/", "blobs/", "queues/", "secrets/"])
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "inbox/",
+        "blobs/",
+        *(pytest.param(prefix, marks=pytest.mark.slow) for prefix in ("actors/", "pools/", "queues/", "secrets/")),
+    ],
+)
 async def test_rights_that_are_missing_on_one_prefix_concern_only_what_is_there(
     cluster: Cluster, prefix: str, tmp_path: Path
 ) -> None:

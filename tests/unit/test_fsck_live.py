@@ -27,7 +27,7 @@ from tests.support.virtual import Cluster
 
 HOST = Resources(cpu=4000, memory=2**33, disk=2**33)
 SECONDS = {"quick": 1.0, "slow": 30.0, "parent": 60.0}
-WORKING = 300.0
+WORKING = 150.0
 """Virtual seconds; agents repair every minute, a death is told within half of one, and fsck waits for two."""
 
 

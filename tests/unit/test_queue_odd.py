@@ -214,7 +214,9 @@ async def a_life(cluster: Cluster, number: int, error: Exception, local: bool) -
 
 
 @pytest.mark.parametrize("local", [True, False])
-@pytest.mark.parametrize("error", [Refused("403"), ValueError("a bug"), MemoryError()], ids=repr)
+@pytest.mark.parametrize(
+    "error", [Refused("403"), ValueError("a bug"), pytest.param(MemoryError(), marks=pytest.mark.slow)], ids=repr
+)
 async def test_a_request_that_fails_in_any_way_leaves_all_usable(
     virtual_time: None, error: Exception, local: bool
 ) -> None:
