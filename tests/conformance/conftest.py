@@ -89,8 +89,7 @@ class Target:
         """16 writers at once, in several processes where the store can be shared."""
         writers = [f"writer{number}" for number in range(16)]
         if self.name != "memory":
-            processes = 2 if self.proxy else 4  # a cloud's library takes a second to import
-            return work_in_processes(self.root, job, key, times, writers, processes)
+            return work_in_processes(self.root, job, key, times, writers, processes=2)
 
         async def inside() -> list[str]:
             async with self.open() as store:

@@ -35,6 +35,7 @@ def test_local_files(tmp_path: Path, calls: int) -> None:
 
 
 @calls(200, 1500)
+@pytest.mark.slow
 def test_local_files_without_faults_but_kills(tmp_path: Path, calls: int) -> None:
     assert_linearizable(record(str(tmp_path / "root"), diaries(tmp_path), calls), haunted=False)
 

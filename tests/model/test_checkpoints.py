@@ -38,7 +38,7 @@ def test_nor_with_three_attempts() -> None:
         ("older_stops", 0, OUTDATED),
         ("reply_waits", 0, LOST),
         ("collected_below_own", 0, LOST),
-        ("own_write_known", 1, "stuck"),
+        pytest.param("own_write_known", 1, "stuck", marks=pytest.mark.slow),
     ],
 )
 def test_without_the_rule_a_call_is_lost_or_the_actor_ends(rule: str, late: int, hole: str) -> None:

@@ -41,8 +41,10 @@ def test_with_all_rules_in_a_larger_scope(scope: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("rule", "hole"),
     [
-        ("read_after_claim", "an acknowledged item is handed out"),
-        ("segment_deleted_first", "an acknowledged item is handed out"),
+        *(
+            pytest.param(rule, "an acknowledged item is handed out", marks=pytest.mark.slow)
+            for rule in ("read_after_claim", "segment_deleted_first")
+        ),
         ("trust", "an acknowledged item is handed out"),
         ("trust_from_the_send", "an acknowledged item is handed out"),
         ("observed", "an acknowledged item is handed out"),

@@ -55,7 +55,7 @@ def simulate(*arguments: str, module: str = JOBS) -> subprocess.CompletedProcess
         (ACTORS, 3, 1),
         pytest.param(GANGS, 1, 4, marks=pytest.mark.slow),
         (QUEUES, 1, 6),
-        (MACHINES, 1, 1),
+        pytest.param(MACHINES, 1, 1, marks=pytest.mark.slow),
     ],
 )
 def test_some_seeds_break_no_invariant(module: str, first: int, seeds: int, capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,9 +67,7 @@ def test_some_seeds_break_no_invariant(module: str, first: int, seeds: int, caps
         print(f"\nsimulation of {lines[0]}: {lines[-1]}", file=sys.stderr)
 
 
-each_module = pytest.mark.parametrize(
-    "module", [*(pytest.param(each, marks=pytest.mark.slow) for each in (JOBS, ACTORS, GANGS, MACHINES)), QUEUES]
-)
+each_module = pytest.mark.parametrize("module", [JOBS, ACTORS, GANGS, QUEUES, MACHINES])
 
 
 @pytest.mark.slow
@@ -80,6 +78,7 @@ def test_a_seed_alone_does_the_same_as_in_a_process_that_ran_others_before(modul
     assert f"digest {digest}" in simulate("--seed", last, module=module).stdout
 
 
+@pytest.mark.slow
 @each_module
 def test_a_seed_gives_one_history_byte_for_byte_and_another_seed_another(module: str) -> None:
     seed = "1004" if module == GANGS else "12"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -124,6 +125,7 @@ def _programs(tmp_path: Path, patch: pytest.MonkeyPatch) -> tuple[Path, Path]:
     programs, kept = tmp_path / "bin", tmp_path / "kept"
     programs.mkdir()
     kept.mkdir()
+    (programs / "python3").symlink_to(sys.executable)  # in PATH there may be one that is slow to start
     patch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
     return programs, kept
 

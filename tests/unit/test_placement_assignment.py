@@ -412,6 +412,7 @@ def test_who_may_not_be_chosen(fields: dict[str, Any]) -> None:
     assert not host_view(record, {}).willing
 
 
+@pytest.mark.slow
 def test_a_thousand_hosts_among_ten_thousand_are_found_quickly() -> None:
     draw = random.Random(3)
     busy = [(draw.randint(0, 4), draw.choice([None, 50.0])) for _ in range(10_000)]

@@ -193,6 +193,7 @@ async def test_one_run_of_once_serves_a_cluster_whose_lease_cannot_be_read(clust
     assert lies.data == b"garbage", "it was not seen for long enough"
 
 
+@pytest.mark.slow
 async def test_however_many_files_lie_in_the_inbox_a_death_is_found_in_its_time(cluster: Cluster) -> None:
     user, silent = await cluster.core(), await join(cluster, "silent")
     for number in range(2500):
@@ -231,6 +232,7 @@ async def test_however_much_strangers_say_that_agents_have_the_pass_leaves_a_rec
     assert (await pass_now(user)).pools["default"].slots == MAX_SAFE_INTEGER
 
 
+@pytest.mark.slow
 async def test_however_many_records_of_agents_that_left_lie_there_they_are_read_once_and_go(cluster: Cluster) -> None:
     user = await cluster.core()
     for number in range(ENDED_AGENTS_KEPT + 500):

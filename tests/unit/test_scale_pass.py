@@ -120,6 +120,7 @@ async def test_a_look_that_takes_long_adds_to_the_age_of_those_whom_it_read_at_f
     assert 25.0 <= cluster.clock.boottime() - begun <= 45.0
 
 
+@pytest.mark.slow
 async def test_very_many_new_records_keep_no_known_agent_from_being_declared_dead_in_time(cluster: Cluster) -> None:
     user, core = await cluster.core(), await cluster.core()
     silent = await join(cluster, "silent")

@@ -167,6 +167,7 @@ def test_an_object_is_read_whose_server_tells_no_length(served: tuple[str, list[
     assert found.data == b"data"
 
 
+@pytest.mark.slow
 def test_doctor_on_a_server_that_does_not_say_whether_a_listing_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
     import aiohttp
 
