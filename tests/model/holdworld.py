@@ -148,9 +148,9 @@ class HoldWorld:
         if hears and self.rules.hold:
             owner = owner_of_job(self._gang(state))
             bundle = HeldBundle(number=0, wants=owner.parts[0].shape)
-            leases.wish(HeldPlacement(owner, Stored(owner.key, self._gang(state), {}, "1", NOW), (bundle,)))
+            leases.add_placement(HeldPlacement(owner, Stored(owner.key, self._gang(state), {}, "1", NOW), (bundle,)))
         shape = entry_of(job).shape
-        if not shortage(shape, leases.unheld(order=(0, NOW, "s")), HostKind()):
+        if not shortage(shape, leases.unreserved(order=(0, NOW, "s")), HostKind()):
             return True
         if state.until is None:
             return False

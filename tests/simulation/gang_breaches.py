@@ -184,7 +184,7 @@ def nobody_looks_at_the_chips() -> None:
 def a_later_single_takes_the_room() -> None:
     world = _world()
     waiting = SimpleNamespace(owner=SimpleNamespace(order=(0, 0.0, ""), placement=Placement()))
-    leases = SimpleNamespace(unheld=lambda *given: Resources(), holds=lambda room: [waiting])
+    leases = SimpleNamespace(unreserved=lambda *given: Resources(), waiting_placements=lambda room: [waiting])
     world.agents["a"] = SimpleNamespace(member=SimpleNamespace(leases=leases))  # type: ignore[assignment]
     entry = PendingKey("default", 0, 1.0, "quick-1", 1, Shape(1000, 0, 0, "", 0, False))
     world.gangs.claims(leases, entry, None)  # type: ignore[arg-type]

@@ -198,17 +198,17 @@ def slices_are_given_in_parts() -> list[Swap]:
 def what_becomes_free_goes_to_whoever_comes() -> list[Swap]:
     """An agent claims singles while a gang waits for its room."""
 
-    def unheld(self: Leases, room: Any = None, order: Any = None) -> Any:
+    def unreserved(self: Leases, room: Any = None, order: Any = None) -> Any:
         return self.free(room)
 
-    return [(Leases, "unheld", unheld)]
+    return [(Leases, "unreserved", unreserved)]
 
 
 @rule(14, "tests/unit/test_holds.py::test_jobs_that_come_before_the_owner_go_first")
 def nobody_goes_before_a_gang() -> list[Swap]:
     """Room is kept for a gang from singles that come earlier, too."""
-    real = Leases.unheld
-    return [(Leases, "unheld", lambda self, room=None, order=None: real(self, room))]
+    real = Leases.unreserved
+    return [(Leases, "unreserved", lambda self, room=None, order=None: real(self, room))]
 
 
 @rule(15)

@@ -83,7 +83,8 @@ class GangWatch:
     def claims(self, leases: Leases, entry: PendingKey, room: HeldPlacement | None) -> None:
         """An agent tries to claim a single, in room that is perhaps kept for owners that come earlier."""
         order = order_of(entry)
-        free, waits = leases.unheld(room, order), [held for held in leases.holds(room) if held.owner.order < order]
+        free = leases.unreserved(room, order)
+        waits = [held for held in leases.waiting_placements(room) if held.owner.order < order]
         self._fills.pop((id(leases), entry.job, entry.attempt), None)
         if entry.shape.cpu > free.cpu or entry.shape.device_count > free.device_count:
             until = min((held.owner.placement.until or 0.0 for held in waits), default=math.inf)

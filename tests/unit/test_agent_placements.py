@@ -81,9 +81,9 @@ async def test_a_member_votes_once_it_has_room(cluster: Cluster) -> None:
     await stage.assign([1, 3])
     assert await stage.look() is not None
     assert stage.listed() is None
-    assert stage.member.leases.unheld().cpu == 0
+    assert stage.member.leases.unreserved().cpu == 0
     stage.member.leases.remove(stage.member.leases.held["s"])
-    assert stage.member.leases.unheld().cpu == 2000
+    assert stage.member.leases.unreserved().cpu == 2000
     await stage.look()
     assert stage.listed() == ("reserved", 1, [1, 3])
     assert stage.member.beat_by <= stage.member.core.clock.boottime()
@@ -130,7 +130,7 @@ async def test_a_host_that_is_too_small_for_ever_refuses(cluster: Cluster) -> No
     await stage.assign([1], cpu=5)
     await stage.look()
     assert stage.listed() == ("refused", 1, [])
-    assert stage.member.leases.unheld() == HOST
+    assert stage.member.leases.unreserved() == HOST
     await stage.assign([], 2, cpu=5)
     assert await stage.look() is None
 

@@ -117,7 +117,7 @@ async def test_a_member_vouches_while_its_replicas_run_and_their_ends_are_known(
     stage = await stage_of(cluster, tmp_path, {"a": [0, 1], "b": [2]})
     await stage.run("a", "b")
     member = stage.runners["a"].member
-    member.leases.wish(stage.held["a"])
+    member.leases.add_placement(stage.held["a"])
     assert member.vouches()
     stored = asyncio.Event()
     cluster.ways[-1].before["put", WorkKeys.exit("g-1", 1, 0)] = stored.wait

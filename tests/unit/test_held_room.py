@@ -44,7 +44,7 @@ def test_bundles_of_several_owners_share_a_host() -> None:
     leases = Leases(HOST)
     first, second = gang("a", 8, [3, 5], ResourceSpec(cpu=1)), gang("b", 2, [0], ResourceSpec(cpu=2))
     for placement in (first, second):
-        leases.wish(placement)
+        leases.add_placement(placement)
         assert leases.reserve(placement.bundles, HostKind())
         placement.phase = HoldingPhase.RESERVED
     assert leases.free().cpu == 0
@@ -57,7 +57,7 @@ def test_bundles_have_room_together_or_not_at_all() -> None:
     leases = Leases(HOST)
     leases.add(single("s", ResourceSpec(cpu=2)))
     placement = gang("a", 3, [0, 1, 2], ResourceSpec(cpu=1))
-    leases.wish(placement)
+    leases.add_placement(placement)
     assert not leases.reserve(placement.bundles, HostKind())
     assert leases.free().cpu == 2000
     assert not any(bundle.taken for bundle in placement.bundles)
@@ -68,20 +68,20 @@ def test_what_becomes_free_is_kept_for_who_waits() -> None:
     leases = Leases(HOST)
     held = leases.add(single("s", ResourceSpec(cpu=3)))
     placement = gang("a", 2, [0, 1], ResourceSpec(cpu=1.5))
-    leases.wish(placement)
+    leases.add_placement(placement)
     leases.remove(held)
-    assert (leases.free().cpu, leases.unheld().cpu) == (4000, 1000)
-    assert leases.unheld().memory == HOST.memory
+    assert (leases.free().cpu, leases.unreserved().cpu) == (4000, 1000)
+    assert leases.unreserved().memory == HOST.memory
     assert leases.reserve(placement.bundles, HostKind())
-    assert leases.free().cpu == leases.unheld().cpu == 1000
+    assert leases.free().cpu == leases.unreserved().cpu == 1000
 
 
 def test_a_refused_owner_keeps_nothing() -> None:
     leases = Leases(HOST)
     placement = gang("a", 2, [0], ResourceSpec(cpu=5))
-    leases.wish(placement)
+    leases.add_placement(placement)
     placement.phase = HoldingPhase.REFUSED
-    assert leases.unheld() == leases.free() == HOST
+    assert leases.unreserved() == leases.free() == HOST
     assert not leases.nothing_to_do(), "an agent that leaves lists nothing in its last beat"
     leases.release(placement)
     assert leases.nothing_to_do()
@@ -91,11 +91,11 @@ def test_a_bundle_with_a_tpu_has_all_chips_of_its_host() -> None:
     leases = Leases(TPU)
     wants = ResourceSpec(cpu=1, device=DeviceSpec(kind="tpu", variant="v5litepod-16", count=1))
     placement = gang("a", 4, [2], wants)
-    leases.wish(placement)
+    leases.add_placement(placement)
     assert leases.reserve(placement.bundles, HostKind())
     assert leases.free().device_count == 0
     other = gang("b", 4, [0], wants)
-    leases.wish(other)
+    leases.add_placement(other)
     assert not leases.reserve(other.bundles, HostKind())
 
 
@@ -104,13 +104,13 @@ def test_bundles_have_gpus_of_their_own() -> None:
     wants = ResourceSpec(cpu=1, device=DeviceSpec(kind="gpu", variant="h100", count=1))
     first = leases.add(single("s", wants))
     placement = gang("a", 3, [0, 1, 2], wants)
-    leases.wish(placement)
+    leases.add_placement(placement)
     assert leases.reserve(placement.bundles, HostKind())
     places = [bundle.gpus for bundle in placement.bundles]
     assert sorted([first.gpus, *places]) == [(0,), (1,), (2,), (3,)]
     assert leases.has_alone(placement.bundles[0], placement.bundles[0].gpus[0])
     more = gang("b", 2, [0], wants)
-    leases.wish(more)
+    leases.add_placement(more)
     assert not leases.reserve(more.bundles, HostKind())
 
 
@@ -118,7 +118,7 @@ def test_bundles_have_gpus_of_their_own() -> None:
 def test_jobs_in_a_reservation_take_of_it_and_not_of_the_host(device: DeviceSpec | None) -> None:
     leases = Leases(GPUS)
     placement = reservation(ResourceSpec(cpu=4, memory=10**9, device=device))
-    leases.wish(placement)
+    leases.add_placement(placement)
     assert leases.reserve(placement.bundles, HostKind())
     outside = leases.free()
     one = DeviceSpec(kind="gpu", variant="h100", count=1) if device else None
@@ -137,7 +137,7 @@ def test_a_reservation_whose_jobs_are_abandoned_keeps_no_agent_that_leaves() -> 
     lease, inside = leases.add(single("s", ResourceSpec(cpu=1)), room), gang("g", 2, [0], ResourceSpec(cpu=1))
     inside.bundles[0].room = room
     for placement in (room, inside):
-        leases.wish(placement)
+        leases.add_placement(placement)
         placement.phase = HoldingPhase.RUNNING
     lease.abandoned = True
     assert not leases.nothing_to_do()

@@ -35,7 +35,7 @@ def keeping(core: Core, cpu: float, until: float | None = None, priority: int = 
     job = JobRecord(id="g", spec=spec, status="gathering", submitted_at=core.now(), placement=placement)
     owner = owner_of_job(job)
     bundles = tuple(HeldBundle(number=number, wants=owner.parts[0].shape) for number in range(2))
-    member.leases.wish(HeldPlacement(owner, Stored(owner.key, job, {}, "1", 0.0), bundles))
+    member.leases.add_placement(HeldPlacement(owner, Stored(owner.key, job, {}, "1", 0.0), bundles))
     return member
 
 
@@ -59,7 +59,7 @@ async def test_later_jobs_have_only_what_is_not_kept(cluster: Cluster) -> None:
     for name in ("a", "b"):
         await launch(core, name=name)
     assert len(await claimed_by(member)) == 1
-    assert member.leases.unheld().cpu == 0
+    assert member.leases.unreserved().cpu == 0
 
 
 async def test_jobs_that_come_before_the_owner_go_first(cluster: Cluster) -> None:

@@ -71,7 +71,7 @@ class Stage:
         owner = owner_of_job(job)
         bundle = HeldBundle(number=1, wants=owner.parts[0].shape)
         held = HeldPlacement(owner, Stored(owner.key, job, {}, "1", 0.0), (bundle,))
-        self.member.leases.wish(held)
+        self.member.leases.add_placement(held)
         assert self.member.leases.reserve(held.bundles, self.member.host_kind)
         held.phase = phase
         return held

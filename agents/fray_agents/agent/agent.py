@@ -60,7 +60,6 @@ IMMEDIATE_EXIT_TIMEOUT = 3.0
 KILL_TIMEOUT = 2 * RUNNER_TIMEOUT
 """Seconds that an agent which exits waits for the processes it has killed: twice the time that a runner may need."""
 
-
 EndOfHost: TypeAlias = Callable[[], Coroutine[Any, Any, str]]
 """Waits until the host is about to end, and returns the reason."""
 

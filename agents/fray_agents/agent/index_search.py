@@ -203,14 +203,14 @@ class IndexSearch:
         The more stale entries in a row it has found, the further ahead it searches, as other agents have come this far.
         """
         free, now, width = self._leases.free(), self._core.now(), max(self.member.pool_slots, 2**self._stale)
-        holds = self._leases.holds()
-        if holds:  # in order, because only entries that come before the waiting owners go first
+        waiting = self._leases.waiting_placements()
+        if waiting:  # in order, because only entries that come before the waiting owners go first
             entry = self._candidates.next(free, now, 1, 0.0, self._share)
         else:
             entry = self._candidates.next(free, now, width, self._core.rng.random())
-        if entry is not None or not holds:
+        if entry is not None or not waiting:
             return Candidate(entry) if entry is not None else None
-        until = min(held.owner.placement.until or 0.0 for held in holds)
+        until = min(held.owner.placement.until or 0.0 for held in waiting)
         if until <= now or self._backfills >= BACKFILL_TRIES:
             return None
         self._backfills += 1
@@ -221,4 +221,4 @@ class IndexSearch:
         """The free resources that the entry may use, beside owners of placements that come before it."""
         entry = PendingKey.parse(key)
         order = (-entry.priority, entry.time, entry.job) if entry is not None else None
-        return self._leases.unheld(order=order)
+        return self._leases.unreserved(order=order)

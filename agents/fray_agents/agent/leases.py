@@ -51,7 +51,7 @@ class Leases:
             del self.held[lease.entry.job]
         self.changed.set()
 
-    def wish(self, placement: HeldPlacement) -> None:
+    def add_placement(self, placement: HeldPlacement) -> None:
         """Keep resources that become free for an owner, until there is room for all its bundles."""
         self.placements[placement.owner.id] = placement
         self.changed.set()
@@ -116,17 +116,17 @@ class Leases:
         shares = sorted(rest for rest in gpus if 0 < rest < WHOLE)
         return replace(left, device_count=gpus.count(WHOLE), device_shares=shares)
 
-    def holds(self, room: HeldPlacement | None = None) -> list[HeldPlacement]:
+    def waiting_placements(self, room: HeldPlacement | None = None) -> list[HeldPlacement]:
         """The owners that wait for room of the host or of a reservation; freed resources are kept for them."""
         return [held for held in self.placements.values() if held.waits and held.bundles[0].room is room]
 
-    def unheld(self, room: HeldPlacement | None = None, order: OwnerOrder | None = None) -> Resources:
+    def unreserved(self, room: HeldPlacement | None = None, order: OwnerOrder | None = None) -> Resources:
         """The resources that are free and not kept for owners that wait for room.
 
         order: the job's place among owners: resources kept for later owners count as free. None: after all owners.
         """
         left = self.free(room)
-        for placement in self.holds(room):
+        for placement in self.waiting_placements(room):
             for bundle in placement.bundles if order is None or placement.owner.order < order else ():
                 left = left if bundle.taken else remaining_after(left, bundle.shape)
         return replace(

@@ -30,7 +30,7 @@ class PlacementDuty:
         freed: called when room became free.
         notify_pass: makes the agent that runs the pass look at the members of gangs.
         spawn: runs a coroutine in the background.
-        broken: called with an error for which the agent must exit.
+        on_fatal_error: called with an error for which the agent must exit.
         claim: tries to claim a job, to run it in the room of a reservation; whether it was claimed.
     """
 
@@ -39,7 +39,7 @@ class PlacementDuty:
     freed: Callable[[], None]
     notify_pass: Callable[[], None]
     spawn: Callable[[Coroutine[Any, Any, None]], None]
-    broken: Callable[[BaseException], None]
+    on_fatal_error: Callable[[BaseException], None]
     claim: Callable[[PendingKey, HeldPlacement], Awaitable[bool]]
     _voting: Voting = field(init=False)
     _watch: PlacementWatch = field(init=False)
@@ -97,7 +97,7 @@ class PlacementDuty:
         try:
             late = await self.gangs.run(held)
         except BaseException as error:  # the end is not written: the gang stays listed until its agent has ended
-            self.broken(error)
+            self.on_fatal_error(error)
             return
         if held.abandoned:
             self.member.leases.changed.set()

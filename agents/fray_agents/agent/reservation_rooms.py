@@ -58,7 +58,7 @@ class ReservationRooms:
             if found is None or not mine:
                 return
             held = HeldPlacement(owner_of_reservation(found.record), found, ())
-            self._leases.wish(held)
+            self._leases.add_placement(held)
         if found is not None:
             held.record, held.owner = found, owner_of_reservation(found.record)
         before = held.holding()
@@ -129,7 +129,7 @@ def is_open(held: HeldPlacement) -> bool:
 
 def room_for_jobs(held: HeldPlacement, leases: Leases, agent: str) -> Resources:
     """The free resources of the agent's assigned bundles that are not kept for gangs."""
-    left = leases.unheld(held)
+    left = leases.unreserved(held)
     mine = held.owner.bundles_of(agent)
     for bundle in held.bundles:
         if bundle.taken and bundle.number not in mine:

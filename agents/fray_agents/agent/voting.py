@@ -112,7 +112,7 @@ class Voting:
         numbers = owner.bundles_of(self.member.id)
         bundles = tuple(HeldBundle(number=n, wants=owner.part_of(n).shape_on(device), room=room) for n in numbers)
         held = HeldPlacement(owner, found, bundles)
-        self._leases.wish(held)
+        self._leases.add_placement(held)
         if self.member.unfit or not self._leases.could_have(bundles, self.member.host_kind):
             self._refuse(held)
         else:
