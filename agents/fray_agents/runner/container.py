@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 
-from fray_agents.runner.process_tree import descendants, signal_each, stat_fields
+from fray_agents.runner.process_tree import descendants, environment_of, signal_each, stat_fields
 
 ENGINE_TIMEOUT = 3.0
 """Seconds for the engine to notice that its container is gone, and to exit: it takes some 0.2. Less than the time that
@@ -57,8 +57,4 @@ class ContainerProcesses:
         return 0
 
     def _names_task(self, pid: int) -> bool:
-        try:
-            with open(f"/proc/{pid}/environ", "rb") as file:
-                return self._variable in b"\0" + file.read()
-        except OSError:  # it is gone, or belongs to another user
-            return False
+        return self._variable in b"\0" + environment_of(pid)

@@ -103,3 +103,12 @@ def stat_fields(pid: int) -> list[str]:
             return file.read().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return []
+
+
+def environment_of(pid: int) -> bytes:
+    """The variables with which the process was started, each followed by a null byte; b"" if they cannot be read."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return file.read()
+    except OSError:  # it is gone, or belongs to another user
+        return b""

@@ -9,7 +9,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from fray_agents.runner.process_tree import descendants, is_alive, signal_each
+from fray_agents.runner.process_tree import descendants, environment_of, is_alive, signal_each
 from fray_agents.runner.task_cgroup import TaskCgroup
 from fray_agents.tasks.environment import TASK_DIR_VAR
 from fray_agents.tasks.force_kill import FIRST_WAIT, LONGEST_WAIT
@@ -60,11 +60,7 @@ def _processes_of(directory: Path) -> list[int]:
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == os.getpid():
             continue
-        try:
-            with open(f"/proc/{name}/environ", "rb") as file:
-                environ = file.read()
-        except OSError:
-            continue  # another user's, or gone
+        environ = environment_of(int(name))
         if value + b"\0" in environ or value + b"/" in environ:
             found.append(int(name))
     return found
