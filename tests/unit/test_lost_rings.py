@@ -54,16 +54,16 @@ async def test_a_plan_that_could_not_be_written_anew_is_written_in_the_next_step
     """It names the owner already; but its agents look at that no longer, until a plan is written again."""
     core, wanted = await cluster.core(), {"default": {"agent": ["jobs/g.json"]}}
     plans, reader = PoolPlans(core), PlanReader(trusted_member(core, Resources(cpu=1000)))
-    await plans.tell(wanted)
+    await plans.publish(wanted)
     assert await reader.read() == ["jobs/g.json"]
-    plans.renew(["default"])
+    plans.note_change(["default"])
     cluster.ways[-1].refused.append(("put", PoolKeys.plan("default")))
     with pytest.raises(StoreError):
-        await plans.tell(wanted)
+        await plans.publish(wanted)
     cluster.ways[-1].refused.clear()
-    await plans.tell(wanted)
+    await plans.publish(wanted)
     assert await reader.read() == ["jobs/g.json"]
-    await plans.tell(wanted)
+    await plans.publish(wanted)
     assert await reader.read() == [], "once is enough"
 
 

@@ -78,8 +78,8 @@ async def try_claim(
             return Claimed(current, rejections)
         lease = JobLease(agent=agent, host=host, since=core.now())
         for_others = await _is_for_others(core, current.record.spec, me)
-        family = await _verdict(core, current, in_doubt)
-        wanted = claim(current.record, entry.attempt, lease, family, for_others, ends_before)
+        verdict = await _verdict(core, current, in_doubt)
+        wanted = claim(current.record, entry.attempt, lease, verdict, for_others, ends_before)
         if isinstance(wanted, Skip):
             if fenced or wanted.until is None:
                 return NotClaimed(wanted.until, rejections)

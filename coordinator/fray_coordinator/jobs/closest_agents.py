@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from fray_layouts.records import AgentRecord, Resources
 
 
-def nobody_in(pool: str, live: Iterable[AgentRecord]) -> str:
+def no_agent_in(pool: str, live: Iterable[AgentRecord]) -> str:
     """Say that the pool has no live agent, and in which pools there are some."""
     others = sorted({agent.pool for agent in live})
     elsewhere = f"; there are agents in pool {', '.join(others)}" if others else ""
     return f"no live agent in pool {pool}; start one with `fray agent --pool {pool}`{elsewhere}"
 
 
-def never(what: str, pool: str, agents: Sequence[AgentRecord], lacks: Mapping[str, list[str]]) -> str:
+def none_could_run(what: str, pool: str, agents: Sequence[AgentRecord], lacks: Mapping[str, list[str]]) -> str:
     """Say that no agent of the pool could ever run `what`, and what the closest agent lacks."""
     closest = closest_of(agents, lacks, lambda agent: agent.capacity)
     return (

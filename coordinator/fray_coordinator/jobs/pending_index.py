@@ -81,8 +81,8 @@ async def reconcile_entry(core: Core, key: str, entry: PendingKey) -> None:
     job = await core.records.read(JobKeys.key(entry.job), JobRecord, one_of_many=True)
     lease = job.record.lease if job and job.record.status == Status.RUNNING else None  # else nobody holds it
     holder = await core.records.read(AgentKeys.key(lease.agent), AgentRecord, one_of_many=True) if lease else None
-    care = action_for(entry, record_of(job), record_of(holder), core.now(), core.settings)
-    match care:
+    action = action_for(entry, record_of(job), record_of(holder), core.now(), core.settings)
+    match action:
         case IndexAction.DELETE:
             await core.store.delete(key, present.version)
         case IndexAction.RENEW if job is not None:

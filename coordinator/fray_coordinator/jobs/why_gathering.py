@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fray_coordinator.jobs.closest_agents import never, nobody_in, of_several
+from fray_coordinator.jobs.closest_agents import no_agent_in, none_could_run, of_several
 from fray_coordinator.protocol.placements.assignment import assign
 from fray_coordinator.protocol.placements.hosts import HostView, host_view, lacks
 from fray_coordinator.protocol.placements.owners import GANG, Owner, Part
@@ -53,7 +53,7 @@ def _why_silent(owner: Owner, agent: AgentRecord | None, now: float) -> str:
 def _why_unplaced(owner: Owner, live: Sequence[AgentRecord]) -> str:
     agents = [agent for agent in live if agent.pool == owner.pool]
     if not agents:
-        return nobody_in(owner.pool, live)
+        return no_agent_in(owner.pool, live)
     hosts = {agent.id: host_view(agent, {}) for agent in agents}
     willing = [agent for agent in agents if hosts[agent.id].willing]
     if not willing:
@@ -90,7 +90,7 @@ def _short_of(owner: Owner, part: Part, agents: Sequence[AgentRecord], hosts: di
     able = [hosts[agent.id] for agent in agents if not wants[agent.id] and agent.id not in owner.placement.refused]
     what = f"{_bundle(owner, part)} of {part.count}" if part.count > 1 else "it"
     if all(wants.values()):
-        return never(what, owner.pool, agents, wants)
+        return none_could_run(what, owner.pool, agents, wants)
     if owner.same and not any(host.place(owner.same) for host in able):
         return f"no agent that could run it states its {owner.same}; start agents with --{owner.same} NAME"
     if part.slices:

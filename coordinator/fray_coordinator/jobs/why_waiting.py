@@ -6,7 +6,7 @@ It looks at the records of the job and of the live agents only, and makes no req
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
-from fray_coordinator.jobs.closest_agents import closest_of, never, nobody_in, of_several
+from fray_coordinator.jobs.closest_agents import closest_of, no_agent_in, none_could_run, of_several
 from fray_coordinator.jobs.why_gathering import why_gathering
 from fray_coordinator.jobs.why_in_reservation import why_in_reservation
 from fray_coordinator.jobs.why_machines import with_machines
@@ -111,11 +111,11 @@ def _why_kind_waits(spec: JobSpec, live: Sequence[AgentRecord], avoided: frozens
     shape = shape_of(spec)
     agents = [agent for agent in live if agent.pool == spec.pool]
     if not agents:
-        return nobody_in(spec.pool, live)
+        return no_agent_in(spec.pool, live)
     wants = {agent.id: _never(spec, shape, agent) for agent in agents}
     able = [agent for agent in agents if not wants[agent.id]]
     if not able:
-        return never("it", spec.pool, agents, wants)
+        return none_could_run("it", spec.pool, agents, wants)
     staying = [agent for agent in able if not agent.drain]
     if not staying:
         return f"each agent of pool {spec.pool} that could run it is drained: {able[0].id}{of_several(able, 'is one')}"

@@ -115,7 +115,7 @@ class HeldReservations:
                 changed.append(now)
         return changed
 
-    def is_news(self, owner: Owner, member: PlacementMember, agent: AgentRecord) -> bool:
+    def has_missing_bundles(self, owner: Owner, member: PlacementMember, agent: AgentRecord) -> bool:
         """Whether the owner is a held reservation, and the member's agent does not list all of its bundles yet."""
         holding = agent.holdings.get(owner.id)
         has = set(holding.bundles) if holding is not None else set()

@@ -27,34 +27,34 @@ class PoolPlans:
     core: Core
     _known: dict[str, Stored[PoolPlan] | None] = field(default_factory=dict)
     _read_at: dict[str, float] = field(default_factory=dict)
-    _anew: set[str] = field(default_factory=set)
-    _unrung: set[str] = field(default_factory=set)
+    _changed: set[str] = field(default_factory=set)
+    _to_ring: set[str] = field(default_factory=set)
 
-    def renew(self, pools: Iterable[str]) -> None:
-        """Have the plans of these pools written at the next `tell` in any case: an agent was assigned bundles.
+    def note_change(self, pools: Iterable[str]) -> None:
+        """Have the plans of these pools written at the next `publish` in any case: an agent was assigned bundles.
 
         If the agent had bundles of that owner before, the plan names the owner already, and the agent no longer reads
         it.
         """
-        self._anew.update(pools)
+        self._changed.update(pools)
 
-    async def tell(self, wanted: Mapping[str, OwnerKeys]) -> None:
+    async def publish(self, wanted: Mapping[str, OwnerKeys]) -> None:
         """Make each pool's plan name these owners, and ring the doorbells of the pools whose plans were written.
 
         wanted: by pool.
         """
-        self._anew &= wanted.keys()
+        self._changed &= wanted.keys()
         for pool, owners in wanted.items():
-            if await self._write(pool, owners, pool in self._anew):
-                self._unrung.add(pool)
-            self._anew.discard(pool)
-        for pool in sorted(self._unrung):
+            if await self._write(pool, owners, pool in self._changed):
+                self._to_ring.add(pool)
+            self._changed.discard(pool)
+        for pool in sorted(self._to_ring):
             with suppress(StoreUnavailable):  # rung too often; the next step tries again
                 await self._ring(pool)
-                self._unrung.discard(pool)
+                self._to_ring.discard(pool)
 
-    async def _write(self, pool: str, owners: OwnerKeys, anew: bool) -> bool:
-        """Write a pool's plan if `anew` is set or the plan lacks some owner; returns whether it was written.
+    async def _write(self, pool: str, owners: OwnerKeys, changed: bool) -> bool:
+        """Write a pool's plan if `changed` is set or the plan lacks some owner; returns whether it was written.
 
         An object that is not a plan is replaced.
         """
@@ -69,7 +69,7 @@ class PoolPlans:
             update = await self.core.records.update(
                 key,
                 PoolPlan,
-                lambda now: None if now is not None and not anew and _names(now, owners) else wanted,
+                lambda now: None if now is not None and not changed and _names(now, owners) else wanted,
                 self._known[pool],
             )
         except BadRecord:

@@ -58,7 +58,7 @@ class PlacementScheduler:
     _gate: StartGate = field(init=False)
     _plans: PoolPlans = field(init=False)
     _held: HeldReservations = field(init=False)
-    _soon: set[str] = field(default_factory=set)
+    _startable: set[str] = field(default_factory=set)
     _since: dict[tuple[str, int], float] = field(default_factory=dict)
     _hinted: bool = False
     _read_at: dict[str, float] = field(default_factory=dict)
@@ -121,9 +121,9 @@ class PlacementScheduler:
         read_at, self._read_at = self._read_at, {}
         for owner in owners:
             missing = missing_votes(owner, agents)
-            pause = 0.0 if owner.id in self._soon else len(missing) / HINTED_READS_A_SECOND
+            pause = 0.0 if owner.id in self._startable else len(missing) / HINTED_READS_A_SECOND
             last = self._read_at[owner.id] = read_at.get(owner.id, float("-inf"))
-            if owner.id in self._soon or (hinted and now - last >= pause):
+            if owner.id in self._startable or (hinted and now - last >= pause):
                 wanted.update(missing)
                 self._read_at[owner.id] = now
             else:
@@ -146,7 +146,7 @@ class PlacementScheduler:
         divided = self._held.divided({o.id: o for o in owners.values() if not o.forming or o.id in waiting}, agents)
         found = await self._assigned(hosts, list(divided.values()))
         now = self.core.now()
-        self._soon = {
+        self._startable = {
             o for o, given in found.items() if given.members and (given.until is not None and given.until <= now)
         }
         changed: list[Stored[OwnerRecord]] = []
@@ -155,13 +155,13 @@ class PlacementScheduler:
             given = found.get(owner_of(stored.record).id)
             if given is not None and await self._write(stored, owners, given):
                 changed.append(stored)
-                self._plans.renew(self._pools_of([stored], agents))
+                self._plans.note_change(self._pools_of([stored], agents))
 
         await self._owners.each_forming(write)
         held = await self._held.write(divided, found)
-        self._plans.renew(self._pools_of(held, agents))
+        self._plans.note_change(self._pools_of(held, agents))
         changed += held
-        await self._plans.tell(self._wanted_plans(agents))
+        await self._plans.publish(self._wanted_plans(agents))
         for stored in changed:
             self._poke_members(stored)
 
@@ -228,7 +228,7 @@ class PlacementScheduler:
         for owner in self._owners.owners().values():
             for member in owner.placement.members:
                 agent = agents.get(member.agent)
-                if agent is not None and (owner.forming or self._held.is_news(owner, member, agent)):
+                if agent is not None and (owner.forming or self._held.has_missing_bundles(owner, member, agent)):
                     plans.setdefault(agent.pool, {}).setdefault(agent.id, []).append(owner.key)
         return plans
 

@@ -21,7 +21,7 @@ class BackgroundWork:
     problems: dict[str, str] = field(default_factory=dict)
     _running: dict[str, asyncio.Task[None]] = field(default_factory=dict)
 
-    def begin(self, name: str, work: Callable[[], Awaitable[object]]) -> None:
+    def start(self, name: str, work: Callable[[], Awaitable[object]]) -> None:
         """Start a run, unless one of this name is still running."""
         self._running = {other: task for other, task in self._running.items() if not task.done()}
         if name not in self._running:

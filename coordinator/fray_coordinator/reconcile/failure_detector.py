@@ -207,7 +207,7 @@ class FailureDetector:
             late = sorted(unknown, key=lambda row: -(row.updated or 0.0)) + late
             unknown = []
         if late:
-            self.background.begin(
+            self.background.start(
                 UNREAD_AGENTS,
                 lambda: map_noting_problems(late, self._read_background, {}, lambda row: row.key, MAX_CONCURRENT_READS),
             )

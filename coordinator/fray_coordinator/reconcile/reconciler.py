@@ -141,7 +141,7 @@ class Reconciler:
             wait = max(MAX_GAP_INTERVALS * settings.beat_interval * 0.9, settings.inbox_patience)
             await self.core.clock.sleep(wait)
             suspects = await self._look(suspects)
-        self._background.begin(JobKeys.area, self._repair)
+        self._background.start(JobKeys.area, self._repair)
         await self._run_background()
         if self.detector.complete:
             await self.placements.step()
@@ -206,7 +206,7 @@ class Reconciler:
         if last.repaired_at <= self.core.now():
             self._repaired_at = max(self._repaired_at, last.repaired_at)
         if self.detector.complete and self._repair_is_due():
-            self._background.begin(JobKeys.area, self._repair)
+            self._background.start(JobKeys.area, self._repair)
         await self._run_background(self.core.settings.poll_interval)
         return await self._role.renew(self._with_findings)
 
@@ -228,9 +228,9 @@ class Reconciler:
             [JobKeys.area, AgentKeys.area, UNREAD_AGENTS, InboxKeys.area, *(dead.key for dead in unreaped)]
         )
         for dead in unreaped[:MAX_CONCURRENT_REAPS]:
-            self._background.begin(dead.key, partial(reaper.reap, self.core, dead))
-        self._background.begin(AgentKeys.area, self.detector.forget_old)
-        self._background.begin(InboxKeys.area, self.admission.run)
+            self._background.start(dead.key, partial(reaper.reap, self.core, dead))
+        self._background.start(AgentKeys.area, self.detector.forget_old)
+        self._background.start(InboxKeys.area, self.admission.run)
         await self._background.wait(seconds)
 
     def _repair_is_due(self) -> bool:

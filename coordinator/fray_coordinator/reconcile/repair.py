@@ -93,8 +93,8 @@ class Repair:
 
     async def _repair_index(self, live: Mapping[str, Stored[AgentRecord]]) -> None:
         entries = {row.key for row in await self.core.store.list(PendingKey.area)}
-        self._missed.begin()
-        self._holders.begin()
+        self._missed.start_round()
+        self._holders.start_round()
         await self._each(self._jobs.open, lambda key: self._repair_job(key, live, entries))
         await self._each(sorted(e for e in entries if not self._agrees(e)), self._reconcile_entry)
 

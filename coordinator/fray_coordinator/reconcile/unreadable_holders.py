@@ -26,7 +26,7 @@ class UnreadableHolders:
     _seen: dict[str, tuple[str, float]] = field(default_factory=dict)
     _before: dict[str, tuple[str, float]] = field(default_factory=dict)
 
-    def begin(self) -> None:
+    def start_round(self) -> None:
         """Start a round; forget holders that the previous round did not meet."""
         self._before, self._seen = self._seen, {}
 
