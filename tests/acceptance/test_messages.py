@@ -17,7 +17,7 @@ import pytest
 
 from fray_agents.host.software import OWN_PYTHON
 from tests.support.gcs_emulator import Emulator
-from tests.support.messages import said, told
+from tests.support.messages import last_error_line, normalized
 from tests.support.servers import gcs_emulator
 from tests.support.shell import Shell
 from tests.support.waiting import wait_until
@@ -107,7 +107,7 @@ def test_what_is_typed_wrong(words: str, message: str, tmp_path: Path) -> None:
         (tmp_path / "job.yaml").write_text(shlex.split(content)[0])
         parts.append("job.yaml")
         environ = {"FRAY_CLUSTER_SPEC": str(tmp_path / "root")}
-    assert told(said(parts, tmp_path, **environ), PLACE=tmp_path) == message
+    assert normalized(last_error_line(parts, tmp_path, **environ), PLACE=tmp_path) == message
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +152,7 @@ FAILED = [
 
 @pytest.mark.parametrize(("words", "reason"), FAILED, ids=lambda text: text[:40])
 def test_what_fails_says_why(words: str, reason: str, shell: Shell) -> None:
-    last = said(shlex.split(words), shell.root.parent, FRAY_CLUSTER_SPEC=str(shell.root))
+    last = last_error_line(shlex.split(words), shell.root.parent, FRAY_CLUSTER_SPEC=str(shell.root))
     _, _, why = last.partition(" failed: ")
     assert re.sub(r"\b(peak|with|pid|line) [\d,]+", r"\1 N", why) == reason
 
@@ -163,7 +163,7 @@ def test_what_cannot_run_says_what_is_short(shell: Shell) -> None:
     wait_until(lambda: first in shell.json("agents")[0]["holdings"])  # as its heartbeat tells
     jobs = [shell.detached(*ask.split(), "--", "true") for ask in asks]
     (agent,) = shell.json("agents")
-    waiting = {job["id"]: told(*job["waiting"], AGENT=agent["id"]) for job in shell.json("ps") if job["waiting"]}
+    waiting = {job["id"]: normalized(*job["waiting"], AGENT=agent["id"]) for job in shell.json("ps") if job["waiting"]}
     assert [waiting[job] for job in jobs] == [
         "no live agent in pool gpu; start one with `fray agent --pool gpu`; there are agents in pool default",
         "no live agent of pool default could ever run it: AGENT (gpu-h100: 8 wanted, none here); ask for less, or "
@@ -179,7 +179,7 @@ def test_an_agent_with_another_python_than_the_program_says_both_versions(shell:
     shell("submit", "-", stdin=job)
     shell.until_status("newer", "failed")
     exit = shell.json("status", "newer")["exit"]
-    assert re.sub(r"3\.\d\d?(, 3\.\d\d)* here", "OWN here", told(f"{exit['kind']}: {exit['message']}")) == (
+    assert re.sub(r"3\.\d\d?(, 3\.\d\d)* here", "OWN here", normalized(f"{exit['kind']}: {exit['message']}")) == (
         "environment-failed: no agent of pool default can run it: Python: 3.99 (which pickled the callable) wanted, "
         f"OWN here; install Python 3.99 and uv on the agents' hosts, or submit from Python {OWN_PYTHON}"
     )
@@ -227,8 +227,8 @@ def test_what_is_asked_in_vain(shell: Shell) -> None:
     shell.until_status(job, "succeeded")
     for words, message in OF_JOBS:
         typed = shlex.split(words.replace("LIONS", lions))
-        answer = said(typed, shell.root.parent, FRAY_CLUSTER_SPEC=str(shell.root))
-        assert told(answer, JOB=job, LIONS=lions, ROOT=shell.root) == message
+        answer = last_error_line(typed, shell.root.parent, FRAY_CLUSTER_SPEC=str(shell.root))
+        assert normalized(answer, JOB=job, LIONS=lions, ROOT=shell.root) == message
     shell("stop", lions)
 
 
@@ -261,4 +261,4 @@ def test_a_warning_names_the_files_that_the_job_does_not_get(shell: Shell) -> No
 )
 def test_a_bucket_that_is_not_there_or_not_allowed(denied: list[str], root: str, message: str, tmp_path: Path) -> None:
     with gcs_emulator(Emulator(denied=frozenset(denied))) as server:
-        assert said(["ps"], tmp_path, FRAY_CLUSTER_SPEC=root, **server.environment) == message
+        assert last_error_line(["ps"], tmp_path, FRAY_CLUSTER_SPEC=root, **server.environment) == message

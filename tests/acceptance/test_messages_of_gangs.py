@@ -12,7 +12,7 @@ import pytest
 
 from fray import GpuConfig, InvalidInput, JobRequest, ResourceConfig, StorageCluster, TpuConfig
 from fray.tpu import run_on_pod, run_on_pod_multislice_resumable
-from tests.support.messages import said, told
+from tests.support.messages import last_error_line, normalized
 from tests.support.shell import Shell
 from tests.support.waiting import wait_until
 
@@ -62,7 +62,7 @@ def test_what_is_typed_wrong(words: str, message: str, tmp_path: Path) -> None:
     if file:
         (tmp_path / "job.yaml").write_text(shlex.split(content)[0])
         parts.append("job.yaml")
-    answer = said(parts, tmp_path, FRAY_CLUSTER_SPEC=str(tmp_path / "root") if file else "local")
+    answer = last_error_line(parts, tmp_path, FRAY_CLUSTER_SPEC=str(tmp_path / "root") if file else "local")
     assert answer == message
 
 
@@ -147,7 +147,7 @@ def test_a_gang_that_cannot_be_says_what_is_short(shell: Shell) -> None:
     for words in ("--name three --replicas 3", "--name slice --tpu v5p-16"):
         shell.detached(*words.split(), "--", "true")
     (agent,) = shell.json("agents")
-    waiting = {job["spec"]["name"]: told(*job["waiting"], AGENT=agent["id"]) for job in shell.json("ps")}
+    waiting = {job["spec"]["name"]: normalized(*job["waiting"], AGENT=agent["id"]) for job in shell.json("ps")}
     assert waiting == {
         "zone": "no agent that could run it states its zone; start agents with --zone NAME",
         "three": "3 are wanted at once, and the only live agent of pool default that could run a replica has room for "
@@ -160,7 +160,7 @@ def test_a_gang_that_cannot_be_says_what_is_short(shell: Shell) -> None:
 
 def test_a_replica_that_fails_is_told_with_its_host(shell: Shell) -> None:
     words = ["run", "--replicas", "2", "--", "sh", "-c", '[ "$FRAY_REPLICA" = 0 ] || { echo bad >&2; exit 3; }']
-    last = said(words, shell.root.parent, FRAY_CLUSTER_SPEC=str(shell.root))
+    last = last_error_line(words, shell.root.parent, FRAY_CLUSTER_SPEC=str(shell.root))
     host = shell.json("agents")[0]["host"]
     assert last.partition(" failed: ")[2] == f"exited: replica 1 on {host}: exit code 3: bad"
 
@@ -174,5 +174,5 @@ def test_a_replica_that_hangs_while_another_has_ended_is_told(shell: Shell) -> N
         (["logs", "--replica", "2", job], f"replica: 2 is not accepted; those of {job} are 0 to 1"),
         (["result", job], f"job {job} has not ended; it is running. `fray logs -f {job}` waits for its end"),
     ]:
-        assert said(words, shell.root.parent, FRAY_CLUSTER_SPEC=str(shell.root)) == message
+        assert last_error_line(words, shell.root.parent, FRAY_CLUSTER_SPEC=str(shell.root)) == message
     shell("stop", job)

@@ -25,7 +25,7 @@ from fray import (
 from fray.errors import ActorUnavailableError
 from fray.pool import WorkerPool
 from fray.queue import MemoryQueue
-from tests.support.messages import told
+from tests.support.messages import normalized
 from tests.support.waiting import wait_until
 
 
@@ -160,7 +160,7 @@ WRITTEN: list[tuple[Callable[[StorageCluster], object], str]] = [
 def test_what_is_written_wrong(mistake: Callable[[StorageCluster], object], message: str) -> None:
     with StorageCluster("memory://messages") as nobody, pytest.raises(Exception) as raised:  # noqa: PT011 its text is
         mistake(nobody)
-    assert told(f"{type(raised.value).__name__}: {raised.value}") == message
+    assert normalized(f"{type(raised.value).__name__}: {raised.value}") == message
 
 
 def test_what_is_given_instead_of_an_id() -> None:
@@ -201,7 +201,7 @@ def test_a_time_out_says_what_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> 
 
         def told_by(wait: Callable[..., object]) -> str:
             """The error once it has its reason, which is looked for while something waits."""
-            return wait_until(lambda: said if nobody_there in (said := told(str(error_of(wait)))) else None)
+            return wait_until(lambda: said if nobody_there in (said := normalized(str(error_of(wait)))) else None)
 
         def error_of(wait: Callable[..., object]) -> BaseException:
             with pytest.raises(TimeoutError) as raised:
@@ -229,13 +229,13 @@ def test_what_a_job_or_actor_raises_arrives_with_what_to_do() -> None:
             cluster.result(cluster.launch(job(imports)))
         with pytest.raises(Exception) as ended:  # noqa: PT011
             StorageClient(cluster).create_actor(Counter, "nowhere/weights", name="counter").count()
-    first, *_, last = told(str(failed.value)).splitlines()
+    first, *_, last = normalized(str(failed.value)).splitlines()
     assert first == "job train-ID failed at attempt 1: exception: ModuleNotFoundError: No module named 'numpyy'"
     assert last == (
         "module 'numpyy' is missing here: if it belongs to the project, send that with the job by "
         'EnvironmentConfig(workspace="auto") or a folder; if it belongs to a package, name that in pip_packages='
     )
-    first, *_ = told(str(ended.value)).splitlines()
+    first, *_ = normalized(str(ended.value)).splitlines()
     assert first == (
         "actor 'counter' (counter-0-ID) has ended: job counter-0-ID failed at attempt 1: exception: FileNotFoundError: "
         "[Errno 2] No such file or directory: 'nowhere/weights'"

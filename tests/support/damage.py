@@ -60,7 +60,7 @@ async def an_agent(core: Core, name: str, **fields: Any) -> None:
     await core.records.write(AgentKeys.key(name), AgentRecord, record, None)
 
 
-async def running_under(core: Core, agent: str) -> JobRecord:
+async def a_job_running_under(core: Core, agent: str) -> JobRecord:
     """A job whose record says that the agent runs it, and whose entry is gone."""
     job = await a_job(core)
     await core.store.delete(entry_of(job).key())
@@ -68,14 +68,14 @@ async def running_under(core: Core, agent: str) -> JobRecord:
     return await rewrite(core, job, status="running", started_at=core.now(), lease=lease)
 
 
-async def held_by(core: Core, agent: str) -> JobRecord:
+async def a_job_held_by(core: Core, agent: str) -> JobRecord:
     """A job that a live agent runs and lists."""
-    job = await running_under(core, agent)
+    job = await a_job_running_under(core, agent)
     await an_agent(core, agent, holdings={job.id: Holding(attempt=1, phase="running")})
     return job
 
 
-async def over(core: Core, **changes: Any) -> JobRecord:
+async def a_succeeded_job(core: Core, **changes: Any) -> JobRecord:
     """A job that has succeeded."""
     job = await a_job(core)
     await core.store.delete(entry_of(job).key())

@@ -15,7 +15,7 @@ from fray_coordinator.store.store import Store
 from tests.support.virtual import Cluster, Way
 
 
-class Slow(Way):
+class SlowWay(Way):
     """A backend whose requests take a while, so that the cluster changes while somebody reads it."""
 
     local = False
@@ -28,7 +28,7 @@ class Slow(Way):
 
 async def slow_core(cluster: Cluster, seconds: float = 0.02) -> Core:
     """One more participant, whose requests take `seconds`."""
-    way, rng = Slow(cluster.contents, cluster.clock), RandomSource(99 + len(cluster.ways))
+    way, rng = SlowWay(cluster.contents, cluster.clock), RandomSource(99 + len(cluster.ways))
     way.seconds = seconds
     cluster.ways.append(way)
     return await core_on(Store(way, cluster.clock, rng), cluster.settings, cluster.clock, rng)

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from fray.cli import cli
 
 
-def told(text: str, **names: object) -> str:
+def normalized(text: str, **names: object) -> str:
     """A text with the random part of ids, and the values of `names`, replaced."""
     for name, value in names.items():
         text = text.replace(str(value), name)
@@ -19,7 +19,7 @@ def told(text: str, **names: object) -> str:
     return re.sub(r"\b0x[0-9a-f]+|(?<=worker-)[0-9a-f]{8}\b|(?<=lease )\S+(?=:)", "0x", text).strip()
 
 
-def said(words: list[str], place: Path, **environ: str) -> str:
+def last_error_line(words: list[str], place: Path, **environ: str) -> str:
     """Run a command that must fail; return the last line of its stderr."""
     with chdir(place):
         done = CliRunner(env={"FRAY_CLUSTER_SPEC": None, **environ}).invoke(cli, words)

@@ -19,7 +19,7 @@ NAMES = QueueKeys("q/")
 
 
 @dataclass
-class Hand:
+class QueueProcess:
     """A process that uses the queue."""
 
     queue: OpenQueue
@@ -37,8 +37,8 @@ class Hand:
         return [delivery.item.body.decode() for delivery in await self.take(number, timeout, wait)]
 
 
-async def hand(cluster: Cluster, local: bool = False, core: Core | None = None) -> Hand:
+async def queue_process(cluster: Cluster, local: bool = False, core: Core | None = None) -> QueueProcess:
     core = core or await cluster.core(local)
     queue = await open_queue(core, NAMES, QueueRecord(max_deliveries=2))
     bell = QueueDoorbell(queue)
-    return Hand(queue, Producer(queue, bell), Consumer(queue, bell), PoisonIsolation())
+    return QueueProcess(queue, Producer(queue, bell), Consumer(queue, bell), PoisonIsolation())

@@ -24,7 +24,7 @@ CAPACITY = Resources(cpu=8000, memory=2**36, disk=2**36)
 
 
 @dataclass(slots=True)
-class Hand:
+class ScriptedAgent:
     """One scripted agent. holding: what its next heartbeat lists; places: whether it knows gangs."""
 
     core: Core
@@ -72,9 +72,9 @@ class Hand:
         return record_of(ended)
 
 
-async def join(cluster: Cluster, name: str, interval: float = 5.0, places: bool = False) -> Hand:
+async def join(cluster: Cluster, name: str, interval: float = 5.0, places: bool = False) -> ScriptedAgent:
     """A new agent whose record exists."""
-    hand = Hand(await cluster.core(), name, interval, places=places)
+    hand = ScriptedAgent(await cluster.core(), name, interval, places=places)
     await hand.beat()
     return hand
 

@@ -14,13 +14,13 @@ from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_layouts.index_keys import ChildKey
 from fray_layouts.object_keys import JobKeys
 from fray_layouts.records import Holding, JobRecord
-from tests.support.scripted_agents import Hand, job_now, join, launch
+from tests.support.scripted_agents import ScriptedAgent, job_now, join, launch
 from tests.support.virtual import Cluster
 
 SPEC: dict[str, Any] = {"name": "job", "entrypoint": {"command": ["true"]}}
 
 
-async def _family(cluster: Cluster, **child: Any) -> tuple[Hand, Any, JobRecord]:
+async def _family(cluster: Cluster, **child: Any) -> tuple[ScriptedAgent, Any, JobRecord]:
     """An agent that runs a parent, the parent's lease, and a child."""
     agent = await join(cluster, "a")
     parent = await launch(agent.core, name="parent", max_retries_failure=3)
@@ -75,7 +75,7 @@ async def test_nobody_becomes_the_child_of_a_job_that_does_not_run(cluster: Clus
     assert cluster.keys("children/") == []
 
 
-async def _second_attempt(cluster: Cluster, agent: Hand, held: Any) -> Any:
+async def _second_attempt(cluster: Cluster, agent: ScriptedAgent, held: Any) -> Any:
     """The parent fails and runs again; whatever else is in the index waits."""
     again = await agent.end(held, "exited")
     assert again is not None

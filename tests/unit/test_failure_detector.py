@@ -16,7 +16,7 @@ from fray_coordinator.store.interface import ANY
 from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.object_keys import AgentKeys, JobKeys
 from fray_layouts.records import AgentRecord, ClusterSettings, Holding, Suspect
-from tests.support.scripted_agents import Hand, agent_now, job_now, join, launch, pass_now, passes
+from tests.support.scripted_agents import ScriptedAgent, agent_now, job_now, join, launch, pass_now, passes
 from tests.support.virtual import Cluster
 
 DEATH = 25.0
@@ -87,7 +87,7 @@ async def test_an_idle_agent_is_given_the_time_that_it_promised(cluster: Cluster
 
 
 async def test_an_outage_kills_nobody(cluster: Cluster) -> None:
-    async def _through_outages(agent: Hand) -> None:
+    async def _through_outages(agent: ScriptedAgent) -> None:
         while True:
             try:
                 await agent.beat()

@@ -34,28 +34,28 @@ from tests.support.damage import (
     OLD,
     Make,
     a_job,
+    a_job_held_by,
+    a_job_running_under,
     a_large_job,
     a_queue,
+    a_succeeded_job,
     an_agent,
     an_endpoint_of,
     assert_left_alone,
     everything,
-    held_by,
-    over,
     rewrite,
-    running_under,
 )
 
 
 async def runs_and_is_not_listed(core: Core) -> str:
-    job = await running_under(core, "live")
+    job = await a_job_running_under(core, "live")
     await an_agent(core, "live")
     return JobKeys.key(job.id)
 
 
 async def runs_and_was_not_listed_for_long(core: Core) -> str:
     """Its entry is still there, but the agent has made beats since."""
-    job = await running_under(core, "live")
+    job = await a_job_running_under(core, "live")
     await core.store.put(entry_of(job).key(), b"{}", ANY)
     await core.clock.sleep(LONG)
     await an_agent(core, "live")
@@ -63,7 +63,7 @@ async def runs_and_was_not_listed_for_long(core: Core) -> str:
 
 
 async def is_not_stopped(core: Core) -> str:
-    job = await running_under(core, "live")
+    job = await a_job_running_under(core, "live")
     await rewrite(core, job, stop=StopRequest(at=core.now()))
     await core.clock.sleep(LONG)
     await an_agent(core, "live", holdings={job.id: Holding(attempt=1, phase="running")})
@@ -80,7 +80,7 @@ async def a_job_of_no_record_is_listed(core: Core) -> str:
 
 
 async def a_later_attempt_is_listed(core: Core) -> str:
-    return await listing(core, (await over(core)).id, 5)
+    return await listing(core, (await a_succeeded_job(core)).id, 5)
 
 
 async def a_job_that_waits_is_listed(core: Core) -> str:
@@ -88,16 +88,16 @@ async def a_job_that_waits_is_listed(core: Core) -> str:
 
 
 async def a_job_of_another_is_listed(core: Core) -> str:
-    return await listing(core, (await held_by(core, "other")).id, 1)
+    return await listing(core, (await a_job_held_by(core, "other")).id, 1)
 
 
 async def a_result_is_gone(core: Core) -> str:
     key = WorkKeys.result("job-x", 1, 0)
-    return JobKeys.key((await over(core, result=JobResult(encoding="pickle", key=key, size=10))).id)
+    return JobKeys.key((await a_succeeded_job(core, result=JobResult(encoding="pickle", key=key, size=10))).id)
 
 
 async def a_part_of_the_outputs_is_gone(core: Core) -> str:
-    job = await over(core)
+    job = await a_succeeded_job(core)
     key = WorkKeys.outputs(job.id, 1, 0)
     await rewrite(core, job, outputs=KeptOutputs(key=key, parts=2, files=1, size=10))
     for there in (key, WorkKeys.output_part(key, 1)):
@@ -106,7 +106,7 @@ async def a_part_of_the_outputs_is_gone(core: Core) -> str:
 
 
 async def a_part_of_a_log_is_gone(core: Core) -> str:
-    job = await over(core, exit=AttemptExit(kind="success", log_chunks=3))
+    job = await a_succeeded_job(core, exit=AttemptExit(kind="success", log_chunks=3))
     for number in (1, 3):
         await core.store.put(WorkKeys.log(job.id, 1, 0, number), b"", ANY)
     return JobKeys.key(job.id)
@@ -116,11 +116,13 @@ async def the_log_of_an_earlier_attempt_is_gone(core: Core) -> str:
     past = PastAttempt(
         attempt=1, agent="a", host="h", started_at=0, ended_at=1, exit=AttemptExit(kind="exited", log_chunks=1)
     )
-    return JobKeys.key((await over(core, attempt=2, history=[past], exit=AttemptExit(kind="success", log_chunks=0))).id)
+    return JobKeys.key(
+        (await a_succeeded_job(core, attempt=2, history=[past], exit=AttemptExit(kind="success", log_chunks=0))).id
+    )
 
 
 async def runs_and_does_not_say_where(core: Core) -> str:
-    return JobKeys.key((await rewrite(core, await running_under(core, "live"), lease=None)).id)
+    return JobKeys.key((await rewrite(core, await a_job_running_under(core, "live"), lease=None)).id)
 
 
 async def is_of_no_file_of_the_inbox(core: Core) -> str:
@@ -158,7 +160,10 @@ async def an_agent_under_another_name(core: Core) -> str:
 
 
 async def an_endpoint_under_another_name(core: Core) -> str:
-    key, elsewhere = await an_endpoint_of(core, (await held_by(core, "live")).id), EndpointKey("n", "other", "id").key()
+    key, elsewhere = (
+        await an_endpoint_of(core, (await a_job_held_by(core, "live")).id),
+        EndpointKey("n", "other", "id").key(),
+    )
     found = await core.store.get(key)
     assert found is not None
     await core.store.put(elsewhere, found.data, ANY)
@@ -167,7 +172,7 @@ async def an_endpoint_under_another_name(core: Core) -> str:
 
 
 async def an_agent_is_silent_and_nobody_notices(core: Core) -> str:
-    await held_by(core, "live")
+    await a_job_held_by(core, "live")
     await core.clock.sleep(core.settings.outage_grace)
     return AgentKeys.key("live")
 
@@ -308,12 +313,12 @@ async def test_a_job_that_nobody_can_go_on_with_is_ended_by_a_stop(core: Core, m
 
 async def test_what_retention_is_about_to_remove_may_be_incomplete(core: Core) -> None:
     result = JobResult(encoding="pickle", key=WorkKeys.result("job-x", 1, 0), size=10)
-    await over(core, expiring=True, result=result, exit=AttemptExit(kind="success", log_chunks=3))
+    await a_succeeded_job(core, expiring=True, result=result, exit=AttemptExit(kind="success", log_chunks=3))
     assert await fsck.check(core) == []
 
 
 async def test_an_agent_that_is_cut_off_may_live_on(core: Core) -> None:
-    await held_by(core, "live")
+    await a_job_held_by(core, "live")
     await core.clock.sleep(core.settings.outage_grace)
     assert await fsck.check(core) == []
 

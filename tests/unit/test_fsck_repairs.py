@@ -24,13 +24,13 @@ from tests.support.damage import (
     Make,
     a_child_of,
     a_job,
+    a_job_held_by,
+    a_job_running_under,
     a_large_job,
+    a_succeeded_job,
     an_agent,
     an_endpoint_of,
-    held_by,
-    over,
     rewrite,
-    running_under,
 )
 
 
@@ -41,7 +41,7 @@ async def without_entry(core: Core) -> str:
 
 
 async def entry_of_an_ended_job(core: Core) -> str:
-    job = await over(core)
+    job = await a_succeeded_job(core)
     await core.store.put(entry_of(job).key(), b"{}", ANY)
     return entry_of(job).key()
 
@@ -77,19 +77,19 @@ async def entry_of_an_earlier_attempt(core: Core) -> str:
 
 
 async def runs_under_a_dead_agent(core: Core) -> str:
-    job = await running_under(core, "dead")
+    job = await a_job_running_under(core, "dead")
     await an_agent(core, "dead", state="dead", reaped=True, holdings={job.id: Holding(attempt=1)})
     return JobKeys.key(job.id)
 
 
 async def runs_under_an_agent_that_left(core: Core) -> str:
-    job = await running_under(core, "left")
+    job = await a_job_running_under(core, "left")
     await an_agent(core, "left", state="left")
     return JobKeys.key(job.id)
 
 
 async def runs_under_nobody(core: Core) -> str:
-    return JobKeys.key((await running_under(core, "nobody")).id)
+    return JobKeys.key((await a_job_running_under(core, "nobody")).id)
 
 
 async def an_entry_of_nobody_s_child(core: Core) -> str:
@@ -141,13 +141,13 @@ async def an_entry_of_another_priority(core: Core) -> str:
 
 
 async def entry_of_a_job_that_runs(core: Core) -> str:
-    key = entry_of(await held_by(core, "live")).key()
+    key = entry_of(await a_job_held_by(core, "live")).key()
     await core.store.put(key, b"{}", ANY)
     return key
 
 
 async def a_child_of_an_ended_parent(core: Core) -> str:
-    return JobKeys.key((await a_child_of(core, (await over(core)).id)).id)
+    return JobKeys.key((await a_child_of(core, (await a_succeeded_job(core)).id)).id)
 
 
 async def a_child_of_nobody(core: Core) -> str:
@@ -155,7 +155,7 @@ async def a_child_of_nobody(core: Core) -> str:
 
 
 async def a_child_of_an_earlier_attempt(core: Core) -> str:
-    parent = await held_by(core, "live")
+    parent = await a_job_held_by(core, "live")
     await rewrite(core, parent, attempt=2)
     await core.records.update(
         AgentKeys.key("live"),
@@ -166,12 +166,12 @@ async def a_child_of_an_earlier_attempt(core: Core) -> str:
 
 
 async def a_child_that_is_not_listed(core: Core) -> str:
-    parent = await held_by(core, "live")
+    parent = await a_job_held_by(core, "live")
     return JobKeys.key((await a_child_of(core, parent.id, entered=False)).id)
 
 
 async def a_listed_child_that_has_ended(core: Core) -> str:
-    parent = await held_by(core, "live")
+    parent = await a_job_held_by(core, "live")
     child = await a_child_of(core, parent.id)
     await core.store.delete(entry_of(child).key())
     await rewrite(core, child, status="stopped", ended_at=core.now())
@@ -179,7 +179,7 @@ async def a_listed_child_that_has_ended(core: Core) -> str:
 
 
 async def an_endpoint_of_an_ended_job(core: Core) -> str:
-    return await an_endpoint_of(core, (await over(core)).id)
+    return await an_endpoint_of(core, (await a_succeeded_job(core)).id)
 
 
 async def an_endpoint_of_nobody(core: Core) -> str:
@@ -247,7 +247,7 @@ async def test_blobs_that_a_submitter_may_be_about_to_name_stay(core: Core) -> N
 
 
 async def test_a_live_cluster_in_order_has_no_troubles(core: Core) -> None:
-    job = await held_by(core, "live")
+    job = await a_job_held_by(core, "live")
     await a_child_of(core, job.id)
     await an_endpoint_of(core, job.id)
     await core.store.put(WorkKeys.log(job.id, 1, 0, 1), b"", ANY)

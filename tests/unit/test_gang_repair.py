@@ -18,11 +18,11 @@ from fray_layouts.object_keys import AgentKeys, JobKeys
 from fray_layouts.records import Holding, JobRecord, ParentLink, PendingEntry
 from fray_layouts.work_keys import WorkKeys
 from tests.support.running_gangs import leave_exit, running_gang
-from tests.support.scripted_agents import Hand, agent_now, job_now, join, launch, passes
+from tests.support.scripted_agents import ScriptedAgent, agent_now, job_now, join, launch, passes
 from tests.support.virtual import Cluster
 
 
-async def member(cluster: Cluster, name: str, lists: bool = True) -> Hand:
+async def member(cluster: Cluster, name: str, lists: bool = True) -> ScriptedAgent:
     """A member's agent, which lists the gang, or does not."""
     hand = await join(cluster, name)
     if lists:
@@ -31,7 +31,7 @@ async def member(cluster: Cluster, name: str, lists: bool = True) -> Hand:
     return hand
 
 
-async def passes_by(cluster: Cluster, seconds: float, *beating: Hand) -> None:
+async def passes_by(cluster: Cluster, seconds: float, *beating: ScriptedAgent) -> None:
     """Passes are made for a while, by somebody who is no member, and these agents beat."""
     lives = [asyncio.create_task(hand.beat_for_ever()) for hand in beating]
     await passes(Reconciler(await cluster.core(), "p"), seconds)

@@ -19,7 +19,7 @@ from fray_layouts.index_keys import ChildKey, PendingKey
 from fray_layouts.object_keys import JobKeys
 from fray_layouts.records import JobRecord, Resources
 from tests.support.members import trusted_member
-from tests.support.scripted_agents import Hand, join, launch
+from tests.support.scripted_agents import ScriptedAgent, join, launch
 from tests.support.virtual import Cluster
 
 
@@ -50,7 +50,7 @@ class Stage:
         self.claimed.append(entry.job)
         return True
 
-    async def holds(self, agent: Hand, task: Task) -> JobRecord:
+    async def holds(self, agent: ScriptedAgent, task: Task) -> JobRecord:
         """Claim what waits first, and run it."""
         job = await agent.claim()
         held = self.leases.add(entry_of(job.record))

@@ -14,14 +14,14 @@ from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_coordinator.store.interface import ANY
 from fray_layouts.object_keys import AgentKeys, JobKeys
 from fray_layouts.records import AgentRecord, JobRecord
-from tests.support.scripted_agents import Hand, agent_now, job_now, join, launch, passes
+from tests.support.scripted_agents import ScriptedAgent, agent_now, job_now, join, launch, passes
 from tests.support.virtual import Cluster
 
 SILENT = 1200.0
 """Five of the longest intervals that any agent promises by the default settings."""
 
 
-async def held_by(agent: Hand, user: Core) -> JobRecord:
+async def held_by(agent: ScriptedAgent, user: Core) -> JobRecord:
     """A job that the agent runs, and that no entry of the index points at."""
     job = await launch(user)
     await agent.claim()

@@ -20,14 +20,14 @@ from fray_coordinator.queue.held_segment import HeldSegment
 from fray_coordinator.queue.open_queue import standalone_core
 from fray_coordinator.store.store import Store
 from fray_layouts.queue_keys import SegmentName
-from tests.support.queue_processes import NAMES, hand
+from tests.support.queue_processes import NAMES, queue_process
 from tests.support.virtual import Cluster, VirtualClock, Way
 
 
 async def test_of_two_who_claim_one_segment_one_is_beaten(cluster: Cluster) -> None:
     """The predecessor moved an item by copy and delete, so that both won."""
 
-    one, two = await hand(cluster), await hand(cluster)
+    one, two = await queue_process(cluster), await queue_process(cluster)
     await one.push("x")
     (segment,) = [found[0] for key in cluster.keys(NAMES.segments) if (found := NAMES.parse(key))]
     results = await asyncio.gather(claim(one.queue, segment, 60.0), claim(two.queue, segment, 60.0))
@@ -44,19 +44,19 @@ class WrongClock(VirtualClock):
 async def test_a_host_whose_clock_is_an_hour_ahead_takes_nothing_from_others(cluster: Cluster) -> None:
     """The predecessor let each consumer judge expiry by its own wall clock."""
 
-    one = await hand(cluster)
+    one = await queue_process(cluster)
     await one.push("x")
     assert await one.bodies() == ["x"]
     way, clock, rng = Way(cluster.contents, cluster.clock), WrongClock(), RandomSource(9)
     way.local = False
     way.server_offset = lambda: -3600.0  # type: ignore[method-assign]  # what the dates of its answers told it
-    two = await hand(cluster, core=standalone_core(Store(way, clock, rng), clock, rng))
+    two = await queue_process(cluster, core=standalone_core(Store(way, clock, rng), clock, rng))
     assert await two.bodies(wait=30.0) == []
     assert await two.bodies(wait=40.0) == ["x"]
 
 
 async def test_an_observer_takes_over_after_the_time_out_and_the_former_holder_is_told(cluster: Cluster) -> None:
-    one, two = await hand(cluster), await hand(cluster)
+    one, two = await queue_process(cluster), await queue_process(cluster)
     await one.push("a", "b", batch=2)
     first, second = await one.take(2, timeout=20.0)
     await one.consumer.done([first.id])
@@ -70,7 +70,7 @@ async def test_an_observer_takes_over_after_the_time_out_and_the_former_holder_i
 
 
 async def test_a_lease_that_is_extended_is_not_taken(cluster: Cluster) -> None:
-    one, two = await hand(cluster), await hand(cluster)
+    one, two = await queue_process(cluster), await queue_process(cluster)
     await one.push("a")
     (delivery,) = await one.take(timeout=20.0)
     for _ in range(5):
@@ -82,7 +82,7 @@ async def test_a_lease_that_is_extended_is_not_taken(cluster: Cluster) -> None:
 async def test_every_item_of_a_segment_has_two_fifths_of_the_time_out_asked_for_it(cluster: Cluster) -> None:
     """The lease was written for the first item only, so that a later one, with a longer time-out, went to others."""
 
-    one, two = await hand(cluster), await hand(cluster)
+    one, two = await queue_process(cluster), await queue_process(cluster)
     await one.push("a", "b", "c", batch=3)
     await one.take(timeout=5.0)
     (long,) = await one.take(timeout=600.0)
@@ -95,7 +95,7 @@ async def test_every_item_of_a_segment_has_two_fifths_of_the_time_out_asked_for_
 
 
 async def test_what_a_consumer_does_not_ask_for_goes_to_others_before_the_time_out(cluster: Cluster) -> None:
-    one, two = await hand(cluster), await hand(cluster)
+    one, two = await queue_process(cluster), await queue_process(cluster)
     await one.push("a", "b", batch=2)
     (first,) = await one.take()
     await one.consumer.done([first.id])
@@ -103,7 +103,7 @@ async def test_what_a_consumer_does_not_ask_for_goes_to_others_before_the_time_o
 
 
 async def test_acknowledgements_of_one_second_are_one_write_on_a_bucket(cluster: Cluster) -> None:
-    one = await hand(cluster)
+    one = await queue_process(cluster)
     await one.push(*map(str, range(50)), batch=50)
     taken = await one.take(50)
     before = len(cluster.ways[0].asked)
@@ -114,7 +114,7 @@ async def test_acknowledgements_of_one_second_are_one_write_on_a_bucket(cluster:
 
 
 async def test_what_is_finished_is_cleared_away_with_its_lease(cluster: Cluster) -> None:
-    one = await hand(cluster)
+    one = await queue_process(cluster)
     await one.push("a", "b", "x" * 100_000, batch=3)
     await one.consumer.done([taken.id for taken in await one.take(3)])
     await cluster.clock.sleep(2.0)
@@ -134,7 +134,7 @@ async def test_two_who_clear_at_once_forget_nothing_that_is_finished_meanwhile(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A user who asks for counts clears beside the consumer's own rounds, of which there are none here."""
-    one = await hand(cluster)
+    one = await queue_process(cluster)
     await one.push("a")
     await one.push("b")
     taken = await one.take(2)
@@ -163,7 +163,7 @@ async def test_two_who_clear_at_once_forget_nothing_that_is_finished_meanwhile(
 
 
 async def test_what_a_consumer_that_is_gone_finished_is_cleared_away_by_others(cluster: Cluster) -> None:
-    one, two = await hand(cluster), await hand(cluster)
+    one, two = await queue_process(cluster), await queue_process(cluster)
     await one.push("a")
     await one.consumer.done([taken.id for taken in await one.take()])
     await one.consumer.close()
@@ -177,7 +177,7 @@ async def test_what_is_named_far_in_the_future_does_not_stay_for_ever_once_it_is
 ) -> None:
     """By the time in its name it was kept until then, by who finished it and by others."""
 
-    one, other = await hand(cluster), await hand(cluster)
+    one, other = await queue_process(cluster), await queue_process(cluster)
     await one.producer.create(SegmentName(cluster.clock.wall() + 1e9, 0, "abcdef", 1), [EncodedItem(b"x")])
     (delivery,) = await one.take()
     await one.consumer.done([delivery.id])
@@ -191,7 +191,7 @@ async def test_what_is_named_far_in_the_future_does_not_stay_for_ever_once_it_is
 
 
 async def test_a_segment_that_came_late_is_handed_out(cluster: Cluster) -> None:
-    one = await hand(cluster)
+    one = await queue_process(cluster)
 
     async def stall() -> None:
         await cluster.clock.sleep(40.0)
@@ -212,19 +212,19 @@ def rewritten(cluster: Cluster) -> None:
 async def test_what_the_storage_says_of_when_it_was_written_voids_nothing(cluster: Cluster, local: bool) -> None:
     """Consumers deleted every segment that waited."""
 
-    one = await hand(cluster, local)
+    one = await queue_process(cluster, local)
     await one.push(*"abcdef", batch=2)
     taken = await one.take(3)
     await one.consumer.done([delivery.id for delivery in taken])
     for _ in range(3):
         await cluster.clock.sleep(300.0)
         rewritten(cluster)
-    two = await hand(cluster, local)
+    two = await queue_process(cluster, local)
     assert sorted(await two.bodies(9)) == ["d", "e", "f"]
 
 
 async def test_a_create_that_lands_again_after_its_items_were_done_brings_nothing_back(cluster: Cluster) -> None:
-    one = await hand(cluster)
+    one = await queue_process(cluster)
     await one.push("a")
     [key] = cluster.keys(NAMES.segments)
     segment = cluster.contents.objects[key]
@@ -234,7 +234,7 @@ async def test_a_create_that_lands_again_after_its_items_were_done_brings_nothin
         assert key not in cluster.contents.objects
         cluster.contents.set(key, replace(segment, updated=cluster.clock.wall()))
         assert await one.bodies(wait=300.0) == []
-        two = await hand(cluster)
+        two = await queue_process(cluster)
         assert await two.bodies(wait=300.0) == []
         assert cluster.keys(NAMES.segments) == []
 
@@ -242,7 +242,7 @@ async def test_a_create_that_lands_again_after_its_items_were_done_brings_nothin
 async def test_who_is_refused_what_was_finished_takes_nothing_that_may_be_among_it(cluster: Cluster) -> None:
     """Else a burst of refusals would bring acknowledged items back, and be remembered for longer than it lasts."""
 
-    one, two = await hand(cluster), await hand(cluster)
+    one, two = await queue_process(cluster), await queue_process(cluster)
     await one.push("a")
     [key] = cluster.keys(NAMES.segments)
     segment = cluster.contents.objects[key]
@@ -261,7 +261,7 @@ async def test_who_is_refused_what_was_finished_takes_nothing_that_may_be_among_
 
 
 async def test_a_push_is_seen_by_who_waits_within_its_next_poll(cluster: Cluster) -> None:
-    one, two = await hand(cluster), await hand(cluster)
+    one, two = await queue_process(cluster), await queue_process(cluster)
     waiting = asyncio.create_task(two.bodies(wait=1000.0))
     await cluster.clock.sleep(30.0)
     asked = len(cluster.ways[1].asked)
@@ -275,7 +275,7 @@ async def test_a_push_is_seen_by_who_waits_within_its_next_poll(cluster: Cluster
 
 
 async def test_a_suspect_is_handed_out_when_nothing_else_is_out(cluster: Cluster) -> None:
-    one, two = await hand(cluster), await hand(cluster)
+    one, two = await queue_process(cluster), await queue_process(cluster)
     await one.push("a", "b", "c", batch=1)
     await one.take(timeout=5.0)
     (busy,) = await two.take()
@@ -291,18 +291,18 @@ async def test_a_suspect_is_handed_out_when_nothing_else_is_out(cluster: Cluster
 
 
 async def test_a_close_gives_everything_back_and_takes_the_marks_back(cluster: Cluster) -> None:
-    await (await hand(cluster)).push("a", "b", batch=2)
+    await (await queue_process(cluster)).push("a", "b", batch=2)
     for _ in range(5):
-        one = await hand(cluster)
+        one = await queue_process(cluster)
         await one.take(2, timeout=5.0)
         await one.consumer.close()
-    two = await hand(cluster)
+    two = await queue_process(cluster)
     assert await two.bodies(2) == ["a", "b"]
     assert await admin.peek_items(await open_dead_letters(two.queue), {}, 5) == []
 
 
 async def test_counts_and_peek_of_what_others_hold(cluster: Cluster) -> None:
-    one, two = await hand(cluster), await hand(cluster)
+    one, two = await queue_process(cluster), await queue_process(cluster)
     await one.push("a", "b", "c", batch=2)
     (first,) = await one.take()
     mine = await admin.count_items(one.queue, one.consumer.held)
@@ -317,7 +317,7 @@ async def test_counts_and_peek_of_what_others_hold(cluster: Cluster) -> None:
 async def test_what_is_refused_once_is_still_held_and_can_be_done_again(cluster: Cluster) -> None:
     """Completing, giving back and tending: a refusal is like an outage to a consumer, and its item stays out."""
 
-    one = await hand(cluster)
+    one = await queue_process(cluster)
     way = cluster.ways[-1]
     await one.push("a", "b", batch=2)
     first, second = await one.take(2, timeout=60.0)

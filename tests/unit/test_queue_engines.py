@@ -17,7 +17,7 @@ from fray_coordinator.store.interface import ABSENT
 from fray_layouts.errors import InvalidInput
 from fray_layouts.queue_keys import SegmentName
 from tests.support.queue_engines import KINDS, World, bodies, push
-from tests.support.queue_processes import hand
+from tests.support.queue_processes import queue_process
 from tests.support.virtual import Cluster
 
 
@@ -111,7 +111,7 @@ def test_no_segment_is_larger_than_its_dead_letters_can_be_told_apart() -> None:
 async def test_large_items_without_a_segment_are_found_behind_any_number_of_others(cluster: Cluster) -> None:
     """Only the first thousand were ever looked at."""
 
-    one = await hand(cluster)
+    one = await queue_process(cluster)
     store, names = one.queue.core.store, one.queue.keys
     await one.push(*["x" * LARGE_ITEM_BYTES] * 3, batch=3)
     (row, *_) = await store.list(names.all_large)

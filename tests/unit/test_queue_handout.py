@@ -11,18 +11,18 @@ import pytest
 from fray_coordinator.queue.delivery import Delivery
 from fray_coordinator.queue.handout import ACKNOWLEDGE_WITHIN, RETURN_AFTER, Handout
 from fray_coordinator.queue.poison_isolation import PoisonIsolation
-from tests.support.queue_processes import NAMES, Hand, hand
+from tests.support.queue_processes import NAMES, QueueProcess, queue_process
 from tests.support.virtual import Cluster, Way
 
 TIMEOUT = 60.0
 
 
-async def worker(cluster: Cluster, durable: bool = False, local: bool = False) -> tuple[Hand, Handout, Way]:
-    one = await hand(cluster, local)
+async def worker(cluster: Cluster, durable: bool = False, local: bool = False) -> tuple[QueueProcess, Handout, Way]:
+    one = await queue_process(cluster, local)
     return one, Handout(one.queue, one.consumer, one.isolation, durable), cluster.ways[-1]
 
 
-async def work(cluster: Cluster, one: Hand, handout: Handout, items: int, seconds: float = 0.0) -> list[str]:
+async def work(cluster: Cluster, one: QueueProcess, handout: Handout, items: int, seconds: float = 0.0) -> list[str]:
     """Take, work for so long, and acknowledge, one by one; the items."""
     done: list[str] = []
     while len(done) < items:
@@ -77,7 +77,7 @@ async def shared(
     await workers[0][0].push(*map(str, range(items)), batch=1)
     done = list[str]()
 
-    async def until_all_are_done(one: Hand, handout: Handout) -> None:
+    async def until_all_are_done(one: QueueProcess, handout: Handout) -> None:
         while len(done) < items:
             done.extend(await work(cluster, one, handout, 1, seconds))
 
@@ -147,7 +147,7 @@ async def test_who_comes_new_reads_at_once_what_one_left_who_died(cluster: Clust
     assert len(await dead.take(80, TIMEOUT)) == 80
     way.cut = True
     await cluster.clock.sleep(2 * TIMEOUT)
-    two = await hand(cluster)
+    two = await queue_process(cluster)
     found = list[str]()
     while taken := await two.consumer.take(1, TIMEOUT, PoisonIsolation()):  # each is a suspect: alone in its process
         found += [delivery.item.body.decode() for delivery in taken]
@@ -170,7 +170,7 @@ async def test_what_is_noted_is_written_within_the_window(cluster: Cluster) -> N
 
 async def test_what_was_noted_when_the_process_died_is_delivered_again(cluster: Cluster) -> None:
     one, handout, way = await worker(cluster)
-    other = await hand(cluster)
+    other = await queue_process(cluster)
     await one.push(*"ab", batch=1)
     await work(cluster, one, handout, 2)
     way.cut = True
@@ -195,7 +195,7 @@ async def test_a_pop_waits_though_what_is_noted_is_written_while_it_looks(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, handout, _ = await worker(cluster)
-    other = await hand(cluster)
+    other = await queue_process(cluster)
     await one.push("a", batch=1)
     await work(cluster, one, handout, 1)
     look = one.consumer.take
@@ -234,7 +234,7 @@ async def test_shortly_before_a_lease_ends_nothing_is_noted(cluster: Cluster) ->
 
 async def test_what_nobody_asks_for_goes_back_to_the_others(cluster: Cluster) -> None:
     one, handout, _ = await worker(cluster)
-    other = await hand(cluster)
+    other = await queue_process(cluster)
     await one.push(*map(str, range(10)), batch=1)
     await work(cluster, one, handout, 4)
     assert len(one.consumer.held) > 4

@@ -24,7 +24,7 @@ from fray_coordinator.store.interface import ANY, Refused
 from fray_layouts.queue_keys import QueueKeys, SegmentName
 from fray_layouts.queue_records import SegmentHeader, encode_segment
 from tests.support.damage import a_queue
-from tests.support.queue_processes import NAMES, Hand, hand
+from tests.support.queue_processes import NAMES, QueueProcess, queue_process
 from tests.support.virtual import Cluster
 
 TWO = encode_segment(SegmentHeader(encoding="json", sizes=[1, 1]), [b"1", b"2"])
@@ -49,14 +49,14 @@ LEASES: dict[str, bytes] = {
 }
 
 
-async def odd_segment(one: Hand, body: bytes) -> str:
+async def odd_segment(one: QueueProcess, body: bytes) -> str:
     segment = str(SegmentName(one.queue.core.now(), 0, "abcdef", 3))
     await one.queue.core.store.put(NAMES.segment(segment), body, ANY)
     await one.queue.core.clock.sleep(0.01)
     return segment
 
 
-async def rest(one: Hand) -> list[str]:
+async def rest(one: QueueProcess) -> list[str]:
     """What is delivered, one item at a time."""
     found: list[str] = []
     while taken := await one.take(1):
@@ -70,7 +70,7 @@ async def rest(one: Hand) -> list[str]:
 async def test_a_segment_that_is_none_is_set_aside(cluster: Cluster, body: bytes, local: bool) -> None:
     """Every pop of every consumer raised, and what was claimed with it was stranded."""
 
-    one, two = await hand(cluster, local), await hand(cluster, local)
+    one, two = await queue_process(cluster, local), await queue_process(cluster, local)
     segment = await odd_segment(one, body)
     await one.push(*"abcde", batch=1)
     assert len(await admin.peek_items(one.queue, {}, 9)) == 5, "before anybody met it"
@@ -79,7 +79,7 @@ async def test_a_segment_that_is_none_is_set_aside(cluster: Cluster, body: bytes
     assert await admin.peek_items(one.queue, {}, 9) == []
     aside = cluster.contents.objects[NAMES.lease(segment)]
     await cluster.clock.sleep(5000.0)
-    assert sorted(await rest(await hand(cluster, local))) == list("abcde"), "nobody ended them"
+    assert sorted(await rest(await queue_process(cluster, local))) == list("abcde"), "nobody ended them"
     assert cluster.contents.objects[NAMES.lease(segment)] == aside, "nobody claimed it again"
     assert cluster.contents.objects[NAMES.segment(segment)].data == body, "nothing is deleted on suspicion"
 
@@ -89,7 +89,7 @@ async def test_a_segment_that_is_none_is_set_aside(cluster: Cluster, body: bytes
 async def test_a_lease_that_is_none_keeps_nobody_from_the_other_items(
     cluster: Cluster, lease: bytes, local: bool
 ) -> None:
-    one = await hand(cluster, local)
+    one = await queue_process(cluster, local)
     segment = await odd_segment(
         one, encode_segment(SegmentHeader(encoding="json", sizes=[1, 1, 1]), [b"1", b"2", b"3"])
     )
@@ -99,14 +99,14 @@ async def test_a_lease_that_is_none_keeps_nobody_from_the_other_items(
     found = await rest(one)
     assert sorted(set(found) - set("123")) == list("abcde")
     await cluster.clock.sleep(5000.0)
-    two = await hand(cluster, local)
+    two = await queue_process(cluster, local)
     assert await rest(two) == []
     await admin.peek_items(two.queue, {}, 9)
     await admin.purge_items(two.queue)
 
 
 async def test_what_is_no_name_is_nobodys(cluster: Cluster) -> None:
-    one = await hand(cluster)
+    one = await queue_process(cluster)
     await one.push("a")
     [key] = cluster.keys(NAMES.segments)
     segment = key.rpartition("/")[2]
@@ -126,7 +126,7 @@ async def test_what_is_no_name_is_nobodys(cluster: Cluster) -> None:
     cluster.contents.objects[key] = replace(cluster.contents.objects[key], updated=cluster.clock.wall() + 1000.0)
     assert await rest(one) == ["a"]
     await cluster.clock.sleep(5000.0)
-    assert await rest(await hand(cluster)) == []
+    assert await rest(await queue_process(cluster)) == []
     assert set(foreign) <= set(cluster.keys())
 
 
@@ -183,12 +183,12 @@ class Fails:
 
 async def a_life(cluster: Cluster, number: int, error: Exception, local: bool) -> bool:
     """A consumer whose n-th request fails, then another one; whether there was such a request."""
-    one, two = await hand(cluster, local), await hand(cluster, local)
+    one, two = await queue_process(cluster, local), await queue_process(cluster, local)
     await one.push(*"abcd", batch=2)
     fault = Fails(cluster, -2, number, error)
     done: set[str] = set()
 
-    async def work(worker: Hand, seconds: float) -> None:
+    async def work(worker: QueueProcess, seconds: float) -> None:
         taken = await worker.take(3, timeout=20.0, wait=seconds)
         await worker.consumer.done([delivery.id for delivery in taken[:2]])
         done.update(delivery.item.body.decode() for delivery in taken[:2])
@@ -230,7 +230,7 @@ async def test_a_request_that_fails_in_any_way_leaves_all_usable(
 async def test_a_large_item_that_cannot_be_read_is_told_and_left_alone(cluster: Cluster, local: bool) -> None:
     """Its segment was claimed and given back without end, and nothing else was delivered."""
 
-    one, two = await hand(cluster, local), await hand(cluster, local)
+    one, two = await queue_process(cluster, local), await queue_process(cluster, local)
     await one.push("x" * LARGE_ITEM_BYTES, "a", batch=1)
     for way in cluster.ways:
         way.spoilt.append(("get", NAMES.all_large))
@@ -242,7 +242,7 @@ async def test_a_large_item_that_cannot_be_read_is_told_and_left_alone(cluster: 
 
 
 async def test_a_refused_acknowledgement_is_told_and_can_be_repeated(cluster: Cluster) -> None:
-    one = await hand(cluster)
+    one = await queue_process(cluster)
     await one.push("a")
     (taken,) = await one.take()
     fault = Fails(cluster, 0, 1, Refused("403"))
@@ -258,7 +258,7 @@ async def test_an_exception_before_a_write_of_the_lease_is_told_and_the_next_wri
 ) -> None:
     """Every later acknowledgement failed with the same exception, for ever."""
 
-    one = await hand(cluster)
+    one = await queue_process(cluster)
     await one.push("a", "b", batch=2)
     first, second = await one.take(2)
     await one.consumer.done([first.id])
@@ -275,7 +275,7 @@ async def test_an_exception_before_a_write_of_the_lease_is_told_and_the_next_wri
 
 
 async def test_a_segment_that_the_storage_refuses_is_told_once_nothing_else_is_to_be_had(cluster: Cluster) -> None:
-    one = await hand(cluster)
+    one = await queue_process(cluster)
     await one.push(*"abc", batch=1)
     oldest = min(key for key in cluster.keys(NAMES.segments))
     cluster.ways[0].refused.append(("get", oldest))
@@ -287,7 +287,7 @@ async def test_a_segment_that_the_storage_refuses_is_told_once_nothing_else_is_t
 
 @pytest.mark.parametrize("body", [b"garbage", b"[]", b'{"segments": 1}'])
 async def test_odd_names_of_finished_segments_keep_no_late_segment_from_delivery(cluster: Cluster, body: bytes) -> None:
-    one = await hand(cluster)
+    one = await queue_process(cluster)
     now = one.queue.core.now()
     await one.queue.core.store.put(NAMES.finished_at(now, "a" * 16), body, ANY)
     await one.producer.create(SegmentName(now - 3600.0, 0, "abcdef", 1), [EncodedItem(b"late")])

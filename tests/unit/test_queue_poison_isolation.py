@@ -11,7 +11,7 @@ from fray_coordinator.queue.dead_letters import open_dead_letters
 from fray_coordinator.queue.errors import UnknownLease
 from fray_coordinator.queue.poison_isolation import PoisonIsolation, isolation_of
 from tests.support.queue_engines import KINDS, MOST, World, bodies, push
-from tests.support.queue_processes import Hand, hand
+from tests.support.queue_processes import QueueProcess, queue_process
 from tests.support.virtual import Cluster
 
 
@@ -111,7 +111,7 @@ async def test_a_process_in_whose_hands_nothing_is_leaves_no_trace(cluster: Clus
 
 
 async def test_a_done_whose_caller_was_cancelled_leaves_nothing_out(cluster: Cluster) -> None:
-    one = await hand(cluster)
+    one = await queue_process(cluster)
     await one.push("a", "b", batch=2)
     first, second = await one.take(2, timeout=3.0)
     await one.consumer.done([first.id])
@@ -127,7 +127,7 @@ async def test_a_done_whose_caller_was_cancelled_leaves_nothing_out(cluster: Clu
     assert await one.bodies() == []
 
 
-async def cancelled(cluster: Cluster, one: Hand, after: float) -> None:
+async def cancelled(cluster: Cluster, one: QueueProcess, after: float) -> None:
     """A take that is given up while it waits for the storage."""
     taking = asyncio.create_task(one.take())
     await cluster.clock.sleep(after)
@@ -137,7 +137,7 @@ async def cancelled(cluster: Cluster, one: Hand, after: float) -> None:
 
 
 async def test_who_is_cancelled_while_he_takes_gives_back_what_he_gets(cluster: Cluster) -> None:
-    one, two = await hand(cluster), await hand(cluster)
+    one, two = await queue_process(cluster), await queue_process(cluster)
     await one.push("a")
 
     async def stall() -> None:
@@ -150,7 +150,7 @@ async def test_who_is_cancelled_while_he_takes_gives_back_what_he_gets(cluster: 
 
 
 async def test_a_start_that_was_marked_for_nobody_does_not_count(cluster: Cluster) -> None:
-    one, two = await hand(cluster), await hand(cluster)
+    one, two = await queue_process(cluster), await queue_process(cluster)
     await one.push("a", "b", batch=2)
     await one.take(timeout=5.0)
     await cluster.clock.sleep(10.0)

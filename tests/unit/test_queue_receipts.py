@@ -8,16 +8,16 @@ import pytest
 
 from fray_coordinator.errors import StoreUnavailable
 from fray_coordinator.queue.errors import LeaseLost
-from tests.support.queue_processes import NAMES, Hand, hand
+from tests.support.queue_processes import NAMES, QueueProcess, queue_process
 from tests.support.virtual import Cluster
 
 
-async def taken(worker: Hand, count: int, timeout: float = 60.0) -> list[str]:
+async def taken(worker: QueueProcess, count: int, timeout: float = 60.0) -> list[str]:
     return [delivery.id for delivery in await worker.take(count, timeout)]
 
 
 async def test_items_by_themselves_that_are_done_together_are_one_write(cluster: Cluster) -> None:
-    one = await hand(cluster)
+    one = await queue_process(cluster)
     await one.push(*map(str, range(40)), batch=1)
     leases = await taken(one, 40)
     before = len(cluster.ways[0].asked)
@@ -29,7 +29,7 @@ async def test_items_by_themselves_that_are_done_together_are_one_write(cluster:
 
 
 async def test_what_a_consumer_acknowledged_before_it_died_never_comes_back(cluster: Cluster) -> None:
-    dead, other = await hand(cluster), await hand(cluster)
+    dead, other = await queue_process(cluster), await queue_process(cluster)
     await dead.push(*"abc", batch=1)
     leases = await taken(dead, 3)
     dead.consumer._collector.clear = lambda: asyncio.sleep(0)  # type: ignore[method-assign]
@@ -48,7 +48,7 @@ async def test_what_a_consumer_acknowledged_before_it_died_never_comes_back(clus
 
 @pytest.mark.parametrize("meanwhile", [False, True], ids=["nobody else was there", "another took them over"])
 async def test_a_receipt_that_is_too_late_acknowledges_nothing(cluster: Cluster, meanwhile: bool) -> None:
-    one, other, third = [await hand(cluster) for _ in range(3)]
+    one, other, third = [await queue_process(cluster) for _ in range(3)]
     await one.push(*"ab", batch=1)
     leases = await taken(one, 2)
     found: list[str] = []
@@ -74,7 +74,7 @@ async def test_a_receipt_that_is_too_late_acknowledges_nothing(cluster: Cluster,
 
 
 async def test_what_old_receipts_say_is_carried_over_before_they_go(cluster: Cluster) -> None:
-    dead, other = await hand(cluster), await hand(cluster)
+    dead, other = await queue_process(cluster), await queue_process(cluster)
     await dead.push(*"ab", batch=1)
     leases = await taken(dead, 2)
     dead.consumer._collector.clear = lambda: asyncio.sleep(0)  # type: ignore[method-assign]
@@ -88,7 +88,7 @@ async def test_what_old_receipts_say_is_carried_over_before_they_go(cluster: Clu
 
 async def test_beside_a_write_that_may_still_land_there_is_no_receipt(cluster: Cluster) -> None:
     """A release that nobody answered landed after the receipt, and what was acknowledged was anybody's again."""
-    one = await hand(cluster)
+    one = await queue_process(cluster)
     await one.push(*"abc", batch=1)
     leases = await taken(one, 3, timeout=600.0)
     way = cluster.ways[0]

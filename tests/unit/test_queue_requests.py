@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from fray_coordinator.protocol import queue_scan as look
-from tests.support.queue_processes import NAMES, hand
+from tests.support.queue_processes import NAMES, queue_process
 from tests.support.virtual import Cluster, Way
 
 SECONDS = 20
@@ -28,8 +28,8 @@ def far(way: Way) -> None:
 
 async def steady(cluster: Cluster, consuming: int, rate: int, seconds: float) -> tuple[Counter[str], int]:
     """Requests of so many consumers of `rate` items a second by verb, those for leases apart, and items done."""
-    producer = await hand(cluster)
-    consumers = [await hand(cluster) for _ in range(consuming)]
+    producer = await queue_process(cluster)
+    consumers = [await queue_process(cluster) for _ in range(consuming)]
     for way in cluster.ways:
         far(way)
     done = 0
@@ -79,7 +79,7 @@ async def test_an_item_by_itself_costs_its_consumers_fewer_than_five_requests(
 
 
 async def test_what_a_holder_left_that_died_is_found_by_consumers_that_are_busy(cluster: Cluster) -> None:
-    dead, one, two = [await hand(cluster) for _ in range(3)]
+    dead, one, two = [await queue_process(cluster) for _ in range(3)]
     await dead.push("left")
     await dead.take(timeout=20.0)
     dead.consumer._maintain = lambda: None  # type: ignore[method-assign]
@@ -114,7 +114,7 @@ def test_consumers_that_know_each_other_share_the_segments_out() -> None:
 async def test_who_was_beaten_to_one_item_gets_the_next(cluster: Cluster, wait: float) -> None:
     """Who waits may leave what little there is to others, but not for longer than he waits."""
 
-    one, other = await hand(cluster), await hand(cluster)
+    one, other = await queue_process(cluster), await queue_process(cluster)
     way = cluster.ways[0]
     await other.push(*"ab", batch=1)
     beaten: list[str] = []

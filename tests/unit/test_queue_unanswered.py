@@ -7,20 +7,20 @@ from contextlib import suppress
 import pytest
 
 from fray_coordinator.errors import StoreUnavailable
-from tests.support.queue_processes import NAMES, Hand, hand
+from tests.support.queue_processes import NAMES, QueueProcess, queue_process
 from tests.support.virtual import Cluster
 
 LOCAL = pytest.mark.parametrize("local", [True, False])
 
 
-async def pushed(cluster: Cluster, local: bool) -> tuple[Hand, list[str]]:
+async def pushed(cluster: Cluster, local: bool) -> tuple[QueueProcess, list[str]]:
     """Who consumes, and the segments of five items."""
-    producer, consumer = await hand(cluster, local), await hand(cluster, local)
+    producer, consumer = await queue_process(cluster, local), await queue_process(cluster, local)
     await producer.push(*"abcde", batch=1)
     return consumer, cluster.keys(NAMES.segments)
 
 
-async def delivered(consumer: Hand, seconds: float) -> str:
+async def delivered(consumer: QueueProcess, seconds: float) -> str:
     """What comes in so much time; what one segment failed with is told in between."""
     found, clock = "", consumer.queue.core.clock
     end = clock.boottime() + seconds

@@ -14,7 +14,7 @@ from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_coordinator.store.interface import ANY
 from fray_layouts.object_keys import AgentKeys, JobKeys
 from fray_layouts.records import ClusterSettings, Holding, JobRecord, Suspect
-from tests.support.scripted_agents import Hand, agent_now, job_now, join, launch, pass_now, passes
+from tests.support.scripted_agents import ScriptedAgent, agent_now, job_now, join, launch, pass_now, passes
 from tests.support.virtual import Cluster
 
 DEATH = 25.0
@@ -177,7 +177,7 @@ async def test_runs_of_once_beside_the_holder_do_not_count_the_same_silence_twic
 
 
 async def test_two_passes_at_once_do_no_harm(cluster: Cluster) -> None:
-    async def _first_entry_goes(user: Core, agent: Hand) -> bool:
+    async def _first_entry_goes(user: Core, agent: ScriptedAgent) -> bool:
         for job_id, holding in agent.holding.items():
             job: Any = await job_now(user, job_id)
             assert holding == Holding(attempt=1, phase="running")
@@ -212,7 +212,7 @@ async def test_a_job_claimed_after_its_agents_last_beat_is_put_back_when_the_age
     assert (now.status, now.attempt) == ("pending", 2)
 
 
-async def died_unrepaired(cluster: Cluster, coordinator: Reconciler) -> tuple[Hand, JobRecord]:
+async def died_unrepaired(cluster: Cluster, coordinator: Reconciler) -> tuple[ScriptedAgent, JobRecord]:
     """An agent that was declared dead, and its job; the repair that would find it fails, as jobs cannot be listed."""
     dead = await join(cluster, "dead")
     await coordinator.try_pass()

@@ -27,7 +27,7 @@ from fray_layouts.object_keys import JobIds, JobKeys, ReservationKeys
 from fray_layouts.records import Holding, JobRecord, Placement, PlacementMember, ReservationRecord, ReservedPart
 from fray_layouts.spec import GangSpec, JobSpec, ResourceSpec
 from fray_layouts.spec_parsing import parse_spec
-from tests.support.scripted_agents import Hand, job_now, join, passes
+from tests.support.scripted_agents import ScriptedAgent, job_now, join, passes
 from tests.support.virtual import Cluster
 
 GIVEN_UP = 600.0 + 3600.0
@@ -324,7 +324,7 @@ async def test_who_may_not_read_what_is_reserved_submits_as_ever(cluster: Cluste
     assert job.spec.pool == "default"
 
 
-async def held_group(cluster: Cluster, core: Core) -> tuple[Hand, JobRecord]:
+async def held_group(cluster: Cluster, core: Core) -> tuple[ScriptedAgent, JobRecord]:
     """An agent that holds a group of two jobs, the first of which has ended; and the second one."""
     hand = await join(cluster, "a", places=True)
     first, second = await launched(core, [spec("a"), spec("b")])
