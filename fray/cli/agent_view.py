@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fray_coordinator.protocol.placements.owners import Owner
     from fray_layouts.records import AgentRecord
 
-_NOT_AT_WORK = frozenset({HoldingPhase.RESERVED, HoldingPhase.REFUSED})
+_NOT_RUNNING_PHASES = frozenset({HoldingPhase.RESERVED, HoldingPhase.REFUSED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +59,17 @@ def holds_of(agent: AgentRecord, owners: Iterable[Owner]) -> list[Hold]:
 def jobs_at_work(agent: AgentRecord, owners: Iterable[Owner]) -> int:
     """How many jobs the agent runs or is about to run. owners: all owners that have not ended."""
     known = {owner.id: owner for owner in owners}
-    return sum(_is_at_work(agent, held, known.get(held)) for held in agent.holdings)
+    return sum(_is_running(agent, held, known.get(held)) for held in agent.holdings)
 
 
-def _is_at_work(agent: AgentRecord, held: str, owner: Owner | None) -> bool:
+def _is_running(agent: AgentRecord, held: str, owner: Owner | None) -> bool:
     """Whether a holding is a job that runs there. Until the next beat, a gang that has started is still a vote."""
     from fray_coordinator.protocol.placements.owners import RESERVATION
     from fray_coordinator.protocol.placements.rounds import vote_of
 
     if owner is not None and owner.kind == RESERVATION:
         return False
-    if agent.holdings[held].phase not in _NOT_AT_WORK:
+    if agent.holdings[held].phase not in _NOT_RUNNING_PHASES:
         return True
     return owner is not None and not owner.forming and vote_of(owner, agent) is not None
 

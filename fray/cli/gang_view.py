@@ -16,7 +16,7 @@ from fray_layouts.units import format_bytes
 MAX_MEMBERS = 32
 """How many members are listed one by one; members with something unusual come first."""
 
-_USUAL = ("runs", "keeps room for it")
+_USUAL_STATES = ("runs", "keeps room for it")
 """The beginnings of the states of members that are in order."""
 
 
@@ -38,9 +38,9 @@ def member_lines(job: JobRecord, members: Members) -> str:
     if placement is None or not placement.members:
         return ""
     told = [(member, _state(job, member, members)) for member in placement.members]
-    told.sort(key=lambda one: (one[1].startswith(_USUAL), min(one[0].bundles, default=0)))
+    told.sort(key=lambda one: (one[1].startswith(_USUAL_STATES), min(one[0].bundles, default=0)))
     lines = [
-        f"{_replicas(member.bundles)} on {member.host}, by {member.agent}{_slice(member)}: {state}"
+        f"{_replicas_text(member.bundles)} on {member.host}, by {member.agent}{_slice_text(member)}: {state}"
         for member, state in told
     ]
     left = len(lines) - MAX_MEMBERS
@@ -82,18 +82,24 @@ def _state(job: JobRecord, member: PlacementMember, members: Members) -> str:
     ended = [replica for replica in member.bundles if replica in members.exits]
     holding = members.holdings.get(member.agent)
     if ended:
-        ends = "; ".join(f"{_replicas([replica])} has ended ({_end(members.exits[replica])})" for replica in ended)
+        ends = "; ".join(
+            f"{_replicas_text([replica])} has ended ({_exit_text(members.exits[replica])})" for replica in ended
+        )
         return f"{ends}, the others run" if len(ended) < len(member.bundles) else ends
     if job.ended_at is not None:
         return "left no exit"
     if is_waiting(job):
-        return _keeps(job, holding)
+        return _reserved_text(job, holding)
     if holding is None:
         return "is silent"
-    return f"has attempt {holding.attempt}" if holding.attempt != job.attempt else holding.activity or _runs(holding)
+    return (
+        f"has attempt {holding.attempt}"
+        if holding.attempt != job.attempt
+        else holding.activity or _running_text(holding)
+    )
 
 
-def _keeps(job: JobRecord, holding: Holding | None) -> str:
+def _reserved_text(job: JobRecord, holding: Holding | None) -> str:
     round = job.placement.round if job.placement is not None else 0
     if holding is None or (holding.attempt, holding.round) != (job.attempt, round):
         return "has no room yet"
@@ -104,20 +110,20 @@ def _keeps(job: JobRecord, holding: Holding | None) -> str:
     return said.get(holding.phase, "has no room yet")
 
 
-def _runs(holding: Holding) -> str:
+def _running_text(holding: Holding) -> str:
     usage = holding.usage
     return f"runs ({usage.cpu_percent:.0f}% of a core, {format_bytes(usage.memory)})" if usage is not None else "runs"
 
 
-def _end(left: ReplicaExit) -> str:
+def _exit_text(left: ReplicaExit) -> str:
     return left.exit.kind if left.exit.kind == ExitKind.SUCCESS else exit_reason(left.exit)
 
 
-def _slice(member: PlacementMember) -> str:
+def _slice_text(member: PlacementMember) -> str:
     return f", host {member.slice.index} of slice {member.slice.id}" if member.slice is not None else ""
 
 
-def _replicas(numbers: Iterable[int]) -> str:
+def _replicas_text(numbers: Iterable[int]) -> str:
     """Replicas by their numbers, such as "replicas 0-3, 8"."""
     runs: list[list[int]] = []
     for number in sorted(numbers):

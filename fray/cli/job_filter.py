@@ -132,7 +132,7 @@ def chosen_jobs(
         return (job.ended_at is not None) == ended
 
     if texts:
-        found = app.run(lambda core: _named(core, texts, is_meant))
+        found = app.run(lambda core: _find_named(core, texts, is_meant))
         for text, job in zip(texts, found, strict=True):
             _confirm(verb, text, job.id)
         return found
@@ -145,7 +145,7 @@ def chosen_jobs(
     return meant
 
 
-async def _named(core: Core, texts: Sequence[str], is_meant: Callable[[JobRecord], bool]) -> list[JobRecord]:
+async def _find_named(core: Core, texts: Sequence[str], is_meant: Callable[[JobRecord], bool]) -> list[JobRecord]:
     from fray_coordinator.concurrency import map_concurrently
     from fray_coordinator.jobs.lookup import find_job
 

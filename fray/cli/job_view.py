@@ -107,8 +107,8 @@ def describe(
             f"{job.stop.reason or 'asked for'} (by {job.stop.by}, {format_time(job.stop.at, now)})" if job.stop else "",
         ),
         ("runs", what_runs(spec)),
-        ("resources", _wanted(spec)),
-        ("replicas", _gang(job)),
+        ("resources", _resources(spec)),
+        ("replicas", _replicas(job)),
         ("members", member_lines(job, members)),
         ("workspace", _workspace(spec.environment)),
         ("packages", _packages(spec.environment)),
@@ -128,10 +128,10 @@ def describe(
         ("gpus", ", ".join(map(str, holding.gpus)) if holding else ""),
         ("ports", _ports(job, holding)),
         ("uses", usage_text(holding.usage) if holding and holding.usage else ""),
-        *(_ending(job.exit) if job.exit else []),
+        *(_exit(job.exit) if job.exit else []),
         ("result", f"{job.result.encoding}, {format_bytes(job.result.size)}" if job.result else ""),
         ("outputs", files_text(job.outputs.files, job.outputs.size) if job.outputs else ""),
-        ("history", "\n".join(_past(job))),
+        ("history", "\n".join(_history(job))),
     ]
     return [(label, text) for label, text in pairs if text]
 
@@ -178,7 +178,7 @@ def _cores(count: float) -> str:
     return f"{count:g} core" + "s" * (count != 1)
 
 
-def _wanted(spec: JobSpec) -> str:
+def _resources(spec: JobSpec) -> str:
     wants, device = spec.resources, spec.resources.device
     parts = [_cores(wants.cpu)]
     parts += _reserved("memory", wants.memory, wants.memory_limit)
@@ -191,7 +191,7 @@ def _wanted(spec: JobSpec) -> str:
     return ", ".join(parts)
 
 
-def _gang(job: JobRecord) -> str:
+def _replicas(job: JobRecord) -> str:
     """How many replicas a gang has, and where they have to run."""
     spec = job.spec
     if not is_gang(spec):
@@ -204,7 +204,7 @@ def _gang(job: JobRecord) -> str:
 
 
 def _reserved(what: str, size: int, limit: int) -> list[str]:
-    """A part of `_wanted`, which says whether the task may use more; empty if nothing is reserved."""
+    """A part of `_resources`, which says whether the task may use more; empty if nothing is reserved."""
     return [f"{format_bytes(size)} of {what}{'' if limit else ' (reserved, not limited)'}"] if size else []
 
 
@@ -259,7 +259,7 @@ def _ports(job: JobRecord, holding: Holding | None) -> str:
     return f"{', '.join(f'{name} {number}' for name, number in holding.ports.items())} on {job.lease.host}"
 
 
-def _ending(end: AttemptExit) -> list[tuple[str, str]]:
+def _exit(end: AttemptExit) -> list[tuple[str, str]]:
     return [
         ("reason", exit_reason(end)),
         ("traceback", end.traceback.rstrip()),
@@ -267,7 +267,7 @@ def _ending(end: AttemptExit) -> list[tuple[str, str]]:
     ]
 
 
-def _past(job: JobRecord) -> list[str]:
+def _history(job: JobRecord) -> list[str]:
     return [
         f"attempt {past.attempt} on {past.host}: {format_duration(past.ended_at - past.started_at)}, "
         f"{exit_reason(past.exit)}"

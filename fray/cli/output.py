@@ -38,20 +38,20 @@ def print_table(columns: Row, rows: Sequence[Row], empty: str = "") -> None:
     is_seen = sys.stdout.isatty()
     for number, row in enumerate(table):
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-        last = _folded(row[-1], sum(widths) + 2 * len(widths)) if is_seen and number else row[-1]
+        last = _fold(row[-1], sum(widths) + 2 * len(widths)) if is_seen and number else row[-1]
         if is_seen and "NO_COLOR" not in os.environ:
-            *cells, last = [_styled(cell, number == 0) for cell in (*cells, last)]
+            *cells, last = [_style(cell, number == 0) for cell in (*cells, last)]
         click.echo("  ".join([*cells, last]).rstrip())
     if empty and not rows:
         echo(f"fray: {empty}", err=True)
 
 
-def _styled(cell: str, is_header: bool) -> str:
+def _style(cell: str, is_header: bool) -> str:
     colour = _COLOURS.get(cell.rstrip())
     return click.style(cell, fg=colour, bold=is_header or None) if colour or is_header else cell
 
 
-def _folded(text: str, before: int) -> str:
+def _fold(text: str, before: int) -> str:
     """Fold a text into lines that fit the terminal, beside the first `before` characters or below them."""
     room = shutil.get_terminal_size().columns - before
     if len(text) <= room:

@@ -41,7 +41,7 @@ _COMMANDS = {
 }
 
 
-_ELSEWHERE = {
+_NAMES_ELSEWHERE = {
     **dict.fromkeys(("list", "ls", "jobs", "top"), "ps"),
     **dict.fromkeys(("launch", "exec", "start", "job"), "run"),
     **dict.fromkeys(("cancel", "kill", "rm", "delete"), "stop"),
@@ -87,7 +87,7 @@ class CommandGroup(click.Group):
             import difflib  # costs some milliseconds, and few mistype
 
             near = difflib.get_close_matches(word, _COMMANDS, n=1, cutoff=0.7)  # by 0.6 "frobnicate" is near "rotate"
-            meant = _ELSEWHERE.get(word) or (near[0] if near else "")
+            meant = _NAMES_ELSEWHERE.get(word) or (near[0] if near else "")
             hint = f"did you mean `fray {meant}`?" if meant else "`fray --help` lists all commands"
             ctx.fail(f"there is no command {word!r}; {hint}")
         return super().resolve_command(ctx, args)

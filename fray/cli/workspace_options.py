@@ -37,6 +37,6 @@ def chosen_workspace(folder: str | None, none: bool) -> WorkspaceChoice | None:
     return WorkspaceChoice() if folder is None else named_workspace(folder, Path())
 
 
-def tell_stored(workspace: StoredWorkspace) -> None:
+def print_stored(workspace: StoredWorkspace) -> None:
     """Print on stderr, in one line, which workspace was stored."""
     output.echo(f"fray: {workspace}", err=True)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _SHOWN_DIGITS = 12
 """Digits of a key that are shown to people."""
 
-_STATES_NOTHING = "{} names no packages; name some with --with"
+_NO_PACKAGES = "{} names no packages; name some with --with"
 
 
 @click.group(name="env")
@@ -97,23 +97,23 @@ def _warm(
         _show_named(app, pool)
         return
     began = time.monotonic()
-    python = asyncio.run(_warmed(folder, extra, options["with"]))
+    python = asyncio.run(_build_environment(folder, extra, options["with"]))
     seconds = format_duration(time.monotonic() - began)
     app.show({"workspace": str(folder), "python": python}, lambda: output.echo(f"{python} is ready after {seconds}"))
 
 
 async def _add_to_pool(core: Core, pool: str, written: WarmEnvironment) -> None:
     """Store the workspace, and add the environment of its jobs to the pool."""
-    from fray.cli.workspace_options import tell_stored
+    from fray.cli.workspace_options import print_stored
     from fray.machine_pools import store_environment
     from fray_coordinator.jobs.pool_environments import add_environment
     from fray_layouts.spec import needs_environment
     from fray_layouts.spec_checks import check_name
 
     check_name("pool", pool)  # before anything is uploaded
-    environment = await store_environment(core, written, Path(), tell_stored)
+    environment = await store_environment(core, written, Path(), print_stored)
     if not needs_environment(environment) and not environment.docker_image:
-        raise click.UsageError(_STATES_NOTHING.format(written.workspace))
+        raise click.UsageError(_NO_PACKAGES.format(written.workspace))
     await add_environment(core, pool, environment)
 
 
@@ -139,7 +139,7 @@ def _show_named(app: App, pool: str) -> None:
     app.show([to_builtins(each) for each in named], lambda: output.print_table(titles, rows, empty))
 
 
-async def _warmed(folder: Path, extras: tuple[str, ...], requirements: tuple[str, ...]) -> str:
+async def _build_environment(folder: Path, extras: tuple[str, ...], requirements: tuple[str, ...]) -> str:
     """Build the environment of the workspace as agents do; return the path of its interpreter."""
     from fray.workspace.archive import packed
     from fray.workspace.projects import read_project
@@ -158,23 +158,23 @@ async def _warmed(folder: Path, extras: tuple[str, ...], requirements: tuple[str
     )
     spec = JobSpec(name="warm", entrypoint=EntrypointSpec(command=["python"]), environment=environment)
     if not needs_interpreter(spec):
-        raise click.UsageError(_STATES_NOTHING.format(folder))
+        raise click.UsageError(_NO_PACKAGES.format(folder))
     with tempfile.TemporaryDirectory() as unpacked:
         unpack(archive.data, Path(unpacked))
         async with AsyncExitStack() as held:
-            found = await hold_environment(host_cache(), spec, Path(unpacked), held, None, _Teller())
+            found = await hold_environment(host_cache(), spec, Path(unpacked), held, None, _ProgressPrinter())
     return found.python
 
 
-class _Teller:
+class _ProgressPrinter:
     """Prints progress on stderr, at most once a second."""
 
     def __init__(self) -> None:
-        self._told_at = 0.0
+        self._printed_at = 0.0
 
     def __call__(self, text: str) -> None:
-        if time.monotonic() - self._told_at > 1.0:
-            self._told_at = time.monotonic()
+        if time.monotonic() - self._printed_at > 1.0:
+            self._printed_at = time.monotonic()
             output.echo(f"fray: {text}", err=True)
 
 

@@ -27,8 +27,14 @@ _HELP = {
     "start_failure_limit": "Failed starts in a row after which an agent takes no jobs.",
     "encrypt": "Encrypt calls of actors between hosts, not only authenticate them.",
 }
-_FIXED = {field.name for field in msgspec.structs.fields(Record)} | {"layout", "cluster_id", "created_at"}
-_OPTION_TYPES = {f.name: type(f.default) for f in msgspec.structs.fields(ClusterSettings) if f.name not in _FIXED}
+_FIELDS_WITHOUT_OPTION = {field.name for field in msgspec.structs.fields(Record)} | {
+    "layout",
+    "cluster_id",
+    "created_at",
+}
+_OPTION_TYPES = {
+    f.name: type(f.default) for f in msgspec.structs.fields(ClusterSettings) if f.name not in _FIELDS_WITHOUT_OPTION
+}
 
 
 def _options(function: Any) -> Any:

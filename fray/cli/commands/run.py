@@ -16,7 +16,7 @@ from fray.cli.app import App, as_command
 from fray.cli.gpus import parse_gpus
 from fray.cli.log_lines import LinePrinter
 from fray.cli.standard_input import piped_input
-from fray.cli.workspace_options import chosen_workspace, tell_stored, workspace_options
+from fray.cli.workspace_options import chosen_workspace, print_stored, workspace_options
 from fray_layouts.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _DERIVED_NAME_LENGTH = 64
 """Characters of a program's name that become the job's: half of what a name may have, so that tables stay readable."""
 
-_INTERACTIVE = {"bash", "sh", "zsh", "fish", "python", "python3", "ipython"}
+_INTERACTIVE_PROGRAMS = {"bash", "sh", "zsh", "fish", "python", "python3", "ipython"}
 """Programs that are interactive when they have no arguments."""
 
 _EXIT_STOPPED = 130
@@ -89,7 +89,7 @@ def command(
     Without a root, the job runs on a private cluster that ends with this command, in the current directory, with the
     packages that are installed here. Ctrl-C stops the job, and a second one kills it.
     """
-    if os.isatty(0) and words[0] in _INTERACTIVE and len(words) == 1:
+    if os.isatty(0) and words[0] in _INTERACTIVE_PROGRAMS and len(words) == 1:
         raise click.UsageError(f"{words[0]} without arguments needs a terminal, and a job has none; give it a script")
     spec = spec_of(words, options)
     choice = chosen_workspace(workspace, no_workspace)
@@ -101,7 +101,7 @@ def command(
     if detach:
         app.show({"job": job}, lambda: output.echo(job))
         return
-    before = signal.signal(signal.SIGTERM, lambda number, frame: _left(job))
+    before = signal.signal(signal.SIGTERM, lambda number, frame: _exit_on_sigterm(job))
     try:
         output.echo(f"fray: job {job}", err=True)
         code = app.run(lambda core: follow(core, app, job))
@@ -134,7 +134,7 @@ def spec_of(words: tuple[str, ...], options: dict[str, Any]) -> JobSpec:
         "pip_packages": list(options["with"]),
         "docker_image": options["image"] or "",
     }
-    name = options["name"] or _name_of(words[0])
+    name = options["name"] or _derived_name(words[0])
     base = {"name": name, "entrypoint": {"command": list(words)}, "resources": resources, "environment": environment}
     return parse_spec({**base, **fields})
 
@@ -162,7 +162,7 @@ def variables(given: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _name_of(program: str) -> str:
+def _derived_name(program: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]|\.\.+", "-", os.path.basename(program)).strip("-._")[:_DERIVED_NAME_LENGTH] or "job"
 
 
@@ -175,13 +175,13 @@ async def _submit(core: Core, spec: JobSpec, choice: WorkspaceChoice | None, std
 
     if stdin:
         spec = replace(spec, entrypoint=replace(spec.entrypoint, stdin=await put_blob(core, stdin)))
-    [submitted] = await submit_from_command(core, [spec], [choice], tell_stored)
+    [submitted] = await submit_from_command(core, [spec], [choice], print_stored)
     if choice is not None and submitted.job.spec.environment.workspace is None and PRIVATE_VAR not in os.environ:
-        _warn_left_behind(spec)
+        _warn_of_missing_files(spec)
     return submitted.job.id
 
 
-def _warn_left_behind(spec: JobSpec) -> None:
+def _warn_of_missing_files(spec: JobSpec) -> None:
     """Warn about files that the command names, if they exist here but will not exist where it runs."""
     here = [word for word in spec.entrypoint.command if not os.path.isabs(word) and os.path.isfile(word)]
     if here:
@@ -266,7 +266,7 @@ def _exit_code(job: JobRecord) -> int:
     return 128 + end.signal if end.signal else end.code or 1
 
 
-def _left(job: str) -> NoReturn:
+def _exit_on_sigterm(job: str) -> NoReturn:
     """Exit on SIGTERM; the job keeps running without a follower."""
     output.echo(f"fray: {job} keeps running; `fray stop {job}` stops it", err=True)
     sys.exit(128 + signal.SIGTERM)

@@ -10,7 +10,7 @@ import click
 
 from fray.cli import output
 from fray.cli.app import App, as_command
-from fray.cli.workspace_options import chosen_workspace, tell_stored, workspace_options
+from fray.cli.workspace_options import chosen_workspace, print_stored, workspace_options
 from fray_layouts.errors import InvalidInput, Malformed
 from fray_layouts.parsing import parse_json
 
@@ -35,8 +35,8 @@ def command(app: App, file: str, workspace: str | None, no_workspace: bool) -> N
     jobs = read_jobs(sys.stdin.read() if file == "-" else Path(file).read_text(errors="replace"))
     folder = Path() if file == "-" else Path(file).parent
     specs = [job.spec for job in jobs]
-    choices = [_choice(job, folder, otherwise) for job in jobs]
-    done = app.run(lambda core: submit_from_command(core, specs, choices, tell_stored), create=True)
+    choices = [_workspace_of(job, folder, otherwise) for job in jobs]
+    done = app.run(lambda core: submit_from_command(core, specs, choices, print_stored), create=True)
     rows = [{"job": one.job.id, "found": one.found} for one in done]
     app.show(rows, lambda: output.print_ids([(o.job.id, "existed before" * o.found) for o in done], ("JOB", "")))
 
@@ -85,7 +85,7 @@ def _checked_spec(document: dict[str, Any]) -> JobSpec:
     return spec
 
 
-def _choice(job: WrittenJob, base: Path, otherwise: WorkspaceChoice | None) -> WorkspaceChoice | None:
+def _workspace_of(job: WrittenJob, base: Path, otherwise: WorkspaceChoice | None) -> WorkspaceChoice | None:
     """The workspace of a job in a file of the folder `base`."""
     from fray.workspace.choice import named_workspace
 

@@ -41,7 +41,7 @@ def command(app: App, at: str | None, file: Path | None, agent: bool) -> None:
     """
     app = App(at or app.given_root, app.json)
     root = app.root
-    path = _file(file)
+    path = _pool_file(file)
     pools = _pools(path)
     _refuse_unfit(root)
     app.run(lambda core: _write(core, pools, path), create=True)
@@ -52,7 +52,7 @@ def command(app: App, at: str | None, file: Path | None, agent: bool) -> None:
     def text() -> None:
         output.echo(f"the cluster is at {root}")
         for name, pool in pools.items():
-            output.echo(f"pool {name}: {_in_words(pool)}")
+            output.echo(f"pool {name}: {_pool_text(pool)}")
         if process is not None:
             output.echo(f"an agent runs as process {process}; its log is {log}")
         output.echo("next:")
@@ -62,7 +62,7 @@ def command(app: App, at: str | None, file: Path | None, agent: bool) -> None:
     app.show(data, text)
 
 
-def _file(given: Path | None) -> Path | None:
+def _pool_file(given: Path | None) -> Path | None:
     from fray.machine_pools import FRAY_FILE
 
     if given is not None:
@@ -92,13 +92,13 @@ def _refuse_unfit(root: str) -> None:
 
 
 async def _write(core: Core, pools: dict[str, PoolToSet], path: Path | None) -> None:
-    from fray.cli.workspace_options import tell_stored
+    from fray.cli.workspace_options import print_stored
     from fray.machine_pools import write_pool
 
     await _check(core, pools)
     base = path.parent if path is not None else Path()
     for name, pool in pools.items():
-        await write_pool(core, name, pool, base, tell_stored)
+        await write_pool(core, name, pool, base, print_stored)
 
 
 async def _check(core: Core, pools: dict[str, PoolToSet]) -> None:
@@ -114,7 +114,7 @@ async def _check(core: Core, pools: dict[str, PoolToSet]) -> None:
             output.echo(f"fray: pool {name}: a check from this host says that it gets no machines: {error}", err=True)
 
 
-def _in_words(pool: PoolToSet) -> str:
+def _pool_text(pool: PoolToSet) -> str:
     spec = pool.provisioning
     what = " ".join(filter(None, (spec.provider, spec.machine_type, "spot" * spec.spot)))
     where = f" in {', '.join(spec.zones)}" if spec.zones else ""
