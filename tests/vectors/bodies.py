@@ -45,7 +45,8 @@ def _specs() -> File:
         spec = {"name": "train", "entrypoint": COMMAND, **more}
         cases[case] = spec, _read_spec(spec)
     return File(
-        "a dropped spec, and the `spec` of the job's record but for its namespace, or the reason of its rejection",
+        "input: a dropped spec. expected: the `spec` of the job's record without its namespace, or the "
+        "reason of its rejection",
         cases,
     )
 
@@ -85,7 +86,7 @@ def _records() -> File:
         "a field twice": ("name", '{"job": "a", "job": "b"}'),
     }
     cases = {case: ({"schema": kind, "text": text}, _is_readable(text, kind)) for case, (kind, text) in bodies.items()}
-    return File("the text of a record of that schema, and whether it is readable", cases)
+    return File("input: the text of a record of that schema. expected: whether it is readable", cases)
 
 
 def _nested(depth: int) -> list[Any]:
@@ -126,7 +127,9 @@ def _successors() -> File:
         ),
     }
     return File(
-        "the body of schema `name` that was read (null: the name is absent), what changes, and the new body", cases
+        "input: the body of schema `name` that was read (null: the object is absent), and the changes. "
+        "expected: the new body",
+        cases,
     )
 
 
@@ -143,7 +146,8 @@ def _kept() -> File:
     decoded = codec.decode(json.dumps(raw).encode(), JobRecord)
     made = codec.successor(msgspec.structs.replace(decoded.record, failures=1), "op2", decoded.record)
     return File(
-        "a record that was read, and what is written when `failures` becomes 1 under op2: unknown fields stay",
+        "input: a record that was read. expected: what is written when `failures` becomes 1 under op2; "
+        "unknown fields stay",
         {"a newer version's fields": (raw, json.loads(codec.encode(made, decoded.raw)))},
     )
 
@@ -173,7 +177,9 @@ def _outcomes() -> File:
         }
         cases[case] = given, _called(outcome)
     return File(
-        "a write whose answer was 412 or silence, what is then found under its name, and what became of it", cases
+        "input: a write whose answer was 412 or silence, and the object that is then found under its key. "
+        "expected: the outcome of the write",
+        cases,
     )
 
 
@@ -195,7 +201,9 @@ def _segments() -> File:
         base64_of(queue_records.encode_segment(header, [b"1", b""])),
     )
     return File(
-        "items with encoding json, and a segment's bytes in base64 (other JSON of the same header is as good)", cases
+        "input: items with encoding json. expected: a segment's bytes in base64 (other JSON text with the "
+        "same header is equally valid)",
+        cases,
     )
 
 
@@ -212,7 +220,10 @@ def _logs() -> File:
         shipped = [line.split(b" ", 1)[1] for line in text.split(b"\n")[:-1]]
         joined = base64_of(b"".join(pieces))
         cases[case] = [base64_of(line) for line in shipped], joined
-    return File("lines of one stream without their times, in base64, and the bytes that were printed, in base64", cases)
+    return File(
+        "input: lines of one stream without their times, in base64. expected: the bytes that were printed, in base64",
+        cases,
+    )
 
 
 FILES = {

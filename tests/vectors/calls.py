@@ -38,7 +38,8 @@ def _proofs() -> File:
             },
         )
     return File(
-        "what both sides know after /session (`secret` in base64): the keys of both directions, and the proofs",
+        "input: what both sides know after /session (`secret` in base64). expected: the keys of both "
+        "directions, and the proofs",
         cases,
     )
 
@@ -56,7 +57,9 @@ def _seals() -> File:
     hint = b'{"hint":"submitted"}'
     given = {**HELLO, "direction": "to_server", "position": 1, "path": "/hint", "body": hint.decode()}
     cases["a hint"] = given, _session().to_server.next_json(b"/hint", hint).decode()
-    return File("a JSON message, its path and its position in its direction: the seal, in hexadecimal", cases)
+    return File(
+        "input: a JSON message, its path and its position in its direction. expected: the seal, in hexadecimal", cases
+    )
 
 
 def _bodies() -> File:
@@ -69,8 +72,9 @@ def _bodies() -> File:
     mac.update(body)
     given = {**HELLO, "parts": [part.decode() for part in parts]}
     return File(
-        "the parts of a message to /calls: its body in hexadecimal, its seal as the first message of a connection, and,"
-        " as the second one, both seals that it would have if it were large",
+        "input: the parts of a message to /calls. expected: its body in hexadecimal, its seal as the "
+        "first message of a connection, and both seals that it would have as the second message if it "
+        "were large",
         {
             "three parts": (
                 given,

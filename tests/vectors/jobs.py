@@ -89,8 +89,9 @@ def _claims() -> File:
         "detached": (job(parent=replace(own, detached=True)), 1, None),
     }
     return File(
-        "a job, the attempt that its entry names, its parent (read after it) and the claimer's lease (`since` is now):"
-        " what the claimer writes; or that it skips the entry until then (null: the entry is stale)",
+        "input: a job, the attempt that its entry names, its parent (read after it) and the claimer's "
+        "lease (`since` is now). expected: what the claimer writes, or the time until which it skips the "
+        "entry (null: the entry is stale)",
         {case: _claimed(*given) for case, given in cases.items()},
     )
 
@@ -183,8 +184,9 @@ def _ends() -> File:
             {"discard": True} if wanted is None else {"write": decided(wanted, given)},
         )
     return File(
-        "how an attempt ended, as its holder saw it, with the settings' defaults: what it writes over the record that"
-        " lies there. `restarts`: the job is an actor's, and the holder trusts its leases and stays",
+        "input: how an attempt ended, as its holder saw it; with the settings' defaults. expected: what "
+        "the holder writes over the present record. `restarts`: the job is an actor's, and the holder "
+        "trusts its leases and stays",
         made,
     )
 
@@ -224,8 +226,9 @@ def _budgets() -> File:
             [s["after"] for s in steps],
         )
     return File(
-        "a job's budgets and how its attempts end, one after the other, each on a host of its own and 100 s after"
-        " the one before (`lost`: its agent died): fields of the record after each. `wait`: until not_before",
+        "input: a job's budgets and the ends of its attempts in order, each on another host and 100 s "
+        "after the one before (`lost`: its agent died). expected: fields of the record after each end; "
+        "`wait`: seconds until not_before",
         made,
     )
 
@@ -262,7 +265,7 @@ def _stops() -> File:
     for case, record in cases.items():
         wanted = request_stop(record, NOW, "no longer wanted")
         made[case] = {"job": plain(record), "now": NOW, "reason": "no longer wanted"}, plain(wanted)
-    return File("a job that is to be stopped by a user, and what is written (null: nothing)", made)
+    return File("input: a job that a user asks to stop. expected: what is written (null: nothing)", made)
 
 
 def _entries() -> File:
@@ -287,8 +290,9 @@ def _entries() -> File:
         care = action_for(found, record, agent, now, SETTINGS)
         made[case] = {"entry": found.key(), "job": plain(record), "agent": plain(agent), "now": now}, care.name.lower()
     return File(
-        "an entry of the index, its job and the agent of the job's lease: what the pass does about it; renew: create"
-        " the entry that the record asks for, then delete this one; put_back: end the attempt as lost",
+        "input: an entry of the index, its job and the agent of the job's lease. expected: the "
+        "reconciler's action; renew: create the entry that the record requires, then delete this one; "
+        "put_back: end the attempt as lost",
         made,
     )
 
@@ -329,7 +333,8 @@ def _fits() -> File:
         given = {"shape": f"c0m0d0g{part}gpu", "free": plain(here)}
         cases[case] = given, not shortage(entry.shape, here, HostKind(packages=False, containers=False))
     return File(
-        "the shape of an entry, and an agent's `free`, `preemptible`, `inbound`, `software`: whether it may claim it",
+        "input: the shape of an entry, and an agent's `free`, `preemptible`, `inbound`, `software`. "
+        "expected: whether the agent may claim the entry",
         cases,
     )
 
@@ -355,8 +360,9 @@ def _beats() -> File:
             },
         )
     return File(
-        "whether an agent holds anything, and how many agents live, with the settings' defaults: the interval that it"
-        " promises, and how long the agent (from the first send of the beat) and observers then wait",
+        "input: whether an agent holds anything, and how many agents live; with the settings' defaults. "
+        "expected: the interval that the agent promises, and how long the agent (from the first sending "
+        "of the heartbeat) and observers then wait",
         cases,
     )
 
@@ -378,7 +384,9 @@ def _deadlines() -> File:
             at,
         )
     return File(
-        "the agent's clock and the end of its trust: until when a task may run if the agent is heard of no more", cases
+        "input: the agent's clock and the end of its trust. expected: the time until which a task may run "
+        "if the agent is not heard of any more",
+        cases,
     )
 
 
@@ -405,7 +413,11 @@ def _names() -> File:
                 "write": write,
             },
         )
-    return File("a name's record and that of its job (read after it): who has it, and what takes it for b-1", made)
+    return File(
+        "input: a name's record and that of its job (read after it). expected: who has the name, and the "
+        "record that takes it for b-1",
+        made,
+    )
 
 
 def _announcements() -> File:
@@ -431,7 +443,9 @@ def _announcements() -> File:
         )
         made[case] = {"name": plain(found), "endpoint": plain(endpoint)}, plain(announced(found, endpoint))
     return File(
-        "a name's record and the endpoint to announce under it: what is written to the name first (null: end)", made
+        "input: a name's record and the endpoint to announce under it. expected: what is written into the "
+        "name's record first (null: the process must end)",
+        made,
     )
 
 

@@ -27,7 +27,8 @@ COMMAND = {"command": ["true"]}
 def _times() -> File:
     times = [0.0, 0.001, 1.0, NOW, NOW + 0.1234, NOW + 0.0625, NOW + 0.1875, 35_184_372_088.831]
     return File(
-        "seconds since the epoch, and their nine digits in a name; half a millisecond goes to the even one",
+        "input: seconds since the epoch. expected: their nine digits in a key; half a millisecond is "
+        "rounded to the even one",
         {f"{time} s": (time, encode_time(time)) for time in times},
     )
 
@@ -36,7 +37,8 @@ def _spellings() -> File:
     words = ["a", "A-b_c.d", "run-7", "-a", "a-", "_a", "a_", "a..b", ".a", "a.", "a b", "a/b", "a~b", "", "ä", "a\n"]
     words += ["n" * 128, "n" * 129, "n" * 144, "n" * 145]
     return File(
-        "words, and whether each can be a `name` that a person gives, and the `id` of a job or an agent",
+        "input: a text. expected: whether it can be a `name` that a person gives, and whether it can be "
+        "the `id` of a job or an agent",
         {repr(word) if len(word) < 20 else f"{len(word)} letters": (word, _may_be(word)) for word in words},
     )
 
@@ -67,7 +69,7 @@ def _job_ids() -> File:
     spec = parse_spec({"name": "train", "entrypoint": COMMAND, "namespace": "train"})
     for case, drop in drops.items():
         cases[case] = {"name": "train", **drop}, record_of_drop(**drop, spec=spec).id  # type: ignore[arg-type]
-    return File("what a job's id is made of, and the id", cases)
+    return File("input: the parts of a job's id. expected: the id", cases)
 
 
 def _pending() -> File:
@@ -88,7 +90,7 @@ def _pending() -> File:
         record = JobRecord(id=job_id, spec=parse_spec(spec), status="pending", submitted_at=NOW, attempt=number)
         given = {"id": job_id, "attempt": number, "submitted_at": NOW, "spec": spec}
         cases[case] = given, entry_of(record).key()
-    return File("a pending job's record, and the key of its entry in the index", cases)
+    return File("input: a pending job's record. expected: the key of its entry in the index", cases)
 
 
 def _shapes() -> File:
@@ -105,7 +107,7 @@ def _shapes() -> File:
         "pending/default/.keep",
     ]
     return File(
-        "keys below pending/, and whether each is an entry; what is none is left alone",
+        "input: a key below pending/. expected: whether it is the key of an entry; other keys are left alone",
         {key: (key, PendingKey.parse(key) is not None) for key in keys},
     )
 
@@ -158,7 +160,7 @@ def _keys() -> File:
         ),
         "outcomes of a pool": ({"time": NOW, "six": "0k7abc", "below": tasks.prefix}, tasks.outcome(NOW, "0k7abc")),
     }
-    return File("what an object is about, and its key", made)
+    return File("input: the parts of a key or an id. expected: the key or id", made)
 
 
 def _dead_letters() -> File:
@@ -169,7 +171,10 @@ def _dead_letters() -> File:
             {"segment": segment, "item": item, "time": time},
             str(dead_letter_name(time, segment, item)),
         )
-    return File("an item, the time in `dead_lettered_at`, and the name of the segment that is its dead letter", cases)
+    return File(
+        "input: an item, and the time in `dead_lettered_at`. expected: the name of the segment that is its dead letter",
+        cases,
+    )
 
 
 def _local_files() -> File:
@@ -179,7 +184,10 @@ def _local_files() -> File:
         f"version of {len(body)} bytes": ({"base64": base64_of(body)}, digest(body)) for body in bodies
     }
     cases |= {f"lock of {key}": ({"key": key}, f".fray/locks/{zlib.crc32(key.encode()) % STRIPES:02x}") for key in keys}
-    return File("on local files: the version of a content, and the lock of a key", cases)
+    return File(
+        "on local files. input: a content or a key. expected: the version of the content, or the lock of the key",
+        cases,
+    )
 
 
 FILES = {

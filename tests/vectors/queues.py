@@ -32,8 +32,8 @@ def _leases() -> File:
         "set aside": ({"do": "set aside", "problem": "no segment"}, queue_lease.set_aside(HELD, "no segment")),
     }
     return File(
-        "a segment's lease (by default owned by `first`), and what is done to it by the claim `second` of h/2 with a"
-        " time-out of 10 s, or by its owner: the new body without its ids",
+        "input: a segment's lease (by default owned by `first`), and what the claim `second` of h/2 with "
+        "a time-out of 10 s, or the owner, does to it. expected: the new body without its ids",
         {
             case: ({"lease": None if given["do"] == "claim" else plain(HELD), **given}, plain(lease))
             for case, (given, lease) in made.items()
@@ -49,7 +49,10 @@ def _chances() -> File:
             {"timeout": 10.0, "unchanged_for": seen, "updated": NOW - updated, "now": NOW},
             expired,
         )
-    return File("what an observer knows of a lease with an owner: whether it may be taken", cases)
+    return File(
+        "input: what an observer knows of a lease with an owner. expected: whether the observer may take the lease",
+        cases,
+    )
 
 
 def _spent() -> File:
@@ -60,7 +63,10 @@ def _spent() -> File:
             {"failures": failures, "max_deliveries": most},
             queue_lease.is_exhausted(lease, 2, most),
         )
-    return File("an item's failures and the queue's `max_deliveries`: whether it is to be a dead letter", cases)
+    return File(
+        "input: an item's failures and the queue's `max_deliveries`. expected: whether the item becomes a dead letter",
+        cases,
+    )
 
 
 def _times() -> File:
@@ -77,7 +83,8 @@ def _times() -> File:
             },
         )
     return File(
-        "the time in a segment's name (or in that of an object under finished/), and what may be done now", cases
+        "input: the time in a segment's name (or in that of an object under finished/). expected: what may be done now",
+        cases,
     )
 
 
