@@ -1,12 +1,12 @@
 """Fray: jobs, actors and queues whose whole control plane is an object-storage bucket.
 
-All public names are imported when they are first used: `import fray` costs next to nothing.
+All public names are imported when they are first used, so `import fray` costs next to nothing.
 
-For those who read the code, from the lowest layer up: `types`, with `resources`, `entrypoints` and `environments`, is
-what users write, `errors` what they catch; `cluster` launches jobs; `tpu` runs functions on every host of slices; `rpc`
-calls actors that programs host, `actor` those with jobs of their own; `queue` and `pool` share out items and tasks;
-`client` is jobs and actors in one object; `job` and `zephyr` run tasks and pipelines inside a job; `cli` is the command
-line. `v1` and `v2` are second names.
+The layers for readers of the code, from the lowest up: `types`, `resources`, `entrypoints` and `environments` have the
+classes that users fill in, and `errors` those that they catch. `cluster` launches jobs. `tpu` runs functions on every
+host of TPU slices. `rpc` calls actors that programs host, and `actor` those that have a job of their own. `queue` and
+`pool` distribute items and tasks. `client` offers jobs and actors in one object. `job` and `zephyr` run tasks and
+pipelines inside a job. `cli` is the command line. `v1` and `v2` offer the same names under other module paths.
 """
 
 from fray.lazy_exports import attach_stub

@@ -1,4 +1,4 @@
-"""`python -m fray` is `fray`."""
+"""`python -m fray` runs the command line, like `fray`."""
 
 from fray.cli import main
 

@@ -1,4 +1,4 @@
-"""What ends with a block: of `with`, or of `async with` in coroutines."""
+"""The base class of objects that `with` and `async with` blocks end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fray import sync
 
 
 class Block(ABC):
-    """Something that is ended at the end of its block; in coroutines, while other coroutines run."""
+    """An object that ends with its block. `async with` ends it in a thread, so other coroutines run on."""
 
     def __enter__(self) -> Self:
         return self

@@ -27,17 +27,20 @@ _default: StorageClient | None = None
 
 
 def current_client() -> Client:
-    """The client to submit jobs and create actors with, for this thread or coroutine.
+    """The client of this thread or coroutine, to submit jobs and create actors with.
 
-    It is, in this order: the client of the innermost `set_current_client` block; the client of the cluster that
-    FRAY_CLUSTER_SPEC names, as it does in a job, in an actor (its serving threads too) and in their subprocesses; a
-    `FrayIrisClient` in a task of Iris; a `RayClient` where this process is connected to Ray, or is part of a job that
-    was submitted to Ray; a `LocalClient` that the whole process shares, on the private cluster that
-    `current_cluster()` is: what one of the two makes the other sees. Subprocesses of a `LocalClient`'s threads do not
-    inherit its cluster.
+    It is the first of these that applies:
+
+    - the client of the innermost `set_current_client` block;
+    - the client of the cluster that FRAY_CLUSTER_SPEC names. Jobs, actors (also their serving threads) and their
+      subprocesses have that variable;
+    - a `FrayIrisClient`, in a task of Iris;
+    - a `RayClient`, if this process is connected to Ray or belongs to a job that was submitted to Ray;
+    - a `LocalClient` that the whole process shares. It uses the private cluster that `current_cluster()` returns, so
+      each sees the jobs and actors of the other. Subprocesses of a `LocalClient`'s threads do not inherit its cluster.
 
     Raises:
-        InvalidInput: FRAY_CLUSTER_SPEC names nothing that can be opened.
+        InvalidInput: the value of FRAY_CLUSTER_SPEC cannot be opened.
     """
     chosen = _current.get()
     if chosen is not None:
@@ -53,7 +56,7 @@ def current_client() -> Client:
 
 @contextmanager
 def set_current_client(client: C) -> Iterator[C]:
-    """Make `client` the current one within a `with` block, for this thread or coroutine; the block gets the client.
+    """Make `client` the current one of this thread or coroutine within a `with` block. The block gets the client.
 
         with set_current_client(StorageClient("gs://bucket/fray")) as client:
             main()
@@ -68,13 +71,13 @@ def set_current_client(client: C) -> Iterator[C]:
 
 
 def _client_on_iris(cluster: Cluster) -> Client:
-    from fray.iris_backend.client import FrayIrisClient  # what few processes need
+    from fray.iris_backend.client import FrayIrisClient  # imported late: few processes use Iris
 
     return FrayIrisClient(cluster)
 
 
 def _client_on_ray(cluster: Cluster) -> Client:
-    from fray.ray_backend.client import RayClient  # what few processes need
+    from fray.ray_backend.client import RayClient  # imported late: few processes use Ray
 
     return RayClient(cluster)
 
@@ -88,16 +91,16 @@ def _local() -> StorageClient:
 
 
 class _CallableModule(ModuleType):
-    """This module, which can be called as its function can.
+    """The class of this module, which makes it callable like its function.
 
-    Importing it makes it the attribute `fray.current_client`, which programs call.
+    Importing the module makes it the attribute `fray.current_client`, which programs call.
     """
 
     def __call__(self) -> Client:
         return current_client()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """As what a function of `__main__` uses, it travels with the function."""
+        """Pickle as its name, because functions of `__main__` that use it are pickled with it."""
         return import_module, (self.__name__,)
 
 

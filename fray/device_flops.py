@@ -1,13 +1,13 @@
-"""Peak arithmetic of accelerators: floating-point operations a second of one chip, without sparsity.
+"""Peak arithmetic of accelerators: floating-point operations per second of one chip, without sparsity.
 
-Sources; the pages for TPUs were read in November 2026, the datasheets for GPUs in what others wrote down of them:
+Sources. The TPU pages were read in November 2026. The figures of the GPU datasheets come from copies by others.
 
 - TPUs, "peak compute per chip" of https://docs.cloud.google.com/tpu/docs/v4, .../v5e, .../v5p and .../v6e.
 - A100: NVIDIA's datasheet "A100 Tensor Core GPU" (nvidia-a100-datasheet-us-nvidia-1758950-r4), with Tensor Cores.
-- H100 (SXM and PCIe) and H200 (SXM): NVIDIA's datasheets of these names, with Tensor Cores. They tell the figures of
-  TF32 and of shorter numbers with sparsity, "1/2 lower without": the halves are here.
+- H100 (SXM and PCIe) and H200 (SXM): NVIDIA's datasheets of these names, with Tensor Cores. They give the figures of
+  TF32 and shorter types with sparsity, "1/2 lower without". The table has the halves.
 
-A figure that none of these tells is not here.
+The table has no figure that is not in these sources.
 """
 
 from collections.abc import Mapping
@@ -51,20 +51,20 @@ DEVICE_FLOPS: Mapping[str, Mapping[str, float]] = {
     "h100-pcie": _H100_PCIE,
     "h200": _H100_SXM,
 }
-"""Peak operations a second, by family of TPU or type of GPU, and by type of number."""
+"""Peak operations per second, by TPU family or GPU type, and by data type."""
 
 _JAX_KINDS = (
     *(("tpu v4", "v4"), ("tpu v5 lite", "v5e"), ("tpu v5e", "v5e"), ("tpu v5", "v5p"), ("tpu v6", "v6e")),
     *(("h100 pcie", "h100-pcie"), ("h100 80gb hbm3", "h100"), ("h200", "h200"), ("a100", "a100")),
 )
-"""A part of JAX's `device_kind`, and which device it tells; the more particular parts come first."""
+"""Parts of JAX's `device_kind` with the device that each identifies. Longer, more specific parts come first."""
 
 
 def device_flops(device_type: str, dtype: str = "bf16") -> float | None:
-    """Peak floating-point operations a second of one chip, without sparsity; None if there is no figure.
+    """Peak floating-point operations per second of one chip, without sparsity; None if there is no figure.
 
     Args:
-        device_type: of a TPU its family or type ("v5p", "v5p-16"), of a GPU its type ("h100"); upper case or lower.
+        device_type: a TPU family or type ("v5p", "v5p-16"), or a GPU type ("h100"), in upper or lower case.
         dtype: a `FlopDtype`; "amp_bf16" is the same as "bf16".
     """
     kind = device_type.lower()
@@ -76,7 +76,7 @@ def device_flops(device_type: str, dtype: str = "bf16") -> float | None:
 
 
 def device_flops_for_jax_device(jax_device_kind: str, dtype: str = "bf16") -> float | None:
-    """Peak floating-point operations a second of one chip, by the name that JAX gives the device.
+    """Peak floating-point operations per second of one chip, by the name that JAX gives the device.
 
     Args:
         jax_device_kind: a `device_kind`, such as "TPU v5 lite" or "NVIDIA H100 80GB HBM3".
@@ -91,9 +91,9 @@ def device_flops_for_jax_device(jax_device_kind: str, dtype: str = "bf16") -> fl
 
 
 def known_flops(field: str, device_type: str, dtype: str) -> float:
-    """`device_flops`, but InvalidInput about `field` if there is no figure."""
+    """Like `device_flops`, but raises InvalidInput about `field` if there is no figure."""
     found = device_flops(device_type, dtype)
     if found is None:
         kinds = ", ".join(f"{kind} ({', '.join(numbers)})" for kind, numbers in DEVICE_FLOPS.items())
-        raise InvalidInput(field, device_type, f"no peak is known for {dtype}; there are those of {kinds}")
+        raise InvalidInput(field, device_type, f"no peak is known for {dtype}; the known ones are {kinds}")
     return found

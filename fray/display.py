@@ -1,4 +1,4 @@
-"""How objects show themselves in notebooks: as small tables, in HTML."""
+"""Shows objects in notebooks as small HTML tables."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from fray_layouts.escaping import escaped
 
 MAX_ROWS = 20
-"""Rows of a table that are shown, so that a group of a thousand actors leaves the notebook readable."""
+"""Rows of a table that are shown at most, so that a notebook stays readable with a group of a thousand actors."""
 
 _MAX_CELL = 400
-"""Characters of a cell that are shown: an error with its traceback is read elsewhere."""
+"""Characters of a cell that are shown at most: enough for a message, but not for a traceback."""
 
 
 @dataclass(frozen=True)
 class ShownTable:
-    """A table as a notebook shows it. With `columns` it has a head; `hidden` rows were left out."""
+    """A table for a notebook. `columns` is its head, if any; `hidden` is the number of rows that were left out."""
 
     title: str
     rows: Sequence[Sequence[object]]
@@ -23,7 +23,7 @@ class ShownTable:
 
     @classmethod
     def of(cls, title: str, facts: Mapping[str, object]) -> "ShownTable":
-        """One row for each fact; those that are None or empty text are left out."""
+        """Make a table with one row per fact. Facts that are None or "" are left out."""
         return cls(title, [(name, value) for name, value in facts.items() if value not in (None, "")])
 
     def html(self) -> str:
@@ -34,18 +34,18 @@ class ShownTable:
 
 
 class Shown:
-    """An object that notebooks show as a table; everywhere else it has its `repr`."""
+    """An object that notebooks show as a table. Everywhere else its `repr` is used."""
 
     __slots__ = ()
 
     def _shown(self) -> ShownTable | None:
-        """The table; None if there is nothing more to show than the repr. It may read the storage."""
+        """The table, for which it may read the storage; None if the repr is enough."""
         raise NotImplementedError
 
     def _repr_html_(self) -> str | None:
         try:
             table = self._shown()
-        except Exception:  # a cell that shows an object is not to fail because the storage is away
+        except Exception:  # a cell that shows an object must not fail because the storage is down
             return None
         return table.html() if table is not None else None
 
@@ -55,6 +55,6 @@ def _cells(tag: str, values: Iterable[object]) -> str:
 
 
 def _text(text: str) -> str:
-    from html import escape  # few programs run in notebooks
+    from html import escape  # imported late: few programs run in notebooks
 
     return escape(escaped(text if len(text) <= _MAX_CELL else f"{text[:_MAX_CELL]}…"))

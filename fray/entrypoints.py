@@ -11,7 +11,7 @@ from fray_layouts.errors import InvalidInput
 
 
 class Entrypoint:
-    """What a job runs: a Python call (`from_callable`) or a program (`from_binary`).
+    """The entrypoint of a job: a Python call (`from_callable`) or a program (`from_binary`).
 
         Entrypoint.from_callable(train, args=(config,))
         Entrypoint.from_binary("python", ["train.py", "--steps=100"])
@@ -36,10 +36,10 @@ class Entrypoint:
     def from_callable(
         fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> CallableEntrypoint:
-        """Make the entrypoint that calls `fn(*args, **kwargs)`; what it returns is the job's result.
+        """Make an entrypoint that calls `fn(*args, **kwargs)`. Its return value is the job's result.
 
         Function and arguments are pickled with cloudpickle when the job is submitted, and unpickled in the job. A
-        function of `__main__` or a closure travels by value; one of an installed module is imported there.
+        function of `__main__` or a closure is pickled by value; a function of an installed module is imported there.
 
         Raises:
             InvalidInput: `fn` cannot be called, or `args` is not a list of values.
@@ -48,27 +48,27 @@ class Entrypoint:
 
     @staticmethod
     def from_binary(command: str, args: Sequence[str] = ()) -> BinaryEntrypoint:
-        """Make the entrypoint that starts a program with arguments, without a shell.
+        """Make an entrypoint that starts a program with arguments, without a shell.
 
         Args:
             command: a path, or a name that is looked up in PATH on the host that runs the job.
 
         Raises:
-            InvalidInput: `args` is not a list of texts.
+            InvalidInput: `args` is not a list of strings.
         """
         return BinaryEntrypoint(command, _listed(args, 'args=["value"]'))
 
 
 def _listed(args: Iterable[Any], remedy: str) -> tuple[Any, ...]:
-    """Arguments as a tuple. Raises InvalidInput for one alone: a text would go letter by letter."""
+    """Return the arguments as a tuple. Raises InvalidInput for a single value: a string would become its letters."""
     if isinstance(args, (str, bytes)) or not isinstance(args, Iterable):
-        raise InvalidInput("entrypoint.args", args, f"give a list of them, also of one: {remedy}")
+        raise InvalidInput("entrypoint.args", args, f"give a list, even of one argument: {remedy}")
     return tuple(args)
 
 
 @dataclass(frozen=True)
 class CallableEntrypoint(Entrypoint):
-    """A Python call, `callable(*args, **kwargs)`; what it returns is the job's result.
+    """A Python call, `callable(*args, **kwargs)`. Its return value is the job's result.
 
     Raises:
         InvalidInput: `callable` cannot be called.
@@ -93,5 +93,5 @@ class BinaryEntrypoint(Entrypoint):
 
 
 def entrypoint_of(given: object) -> object:
-    """What a request runs: a plain callable as the entrypoint that calls it, anything else as it is."""
+    """Turn a plain callable into an entrypoint that calls it; anything else is returned unchanged."""
     return CallableEntrypoint(given) if callable(given) and not isinstance(given, Entrypoint) else given

@@ -11,24 +11,23 @@ from fray_layouts.errors import InvalidInput
 
 @dataclass(frozen=True)
 class EnvironmentConfig:
-    """The environment of a job's processes. A private cluster looks at the variables only.
+    """The environment of a job's processes. A private cluster uses only the variables.
 
     Attributes:
-        extras: of the project in the workspace, installed with its packages.
-        pip_packages: requirements that are installed on top, such as "numpy>=2".
-        env_vars: environment variables; they win over the host's own.
-        workspace: the folder of code that the job brings and starts in a copy of; "auto": the project of its callable,
-            or of the current directory; "": none. None: for a callable whose project is not installed here "auto", for
-            others none.
-        docker_image: the container image that the job runs in; None: it runs on the host.
+        extras: extras of the project in the workspace; they are installed with its packages.
+        pip_packages: requirements that are installed in addition, such as "numpy>=2".
+        env_vars: environment variables; they override the host's own.
+        workspace: the folder of code that the job brings; the job starts in a copy of it. "auto": the project of the
+            callable, or of the current directory. "": no folder. None: "auto" for a callable whose project is not
+            installed here, else no folder.
+        docker_image: the container image that the job runs in. None: it runs on the host.
         secret_env_vars: variables whose values no command ever shows. They are stored in the job's record.
         secrets: in the constructor, the same as `secret_env_vars`.
 
-    What a job launches has the job's workspace and packages, but for what its environment names.
+    The children of a job use the job's workspace and packages, except for those that their own environment names.
 
     Raises:
-        InvalidInput: a field that is a list of texts or a mapping was given something else, or both `secrets` and
-            `secret_env_vars` are given.
+        InvalidInput: a field has a value of a wrong type, or both `secrets` and `secret_env_vars` are given.
     """
 
     extras: Sequence[str] = ()
@@ -46,7 +45,7 @@ class EnvironmentConfig:
             vars(self).update(secret_env_vars=secrets)
         for name in ("extras", "pip_packages"):
             if isinstance(getattr(self, name), (str, Mapping)):
-                raise InvalidInput(f"environment.{name}", "...", "give a list of texts; variables are env_vars=")
+                raise InvalidInput(f"environment.{name}", "...", "give a list of strings; variables are env_vars=")
         for name in ("env_vars", "secret_env_vars"):
             if not isinstance(getattr(self, name), Mapping):
                 raise InvalidInput(f"environment.{name}", "...", "give a dict of variables and their values")
@@ -61,7 +60,7 @@ class EnvironmentConfig:
         docker_image: str | None = None,
         secret_env_vars: Mapping[str, str] | None = None,
     ) -> EnvironmentConfig:
-        """Make the same config, where None stands for what is not given. Arguments are as the attributes."""
+        """Make a config from arguments of which None means "not given". They are named as the attributes."""
         return cls(extras or (), pip_packages or (), env_vars or {}, workspace, docker_image, secret_env_vars or {})
 
 
@@ -78,10 +77,10 @@ def create_environment(
     secret_env_vars: Mapping[str, str] | None = None,
     secrets: Mapping[str, str] | None = None,
 ) -> EnvironmentConfig:
-    """Make an `EnvironmentConfig` that also has what training programs expect.
+    """Make an `EnvironmentConfig` that also has the variables that training programs expect.
 
-    HF_DATASETS_TRUST_REMOTE_CODE is 1, TOKENIZERS_PARALLELISM is false; HF_TOKEN and WANDB_API_KEY are taken from this
-    process, as secrets, where they are set. `env_vars` and `secret_env_vars` win over all four.
+    It sets HF_DATASETS_TRUST_REMOTE_CODE to 1 and TOKENIZERS_PARALLELISM to false, and forwards HF_TOKEN and
+    WANDB_API_KEY from this process as secrets if they are set. `env_vars` and `secret_env_vars` override all four.
 
     Args:
         secrets: the same as `secret_env_vars`. The others are as the attributes of `EnvironmentConfig`.

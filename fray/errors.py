@@ -1,6 +1,7 @@
-"""The errors of the API: those of jobs and actors, and those that come from the packages below.
+"""The errors of the API: those of jobs and actors, and those of the packages below.
 
-All are `FrayError`; `Temporary` ones may succeed when tried again, `Permanent` ones will not.
+All are `FrayError`. After a `Temporary` one the call may succeed when it is made again; after a `Permanent` one it will
+not.
 """
 
 from __future__ import annotations
@@ -48,9 +49,9 @@ class JobFailed(Permanent, RuntimeError):
     `__cause__` is the exception that the job's callable raised, if this process can load it.
 
     Attributes:
-        job_id: which job.
-        failed_status: how it ended: `JobStatus.FAILED` or `JobStatus.STOPPED`.
-        info: the job as it ended; None where a program made the error itself.
+        job_id: the job's id.
+        failed_status: the job's final status: `JobStatus.FAILED` or `JobStatus.STOPPED`.
+        info: the final state of the job; None if a program made the error itself.
     """
 
     def __init__(self, job_id: str, status: JobStatus, info: JobInfo | None = None) -> None:
@@ -61,7 +62,7 @@ class JobFailed(Permanent, RuntimeError):
 
     @classmethod
     def of(cls, info: JobInfo) -> Self:
-        """The error for a job that has failed or was stopped, as `info` says."""
+        """Make the error for a job that has failed or was stopped."""
         return cls(info.job_id, info.status, info)
 
     def __reduce__(self) -> tuple[type, tuple[str, JobStatus, JobInfo | None]]:
@@ -75,14 +76,14 @@ def _failure_text(info: JobInfo) -> str:
 
 
 class NoResult(Permanent):
-    """The job has no result, or none that can be read here; the message says which.
+    """The job has no result, or its result cannot be read here; the message says which.
 
     Callables return one; a command has one if it writes the file that FRAY_RESULT names.
     """
 
 
 class NoOutputs(Permanent):
-    """The job has no outputs, or none of that path, or they cannot be read or written here; the message says which.
+    """The job has no outputs, or none at that path, or they cannot be read or written here; the message says which.
 
     A job that succeeds keeps the files that `JobRequest(outputs=[...])` names.
     """
@@ -100,8 +101,8 @@ class ActorNotFoundError(Temporary, ConnectionError):
 
 
 class CallInterrupted(Temporary, ConnectionError):
-    """The actor's process died while the call may have been running, so the call was not repeated.
+    """The actor's process died while the call may have been running, so the call was not made again.
 
-    Repeat it if running it twice does no harm. To have that done, mark the method `idempotent`, or allow
-    `ActorConfig.max_task_retries`.
+    Make it again if running it twice does no harm. To have that done automatically, mark the method `idempotent`, or
+    allow `ActorConfig.max_task_retries`.
     """

@@ -1,7 +1,7 @@
-"""Futures of tasks; that of a generator function also yields values while the function runs.
+"""Futures of tasks. The future of a generator function also yields values while the function runs.
 
-All are standard futures that coroutines may await. `result_of` and `wait` take every kind of future that Fray has, and
-any other value as one that is ready.
+All are standard futures that coroutines may await. `result_of` and `wait` take every kind of future that Fray has; any
+other value counts as a ready one.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any, Generic, Protocol, TypeVar
 
 from fray.sync import running_future
-from fray.wait_line import telling, wait_telling
+from fray.wait_line import progress_shown, wait_with_progress
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -33,23 +33,22 @@ class SupportsResult(Protocol[T_co]):
 
 
 class TaskFuture(Future[T]):
-    """The outcome of a task: a standard future, except that `exception` without a timeout does not wait.
+    """The future of a task. It is a standard future, except that `exception` without a timeout does not wait.
 
         score = await pool.submit(evaluate, model)
         scores = await asyncio.gather(*pool.map(evaluate, models))
 
-    To cancel who awaits it is to `cancel` it, as with the futures of any executor: what has begun goes on.
-
-    Who waits for longer than two seconds sees how far the pool is, and a TimeoutError says it.
+    Cancelling a coroutine that awaits it cancels the future, as with any executor's futures; a task that has begun goes
+    on. A wait of more than two seconds shows the pool's progress, and a TimeoutError includes it.
 
     Attributes:
-        tell: how far the pool of the task is, and why it lacks workers; None if the task has no pool.
+        progress: returns the progress of the task's pool, and why it lacks workers; None if the task has no pool.
     """
 
-    tell: Callable[[], str] | None = None
+    progress: Callable[[], str] | None = None
 
     def result(self, timeout: float | None = None) -> T:
-        """What the task returned; waits for it, and raises what it raised.
+        """Wait for the task, and return what it returned or raise what it raised.
 
         Args:
             timeout: seconds to wait; None waits for ever.
@@ -61,7 +60,7 @@ class TaskFuture(Future[T]):
         return super().result(0)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """What the task raised; None if it returned, or has not ended.
+        """The exception that the task raised; None if it returned or has not ended.
 
         Args:
             timeout: seconds to wait for the end. None does not wait.
@@ -76,17 +75,12 @@ class TaskFuture(Future[T]):
 
     def _wait(self, timeout: float | None) -> None:
         """Wait for the end. Raises TimeoutError."""
-        if not self.done() and not wait_telling(self._has_ended, timeout, self.tell):
-            raise TimeoutError(self._late(timeout))
-
-    def _late(self, timeout: float | None) -> str:
-        return f"no result after {timeout:g} s: {self._told()}"
-
-    def _told(self) -> str:
-        return self.tell() if self.tell is not None else "it runs in this process"
+        if not self.done() and not wait_with_progress(self._has_ended, timeout, self.progress):
+            progress = self.progress() if self.progress is not None else "it runs in this process"
+            raise TimeoutError(f"no result after {timeout:g} s: {progress}")
 
     def _has_ended(self, within: float) -> bool:
-        """Whether the task ends within so many seconds."""
+        """Wait for the task's end, at most `within` seconds. Returns whether it has ended."""
         with suppress(TimeoutError, CancelledError):
             super().exception(within)
         return self.done()
@@ -95,9 +89,9 @@ class TaskFuture(Future[T]):
         return self._awaited().__await__()
 
     async def _awaited(self) -> T:
-        if self.tell is None or self.done():
+        if self.progress is None or self.done():
             return await asyncio.wrap_future(self)
-        with telling(self.tell):
+        with progress_shown(self.progress):
             return await asyncio.wrap_future(self)
 
     def __repr__(self) -> str:
@@ -114,10 +108,10 @@ class TaskFuture(Future[T]):
 
 
 class GeneratorFuture(TaskFuture[list[T]], Generic[T]):
-    """The values of a generator function that runs in another thread or process.
+    """The future of a generator function that runs in another thread or process.
 
-    `next` waits for the next value, and raises what the generator raised, as `async for` does; `result` waits for the
-    end and returns all values. The producer calls `produce` for each value, then `finish`.
+    `next` and `async for` wait for the next value, and raise what the generator raised. `result` waits for the end and
+    returns all values. The producer calls `produce` for each value, then `finish`.
     """
 
     def __init__(self) -> None:
@@ -128,13 +122,13 @@ class GeneratorFuture(TaskFuture[list[T]], Generic[T]):
         self._lock = threading.Lock()
 
     def produce(self, value: T) -> None:
-        """Add a value, for whoever waits for it."""
+        """Add a value, and wake those who wait for it."""
         with self._lock:
             self._values.append(value)
             self._announce()
 
     def finish(self, error: BaseException | None = None) -> None:
-        """End the values: the generator returned, or raised `error`."""
+        """End the values, because the generator returned, or raised `error`."""
         with self._lock:
             if error is None:
                 self.set_result(list(self._values))
@@ -144,14 +138,14 @@ class GeneratorFuture(TaskFuture[list[T]], Generic[T]):
 
     @property
     def ready_signal(self) -> Future[None]:
-        """Done as soon as `next` would not wait."""
+        """A future that is done as soon as `next` would not wait."""
         return self._next_ready
 
     def __iter__(self) -> Iterator[T]:
         return self
 
     def __next__(self) -> T:
-        wait_telling(self._next_comes, None, self.tell)
+        wait_with_progress(self._next_comes, None, self.progress)
         return self._next_value(StopIteration)
 
     def __aiter__(self) -> AsyncIterator[T]:
@@ -173,7 +167,7 @@ class GeneratorFuture(TaskFuture[list[T]], Generic[T]):
         raise at_the_end
 
     def _next_comes(self, within: float) -> bool:
-        """Whether a value comes, or the end, within so many seconds."""
+        """Wait for the next value or the end, at most `within` seconds. Returns whether it is there."""
         ready = self._next_ready
         concurrent.futures.wait([ready], within)
         return ready.done()
@@ -184,7 +178,7 @@ class GeneratorFuture(TaskFuture[list[T]], Generic[T]):
 
 
 def run_into(function: Callable[..., Any], args: Iterable[Any], future: Future[Any]) -> None:
-    """Call `function` in this thread and put its outcome into `future`; into a `GeneratorFuture` value by value."""
+    """Call `function` in this thread, and put its outcome into `future`. A `GeneratorFuture` gets value by value."""
     if not future.set_running_or_notify_cancel():
         return
     try:
@@ -205,15 +199,15 @@ def _fail(future: Future[Any], error: BaseException) -> None:
 
 
 def result_of(ref: Any) -> Any:
-    """Wait for a future and return its result, or raise its exception; any other value is returned as it is."""
+    """Wait for a future, and return its result or raise its exception. Any other value is returned unchanged."""
     return ref.result() if isinstance(ref, Future) else ref
 
 
 def wait(refs: Sequence[T], num_returns: int = 1) -> tuple[list[T], list[T]]:
-    """Wait until `num_returns` are ready; exactly those (fewer only if there are fewer), and all the others.
+    """Wait until `num_returns` of the futures are ready. Returns exactly so many ready ones, and all the others.
 
-    A `GeneratorFuture` is ready when its next value is there, or its end; what is no future is ready. The objects are
-    those that were given.
+    If fewer futures were given, it waits for all. A `GeneratorFuture` is ready when its next value or its end is there.
+    A value that is not a future is always ready. The lists have the given objects.
     """
     signals = [_signal(ref) for ref in refs]
     wanted = min(num_returns, len(refs))
@@ -226,7 +220,9 @@ def wait(refs: Sequence[T], num_returns: int = 1) -> tuple[list[T], list[T]]:
             concurrent.futures.wait({signal for signal in signals if not signal.done()}, left, FIRST_COMPLETED)
         return True
 
-    wait_telling(are_ready, None, lambda: f"{sum(signal.done() for signal in signals)} of {wanted} values are there")
+    wait_with_progress(
+        are_ready, None, lambda: f"{sum(signal.done() for signal in signals)} of {wanted} values are there"
+    )
     ready = [at for at, signal in enumerate(signals) if signal.done()][:wanted]
     others = sorted(set(range(len(refs))).difference(ready))
     return [refs[at] for at in ready], [refs[at] for at in others]

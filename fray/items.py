@@ -1,4 +1,4 @@
-"""Items that come one by one, for `for` in a thread and `async for` in an event loop, as the same object."""
+"""Iterators over items that arrive one by one; they work in a thread with `for` and in coroutines with `async for`."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _END: Any = object()
 
 
 class Items(Iterator[T], AsyncIterator[T], ABC):
-    """Items that come one by one: `for` waits for them in a thread, and `async for` in an event loop.
+    """An iterator over items that arrive one by one: `for` waits for them in a thread, `async for` in an event loop.
 
-    A coroutine that is cancelled, or gives up after a time, misses none: who asks next is given what was on its way.
-    The source ends when the iterator is closed, or dropped.
+    If a coroutine is cancelled while it waits, no item is lost: the next caller gets the item that was being fetched.
+    The source ends when the iterator is closed or garbage-collected.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Items(Iterator[T], AsyncIterator[T], ABC):
         return self._ready.popleft()
 
     def close(self) -> None:
-        """Want no more items; returns at once, and may be repeated."""
+        """End the source; returns at once, and may be called again."""
         if not self._over:
             self._over = True
             self._ready.clear()
@@ -77,15 +77,15 @@ class Items(Iterator[T], AsyncIterator[T], ABC):
 
     @abstractmethod
     def _begin(self) -> Future[Sequence[T] | None]:
-        """Begin to fetch the next items, and return a future of what `_fetch` returns."""
+        """Start to fetch the next items, and return a future of what `_fetch` returns."""
 
     @abstractmethod
     def _end(self, coming: Future[Any] | None) -> None:
-        """End the source, which may be fetching what is `coming`; returns at once."""
+        """End the source; returns at once. coming: the future of a fetch that is under way, if there is one."""
 
 
 class LoopItems(Items[T]):
-    """The items of an async generator that runs in the background loop, and yields several at a time."""
+    """The items of an async generator that runs in the background loop and yields several items at a time."""
 
     def __init__(self, source: AsyncGenerator[Sequence[T], None]) -> None:
         super().__init__()
@@ -116,14 +116,14 @@ class _LoopSource(Generic[T]):
             self._fetching = None
 
     async def close(self) -> None:
-        if (fetching := self._fetching) is not None:  # a generator that runs cannot be closed
+        if (fetching := self._fetching) is not None:  # a running generator cannot be closed
             fetching.cancel()
             await asyncio.wait([fetching])
         await self._items.aclose()
 
 
 class ThreadItems(Items[T]):
-    """The items of a generator that blocks; for event loops it runs in threads."""
+    """The items of a blocking generator. For `async for`, it runs in threads."""
 
     def __init__(self, source: Generator[T, None, None]) -> None:
         super().__init__()
@@ -136,7 +136,7 @@ class ThreadItems(Items[T]):
         return sync.start_in_thread(partial(_next_of, self._source))
 
     def _end(self, coming: Future[Any] | None) -> None:
-        # Not at once: a finalizer may interrupt a thread that holds the locks which closing needs.
+        # Not in this thread: a finalizer may have interrupted it while it holds locks that closing the source needs.
         source = self._source
         if coming is None:
             sync.start(_close(source))

@@ -1,4 +1,4 @@
-"""From a `JobRequest` to the spec that is stored; `parse_spec` checks it, as it checks every spec."""
+"""Converts a `JobRequest` to the spec that is stored. `parse_spec` checks it like every spec."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ from fray_layouts.units import format_bytes
 log = logging.getLogger("fray")
 
 _LARGE_CALL = 20_000_000
-"""Bytes of a pickled call above which the program is told: storing it may take seconds, and each job stores it anew."""
+"""Bytes of a pickled call above which a warning is logged: it may take seconds to store, and each job stores it."""
 
 _LATER_RELEASE = {
     "target_cluster": "open that cluster by its root and launch there",
     "image": "EnvironmentConfig(docker_image=...) names an image; leave this out",
     "container_profile": "containers have no profiles yet; leave it out",
 }
-"""Fields of `ResourceConfig` that this release cannot honour, and what to do instead."""
+"""Fields of `ResourceConfig` that this release does not support, and what to do instead."""
 
 _SEVERAL_TASKS = {
-    "max_task_failures": "a job is one task: max_retries_failure says how often it is tried again; leave this out",
+    "max_task_failures": "a job is one task, and max_retries_failure says how often it is retried; leave this out",
     "processes_per_task": "the job's own program can start them; leave it out",
 }
 """Fields of `JobRequest` for jobs of several tasks, and what to do instead."""
@@ -57,10 +57,10 @@ _SAME_FIELDS = (
 
 
 def to_spec(request: JobRequest) -> JobSpec:
-    """Make the checked spec of a request, its callable pickled; its workspace is not packed yet.
+    """Make the checked spec of a request, with its callable pickled. Its workspace is not packed yet.
 
     Raises:
-        InvalidInput: a value is out of bounds, a callable cannot be pickled, or this release cannot honour a field.
+        InvalidInput: a value is out of bounds, a callable cannot be pickled, or this release does not support a field.
     """
     for name, remedy in _SEVERAL_TASKS.items():
         if (value := getattr(request, name)) != getattr(JobRequest, name):
@@ -81,9 +81,9 @@ def to_spec(request: JobRequest) -> JobSpec:
 
 
 def local_spec(request: JobRequest) -> JobSpec:
-    """Make the checked spec of a request for a private cluster, without what only other machines have.
+    """Make the checked spec of a request for a private cluster, without demands that need other machines.
 
-    Places, workspaces, packages and images are left out, and what `relaxed_spec` leaves out.
+    It leaves out devices, regions, zones, labels, workspaces, packages and images, and what `relaxed_spec` leaves out.
     """
     asked, environment = _checked_parts(request)
     spec = to_spec(
@@ -102,17 +102,17 @@ def local_spec(request: JobRequest) -> JobSpec:
 
 
 def relaxed_spec(spec: JobSpec) -> JobSpec:
-    """The spec with nothing but cores, and at most one, so that a job's children find room beside it.
+    """The spec with cores as its only resource, and at most one core, so that a job's children find room beside it.
 
-    Sizes are left out too: a private cluster limits nothing. A gang takes no cores: it needs all of its replicas at
-    once, however few there are.
+    Memory and disk are left out because a private cluster limits neither. A gang gets no cores, because all of its
+    replicas have to run at once, however few cores there are.
     """
     resources = ResourceSpec(cpu=0 if is_gang(spec) else min(spec.resources.cpu, 1), hard_cpu=spec.resources.hard_cpu)
     return msgspec.structs.replace(spec, resources=resources, slices=0, spread=False, same="")
 
 
 def _checked_parts(request: JobRequest) -> tuple[ResourceConfig, EnvironmentConfig]:
-    """The request's resources and environment. Raises InvalidInput for values of other types."""
+    """The request's resources and environment. Raises InvalidInput if they are of other types."""
     resources: object = request.resources
     environment: object = request.environment or EnvironmentConfig()
     if not isinstance(resources, ResourceConfig):
@@ -131,14 +131,14 @@ def _entrypoint(given: object) -> dict[str, Any]:
         data, name = pickled(entrypoint), _name_of(entrypoint.callable)
         if len(data) > _LARGE_CALL:
             size = f"the call of {name} has {format_bytes(len(data))} with its arguments and what it uses"
-            log.warning("%s; each job stores them anew: write them to storage once, and pass their path", size)
+            log.warning("%s; each job stores this again: write large data to storage once, and pass its path", size)
         return {"callable": {"pickle": base64.b64encode(data).decode(), "name": name, "python": python}}
     remedy = "give a function, Entrypoint.from_callable(function, args=(...)) or Entrypoint.from_binary(program, [...])"
     raise InvalidInput("entrypoint", given, remedy)
 
 
 def _name_of(function: object) -> str:
-    """The name of a function, with its module unless that is the program itself; of another object, its type's."""
+    """The name of a function, or of another object's type, with its module unless that is `__main__`."""
     named = function if hasattr(function, "__qualname__") else type(function)
     module = getattr(named, "__module__", None) or "__main__"
     name = f"{module}.{named.__qualname__}".removeprefix("__main__.")
@@ -176,7 +176,7 @@ def _pickles(value: object) -> bool:
 
 def _resources(resources: ResourceConfig) -> dict[str, Any]:
     if isinstance(resources.cpu, DeviceConfig):
-        raise InvalidInput("resources.cpu", resources.cpu, "cores come first; give device= and the others by name")
+        raise InvalidInput("resources.cpu", resources.cpu, "the first argument is the cores; give a device by device=")
     for name, remedy in _LATER_RELEASE.items():
         if value := getattr(resources, name):
             raise InvalidInput(f"resources.{name}", value, remedy)
@@ -202,7 +202,7 @@ def _labels(given: object) -> dict[str, Any]:
 
 
 def _alternatives(resources: ResourceConfig) -> list[str]:
-    """The other variants that do as well. Raises InvalidInput: types of TPU that are not alike."""
+    """The device variants that will do as well. Raises InvalidInput if TPU types among them differ in shape."""
     others = _texts("resources.device_alternatives", resources.device_alternatives or ())
     if isinstance(resources.device, TpuConfig):
         ResourceConfig.with_tpu([resources.device.variant, *others])
@@ -217,18 +217,18 @@ def _device(device: DeviceConfig) -> dict[str, Any] | None:
 
 
 def _chips(device: TpuConfig) -> int:
-    """The chips of one host of a slice. Raises InvalidInput: there is no such slice."""
+    """The number of chips of one host of a slice. Raises InvalidInput if there is no such slice type."""
     if device.topology is not None:
-        raise InvalidInput("resources.device.topology", device.topology, "the variant names it; leave it out")
+        raise InvalidInput("resources.device.topology", device.topology, "the variant determines it; leave it out")
     info = get_tpu_topology(device.variant)
     if device.count not in (1, info.chips_per_vm):
-        remedy = f"a process has all {info.chips_per_vm} chips of its host; leave it out"
+        remedy = f"a process always has all {info.chips_per_vm} chips of its host; leave it out"
         raise InvalidInput("resources.device.count", device.count, remedy)
     return info.chips_per_vm
 
 
 def _plain(value: object) -> object:
-    """The value with a `JobId`, or text of any other subclass, as text itself, which is what records hold."""
+    """Convert subclasses of str, such as `JobId`, to str itself, since records hold only plain strings."""
     match value:
         case str():
             return str(value)
@@ -241,7 +241,7 @@ def _plain(value: object) -> object:
 
 def _texts(field: str, given: Sequence[str]) -> list[str]:
     if isinstance(given, (str, Mapping)):
-        raise InvalidInput(field, given, "give a list of texts")
+        raise InvalidInput(field, given, "give a list of strings")
     return list(given)
 
 
@@ -257,17 +257,17 @@ def _environment(environment: EnvironmentConfig) -> dict[str, Any]:
 
 
 def gang_size(resources: ResourceConfig, replicas: int = 1) -> dict[str, int]:
-    """How many processes run as one gang, and how many whole TPU slices they fill: fields of a spec.
+    """The spec's fields `replicas`, the number of processes of the gang, and `slices`, the whole TPU slices they fill.
 
     Args:
-        replicas: the job's own number, 1 if it names none.
+        replicas: the request's own number; 1 if it names none.
 
     Raises:
-        InvalidInput: there are two numbers of replicas, they do not fill slices, or there is no such slice.
+        InvalidInput: the two numbers of replicas differ, they do not fill whole slices, or there is no such slice type.
     """
     asked = {replicas, resources.replicas} - {1}
     if len(asked) > 1:
-        other = f"resources.replicas says {resources.replicas} (with_tpu counts the virtual machines there)"
+        other = f"resources.replicas is {resources.replicas} (with_tpu sets it to the number of virtual machines)"
         raise InvalidInput("replicas", replicas, f"{other}; leave one of the two out")
     count = asked.pop() if asked else 1
     if not isinstance(resources.device, TpuConfig) or not isinstance(count, int):
@@ -276,6 +276,6 @@ def gang_size(resources: ResourceConfig, replicas: int = 1) -> dict[str, int]:
     if count == 1:
         return {"replicas": hosts, "slices": 1}
     if count % hosts:
-        remedy = f"a slice of {resources.device.variant} is {hosts} virtual machines, each with a process of its own"
+        remedy = f"a slice of {resources.device.variant} has {hosts} virtual machines, each with its own process"
         raise InvalidInput("replicas", count, f"{remedy}; give a multiple of {hosts}, or leave it out for one slice")
     return {"replicas": count, "slices": count // hosts}

@@ -1,4 +1,4 @@
-"""Public names of a package, each imported when it is first used: importing the package costs next to nothing."""
+"""Imports the public names of a package when they are first used, so that importing the package is cheap."""
 
 import importlib
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from typing import Any
 def attach_stub(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Make the `__getattr__`, `__dir__` and `__all__` of a package (PEP 562) from its stub.
 
-    The stub, `__init__.pyi`, says `from module import Name as Name` for each public name; type checkers and editors
+    The stub, `__init__.pyi`, has `from module import Name as Name` for each public name; type checkers and editors
     read it too. `lazy_loader.attach_stub` does the same, but only for names of the package's own modules.
 
     Args:

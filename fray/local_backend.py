@@ -1,4 +1,4 @@
-"""`LocalClient`: the client for development, whose jobs and actors are threads of this process."""
+"""`LocalClient`: a client for development. Its jobs and actors are threads of this process."""
 
 from __future__ import annotations
 
@@ -34,33 +34,34 @@ class LocalClient(StorageClient):
         with set_current_client(LocalClient()) as client:
             client.submit(JobRequest("hello", lambda: print("hello"))).wait()
 
-    Objects are passed as they are where that is possible:
+    Objects are passed without pickling where that is possible:
 
-    - A job's function and arguments, and those of an actor's class, are the caller's own objects, pickled or not.
-    - Arguments and results of calls of actors are pickled, as on every cluster; what cannot be pickled goes as it is.
+    - A job's function and arguments, and an actor's class and constructor arguments, are the caller's own objects.
+    - Arguments and results of actors' calls are pickled, as on every cluster; objects that cannot be pickled are passed
+      directly.
     - Results of jobs are pickled.
 
-    Commands are processes. Devices, regions, workspaces, packages and images are accepted and not looked at, and a gang
-    has all of its replicas, so a program that asks for a TPU is tried out here as it stands. `create_actor` and
-    `create_actor_group` return when the actors serve calls, and raise what their `__init__` raises; within an actor
-    they return at once, because their `__init__` may call the actor that creates them. Pickled, the client is itself in
-    the process that made it, and a `StorageClient` elsewhere.
+    Commands run as processes. Devices, regions, workspaces, packages and images are accepted and ignored, and a gang
+    runs all of its replicas, so a program that asks for a TPU can be tried here unchanged. `create_actor` and
+    `create_actor_group` return when the actors serve calls, and raise what their `__init__` raises. Within an actor
+    they return at once, because the new actors' `__init__` may call the actor that creates them. Unpickled in this
+    process the client is the same object; in another process it becomes a `StorageClient`.
 
-    Threads of one process cannot be kept apart as processes are:
+    Threads of one process share some things that processes do not:
 
-    - Variables that a job or an actor asks for are set in `os.environ` while it runs, for the whole process. A job that
-      asks for another value than a running one fails, and says so.
+    - The variables of a job or an actor are set in `os.environ` while it runs, for the whole process. A job that needs
+      another value than a running one fails with an error that says so.
     - `logs()` has what a job's own thread, its coroutines and an actor's calls print to `sys.stdout` and `sys.stderr`;
-      the process prints it as well. Output of threads and processes that a job starts, and of `logging` handlers that
-      were made before the job ran, is not kept.
-    - A process that a callable starts does not know the job, and works with a `LocalClient` of its own.
-    - A thread cannot be killed: one that does not end when it is stopped goes on until it returns.
+      the process prints it as well. The output of threads and processes that a job starts, and of `logging` handlers
+      that were created before the job ran, is not kept.
+    - A process that a callable starts is not part of the job, and gets its own `LocalClient`.
+    - A thread cannot be killed: if it does not end when it is stopped, it goes on until it returns.
 
     Args:
-        max_threads: jobs that run at once, the others wait; by default any number. Jobs that `LocalCluster` does not
-            count are not limited.
-        cluster: a `LocalCluster` of threads that is open already, instead of one of the client's own: made with
-            `use_processes=False`, or `threads` of one of processes.
+        max_threads: number of jobs that run at once, while others wait; by default any number. It does not limit jobs
+            that `LocalCluster` does not count.
+        cluster: an open `LocalCluster` of threads to use: one made with `use_processes=False`, or the `threads` of one
+            with processes. By default the client creates its own.
     """
 
     def __init__(self, max_threads: int | None = None, *, cluster: LocalCluster | None = None) -> None:
@@ -70,7 +71,7 @@ class LocalClient(StorageClient):
 
     def _create_actors(self, request: JobRequest, count: int) -> ActorGroup[Any]:
         group = super()._create_actors(replace(request, resources=replace(request.resources, cpu=0)), count)
-        if in_actor():  # whose calls run one at a time, and whom the new actors' `__init__` may call
+        if in_actor():  # it runs one call at a time, and the new actors' `__init__` may call it: to wait would deadlock
             return group
         try:
             group._wait_ready(count, timeout=None)
@@ -91,11 +92,11 @@ class LocalClient(StorageClient):
 
 _lock = threading.Lock()
 _clients: WeakValueDictionary[str, LocalClient] = WeakValueDictionary()
-"""The clients of this process's clusters of threads, by root."""
+"""The clients of this process's clusters of threads, by the clusters' roots."""
 
 
 def client_of(cluster: StorageCluster) -> StorageClient:
-    """The client of a cluster; of a cluster of threads always the same `LocalClient`, in the process that made it."""
+    """The client of a cluster. A cluster of threads always has the same `LocalClient` in the process that made it."""
     if not isinstance(cluster, LocalCluster) or cluster.use_processes:
         return StorageClient(cluster)
     with _lock:
@@ -104,6 +105,6 @@ def client_of(cluster: StorageCluster) -> StorageClient:
 
 
 async def _unfinished(core: Core) -> list[JobId]:
-    """The unfinished jobs that end by themselves, which actors do not."""
+    """The unfinished jobs without actors, which do not end by themselves."""
     jobs = await all_jobs(core, problems={})
     return [JobId(job.id) for job in jobs if not is_terminal(job) and not job.spec.actor]

@@ -1,4 +1,4 @@
-"""Pools of machines that come and go: the file `fray.yaml`, and reading and setting what one pool may have.
+"""Pools of machines that come and go: reads the file `fray.yaml`, and reads and writes the pools' records.
 
 from fray.machine_pools import set_pool
 
@@ -34,22 +34,22 @@ FRAY_FILE = "fray.yaml"
 
 
 def set_pool(root: str, pool: str, **fields: Any) -> ProvisioningSpec:
-    """Say what machines a pool may have, instead of what was said before; returns it as it is kept.
+    """Set which machines a pool may have. It replaces the earlier settings; returns the settings as they are stored.
 
     Args:
-        root: of the cluster, which is created if it is not there.
-        pool: its name.
-        fields: as below a pool's name in `fray.yaml`.
+        root: root of the cluster, which is created if it does not exist.
+        pool: the pool's name.
+        fields: the fields that `fray.yaml` has below a pool's name.
 
     Raises:
-        InvalidInput: a field is wrong, or unknown.
+        InvalidInput: a field is wrong or unknown.
     """
     wanted = parse_pool(fields)
     return _on(root, lambda core: write_pool(core, pool, wanted, Path()), create=True)
 
 
 def get_pool(root: str, pool: str) -> ProvisioningSpec | None:
-    """What machines a pool may have; None if people start its agents.
+    """Read which machines a pool may have; None if it is not a pool of machines, so that people start its agents.
 
     Args:
         root, pool: as for `set_pool`.
@@ -70,7 +70,7 @@ def _on(root: str, work: Callable[[Core], Coroutine[Any, Any, T]], create: bool)
 
 
 def read_fray_file(path: Path) -> dict[str, PoolToSet]:
-    """The checked pools of a file. Raises InvalidInput: it is no YAML, or a field is wrong."""
+    """Read and check the pools of a file. Raises InvalidInput if it is not YAML or a field is wrong."""
     import yaml
 
     try:
@@ -87,14 +87,21 @@ def read_fray_file(path: Path) -> dict[str, PoolToSet]:
 
 
 async def write_pool(
-    core: Core, name: str, pool: PoolToSet, base: Path, tell: Callable[[StoredWorkspace], None] = lambda stored: None
+    core: Core,
+    name: str,
+    pool: PoolToSet,
+    base: Path,
+    on_stored: Callable[[StoredWorkspace], None] = lambda stored: None,
 ) -> ProvisioningSpec:
-    """Write what was said of a pool into its record; folders of environments are relative to `base`."""
+    """Write a pool's settings to its record. Folders of environments are relative to `base`.
+
+    on_stored: called with each workspace of the environments once it is in the storage.
+    """
     check_prices(pool.provisioning)
     spec = _on_this_host(pool.provisioning)
     kept = None
     if pool.environments is not None:
-        kept = [await store_environment(core, each, base, tell) for each in pool.environments]
+        kept = [await store_environment(core, each, base, on_stored) for each in pool.environments]
 
     def decide(record: AgentPoolRecord) -> AgentPoolRecord | None:
         wanted = replace(record, provisioning=spec, environments=record.environments if kept is None else kept)
@@ -105,21 +112,24 @@ async def write_pool(
 
 
 async def remove_pool(core: Core, name: str) -> None:
-    """Make the pool one whose agents people start. Raises InvalidInput: it has machines, or is no pool of machines."""
+    """Turn a pool of machines into one whose agents people start.
+
+    Raises InvalidInput if it still has machines, or is not a pool of machines.
+    """
     record = (await read_pools(core, {})).get(name)
     if record is None or record.provisioning is None:
-        raise InvalidInput("pool", name, "there is no such pool of machines; `fray pool ls` lists those there are")
+        raise InvalidInput("pool", name, "there is no such pool of machines; `fray pool ls` lists them")
     problems: dict[str, str] = {}
     left = [machine.record for machine in await read_machines(core, problems, name)]
     alive = [machine.name for machine in left if machine.state != MachineState.GONE]
     if alive or problems:
-        remedy = "first `fray pool set NAME --min 0 --max 0`, until they are gone"
+        remedy = "first run `fray pool set NAME --min 0 --max 0`, and wait until they are gone"
         raise InvalidInput("pool", name, f"it has machines ({', '.join([*alive, *problems][:3])}); {remedy}")
     await change_pool(core, name, lambda record: replace(record, provisioning=None))
 
 
 def check_prices(spec: ProvisioningSpec) -> None:
-    """Raise InvalidInput unless the pool's limit of cost can be kept, and allows what the pool is to have."""
+    """Raise InvalidInput if the pool's cost limit needs an unknown price, or does not allow the pool's minimum."""
     limit = spec.max_hourly_cost
     if limit is None:
         return
@@ -129,11 +139,12 @@ def check_prices(spec: ProvisioningSpec) -> None:
     if dearest > limit:
         raise InvalidInput("max_hourly_cost", limit, f"one machine costs up to ${dearest:,.2f} an hour; raise it")
     if dearest * spec.min > limit:
-        raise InvalidInput("min", spec.min, f"so many cost up to ${dearest * spec.min:,.2f} an hour, above the limit")
+        problem = f"so many machines cost up to ${dearest * spec.min:,.2f} an hour, above the limit"
+        raise InvalidInput("min", spec.min, problem)
 
 
 def price_warnings(spec: ProvisioningSpec) -> list[str]:
-    """What is not known of the prices of the pool's machines, and how to tell it."""
+    """A warning for each zone where the price of the pool's machines is unknown, with the remedy."""
     return [_unknown_price(spec, zone) for zone in unpriced(spec)]
 
 
@@ -142,20 +153,20 @@ def _unknown_price(spec: ProvisioningSpec, zone: str) -> str:
     hint = f"did you mean {near}? If the zone is right, give" if near else "give"
     where = f" in {zone}" if zone else ""
     return (
-        f"nobody knows what {spec.machine_type or 'a machine'}{where} costs; {hint} dollars an hour of one machine as "
+        f"the price of {spec.machine_type or 'a machine'}{where} is unknown; {hint} dollars an hour of one machine as "
         "hourly_cost"
     )
 
 
 def _on_this_host(spec: ProvisioningSpec) -> ProvisioningSpec:
-    """A local pool is that of this host, also where others look after it."""
+    """Name this host in a local pool, since another host may run the pool's scaler."""
     if spec.provider != "local":
         return spec
     return replace(spec, zones=[host_name()])
 
 
 def written_pool(spec: ProvisioningSpec) -> dict[str, Any]:
-    """The pool as `fray.yaml` has it: `parse_pool` of it gives the same."""
+    """The pool's fields in the form of `fray.yaml`. `parse_pool` turns them into the same pool again."""
     fields: dict[str, Any] = msgspec.to_builtins(spec)
     if spec.provider == "local":
         fields.pop("zones", None)
@@ -172,9 +183,12 @@ def _written_capacity(has: Resources) -> dict[str, Any]:
 
 
 async def store_environment(
-    core: Core, written: WarmEnvironment, base: Path, tell: Callable[[StoredWorkspace], None]
+    core: Core, written: WarmEnvironment, base: Path, on_stored: Callable[[StoredWorkspace], None]
 ) -> EnvironmentSpec:
-    """The environment that agents make ahead, its workspace stored. Raises InvalidInput: something in it is wrong."""
+    """Store the workspace of an environment that agents build in advance, and return the environment's spec.
+
+    Raises InvalidInput if something in it is wrong.
+    """
     from fray.workspace.choice import named_workspace
 
     fields = {
@@ -183,13 +197,13 @@ async def store_environment(
         "docker_image": written.docker_image,
     }
     job = {"name": "warm", "entrypoint": {"command": ["true"]}}
-    parse_spec({**job, "environment": fields})  # nothing is uploaded for a slip of the pen
+    parse_spec({**job, "environment": fields})  # check first, so that a mistake uploads nothing
     if not written.workspace:
         return parse_spec({**job, "environment": fields}).environment
     choice = named_workspace(written.workspace, base)
     folder = choice.find() if choice is not None else None
-    assert folder is not None, "a folder that is named is there, or it was refused"
+    assert folder is not None, "`find` refuses a named folder that does not exist"
     stored = await store_workspace(core, folder)
-    tell(stored)
+    on_stored(stored)
     checked = parse_spec({**job, "environment": {**fields, "python": stored.python}})
     return replace(checked.environment, workspace=stored.spec)

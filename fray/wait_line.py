@@ -1,9 +1,9 @@
-"""The line that tells a person what a program waits for.
+"""Shows what a program waits for, in one line.
 
-A terminal and a notebook show one line, which is renewed. Elsewhere it is logged now and then.
+Terminals and notebooks show the line and update it. Elsewhere it is logged now and then.
 
-What hinders is logged as a warning wherever the program runs, once for each new reason. The level of the logger "fray"
-switches all of it off.
+The reason why a wait does not go on is logged as a warning, once for each new reason, wherever the program runs. All of
+it can be switched off by the level of the logger "fray".
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from fray_layouts.escaping import one_line
 log = logging.getLogger("fray")
 
 _LOG_PAUSES = 30.0, 600.0
-"""Seconds between two lines of one wait where they are not renewed, the first and the longest: a log stays readable."""
+"""First and longest pause in seconds between two logged lines of one wait. They grow so that a log stays readable."""
 
 _RENEWAL = 1.0
-"""Seconds between two looks at how far a wait is."""
+"""Seconds between two updates of a wait's line on a terminal."""
 
 
 class WaitLine:
-    """The line of one wait, a context manager; of several at once the terminal shows the latest."""
+    """The line of one wait, as a context manager. If there are several, the terminal shows the latest one."""
 
     def __init__(self) -> None:
         self._text = ""
@@ -43,7 +43,7 @@ class WaitLine:
         self._log_at = time.monotonic() + next(self._pauses)
 
     def show(self, progress: str, why: str = "") -> None:
-        """Tell how far it is, and why it does not go on ("" if nothing hinders it)."""
+        """Show the wait's progress, and the reason why it does not go on ("" if there is none)."""
         progress, now = one_line(progress), time.monotonic()
         is_news, self._why = why not in ("", self._why), why
         if is_news:
@@ -74,66 +74,69 @@ class WaitLine:
 
 @contextlib.contextmanager
 def above_line() -> Iterator[None]:
-    """Print whole lines on the terminal within: the line of a wait is taken away, and is below them afterwards."""
+    """The block in which whole lines may be printed on the terminal. A wait's line is shown below them afterwards."""
     with _terminal.lock:
         _terminal.clear()
         yield
         _terminal.draw()
 
 
-def wait_telling(step: Callable[[float], bool], timeout: float | None, tell: Callable[[], str] | None) -> bool:
-    """Wait for something, and tell what is waited for after two seconds; whether it has come in time.
+def wait_with_progress(
+    step: Callable[[float], bool], timeout: float | None, progress: Callable[[], str] | None
+) -> bool:
+    """Wait until `step` returns True, and show the progress after two seconds. Returns False if the time has run out.
 
     Args:
-        step: waits for so many seconds; whether it has come.
+        step: waits for the given number of seconds, and returns whether the wait is over.
         timeout: seconds; None waits for ever.
-        tell: how far it is; None: something else shows that.
+        progress: returns the progress as text. None: something else shows it.
     """
     deadline = math.inf if timeout is None else time.monotonic() + timeout
     if step(min(deadline - time.monotonic(), WARN_AFTER)):
         return True
     with WaitLine() as line:
         while (left := deadline - time.monotonic()) > 0:
-            if tell is not None:
-                line.show(tell())
+            if progress is not None:
+                line.show(progress())
             if step(min(left, _RENEWAL)):
                 return True
     return False
 
 
 @contextlib.contextmanager
-def telling(tell: Callable[[], str]) -> Iterator[None]:
-    """Tell how far something is, after two seconds, while coroutines wait within.
+def progress_shown(progress: Callable[[], str]) -> Iterator[None]:
+    """The block in which a coroutine waits. The progress is shown after two seconds.
 
-    Any number of them that wait in one event loop, and tell the same, have one line.
+    Coroutines of one event loop that wait with the same `progress` share one line.
     """
     loop = asyncio.get_running_loop()
-    count, teller = _tellers.get((loop, tell)) or (0, loop.create_task(_keep_telling(tell)))
-    _tellers[loop, tell] = count + 1, teller
+    count, updater = _updaters.get((loop, progress)) or (0, loop.create_task(_keep_showing(progress)))
+    _updaters[loop, progress] = count + 1, updater
     try:
         yield
     finally:
-        count, teller = _tellers.pop((loop, tell))
+        count, updater = _updaters.pop((loop, progress))
         if count > 1:
-            _tellers[loop, tell] = count - 1, teller
+            _updaters[loop, progress] = count - 1, updater
         else:
-            teller.cancel()
+            updater.cancel()
 
 
-_tellers: dict[tuple[asyncio.AbstractEventLoop, Callable[[], str]], tuple[int, asyncio.Task[None]]] = {}
-"""By loop and what is told: how many coroutines wait, and the task that tells. Only the loop's thread changes them."""
+_updaters: dict[tuple[asyncio.AbstractEventLoop, Callable[[], str]], tuple[int, asyncio.Task[None]]] = {}
+"""By event loop and progress function: the number of waiting coroutines, and the task that updates their line. Only the
+loop's thread changes an entry."""
 
 
-async def _keep_telling(tell: Callable[[], str]) -> None:
+async def _keep_showing(progress: Callable[[], str]) -> None:
     await asyncio.sleep(WARN_AFTER)
     with WaitLine() as line:
         while True:
-            line.show(tell())
+            line.show(progress())
             await asyncio.sleep(_RENEWAL)
 
 
 class _Terminal:
-    """The lines that are open, of which the last one is drawn."""
+    """The open lines, of which the last one is drawn on the terminal."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -156,14 +159,14 @@ class _Terminal:
             self._drawn = ""
 
     def _replace(self, line: str) -> None:
-        """Write a line over the one that is there. "" leaves an empty line."""
+        """Write a line over the current one. "" leaves an empty line."""
         stream, text = sys.stderr, f"\r{line}\x1b[K"
         if notebook() is not None:
             # Notebooks know no sequence that erases, and go back within the output of one stream only: stdout, to
             # which jobs mostly print.
             stream, text = sys.stdout, f"\r{line.ljust(self._width)}{'' if line else chr(13)}"
         self._width = len(line)
-        with contextlib.suppress(OSError, ValueError):  # a terminal that is gone hinders no wait
+        with contextlib.suppress(OSError, ValueError):  # a terminal that was closed must not end a wait
             stream.write(text)
             stream.flush()
 

@@ -18,11 +18,11 @@ from fray_layouts.records import EndpointRecord, JobRecord
 
 @dataclass(frozen=True)
 class ActorAddress:
-    """The address of one creation of an actor; another one of the same name has another `actor_id`.
+    """The address of one actor. An actor that is created later under the same name has another `actor_id`.
 
     Attributes:
-        job: the job that serves it, or that stands for the program which does.
-        attempt: the only attempt of the job that serves it; 0: every attempt serves the actor anew.
+        job: the job that serves the actor, or the job that stands for the program that serves it.
+        attempt: the number of the job's attempt if the actor ends with that attempt; 0 if each attempt serves it anew.
     """
 
     namespace: str
@@ -46,13 +46,13 @@ async def wait_for_endpoint(
     seen: Rank = (0, 0),
     on_machines: Callable[[], None] = lambda: None,
 ) -> EndpointRecord:
-    """The endpoint of an actor, once it can be called.
+    """Wait until an actor can be called, and return its endpoint.
 
     Args:
-        tell: gets how far the actor is, and why it has not started, after two seconds.
+        tell: called, once two seconds have passed, with the actor's progress and the reason why it has not started.
         failed: nonce of an endpoint that did not answer; it is returned only if the storage says that its attempt runs.
-        seen: the highest (incarnation, attempt) that was met; a lower one was written late by a dead process.
-        on_machines: called if its job waits in a pool that may have machines.
+        seen: the highest (incarnation, attempt) seen so far; a lower one was written late, by a dead process.
+        on_machines: called if the actor's job waits in a pool that may have machines.
 
     Raises:
         ActorUnavailableError: the actor has ended for good.
@@ -79,7 +79,7 @@ async def wait_for_endpoint(
 
 
 async def _look(core: Core, address: ActorAddress, known: Stored[JobRecord] | None) -> Stored[JobRecord]:
-    """The job's record; raises ActorUnavailableError once the actor has ended with it."""
+    """Read the job's record. Raises ActorUnavailableError if the actor has ended for good."""
     if known is None:
         known = await core.records.read(JobKeys.key(address.job), JobRecord)
     else:
@@ -96,7 +96,10 @@ async def _look(core: Core, address: ActorAddress, known: Stored[JobRecord] | No
 
 
 def _state(job: JobRecord, activity: str) -> str:
-    """What the job of an actor does that cannot be called yet, for people. activity: its agent's."""
+    """Describe, for people, how far an actor's job is that does not serve calls yet.
+
+    activity: what the job's agent reports, such as the building of an environment.
+    """
     last = job.history[-1] if job.history else None
     before = f"; attempt {last.attempt} ended: {exit_reason(last.exit)}" if last is not None else ""
     if job.lease is None:

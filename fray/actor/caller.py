@@ -1,9 +1,9 @@
 """Calls to one actor with a job of its own, through all its restarts.
 
-Calls go straight to the actor's channel. Those that are made before it is up, and those that were lost with a
-connection, wait in a queue and are sent in their order as soon as the storage tells where the actor is. A call that may
-have begun is asked for again, under its own id, of the same server, which joins it or finds its outcome. Another server
-gets it only if that does no harm; see `fray.rpc.calling`.
+While the actor is connected, calls go straight to its channel. Calls that are made before the actor is up, and calls
+whose connection broke, wait in a queue; they are sent in their order as soon as the storage has the actor's endpoint. A
+call that may have begun is sent to the same server again under the same call id, and the server returns the outcome of
+the first run. It is sent to another server only if a second run does no harm; see `fray.rpc.calling`.
 """
 
 import contextlib
@@ -27,12 +27,12 @@ from fray_coordinator.protocol.naming import Rank, rank
 from fray_layouts.records import EndpointRecord
 
 _MIN_PAUSE, _MAX_PAUSE = 0.05, 2.0
-"""Seconds between attempts to reach an endpoint that does not answer though its attempt runs, the first and the
-longest: each attempt asks the storage whether the actor has moved."""
+"""First and longest pause in seconds before an endpoint that did not answer, although its attempt runs, is tried again.
+Each try also reads from the storage whether the actor has moved."""
 
 
 class HandleCaller(ActorCaller):
-    """Makes the calls of this process to one actor; made by `caller_of`."""
+    """Makes this process's calls to one actor. `caller_of` creates it."""
 
     def __init__(self, cluster: StorageCluster, address: ActorAddress) -> None:
         super().__init__(address.name, one_actor=True, by_reference=cluster.in_threads)
@@ -43,23 +43,23 @@ class HandleCaller(ActorCaller):
         self._lock = threading.Lock()
         self._reached: ReachedActor | None = None
         self._seen: Rank = (0, 0)
-        self._failed = ""  # identity of the server that was reached last, until another is
+        self._failed = ""  # identity of the server that was connected to last
         self._failures = 0
         self._told = ""
         self._ended: ActorUnavailableError | None = None
 
     def end(self, why: str) -> None:
-        """Note that the actor was asked to end: calls from now on raise ActorUnavailableError, at once."""
+        """Record that the actor was asked to end: from now on every call raises ActorUnavailableError at once."""
         self._ended = self._ended or ActorUnavailableError(f"{self._address} {why}")
 
     def at_hand(self) -> ReachedActor | None:
         return self._reached if self._ended is None else None
 
     def reach(self, since: float) -> ReachedActor:
-        """A connection to the actor, wherever it is now; waits for it to be up, however long that takes.
+        """Return a connection to the actor, and wait without a time limit until it serves calls.
 
         Raises:
-            ActorUnavailableError: it has ended, or was asked to.
+            ActorUnavailableError: the actor has ended, or was asked to end.
         """
         while True:
             if self._ended is not None:
@@ -111,7 +111,7 @@ _making = threading.Lock()
 
 
 def caller_of(cluster: StorageCluster, address: ActorAddress) -> HandleCaller:
-    """The one caller of this process for an actor, so that the calls of all its handles keep their order."""
+    """This process's only caller for an actor. All handles share it, so their calls keep their order."""
     with _making:
         key = (os.getpid(), cluster.root, address)
         caller = _callers.get(key)

@@ -34,11 +34,12 @@ log = logging.getLogger("fray")
 T = TypeVar("T")
 
 _MAX_OUTCOMES = 10_000
-"""Bounds the outcomes of calls whose callers have not said that they have them, for some never will; the oldest go."""
+"""Outcomes kept at most. A caller that dies never acknowledges its outcomes, so without a bound they would pile up; the
+oldest are dropped first."""
 
 
 class CheckpointJournal:
-    """The `fray_agents.rpc.Journal` of a durable actor, made by `restore`; one call runs at a time."""
+    """The `fray_agents.rpc.Journal` of a durable actor. `restore` creates it; one call runs at a time."""
 
     def __init__(
         self,
@@ -63,14 +64,17 @@ class CheckpointJournal:
             threading.Thread(target=self._write_when_quiet, args=(policy.seconds,), daemon=True).start()
 
     def known(self, call: CallId) -> bytes | None:
-        """The outcome of a call that is part of the restored state; None: it runs now."""
+        """The outcome of a call that the restored state already includes. None if the call has to run now."""
         with self._lock:
             outcome = self._outcomes.get(call)
             self._running = outcome is None
             return outcome
 
     def applied(self, call: CallId, outcome: bytes, lowest: int) -> None:
-        """Note that the call has run, and write a checkpoint if one is due. Raises: its reply must not be sent."""
+        """Record that the call has run, and write a checkpoint if one is due.
+
+        If this raises, the checkpoint was not written, and the reply must not be sent.
+        """
         with self._lock:
             self._running = False
             self._outcomes = {
@@ -94,7 +98,7 @@ class CheckpointJournal:
         return policy.replies or late or (policy.calls is not None and self._calls >= policy.calls)
 
     def _write_when_quiet(self, seconds: float) -> None:
-        """Write checkpoints that are due while no call comes."""
+        """Write checkpoints that become due while no call arrives."""
         while not self._actor.shutdown_event.wait(seconds):
             with self._lock:
                 if self._calls and not self._running and self._is_due():
@@ -118,10 +122,12 @@ def restore(
     make: Callable[[], Any],
     cls: type,
 ) -> tuple[Any, CheckpointJournal]:
-    """The actor as its last checkpoint has it, or as `make` makes it if there is none, and its journal.
+    """Restore the actor from its last checkpoint, or create it with `make` if there is none.
+
+    Returns the actor and its journal.
 
     Raises:
-        Fenced: a later attempt of the job goes on from here.
+        Fenced: a later attempt of the job has taken over the checkpoints.
         Exception: what `__init__` or restoring raised.
     """
     saved, checkpoints = persist(
@@ -138,7 +144,8 @@ def _state_of(instance: Any) -> Any:
 
 
 def _restored(cls: Any, state: Any, make: Callable[[], Any]) -> Any:
-    """The actor with that state: by its `__restore__` after `__init__`, else as if it were unpickled."""
+    """Create the actor with this state: by `__init__` and `__restore__` if the class has the latter, else as unpickling
+    does."""
     if hasattr(cls, "__restore__"):
         instance = make()
         instance.__restore__(state)

@@ -1,4 +1,4 @@
-"""The configuration of an actor: the check of what users ask for, and the retry policy that follows from it."""
+"""Checks of an actor's configuration, and the retry policy that follows from it."""
 
 import inspect
 from collections.abc import Callable
@@ -12,7 +12,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def validated(config: ActorConfig) -> ActorConfig:
-    """The same config. Raises InvalidInput: it makes no sense."""
+    """Return the config unchanged. Raises InvalidInput if a field of it has a wrong value."""
     if not isinstance(config, ActorConfig):
         raise InvalidInput("actor_config", config, "give an ActorConfig")
     if not isinstance(config.max_concurrency, int) or config.max_concurrency < 1:
@@ -36,18 +36,18 @@ def _check_checkpointing(config: ActorConfig, policy: CheckpointConfig) -> None:
 
 
 def idempotent(method: F) -> F:
-    """Mark a method that may run twice for one call: a call is made again when its actor died while it ran.
+    """Mark a method that may run twice for one call: if the actor dies during a call, the call is made again.
 
         @idempotent
         def get(self, key): ...
 
-    Calls of other methods raise CallInterrupted then, unless `ActorConfig.max_task_retries` allows more.
+    Calls of other methods raise CallInterrupted in that case, unless `ActorConfig.max_task_retries` allows retries.
     """
     method.__fray_idempotent__ = True  # type: ignore[attr-defined]
     return method
 
 
 def retry_policy(cls: type, config: ActorConfig) -> RetryPolicy:
-    """The policy that the actor announces to its callers, in the metadata of its endpoint."""
+    """The retry policy that the actor announces to its callers in the metadata of its endpoint."""
     marked = [name for name, member in inspect.getmembers(cls) if hasattr(member, "__fray_idempotent__")]
     return RetryPolicy(config.max_task_retries or 0, marked, config.checkpoint is not None)

@@ -1,4 +1,4 @@
-"""The creation of actors as jobs, alone or in groups."""
+"""Creates actors as jobs, one or a group."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -33,16 +33,18 @@ def create_actors(cluster: StorageCluster, request: JobRequest, count: int) -> S
     """Create actors as jobs "<name>-0", "<name>-1" ...; returns at once.
 
     They end with the job, or the program outside of jobs, that creates them, unless the request says `detached`. Each
-    creation is one of its own, whatever had the name before.
+    call creates new actors, even if others had the name before. Only a detached actor that is not in a group owns its
+    name.
 
     Args:
-        request: of `actor_request`.
+        request: made by `actor_request`.
         count: at least 1.
 
     Raises:
         InvalidInput: an argument is wrong or cannot be pickled; nothing was created.
-        NameTaken: a detached actor alone is the only one of its name, and another lives.
-        ParentNotRunning: somebody has stopped this job, or this program's (see `StorageCluster.owner`).
+        NameTaken: one detached actor was asked for, and another detached actor of that name lives.
+        ParentNotRunning: somebody has stopped this job, or the job that stands for this program
+            (`StorageCluster.owner`).
     """
     namespace = cluster.lasting_namespace if request.detached else cluster.namespace
     if request.detached and count == 1:
@@ -55,10 +57,10 @@ def create_actors(cluster: StorageCluster, request: JobRequest, count: int) -> S
 
 
 def launch_named(cluster: StorageCluster, request: JobRequest, namespace: Namespace, exist_ok: bool = False) -> JobId:
-    """The job of the actor that has the request's name, which was launched or, if that is fine, found.
+    """Take the request's name and launch the actor's job. With `exist_ok`, return the job of the name's holder if any.
 
     Raises:
-        NameTaken: somebody has the name.
+        NameTaken: another actor has the name, and `exist_ok` is False.
         InvalidInput, ParentNotRunning: as `create_actors`.
     """
     parent = None if request.detached else cluster.owner()
@@ -80,7 +82,7 @@ def launch_named(cluster: StorageCluster, request: JobRequest, namespace: Namesp
 
 
 async def _take_name(core: Core, namespace: str, name: str, job_name: str, exist_ok: bool) -> tuple[NameRecord, str]:
-    """The record of the name, which is held from now on if it was free, and the id of the job that it was taken for."""
+    """Take the name if it is free. Returns the name's record, and the id of the job that it was to be taken for."""
     job = JobIds.unique(namespace, job_name, core.now(), core.rng.token())
     return await naming.take_name(core, namespace, "actor", name, job, exist_ok), job
 
@@ -94,7 +96,7 @@ def actor_request(
     resources: ResourceConfig | None = None,
     environment: EnvironmentConfig | None = None,
 ) -> JobRequest:
-    """The request for the job that serves an actor; its name still lacks the actor's number."""
+    """The request for the job that serves an actor. Its name still lacks the actor's number in its group."""
     check_name("name", name)
     if not callable(cls):
         raise InvalidInput("actor_class", cls, "give a class")

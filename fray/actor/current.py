@@ -1,4 +1,4 @@
-"""The current actor: what an actor's code knows of itself, in `__init__`, in calls, and in threads that they start."""
+"""The current actor: what an actor's own code can ask about it, in `__init__`, in calls and in threads they start."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class CurrentActor:
     """The actor that this code belongs to.
 
     Attributes:
-        handle: its own handle; calls through it wait until the actor serves.
-        index: its number in its group, from 0.
+        handle: the actor's own handle; calls through it wait until the actor serves calls.
+        index: the actor's number in its group, from 0.
         group_name: the name of the group that it was created in; its own name if it was created alone.
-        shutdown_event: set when the actor is to end; calls that run then have the job's grace.
-        failure: the error that it ends with, if it failed.
+        shutdown_event: set when the actor is asked to end; running calls then have the job's grace period.
+        failure: the error that the actor ends with, if it failed.
     """
 
     def __init__(self, handle: ActorHandle[Any], index: int, group_name: str) -> None:
@@ -32,7 +32,7 @@ class CurrentActor:
         self.failure: BaseException | None = None
 
     def fail(self, error: BaseException) -> None:
-        """End the actor: calls that run have the grace, then its job fails with `error`."""
+        """End the actor: running calls have the grace period, then the actor's job fails with `error`."""
         self.failure = self.failure or error
         self.shutdown_event.set()
 
@@ -41,10 +41,10 @@ ActorContext = CurrentActor
 
 
 def current_actor() -> CurrentActor:
-    """The actor that this code runs in: in `__init__`, in calls, and in the threads of an actor with its own process.
+    """The actor that this code runs in. Works in `__init__`, in calls, and in all threads of an actor's own process.
 
     Raises:
-        RuntimeError: this code runs in no actor.
+        RuntimeError: this code does not run in an actor.
     """
     actor = _found()
     if actor is None:
@@ -61,7 +61,7 @@ def _found() -> CurrentActor | None:
 
 
 def set_current_actor(actor: CurrentActor, owns_process: bool) -> None:
-    """Make `actor` the current one of this thread, and of the process's other threads if the process is its own."""
+    """Make `actor` the current one of this thread, and with `owns_process` of all threads of the process."""
     global _of_process
     _current.set(actor)
     if owns_process:

@@ -1,4 +1,4 @@
-"""A group of actors that were created together, wherever they are."""
+"""The interface of a group of actors that were created together, on any backend."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ T = TypeVar("T")
 
 
 class ActorGroup(Shown, Block, Generic[T]):
-    """The actors "<name>-0", "<name>-1" ... Pickles as names.
+    """A group of the actors "<name>-0", "<name>-1" ... Pickles as their names.
 
-    Which of them gets which work is the caller's business; `fray.rpc` has pools that share calls out.
+    The caller decides which actor gets which work; `fray.rpc` has pools that distribute calls.
     """
 
     def __init__(self, name: str, handles: Sequence[ActorHandle[T]]) -> None:
@@ -32,27 +32,27 @@ class ActorGroup(Shown, Block, Generic[T]):
 
     @property
     def handles(self) -> list[ActorHandle[T]]:
-        """A handle of each actor, in the order of their numbers, whether it serves calls yet or not."""
+        """A handle of each actor, in the order of their numbers, including those that do not serve calls yet."""
         return list(self._handles)
 
     @property
     def ready_count(self) -> int:
-        """How many of the actors serve calls now; each use asks anew.
+        """How many of the actors serve calls now; each access asks the cluster again.
 
-        One that is restarted does not count until it serves again.
+        An actor that is being restarted does not count until it serves calls again.
         """
         return len(self._ready())
 
     @property
     @abstractmethod
     def jobs(self) -> list[JobHandle]:
-        """The handles of the actors' jobs, in the order of their numbers: to read logs, or to see how one ended."""
+        """The handles of the actors' jobs, in the order of their numbers, for example to read logs."""
 
     @abstractmethod
     def statuses(self) -> list[JobStatus]:
         """The status of each actor, in the order of their numbers.
 
-        RUNNING says that the process was started; `ready_count` counts those that serve calls.
+        RUNNING means that the process was started; `ready_count` counts the actors that serve calls.
         """
 
     def is_done(self) -> bool:
@@ -63,18 +63,19 @@ class ActorGroup(Shown, Block, Generic[T]):
         return all(status.finished() for status in self.statuses())
 
     def wait_ready(self, count: int | None = None, timeout: float = 300.0) -> list[ActorHandle[T]]:
-        """Wait until `count` actors, by default all, serve calls.
+        """Wait until `count` actors serve calls; by default all of them.
 
         Args:
             timeout: seconds.
 
         Returns:
-            The handles of `count` that do, in their order; the list does not change afterwards.
+            The handles of `count` actors that serve calls, in the order of their numbers. The list does not change
+            afterwards.
 
         Raises:
-            TimeoutError: too few serve calls in time. They go on starting.
-            ActorUnavailableError: so many have ended that there never will be enough.
-            InvalidInput: the group is smaller, or `count` is below 0.
+            TimeoutError: too few actors serve calls in time. The others go on starting.
+            ActorUnavailableError: so many actors have ended for good that `count` can no longer be reached.
+            InvalidInput: `count` is below 0 or greater than the group.
         """
         return self._tell(self._wait_ready(self._checked_count(count), timeout))
 
@@ -83,7 +84,7 @@ class ActorGroup(Shown, Block, Generic[T]):
         return self._tell(await self._wait_ready_async(self._checked_count(count), timeout))
 
     def discover_new(self) -> list[ActorHandle[T]]:
-        """The handles of actors that serve calls now and that neither this nor `wait_ready` has returned before.
+        """The handles of actors that serve calls now and were not yet returned by this method or by `wait_ready`.
 
         workers = group.wait_ready(1)
         while work := more():
@@ -95,16 +96,16 @@ class ActorGroup(Shown, Block, Generic[T]):
         self.shutdown()
 
     def shutdown(self) -> None:
-        """Ask that all of the actors end, and return at once. Later calls of this process raise ActorUnavailableError.
+        """Ask all of the actors to end, and return at once. Later calls from this process raise ActorUnavailableError.
 
-        Each lets the calls that run end within its grace of ten seconds. `is_done` tells when all are gone.
+        Calls that are running have ten seconds to end. `is_done` says whether all actors have ended.
         """
         for handle in self._handles:
             handle._shut_down("was shut down with its group")
 
     @property
     def _job_id(self) -> JobId:
-        """The id of its first actor, which programs show for the group."""
+        """The id of its first actor's job, which displays show for the group."""
         return self.jobs[0].job_id
 
     @abstractmethod
@@ -113,7 +114,7 @@ class ActorGroup(Shown, Block, Generic[T]):
 
     @abstractmethod
     def _wait_ready(self, wanted: int, timeout: float | None) -> list[int]:
-        """Wait until so many serve calls, however long that takes if there is no timeout; see `wait_ready`."""
+        """Wait until `wanted` actors serve calls, and return their numbers. A timeout of None is no limit."""
 
     @abstractmethod
     async def _wait_ready_async(self, wanted: int, timeout: float | None) -> list[int]: ...
@@ -125,7 +126,7 @@ class ActorGroup(Shown, Block, Generic[T]):
         return wanted
 
     def _shortage(self, living: int, wanted: int, ended: Exception | None) -> str:
-        """Says that there never will be enough, and how one of those ended that are not there."""
+        """The message for a group that can no longer have `wanted` actors. ended: how one of its actors ended."""
         return f"only {living} of the {wanted} actors of {self._name!r} that are wanted can still come: {ended}"
 
     def _tell(self, ready: list[int]) -> list[ActorHandle[T]]:

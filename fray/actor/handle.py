@@ -1,4 +1,4 @@
-"""Handles of actors, as callers have them in hand, wherever the actors are."""
+"""The interface of actor handles, on any backend, and the typing helpers `typed` and `method`."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ R = TypeVar("R")
 
 
 class ActorHandle(Shown, Block, Generic[T]):
-    """A handle of one actor: `handle.f(x)` calls and waits, `handle.f.remote(x)` gives a future.
+    """A handle of one actor: `handle.f(x)` calls and waits, `handle.f.remote(x)` returns a future.
 
-    Usable before the actor is up, by any number of threads. Pickles as names, and works in every job of the namespace.
-    The actor is asked to end at the end of a `with` or `async with` block of its handle.
+    It can be used before the actor is up, and from any number of threads. It pickles as the actor's address, and works
+    in every job of the namespace. At the end of a `with` or `async with` block of the handle the actor is asked to end.
     """
 
     def __getattr__(self, name: str) -> ActorMethod[..., Any]:
         method: ActorMethod[..., Any] = ActorMethod(self._caller, checked_method(self, name))
-        self.__dict__[name] = method  # found without this function the next time
+        self.__dict__[name] = method  # the next access finds it there and does not come here
         return method
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -34,19 +34,19 @@ class ActorHandle(Shown, Block, Generic[T]):
 
     @abstractmethod
     def _caller(self) -> MethodCaller:
-        """Makes the calls of this process to the actor."""
+        """The object that makes this process's calls to the actor."""
 
     @abstractmethod
     def _shut_down(self, why: str) -> None:
-        """Ask that the actor end, and return at once; calls of this process fail from now on, and say `why`."""
+        """Ask the actor to end, and return at once; later calls from this process fail with `why` in their error."""
 
     @abstractmethod
     def _status(self) -> JobStatus:
-        """PENDING or RUNNING while the actor may be called, then how it ended."""
+        """PENDING or RUNNING while the actor can be called, afterwards the status that it ended with."""
 
     @abstractmethod
     def _identity(self) -> object:
-        """Tells the actor from all others; two handles of one actor are equal."""
+        """What identifies the actor. Two handles are equal if it is equal."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ActorHandle) and self._identity() == other._identity()
@@ -56,7 +56,7 @@ class ActorHandle(Shown, Block, Generic[T]):
 
 
 def typed(handle: ActorHandle[T]) -> T:
-    """The same handle; type checkers take it for an instance of the actor's class.
+    """Return the same handle; type checkers take it for an instance of the actor's class.
 
     `typed(handle).f(x)` then has the type that `f` returns, and `typed(handle).f.remote(x)` that of its future, if the
     class marks `f` as a `method`.
@@ -74,5 +74,5 @@ if TYPE_CHECKING:
 else:
 
     def method(function):
-        """Tell type checkers that callers have `.remote` and its siblings; while running it changes nothing."""
+        """Tell type checkers that callers can use `.remote` and its siblings; at run time it changes nothing."""
         return function

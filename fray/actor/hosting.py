@@ -1,4 +1,4 @@
-"""The process of an actor: makes the object and serves it, in a job of its own or in the program that asks for it."""
+"""The process of an actor: creates the object and serves it, in a job of its own or in the program that hosts it."""
 
 import contextvars
 import logging
@@ -33,13 +33,13 @@ log = logging.getLogger("fray")
 T = TypeVar("T")
 
 GRACE = 10.0
-"""Seconds that an actor which is asked to end has until it is killed: calls that run may end in that time."""
+"""Seconds between the request that an actor end and its kill. Running calls may end in that time."""
 
 _SHUTDOWN_GRACE = GRACE - 1.0
-"""Seconds of these for calls and replies; in the rest the process ends."""
+"""Seconds of `GRACE` for running calls and their replies. The remaining second is for the exit of the process."""
 
 _EXIT_TEMPFAIL = 75
-"""Exit code of a process that may do better the next time (sysexits.h, EX_TEMPFAIL)."""
+"""Exit code for a temporary failure (sysexits.h, EX_TEMPFAIL): the next attempt may succeed."""
 
 
 def serve_actor(
@@ -48,11 +48,11 @@ def serve_actor(
     """Serve one actor until its job is asked to end, or the actor ends itself.
 
     Args:
-        incarnation: of its name, if that was taken for it.
+        incarnation: the incarnation of the actor's name if the actor owns its name, else 0.
 
     Raises:
         SystemExit: the job was asked to end, or the storage did not answer.
-        Exception: what its `__init__` raised, or what it failed with.
+        Exception: what the actor's `__init__` raised, or what the actor failed with.
     """
     cluster, mine = storage_cluster(), current_job()
     assert mine is not None, "only an actor's job runs this"
@@ -74,7 +74,7 @@ def serve_actor(
         instance, journal = restore(cluster, mine, config.checkpoint, actor, lambda: cls(*args, **kwargs), cls)
     try:
         server = _serve(cluster, instance, asdict(retry_policy(cls, config)), address, config, journal, incarnation)
-    except StoreError as error:  # no fault of the actor's: an exception would be its end
+    except StoreError as error:  # not the actor's fault; any other exception would fail the job
         log.warning("the actor cannot be announced now, and starts again: %s", error)
         raise SystemExit(_EXIT_TEMPFAIL) from error
     actor.shutdown_event.wait()
@@ -111,10 +111,10 @@ def _serve(
 
 
 class HostedActor(Block, Generic[T]):
-    """An actor that this process serves; made by `host_actor`.
+    """An actor that this process serves. `host_actor` returns it.
 
     Attributes:
-        handle: calls the actor, from here and from other jobs of the namespace.
+        handle: a handle of the actor, for calls from here and from other jobs of the namespace.
     """
 
     def __init__(self, handle: ActorHandle[T], name: str, stop: Callable[[], None]) -> None:
@@ -129,7 +129,7 @@ class HostedActor(Block, Generic[T]):
         self.shutdown()
 
     def shutdown(self) -> None:
-        """Stop serving; calls that run are answered first. Calls of this process fail from now on."""
+        """Stop serving. Running calls are answered first; later calls from this process fail."""
         self._stop()
 
 
@@ -141,10 +141,10 @@ def host_actor(
     name: str,
     config: ActorConfig | None = None,
 ) -> HostedActor[T]:
-    """Create an actor in this process and serve it, until `shutdown` or the end of the process.
+    """Create an actor in this process and serve it until `shutdown` is called or the process ends.
 
     Raises:
-        Exception: what its `__init__` raised.
+        Exception: what the actor's `__init__` raised.
         InvalidInput: an argument is wrong.
     """
     check_name("name", name)

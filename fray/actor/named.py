@@ -1,4 +1,4 @@
-"""Actors that own their name: at most one of a name lives in a namespace, and others can ask for it."""
+"""Actors that own their name: at most one of a name lives in a namespace, and programs can look it up."""
 
 import secrets
 from collections.abc import Mapping, Sequence
@@ -35,18 +35,18 @@ def create_named_actor(
     preemptible: bool = True,
     num_cpus: float | None = None,
 ) -> StorageActorHandle[T]:
-    """Create the actor that has `name`, or find it; returns at once.
+    """Create an actor that owns `name`, or find it; returns at once.
 
     Args:
-        name: None is one of its own.
-        get_if_exists: if the name is taken, return the handle of whoever has it; the other arguments are ignored then.
+        name: None gives the actor a random name.
+        get_if_exists: if the name is taken, return a handle of its owner; the other arguments are ignored then.
         lifetime: a "detached" actor outlives the job, or the program, that creates it.
-        preemptible: False keeps it off hosts that may be taken away.
-        num_cpus: cores it reserves; by default none.
+        preemptible: False keeps the actor off hosts that the cloud may take away.
+        num_cpus: cores that it reserves; by default none.
 
     Raises:
-        NameTaken: somebody has the name, which is a ValueError.
-        InvalidInput: an argument is wrong or cannot be pickled, or the cluster is none in storage; nothing was created.
+        NameTaken: another actor has the name, and `get_if_exists` is False. It is a ValueError.
+        InvalidInput: an argument is wrong or cannot be pickled, or the cluster is not in storage; nothing was created.
     """
     stored = storage_cluster(cluster)
     request = named_actor_request(cls, args, kwargs or {}, name, lifetime, preemptible, num_cpus)
@@ -63,9 +63,9 @@ def named_actor_request(
     preemptible: bool,
     num_cpus: float | None,
 ) -> JobRequest:
-    """The request for an actor that owns its name; one that was given none has one of its own.
+    """The request for an actor that owns its name. Without a name it gets a random one.
 
-    Raises InvalidInput: an argument is wrong.
+    Raises InvalidInput if an argument is wrong.
     """
     if lifetime not in ("non_detached", "detached"):
         raise InvalidInput("lifetime", lifetime, "say 'non_detached' or 'detached'")
@@ -76,9 +76,9 @@ def named_actor_request(
 
 
 def find_named_actor(cluster: Cluster, name: str) -> StorageActorHandle[Any] | None:
-    """A handle of the actor that has the name now, in the cluster's namespace or among what lasts; None if nobody has.
+    """Find the actor that owns the name now. Returns its handle, or None if there is no such actor.
 
-    Detached actors last: one that a program creates outside of jobs is found by the next (`lasting_namespace`).
+    Looks in the cluster's namespace, then in its `lasting_namespace`, which has detached actors of earlier programs.
     """
     check_name("name", name)
     stored = storage_cluster(cluster)
@@ -90,7 +90,7 @@ def find_named_actor(cluster: Cluster, name: str) -> StorageActorHandle[Any] | N
 
 
 def delete_actor(handle: ActorHandle[Any]) -> None:
-    """Ask that the actor end; returns at once. Its name is free, and calls of this process fail from now on."""
+    """Ask the actor to end, and return at once. Its name is free now, and later calls from this process fail."""
     handle._shut_down("was deleted")
 
 

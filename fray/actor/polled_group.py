@@ -1,4 +1,4 @@
-"""Groups of actors whose readiness is asked for in the thread that waits."""
+"""Groups of actors that are polled for readiness by the waiting thread."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import TypeVar
 
 from fray import sync
 from fray.actor.group import ActorGroup
-from fray.wait_line import wait_telling
+from fray.wait_line import wait_with_progress
 
 T = TypeVar("T")
 
 
 class PolledActorGroup(ActorGroup[T]):
-    """A group that waits by asking again and again: on Ray the actors, on Iris the controller."""
+    """A group that waits by polling: on Ray it polls the actors, on Iris the controller."""
 
     @abstractmethod
     def _gather(self, ready: set[int], wanted: int, until: float) -> bool:
-        """Add actors that serve calls to `ready`, until there are as many as wanted; whether there are, in time.
+        """Add the actors that serve calls to `ready` until it has `wanted` of them. Returns whether that came in time.
 
         Args:
-            until: on `time.monotonic`.
+            until: the deadline, on the clock of `time.monotonic`.
 
         Raises:
-            ActorUnavailableError: there never will be enough.
+            ActorUnavailableError: too many actors have ended for good.
         """
 
     def _wait_ready(self, wanted: int, timeout: float | None) -> list[int]:
@@ -33,10 +33,10 @@ class PolledActorGroup(ActorGroup[T]):
         def tell() -> str:
             return f"{len(ready)} of {wanted} actors of {self._name!r} serve calls"
 
-        if not wait_telling(lambda within: self._gather(ready, wanted, time.monotonic() + within), timeout, tell):
+        if not wait_with_progress(lambda within: self._gather(ready, wanted, time.monotonic() + within), timeout, tell):
             raise TimeoutError(f"{tell()} after {timeout:g} s")
         if wanted < len(self._handles):
-            ready.update(self._ready())  # the first of all that serve are given, not the first that answered
+            ready.update(self._ready())  # so that the lowest numbers are returned, not the quickest to answer
         return sorted(ready)[:wanted]
 
     async def _wait_ready_async(self, wanted: int, timeout: float | None) -> list[int]:

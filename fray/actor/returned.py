@@ -1,4 +1,4 @@
-"""What a method of an actor returns, in processes where Ray or Iris carries calls and replies."""
+"""Runs an actor's method in processes where Ray or Iris carries calls and replies."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from fray_agents.rpc.errors import RemoteError
 
 
 def returned(instance: object, method: str, args: Sequence[Any], kwargs: Mapping[str, Any], loop: LoopThread) -> Any:
-    """What the method returns; a coroutine runs in the loop, to its end.
+    """Call the method and return its value. A coroutine is run in the loop until it ends.
 
     Raises:
         Exception: what the method raised.
-        RemoteError: it raised SystemExit or the like, which is its caller's and ends nobody.
+        RemoteError: the method raised SystemExit or another BaseException; that fails the call but not the process.
     """
     try:
         value = getattr(instance, method)(*args, **kwargs)
@@ -26,7 +26,7 @@ def returned(instance: object, method: str, args: Sequence[Any], kwargs: Mapping
 
 
 def without_generator(value: Any, remedy: str) -> Any:
-    """The value. Raises RemoteError with the remedy: it is a generator, which no reply carries."""
+    """Return the value. Raises RemoteError with the remedy if it is a generator, since replies cannot carry one."""
     if hasattr(value, "__next__") or hasattr(value, "__anext__"):
         raise RemoteError(f"it is a generator{remedy}")
     return value

@@ -1,4 +1,4 @@
-"""Groups of actors on a cluster in storage, each actor a job of its own."""
+"""Groups of actors on a cluster in storage, where each actor has a job of its own."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class StorageActorGroup(ActorGroup[T]):
-    """A group whose actors are jobs "<name>-0", "<name>-1" ... `statuses` reads a record for each."""
+    """A group whose actors are the jobs "<name>-0", "<name>-1" ... `statuses` reads the record of each job."""
 
     def __init__(self, cluster: StorageCluster, namespace: str, name: str, job_ids: Sequence[JobId]) -> None:
         super().__init__(
@@ -100,7 +100,7 @@ class StorageActorGroup(ActorGroup[T]):
         return ready[:wanted]
 
     async def _too_few(self, core: Core, wanted: int, tell: Callable[[WaitProgress], None]) -> list[int]:
-        """Wait for ever, or raise ActorUnavailableError once too many have ended."""
+        """Raise ActorUnavailableError once too many actors have ended for good; otherwise wait for ever."""
         living = list(self._job_ids)
         while len(living) >= wanted:
             if not living:

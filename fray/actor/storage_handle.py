@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class StorageActorHandle(ActorHandle[T]):
-    """A handle of an actor that a job of a cluster in storage serves, or a program outside of jobs."""
+    """A handle of an actor that is served by a job of a cluster in storage, or by a program outside of jobs."""
 
     def __init__(self, cluster: StorageCluster, address: ActorAddress) -> None:
         self._cluster = cluster
@@ -33,7 +33,7 @@ class StorageActorHandle(ActorHandle[T]):
         return self._own_caller
 
     def __enter__(self) -> Self:
-        """The handle: the actor is asked to end at the end of the block."""
+        """Return the handle. At the end of the block the actor is asked to end."""
         self._check_own_job()
         return self
 
@@ -47,7 +47,7 @@ class StorageActorHandle(ActorHandle[T]):
             raise InvalidInput("actor", self, "the program that hosts it ends it, by HostedActor.shutdown()")
 
     def _end(self, why: str) -> None:
-        """Calls of this process fail from now on."""
+        """Make later calls from this process fail."""
         self._caller().end(why)
 
     def _status(self) -> JobStatus:
@@ -72,5 +72,6 @@ def _loaded(root: str, address: ActorAddress) -> StorageActorHandle[Any]:
 
 
 def cluster_at(root: str) -> StorageCluster:
-    """The cluster that a pickled handle belongs to: in a job the one that runs it, whatever the pickler called it."""
+    """The cluster of a pickled handle. In a job it is the cluster that runs the job, since its root may be written in
+    another way where the handle was pickled."""
     return storage_cluster(environment_cluster() if current_job() is not None else open_cluster(root))

@@ -1,11 +1,11 @@
-"""Clients: jobs and actors through one object.
+"""Clients: one object that submits jobs and creates actors.
 
 with set_current_client(StorageClient("gs://bucket/fray")) as client:
     jobs = [client.submit(JobRequest(f"part-{i}", Entrypoint.from_callable(work, args=(i,)))) for i in range(100)]
     wait_all(jobs)
 
-Programs use a client instead of a cluster and `fray.actor` side by side. Read `api` (the interface), `storage_client`,
-then `fray.local_backend` and `fray.current_client`.
+With a client, programs need neither a cluster object nor `fray.actor`. Reading order: `api` (the interface),
+`storage_client`, `fray.local_backend`, `fray.current_client`.
 """
 
 from fray.client.api import Client

@@ -33,23 +33,23 @@ class Client(Protocol):
 
     @property
     def cluster(self) -> Cluster:
-        """The cluster that the jobs run on: for their results, for lists of jobs and for logs that are followed."""
+        """The cluster that the jobs run on. It has their results, the list of jobs, and logs that can be followed."""
 
     def submit(self, request: JobRequest, adopt_existing: bool = True) -> JobHandle:
         """Submit a job, or adopt the one that has its name, and return its handle at once.
 
         Within a namespace at most one unfinished job has a given name. So a program that died and is started again in
-        the same namespace, as a job's next attempt always is, goes on with the jobs that it had submitted.
+        the same namespace, as a job's next attempt always is, continues with the jobs that it had submitted.
 
         Args:
-            request: the job. One with an `id` of its own is found by that id, and its name is not looked at.
+            request: the job. A request with an `id` is matched by that id, and its name is ignored.
             adopt_existing: True returns the unfinished job of that name, if there is one, and submits nothing.
 
         Raises:
             JobAlreadyExists: `adopt_existing` is False, and a job of that name has not ended; the error has its handle.
             InvalidInput: a value of the request is wrong, its callable cannot be pickled, or this release cannot do
                 what it asks for. Nothing was submitted.
-            ParentNotRunning: the job named as `parent` does not run.
+            ParentNotRunning: the job named as `parent` is not running.
         """
 
     def create_actor(
@@ -64,21 +64,21 @@ class Client(Protocol):
     ) -> ActorHandle[T]:
         """Create an actor, an object in a job of its own, and return its handle at once; the first call waits for it.
 
-        It ends with the job or the program that creates it, or with the block of `with client.create_actor(...) as
-        actor`, unless `actor_config` says `detached`: then it is the only one of its name that lasts, and the next
-        program finds it by `get_actor`. A `LocalClient`
-        returns when the actor is up and raises what its `__init__` raises, except when called within an actor.
+        The actor ends with the job or the program that creates it, or with the block of `with client.create_actor(...)
+        as actor`. If `actor_config` says `detached`, it outlives them; only one detached actor has a given name, and
+        later programs find it with `get_actor`. A `LocalClient` returns when the actor is up and raises what its
+        `__init__` raises, except when it is called within an actor.
 
         Args:
             actor_class: called with `args` and `kwargs` in the actor's job.
-            name: the name under which others of the namespace find it.
+            name: the name under which programs and jobs of the namespace find it.
             resources: what it reserves; None reserves no core, because actors wait for calls most of the time.
             actor_config: concurrency, restarts, retries and checkpoints; None is `ActorConfig()`.
             environment: variables of its process.
 
         Raises:
             InvalidInput: an argument is wrong or cannot be pickled. Nothing was created.
-            NameTaken: it is to be detached, and such an actor of that name lives: `get_actor` finds it.
+            NameTaken: a detached actor was asked for, and another one of that name lives: `get_actor` finds it.
             ParentNotRunning: this job, or the one that stands for this program, was stopped.
         """
         from fray.actor.create import actor_request
@@ -97,17 +97,17 @@ class Client(Protocol):
         environment: EnvironmentConfig | None = None,
         **kwargs: Any,
     ) -> ActorGroup[T]:
-        """Create `count` actors of one class, each in a job of its own, and return their group as `create_actor` does.
+        """Create `count` actors of one class, each in a job of its own, and return their group at once.
 
-        They are constructed with the same arguments; `current_actor().index` tells them apart. They end as an actor
-        that `create_actor` makes; detached ones are found again only by who has the group, which pickles.
+        They are constructed with the same arguments; `current_actor().index` tells them apart. They end like an actor
+        that `create_actor` makes. `get_actor` does not find detached actors of a group: keep the group, which pickles.
 
             with client.create_actor_group(Worker, name="worker", count=4) as group:
                 futures = [worker.step.remote() for worker in group.wait_ready()]
 
         Args:
             count: how many, at least 1; actor `i` is the job "<name>-<i>".
-            actor_class, name, resources, actor_config, environment: as for `create_actor`, of each.
+            actor_class, name, resources, actor_config, environment: as for `create_actor`; they hold for each actor.
 
         Raises:
             InvalidInput, ParentNotRunning: as `create_actor`.
@@ -124,31 +124,31 @@ class Client(Protocol):
     def host_actor(
         self, actor_class: type[T], *args: Any, name: str, actor_config: ActorConfig | None = None, **kwargs: Any
     ) -> HostedActor[T]:
-        """Create an actor in this process and serve it until `shutdown` is called on what is returned.
+        """Create an actor in this process and serve it until the returned object's `shutdown` is called.
 
-        Its `__init__` runs here, before this returns; calls run in threads of this process.
+        The actor's `__init__` runs here before this method returns; its calls run in threads of this process.
 
         Args:
             actor_class: called with `args` and `kwargs`.
-            name: the name under which others of the namespace find it.
+            name: the name under which programs and jobs of the namespace find it.
             actor_config: concurrency and retries; None is `ActorConfig()`.
 
         Raises:
-            InvalidInput: an argument is wrong, or the actor is to be durable, which needs a job of its own.
-            Exception: what its `__init__` raises.
+            InvalidInput: an argument is wrong, or checkpoints were asked for, which need an actor with its own job.
+            Exception: what the actor's `__init__` raises.
         """
 
     def get_actor(self, name: str) -> ActorHandle[Any]:
-        """A handle of the actor that has the name: a detached one that any program has created, or a named one.
+        """Find an actor that owns its name, a detached or a named one, and return a handle of it.
 
-        It is looked for in the cluster's namespace, then among what lasts (`StorageCluster.lasting_namespace`).
+        Looks in the cluster's namespace, then in its `lasting_namespace`.
 
         Args:
-            name: as `create_actor` was given it.
+            name: the name that `create_actor` got.
 
         Raises:
-            ActorNotFoundError: nobody has the name now.
-            InvalidInput: no actor can have it.
+            ActorNotFoundError: no actor owns the name now.
+            InvalidInput: the text cannot be an actor's name.
         """
         found = self._find_actor(name)
         if found is None:
@@ -172,7 +172,7 @@ class Client(Protocol):
         The jobs of a `LocalClient` end with it.
 
         Args:
-            wait: True lets the jobs of a `LocalClient` end by themselves first. Actors are not waited for.
+            wait: True waits until the jobs of a `LocalClient` have ended. It does not wait for actors.
         """
 
     def __eq__(self, other: object) -> bool:

@@ -1,4 +1,4 @@
-"""`StorageClient`: submits jobs under names, and creates actors, on a cluster in storage."""
+"""`StorageClient`: the client of a cluster in storage. It submits jobs by name and creates actors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class StorageClient(Client):
             and actors are named in its namespace.
 
     Raises:
-        InvalidInput: the cluster is none in storage.
+        InvalidInput: the cluster is not in storage.
     """
 
     def __init__(self, cluster: Cluster | str) -> None:
@@ -75,11 +75,11 @@ class StorageClient(Client):
 
 
 async def _take_name(core: Core, namespace: str, name: str) -> tuple[JobId, bool]:
-    """The id under which a job of this name is to be submitted, and whether another submitter chose it.
+    """The id to submit a job of this name with, and whether another submitter chose that id.
 
-    The id is in the name's record before the job exists. A submitter that finds the id of a job that does not exist
-    yet, because its submitter is slow or died, submits under that id: the record is written only where there is none,
-    so all submitters end up with one job.
+    The id is written to the name's record before the job exists. If a submitter finds there the id of a job that does
+    not exist yet, because the other submitter is slow or died, it submits with that id. A job's record is created only
+    if it is absent, so all submitters end up with one job.
     """
     check_namespace(namespace)
     check_name("name", name)

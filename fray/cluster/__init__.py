@@ -1,12 +1,12 @@
-"""Launching jobs and waiting for them.
+"""Clusters: launch jobs and wait for them.
 
 cluster = current_cluster()
 job = cluster.launch(JobRequest("train", Entrypoint.from_callable(train, args=(config,))))
 cluster.wait(job, raise_on_failure=True)
 
-Everything above launches and finds jobs through this package; it uses the services of `fray_coordinator`. Read `api`
-and `placing` (the interface), `arguments`, `connected`, `launching`, `storage`, `submission`, `job_info`, then
-`current` and `local_cluster`.
+The layers above launch and find jobs through this package; it uses the services of `fray_coordinator`. Reading order:
+`api` and `placing` (the interface), `arguments`, `connected`, `launching`, `storage`, `submission`, `job_info`,
+`current`, `local_cluster`.
 """
 
 from fray.lazy_exports import attach_stub

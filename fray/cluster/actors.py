@@ -1,4 +1,4 @@
-"""The actors of a cluster: their endpoints, and the keys by which callers and they prove themselves."""
+"""The endpoints of a cluster's actors, and the keys with which callers and actors authenticate each other."""
 
 from __future__ import annotations
 
@@ -33,15 +33,16 @@ ActorId = NewType("ActorId", str)
 
 @dataclass(frozen=True)
 class ActorEndpoint:
-    """An actor that was found, and where it is called.
+    """An actor that was looked up, and the address to call it at.
 
     Attributes:
-        actor_id: tells it apart from others of its name.
-        name: the name that it was found under.
+        actor_id: tells it apart from other actors of the same name.
+        name: the actor's name.
         address: "host:port" of its server.
-        job_id: the job that serves it, or stands for the program that does; "" if only the address is known.
+        job_id: the job that serves it, or the job that stands for the program that does; "" if only the address is
+            known.
         namespace: the scope of its name.
-        metadata: what it was registered with.
+        metadata: the metadata that it was registered with.
         target: the addresses to connect to, and the server's identity.
     """
 
@@ -68,7 +69,7 @@ class ActorEndpoint:
 
 
 def target_of(record: EndpointRecord) -> Target:
-    """The addresses to connect to: with the Unix socket if the actor is on this host."""
+    """The addresses to connect to; the Unix socket is among them if the actor is on this host."""
     return Target(
         actor_id=record.name,
         tcp=record.address,
@@ -80,7 +81,7 @@ def target_of(record: EndpointRecord) -> Target:
 
 @functools.cache
 def host_identity() -> str:
-    """Names this host, as the processes of one user see it that share files and memory.
+    """A name for this host that is equal for processes of one user that share files and memory.
 
     Two containers on one machine have different names.
     """
@@ -92,8 +93,8 @@ def host_identity() -> str:
 class Metadata:
     """Finds the endpoints of actors: `Cluster.metadata`. To call an actor, use a resolver.
 
-    What an `ActorServer` has registered is here while it serves. Each method reads the storage and may raise
-    `StoreUnavailable` or `StoreRefused`.
+    It finds the actors that an `ActorServer` has registered, while the server runs. Each method reads the storage and
+    may raise `StoreUnavailable` or `StoreRefused`.
     """
 
     def __init__(self, run: RunService, namespace: str) -> None:
@@ -125,7 +126,7 @@ class Metadata:
 
 
 class ClusterKeyring(KeyCache):
-    """The keys of one cluster as this process last read them; a `fray_agents.rpc.Keyring`."""
+    """The keys of one cluster, as this process last read them. It is a `fray_agents.rpc.Keyring`."""
 
     def __init__(self, run: RunService) -> None:
         super().__init__(lambda: run(rpc_keys))

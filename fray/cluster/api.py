@@ -1,4 +1,4 @@
-"""The interface of a cluster: launch jobs, wait for them, read what they print and return."""
+"""The interface of a cluster: launch jobs, wait for them, and read their output and results."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ class Cluster(PlacingCluster, Protocol):
 
     @property
     def namespace(self) -> Namespace:
-        """The scope of the names of what is launched here, and of the actors that are found here.
+        """The scope of names: of the jobs that are launched here, and of the actors that are found here.
 
-        The namespace that the cluster was opened with; else, inside one of its jobs, that job's; else FRAY_NAMESPACE;
-        else one made up for this object. So a driver, its jobs and its actors find one another, and two drivers do not
-        collide.
+        It is the namespace that the cluster was opened with. Without one it is, inside one of the cluster's jobs, that
+        job's namespace; elsewhere FRAY_NAMESPACE; without that, a namespace made up for this object. So a driver, its
+        jobs and its actors find one another, and two drivers do not collide.
         """
 
     @property
     def lasting_namespace(self) -> Namespace:
-        """The scope of the names of what outlives programs, so that the next one finds it: detached actors.
+        """The scope of names of detached actors, which outlive programs and are found by later ones.
 
         It is `namespace` if somebody chose that, and "default" if it was made up for this program or job.
         """
@@ -61,7 +61,7 @@ class Cluster(PlacingCluster, Protocol):
 
     @property
     def metadata(self) -> Metadata:
-        """The actors that are announced in `namespace`, and their addresses. To call one, use a resolver.
+        """Finds the actors that are announced in `namespace`, with their addresses. To call one, use a resolver.
 
         Each lookup reads the storage; nothing is cached.
         """
@@ -81,30 +81,30 @@ class Cluster(PlacingCluster, Protocol):
         Raises:
             InvalidInput: a value of the request is wrong, its callable cannot be pickled, or this release cannot do
                 what it asks for. Nothing was submitted.
-            ParentNotRunning: the job named as `parent` does not run.
+            ParentNotRunning: the job named as `parent` is not running.
         """
 
     def launch_many(self, requests: Sequence[JobRequest]) -> list[JobId]:
         """Submit many jobs in one call, and return their ids in the same order.
 
-        Faster than as many `launch` calls: the requests to the storage are made side by side. A wrong request raises
-        before anything is submitted; if the storage fails halfway, some jobs may have been submitted.
+        It is faster than a `launch` call for each job, because the requests to the storage run concurrently. If a
+        request is wrong, nothing is submitted; if the storage fails halfway, some jobs may have been submitted.
 
         Args:
-            requests: as for `launch`, one for each job.
+            requests: one for each job, as for `launch`.
 
         Raises:
             InvalidInput, ParentNotRunning: as `launch`.
         """
 
     def poll(self, job_id: str) -> JobInfo:
-        """Read a job's state now: one request to the storage.
+        """Read a job's current state, with one request to the storage.
 
             info = cluster.poll(job)
             info.status, info.host, info.error_message
 
         Args:
-            job_id: as `launch` returned it, or `fray ps` shows it.
+            job_id: the id that `launch` returned or that `fray ps` shows.
 
         Raises:
             JobNotFound: there is no such job under the root, or retention has removed it.
@@ -155,23 +155,24 @@ class Cluster(PlacingCluster, Protocol):
         fail_on_error: bool = False,
         job_ids: str | Sequence[str] | None = None,
     ) -> JobInfo | list[JobInfo]:
-        """Block until a job, or all of several, have ended.
+        """Block until a job has ended, or all of several jobs.
 
-        Logs a warning when no live agent could ever start a job, or when none has had room for it for half a minute.
+        Logs a warning when no live agent could ever start a job, or when no agent has had room for half a minute.
 
         Args:
-            job_id: one id, or a sequence of ids: then a list comes back, in the same order.
-            raise_on_failure: raise as soon as one job has failed or was stopped; the others go on.
+            job_id: one id, or a sequence of ids; for a sequence a list is returned, in the same order.
+            raise_on_failure: raise as soon as one job has failed or was stopped; the other jobs go on.
             timeout: seconds to wait; None waits for ever.
             fail_on_error: the same as `raise_on_failure`.
             job_ids: the same as `job_id`.
 
         Raises:
-            JobFailed: see `raise_on_failure`. The message has the job's traceback, the cause is its exception.
+            JobFailed: a job failed or was stopped, and `raise_on_failure` is set. The message has the job's traceback;
+                `__cause__` is its exception.
             TimeoutError: not all jobs have ended in time. They go on.
             JobNotFound: there is no such job.
-            JobGone: retention removed the job while it was waited for.
-            InvalidInput: no id is given, or something else.
+            JobGone: retention removed the job during the wait.
+            InvalidInput: no id was given, or a value that is not an id.
         """
         wanted = job_ids if job_id is None else job_id
         infos = self._wait(checked_ids(wanted), raise_on_failure or fail_on_error, timeout)
@@ -190,7 +191,7 @@ class Cluster(PlacingCluster, Protocol):
     async def wait_async(
         self, job_id: str | Sequence[str], raise_on_failure: bool = False, timeout: float | None = None
     ) -> JobInfo | list[JobInfo]:
-        """`wait`, for coroutines: who is cancelled only stops waiting, and the jobs go on.
+        """`wait`, for coroutines. Cancelling it only stops the wait; the jobs go on.
 
         Args:
             job_id, raise_on_failure, timeout: as for `wait`.
@@ -204,13 +205,13 @@ class Cluster(PlacingCluster, Protocol):
     async def _wait_async(self, ids: list[str], raise_on_failure: bool, timeout: float | None) -> list[JobInfo]: ...
 
     def monitor(self, job_id: str) -> JobInfo:
-        """Print everything the job prints to this program's stdout, until the job has ended; its final state.
+        """Print the job's output to this program's stdout until the job has ended, and return its final state.
 
-        Output of earlier attempts is printed too; of a gang, each line behind the number of its replica. Use
-        `logs(job_id, follow=True)` to get the lines instead.
+        The output of earlier attempts is printed too. For a gang each line begins with the number of its replica. To
+        get the lines instead, use `logs(job_id, follow=True)`.
 
         Args:
-            job_id: of the job; whether it runs, waits or has ended.
+            job_id: id of a job that waits, runs or has ended.
 
         Raises:
             JobNotFound: there is no such job.
@@ -224,17 +225,18 @@ class Cluster(PlacingCluster, Protocol):
         return self.poll(job_id)
 
     def logs(self, job_id: str, follow: bool = False, replica: int | None = None) -> Items[LogLine]:
-        """Iterate over the lines that the job has written to stdout and stderr; those of a gang's replicas by time.
+        """Iterate over the lines that the job has written to stdout and stderr. A gang's lines are ordered by time.
 
             async for line in cluster.logs(job, follow=True):  # in coroutines; elsewhere without async
                 print(line)
 
         Args:
-            job_id: of the job; whether it runs, waits or has ended.
-            follow: False gives the lines of the current or last attempt that are stored so far; until the next one
-                begins, those of the last that printed anything. True gives those of all attempts from the first one on,
-                and goes on until the job has ended.
-            replica: of a gang, the only one whose lines are wanted; a line says by `replica` whose it is.
+            job_id: id of a job that waits, runs or has ended.
+            follow: False gives the lines of the current or last attempt that are stored so far; while a job waits for
+                its next attempt, those of the last attempt that printed anything. True gives the lines of all attempts
+                from the first one on, and goes on until the job has ended.
+            replica: number of the only replica of a gang whose lines are wanted; None gives the lines of all. Each
+                line has its replica's number in `replica`.
 
         Raises:
             JobNotFound: there is no such job.
@@ -242,16 +244,16 @@ class Cluster(PlacingCluster, Protocol):
         """
 
     def _last_lines(self, job_id: str, count: int) -> Sequence[LogLine]:
-        """The last lines of `logs` without `follow`; 0: all."""
+        """The last `count` lines of `logs` without `follow`; all lines if `count` is 0."""
 
     def result(self, job_id: str, timeout: float | None = None) -> Any:
         """Wait for the job to end, and return what its callable returned.
 
-        The result of a command is what it wrote to the file that FRAY_RESULT names. Results are unpickled in the
-        calling thread, which runs code of whoever launched the job.
+        The result of a command is the content of the file that FRAY_RESULT names. Results are unpickled in the calling
+        thread, which can run code of the job's submitter.
 
         Args:
-            job_id: of the job.
+            job_id: id of the job.
             timeout: seconds to wait; None waits for ever.
 
         Raises:
@@ -261,17 +263,19 @@ class Cluster(PlacingCluster, Protocol):
         """
 
     def results(self, job_id: str, timeout: float | None = None) -> list[Any]:
-        """Wait for a gang to end, and return what each replica returned, in order; `result` is that of replica 0.
+        """Wait for a gang to end, and return each replica's result in the order of their numbers.
+
+        `result` returns that of replica 0 alone.
 
         Args:
             job_id, timeout: as for `result`.
 
         Raises:
-            JobFailed, NoResult, TimeoutError: as `result`; NoResult also if one replica has none.
+            JobFailed, NoResult, TimeoutError: as `result`; NoResult also if one replica has no result.
         """
 
     async def result_async(self, job_id: str, timeout: float | None = None) -> Any:
-        """`result`, for coroutines: who is cancelled only stops waiting.
+        """`result`, for coroutines. Cancelling it only stops the wait.
 
         Args:
             job_id, timeout: as for `result`.
@@ -281,57 +285,56 @@ class Cluster(PlacingCluster, Protocol):
         """
 
     def pull(self, job_id: str, target: str | os.PathLike[str], path: str = "") -> list[Path]:
-        """Fetch the files that a job which succeeded has left, those that its `outputs` name; where they are now.
+        """Download the output files of a job that has succeeded, and return their local paths.
 
         Args:
-            job_id: of the job, which has ended.
-            target: the folder for them; it is made if it is absent, and files of the same paths in it are replaced.
-            path: of one file or folder of them, or a pattern as in `outputs`; "" fetches all.
+            job_id: id of a job that has ended.
+            target: the folder for the files. It is created if it is absent, and existing files in it are replaced.
+            path: one file or folder among the outputs, or a pattern as in the request's `outputs`; "" fetches all.
 
         Raises:
-            NoOutputs: the job has none, or none of that path; or they cannot be read, or written here.
+            NoOutputs: the job has no outputs, or none at that path; or they cannot be read, or not be written here.
             JobNotFound: there is no such job.
         """
 
     def usage(self, job_id: str) -> ResourceUsage | None:
-        """What the current attempt uses of the host; once the job has ended, the totals of its last attempt.
+        """The resources that the current attempt uses; once the job has ended, the totals of its last attempt.
 
-        As the agent's last heartbeat says, so a few seconds old at most. None before the first measurement, and for
-        jobs that are threads of a local cluster, which nobody measures.
+        The figures come from the agent's last heartbeat, so they are at most a few seconds old. None before the first
+        measurement, and for jobs that are threads of a local cluster, which are not measured.
 
             used = cluster.usage(job)
             used.cpu_seconds, used.memory_peak  # seconds of CPU; bytes
 
         Args:
-            job_id: of the job.
+            job_id: id of the job.
 
         Raises:
             JobNotFound: there is no such job.
         """
 
     def terminate(self, job_id: str) -> None:
-        """Ask that a job and its children end, and return at once.
+        """Ask a job and its children to end, and return at once.
 
-        A running job gets SIGTERM, its `grace` seconds, then SIGKILL. A job that has ended is left as it is.
+        A running job gets SIGTERM, and SIGKILL after its `grace` seconds. Nothing happens to a job that has ended.
 
         Args:
-            job_id: of the job; `wait` for its end.
+            job_id: id of the job. Use `wait` to wait for its end.
 
         Raises:
             JobNotFound: there is no such job.
         """
 
     def list_jobs(self) -> list[JobInfo]:
-        """Read every job under the root, in order of submission; finished jobs until retention removes them.
+        """Read every job under the root, in order of submission, and finished jobs until retention removes them.
 
-        Costs one request to the storage for each job. A record that cannot be read is left out, with a warning in the
-        log.
+        It costs one request to the storage per job. A record that cannot be read is left out, with a logged warning.
         """
 
     def close(self) -> None:
         """Close the connections to the storage. Jobs go on; actors that this program owns end.
 
-        A call after it opens connections again.
+        The next call on this object opens connections again.
         """
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""Checks of what programs give a cluster: requests and ids of jobs. What is something else is told with its remedy."""
+"""Checks of the arguments of a cluster's methods: requests and job ids. The errors say what to give instead."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fray_layouts.errors import InvalidInput
 
 
 def checked_request(given: object, field: str = "request") -> JobRequest:
-    """The argument, if it is a request. Raises InvalidInput."""
+    """Return the argument if it is a JobRequest. Raises InvalidInput if it is not."""
     match given:
         case JobRequest():
             return given
@@ -28,7 +28,7 @@ def checked_request(given: object, field: str = "request") -> JobRequest:
 
 
 def checked_requests(given: object) -> list[JobRequest]:
-    """The argument as a list, if it is several requests. Raises InvalidInput."""
+    """Return the argument as a list if it is an iterable of JobRequests. Raises InvalidInput if it is not."""
     if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
         remedy = "give a list of JobRequests; launch(request) launches one"
         raise InvalidInput("requests", given, remedy)
@@ -36,7 +36,7 @@ def checked_requests(given: object) -> list[JobRequest]:
 
 
 def checked_id(given: object, field: str = "job_id") -> str:
-    """The argument, if it is text, as ids of jobs are. Raises InvalidInput."""
+    """Return the argument if it is a string, as job ids are. Raises InvalidInput if it is not."""
     if isinstance(given, str):
         return given
     if isinstance(given, JobRequest):
@@ -49,7 +49,7 @@ def checked_id(given: object, field: str = "job_id") -> str:
 
 
 def checked_ids(given: object) -> list[str]:
-    """The argument as a list, if it is the id of a job, or several. Raises InvalidInput."""
+    """Return the argument as a list if it is one job id or several. Raises InvalidInput if it is not."""
     if given is None:
         raise InvalidInput("job_id", None, "give the id of a job, or several")
     if isinstance(given, str) or not isinstance(given, Iterable):

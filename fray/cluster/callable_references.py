@@ -1,7 +1,7 @@
-"""Callables of jobs that run as threads of this process: the job's record has a number instead of a pickle.
+"""Callables of jobs that run as threads of this process. The job's record has a number in place of a pickle.
 
-So function and arguments are the submitter's own objects, whether they can be pickled or not. They are kept until the
-job has ended.
+So the job runs with the submitter's own function and argument objects, and these need not be picklable. They are kept
+until the job has ended.
 """
 
 import io
@@ -16,29 +16,29 @@ from fray.entrypoints import CallableEntrypoint, Entrypoint, entrypoint_of
 from fray.types import JobId, JobRequest
 
 _MIN_KEPT = 100
-"""Calls that are kept before it is asked which of their jobs have ended, which reads as many records."""
+"""Calls that are kept before the first sweep. A sweep reads the record of every kept call's job."""
 
 _numbers = itertools.count()
 _calls: dict[int, CallableEntrypoint] = {}
 
 
 def call_reference(number: int) -> Any:
-    """What such a job runs: the call that was kept under that number."""
+    """The function that such a job runs: it makes the call that is kept under this number."""
     kept = _calls[number]
     return kept.callable(*kept.args, **kept.kwargs)
 
 
 def is_reference(pickled: bytes | None) -> bool:
-    """Whether a pickled call is that of `call_reference`, which means something in this process alone."""
+    """Whether a pickled call is a call of `call_reference`, which has a meaning in this process only."""
     try:
         function, _, _ = _ReferenceUnpickler(io.BytesIO(pickled or b"")).load()
-    except Exception:  # another call, which is not loaded here
+    except Exception:  # any other call; the unpickler refuses to load it
         return False
     return function is call_reference
 
 
 class _ReferenceUnpickler(pickle.Unpickler):
-    """An unpickler that knows one function, so that it can run no code of others."""
+    """An unpickler that loads `call_reference` only, so that it cannot run foreign code."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) != (call_reference.__module__, call_reference.__qualname__):
@@ -49,7 +49,7 @@ class _ReferenceUnpickler(pickle.Unpickler):
 class CallableReferences:
     """Keeps the calls of one cluster's jobs until the jobs have ended.
 
-    ended: tells which of some jobs have ended for good.
+    ended: returns those of the given jobs that have ended for good.
     """
 
     def __init__(self, ended: Callable[[Sequence[JobId]], Collection[JobId]]) -> None:
@@ -76,13 +76,13 @@ class CallableReferences:
         return jobs
 
     def close(self) -> None:
-        """Forget all calls: no job runs any more."""
+        """Forget all calls. No job of the cluster runs any more."""
         with self._lock:
             _forget(self._kept)
             self._kept.clear()
 
     def _sweep(self) -> None:
-        """Forget the calls of jobs that have ended; do it again when there are twice as many as are left."""
+        """Forget the calls of jobs that have ended. The next sweep is due when twice as many calls are kept as now."""
         with self._lock:
             known = dict(self._kept)
         ended = self._ended(list(dict.fromkeys(known.values())))
@@ -94,7 +94,7 @@ class CallableReferences:
 
 
 def _keep(request: JobRequest) -> int | None:
-    """Keep the request's call and return its number; None for a command, and for what cannot be called."""
+    """Keep the request's call and return its number; None if the entrypoint is not a callable."""
     entrypoint = entrypoint_of(request.entrypoint)
     if not isinstance(entrypoint, CallableEntrypoint):
         return None

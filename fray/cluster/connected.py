@@ -1,10 +1,9 @@
-"""The connections of a cluster in storage: opened by their first use, in each process anew, and closed."""
+"""The connections of a cluster in storage: opened on first use, once per process, and closed."""
 
 from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from functools import cached_property, partial
@@ -13,18 +12,16 @@ from typing import TYPE_CHECKING, TypeVar
 
 from fray import sync
 from fray.cluster.api import Cluster
-from fray.cluster.current_job import current_job_on, current_user
+from fray.cluster.current_job import current_job_on, current_user, made_up_namespace
 from fray.cluster.driver_output import DriverOutput
 from fray.cluster.scaling import WaitingScaler
 from fray.types import JobId, Namespace
 from fray_agents.tasks.current_task import task_environ
 from fray_agents.tasks.environment import PRIVATE_VAR
-from fray_coordinator.clock import system_random
 from fray_coordinator.core import Core, open_core
 from fray_coordinator.per_loop import PerLoop
 from fray_coordinator.store.metering import RequestCounts
 from fray_coordinator.store.opening import root_url
-from fray_layouts.object_keys import JobIds
 from fray_layouts.records import JobRecord
 from fray_layouts.spec_checks import check_namespace
 
@@ -36,7 +33,7 @@ T = TypeVar("T")
 
 
 class ConnectedCluster(Cluster):
-    """What this program has of a cluster in storage: its core, its driver, its scaler, and what its jobs print.
+    """A cluster in storage, with this program's open connections: its core, driver, scaler and its jobs' output.
 
     Args:
         root, namespace: as for `StorageCluster`.
@@ -45,7 +42,7 @@ class ConnectedCluster(Cluster):
     def __init__(self, root: str, namespace: str | None = None) -> None:
         self.root = root_url(root)
         self._namespace = namespace
-        self._driver_namespace = task_environ().get("FRAY_NAMESPACE") or _made_up_namespace()
+        self._driver_namespace = task_environ().get("FRAY_NAMESPACE") or made_up_namespace()
         check_namespace(namespace or self._driver_namespace)
         self._core = PerLoop(self._open)
         self._driver = PerLoop(self._open_driver)
@@ -65,11 +62,11 @@ class ConnectedCluster(Cluster):
 
     @property
     def log_to_driver(self) -> bool:
-        """Whether this program shows what the jobs print that it launches here, its actors and workers among them.
+        """Whether this program shows the output of the jobs that it launches here, including its actors and workers.
 
-        By default as FRAY_LOG_TO_DRIVER says (1 or 0), else in terminals and notebooks. Each line goes to the stream
-        that it was printed to, behind the job's id; of one job at most 100 a second for long. Assign to it before jobs
-        are launched.
+        The default is FRAY_LOG_TO_DRIVER (1 or 0); without that, True in terminals and notebooks. Each line goes to
+        stdout or stderr, as the job printed it, behind the job's id. Of one job at most 100 lines a second are shown,
+        after a burst of 1,000. Assign to it before you launch jobs.
         """
         return self._output.is_on
 
@@ -79,21 +76,21 @@ class ConnectedCluster(Cluster):
 
     @property
     def metadata(self) -> Metadata:
-        from fray.cluster.actors import Metadata  # who calls no actors need not import what that needs
+        from fray.cluster.actors import Metadata  # imported late: programs without actors need none of it
 
         return Metadata(self.run, self.namespace)
 
     @cached_property
     def keyring(self) -> ClusterKeyring:
-        """The keys that all callers and servers of this cluster object share."""
+        """The keys of the cluster, shared by all callers and servers of this object."""
         from fray.cluster.actors import ClusterKeyring  # as above
 
         return ClusterKeyring(self.run)
 
     def owner(self) -> JobId | None:
-        """The job that stands for this program while it lives: the parent of what is to end with the program.
+        """The job that stands for this program while it lives. It is the parent of jobs that end with the program.
 
-        It is made by the first call. None inside a job, which is the parent of what it launches anyway.
+        The first call creates it. None inside a job, which is itself the parent of the jobs that it launches.
 
         Raises:
             ParentNotRunning: the job that stands for this program was stopped.
@@ -104,16 +101,16 @@ class ConnectedCluster(Cluster):
         return JobId(sync.run(self._own_job()))
 
     def host(self, hosted: HostedService) -> None:
-        """Announce a service of this program, which runs outside of jobs, for as long as it serves."""
+        """Announce a service of this program, which runs outside of jobs, until it stops serving."""
         self._leave_at_exit()
         sync.run(self._host(hosted))
 
     def show_output(self, jobs: Sequence[str]) -> None:
-        """Show what these jobs print as if they were launched here, from their last chunk on; see `log_to_driver`."""
+        """Show these jobs' output from their last chunk on, as if they were launched here; see `log_to_driver`."""
         sync.run(self._output.follow_known(jobs))
 
     def requests(self) -> RequestCounts:
-        """Count the requests that this process has sent to the storage through this cluster since it was opened."""
+        """Counts of the requests that this process has sent to the storage through this object since it was opened."""
         return self.run(_request_counts)
 
     def run(self, work: Callable[[Core], Awaitable[T]]) -> T:
@@ -128,19 +125,19 @@ class ConnectedCluster(Cluster):
         return sync.run(self.run_in_loop(work))
 
     async def run_async(self, work: Callable[[Core], Awaitable[T]]) -> T:
-        """`run` for coroutines in any event loop; who is cancelled cancels the service."""
+        """`run` for coroutines in any event loop. Cancelling it cancels the service."""
         return await sync.awaited(self.run_in_loop(work))
 
     def start(self, work: Callable[[Core], Awaitable[T]]) -> Future[T]:
-        """Begin a service as `run` does, and return a future of its result at once."""
+        """Start a service as `run` does, and return a future of its result at once."""
         return sync.start(self.run_in_loop(work))
 
     async def run_in_loop(self, work: Callable[[Core], Awaitable[T]]) -> T:
-        """`run` for code that is in the background loop already."""
+        """`run` for code that already runs in the background loop."""
         return await work(await self._core.get())
 
     async def scaler(self) -> WaitingScaler:
-        """What makes machines for this program's waits, if nobody else does; for code in the background loop."""
+        """The scaler that makes machines while this program waits, if no other one does. For the background loop."""
         return await self._scaler.get()
 
     def close(self) -> None:
@@ -149,7 +146,7 @@ class ConnectedCluster(Cluster):
 
     @property
     def _is_private(self) -> bool:
-        """Whether jobs run on this machine, whatever they ask for."""
+        """Whether this code runs in a job of a private cluster, which runs all jobs on this machine."""
         return current_job_on(self.root) is not None and PRIVATE_VAR in task_environ()
 
     def _leave_at_exit(self) -> None:
@@ -158,12 +155,12 @@ class ConnectedCluster(Cluster):
             sync.at_exit(partial(self._leave_in, self._leaving_pid))
 
     def _leave_in(self, process: int) -> None:
-        if os.getpid() == process:  # a fork has this hook too
+        if os.getpid() == process:  # a forked child inherits this hook and must not run it
             sync.run(self._leave())
             self._output.flush()
 
     async def _open_driver(self) -> Driver:
-        from fray_agents.agent.driver import Driver  # an agent's code, which few programs need
+        from fray_agents.agent.driver import Driver  # imported late: few programs need an agent's code
 
         program = Path(sys.argv[0]).name if sys.argv else ""
         program = program.encode(errors="replace").decode() or "python"
@@ -191,7 +188,7 @@ class ConnectedCluster(Cluster):
         return await open_core(self.root)
 
     def _has_log_only(self, job: JobRecord) -> bool:
-        """Whether a job's output is nowhere but in its log."""
+        """Whether a job's output goes only to its log, and not also to this program's own streams."""
         return True
 
     async def _close(self) -> None:
@@ -199,10 +196,6 @@ class ConnectedCluster(Cluster):
         core = await self._core.take()
         if core is not None:
             await core.store.close()
-
-
-def _made_up_namespace() -> str:
-    return JobIds.fresh("driver", time.time(), system_random().token())
 
 
 async def _request_counts(core: Core) -> RequestCounts:

@@ -1,4 +1,4 @@
-"""The current cluster of a thread or coroutine, and opening clusters by their roots."""
+"""The current cluster of a thread or coroutine, and the function that opens a cluster by its root."""
 
 import os
 import threading
@@ -23,7 +23,7 @@ def set_current_cluster(cluster: Cluster | None) -> None:
     """Make `cluster` the current one of this thread or coroutine from now on.
 
     Args:
-        cluster: what `current_cluster` returns; None makes it the environment's again.
+        cluster: the cluster that `current_cluster` returns; None resets it to the environment's.
     """
     _chosen.set(cluster)
 
@@ -31,21 +31,21 @@ def set_current_cluster(cluster: Cluster | None) -> None:
 def current_cluster() -> Cluster:
     """The cluster that `set_current_cluster` chose, else the one that FRAY_CLUSTER_SPEC names.
 
-    In a job FRAY_CLUSTER_SPEC names the cluster that runs the job, and what is launched there becomes the job's child.
-    Without it, it is the Iris that runs this process, or the Ray that this process is connected to, or that runs the
-    Ray job that it is part of. Without these, or with "local", it is a `LocalCluster` that this process shares, and
-    that ends with it.
+    In a job, FRAY_CLUSTER_SPEC names the cluster that runs the job, and jobs that are launched there become its
+    children. Without that variable it is the Iris that runs this process, the Ray that this process is connected to, or
+    the Ray whose job this process belongs to. Without any of these, or with "local", it is a `LocalCluster` that the
+    whole process shares and that ends with the process.
 
     Raises:
-        InvalidInput: FRAY_CLUSTER_SPEC names nothing that `open_cluster` can open.
+        InvalidInput: `open_cluster` cannot open the value of FRAY_CLUSTER_SPEC.
     """
     return _chosen.get() or environment_cluster()
 
 
 def environment_cluster() -> Cluster:
-    """The cluster that `environment_root` names, or a `LocalCluster` for the whole process if it names none.
+    """The cluster that `environment_root` names, or the process's `LocalCluster` if it names none.
 
-    What a job in a thread of this process launches there are threads too.
+    In a job that is a thread of this process it is a cluster whose jobs are threads too.
     """
     cluster = open_cluster(environment_root() or "local")
     in_thread = task_environ() is not os.environ
@@ -53,9 +53,9 @@ def environment_cluster() -> Cluster:
 
 
 def environment_root() -> str | None:
-    """The root of the cluster that this code is to work on: of FRAY_CLUSTER_SPEC, else the Iris or Ray around it.
+    """The root that the environment names: FRAY_CLUSTER_SPEC, else the Iris or Ray that runs this process.
 
-    None: there is none of these.
+    None if there is none of these.
     """
     if named := task_environ().get("FRAY_CLUSTER_SPEC"):
         return named
@@ -63,20 +63,21 @@ def environment_root() -> str | None:
 
 
 def open_cluster(root: str) -> Cluster:
-    """The cluster under a root; always the same object for the same text. `create_cluster` is the same function.
+    """Open the cluster under a root. The same text always gives the same object. Also named `create_cluster`.
 
     Nothing is read or written until the cluster is used.
 
     Args:
-        root: `gs://bucket/prefix`, `s3://bucket/prefix`, `file:///path`, a path, `memory://name`, or "local": a
-            private cluster whose jobs are processes of this machine. With "local?use_isolated_env=False" they are
-            threads of this process. "ray:auto" is the Ray that this process runs in, is connected to, or finds on this
-            machine or at RAY_ADDRESS; "ray:host:6379" and "ray://host:10001" are those at these addresses;
-            "ray:http://host:8265" is reached through its job submission API. "iris://host:port" is the controller of
-            an Iris, "iris:auto" the one that runs this process.
+        root: `gs://bucket/prefix`, `s3://bucket/prefix`, `file:///path`, a path, or `memory://name`.
+            "local" is a private cluster whose jobs are processes of this machine; with
+            "local?use_isolated_env=False" they are threads of this process.
+            "ray:auto" is the Ray that this process runs in, is connected to, or finds on this machine or at
+            RAY_ADDRESS; "ray:host:6379" and "ray://host:10001" are the Ray at that address; "ray:http://host:8265" is
+            reached through Ray's job submission API.
+            "iris://host:port" is the Iris with that controller; "iris:auto" is the Iris that runs this process.
 
     Raises:
-        InvalidInput: the root is a local one with another option.
+        InvalidInput: the root is a "local" or "ray:" one with an unknown option.
     """
     kind, _, options = root.partition("?")
     if (local := local_clusters.get(root)) is not None:
@@ -91,10 +92,10 @@ create_cluster = open_cluster
 
 
 def storage_cluster(given: object = None) -> StorageCluster:
-    """The given cluster, by default the current one, for what keeps its records in storage.
+    """Return the given cluster, by default the current one, if it keeps its records in storage.
 
     Raises:
-        InvalidInput: it is none, or none in storage; or as `current_cluster`.
+        InvalidInput: it is not a cluster in storage; or as `current_cluster`.
     """
     cluster = current_cluster() if given is None else given
     if isinstance(cluster, StorageCluster):
@@ -104,9 +105,9 @@ def storage_cluster(given: object = None) -> StorageCluster:
 
 
 def opened_clusters() -> list[StorageCluster]:
-    """The current cluster, and the others in storage that this process has opened.
+    """The current cluster and all others that this process has opened, as far as they are in storage.
 
-    If the current one would be a private cluster that was not made yet, it is left out: no actor could be there.
+    If the current one is the process's private cluster and is not created yet, it is left out: it can have no actors.
     """
     spec = environment_root() or "local"
     is_private = _chosen.get() is None and spec.partition("?")[0] == "local"
@@ -122,27 +123,27 @@ def _opened(root: str, kind: str, options: str) -> Cluster:
     if is_ray(root):
         return _open_ray(root)
     if is_iris(root):
-        from fray.cluster.iris.cluster import IrisCluster  # few processes work with Iris
+        from fray.cluster.iris.cluster import IrisCluster  # imported late: few processes use Iris
 
         return IrisCluster(root)
     return StorageCluster(root)
 
 
 def _open_ray(root: str) -> Cluster:
-    from fray.cluster.ray.jobs import RayJobs  # few processes work with Ray
+    from fray.cluster.ray.jobs import RayJobs  # imported late: few processes use Ray
     from fray.cluster.ray.submission import RayCluster
 
     where, _, options = root.partition("?")
     option, _, namespace = options.partition("=")
     if option not in ("", "namespace"):
-        raise InvalidInput("root", root, "of a Ray say 'ray:auto', 'ray:host:6379' or 'ray:auto?namespace=name'")
+        raise InvalidInput("root", root, "for a Ray, give 'ray:auto', 'ray:host:6379' or 'ray:auto?namespace=name'")
     address = where.removeprefix("ray:")
     cluster = RayCluster if address.startswith(("http://", "https://")) else RayJobs
     return cluster(address if cluster is RayCluster else where, namespace or None)
 
 
 def _open_local(root: str, options: str) -> StorageCluster:
-    from fray.cluster.local_cluster import LocalCluster  # an agent's code, which few processes need
+    from fray.cluster.local_cluster import LocalCluster  # imported late: few processes need an agent's code
 
     match options:
         case "" | "use_isolated_env=True":

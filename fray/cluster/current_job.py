@@ -1,9 +1,12 @@
-"""The job that this code runs in, and the user for whom it runs, as FRAY_* variables say."""
+"""The job that this code runs in and its user, read from the FRAY_* variables."""
 
 import getpass
+import time
 from dataclasses import dataclass
 
 from fray_agents.tasks.current_task import task_environ
+from fray_coordinator.clock import system_random
+from fray_layouts.object_keys import JobIds
 from fray_layouts.spec_checks import check_user
 
 
@@ -39,21 +42,26 @@ def current_job() -> CurrentJob | None:
 
 
 def current_job_on(root: str) -> CurrentJob | None:
-    """The job whose attempt runs this code, if it is one of the cluster under `root`."""
+    """The job whose attempt runs this code, if it belongs to the cluster under `root`; else None."""
     job = current_job()
     return job if job is not None and job.cluster == root else None
 
 
 def current_user() -> str:
-    """Who submits from here: FRAY_USER, which in a job is that job's user; outside of jobs else the login name.
+    """The user for jobs that are submitted here: FRAY_USER, which a job has from its own user, else the login name.
 
-    Raises InvalidInput: that cannot be a job's user.
+    Raises InvalidInput if that cannot be a job's user.
     """
     user = task_environ().get("FRAY_USER")
     if user is None:
         user = _login_name()
     check_user("FRAY_USER", user)
     return user
+
+
+def made_up_namespace() -> str:
+    """A new namespace for a program that has chosen none."""
+    return JobIds.fresh("driver", time.time(), system_random().token())
 
 
 def _login_name() -> str:

@@ -1,10 +1,10 @@
-"""The output of jobs in the program that launched them, while they run.
+"""Shows the output of jobs in the program that launched them, while they run.
 
-A driver that shows what its jobs print (`StorageCluster.log_to_driver`) reads their log chunks from the storage as they
-appear; otherwise it asks for nothing. Of a running job that is one read each time that its agent may have stored the
-next chunk, ever fewer while the job is silent, and at most `LOOKS_PER_SECOND` for all jobs together. Records are read
-for those jobs only that nobody waits for. Nothing here fails or delays who waits, but for the last lines of a job that
-has ended.
+A driver with `StorageCluster.log_to_driver` reads its jobs' log chunks from the storage as they appear; without it, it
+makes no requests. For a running job it makes one read each time that the agent may have stored the next chunk. While
+the job prints nothing the reads become rarer, and all jobs together get at most `LOOKS_PER_SECOND` reads. Records are
+read only for jobs that no caller waits for, since a waiting caller reads them anyway. Errors here never reach a caller.
+A caller's wait is longer only by the time that the last lines of an ended job take.
 """
 
 from __future__ import annotations
@@ -33,33 +33,37 @@ from fray_layouts.spec import is_gang
 log = logging.getLogger("fray")
 
 LOOKS_PER_SECOND, LOCAL_LOOKS_PER_SECOND = 10, 100
-"""Looks at the logs of all running jobs in a second: on a bucket each is a request or two, on local files 0.2 ms."""
+"""Looks per second at the logs of all running jobs together. On a bucket a look is one or two requests; on local files
+it takes 0.2 ms."""
 
 _MAX_PAUSE, _MAX_LOCAL_PAUSE = 30.0, 0.25
-"""Seconds between two looks at a job that prints nothing."""
+"""Longest pause in seconds between two looks at a job that prints nothing."""
 
 _NO_TWO_CHUNKS = 1.25 * SEAL_INTERVAL
-"""Seconds since the last look within which an agent stores no two chunks that are not full."""
+"""Seconds after a look in which an agent stores at most one chunk that is not full: its interval and some tolerance."""
 
 _GROWTH = 1.5
-"""From one pause to the next."""
+"""Each pause is this much longer than the one before: a job that falls silent for a while is still seen soon."""
 
 LAST_LINES_TIMEOUT = 2.0
-"""Seconds that who waits for a job may wait longer for its last lines: two slow requests. Later ones come later."""
+"""Seconds by which a wait for a job may be longer so that the job's last lines are shown first. That is enough for two
+slow requests; lines that come later are shown later."""
 
 CHUNKS_AT_ONCE = 4
-"""Chunks of a job, 1 MB, that are read one after the other; a job that is further ahead prints more than is shown."""
+"""Chunks of a job, 1 MB together, that one look reads at most. If there are more, the job prints more than is shown
+anyway, and the look skips to the last chunk."""
 
 LINES_PER_SECOND, LINES_AT_ONCE = 100, 1000
-"""Lines of one job that are shown, lastingly and in a burst: as many as a person can skim, and a long traceback."""
+"""Lines of one job that are shown per second in the long run, and in a burst. A person can skim the first; the second
+fits a long traceback."""
 
 
 class DriverLog:
-    """The jobs whose output this program shows; lives in the background loop.
+    """The jobs whose output this program shows. It is used in the background loop only.
 
     Args:
-        shows: whether a job's output is to be read from its log; of one that is a thread here it is not.
-        show: gets lines, each with the name of its stream.
+        shows: whether a job's output has to be read from its log. A thread of this process prints here itself.
+        show: called with lines, each with the name of its stream.
     """
 
     def __init__(
@@ -76,7 +80,7 @@ class DriverLog:
         self._followed: dict[str, FollowedJob] = {}
 
     def follow(self, launched: Iterable[Submitted]) -> None:
-        """Show what these jobs print from now on."""
+        """Show the output of these jobs from now on."""
         for submitted in launched:
             job = submitted.job
             if job.id not in self._followed and not is_terminal(job) and self._shows(job):
@@ -84,20 +88,20 @@ class DriverLog:
                 followed.reader.add_done_callback(lambda _, job_id=job.id: self._followed.pop(job_id, None))  # type: ignore[misc]
 
     def forget(self, job_id: str) -> None:
-        """Show nothing more of this job."""
+        """Stop showing this job's output."""
         if (followed := self._followed.pop(job_id, None)) is not None:
             followed.reader.cancel()
 
     def note(self, job: JobRecord) -> None:
-        """Take note of a job's record that somebody has read."""
+        """Accept a job's record that a caller has read, which saves a read here."""
         if (followed := self._followed.get(job.id)) is not None:
             followed.note(job)
 
     @asynccontextmanager
     async def waiting(self, jobs: Iterable[str]) -> AsyncIterator[None]:
-        """While somebody waits for these jobs, and `note`s their records, they are not read here.
+        """The block in which a caller waits for these jobs. It passes their records to `note`, so none are read here.
 
-        In the end it waits for the last lines of those that have ended.
+        At its end it waits until the last lines of the jobs that have ended are shown.
         """
         followed = [self._followed[job] for job in jobs if job in self._followed]
         for each in followed:
@@ -111,7 +115,7 @@ class DriverLog:
                 each.changed.set()
 
     async def leave(self, timeout: float) -> None:
-        """Show the last lines of the jobs that end with this program, as far as they come in time, and then no more."""
+        """Show the last lines of the jobs that end with this program, as far as they arrive in time, then stop."""
         self.leaving = True
         readers = [followed.reader for followed in self._followed.values()]
         for followed in self._followed.values():
@@ -121,7 +125,7 @@ class DriverLog:
             reader.cancel()
 
     def spread(self, pause: float) -> float:
-        """`pause`, or longer, so that there are not too many looks in a second."""
+        """Lengthen `pause` as far as needed to keep the limit of looks per second."""
         active = sum(not is_waiting(each.job) or not each.watchers for each in self._followed.values())
         return max(pause, active / (LOCAL_LOOKS_PER_SECOND if self.core.store.local else LOOKS_PER_SECOND))
 
@@ -136,9 +140,9 @@ class FollowedJob:
 
     Attributes:
         job: its record as last read.
-        changed: it is to be looked at now.
-        watchers: how many wait for it, and `note` its records.
-        reader: ends once the job has ended and all is shown.
+        changed: set when there is a reason to look at the job now.
+        watchers: how many callers wait for the job and `note` its records.
+        reader: the task that reads its log; it ends once the job has ended and all its output is shown.
     """
 
     def __init__(self, driver_log: DriverLog, job: JobRecord, found: bool) -> None:
@@ -147,7 +151,7 @@ class FollowedJob:
         self.watchers = 0
         self._log = driver_log
         self._cursor = LogCursor(driver_log.core, job, job.attempt)
-        self._passes_over = found and job.status == Status.RUNNING  # an earlier driver has shown what is there
+        self._passes_over = found and job.status == Status.RUNNING  # an earlier driver has shown the output so far
         self._looked_at = float("-inf")
         self._display = LineDisplay(job.id, driver_log.core.clock, is_gang(job.spec))
         self.reader = asyncio.create_task(self._read())
@@ -159,7 +163,7 @@ class FollowedJob:
             self.changed.set()
 
     async def _read(self) -> None:
-        """Look, pause, and so on."""
+        """Look at the job and pause, again and again, until the job has ended."""
         pauses = self._pauses(self._log.core.settings.poll_interval)
         attempt = self.job.attempt if self._passes_over else 0
         while True:
@@ -187,7 +191,7 @@ class FollowedJob:
         return self.job
 
     async def _show_new(self, job: JobRecord) -> bool:
-        """Show what is stored by now; whether that was anything."""
+        """Show the output that is stored by now. Returns whether there was any."""
         if self._passes_over:
             await self._cursor.skip_to_last(job)
             self._passes_over = False
@@ -209,28 +213,28 @@ class FollowedJob:
         return backoff(min(first, longest), longest, _GROWTH)
 
     async def _pause(self, seconds: float) -> None:
-        """Wait that long, or until there is reason to look."""
+        """Wait that many seconds, or until there is a reason to look."""
         if self._log.leaving or self.job.stop is not None:
             seconds = min(seconds, self._log.core.settings.poll_interval)
-        is_told = self.watchers and is_waiting(self.job)
+        notes_suffice = self.watchers and is_waiting(self.job)
         with suppress(TimeoutError):
-            await asyncio.wait_for(self.changed.wait(), None if is_told else self._log.spread(seconds))
+            await asyncio.wait_for(self.changed.wait(), None if notes_suffice else self._log.spread(seconds))
 
 
 def _ends_with_driver(job: JobRecord) -> bool:
-    """Whether a job that has not ended soon will, because this program ends."""
+    """Whether a job that has not ended yet will end soon because this program ends."""
     is_owned = job.parent is not None and not job.parent.detached
     return job.status == Status.RUNNING and (is_owned or job.stop is not None)
 
 
 class LineDisplay:
-    """Makes the lines of one job fit for a terminal: prefixed, escaped, and not more than a person can follow.
+    """Prepares the lines of one job for a terminal: adds prefixes, escapes them, and limits their rate.
 
     Args:
-        names_replicas: each line's prefix has the replica that wrote it.
+        names_replicas: whether each line's prefix names the replica that wrote it.
 
     Attributes:
-        is_partial: what comes next does not follow on what came before.
+        is_partial: whether chunks were skipped between the last lines and the next ones.
     """
 
     def __init__(self, job_id: str, clock: Clock, names_replicas: bool = False) -> None:
@@ -244,10 +248,10 @@ class LineDisplay:
         self._unfinished: set[tuple[int, str]] = set()
 
     def lines(self, chunk: Sequence[LogLine]) -> list[tuple[str, str]]:
-        """The chunk's lines as they are shown, each with the name of its stream: the last, if there are too many."""
+        """The chunk's lines as they are shown, each with its stream's name. If there are too many, the last ones."""
         found = [(line, text) for line in chunk if (text := self._text(line)) is not None]
-        most = int(self._refilled())
-        shown = found[max(0, len(found) - most) :]
+        limit = int(self._refilled())
+        shown = found[max(0, len(found) - limit) :]
         self._allowance -= len(shown)
         lines = [(line.stream, self._prefix_of(line)[line.stream] + text) for line, text in shown]
         if self.is_partial or len(shown) < len(found):
@@ -262,7 +266,10 @@ class LineDisplay:
         return self._prefix.by_stream(line.attempt, line.replica if self._names_replicas else None)
 
     def _text(self, line: LogLine) -> str | None:
-        """What a terminal would show of it in the end: of a progress bar its last state. None: the end of what was."""
+        """The text that a terminal would show in the end, such as the last state of a progress bar.
+
+        None if the line is empty and only ends a line that was shown before it was complete.
+        """
         place = line.replica, line.stream
         is_rest = place in self._unfinished
         (self._unfinished.discard if line.complete else self._unfinished.add)(place)

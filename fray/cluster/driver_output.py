@@ -1,4 +1,4 @@
-"""The output of jobs that a program launches, as its cluster object shows it or does not; see `driver_log`."""
+"""Whether and how a cluster object shows the output of the jobs that a program launches; see `driver_log`."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
     from fray.cluster.driver_log import DriverLog
 
 PRINT_TIMEOUT = 1.0
-"""Seconds that who waits for a job, or ends, gives the terminal to show what the job has printed."""
+"""Seconds that the end of a wait, or of the program, waits for the terminal to show the jobs' output."""
 
 ENDING_TIMEOUT = 3.0
-"""Seconds that a program which ends waits for the last lines of what ends with it: an agent hears of a stop within a
-second or two, and most actors end at once."""
+"""Seconds that a program which ends waits for the last lines of the jobs that end with it. An agent learns of a stop
+within a second or two, and most actors end at once."""
 
 
 class DriverOutput:
-    """The output of one cluster's jobs in this program. Its coroutines do nothing, and ask for nothing, if it is off.
+    """Shows the output of one cluster's jobs in this program. If it is off, its coroutines make no requests.
 
     Args:
         core: opens the cluster.
-        has_log_only: whether a job's output is nowhere but in its log.
+        has_log_only: whether a job's output goes only to its log.
 
     Attributes:
-        chosen: what the program says; None leaves it to FRAY_LOG_TO_DRIVER, terminals and notebooks.
+        chosen: the program's choice; None leaves the choice to `log_printer.shows_output`.
     """
 
     def __init__(self, core: Callable[[], Awaitable[Core]], has_log_only: Callable[[JobRecord], bool]) -> None:
@@ -46,37 +46,40 @@ class DriverOutput:
         return log_printer.shows_output() if self.chosen is None else self.chosen
 
     def belong_here(self) -> None:
-        """Show it where the caller prints: in a notebook, under the cell that runs."""
+        """Show the output where the caller prints: in a notebook, below the cell that runs."""
         log_printer.printer.belong_here()
 
     def flush(self) -> None:
-        """Give the terminal a moment to show all that is known."""
+        """Wait a moment for the terminal to show all lines that were read."""
         log_printer.printer.flush(PRINT_TIMEOUT)
 
     async def follow(self, launched: Sequence[Submitted]) -> None:
-        """Show what these jobs print from now on."""
+        """Show the output of these jobs from now on."""
         if self.is_on:
             (await self._log.get()).follow(launched)
 
     async def follow_known(self, jobs: Sequence[str]) -> None:
-        """Show what these jobs print, which were launched before, from their last chunk on."""
+        """Show the output of jobs that were launched before, from their last chunk on."""
         if jobs and self.is_on:
             known = await read_jobs(await self._core(), jobs, problems={})
             await self.follow([Submitted(job, found=True) for job in known])
 
     async def forget(self, job_id: str) -> None:
-        """Show nothing more of this job: who reads its log shows it."""
+        """Stop showing this job's output, because the caller reads its log and shows it."""
         if self.is_on:
             (await self._log.get()).forget(job_id)
 
     async def note(self, job: JobRecord) -> None:
-        """Take note of a job's record that was read or written."""
+        """Accept a job's record that was read or written; see `DriverLog.note`."""
         if self.is_on:
             (await self._log.get()).note(job)
 
     @asynccontextmanager
     async def waiting(self, jobs: Sequence[str]) -> AsyncIterator[Callable[[JobRecord], None] | None]:
-        """While somebody waits for these jobs: gives what wants their records; see `DriverLog.waiting`."""
+        """The block in which a caller waits for these jobs; see `DriverLog.waiting`.
+
+        It gives the function that takes their records, or None if no output is shown.
+        """
         if not self.is_on:
             yield None
             return
@@ -85,12 +88,12 @@ class DriverOutput:
             yield driver_log.note
 
     async def leave(self) -> None:
-        """Show the last lines of what ends with this program, and then no more."""
+        """Show the last lines of the jobs that end with this program, then stop."""
         driver_log = await self._log.take()
         if driver_log is not None:
             await driver_log.leave(ENDING_TIMEOUT)
 
     async def _open(self) -> DriverLog:
-        from fray.cluster.driver_log import DriverLog  # most programs show nothing
+        from fray.cluster.driver_log import DriverLog  # imported late: most programs show nothing
 
         return DriverLog(await self._core(), self._has_log_only, log_printer.printer.put)

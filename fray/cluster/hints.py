@@ -1,4 +1,7 @@
-"""Hints to agents: what they would find in the storage a little later, told at once. A lost hint costs that wait."""
+"""Hints to agents: messages about changes that they would otherwise find in the storage a little later.
+
+A lost hint costs only that delay.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +21,16 @@ if TYPE_CHECKING:
 log = logging.getLogger("fray")
 
 TARGETS_TTL = 60.0
-"""Seconds for which the list of agents to tell is used: a read a minute, however much is submitted."""
+"""Seconds until the list of agents is read again: one read a minute, however much is submitted."""
 
 NO_TARGETS_TTL = 5.0
-"""The same while the list is empty: agents are listed by the reconciler's next pass, a few seconds after they join."""
+"""The same while the list is empty. The reconciler's next pass lists an agent a few seconds after it has joined."""
 
 
 class HintSender:
     """Sends one process's hints to the agents of one cluster.
 
-    keyring: the keys that authenticate hints; asked for when the first hint is sent.
+    keyring: returns the keys that authenticate hints; called when the first hint is sent.
     """
 
     def __init__(self, keyring: Callable[[], Keyring]) -> None:
@@ -38,15 +41,15 @@ class HintSender:
         self._running: set[asyncio.Task[None]] = set()
 
     def submitted(self, core: Core, pools: Iterable[str]) -> None:
-        """Tell a few agents of these pools that there is work; returns at once."""
+        """Send a hint to a few agents of these pools that there is work; returns at once."""
         self._begin(self._tell_pools(core, pools))
 
     def gathered(self, core: Core) -> None:
-        """Tell whoever runs the pass that there is a gang or a reservation to gather; returns at once."""
+        """Send a hint to the reconciler that there is a gang or a reservation to gather; returns at once."""
         self._begin(self._tell_pass(core))
 
     def stopped(self, core: Core, agent: str) -> None:
-        """Tell an agent that a job that it runs is to be stopped; returns at once."""
+        """Send a hint to an agent that a job that it runs is to be stopped; returns at once."""
         self._begin(self._tell_agent(core, agent))
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
@@ -57,8 +60,8 @@ class HintSender:
     async def _quietly(self, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
-        except (FrayError, OSError, RuntimeError) as error:  # RuntimeError: the interpreter ends, and starts no threads
-            log.debug("an agent was not told: %s", error)
+        except (FrayError, OSError, RuntimeError) as error:  # RuntimeError: an exiting interpreter starts no threads
+            log.debug("a hint could not be sent: %s", error)
             self._read_at = float("-inf")
 
     async def _tell_pools(self, core: Core, pools: Iterable[str]) -> None:
@@ -90,7 +93,7 @@ class HintSender:
         await asyncio.to_thread(self._call, hint_endpoint, hint)
 
     def _call(self, hint_endpoint: HintEndpoint, hint: str) -> None:
-        # Only here: few programs that submit jobs call anything.
+        # Imported late: most programs that submit jobs make no calls.
         from fray_agents.rpc.client.connect import Target
         from fray_agents.rpc.hints import send_hint
 

@@ -1,4 +1,4 @@
-"""`JobHandle`: a submitted job as its submitter holds it; and waiting for many of them."""
+"""`JobHandle`, the handle of a submitted job, and the functions that wait for several."""
 
 from collections.abc import Sequence
 
@@ -10,9 +10,9 @@ from fray_layouts.records import ResourceUsage
 
 
 class JobHandle(Shown):
-    """A submitted job.
+    """The handle of a submitted job.
 
-    Pickles as its cluster and id, and works in every process that can open that cluster. Two handles of one job are
+    It pickles as its cluster and id, and works in every process that can open that cluster. Two handles of one job are
     equal.
     """
 
@@ -31,22 +31,22 @@ class JobHandle(Shown):
         return self._cluster
 
     def wait(self, timeout: float | None = None, *, raise_on_failure: bool = True) -> JobStatus:
-        """Block until the job has ended, and return how.
+        """Block until the job has ended, and return its final status.
 
         Args:
             timeout: seconds to wait; None waits for ever.
-            raise_on_failure: False returns FAILED and STOPPED as other statuses, instead of raising.
+            raise_on_failure: False returns FAILED and STOPPED like other statuses, instead of raising.
 
         Raises:
-            JobFailed: the job failed or was stopped. The message has the job's exception and traceback; the exception
-                itself is the cause.
-            TimeoutError: it has not ended in time. It goes on.
-            JobNotFound, JobGone: retention has removed it.
+            JobFailed: the job failed or was stopped. The message has the job's exception and traceback; `__cause__` is
+                the exception itself.
+            TimeoutError: the job has not ended in time. It goes on.
+            JobNotFound, JobGone: retention has removed the job.
         """
         return self._cluster.wait(self._job_id, raise_on_failure, timeout).status
 
     async def wait_async(self, timeout: float | None = None, *, raise_on_failure: bool = True) -> JobStatus:
-        """`wait`, for coroutines: who is cancelled only stops waiting, and the job goes on.
+        """`wait`, for coroutines. Cancelling it only stops the wait; the job goes on.
 
         Args:
             timeout, raise_on_failure: as for `wait`.
@@ -57,18 +57,18 @@ class JobHandle(Shown):
         return (await self._cluster.wait_async(self._job_id, raise_on_failure, timeout)).status
 
     def status(self) -> JobStatus:
-        """Read whether the job waits, runs, or how it has ended: one request to the storage.
+        """Read the job's current status, with one request to the storage.
 
         Raises:
-            JobNotFound: retention has removed it.
+            JobNotFound: retention has removed the job.
         """
         return self._cluster.poll(self._job_id).status
 
     def usage(self) -> ResourceUsage | None:
-        """What the current attempt uses, or the last one used: seconds of CPU, bytes of memory and disk.
+        """The resources that the current attempt uses, or the last one used: seconds of CPU, bytes of memory and disk.
 
-        As the agent's last heartbeat says, a few seconds old at most. None before the first measurement, and for jobs
-        that are threads of a local cluster.
+        The figures come from the agent's last heartbeat, so they are at most a few seconds old. None before the first
+        measurement, and for jobs that are threads of a local cluster.
 
         Raises:
             JobNotFound: retention has removed the job.
@@ -76,12 +76,12 @@ class JobHandle(Shown):
         return self._cluster.usage(self._job_id)
 
     def logs(self, max_lines: int = 0) -> tuple[str, ...]:
-        """The last lines that the current or last attempt has printed, as text.
+        """The last lines that the current or last attempt has printed.
 
-        Until the next attempt begins, those of the last one that printed anything.
+        While the job waits for its next attempt, they are those of the last attempt that printed anything.
 
         Args:
-            max_lines: how many at most; 0 gives all.
+            max_lines: the number of lines at most; 0 returns all.
 
         Raises:
             InvalidInput: `max_lines` is negative.
@@ -92,9 +92,9 @@ class JobHandle(Shown):
         return tuple(str(line) for line in self._cluster._last_lines(self._job_id, max_lines))
 
     def terminate(self) -> None:
-        """Ask that the job and its children end, and return at once; `wait` for the end.
+        """Ask the job and its children to end, and return at once; use `wait` to wait for the end.
 
-        A running job gets SIGTERM, its `grace` seconds, then SIGKILL. A job that has ended is left as it is.
+        A running job gets SIGTERM, and SIGKILL after its `grace` seconds. Nothing happens to a job that has ended.
         """
         self._cluster.terminate(self._job_id)
 
@@ -115,11 +115,11 @@ class JobHandle(Shown):
 
 
 class JobAlreadyExists(Permanent, RuntimeError):
-    """A job of that name has not ended in this namespace: adopt it, wait for its end, or choose another name.
+    """An unfinished job of this namespace has the name: adopt it, wait for its end, or choose another name.
 
     Attributes:
         job_name: the name that is in use.
-        handle: the job that has the name; None where a program made the error itself.
+        handle: the handle of the job that has the name; None if a program made the error itself.
     """
 
     def __init__(self, job_name: str, handle: JobHandle | None = None) -> None:
@@ -138,17 +138,17 @@ class JobAlreadyExists(Permanent, RuntimeError):
 def wait_all(
     jobs: Sequence[JobHandle], *, timeout: float | None = None, raise_on_failure: bool = True
 ) -> list[JobStatus]:
-    """Block until all jobs have ended, and return how, in the given order.
+    """Block until all jobs have ended, and return their final statuses in the given order.
 
-    The jobs are watched together: many of them cost one listing a look, not a read each.
+    The jobs are watched together: each poll of many jobs costs one listing, not one read per job.
 
     Args:
         jobs: handles of jobs on one cluster.
         timeout: seconds for all of them together; None waits for ever.
-        raise_on_failure: raise as soon as one job has failed or was stopped, whatever its place; the others go on.
+        raise_on_failure: raise as soon as any job has failed or was stopped; the other jobs go on.
 
     Raises:
-        JobFailed: see `raise_on_failure`; as `JobHandle.wait`.
+        JobFailed: a job failed or was stopped, and `raise_on_failure` is True; as `JobHandle.wait`.
         TimeoutError: not all jobs have ended in time. They go on.
         InvalidInput: the jobs are not all on one cluster.
     """
@@ -160,15 +160,15 @@ def wait_all(
 async def wait_all_async(
     jobs: Sequence[JobHandle], *, timeout: float | None = None, raise_on_failure: bool = True
 ) -> list[JobStatus]:
-    """`wait_all`, for coroutines: who is cancelled only stops waiting, and the jobs go on."""
+    """`wait_all`, for coroutines. Cancelling it only stops the wait; the jobs go on."""
     cluster, ids = _their_cluster(jobs), [job.job_id for job in jobs]
     infos = await cluster.wait_async(ids, raise_on_failure, timeout) if cluster is not None else []
     return [info.status for info in infos]
 
 
 def _their_cluster(jobs: Sequence[JobHandle]) -> Cluster | None:
-    """The cluster that all of the jobs are on; None of no jobs. Raises InvalidInput."""
+    """The cluster of all the jobs, or None for no jobs. Raises InvalidInput if they are not on one cluster."""
     clusters = {job.cluster.root: job.cluster for job in jobs}
     if len(clusters) > 1:
-        raise InvalidInput("jobs", sorted(clusters), "wait for the jobs of one cluster in a call")
+        raise InvalidInput("jobs", sorted(clusters), "wait for the jobs of each cluster in a call of its own")
     return next(iter(clusters.values()), None)

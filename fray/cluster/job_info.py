@@ -1,8 +1,8 @@
-"""Job records as users see them: `JobInfo`, how a job ended, the exception that it raised, and its result."""
+"""Converts job records into what users see: `JobInfo`, the reason of an end, the job's exception, and its result."""
 
 import base64
 import pickle
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -25,7 +25,7 @@ _STATUSES |= dict.fromkeys((status.value for status in _WAITING), JobStatus.PEND
 
 
 def info_of(root: str, job: JobRecord) -> JobInfo:
-    """What users are told about a job, from its record under the root URL `root`."""
+    """Make the JobInfo of a job from its record under the root URL `root`."""
     places = _places(job)
     first = places.get(0) or job.lease or (job.history[-1] if job.history else None)
     status = _STATUSES.get(job.status, JobStatus.RUNNING)
@@ -52,42 +52,54 @@ def info_of(root: str, job: JobRecord) -> JobInfo:
 
 
 def _places(job: JobRecord) -> dict[int, PlacementMember]:
-    """By its number, the member that has each replica of a gang; none of any other job."""
+    """The member that has each replica of a gang, by the replica's number; empty for any other job."""
     members = job.placement.members if job.placement is not None else []
     return {replica: member for member in members for replica in member.bundles}
 
 
 def exit_reason(end: AttemptExit) -> str:
-    """One line that says how an attempt ended, for people."""
+    """One line for people that says how an attempt ended."""
     return one_line(f"{end.kind}: {end.message}" if end.message else end.kind)
 
 
 def original_exception(end: AttemptExit | None) -> BaseException | None:
-    """The exception that the job's callable raised; None if it raised none, or this process cannot load it."""
+    """The exception that the job's callable raised; None if there is none, or if this process cannot load it."""
     if end is None or not end.data:
         return None
     try:
         loaded = pickle.loads(base64.b64decode(end.data))
-    except Exception:  # its class may live in modules that only the job has; the message has the traceback anyway
+    except Exception:  # its class may be in a module that only the job has; the message has the traceback anyway
         return None
     return loaded if isinstance(loaded, BaseException) else None
 
 
+def waited_infos(
+    root: str, ids: Sequence[str], records: Mapping[str, JobRecord], raise_on_failure: bool
+) -> list[JobInfo]:
+    """What `Cluster.wait` returns for these jobs. With `raise_on_failure` it raises JobFailed for the first failure."""
+    infos = [info_of(root, records[job]) for job in ids]
+    if raise_on_failure:
+        raise_first_failure(infos)
+    return infos
+
+
 def raise_first_failure(infos: Iterable[JobInfo]) -> None:
-    """Raise JobFailed for the first job that has ended and did not succeed, if there is one."""
+    """Raise JobFailed for the first job that has ended without success, if there is one."""
     for info in infos:
         if info.status.finished() and info.status is not JobStatus.SUCCEEDED:
             raise JobFailed.of(info) from original_exception(info.exit)
 
 
 async def fetch_result(core: Core, job: JobRecord, replica: int | None = None) -> tuple[JobResult, bytes]:
-    """Read the result of a job that succeeded: its record, and its bytes (none for a value that is in the record).
+    """Read the result of a job that succeeded.
+
+    Returns its record and its bytes. For a JSON value that is in the record there are no bytes.
 
     Args:
-        replica: of a gang, the one whose result it is; None: the job's, which is that of replica 0.
+        replica: number of the replica of a gang whose result is wanted. None: the job's result, which is replica 0's.
 
     Raises:
-        NoResult: the job has none, or its bytes are gone or damaged.
+        NoResult: the job has no result, or its bytes are missing or damaged.
         InvalidInput: there is no such replica.
     """
     if replica is None:
@@ -106,8 +118,7 @@ async def fetch_results(core: Core, job: JobRecord) -> list[tuple[JobResult, byt
 
 async def _fetch(core: Core, whose: str, found: JobResult | None) -> tuple[JobResult, bytes]:
     if found is None:
-        remedy = "only a callable returns one, or a command that writes the file FRAY_RESULT names"
-        raise NoResult(f"{whose} has no result; {remedy}")
+        raise no_result(whose)
     if not found.key:
         return found, _decoded(whose, found.data)
     stored = await core.store.get(found.key)
@@ -116,17 +127,23 @@ async def _fetch(core: Core, whose: str, found: JobResult | None) -> tuple[JobRe
     return found, stored.data
 
 
+def no_result(whose: str) -> NoResult:
+    """The error for a job or replica that has succeeded without a result. whose: such as "job train-1"."""
+    remedy = "only callables have one, and commands that write the file that FRAY_RESULT names"
+    return NoResult(f"{whose} has no result; {remedy}")
+
+
 def _decoded(whose: str, text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except ValueError as error:
-        raise NoResult(f"the result of {whose} is no base64: {error}") from None
+        raise NoResult(f"the result of {whose} is damaged, it is not base64: {error}") from None
 
 
 def decode_result(result: JobResult, data: bytes) -> Any:
-    """Decode what the job returned. Unpickling runs the user's code, so call it in the user's thread.
+    """Decode a job's result. Unpickling runs the user's code, so call it in the user's thread.
 
-    Raises NoResult: the bytes are not what the encoding says, or unpickling needs modules that are not here.
+    Raises NoResult if the bytes do not match the encoding, or if unpickling needs modules that are missing here.
     """
     try:
         match result.encoding:
@@ -135,6 +152,6 @@ def decode_result(result: JobResult, data: bytes) -> Any:
             case "pickle":
                 return pickle.loads(data)
     except Exception as error:
-        remedy = "read it where the modules are that it needs; if they are here, it is damaged"
+        remedy = "read it in a program that has the modules it needs; if this one has them, the result is damaged"
         raise NoResult(f"the result cannot be read as {result.encoding} ({describe_error(error)}); {remedy}") from error
     return data

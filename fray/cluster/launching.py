@@ -1,4 +1,4 @@
-"""The half of a cluster in storage that launches jobs and groups, and makes reservations."""
+"""The part of a cluster in storage that launches jobs and groups, and makes reservations."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ log = logging.getLogger("fray")
 
 
 class LaunchingCluster(ConnectedCluster):
-    """What `StorageCluster` launches and reserves; what it reads is there."""
+    """The base class of `StorageCluster` with the methods that launch and reserve; the subclass has those that read."""
 
     def __init__(self, root: str, namespace: str | None = None) -> None:
         super().__init__(root, namespace)
@@ -46,7 +46,7 @@ class LaunchingCluster(ConnectedCluster):
         return self._launched(lambda core: self._submitted(core, specs, mine))
 
     def specs(self, requests: Sequence[JobRequest], mine: CurrentJob | None) -> list[JobSpec]:
-        """The specs of requests as children of `mine`, with their workspaces stored. Raises InvalidInput."""
+        """Store the requests' workspaces, and return their specs as children of `mine`. Raises InvalidInput."""
         make_spec = local_spec if self._is_private else to_spec
         specs = as_children([make_spec(request) for request in requests], mine, self.namespace)
         choices = [None if self._is_private else workspace_choice(request) for request in requests]
@@ -92,7 +92,7 @@ class LaunchingCluster(ConnectedCluster):
         self._router.forget()
 
     def _launched(self, work: Callable[[Core], Awaitable[list[Submitted]]]) -> list[JobId]:
-        """The ids of what `work` submits; its output is shown here if that is wanted."""
+        """Submit jobs by `work` and return their ids; with `log_to_driver` their output is shown from now on."""
         if self.log_to_driver:
             self._output.belong_here()
             self._leave_at_exit()
@@ -121,11 +121,11 @@ class LaunchingCluster(ConnectedCluster):
 
 
 async def _around_reservations(core: Core, specs: Sequence[JobSpec]) -> list[JobSpec]:
-    """The specs in the pools that the reservations they name are of: a private cluster sets no hosts aside.
+    """Move specs that name a reservation to the reservation's own pool, since a private cluster holds no hosts for it.
 
     Raises:
         ReservationNotFound: a spec names a reservation that does not exist.
-        InvalidInput: it names that of another namespace, or one that has ended.
+        InvalidInput: the reservation belongs to another namespace, or has ended.
     """
 
     async def moved(spec: JobSpec) -> JobSpec:

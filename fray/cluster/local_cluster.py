@@ -42,24 +42,24 @@ log = logging.getLogger("fray")
 
 _YEAR = 365 * 86400.0
 _SETTINGS = msgspec.structs.replace(LOCAL_SETTINGS, beat_interval=_YEAR, idle_beat_interval=_YEAR)
-"""No heartbeats in practice: nobody else can declare this agent dead."""
+"""Settings with a heartbeat a year, so none in practice: this agent is alone, and nobody else could declare it dead."""
 
 _DEFAULT_PROCESSES = 4
-"""Jobs that compute at once if nobody says: a laptop stays usable, and a few jobs show what runs side by side."""
+"""Jobs that compute at once by default. A laptop stays usable with as many, and a few jobs do run in parallel."""
 
 _UNLIMITED_THREADS = 10**6
-"""No limit in practice: a thread that waits for others costs next to nothing, and which do so is not known."""
+"""No limit in practice. Most threads may only wait for others, which costs next to nothing."""
 
 _UNLIMITED_BYTES = 2**50
-"""Memory and disk to offer: a private cluster does not count them."""
+"""Memory and disk that the agent offers, so that no job lacks any: a private cluster does not count them."""
 
 _SHUTDOWN_TIMEOUT = 10.0
-"""Seconds for killed tasks to be gone and their ends to be written: far longer than a kill takes on a busy machine."""
+"""Seconds until killed tasks must have ended and their ends be written; a kill takes far less on a busy machine."""
 
 
 @dataclass(frozen=True)
 class LocalClusterConfig:
-    """The arguments of a `LocalCluster` as older programs give them.
+    """The arguments of a `LocalCluster` in the form that older programs use.
 
     Attributes:
         use_isolated_env: True runs each job as a process, False as a thread of this process.
@@ -69,23 +69,24 @@ class LocalClusterConfig:
 
 
 class LocalCluster(StorageCluster):
-    """A private cluster on this machine, for trying out what will run on a shared one. It ends with this process.
+    """A private cluster on this machine, to try out programs before they run on a shared one.
 
         with LocalCluster() as cluster:
             job = cluster.launch(JobRequest("hello", lambda: print("hello")))
             cluster.monitor(job)
 
-    Jobs start in the current directory, and callables import what this process can import. Devices, memory, places,
-    workspaces, packages and images are accepted and not looked at; a gang has all of its replicas, and takes no core.
-    `close`, or the end of the main thread, ends the jobs. Pickled, it is itself in this process, and a `StorageCluster`
-    on the same directory elsewhere.
+    Jobs start in the current directory, and callables import what this process can import. Devices, memory, regions,
+    zones, workspaces, packages and images are accepted and ignored. A gang runs all of its replicas, and takes no core.
+    The cluster ends with this process: `close`, or the end of the main thread, ends the jobs. Unpickled in this process
+    it is the same object; in another process it becomes a `StorageCluster` on the same directory.
 
     Args:
-        max_workers: jobs that compute at once, the others wait; by default 4 processes, or any number of threads. A
-            job that asks for less than a core counts as that part; one that serves calls does not count; and of the
-            children of each job one runs in its parent's place. A `LocalClusterConfig` says whether they are processes.
-        use_processes: False runs callables in threads of this process; `LocalClient` says what they cannot have of
-            their own. Commands are processes all the same.
+        max_workers: number of jobs that compute at once, while others wait; by default 4 processes, or any number of
+            threads. A job that asks for part of a core counts as that part. A job that serves calls does not count. Of
+            the children of each job one runs in its parent's place. A `LocalClusterConfig` chooses between processes
+            and threads.
+        use_processes: False runs callables in threads of this process; `LocalClient` lists what threads share.
+            Commands always run as processes.
     """
 
     def __init__(self, max_workers: int | LocalClusterConfig | None = None, use_processes: bool = True) -> None:
@@ -115,12 +116,12 @@ class LocalCluster(StorageCluster):
 
     @property
     def here(self) -> bool:
-        """Whether this process made the cluster; False in a forked child, which cannot close it."""
+        """Whether this process created the cluster; False in a forked child, which cannot close it."""
         return os.getpid() == self._owner
 
     @property
     def use_processes(self) -> bool:
-        """Whether callables that are launched here run as processes, and not in threads of this process."""
+        """Whether callables that are launched here run as processes; if not, they run in threads of this process."""
         return self._use_processes
 
     @property
@@ -129,7 +130,7 @@ class LocalCluster(StorageCluster):
 
     @cached_property
     def threads(self) -> LocalCluster:
-        """The same cluster, with the same jobs and names; callables that are launched there run in threads."""
+        """The same cluster with the same jobs and names, except that callables launched through it run in threads."""
         return LocalThreads(self) if self.use_processes else self
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -159,16 +160,16 @@ class LocalCluster(StorageCluster):
         return core
 
     def _has_log_only(self, job: JobRecord) -> bool:
-        """Whether a job's output is nowhere but in its log: that of a thread is on this process's streams already."""
+        """Whether a job's output goes only to its log. A thread's output is already on this process's streams."""
         call = job.spec.entrypoint.callable
         if call is None:
             return True
         return self.use_processes and not is_reference(base64.b64decode(call.pickle))
 
     async def _start_task(self, spec: TaskSpec, deadline: float, lock_fd: int | None) -> TaskHandle:
-        """Start a task whose environment says that its cluster is private.
+        """Start a task, with a variable that says that its cluster is private.
 
-        The process of a callable imports what this one can import.
+        The process of a callable gets this process's import path.
         """
         env = {**spec.env, PRIVATE_VAR: "1"}
         if not self.use_processes or is_reference(spec.callable_pickle):
@@ -217,13 +218,13 @@ class LocalCluster(StorageCluster):
 
 
 class LocalThreads(LocalCluster):
-    """A `LocalCluster` of processes, for whoever launches callables on it as threads: it is that cluster's `threads`.
+    """A view of a `LocalCluster` of processes that launches callables as threads: the `threads` of that cluster.
 
-    Threads take none of its cores: they run as soon as they are launched, however many there are.
+    Threads take none of the cluster's cores: they start as soon as they are launched, however many there are.
     """
 
     def __init__(self, cluster: LocalCluster) -> None:
-        self.__dict__ = cluster.__dict__  # not a copy: there is one agent, one driver, one set of connections
+        self.__dict__ = cluster.__dict__  # not a copy: both share one agent, one driver and one set of connections
 
     @property
     def use_processes(self) -> bool:
@@ -235,7 +236,7 @@ class LocalThreads(LocalCluster):
 
 def _without_cores(request: JobRequest) -> JobRequest:
     if not isinstance(request.resources, ResourceConfig):
-        return request  # refused where it is looked at
+        return request  # wrong; `to_spec` refuses it
     return replace(request, resources=replace(request.resources, cpu=0))
 
 

@@ -1,7 +1,7 @@
 """Prints the output of jobs on this program's own streams: each line behind the id of its job, in the job's colour.
 
-A thread of its own prints, so that nobody waits for a terminal that is stopped or slow, least of all the background
-loop, by whose heartbeats a driver lives: of what it cannot keep up with, lines are left out, and that is said.
+A separate thread prints, so that a stopped or slow terminal delays nobody. Above all it must not delay the background
+loop, whose heartbeats keep the driver alive. If the terminal cannot keep up, lines are left out, and a line says so.
 """
 
 from __future__ import annotations
@@ -22,51 +22,51 @@ from fray_agents.runner.task_log import STREAMS
 log = logging.getLogger("fray")
 
 SWITCH_VARIABLE = "FRAY_LOG_TO_DRIVER"
-"""1 shows the output of jobs wherever this program prints, 0 shows it nowhere."""
+"""Variable that shows the output of jobs in this program (1), or does not (0)."""
 
 MAX_QUEUED_LINES = 10_000
-"""Lines that wait for the terminal, some megabytes: more than a person reads, and a second of most screens."""
+"""Lines that wait for the terminal at most, some megabytes. Most terminals show as many in a second."""
 
 _colors = cycle((36, 33, 35, 32, 34))
-"""SGR codes of the jobs' prefixes, in turn: cyan, yellow, magenta, green, blue. Red is for errors."""
+"""SGR codes for the prefixes, one job after the other: cyan, yellow, magenta, green, blue. Red is left for errors."""
 
 
 def shows_output() -> bool:
-    """Whether this program shows what its jobs print: as FRAY_LOG_TO_DRIVER says, else in terminals and notebooks."""
-    said = os.environ.get(SWITCH_VARIABLE, "")
-    return said != "0" if said else _is_seen(sys.stdout)
+    """Whether this program shows its jobs' output: by FRAY_LOG_TO_DRIVER, else if it is in a terminal or notebook."""
+    setting = os.environ.get(SWITCH_VARIABLE, "")
+    return setting != "0" if setting else _is_interactive(sys.stdout)
 
 
-def _is_seen(stream: object) -> bool:
-    """Whether a person looks at what is written there: a terminal, or a notebook, whose streams are none."""
+def _is_interactive(stream: object) -> bool:
+    """Whether a person sees what is written to the stream: in a terminal, or a notebook, whose streams are no TTYs."""
     return notebook() is not None or bool(stream is not None and getattr(stream, "isatty", bool)())
 
 
 class JobPrefix:
-    """What stands before each line of a job; the next job's has another colour."""
+    """The prefix of each line of a job. The next job's prefix has another colour."""
 
     def __init__(self, job_id: str) -> None:
         self._job_id = job_id
         self._color = next(_colors)
 
     def by_stream(self, attempt: int, replica: int | None = None) -> Mapping[str, str]:
-        """The prefix on either stream: in colour where a person looks, unless NO_COLOR says no.
+        """The prefix for each stream, in colour in terminals and notebooks unless NO_COLOR is set.
 
-        replica: of a gang, the one whose line it is.
+        replica: number of the replica that wrote the line, if the job is a gang.
         """
         name = self._job_id if replica is None else f"{self._job_id} [{replica}]"
         plain = f"({name})" if attempt == 1 else f"({name} #{attempt})"
         colored = f"\x1b[{self._color}m{plain}\x1b[0m"
         return {
-            name: f"{colored if _is_seen(getattr(sys, name)) and 'NO_COLOR' not in os.environ else plain} "
+            name: f"{colored if _is_interactive(getattr(sys, name)) and 'NO_COLOR' not in os.environ else plain} "
             for name in STREAMS
         }
 
 
 class LineEcho:
-    """Shows the output of a task that is a thread here, at once: whole lines, each behind the job's id.
+    """Shows the output of a task that is a thread of this process at once, in whole lines behind the job's id.
 
-    A progress bar, which goes back to the beginning of its line again and again, is shown as it is.
+    Text with carriage returns, such as a progress bar, is shown unchanged.
     """
 
     def __init__(self, job_id: str, attempt: int, replica: int | None = None) -> None:
@@ -75,7 +75,7 @@ class LineEcho:
         self._lock = threading.RLock()  # writing may run a finalizer that prints
 
     def write(self, name: str, stream: TextIO, text: str) -> None:
-        """Show the lines that `text` finishes on the stream of this name."""
+        """Show the lines that `text` completes on the stream of this name."""
         if "\r" in text:
             stream.write(text)
             return
@@ -88,14 +88,14 @@ class LineEcho:
                 stream.write("".join(f"{self._prefix[name]}{line}\n" for line in lines))
 
     def end(self) -> None:
-        """Show the lines that the task has not finished."""
+        """Show the lines that the task has left incomplete."""
         for name, (stream, rest) in list(self._unfinished.items()):
             if rest:
                 self.write(name, stream, "\n")
 
 
 class LogPrinter:
-    """The thread that writes to the terminal, started by the first line; one for all clusters of a process."""
+    """The thread that writes to the terminal. All clusters of a process share it, and the first line starts it."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -119,7 +119,7 @@ class LogPrinter:
             shell.events.register("pre_run_cell", lambda info: self.belong_here())
 
     def put(self, lines: Iterable[tuple[str, str]]) -> None:
-        """Have lines printed, each for a stream, "stdout" or "stderr"; returns at once."""
+        """Queue lines for printing, each with its stream, "stdout" or "stderr"; returns at once."""
         with self._changed:
             for line in lines:
                 if len(self._queued) < MAX_QUEUED_LINES:
@@ -128,14 +128,14 @@ class LogPrinter:
                     self._left_out += 1
             self._wake()
 
-    def tell(self, of: object, show: Callable[[], None]) -> None:
-        """Have the state of something shown by `show`, unless there is a newer one by then; returns at once."""
+    def update(self, subject: object, show: Callable[[], None]) -> None:
+        """Queue a call of `show`, which shows the state of `subject`, in place of an earlier one; returns at once."""
         with self._changed:
-            self._states[of] = show
+            self._states[subject] = show
             self._wake()
 
     def flush(self, timeout: float) -> None:
-        """Wait until all is printed, at most `timeout` seconds."""
+        """Wait until everything queued is printed, at most `timeout` seconds."""
         with self._changed:
             self._changed.wait_for(lambda: not (self._queued or self._states or self._printing), timeout)
 
@@ -159,8 +159,8 @@ class LogPrinter:
                 self._context.copy().run(_print, lines)
                 for show in states.values():
                     self._context.copy().run(show)
-            except Exception as error:  # of a stream or a log's handler, which a program may have replaced by anything
-                log.debug("what jobs print cannot be shown: %s", error)
+            except Exception as error:  # the program may have replaced a stream or a log's handler by anything
+                log.debug("the output of jobs cannot be shown: %s", error)
             with self._changed:
                 self._printing = False
                 self._changed.notify_all()
@@ -178,8 +178,8 @@ printer = LogPrinter()
 
 
 def post(line: WaitLine, progress: str, why: str) -> None:
-    """Have the line of a wait show how far it is; returns at once. See `WaitLine.show`."""
-    printer.tell(line, partial(line.show, progress, why))
+    """Have the printer's thread show a wait's progress on its line; returns at once. See `WaitLine.show`."""
+    printer.update(line, partial(line.show, progress, why))
 
 
 def _forget() -> None:

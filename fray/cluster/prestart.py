@@ -1,3 +1,3 @@
-"""The modules that prestarted processes have imported before there is a callable or an actor for them."""
+"""The modules that prestarted processes import before they get a callable or an actor."""
 
 PRESTART_MODULES = ("fray.actor.hosting", "cloudpickle")

@@ -1,7 +1,7 @@
-"""Outputs of jobs: streamed from the storage into a folder.
+"""Downloads outputs of jobs from the storage into a folder.
 
-The manifest comes from the storage, so nothing in it is believed: a path in it leads nowhere but into the folder, also
-where links lie there. A file appears under its name when all of it is there.
+The manifest comes from the storage and is not trusted: a file is written only inside of the folder, even if the folder
+contains links. A file appears under its name once it is complete.
 """
 
 import asyncio
@@ -24,12 +24,12 @@ from fray_layouts.records import JobRecord, LeftOut, OutputFile, OutputManifest
 from fray_layouts.work_keys import WorkKeys
 
 PARTS_AHEAD = 4
-"""Parts that are fetched while one is written: with 16 MiB each they fill the line from most buckets."""
+"""Parts that are fetched while one is written. With 16 MiB each, they use the full bandwidth of most buckets."""
 
 
 @dataclass(frozen=True, slots=True)
 class PulledOutputs:
-    """What was fetched: the files where they are now, their bytes, and what the job could not keep."""
+    """The result of a download: the local paths, the bytes in all, and the files that the job could not keep."""
 
     files: list[Path]
     size: int
@@ -38,7 +38,7 @@ class PulledOutputs:
 
 @dataclass(frozen=True, slots=True)
 class _Slice:
-    """A file of the manifest and where its bytes begin and end in the stream."""
+    """A file of the manifest, and the offsets of its bytes in the stream."""
 
     file: OutputFile
     begin: int
@@ -52,15 +52,15 @@ async def pull_outputs(
     path: str = "",
     on_bytes: Callable[[int, int], None] = lambda done, total: None,
 ) -> PulledOutputs:
-    """Fetch the outputs of a job into a folder, where they replace files of the same paths.
+    """Download the outputs of a job into a folder, and replace existing files there.
 
     Args:
-        target: the folder; it is made if it is absent.
-        path: of one file or folder of the outputs, or a pattern as in `JobRequest.outputs`; "" fetches all.
-        on_bytes: called with the bytes written so far, and in all.
+        target: the folder; it is created if it is absent.
+        path: one file or folder among the outputs, or a pattern as in `JobRequest.outputs`; "" fetches all.
+        on_bytes: called with the bytes written so far, and the bytes in all.
 
     Raises:
-        NoOutputs: the job has none, or none of that path; they are gone or damaged; or they cannot be written here.
+        NoOutputs: the job has no outputs, or none at that path; they are missing or damaged; or they cannot be written.
     """
     manifest = await _manifest(core, job)
     wanted = _wanted(manifest, path, job.id)
@@ -85,7 +85,7 @@ async def pull_outputs(
 async def _manifest(core: Core, job: JobRecord) -> OutputManifest:
     kept = job.outputs
     if job.status != Status.SUCCEEDED:
-        raise NoOutputs(f"job {job.id} is {job.status}: outputs are those of a job that has succeeded")
+        raise NoOutputs(f"job {job.id} is {job.status}: only a job that has succeeded has outputs")
     if kept is None:
         remedy = "name them when it is launched: JobRequest(outputs=[...]), or outputs in a job's file"
         raise NoOutputs(f"job {job.id} keeps no outputs; {remedy}")
@@ -124,7 +124,7 @@ def _wanted(manifest: OutputManifest, path: str, job_id: str) -> list[_Slice]:
 async def _bytes_of(
     core: Core, job: JobRecord, manifest: OutputManifest, wanted: Sequence[_Slice]
 ) -> AsyncGenerator[bytes, None]:
-    """The bytes of the wanted files, in order; a piece belongs to one file."""
+    """The bytes of the wanted files, in order. Each piece belongs to one file."""
     assert job.outputs is not None
     length, number, data = manifest.part_bytes, -1, b""
     async with aclosing(_parts(core, job.outputs.key, _numbers(wanted, length))) as parts:
@@ -142,7 +142,7 @@ async def _bytes_of(
 
 
 def _numbers(wanted: Sequence[_Slice], length: int) -> Iterator[int]:
-    """The parts that the wanted files need, in order, from 0."""
+    """The numbers, from 0, of the parts that the wanted files need, in order."""
     following = 0
     for each in wanted:
         if each.end > each.begin:
@@ -152,7 +152,7 @@ def _numbers(wanted: Sequence[_Slice], length: int) -> Iterator[int]:
 
 
 async def _parts(core: Core, key: str, numbers: Iterator[int]) -> AsyncGenerator[tuple[int, bytes], None]:
-    """The parts of these numbers, with the next ones on their way."""
+    """The parts of these numbers, in order; the next `PARTS_AHEAD` are fetched at the same time."""
 
     async def fetch(number: int) -> tuple[int, bytes]:
         name = WorkKeys.output_part(key, number + 1)
@@ -176,7 +176,7 @@ async def _parts(core: Core, key: str, numbers: Iterator[int]) -> AsyncGenerator
 
 
 class _NewFile:
-    """A file that appears under its name when all of it is written; until then nothing is changed there."""
+    """A new file that replaces the one under its name when it is complete; until then that one is unchanged."""
 
     def __init__(self, target: Path, file: OutputFile) -> None:
         self._target = target

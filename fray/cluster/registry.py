@@ -1,4 +1,4 @@
-"""The private clusters that this process has made: what runs in their threads finds them here, and launches there."""
+"""The private clusters that this process has created, so that code in their threads finds them and launches there."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ if TYPE_CHECKING:
     from fray.cluster.storage import StorageCluster
 
 local_clusters: WeakValueDictionary[str, StorageCluster] = WeakValueDictionary()
-"""By root, the open `LocalCluster`s; in a forked child none, for their agents run in the parent."""
+"""The open `LocalCluster`s by root. Empty in a forked child, because their agents run in the parent."""
 
 os.register_at_fork(after_in_child=local_clusters.clear)

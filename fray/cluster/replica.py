@@ -9,15 +9,15 @@ from fray_agents.tasks.current_task import task_environ
 
 @dataclass(frozen=True)
 class Replica:
-    """The place of this code among the processes of its job; of a job that is no gang, the only one.
+    """One of the processes of a job. A job that is not a gang has a single one.
 
     Attributes:
         index: number of this replica, from 0.
-        count: how many there are.
-        workers: the address of each, by its number; () outside of jobs.
-        coordinator: address and port on replica 0's host that are kept for the gang; None if it is none.
-        slice: number of its TPU slice, from 0.
-        slices: how many slices there are.
+        count: number of replicas of the job.
+        workers: the address of each replica, in the order of their numbers; () outside of jobs.
+        coordinator: "address:port" on replica 0's host that is kept for the gang; None if the job is not a gang.
+        slice: number of this replica's TPU slice, from 0.
+        slices: number of the job's slices.
     """
 
     index: int = 0
@@ -29,9 +29,9 @@ class Replica:
 
 
 def current_replica() -> Replica:
-    """The replica that this code runs in, a process or a thread; outside of jobs, and in other jobs, the only one.
+    """The replica that this code runs in; outside of gangs, and outside of jobs, the only one.
 
-    It says what the FRAY_* variables of a process say. Threads have no variables of their own.
+    It has the values of the FRAY_* variables, and works in jobs that are threads too, which have no variables.
     """
     environ = task_environ()
     return Replica(

@@ -1,4 +1,4 @@
-"""The lines of a gang's replicas one below the other: whole, each behind the number of the replica that wrote it."""
+"""Merges the output of a gang's replicas: whole lines, each behind the number of the replica that wrote it."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import replace
 from fray_coordinator.jobs.logs import LogLine
 
 LONGEST_LINE = 64 * 1024
-"""Bytes of a line that are kept until it is complete; a longer one is shown as several."""
+"""Bytes of a line that are kept until it is complete, which bounds the memory. A longer line is shown as several."""
 
 
 class ReplicaLines:
-    """Puts the pieces of lines together: pieces of several replicas on one line of a terminal could not be read."""
+    """Joins the pieces of each replica's lines, because mixed pieces of several replicas could not be read."""
 
     def __init__(self) -> None:
         self._unfinished: dict[tuple[int, int, str], LogLine] = {}
 
     def whole(self, lines: Iterable[LogLine]) -> Iterator[LogLine]:
-        """The lines that these ones complete, with their prefixes."""
+        """The lines that these pieces complete, each with its prefix."""
         for line in lines:
             place = line.attempt, line.replica, line.stream
             before = self._unfinished.pop(place, None)
@@ -29,7 +29,7 @@ class ReplicaLines:
                 self._unfinished[place] = whole
 
     def rest(self) -> Iterator[LogLine]:
-        """What no newline has followed."""
+        """The lines that are not complete yet."""
         left, self._unfinished = self._unfinished, {}
         return map(_prefixed, left.values())
 

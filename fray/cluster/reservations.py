@@ -1,4 +1,4 @@
-"""Reservations as programs write and read them: from a config to a record, and from a record to what is told."""
+"""Converts reservations: from a program's config to a record, and from a record to a `ReservationInfo`."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from fray_layouts.spec import GangSpec, JobSpec, ResourceSpec
 from fray_layouts.states import ReservationKind, ReservationState
 
 MIN_TTL = 10.0
-"""Seconds: hosts are gathered within some seconds, and one that ends before that is of no use."""
+"""Least seconds of a reservation. Gathering hosts takes some seconds, so a shorter one would end before it begins."""
 
 _NAME = "reservation"
 
 
 def checked_config(config: object) -> ReservationConfig:
-    """The argument, if it is a config whose time is of use. Raises InvalidInput."""
+    """Return the argument if it is a ReservationConfig with valid seconds. Raises InvalidInput if it is not."""
     if not isinstance(config, ReservationConfig):
         raise InvalidInput("config", config, "give a ReservationConfig")
     checked_ttl(config.ttl_seconds)
@@ -33,40 +33,41 @@ def checked_config(config: object) -> ReservationConfig:
 
 
 def checked_ttl(ttl: object) -> None:
-    """Raise InvalidInput unless it is None, or seconds for which a reservation is of use."""
+    """Raise InvalidInput unless it is None or a number of seconds between `MIN_TTL` and `MAX_SECONDS`."""
     is_number = isinstance(ttl, (int, float)) and not isinstance(ttl, bool)
     if ttl is not None and not (is_number and MIN_TTL <= float(ttl) <= MAX_SECONDS):  # type: ignore[arg-type]
         raise InvalidInput("ttl_seconds", ttl, f"give seconds, at least {MIN_TTL:g}; it can be renewed and released")
 
 
 def parts_of(config: ReservationConfig, private: bool) -> tuple[list[ReservedPart], int]:
-    """The bundles that are reserved, and how many of them it needs at least.
+    """The bundles to reserve, and how many of them the reservation needs at least.
 
-    private: on a private cluster, which counts no hosts and never grows: it grants the least, a slice as one, and its
-        bundles take no room.
+    private: True on a private cluster, which counts no hosts and never grows. It grants the minimum, where a slice
+        counts as one bundle, and its bundles take no room.
 
     Raises:
-        InvalidInput: a value is out of bounds, the two differ in more than replicas, or the minimum is too large.
+        InvalidInput: a value is out of bounds, minimum and maximum differ in more than the number of replicas, or the
+            minimum is greater than the maximum.
     """
-    least = _spec(config, "min_resources", config.min_resources)
-    most = _spec(config, "max_resources", config.max_resources or config.min_resources)
-    if most.resources != least.resources:
-        remedy = "it may differ from min_resources only in how many: replicas, or slice_count of with_tpu"
+    minimum = _spec(config, "min_resources", config.min_resources)
+    maximum = _spec(config, "max_resources", config.max_resources or config.min_resources)
+    if maximum.resources != minimum.resources:
+        remedy = "it may differ from min_resources only in the number: replicas, or slice_count of with_tpu"
         raise InvalidInput("max_resources", config.max_resources, remedy)
-    if least.replicas > most.replicas:
-        remedy = f"it is more than max_resources, which has {most.replicas} of them; give at most as many"
-        raise InvalidInput("min_resources", f"{least.replicas} replicas", remedy)
+    if minimum.replicas > maximum.replicas:
+        remedy = f"it is more than max_resources, which has {maximum.replicas} of them; give at most as many"
+        raise InvalidInput("min_resources", f"{minimum.replicas} replicas", remedy)
     if private:
-        count = least.slices or least.replicas
+        count = minimum.slices or minimum.replicas
         return [ReservedPart(gang=GangSpec(resources=ResourceSpec(cpu=0), count=count))], count
-    gangs = [_gang(least, least.replicas, least.slices)]
-    if most.replicas > least.replicas:
-        gangs.append(_gang(most, most.replicas - least.replicas, most.slices - least.slices))
-    return [ReservedPart(gang=gang) for gang in gangs], least.replicas
+    gangs = [_gang(minimum, minimum.replicas, minimum.slices)]
+    if maximum.replicas > minimum.replicas:
+        gangs.append(_gang(maximum, maximum.replicas - minimum.replicas, maximum.slices - minimum.slices))
+    return [ReservedPart(gang=gang) for gang in gangs], minimum.replicas
 
 
 def _spec(config: ReservationConfig, field: str, resources: object) -> JobSpec:
-    """The spec of a job that would fill it. Raises InvalidInput, which names the field of the config."""
+    """The spec of a job that would fill these resources. Raises InvalidInput, which names the config's field."""
     if not isinstance(resources, ResourceConfig):
         raise InvalidInput(field, resources, "give a ResourceConfig")
     request = JobRequest(_NAME, BinaryEntrypoint("true"), resources, priority=config.priority, pool=config.pool)
@@ -82,14 +83,17 @@ def _spec(config: ReservationConfig, field: str, resources: object) -> JobSpec:
 
 
 def _gang(spec: JobSpec, count: int, slices: int) -> GangSpec:
-    """Equal bundles; a slice of one host is any host that has it."""
+    """A gang of `count` equal bundles. Slices of a single host each are left out: any host with the device will do."""
     return GangSpec(resources=spec.resources, count=count, slices=slices if count > slices else 0)
 
 
 async def create_reservation(
     core: Core, config: ReservationConfig, namespace: str, mine: CurrentJob | None, private: bool
 ) -> ReservationId:
-    """Create it for a namespace; inside a job it ends with the attempt that makes it. Raises InvalidInput."""
+    """Create a reservation for a namespace. Inside a job it ends with the attempt that creates it.
+
+    Raises InvalidInput as `parts_of`.
+    """
     parts, low = parts_of(config, private)
     now = core.now()
     record = ReservationRecord(
@@ -110,25 +114,25 @@ async def create_reservation(
 
 
 async def reservation_info(core: Core, reservation: str) -> ReservationInfo:
-    """What a reservation has, lacks and runs now. Raises ReservationNotFound."""
+    """Read what a reservation has, lacks and runs now. Raises ReservationNotFound if it does not exist."""
     record = (await reservations.read(core, reservation)).record
     jobs = [] if record.state == ReservationState.ENDED else await reservations.jobs_in(core, record)
     return info_of_reservation(record, jobs)
 
 
 def info_of_reservation(record: ReservationRecord, jobs: list[JobRecord]) -> ReservationInfo:
-    """The same of a record that was read, and the jobs that are in it."""
+    """Make the ReservationInfo of a record and the jobs in the reservation."""
     owner = owner_of_reservation(record)
-    in_slice = max((part.count // part.slices for part in owner.parts if part.slices), default=1)
-    has = sum(len(member.bundles) for member in owner.placement.members) // in_slice
-    most = sum(part.count for part in owner.parts) // in_slice
-    allocated = has if record.state == ReservationState.HELD else 0
-    lacks = 0 if record.state == ReservationState.ENDED else most - allocated
+    hosts_per_slice = max((part.count // part.slices for part in owner.parts if part.slices), default=1)
+    placed = sum(len(member.bundles) for member in owner.placement.members) // hosts_per_slice
+    maximum = sum(part.count for part in owner.parts) // hosts_per_slice
+    allocated = placed if record.state == ReservationState.HELD else 0
+    lacking = 0 if record.state == ReservationState.ENDED else maximum - allocated
     resources = record.parts[0].gang.resources if record.parts else ResourceSpec()
     return ReservationInfo(
         reservation_id=ReservationId(record.id),
         allocated_resources=resources_of(resources, allocated),
-        pending_resources=resources_of(resources, lacks),
+        pending_resources=resources_of(resources, lacking),
         jobs=[JobId(job.id) for job in jobs],
         expires_at=record.expires_at or 0.0,
         state=record.state,
@@ -137,7 +141,7 @@ def info_of_reservation(record: ReservationRecord, jobs: list[JobRecord]) -> Res
 
 
 def resources_of(spec: ResourceSpec, replicas: int) -> ResourceConfig:
-    """What a spec asks for, as programs write it, so many times."""
+    """The ResourceConfig that asks for a spec's resources, with so many replicas."""
     return ResourceConfig(
         cpu=spec.cpu,
         ram=spec.memory,

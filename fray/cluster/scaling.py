@@ -1,6 +1,6 @@
-"""The scaler of a program that waits for machines: without it a cluster in which nothing runs would never start.
+"""The scaler of a program that waits for machines. Without it, a cluster without agents would never start.
 
-It looks after the pools as agents with `--provision` do, for as long as the program waits and nobody else has the role.
+It scales the pools like an agent with `--provision`, while the program waits and no other process has the role.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from functools import partial
 from fray_coordinator.core import Core
 
 _RESIGN_SECONDS = 5.0
-"""Who has waited for machines waits no longer until the role is given up: others see soon that its holder is silent."""
+"""Seconds that the end of a wait takes at most to give up the role. If that fails, others take it over later."""
 
 
 class WaitingScaler:
-    """Has the scaler's role, unless another process has it, while somebody in this event loop waits for machines.
+    """Holds the scaler's role while code in this event loop waits for machines, unless another process holds it.
 
-    Where the provider's library or a right is missing, it leaves the role to others; the pool's record says why.
+    If the provider's library or a permission is missing, it leaves the role to others, and the pool's record says why.
     """
 
     def __init__(self, core: Core) -> None:
@@ -29,7 +29,7 @@ class WaitingScaler:
 
     @asynccontextmanager
     async def during_wait(self) -> AsyncIterator[Callable[[], None]]:
-        """During a wait: gives what is called once it is one for machines."""
+        """The block of a wait. It gives a function to call once the wait turns out to be one for machines."""
         wait = object()
         try:
             yield partial(self.begin, wait)
@@ -37,25 +37,25 @@ class WaitingScaler:
             await self.end(wait)
 
     def begin(self, wait: object) -> None:
-        """Take part in scaling until `end` of the same wait."""
+        """Scale the pools until `end` is called for the same wait."""
         self._waiting.add(wait)
         if self._scaling is None:
             self._scaling = asyncio.create_task(self._scale())
 
     async def end(self, wait: object) -> None:
-        """End a wait, whether it began to be one for machines or not."""
+        """End a wait, whether `begin` was called for it or not."""
         self._waiting.discard(wait)
         if not self._waiting:
             await self.close()
 
     async def close(self) -> None:
-        """Give the role up."""
+        """Give up the role."""
         scaling, self._scaling = self._scaling, None
         if scaling is not None:
             scaling.cancel()
             await asyncio.wait([scaling], timeout=_RESIGN_SECONDS)
 
     async def _scale(self) -> None:
-        from fray_agents.provisioning.scaler import Scaler  # few programs wait for machines
+        from fray_agents.provisioning.scaler import Scaler  # imported late: few programs wait for machines
 
         await Scaler(self._core, f"wait-{self._core.rng.token()}", steps_back=True).run()

@@ -12,7 +12,7 @@ from typing import Any
 from fray import sync
 from fray.cluster import log_printer
 from fray.cluster.arguments import checked_id
-from fray.cluster.job_info import decode_result, fetch_result, fetch_results, info_of, raise_first_failure
+from fray.cluster.job_info import decode_result, fetch_result, fetch_results, info_of, waited_infos
 from fray.cluster.launching import LaunchingCluster
 from fray.items import Items, LoopItems
 from fray.types import JobInfo
@@ -30,22 +30,22 @@ log = logging.getLogger("fray")
 
 
 class StorageCluster(LaunchingCluster):
-    """A cluster in storage. Making one reads and writes nothing; the first call opens it, or creates it.
+    """A cluster in storage. The constructor reads and writes nothing; the first call opens or creates the cluster.
 
-    It pickles as its root and namespace. A forked child opens connections of its own.
+    It pickles as its root and namespace. A forked child opens its own connections.
 
     Args:
-        root: `gs://bucket/prefix`, `s3://bucket/prefix`, `file:///path`, a path, or `memory://name`, which lives in
-            this process alone.
-        namespace: the scope of the names of what is launched here; by default see `Cluster.namespace`.
+        root: `gs://bucket/prefix`, `s3://bucket/prefix`, `file:///path`, a path, or `memory://name`, which exists in
+            this process only.
+        namespace: the scope of names of what is launched here; for the default see `Cluster.namespace`.
 
     Raises:
-        InvalidInput: the namespace cannot be one.
+        InvalidInput: `namespace` is not a valid namespace.
     """
 
     @property
     def threads(self) -> StorageCluster:
-        """The cluster for who launches callables as threads of this process; this one, unless it is private."""
+        """A private cluster's view that launches callables as threads of this process; any other cluster itself."""
         return self
 
     def poll(self, job_id: str) -> JobInfo:
@@ -72,7 +72,7 @@ class StorageCluster(LaunchingCluster):
         return decode_result(*await self.run_async(lambda core: _read_result(core, job_id)))
 
     def pull(self, job_id: str, target: str | os.PathLike[str], path: str = "") -> list[Path]:
-        from fray.cluster.pulling import pull_outputs  # few programs fetch any
+        from fray.cluster.pulling import pull_outputs  # imported late: few programs need it
 
         job = self._read(job_id)
         return self.run(lambda core: pull_outputs(core, job, Path(target), path)).files
@@ -109,7 +109,7 @@ class StorageCluster(LaunchingCluster):
                 records = self.run(lambda core: self._wait_in_loop(core, ids, raise_on_failure, timeout, line))
             finally:
                 self._output.flush()
-        return self._infos(ids, records, raise_on_failure)
+        return waited_infos(self.root, ids, records, raise_on_failure)
 
     async def _wait_async(self, ids: list[str], raise_on_failure: bool, timeout: float | None) -> list[JobInfo]:
         self._output.belong_here()
@@ -119,13 +119,7 @@ class StorageCluster(LaunchingCluster):
                 records = await waiting
             finally:
                 await sync.in_thread(self._output.flush)
-        return self._infos(ids, records, raise_on_failure)
-
-    def _infos(self, ids: list[str], records: dict[str, JobRecord], raise_on_failure: bool) -> list[JobInfo]:
-        infos = [info_of(self.root, records[job]) for job in ids]
-        if raise_on_failure:
-            raise_first_failure(infos)
-        return infos
+        return waited_infos(self.root, ids, records, raise_on_failure)
 
     async def _wait_in_loop(
         self, core: Core, ids: list[str], raise_on_failure: bool, timeout: float | None, line: WaitLine
@@ -153,7 +147,7 @@ class StorageCluster(LaunchingCluster):
         job = await stopping.stop(core, job_id, "terminated by a program")
         await self._output.note(job)
         if is_gang(job.spec):
-            self._hints.gathered(core)  # whoever runs the pass tells its members
+            self._hints.gathered(core)  # the reconciler then tells the gang's members
         elif job.lease is not None and not is_terminal(job):
             self._hints.stopped(core, job.lease.agent)
 

@@ -1,4 +1,4 @@
-"""Submitting jobs as children of the job that this code runs in, if it runs in one."""
+"""Submits jobs as children of the job that this code runs in, if it runs in one."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 
 def as_children(specs: Sequence[JobSpec], mine: CurrentJob | None, namespace: str) -> list[JobSpec]:
-    """The specs as children of the job `mine`, in `namespace` and of the current user, unless they say other ones.
+    """Fill in the parent `mine`, the namespace and the current user of specs that do not name these.
 
-    Leaves a marker in the job's directory, by which its agent knows that there are children to stop.
+    It leaves a marker in the job's directory, so that the job's agent knows that there are children to stop.
     """
     user, parent = current_user(), mine.job_id if mine else ""
     prepared = [
@@ -52,13 +52,13 @@ async def submit_from_command(
     choices: Sequence[WorkspaceChoice | None],
     on_stored: Callable[[StoredWorkspace], None],
 ) -> list[Submitted]:
-    """Submit specs as the CLI does: as children of the job that runs the command, if one does.
+    """Submit specs for the CLI, as children of the job that runs the command, if there is one.
 
-    Specs without a namespace go to that job's, else to FRAY_NAMESPACE; without either, each to one of its own.
+    Specs without a namespace get that job's namespace, else FRAY_NAMESPACE; without either, each gets its own.
 
     Args:
-        choices: which workspaces they bring; on a private cluster none does.
-        on_stored: told of each workspace that is in the storage now.
+        choices: the workspace that each spec brings; they are ignored on a private cluster.
+        on_stored: called with each workspace once it is in the storage.
     """
     mine = current_job_on(core.root)
     is_private = mine is not None and PRIVATE_VAR in task_environ()
@@ -74,7 +74,10 @@ async def submit_from_command(
 
 
 async def submit_prepared(core: Core, specs: Sequence[JobSpec], mine: CurrentJob | None) -> list[Submitted]:
-    """Submit specs that `as_children` made, in order: children of `mine` under the attempt that runs this code."""
+    """Submit specs made by `as_children`. Returns the jobs in the same order.
+
+    Children of `mine` are submitted for the attempt that runs this code.
+    """
     own = [mine is not None and spec.parent == mine.job_id for spec in specs]
     done: dict[int, Submitted] = {}
     for is_own, attempt in ((True, mine.attempt if mine else None), (False, None)):
@@ -87,22 +90,22 @@ async def submit_prepared(core: Core, specs: Sequence[JobSpec], mine: CurrentJob
 async def submit_group(
     core: Core, specs: Sequence[JobSpec], wish: GroupWish, mine: CurrentJob | None
 ) -> list[Submitted]:
-    """Submit specs that `as_children` made as one group: they start all at once, or none."""
+    """Submit specs made by `as_children` as one group, whose jobs start together or not at all."""
     is_own = mine is not None and all(spec.parent == mine.job_id for spec in specs)
     return await launch(core, specs, wish, mine.attempt if mine is not None and is_own else None)
 
 
 def as_group(requests: Sequence[JobRequest], group: JobGroupConfig) -> list[JobRequest]:
-    """The requests in the group's namespace. Raises InvalidInput for what a group cannot have."""
+    """Return the requests in the group's namespace. Raises InvalidInput if one of them cannot be in a group."""
     if not isinstance(group, JobGroupConfig):
         raise InvalidInput("group", group, "give a JobGroupConfig(name)")
     check_name("group.name", group.name)
     if not requests:
-        raise InvalidInput("requests", [], "give at least one request: a group of nothing can never start")
+        raise InvalidInput("requests", [], "give at least one request: an empty group can never start")
     for number, request in enumerate(requests):
         if group.namespace and request.namespace not in (None, group.namespace):
             raise InvalidInput("namespace", request.namespace, f"the group's is {group.namespace}; say it once")
         if request.id is not None:
-            remedy = "the jobs of a group are launched with it, and never found again; leave it out"
+            remedy = "a job of a group is always a new one and is not looked up by its id; leave it out"
             raise InvalidInput(f"requests[{number}].id", request.id, remedy)
     return [dataclasses.replace(request, namespace=group.namespace or request.namespace) for request in requests]

@@ -1,4 +1,4 @@
-"""The fields of a spec that a backend without storage cannot honour."""
+"""Refuses specs with fields that a backend without storage does not support."""
 
 from __future__ import annotations
 
@@ -8,23 +8,26 @@ from typing import Any
 from fray_layouts.errors import InvalidInput
 from fray_layouts.spec import JobSpec
 
+ONLY_IN_STORAGE = "only a cluster in storage supports it: use StorageClient(root), or leave it out"
+"""The remedy for fields that neither Ray nor Iris has a counterpart for."""
+
 
 def check_unsupported(
     spec: JobSpec, job: Mapping[str, str], resources: Mapping[str, str], environment: Mapping[str, str]
 ) -> None:
-    """Refuse a spec that asks for what its backend cannot do.
+    """Check that a spec uses no field that its backend does not support.
 
     Args:
-        job, resources, environment: fields of the spec and of these parts of it, and what to do instead.
+        job, resources, environment: the unsupported fields of the spec and of these parts of it, each with its remedy.
 
     Raises:
-        InvalidInput: one of the fields is not what it is when nobody asks for it; the error has the remedy.
+        InvalidInput: one of the fields does not have its default value; the error has the remedy.
     """
-    least = JobSpec(name=spec.name, entrypoint=spec.entrypoint)
+    defaults = JobSpec(name=spec.name, entrypoint=spec.entrypoint)
     for prefix, part, default, remedies in (
-        ("resources.", spec.resources, least.resources, resources),
-        ("environment.", spec.environment, least.environment, environment),
-        ("", spec, least, job),
+        ("resources.", spec.resources, defaults.resources, resources),
+        ("environment.", spec.environment, defaults.environment, environment),
+        ("", spec, defaults, job),
     ):
         _check(prefix, part, default, remedies)
 

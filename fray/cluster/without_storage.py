@@ -1,4 +1,4 @@
-"""The part of a cluster that needs storage, refused with its remedy where there is only Ray, or Iris."""
+"""The base class of clusters on Ray and Iris. It refuses the methods that need storage, with a remedy."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class ClusterWithoutStorage(Cluster):
-    """What clusters on Ray and Iris have in common: jobs are launched one by one, and nothing is kept in storage."""
+    """A cluster that launches jobs one by one and keeps nothing in storage, as on Ray and Iris."""
 
     _scheduler: str
-    """What runs the jobs, for messages."""
+    """Name of the system that runs the jobs, for messages."""
 
     @property
     def metadata(self) -> Metadata:
@@ -37,7 +37,7 @@ class ClusterWithoutStorage(Cluster):
         self, requests: Sequence[JobRequest], group: JobGroupConfig, reservation_id: str | None = None
     ) -> list[JobId]:
         raise InvalidInput(
-            "group", group, f"{self._scheduler} starts the replicas of one job at once: JobRequest(replicas=...)"
+            "group", group, f"{self._scheduler} starts together only replicas of one job: JobRequest(replicas=...)"
         )
 
     def create_reservation(self, config: ReservationConfig) -> ReservationId:
@@ -57,10 +57,10 @@ class ClusterWithoutStorage(Cluster):
         raise NoOutputs(f"job {checked_id(job_id)} has no outputs: {remedy}")
 
     def close(self) -> None:
-        """Nothing: the process stays connected."""
+        """Do nothing: the process stays connected."""
 
     def _check(self, request: JobRequest) -> None:
-        """Raises InvalidInput: this cannot do what the request asks for."""
+        """Raise InvalidInput if this cluster does not support the request."""
 
     def _refuse(self, what: str) -> NoReturn:
         remedy = f"only a cluster in storage has {what}; open one: StorageCluster(root)"

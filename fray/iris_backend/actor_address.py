@@ -12,12 +12,12 @@ class IrisActorAddress:
     """The address of one actor.
 
     Attributes:
-        root: of the controller, as it was called where the actor was created.
-        job: the id of the job that serves it.
-        name: the name that it was created under, which its endpoint has within the job's namespace.
-        policy: which of its calls are made again that may have begun in a process that died.
-        max_concurrency: calls that it runs at once.
-        index: its number in its group; each has an endpoint of its own.
+        root: the controller's root, as the creator of the actor wrote it.
+        job: the id of the job that serves the actor.
+        name: the actor's name; its endpoint has it too, within the job's namespace.
+        policy: which calls are made again if the actor's process died after they may have begun.
+        max_concurrency: number of calls that the actor runs at once.
+        index: the actor's number in its group; each actor of a group has its own endpoint.
     """
 
     root: str

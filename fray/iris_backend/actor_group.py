@@ -1,4 +1,4 @@
-"""A group of actors on Iris, each a job of its own."""
+"""Groups of actors on Iris, where each actor has a job of its own."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from fray.types import JobStatus
 T = TypeVar("T")
 
 _PAUSE = 0.2
-"""Seconds between two looks at the endpoints of a group that is waited for."""
+"""Seconds between two polls of a group's endpoints during a wait: short against the start of a process."""
 
 
 class IrisActorGroup(PolledActorGroup[T]):
-    """The actors "<name>-0", "<name>-1" ... on Iris. Pickles as their addresses."""
+    """A group of the actors "<name>-0", "<name>-1" ... on Iris. Pickles as their addresses."""
 
     def __init__(self, cluster: IrisCluster, name: str, addresses: list[IrisActorAddress]) -> None:
         super().__init__(name, [IrisActorHandle[T](cluster, address) for address in addresses])
@@ -56,7 +56,7 @@ class IrisActorGroup(PolledActorGroup[T]):
             time.sleep(min(_PAUSE, left))
 
     def _check_living(self, wanted: int) -> None:
-        """Raise ActorUnavailableError: so many have ended that there never will be enough."""
+        """Raise ActorUnavailableError if so many actors have ended that `wanted` can no longer be reached."""
         infos = [self._cluster.poll(address.job) for address in self._addresses]
         living = [info for info in infos if not info.status.finished()]
         if len(living) < wanted:

@@ -20,16 +20,16 @@ from fray_coordinator.backoff import backoff
 T = TypeVar("T")
 
 _REFUSED = "(Connect)"
-"""What Iris's HTTP client says of a connection that it could not open: nothing was sent."""
+"""Part of the error of Iris's HTTP client if it could not open a connection, so that nothing was sent."""
 
 _PAUSES = (0.1, 2.0)
-"""Seconds between two attempts to reach an actor, from the first on: each asks the controller for its endpoint."""
+"""First and longest pause in seconds between two tries to reach an actor. Each asks the controller for its endpoint."""
 
 
 class IrisCaller(MethodCaller):
     """Makes the calls of one handle, each in a thread that waits for its reply.
 
-    There are as many threads as the actor runs calls at once, so calls begin in the order in which they were made.
+    It has as many threads as the actor runs calls at once, so that calls begin in the order in which they were made.
     """
 
     def __init__(self, cluster: IrisCluster, address: IrisActorAddress) -> None:
@@ -50,14 +50,15 @@ class IrisCaller(MethodCaller):
     def stream(
         self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], policy: RetryPolicy | None = None
     ) -> Generator[Any, None, None]:
-        raise InvalidInput("method", method, "Iris carries no generators; return a list, or values call by call")
+        remedy = "Iris does not support generators; return a list, or one value per call"
+        raise InvalidInput("method", method, remedy)
 
     def end(self, why: str) -> None:
-        """Note that the actor was asked to end: calls of this handle raise ActorUnavailableError from now on."""
+        """Record that the actor was asked to end: from now on calls of this handle raise ActorUnavailableError."""
         self._ended = self._ended or why
 
     def _deliver(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], policy: RetryPolicy) -> Any:
-        """Call, and go on for as long as the actor's job may still serve it, and the call may be made again."""
+        """Make a call, and try again while the actor's job can still serve it and the policy allows another try."""
         from connectrpc.code import Code
         from connectrpc.errors import ConnectError
 
@@ -82,14 +83,14 @@ class IrisCaller(MethodCaller):
             time.sleep(next(pauses))
 
     def _check_job(self, error: Exception) -> None:
-        """Raise ActorUnavailableError, if the actor's job has ended."""
+        """Raise ActorUnavailableError if the actor's job has ended."""
         job = self._cluster.poll(self._address.job)
         if job.status.finished():
             reason = f": {job.error_message}" if job.error_message else ""
             raise ActorUnavailableError(f"{self._address} has ended, {job.status}{reason}") from error
 
     def _client(self) -> Any:
-        """Iris's client of the actor as it can be reached now. It makes one attempt, so what was sent is known."""
+        """Iris's client for the actor. It makes one attempt per call, so that we know whether the call was sent."""
         from iris.actor.client import ActorClient
         from iris.cluster.types import JobName
 
@@ -101,7 +102,7 @@ class IrisCaller(MethodCaller):
 
 
 class ThreadCall:
-    """A call that a thread waits for: a `SentCall`."""
+    """A call whose reply a thread waits for. It is a `SentCall`."""
 
     def __init__(self, future: Future[Any]) -> None:
         self._future = future
@@ -119,16 +120,16 @@ class ThreadCall:
         self._future.add_done_callback(lambda _: function(self))
 
     def hasten(self) -> None:
-        """Nothing: whoever waits is told as soon as the reply is there."""
+        """Do nothing: waiters are woken as soon as the reply is there."""
 
 
 def _never_again(error: ConnectionError, since: float) -> NoReturn:
-    """`IrisCaller` has made the call again where that was allowed."""
+    """Raise the error: `IrisCaller` has already made the call again if that was allowed."""
     raise error
 
 
 class IrisActorHandle(ActorHandle[T]):
-    """A handle of an actor on Iris. Pickles as its address, and works in every job of the controller."""
+    """A handle of an actor on Iris. It pickles as its address, and works in every job of the controller."""
 
     def __init__(self, cluster: IrisCluster, address: IrisActorAddress) -> None:
         self._cluster = cluster

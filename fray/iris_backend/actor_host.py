@@ -1,4 +1,4 @@
-"""The task of an actor on Iris: it makes the user's object and serves calls by Iris's own server."""
+"""The task of an actor on Iris: it creates the user's object and serves calls with Iris's own server."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ PORT = "actor"
 
 
 class IrisActorHost:
-    """The methods of the user's object, as Iris's server calls them. Not in a thread of an event loop."""
+    """Runs the methods of the user's object for Iris's server, which must not call it in an event loop's thread."""
 
     def __init__(self, instance: Any) -> None:
         self._instance = instance
         self._loop = LoopThread()
 
     def call(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Run a call; what the method raises, Iris carries to the caller."""
+        """Run a call. Iris passes on to the caller what the method raises."""
         value = returned(self._instance, method, args, kwargs, self._loop)
-        return without_generator(value, ", which Iris does not carry; return a list")
+        return without_generator(value, ", which Iris does not support; return a list")
 
 
 def serve_actor(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any], address: IrisActorAddress) -> None:
     """Serve one actor until its task is asked to end, or the actor ends itself.
 
     Args:
-        address: where it is found, but for the job, which is the one that runs this.
+        address: the actor's address without its job, which is the one that runs this.
 
     Raises:
-        Exception: what its `__init__` raised, or what it failed with.
+        Exception: what the actor's `__init__` raised, or what the actor failed with.
     """
     from iris.actor.server import ActorServer
     from iris.client.client import iris_ctx

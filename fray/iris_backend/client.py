@@ -29,21 +29,21 @@ T = TypeVar("T")
 
 
 class FrayIrisClient(Client):
-    """The client of an Iris cluster. Pickles as its controller, and is the task's own within a task of Iris.
+    """The client of an Iris cluster. It pickles as its controller; in a task of Iris it uses the task's controller.
 
         with set_current_client(FrayIrisClient("http://localhost:10000", workspace=".")) as client:
             main()
 
-    `docs/backends.md` says what differs from a cluster in storage. Arguments and replies of actors are pickled and
-    unpickled by Iris's own server, which lets in whoever reaches its port: it is as safe as the network is closed.
+    `docs/backends.md` says what differs from a cluster in storage. Iris's own server pickles and unpickles arguments
+    and replies of actors, and accepts calls from anyone who can reach its port. So only use it on a closed network.
 
     Args:
-        controller_address: "http://host:port", "host:port", "iris://host:port", or "iris:auto" within Iris;
-            or the cluster.
-        workspace: the folder with a pyproject.toml that jobs bring; it has to depend on this package.
+        controller_address: "http://host:port", "host:port", "iris://host:port", or "iris:auto" within Iris; or an
+            `IrisCluster`.
+        workspace: the folder with a pyproject.toml that is sent along with jobs; it has to depend on this package.
 
     Raises:
-        InvalidInput: Iris is not installed, or the address is none.
+        InvalidInput: Iris is not installed, or the address is wrong.
     """
 
     def __init__(self, controller_address: str | Cluster, workspace: str | os.PathLike[str] | None = None) -> None:
@@ -70,7 +70,7 @@ class FrayIrisClient(Client):
     def host_actor(
         self, actor_class: type[T], *args: Any, name: str, actor_config: ActorConfig | None = None, **kwargs: Any
     ) -> HostedActor[T]:
-        remedy = "Iris finds actors in its own tasks only; create_actor makes one there"
+        remedy = "Iris finds actors only in its own tasks; use create_actor, which starts one there"
         raise InvalidInput("actor_class", actor_class, remedy)
 
     def _find_actor(self, name: str) -> IrisActorHandle[Any] | None:
@@ -80,7 +80,7 @@ class FrayIrisClient(Client):
         return IrisActorHandle(self._cluster, IrisActorAddress(self._cluster.root, handle.job_id, name))
 
     def shutdown(self, wait: bool = True) -> None:
-        """End the actors that this client owns; jobs go on, and detached actors."""
+        """End the actors that this client owns. Jobs and detached actors go on."""
         for group in self._owned:
             group.shutdown()
         self._owned.clear()
@@ -90,7 +90,8 @@ class FrayIrisClient(Client):
         assert isinstance(made, CallableEntrypoint), "as `actor_request` makes it"
         cls, args, kwargs, name, config = made.args
         if config.checkpoint is not None:
-            raise InvalidInput("actor_config.checkpoint", config.checkpoint, "Iris keeps no checkpoints of actors")
+            remedy = "Iris does not keep checkpoints of actors; leave it out"
+            raise InvalidInput("actor_config.checkpoint", config.checkpoint, remedy)
         suffix = "" if request.detached else f"-{secrets.token_hex(4)}"
         policy = retry_policy(cls, config)
         addresses = []
@@ -112,11 +113,11 @@ class FrayIrisClient(Client):
         try:
             return self._cluster.submit(request, name, adopt=False)
         except NameInUse as error:
-            remedy = "get_actor finds it, or choose another name"
-            raise NameTaken(f"an actor named {request.name} lives; {remedy}") from error
+            remedy = "find it with get_actor, or choose another name"
+            raise NameTaken(f"there is an actor named {request.name} already; {remedy}") from error
 
     def _handle_named(self, name: str) -> JobHandle | None:
-        """The job of this name that this program, or the task that it is, has submitted."""
+        """The handle of the job of this name among those that this program, or this task, has submitted."""
         named = [job for job in self._cluster.list_jobs() if job.job_id == f"{self._parent()}/{name}"]
         return JobHandle(self._cluster, named[-1].job_id) if named else None
 

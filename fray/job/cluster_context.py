@@ -1,4 +1,4 @@
-"""The job context on a cluster: tasks go through a queue to workers, objects are in storage."""
+"""The job context on a cluster in storage: tasks go through a queue to workers, and objects are stored there."""
 
 import logging
 import os
@@ -27,7 +27,7 @@ log = logging.getLogger("fray")
 
 @dataclass(frozen=True)
 class BorrowedPool:
-    """The address of a pickled context's pool."""
+    """The address of the pool that a pickled context uses."""
 
     root: str
     namespace: str
@@ -37,19 +37,19 @@ class BorrowedPool:
 class ClusterContext(JobContext):
     """A `JobContext` on a cluster: tasks run on workers, actors in jobs of their own.
 
-    A task that takes a reference as an argument is given the object. Results, values of generators and objects are in
-    storage, so they survive the worker that made them, until `close`.
+    A task that takes a reference as an argument gets the object. Results, values of generators and objects are in
+    storage, so they outlive the worker that made them, until `close`.
 
-    A pickled context, in a task's arguments for example, is one on the same pool, and never ends the pool: it submits,
-    stores and fetches. Workers that it starts for its own tasks end with it.
+    A context that was unpickled, for example from a task's arguments, uses the same pool: it submits tasks, and stores
+    and fetches objects, but never ends the pool. The workers that it starts for its own tasks end with it.
 
     Args:
-        max_workers: workers at most; there are never more than tasks.
+        max_workers: number of workers at most; there are never more workers than tasks.
         cluster: by default the current one.
         resources: what each worker reserves.
 
     Raises:
-        InvalidInput: `max_workers` is below 1, or the cluster is none in storage.
+        InvalidInput: `max_workers` is below 1, or the cluster is not in storage.
     """
 
     def __init__(
@@ -67,10 +67,10 @@ class ClusterContext(JobContext):
         return self._pool.put(obj)
 
     def get(self, ref: Any) -> Any:
-        """Wait for the value of a reference, or of a task's or an actor's future; any other value is returned as it is.
+        """Wait for the value of a reference or of a task's or actor's future; other values are returned unchanged.
 
         Args:
-            ref: one, or a list of them, for which a list of values is returned.
+            ref: a reference or future, or a list of them, for which a list of values is returned.
 
         Raises:
             Exception: what the task raised.
@@ -145,11 +145,11 @@ class ClusterContext(JobContext):
         return WorkerPool.attach(name, self._cluster, sizes, self._resources, namespace=namespace, shared=True)
 
     def _close_at_exit(self) -> None:
-        """Close at the end of the process; a cluster that ended before ended the workers, too."""
+        """Close at the end of the process. If the cluster has ended before, its workers have too."""
         try:
             self.close()
         except FrayError as error:
-            log.warning("the workers of a job context were not ended: %s", error)
+            log.warning("the workers of a job context could not be ended: %s", error)
 
 
 _making = threading.Lock()
@@ -157,7 +157,7 @@ _borrowed_contexts: dict[BorrowedPool, ClusterContext] = {}
 
 
 def _borrowed_context(lent: BorrowedPool, max_workers: int, resources: ResourceConfig | None) -> ClusterContext:
-    """The context on that pool that all tasks of this process share: each of them may bring it along."""
+    """The context on this pool that all tasks of this process share, since each of them may bring a pickled one."""
     with _making:
         if lent not in _borrowed_contexts:
             made = ClusterContext(max_workers, cluster_at(lent.root), resources)
@@ -167,7 +167,7 @@ def _borrowed_context(lent: BorrowedPool, max_workers: int, resources: ResourceC
 
 
 def _forget() -> None:
-    """Begin anew in a fork, which copies neither threads nor connections."""
+    """Start without contexts in a forked child, which has neither the threads nor the connections."""
     global _making
     _making = threading.Lock()
     _borrowed_contexts.clear()

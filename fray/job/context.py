@@ -1,4 +1,4 @@
-"""Names of `fray.job` where older programs import them."""
+"""The names of `fray.job` under the module path that older programs import."""
 
 from fray.job.create import (
     _job_context as _job_context,

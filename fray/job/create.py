@@ -1,4 +1,4 @@
-"""The choice of a job context: by its kind, or the default of the caller's job."""
+"""Creates job contexts by their kind, and keeps the default context of each job."""
 
 import os
 import threading
@@ -31,13 +31,13 @@ def create_job_ctx(
     """Create a job context.
 
     Args:
-        context_type: "sync" runs tasks at once on the caller's thread, "threadpool" on threads of this process, "fray"
-            on workers of the current cluster, "ray" as tasks of the Ray that this process is connected to or runs in;
-            "auto" is "ray" or "fray" where FRAY_CLUSTER_SPEC names a cluster, as it does in every job, "ray" where this
-            process is connected to Ray, and "threadpool" elsewhere, on Iris too.
-        max_workers: threads, or workers on the cluster; Ray decides by itself how many it has.
-        memory, num_cpus: of each worker on the cluster, or of each task on Ray; threads have none of their own.
-        ray_options: options of Ray's for its tasks, such as `max_retries`; the other kinds ignore them.
+        context_type: "sync" runs tasks at once on the caller's thread; "threadpool" on threads of this process; "fray"
+            on workers of the current cluster; "ray" as tasks of the Ray that this process is connected to or runs in.
+            "auto" is "ray" or "fray" if FRAY_CLUSTER_SPEC names a cluster, as it does in every job; "ray" if this
+            process is connected to Ray; else, and on Iris, "threadpool".
+        max_workers: number of threads, or of workers on the cluster. On Ray, Ray decides how many tasks run at once.
+        memory, num_cpus: what each worker on the cluster, or each task on Ray, reserves. Threads ignore them.
+        ray_options: Ray's options for its tasks, such as `max_retries`; the other kinds ignore them.
 
     Raises:
         InvalidInput: there is no such kind, or no Ray.
@@ -57,23 +57,23 @@ def create_job_ctx(
                 return _on_ray(root, memory, num_cpus, ray_options)
             is_here = root == "local" or is_iris(root)
             return ThreadContext(max_workers) if is_here else _on_cluster(max_workers, memory, num_cpus)
-    kinds = "say 'sync', 'threadpool', 'fray', 'ray' or 'auto'"
+    kinds = "give 'sync', 'threadpool', 'fray', 'ray' or 'auto'"
     raise InvalidInput("context_type", context_type, f"Unknown context type; {kinds}")
 
 
 def _on_cluster(max_workers: int, memory: Size | None, num_cpus: float | None) -> JobContext:
-    from fray.job.cluster_context import ClusterContext  # the contexts of one process do without what a cluster needs
+    from fray.job.cluster_context import ClusterContext  # imported late: contexts of one process do not need it
 
-    return ClusterContext(max_workers, resources=_of_each(memory, num_cpus))
+    return ClusterContext(max_workers, resources=_task_resources(memory, num_cpus))
 
 
 def _on_ray(root: str, memory: Size | None, num_cpus: float | None, ray_options: dict[str, Any]) -> JobContext:
     from fray.job.ray_context import RayContext
 
-    return RayContext(open_cluster(root), _of_each(memory, num_cpus), **ray_options)
+    return RayContext(open_cluster(root), _task_resources(memory, num_cpus), **ray_options)
 
 
-def _of_each(memory: Size | None, num_cpus: float | None) -> ResourceConfig:
+def _task_resources(memory: Size | None, num_cpus: float | None) -> ResourceConfig:
     return ResourceConfig(cpu=1 if num_cpus is None else num_cpus, memory=memory)
 
 
@@ -103,12 +103,12 @@ def fray_default_job_ctx(ctx: C) -> Iterator[C]:
 
 
 def get_default_job_ctx() -> JobContext:
-    """The context of the enclosing `fray_default_job_ctx`; else one of kind "auto", which all of a job share."""
+    """The context of the enclosing `fray_default_job_ctx`; else the job's shared context of kind "auto"."""
     return _job_context.get() or _shared()
 
 
 def _shared() -> JobContext:
-    """The shared context of the caller's job: a process may run several jobs, in threads."""
+    """The shared context of the caller's job. A process may run several jobs in threads, each with its own context."""
     environ = task_environ()
     job = tuple(map(environ.get, ("FRAY_CLUSTER_SPEC", "FRAY_JOB_ID", "FRAY_ATTEMPT")))
     with _lock:
@@ -118,7 +118,7 @@ def _shared() -> JobContext:
 
 
 def _forget() -> None:
-    """Begin anew in a fork, which copies no threads."""
+    """Start without contexts in a forked child, which does not have their threads."""
     global _lock
     _lock = threading.Lock()
     _defaults.clear()

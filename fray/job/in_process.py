@@ -1,4 +1,4 @@
-"""The job contexts of one process: on the caller's own thread, or on a pool of threads."""
+"""The job contexts that stay in one process: on the caller's own thread, or on a pool of threads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CallRunner = Callable[[Callable[[], Any]], "TaskFuture[Any]"]
 
 
 class _LocalContext(JobContext):
-    """The part that both contexts share: `put` returns the object itself, actors live and end with this process."""
+    """The base class of both contexts. `put` returns the object itself, and actors end with this process."""
 
     def __init__(self) -> None:
         self._actors: dict[str, LocalActorHandle] = {}
@@ -44,7 +44,7 @@ class _LocalContext(JobContext):
         with self._lock:
             known = self._actors.get(name) if name is not None else None
             if known is not None and not get_if_exists:
-                raise InvalidInput("name", name, "another actor has it; pass get_if_exists=True to be given that one")
+                raise InvalidInput("name", name, "another actor has it; pass get_if_exists=True to get that one")
             if known is None:
                 known = LocalActorHandle(actor_class(*args, **kwargs), self._one_at_a_time())
                 if name is not None:
@@ -60,7 +60,7 @@ class _LocalContext(JobContext):
         return JobStatus.STOPPED if actor._run is _deleted else JobStatus.RUNNING
 
     def _one_at_a_time(self) -> CallRunner:
-        """A runner for the calls of one actor: one at a time, in order."""
+        """Make a runner for the calls of one actor. It runs them one at a time, in order."""
         raise NotImplementedError
 
 
@@ -76,10 +76,10 @@ def _future_of(fn: Callable[..., Any]) -> TaskFuture[Any]:
 
 
 class SyncContext(_LocalContext):
-    """Runs every task at once, on the caller's thread; what it raises is raised by `get`.
+    """A job context that runs every task at once on the caller's thread. `get` raises what the task raised.
 
-    Generators run to their end at once; their values can be had one by one all the same. Objects and actors are those
-    of this process.
+    A generator runs to its end at once; its values are still returned one by one. Objects and actors stay in this
+    process.
     """
 
     @overload
@@ -106,10 +106,10 @@ class SyncContext(_LocalContext):
 
 
 class ThreadContext(_LocalContext):
-    """Runs tasks on threads of this process. Objects and actors are those of this process.
+    """A job context that runs tasks on threads of this process. Objects and actors stay in this process.
 
     Args:
-        max_workers: threads; a task that waits for another one occupies one meanwhile.
+        max_workers: number of threads; a task that waits for another one keeps its thread meanwhile.
 
     Raises:
         InvalidInput: `max_workers` is below 1.
@@ -173,5 +173,5 @@ class LocalActorMethod:
         return self.remote(*args, **kwargs).result()
 
     def remote(self, *args: Any, **kwargs: Any) -> TaskFuture[Any]:
-        """Start the call; `get` of the context gives what it returned."""
+        """Start the call, and return a future of its result."""
         return self._actor._run(functools.partial(self._method, *args, **kwargs))

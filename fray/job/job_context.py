@@ -1,4 +1,4 @@
-"""The interface of job contexts: tasks, shared objects and actors, wherever they run."""
+"""The interface of job contexts: tasks, shared objects and actors inside one job."""
 
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
@@ -20,7 +20,10 @@ class JobContext(Protocol):
     """
 
     def put(self, obj: Any) -> Any:
-        """Store an object; returns a reference, which tasks take as an argument and `get` turns into the object."""
+        """Store an object and return a reference. A task that gets the reference as an argument gets the object.
+
+        `get` also returns the object of a reference.
+        """
 
     @overload
     def get(self, ref: SupportsResult[T]) -> T: ...
@@ -29,10 +32,10 @@ class JobContext(Protocol):
     @overload
     def get(self, ref: Any) -> Any: ...
     def get(self, ref: Any) -> Any:
-        """Wait for the value of a reference, or of a task's or an actor's future; any other value is returned as it is.
+        """Wait for the value of a reference or of a task's or actor's future; other values are returned unchanged.
 
         Args:
-            ref: one, or a list of them, for which a list of values is returned.
+            ref: a reference or future, or a list of them, for which a list of values is returned.
 
         Raises:
             Exception: what the task raised.
@@ -44,17 +47,17 @@ class JobContext(Protocol):
     @overload
     def run(self, fn: Callable[..., T], *args: Any, name: str | None = None) -> TaskFuture[T]: ...
     def run(self, fn: Callable[..., Any], *args: Any, name: str | None = None) -> TaskFuture[Any]:
-        """Start the task `fn(*args)`. The future of a generator function also yields its values, while they come.
+        """Start the task `fn(*args)`, and return its future. That of a generator function yields values as they come.
 
         Args:
-            name: accepted from programs that name their tasks; nothing shows it.
+            name: a name for the task. Only Ray shows it.
         """
 
     def wait(self, futures: Sequence[T], num_returns: int = 1) -> tuple[list[T], list[T]]:
-        """Wait until `num_returns` futures are ready; returns exactly so many, and the others, as the same objects.
+        """Wait until `num_returns` futures are ready. Returns exactly so many ready ones, and the others.
 
         Args:
-            futures: of tasks or of actors; a reference, or any other value, is always ready.
+            futures: futures of tasks or actors. A reference, or any other value, is always ready.
         """
         return wait(futures, num_returns)
 
@@ -69,13 +72,13 @@ class JobContext(Protocol):
         num_cpus: float | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Create an actor: an object that answers calls one after the other; `handle.method.remote(x)` gives a future.
+        """Create an actor, an object that runs one call at a time. `handle.method.remote(x)` returns a future.
 
         Args:
-            name: by which others get the actor; without a name only the caller has it.
-            get_if_exists: return the actor that has the name already, instead of raising.
+            name: the name by which others find the actor; without a name only the caller has it.
+            get_if_exists: return the actor that already has the name, instead of raising.
             lifetime: a "detached" actor outlives the job, or the program, that created it.
-            preemptible: False keeps it off hosts that may be taken away.
+            preemptible: False keeps the actor off hosts that the cloud may take away.
             num_cpus: cores that it reserves.
 
         Raises:
@@ -83,24 +86,24 @@ class JobContext(Protocol):
         """
 
     def delete_actor(self, actor: Any) -> None:
-        """End an actor; returns at once. Its name is free, and later calls raise ActorUnavailableError.
+        """Ask an actor to end, and return at once. Its name is free, and later calls raise ActorUnavailableError.
 
         Args:
-            actor: the handle that `create_actor` gave.
+            actor: the handle that `create_actor` returned.
         """
 
     def get_actor_status(self, actor: Any) -> JobStatus:
-        """The state of an actor: PENDING or RUNNING while it may be called, then how it ended.
+        """The status of an actor: PENDING or RUNNING while it can be called, afterwards the status it ended with.
 
         Args:
-            actor: the handle that `create_actor` gave.
+            actor: the handle that `create_actor` returned.
         """
 
     def close(self) -> None:
-        """End threads and workers, and remove stored objects; returns at once. Actors stay.
+        """End threads and workers, and remove stored objects; returns at once. Actors go on.
 
-        Threads end when they have done what was started. Call `get` before for every value that is needed. A context
-        that is used again begins anew.
+        Threads finish the tasks that were started. Call `get` for every value that you need before you close the
+        context. A closed context can be used again; it then starts new threads or workers.
         """
 
     def __enter__(self) -> Self:
@@ -116,7 +119,7 @@ def map_refs(ref: Any, value: Callable[[Any], Any]) -> Any:
 
 
 def checked_workers(max_workers: int) -> int:
-    """`max_workers` of a context. Raises InvalidInput if it is no number, or less than 1."""
+    """Return `max_workers` if it is an integer of at least 1. Raises InvalidInput if it is not."""
     if not isinstance(max_workers, int) or max_workers < 1:
         raise InvalidInput("max_workers", max_workers, "give a number from 1 on")
     return max_workers

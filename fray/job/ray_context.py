@@ -1,4 +1,4 @@
-"""The job context on Ray: tasks and actors are Ray's, objects are in its object store."""
+"""The job context on Ray: its tasks and actors run on Ray, and objects are in Ray's object store."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ T = TypeVar("T")
 class RayContext(JobContext):
     """A `JobContext` on Ray.
 
-    References are Ray's own: a task that takes one as an argument is given the object. How many
-    tasks run at once is Ray's decision, by what each of them reserves. Pickles, and works in tasks.
+    References are Ray's own: a task that takes one as an argument gets the object. Ray decides how many tasks run at
+    once, by what each of them reserves. The context can be pickled, and works in tasks.
 
     Args:
-        cluster: whose namespace its actors are named in; by default that of the Ray that this process is connected to
-            or runs in.
+        cluster: the cluster whose namespace has its actors; by default the Ray that this process is connected to or
+            runs in.
         resources: what each task reserves; by default one core.
-        ray_options: further options of Ray's for each task, such as `max_retries`.
+        ray_options: further Ray options for each task, such as `max_retries`.
     """
 
     def __init__(
@@ -49,10 +49,10 @@ class RayContext(JobContext):
         return self._ray.put(obj)
 
     def get(self, ref: Any) -> Any:
-        """Wait for the value of a reference, or of a task's or an actor's future; any other value is returned as it is.
+        """Wait for the value of a reference or of a task's or actor's future; other values are returned unchanged.
 
         Args:
-            ref: one, or a list of them, for which a list of values is returned.
+            ref: a reference or future, or a list of them, for which a list of values is returned.
 
         Raises:
             Exception: what the task raised.
@@ -66,11 +66,6 @@ class RayContext(JobContext):
     @overload
     def run(self, fn: Callable[..., T], *args: Any, name: str | None = None) -> TaskFuture[T]: ...
     def run(self, fn: Callable[..., Any], *args: Any, name: str | None = None) -> TaskFuture[Any]:
-        """Start the task `fn(*args)`. The future of a generator function also yields its values, while they come.
-
-        Args:
-            name: of the task, in what Ray shows.
-        """
         what = f"task {name or getattr(fn, '__name__', fn)!r}"
         options = {**self._options(), "name": name or what}
         pickle_registered_by_value()
@@ -101,10 +96,10 @@ class RayContext(JobContext):
         return create_named_actor(self._cluster, request, get_if_exists)
 
     def delete_actor(self, actor: ActorHandle[Any]) -> None:
-        """End an actor at once, and the call that it runs; its name is free.
+        """End an actor at once, together with the call that it runs. Its name is free.
 
         Args:
-            actor: the handle that `create_actor` gave.
+            actor: the handle that `create_actor` returned.
         """
         assert isinstance(actor, RayActorHandle), "as `create_actor` makes it"
         actor._kill("was deleted")
@@ -113,7 +108,7 @@ class RayContext(JobContext):
         return actor_status(actor)
 
     def close(self) -> None:
-        """Nothing: Ray ends its workers, and removes objects that nobody refers to."""
+        """Do nothing: Ray itself ends its workers, and removes objects that nobody refers to."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickled, (self._cluster, self._resources, self._ray_options)
@@ -138,7 +133,7 @@ def _unpickled(cluster: Cluster, resources: ResourceConfig, ray_options: dict[st
 
 @functools.cache
 def _remote(function: Callable[..., Any]) -> Any:
-    """Ray's form of a function, one for all calls: Ray stores each form once."""
+    """Make a function a Ray remote function. It is cached, because Ray stores the function once per remote function."""
     return connected().remote(function)
 
 
@@ -147,5 +142,5 @@ def _run(fn: Callable[..., T], *args: Any) -> T:
 
 
 def _iterate(fn: Callable[..., Iterator[T]], *args: Any) -> Iterator[T]:
-    for item in fn(*args):  # noqa: UP028 - Ray sends values into what it iterates over, which not every iterator takes
+    for item in fn(*args):  # noqa: UP028 - Ray sends values into its iterator, which not every iterator accepts
         yield item

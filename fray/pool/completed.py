@@ -1,4 +1,4 @@
-"""Futures as they are done, for threads and for event loops, with a bar that counts them."""
+"""An iterator over futures in the order in which they are done, with an optional progress bar."""
 
 import asyncio
 import queue
@@ -8,25 +8,25 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
-from fray.wait_line import telling, wait_telling
+from fray.wait_line import progress_shown, wait_with_progress
 
 F = TypeVar("F", bound=Future[Any])
 
 
 class CompletedFutures(Iterator[F], AsyncIterator[F]):
-    """Each future once it is done; `for` waits for them in a thread, and `async for` in an event loop.
+    """Iterates over futures in the order in which they are done, in a thread with `for` or in a loop with `async for`.
 
     Args:
-        tell: how far the pool is, for people.
-        timeout: seconds for all of them, from the first step on; then the builtin TimeoutError.
-        title: of a bar on stderr that counts them, if that is a terminal; "" shows none.
+        progress: returns the pool's progress, for people.
+        timeout: seconds for all of them, from the first step on; afterwards it raises the builtin TimeoutError.
+        title: title of a progress bar on stderr, if that is a terminal; "" shows none.
     """
 
     def __init__(
-        self, futures: Iterable[F], tell: Callable[[], str], timeout: float | None = None, title: str = ""
+        self, futures: Iterable[F], progress: Callable[[], str], timeout: float | None = None, title: str = ""
     ) -> None:
         self._futures = list(dict.fromkeys(futures))
-        self._tell = tell
+        self._progress = progress
         self._timeout = timeout
         self._title = title
         self._in_thread = self._awaited_in_thread()
@@ -53,7 +53,7 @@ class CompletedFutures(Iterator[F], AsyncIterator[F]):
         with _progress_bar(self._title, len(self._futures)) as advance:
             for number in range(len(self._futures)):
                 left = None if deadline is None else deadline - time.monotonic()
-                if not wait_telling(take, left, None if self._title else self._tell):
+                if not wait_with_progress(take, left, None if self._title else self._progress):
                     raise self._too_late(number)
                 yield taken.pop()
                 advance()
@@ -61,37 +61,37 @@ class CompletedFutures(Iterator[F], AsyncIterator[F]):
     async def _awaited_in_loop(self) -> AsyncGenerator[F, None]:
         loop, done = asyncio.get_running_loop(), asyncio.Queue[Any]()
 
-        def tell(future: Future[Any]) -> None:
-            with suppress(RuntimeError):  # the loop has ended, and nobody waits there any more
+        def put(future: Future[Any]) -> None:
+            with suppress(RuntimeError):  # the loop has ended, so no coroutine waits there any more
                 loop.call_soon_threadsafe(done.put_nowait, future)
 
         for future in self._futures:
-            future.add_done_callback(tell)
+            future.add_done_callback(put)
         deadline = None if self._timeout is None else loop.time() + self._timeout
         with _progress_bar(self._title, len(self._futures)) as advance:
             for number in range(len(self._futures)):
                 try:
                     async with asyncio.timeout_at(deadline):
-                        future = await self._told(done.get())
+                        future = await self._with_progress(done.get())
                 except TimeoutError:
                     raise self._too_late(number) from None
                 yield future
                 advance()
 
-    async def _told(self, waiting: Coroutine[Any, Any, Any]) -> Any:
-        if self._title:  # the bar tells it
+    async def _with_progress(self, waiting: Coroutine[Any, Any, Any]) -> Any:
+        if self._title:  # the bar shows the progress
             return await waiting
-        with telling(self._tell):
+        with progress_shown(self._progress):
             return await waiting
 
     def _too_late(self, done: int) -> TimeoutError:
         left, count = len(self._futures) - done, len(self._futures)
-        return TimeoutError(f"{left} of {count} tasks have not ended after {self._timeout:g} s: {self._tell()}")
+        return TimeoutError(f"{left} of {count} tasks have not ended after {self._timeout:g} s: {self._progress()}")
 
 
 @contextmanager
 def _progress_bar(title: str, total: int) -> Iterator[Callable[[], None]]:
-    """A bar on stderr that counts up to `total` as the function that it gives is called."""
+    """Show a progress bar on stderr. Each call of the function that it gives advances the bar by one, up to `total`."""
     if not title:
         yield lambda: None
         return

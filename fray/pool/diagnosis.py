@@ -1,4 +1,4 @@
-"""Why workers of a pool are missing, and how one that was lost has ended, for people."""
+"""Finds out why workers of a pool are missing, and how a lost worker has ended, for messages to people."""
 
 import logging
 import time
@@ -24,16 +24,19 @@ from fray_layouts.records import JobRecord
 log = logging.getLogger("fray")
 
 _EXPLAIN_PAUSES = 30.0, 600.0
-"""Seconds between two explanations of why workers are missing, the first and the longest: each reads every agent's
-record."""
-
+"""First and longest pause in seconds between two explanations of why workers are missing. Each explanation reads the
+record of every agent."""
 
 _MAX_EXPLAINED = 50
-"""Missing workers whose records an explanation reads: the others wait for the same."""
+"""Missing workers whose records an explanation reads at most. The others usually wait for the same reason."""
 
 
 class AbsenceWatch:
-    """Says why a pool lacks workers: after two seconds, then ever more rarely, in the log and in `why`."""
+    """Finds out why a pool lacks workers: after two seconds, then at growing intervals. It logs the reason.
+
+    Attributes:
+        why: the latest reason; "" if none is known.
+    """
 
     def __init__(self, cluster: StorageCluster, name: str) -> None:
         self._cluster = cluster
@@ -44,7 +47,7 @@ class AbsenceWatch:
         self._due = time.monotonic() + WARN_AFTER
 
     def look(self, up: int, missing: Sequence[str]) -> None:
-        """Take note of how many workers are up, and of the jobs of those that are not."""
+        """Take the number of workers that are up and the jobs of the missing ones; explain if that is due."""
         if not missing:
             self.end()
             self.why = ""
@@ -55,12 +58,12 @@ class AbsenceWatch:
             self._explained = set(missing)
             self.why = self._cluster.run(partial(self._explain, jobs=missing[:_MAX_EXPLAINED]))
             text = f"pool {self._name}: {up} of {up + len(missing)} workers are up: {self.why}"
-            log_printer.printer.tell(self, partial(_warn, text))
+            log_printer.printer.update(self, partial(_warn, text))
         elif self._explained != set(missing):
             self.why = ""
 
     def end(self) -> None:
-        """Wait for no worker any more, and so for no machine."""
+        """End the wait for workers, and so for machines."""
         if self._explained:
             self._explained = set()
             self._cluster.run(self._end)
@@ -73,13 +76,14 @@ class AbsenceWatch:
         await (await self._cluster.scaler()).end(self)
 
 
-_END_PATIENCE, _END_AGE = 5.0, 3.0
-"""Seconds for a lost worker's agent to write how it ended; an end that was written longer ago is of an earlier one."""
+_EXIT_TIMEOUT, _MAX_EXIT_AGE = 5.0, 3.0
+"""Seconds in which a lost worker's agent has to write how it ended, and the age above which an exit in the history is
+one of an earlier attempt."""
 
 
-async def last_words(core: Core, job: JobId) -> str:
-    """How the worker with this job, which was just lost, has ended; "" if that is not known in time."""
-    pace, since, until = PollBackoff(core), core.now() - _END_AGE, core.clock.boottime() + _END_PATIENCE
+async def worker_exit(core: Core, job: JobId) -> str:
+    """How the worker with this job, which was just lost, has ended; "" if that does not become known in time."""
+    pace, since, until = PollBackoff(core), core.now() - _MAX_EXIT_AGE, core.clock.boottime() + _EXIT_TIMEOUT
     while core.clock.boottime() < until:
         found = (await jobs_by_id(core, [job], problems={})).get(job)
         if found is None:
@@ -98,11 +102,11 @@ def _warn(text: str) -> None:
 
 
 _MAX_REASONS = 3
-"""Reasons in one message, those of most workers first: more would hide what to do."""
+"""Reasons in one message at most, the most frequent first. More would make the message hard to read."""
 
 
 async def explain_absence(core: Core, jobs: Sequence[str], on_machines: Callable[[], None] = lambda: None) -> str:
-    """Why the workers with these jobs are missing, and what to do about it; "" if there are none.
+    """The reasons why the workers with these jobs are missing, with what to do; "" if there are no jobs.
 
     on_machines: called if they wait in a pool that may have machines.
     """

@@ -1,4 +1,4 @@
-"""The transport that calls workers directly: quick, and its tasks end with the driver's process."""
+"""The transport that calls workers directly. It is quick, but its tasks are lost with the driver's process."""
 
 import threading
 from collections.abc import Sequence
@@ -11,14 +11,14 @@ from fray.pool.pool_task import PoolTask, packed_task
 from fray.pool.transport import TaskCall, pool_progress
 from fray.pool.worker_supervisor import WorkerSupervisor
 from fray.types import EnvironmentConfig, ResourceConfig
-from fray.wait_line import wait_telling
+from fray.wait_line import wait_with_progress
 
 MAX_DEATHS = 3
-"""Workers that may die of one task before it is given up: one may die of something else at that moment, not three."""
+"""Workers that may die during one task before the task is given up. One may die of another cause, but hardly three."""
 
 
 class DirectTransport:
-    """A `Transport` by direct calls. name: of the workers, and of no others."""
+    """A `Transport` that calls workers directly. name: the workers' name, which nothing else has."""
 
     def __init__(
         self, cluster: StorageCluster, name: str, resources: ResourceConfig, environment: EnvironmentConfig | None
@@ -43,7 +43,7 @@ class DirectTransport:
     def submit(self, calls: Sequence[TaskCall], workers: int) -> list[TaskFuture[Any]]:
         tasks = [packed_task(self._name, call.function, call.args, call.kwargs) for call in calls]
         for task in tasks:
-            task.future.tell = self.tell
+            task.future.progress = self.progress
         self._dispatcher.submit(tasks)
         return [each.future for each in tasks]
 
@@ -54,17 +54,17 @@ class DirectTransport:
         self._supervisor.shrink(count)
 
     def await_workers(self, count: int, timeout: float) -> None:
-        there = wait_telling(lambda within: self._have_come(count, within), timeout, self.tell)
+        are_up = wait_with_progress(lambda within: self._are_up(count, within), timeout, self.progress)
         if self._dispatcher.closed:
             raise PoolClosed(self._dispatcher.closed)
-        if not there:
-            why = self._supervisor.explain_absence() or f"the pool wants no more than {self.wanted}: resize it"
+        if not are_up:
+            why = self._supervisor.explain_absence() or f"the pool is to have only {self.wanted}: resize it"
             raise TimeoutError(f"{self.workers} of {count} workers of {self._name} are up after {timeout:g} s; {why}")
 
     def drain(self, within: float) -> bool:
         return self._dispatcher.drain(within)
 
-    def tell(self) -> str:
+    def progress(self) -> str:
         tasks, why = self._dispatcher, self._supervisor.absence.why
         return pool_progress(tasks.submitted, tasks.unfinished, tasks.workers, self.wanted, why)
 
@@ -73,11 +73,9 @@ class DirectTransport:
         self.close("the pool was shut down before the task was done")
 
     def _give_up(self, task: PoolTask, worker: str, why: str) -> None:
-        """Give the task up once its last worker's job says how it ended: a lost connection says too little."""
-        last_words = self._supervisor.last_words(worker)
-        threading.Thread(
-            target=lambda: give_up(task, last_words() or why), name="fray-pool-last-words", daemon=True
-        ).start()
+        """Give up the task once it is known how its last worker ended; the loss of a connection explains too little."""
+        read_exit = self._supervisor.exit_reader(worker)
+        threading.Thread(target=lambda: give_up(task, read_exit() or why), name="fray-pool-exit", daemon=True).start()
 
     def _lost(self, name: str) -> None:
         self._supervisor.lost(name)
@@ -86,8 +84,8 @@ class DirectTransport:
         self._dispatcher.close(why)
         self._joined()
 
-    def _have_come(self, count: int, within: float) -> bool:
-        """Whether there are so many workers within so many seconds, or will be none."""
+    def _are_up(self, count: int, within: float) -> bool:
+        """Wait until `count` workers are up or the pool is closed. Returns whether that came within so many seconds."""
         with self._changed:
             return bool(self._changed.wait_for(lambda: self.workers >= count or self._dispatcher.closed, within))
 

@@ -1,7 +1,7 @@
-"""The dispatcher of a directly called pool: each task goes to the worker with the least to do, as soon as it has room.
+"""The dispatcher of a directly called pool: sends each task to the worker with the fewest tasks that has room for it.
 
-A worker with quick tasks is sent several ahead (a prefetch), so that it never waits for the next one. They are never
-more than a few milliseconds' worth, so that no task waits behind a long one while other workers idle.
+A worker with quick tasks gets several in advance (a prefetch), so that it never waits for the next one. The prefetch is
+worth a few milliseconds at most, so that no task waits behind a long one while other workers are idle.
 """
 
 import functools
@@ -16,12 +16,12 @@ from fray.errors import Permanent
 from fray.pool.pool_task import PoolTask
 
 PREFETCH_SECONDS = 0.005
-"""Work that is sent ahead to one worker: more than a message takes on its way, and too little to be noticed by a task
-that waits behind it."""
+"""Seconds of work that one worker gets in advance: more than a message takes, and too little for a waiting task to
+notice."""
 MAX_PREFETCH = 256
-"""Tasks that are sent ahead to one worker, however quick they are, so that what a lost worker had is soon run again."""
+"""Tasks that one worker gets in advance at most, so that a lost worker's tasks are soon run again."""
 _PACE_SAMPLES = 16
-"""Latest tasks of a worker of which the longest decides how many it is sent ahead."""
+"""Latest tasks of a worker that are measured. The longest of them decides how many it gets in advance."""
 
 
 class TaskKillsWorkers(Permanent, RuntimeError):
@@ -29,12 +29,12 @@ class TaskKillsWorkers(Permanent, RuntimeError):
 
 
 class PoolClosed(Permanent, RuntimeError):
-    """The pool takes no tasks any more, and the task was not done: make another pool."""
+    """The pool is closed, and the task was not done: create another pool."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskDone:
-    """The end of a task on a worker: its value, or what it raised. seconds: that it took, where that is known."""
+    """The end of a task on a worker: its value or its error. seconds: how long it took, if that is known."""
 
     seconds: float | None = None
     value: object = None
@@ -43,14 +43,14 @@ class TaskDone:
 
 @dataclass(frozen=True, slots=True)
 class WorkerDied:
-    """The loss of a worker. started: the first of its tasks may have begun."""
+    """The loss of a worker. started: whether the first of its tasks may have begun."""
 
     why: str
     started: bool = True
 
 
 class Worker(Protocol):
-    """Runs the tasks that it is sent one after the other, in order."""
+    """Runs the tasks that it gets one after the other, in order."""
 
     def send(self, task: PoolTask, ended: Callable[[PoolTask, TaskDone | WorkerDied], None]) -> None:
         """Start the task; `ended` is called once, from any thread."""
@@ -61,9 +61,9 @@ class _WorkerState:
     """A worker and its load.
 
     Attributes:
-        tasks: that it was sent and has not ended, in order.
-        pace: seconds that its latest tasks took.
-        limit: tasks that it may have at once.
+        tasks: tasks that were sent to it and have not ended, in order.
+        pace: seconds that each of its latest tasks took.
+        limit: number of tasks that it may have at once.
     """
 
     worker: Worker
@@ -82,13 +82,13 @@ class _WorkerState:
 
 
 class Dispatcher:
-    """The tasks that are not done, and the workers that run them; may be used by many threads.
+    """Assigns unfinished tasks to workers. It may be used by many threads.
 
     Args:
-        max_deaths: workers that may die of one task before it is given up.
-        on_loss: called with the name of each worker that is gone.
+        max_deaths: workers that may die during one task before it is given up.
+        on_loss: called with the name of each worker that is lost.
         on_join: called when a worker has joined.
-        give_up: called with a task that kills its workers, the name of the last, and how its call ended.
+        give_up: called with a task that kills its workers, the name of the last of them, and the error of its call.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Dispatcher:
 
     @property
     def closed(self) -> str:
-        """Why it takes no tasks any more; "" while it does."""
+        """The reason why it is closed and accepts no more tasks; "" while it is open."""
         return self._closed
 
     def idle(self) -> list[str]:
@@ -134,7 +134,7 @@ class Dispatcher:
             return [name for name, state in self._states.items() if not state.tasks]
 
     def submit(self, tasks: Iterable[PoolTask]) -> None:
-        """Take tasks; they are sent in this order. Raises PoolClosed."""
+        """Accept tasks, and send them in this order. Raises PoolClosed if it is closed."""
         added = list(tasks)
         with self._lock:
             if self._closed:
@@ -148,7 +148,7 @@ class Dispatcher:
         self._send()
 
     def join(self, name: str, worker: Worker) -> None:
-        """Add a worker, unless its name is known already."""
+        """Add a worker, unless there is one of its name already."""
         with self._lock:
             if name not in self._states:
                 self._states[name] = _WorkerState(worker)
@@ -157,7 +157,7 @@ class Dispatcher:
         self._on_join()
 
     def dismiss(self, name: str) -> bool:
-        """Remove a worker that has nothing to do; whether it had nothing."""
+        """Remove a worker if it is idle. Returns whether it was removed."""
         with self._lock:
             state = self._states.get(name)
             if state is None or state.tasks:
@@ -166,18 +166,18 @@ class Dispatcher:
             return True
 
     def drain(self, within: float) -> bool:
-        """Whether all tasks are done within so many seconds."""
+        """Wait for all tasks, at most `within` seconds. Returns whether all are done."""
         with self._lock:
             return self._all_done.wait_for(lambda: self._unfinished == 0, within)
 
     def close(self, why: str) -> None:
-        """End every unfinished task with PoolClosed, and take no more."""
+        """End every unfinished task with PoolClosed, and accept no more."""
         with self._lock:
             left = [*self._backlog, *(task for state in self._states.values() for task in state.tasks)]
             self._closed = why
             self._backlog.clear()
             for state in self._states.values():
-                state.tasks.clear()  # what still comes back is of no use any more
+                state.tasks.clear()  # so that replies that still arrive are ignored
             self._states.clear()
         for task in left:
             if _begins(task):
@@ -185,25 +185,26 @@ class Dispatcher:
 
     def _assign_all(self) -> None:
         while self._backlog and (free := self._freest()) is not None:
-            self._assign(*free, max(1, len(self._backlog) // len(self._states)))
+            self._assign(*free, limit=max(1, len(self._backlog) // len(self._states)))
 
     def _freest(self) -> tuple[str, _WorkerState] | None:
         roomy = [(name, state) for name, state in self._states.items() if state.room() > 0]
         return min(roomy, key=lambda item: len(item[1].tasks), default=None)
 
-    def _assign(self, name: str, state: _WorkerState, most: int) -> None:
-        """Assign up to `most` of the tasks that wait."""
-        while most > 0 and state.room() > 0 and self._backlog:
+    def _assign(self, name: str, state: _WorkerState, limit: int) -> None:
+        """Assign up to `limit` tasks of the backlog to a worker."""
+        while limit > 0 and state.room() > 0 and self._backlog:
             task = self._backlog.popleft()
             if _begins(task):
-                most -= 1
+                limit -= 1
                 state.tasks.append(task)
                 self._outbox.append((name, state, task))
 
     def _send(self) -> None:
-        """Send what was assigned, outside of the lock.
+        """Send the assigned tasks, outside of the lock.
 
-        A task may end while it is sent, which leads back here; the sender that is active goes on with what that adds.
+        A task may end while it is being sent, which calls this method again. That call returns at once, and the active
+        one sends the newly assigned tasks too.
         """
         while True:
             with self._lock:
@@ -225,12 +226,12 @@ class Dispatcher:
             state.tasks.remove(task)
             state.learn(end.seconds)
             if self._states.get(name) is state:
-                self._assign(name, state, len(self._backlog))
+                self._assign(name, state, limit=len(self._backlog))
         self._send()
         _settle(task, end)
 
     def _lost(self, name: str, state: _WorkerState, end: WorkerDied) -> None:
-        """Give the tasks of a lost worker to others; the first is the one that it may have died of."""
+        """Give a lost worker's tasks to others. The worker may have died because of the first of them."""
         condemned = None
         with self._lock:
             if self._states.get(name) is not state:
@@ -256,13 +257,13 @@ class Dispatcher:
 
 
 def give_up(task: PoolTask, why: str) -> None:
-    """Settle a task whose workers died, the last for the reason given."""
+    """End a task with TaskKillsWorkers. why: the reason for the death of its last worker."""
     text = f"it was given up: {task.deaths} workers died while they ran it, the last because: {why}"
     _settle(task, TaskDone(error=TaskKillsWorkers(text)))
 
 
 def _begins(task: PoolTask) -> bool:
-    """Whether the task was not cancelled before it was sent; from now on it cannot be."""
+    """Mark the task as running, so that it can no longer be cancelled. Returns False if it was cancelled before."""
     return task.future.running() or task.future.set_running_or_notify_cancel()
 
 

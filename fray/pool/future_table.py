@@ -1,4 +1,4 @@
-"""The futures of a pool with a queue, by task; outcomes that were read are applied to them."""
+"""The table of the futures of a pool with a queue. It applies outcomes that were read from storage to them."""
 
 import pickle
 import threading
@@ -16,22 +16,22 @@ from fray_layouts.pool_records import OutcomeKind, TaskOutcome, key_and_run, tas
 
 
 class FutureTable:
-    """The tasks that this driver knows, and their futures; may be used by many threads.
+    """The tasks that this driver knows, and their futures. It may be used by many threads.
 
     Args:
-        own_only: leave tasks out that other drivers submitted.
-        tell: see `TaskFuture`.
+        own_only: whether to ignore tasks that other drivers submitted.
+        progress: see `TaskFuture`.
     """
 
-    def __init__(self, own_only: bool = False, tell: Callable[[], str] | None = None) -> None:
+    def __init__(self, own_only: bool = False, progress: Callable[[], str] | None = None) -> None:
         self._own_only = own_only
-        self._tell = tell
+        self._progress = progress
         self._submitted = 0
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._futures: dict[str, TaskFuture[Any]] = {}
         self._by_key: dict[str, TaskFuture[Any]] = {}
-        self._runs: dict[str, int] = {}  # of the keys that were run again
+        self._runs: dict[str, int] = {}  # the number of the latest run, for keys that were run again
         self._items: dict[str, int] = {}
         self._open: set[str] = set()
         self._anonymous: set[str] = set()
@@ -40,7 +40,7 @@ class FutureTable:
 
     @property
     def futures(self) -> Mapping[str, TaskFuture[Any]]:
-        """The futures by key, each of its latest run, in the order in which the keys became known."""
+        """The future of each key's latest run, in the order in which the keys became known."""
         return MappingProxyType(self._by_key)
 
     @property
@@ -49,17 +49,17 @@ class FutureTable:
 
     @property
     def submitted(self) -> int:
-        """How many tasks became known."""
+        """The number of tasks that became known."""
         return self._submitted
 
     @property
     def closed(self) -> str:
-        """Why it takes no tasks any more; "" while it does."""
+        """The reason why it is closed and accepts no more tasks; "" while it is open."""
         return self._closed
 
     @property
     def idle_seconds(self) -> float:
-        """For how long all tasks have been done; 0 while one is not."""
+        """Seconds since the last task was done; 0 while a task is unfinished."""
         return 0.0 if self._open else time.monotonic() - self._ended_at
 
     def next_run(self, key: str) -> str:
@@ -67,11 +67,11 @@ class FutureTable:
         return task_id(key, self._runs.get(key, 1) + 1)
 
     def enter(self, task: str, yields: bool = False, anonymous: bool = False) -> TaskFuture[Any]:
-        """The future of a task, a new one if the task was not known. Raises PoolClosed.
+        """Return the future of a task, and add the task if it was not known. Raises PoolClosed if the table is closed.
 
         Args:
-            yields: the task is a generator's.
-            anonymous: nobody will ask for the task by its key, so its result is not kept here.
+            yields: whether the task's function is a generator function.
+            anonymous: whether the task has no key of the user's. Then the table drops it once it has ended.
         """
         with self._lock:
             if self._closed:
@@ -79,7 +79,7 @@ class FutureTable:
             known = self._futures.get(task)
             if known is None:
                 future: TaskFuture[Any] = GeneratorFuture() if yields else TaskFuture()
-                future.tell = self._tell
+                future.progress = self._progress
                 known = self._futures[task] = future
                 self._submitted += 1
                 known.set_running_or_notify_cancel()
@@ -94,7 +94,7 @@ class FutureTable:
             return known
 
     def withdraw(self, tasks: Iterable[str], error: BaseException) -> None:
-        """Forget tasks that could not be submitted; their futures get the error. A key has its run before again."""
+        """Drop tasks that could not be submitted; their futures raise `error`. Keys have their earlier run again."""
         for task in tasks:
             self._end(task, error)
             self._drop(task)
@@ -112,10 +112,10 @@ class FutureTable:
             self._runs[key] = run - 1
 
     def apply(self, outcomes: Iterable[TaskOutcome]) -> None:
-        """Apply outcomes to the futures; the first outcome of a task counts."""
+        """Apply outcomes to the futures. Of several outcomes of a task the first one counts."""
         if self._closed:
             return
-        # submissions first: they say which tasks are generators, and may have been written after an outcome
+        # Submissions first: they say which tasks are generators, and may have been written after an outcome.
         for outcome in sorted(outcomes, key=lambda outcome: outcome.kind != OutcomeKind.SUBMITTED):
             if outcome.task in self._anonymous and outcome.task not in self._open:
                 continue
@@ -127,7 +127,7 @@ class FutureTable:
                 self._settle(self.enter(outcome.task, outcome.kind in (OutcomeKind.ITEM, OutcomeKind.END)), outcome)
 
     def await_all(self, within: float) -> bool:
-        """Whether all tasks are done within so many seconds."""
+        """Wait for all tasks, at most `within` seconds. Returns whether all are done."""
         with self._lock:
             return self._changed.wait_for(lambda: not self._open, within)
 
@@ -136,7 +136,7 @@ class FutureTable:
             self._end(task, error)
 
     def close(self, why: str) -> None:
-        """End what is not done with PoolClosed, and take nothing more."""
+        """End every unfinished task with PoolClosed, and accept no more."""
         with self._lock:
             self._closed = self._closed or why
         self.fail_all(PoolClosed(self._closed))
@@ -146,7 +146,7 @@ class FutureTable:
             return
         try:
             self._apply(future, outcome)
-        except (Exception, SystemExit) as error:  # the classes may live in modules that only the worker has
+        except (Exception, SystemExit) as error:  # unpickling may need modules that only the worker has
             self._end(outcome.task, error)
 
     def _apply(self, future: TaskFuture[Any], outcome: TaskOutcome) -> None:
@@ -163,7 +163,7 @@ class FutureTable:
                 self._end(outcome.task, TaskKillsWorkers(f"the task was given up: {outcome.data.decode()}"))
 
     def _produce(self, future: GeneratorFuture[Any], outcome: TaskOutcome) -> None:
-        """Hand a value of a generator on, unless a run before this one yielded it already."""
+        """Pass on a value of a generator, unless an earlier run has yielded it already."""
         expected = self._items.get(outcome.task, 0)
         if outcome.number == expected:
             value = pickle.loads(outcome.data)
@@ -174,7 +174,7 @@ class FutureTable:
         future = self._futures.get(task)
         if future is None:
             return
-        with suppress(InvalidStateError):  # two threads ended it at once, and the first one decides
+        with suppress(InvalidStateError):  # two threads ended it at the same time; the first one counts
             if isinstance(future, GeneratorFuture):
                 future.finish(error)
             elif error is not None:

@@ -1,4 +1,4 @@
-"""The monitor of a pool with a queue: reads the outcomes of its tasks, and notices when the pool is shut down."""
+"""The monitor of a pool with a queue: reads the outcomes of its tasks, and notices if another driver shuts it down."""
 
 import logging
 import sys
@@ -22,22 +22,22 @@ from fray_layouts.queue_keys import TaskKeys
 log = logging.getLogger("fray")
 
 _TOUCH_INTERVAL = 86_400.0
-"""Seconds after which a driver that waits for nothing writes that it is there; unused pools are kept for longer."""
+"""Seconds after which an idle driver writes to the pool's record that it is alive. Unused pools are kept for longer."""
 _DEAD_LETTER_INTERVAL = 5.0
-"""Seconds between two looks at what outcomes do not show: tasks that were given up, and a pool that was shut down. Both
-are rare."""
+"""Seconds between two checks for tasks that were given up, and for a pool that was shut down. Outcomes do not show
+these cases, and both are rare."""
 
 
 class PoolMonitor:
-    """Polls for outcomes while tasks are unfinished, at growing intervals; makes no request otherwise.
+    """Polls for outcomes at growing intervals while tasks are unfinished. It makes no requests at other times.
 
     Attributes:
         workers: the pool's worker jobs.
 
     Args:
-        name: the pool's, for people.
+        name: the pool's name, for messages.
         jobs: ids of worker jobs that may run already.
-        on_gone: called when another driver has shut the pool down.
+        on_gone: called when another driver has shut down the pool.
     """
 
     def __init__(
@@ -70,13 +70,13 @@ class PoolMonitor:
         self._work.set()
 
     def catch_up(self) -> None:
-        """Learn the outcomes of earlier drivers' tasks."""
+        """Read the outcomes of earlier drivers' tasks."""
         self._poll()
         self._read_dead_letters()
         self.wake()
 
     def await_workers(self, count: int, timeout: float) -> None:
-        """Block until so many workers run. Raises the builtin TimeoutError, JobFailed, PoolClosed."""
+        """Block until `count` workers run. Raises the builtin TimeoutError, JobFailed or PoolClosed."""
         self.workers.await_running(count, timeout, self._check)
 
     def end(self) -> None:
@@ -102,12 +102,12 @@ class PoolMonitor:
                 if idle:
                     self._touch()
                 self._poll_until_done()
-            except BaseException as error:  # callbacks of the users run here too, and nobody else would end the futures
-                log.exception("outcomes cannot be read")
-                self._table.fail_all(PoolClosed(f"its outcome cannot be read: {error}"))
+            except BaseException as error:  # users' callbacks run here too; without this the futures would never end
+                log.exception("outcomes of tasks cannot be read")
+                self._table.fail_all(PoolClosed(f"the task's outcome cannot be read: {error}"))
 
     def _touch(self) -> None:
-        """Write that this driver is there."""
+        """Write to the pool's record that this driver is alive."""
         try:
             self._cluster.run(lambda core: worker_pools.touch(core, self._tasks))
         except StoreError as error:
@@ -124,20 +124,20 @@ class PoolMonitor:
                     self._check_pool()
                     check_at = begin + _DEAD_LETTER_INTERVAL
             except StoreError as error:
-                log.warning("outcomes cannot be read now: %s", error)
+                log.warning("outcomes of tasks cannot be read now, and are read again soon: %s", error)
             self._rest(time.monotonic() - begin)
             if self._hopeless is not None:
                 self._table.fail_all(self._hopeless)
                 self._hopeless = None
 
     def _poll(self) -> bool:
-        """Read new outcomes; whether there were any."""
+        """Read and apply new outcomes. Returns whether there were any."""
         found = self._cluster.run(lambda core: self._reader.look())
         self._apply(found)
         return bool(found)
 
     def _rest(self, poll_took: float) -> None:
-        """Wait until the next poll, which comes soon if tasks are submitted meanwhile."""
+        """Wait until the next poll. If tasks are submitted meanwhile, it comes soon."""
         if self._work.wait(self._pace.next_pause(poll_took)) and not self._ended:
             self._work.clear()
             time.sleep(self._pace.next_pause(poll_took))
@@ -149,7 +149,7 @@ class PoolMonitor:
             self._on_gone()
 
     def _read_dead_letters(self) -> None:
-        """End the tasks that killed their workers: they are dead letters of the queue."""
+        """End the tasks that killed their workers; the queue has them as dead letters."""
         dead = [letter for letter in self._queue.letters(sys.maxsize) if letter.item is not None]
         self._apply(
             [TaskOutcome(letter.item[0], OutcomeKind.DEAD_LETTER, data=letter.reason.encode()) for letter in dead]

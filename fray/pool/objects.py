@@ -1,4 +1,4 @@
-"""Shared objects of a pool's tasks: stored once, named by their content."""
+"""Objects that a pool's tasks share. Each is stored once, under a hash of its content."""
 
 import functools
 import pickle
@@ -9,23 +9,23 @@ from fray.cluster.current import open_cluster, storage_cluster
 from fray.errors import Permanent
 
 _CACHED_OBJECTS = 4
-"""Objects whose bytes a process keeps, for the next tasks: those of a few stages, and not all of a long job."""
+"""Objects whose bytes a process keeps for its next tasks: enough for a few stages, without filling the memory."""
 
 
 class ObjectGone(Permanent, LookupError):
-    """The object is no longer in storage: its pool was shut down; put the object into another one."""
+    """The object is no longer in storage, because its pool was shut down: put it into another pool."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectRef:
-    """A reference to an object in storage; whoever can read the root can fetch it."""
+    """A reference to an object in storage. Any process that can read the root can fetch the object."""
 
     root: str
     key: str
 
 
 def fetch(value: Any) -> Any:
-    """The object of a reference, a new copy for each call; any other value as it is. Raises ObjectGone."""
+    """Return a new copy of a reference's object; any other value is returned unchanged. Raises ObjectGone."""
     return pickle.loads(_read(value)) if isinstance(value, ObjectRef) else value
 
 

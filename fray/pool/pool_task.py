@@ -1,4 +1,4 @@
-"""The task of a worker pool: a function and its arguments, serialized, with their future; and their runner."""
+"""The task of a worker pool, a serialized function and arguments with their future, and the runner on the worker."""
 
 import functools
 import hashlib
@@ -19,17 +19,16 @@ from fray_agents.rpc.wire.messages import Request, packed_call
 from fray_agents.rpc.wire.serialization import pack
 
 LARGE_FUNCTION_BYTES = 64 * 1024
-"""Bytes from which a pickled function is sent once to each worker, and not with every task: much more than a closure
-has that captures no data."""
+"""Bytes above which a pickled function is sent to each worker once, and not with every task. A closure that captures no
+data is much smaller."""
 
 
 @dataclass(frozen=True, slots=True)
 class PackedFunction:
-    """A function as it is sent to workers.
+    """A function in the form in which it is sent to workers.
 
     Attributes:
-        form: the function itself if workers can import it by name; else its pickle, or of a large one the key of
-            `pickled`.
+        form: the function itself if workers can import it by name, the key of `pickled` if it is large, or its pickle.
         yields: whether it is a generator function.
         pickled: the pickle of a large function, else b"".
     """
@@ -40,10 +39,10 @@ class PackedFunction:
 
 
 class DirectFuture(TaskFuture[Any]):
-    """The future of a directly called task. Who waits for it reads the worker's replies: no other thread is woken.
+    """The future of a directly called task. The waiting thread reads the worker's reply itself, which is quicker.
 
     Attributes:
-        call: the task on its way to a worker; None before that.
+        call: the call that was sent to a worker; None before that.
     """
 
     call: ClientCall | None = None
@@ -58,7 +57,7 @@ class DirectFuture(TaskFuture[Any]):
 
 @dataclass(slots=True, eq=False)
 class PoolTask:
-    """A task. deaths: workers that died while it ran."""
+    """A task. deaths: the number of workers that died while it ran."""
 
     function: PackedFunction
     request: Request
@@ -67,7 +66,7 @@ class PoolTask:
 
 
 def packed_function(call: Callable[..., Any]) -> PackedFunction:
-    """Pack a function, as it is now. Raises InvalidInput: it cannot be pickled."""
+    """Pack a function in its current state. Raises InvalidInput if it cannot be pickled."""
     yields = inspect.isgeneratorfunction(call)
     if _is_importable(call):
         return PackedFunction(call, yields)
@@ -81,9 +80,9 @@ def packed_function(call: Callable[..., Any]) -> PackedFunction:
 
 
 def packed_task(worker: str, function: PackedFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> PoolTask:
-    """Make a task for the workers of that name. Its arguments are pickled now, and may be changed afterwards.
+    """Make a task for the workers of a name. The arguments are pickled now, so later changes to them have no effect.
 
-    Raises InvalidInput: the arguments cannot be pickled.
+    Raises InvalidInput if the arguments cannot be pickled.
     """
     try:
         return PoolTask(function, packed_call(worker, "run", (function.form, args, kwargs), {}))
@@ -104,13 +103,13 @@ def content_digest(data: bytes) -> str:
 
 
 def pickled(value: object) -> bytes:
-    """Pickle a value into one piece, without buffers beside it."""
+    """Pickle a value into one piece, without out-of-band buffers."""
     packed = pack(value)
     return pickled_by_value(value) if packed.buffers else packed.data
 
 
 class TaskRunner:
-    """Runs functions one after the other. Its job ends with the pool's driver."""
+    """The actor on a worker that runs functions one after the other. Its job ends with the pool's driver."""
 
     def __init__(self) -> None:
         self._large: dict[str, Callable[..., Any]] = {}
@@ -118,7 +117,7 @@ class TaskRunner:
     def run(
         self, function: Callable[..., Any] | bytes | str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[float, Any]:
-        """Call a function; returns the seconds that it took and its value, of a generator all values."""
+        """Call a function. Returns the seconds that it took and its value; for a generator, the list of its values."""
         call = self._large[function] if isinstance(function, str) else _loaded(function)
         begin = time.perf_counter()
         value = call(*args, **kwargs)
@@ -127,7 +126,7 @@ class TaskRunner:
         return time.perf_counter() - begin, value
 
     def define(self, key: str, pickled: bytes) -> None:
-        """Keep a large function that tasks will name by `key`."""
+        """Store a large function, which later tasks name by `key`."""
         self._large[key] = pickle.loads(pickled)
 
 

@@ -1,7 +1,7 @@
-"""The transport through a queue in storage: tasks and their outcomes outlive the driver.
+"""The transport through a queue in storage, where tasks and their outcomes outlive the driver.
 
-A submission is one push to the queue, then one object with the tasks' keys, by which a later driver knows them. Workers
-are jobs; the driver polls for what they write only while a task is unfinished.
+A submission is one push to the queue and then one object with the tasks' keys, from which a later driver learns them.
+Workers are jobs. The driver polls for their outcomes only while a task is unfinished.
 """
 
 from __future__ import annotations
@@ -31,15 +31,14 @@ from fray_layouts.queue_keys import QueueKeys, TaskKeys
 from fray_layouts.queue_records import QueueRecord
 
 _QUEUE_SETTINGS = QueueRecord(max_deliveries=3)
-"""A task that three workers died of is given up."""
-
+"""A task is given up after three workers have died while they ran it."""
 
 _BATCHES_PER_WORKER = 4
-"""Batches that each worker could have of what is left to push: enough that all end at about the same time."""
+"""Batches per worker into which the remaining tasks are split: enough that all workers finish almost together."""
 
 
 class PoolNotFound(Permanent, LookupError):
-    """There is no pool of that name with a queue, or it was shut down: make a new one."""
+    """There is no pool with a queue of that name, or it was shut down: create a new one."""
 
 
 class QueueTransport:
@@ -73,7 +72,7 @@ class QueueTransport:
             grace=queue_worker.GRACE,
         )
         self._uploaded: set[str] = set()
-        self._table = FutureTable(shared, self.tell)
+        self._table = FutureTable(shared, self.progress)
         jobs = [] if shared else record.jobs
         self._monitor = PoolMonitor(
             cluster, name, self._tasks, self._queue, self._table, jobs, self._shut_down_elsewhere
@@ -94,17 +93,17 @@ class QueueTransport:
         old: bool,
         shared: bool = False,
     ) -> QueueTransport:
-        """Open the pool of that name.
+        """Open or create the pool of a name.
 
         Args:
             idle: see `queue_worker.run_worker`.
-            new: it may be created.
-            old: it may be one that an earlier driver left.
+            new: whether it may be created.
+            old: whether an existing pool may be opened, which an earlier driver has left.
             shared: see `WorkerPool.attach`.
 
         Raises:
-            NameTaken: there is one, or a queue of that name.
-            PoolNotFound: there is none.
+            NameTaken: a pool of the name exists and `old` is False, or a queue has the name.
+            PoolNotFound: no pool of the name exists, and `new` is False.
         """
         QueueKeys.checked(name)
         if new:
@@ -156,12 +155,13 @@ class QueueTransport:
         return futures
 
     def put(self, obj: object) -> ObjectRef:
-        """Store an object for tasks. Raises InvalidInput for what cannot be pickled, and PoolClosed."""
+        """Store an object for tasks. Raises InvalidInput if it cannot be pickled, PoolClosed if the pool is closed."""
         self._check_open()
         try:
             data = pickled(obj)
         except Exception as error:  # pickling runs the users' own __reduce__, which may raise anything
-            raise InvalidInput("obj", obj, f"it cannot be pickled ({error}); put what it is made of") from error
+            remedy = f"it cannot be pickled ({error}); put the data that it is made from"
+            raise InvalidInput("obj", obj, remedy) from error
         key = self._tasks.object(content_digest(data))
         self._cluster.run(lambda core: core.store.put(key, data, ABSENT))
         return ObjectRef(self._cluster.root, key)
@@ -171,7 +171,7 @@ class QueueTransport:
             self._monitor.workers.add(self._cluster.launch_many([self._worker] * count))
 
     def shrink(self, count: int) -> None:
-        if self._table.idle_seconds > SPARE_SECONDS:  # while there is work, workers themselves know that they have none
+        if self._table.idle_seconds > SPARE_SECONDS:  # while there are tasks, idle workers end by themselves
             self._monitor.workers.shrink(count)
 
     def await_workers(self, count: int, timeout: float) -> None:
@@ -180,13 +180,13 @@ class QueueTransport:
     def drain(self, within: float) -> bool:
         return self._table.await_all(within)
 
-    def tell(self) -> str:
+    def progress(self) -> str:
         workers = self._monitor.workers
         return pool_progress(self._table.submitted, self._table.unfinished, *workers.last_count(), workers.absence.why)
 
     def detach(self) -> None:
-        """End all workers; tasks and outcomes stay in storage."""
-        self._stop("this driver has left the pool; attach to it")
+        """End all workers. Tasks and outcomes stay in storage."""
+        self._stop("this driver has detached from the pool; attach to it again")
         self._monitor.workers.forget()
 
     def close(self, why: str) -> None:
@@ -208,7 +208,7 @@ class QueueTransport:
         self._queue.close()
 
     def _check_open(self) -> None:
-        """Raises PoolClosed."""
+        """Raise PoolClosed if this or another driver has shut down the pool."""
         if not self._table.closed and not self._cluster.run(lambda core: worker_pools.exists(core, self._tasks)):
             self._shut_down_elsewhere()
         if self._table.closed:
@@ -234,7 +234,7 @@ class QueueTransport:
             raise InvalidInput("args", call.args, remedy) from error
 
     def _upload(self, function: PackedFunction) -> None:
-        """Store a large function for workers; its name is that of its content, so twice does no harm."""
+        """Store a large function for workers under the hash of its content, so that storing it twice does no harm."""
         form = function.form
         if isinstance(form, str) and form not in self._uploaded:
             self._cluster.run(lambda core: core.store.put(self._tasks.object(form), function.pickled, ABSENT))
@@ -242,10 +242,10 @@ class QueueTransport:
 
 
 def plan_batches(tasks: int, workers: int) -> Iterator[tuple[int, int]]:
-    """(tasks, batch size) of each push, in order.
+    """The number of tasks and the batch size of each push, in order.
 
-    One worker takes a whole batch, so batches get smaller towards the end. The last tasks are pushed one by one, so
-    that no worker idles while another has several left.
+    A worker takes a whole batch, so batches get smaller towards the end. The last tasks are batches of one, so that no
+    worker is idle while another has several tasks left.
     """
     batch = batch_size(tasks, None)
     while tasks:

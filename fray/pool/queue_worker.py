@@ -1,6 +1,6 @@
 """The worker of a pool with a queue: takes tasks, runs them, writes their outcomes, and then completes them.
 
-In that order: a task whose outcome is not in storage comes back, and runs again elsewhere.
+The order matters: a task whose outcome is not in storage must come back and run again elsewhere.
 """
 
 import functools
@@ -37,28 +37,28 @@ from fray_layouts.queue_keys import TaskKeys
 log = logging.getLogger("fray")
 
 LEASE_INTERVALS, MAX_LEASE = 4, 20.0
-"""The lease of a task: so many of the cluster's heartbeat intervals, at most so many seconds. A dead worker's tasks
-come back when it has run out."""
+"""The lease of a task: a number of the cluster's heartbeat intervals, and the most seconds. A dead worker's tasks come
+back when their leases run out."""
 
 GRACE = 10.0
-"""Seconds that a worker has between SIGTERM and SIGKILL, to end its task and to write outcomes."""
+"""Seconds that a worker has between SIGTERM and SIGKILL to end its task and write outcomes."""
 
 _FLUSH_SECONDS, _FLUSH_BYTES = 0.05, 2**20
-"""Outcomes wait so long for others, and are written together sooner if they are so large: a write costs one request
-whatever it holds, and a driver polls no more often."""
+"""Longest time that an outcome waits to be written with others, and the size at which they are written at once. A write
+is one request whatever its size, and drivers do not poll more often."""
 
 QueuedTask = tuple[str, bytes, bytes]
 """An item of the queue: a task's key, its pickled function (or the key of a large one), its pickled args and kwargs."""
 
 
 class FunctionMissing(Permanent, RuntimeError):
-    """The task's function is no longer in storage: its pool was shut down; make another pool."""
+    """The task's function is no longer in storage, because its pool was shut down: create another pool."""
 
 
 def run_worker(name: str, incarnation: int, idle: float) -> None:
-    """Work for a pool of the current cluster until the pool is shut down, or the job is stopped.
+    """Work for a pool of the current cluster until the pool is shut down or the job is stopped.
 
-    idle: seconds without a task after which the worker ends; the driver starts others when there is work.
+    idle: seconds without a task after which the worker ends. The driver starts others when there is work.
     """
     with suppress(QueueNotFound):
         QueueWorker(storage_cluster(), name, incarnation, idle).work()
@@ -89,7 +89,7 @@ class QueueWorker:
         self._function = functools.lru_cache(maxsize=8)(self._fetched)
 
     def work(self) -> None:
-        """Take and run tasks."""
+        """Take and run tasks until the pool is shut down, the worker is idle for too long, or it is stopped."""
         on_stop(self._stop)
         for loop in (self._keep, self._flush_soon):
             threading.Thread(target=loop, name="fray-worker", daemon=True).start()
@@ -105,9 +105,9 @@ class QueueWorker:
             self._free.set()
 
     def _prepare(self) -> None:
-        """Import the next task's function before the task is taken; others may be ready for it meanwhile."""
+        """Import the next task's function before taking the task, so that a worker that is ready can take it first."""
         if (item := self._queue.peek()) is not None:
-            with suppress(BaseException):  # the run of the task reports what is wrong with it
+            with suppress(BaseException):  # if it fails, running the task reports the error
                 self._function(item[1])
 
     def _next(self) -> Lease[QueuedTask] | None:
@@ -123,7 +123,7 @@ class QueueWorker:
         return None
 
     def _begin(self, lease: Lease[QueuedTask]) -> bool:
-        """Make it the task that runs, unless the worker is ending: then it goes back as the queue is closed."""
+        """Make this the current task. Returns False if the worker is ending; closing the queue then gives it back."""
         with self._lock:
             if self._stopping.is_set():
                 return False
@@ -140,8 +140,8 @@ class QueueWorker:
                 self._iterate(key, call(*args, **kwargs))
             else:
                 self._note(TaskOutcome(key, OutcomeKind.VALUE, data=pickled(call(*args, **kwargs))))
-        except BaseException as error:  # whatever it is, the task would raise it on every other worker too
-            error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # without this function
+        except BaseException as error:  # the task would raise it on every other worker too
+            error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # leave out this function's frame
             self._note(TaskOutcome(key, OutcomeKind.ERROR, data=pack_error(error).data))
         with self._lock:
             self._finished.append(lease)
@@ -175,14 +175,14 @@ class QueueWorker:
             self._flush()
 
     def _flush_soon(self) -> None:
-        """Write outcomes soon after they were noted, whatever the task does meanwhile."""
+        """Write outcomes soon after they were noted, also while a task runs."""
         while not self._stopping.is_set():
             if self._noted.wait(1.0):
                 self._stopping.wait(_FLUSH_SECONDS)
                 self._flush()
 
     def _flush(self) -> None:
-        """Write outcomes, then complete their tasks; goes on through outages."""
+        """Write outcomes, then complete their tasks. Tries again while the storage is down."""
         with self._flushing:
             with self._lock:
                 self._noted.clear()
@@ -198,7 +198,7 @@ class QueueWorker:
         try:
             self._queue.done(leases)
         except UnknownLease as error:
-            log.warning("a task runs elsewhere too: %s", error)
+            log.warning("a task's lease was lost, so the task runs again on another worker: %s", error)
 
     def _keep(self) -> None:
         """Renew the leases of tasks that are not completed yet."""
@@ -210,12 +210,12 @@ class QueueWorker:
                     if not lease.ended:
                         lease.extend(self._lease)
                 except (StoreError, UnknownLease) as error:
-                    log.warning("a lease could not be renewed: %s", error)
+                    log.warning("a task's lease could not be renewed: %s", error)
 
     def _stop(self) -> None:
-        """Let the running task end; one that does not in time is given back, which counts as no failure.
+        """Let the running task end. If it does not end in time it is given back, which does not count as a failure.
 
-        Outcomes are written before the queue is closed, which gives back every task that is not completed.
+        Outcomes are written before the queue is closed, because closing gives back every task that is not completed.
         """
         with self._lock:
             self._stopping.set()
@@ -231,18 +231,18 @@ class QueueWorker:
         os._exit(0 if self._free.is_set() else EXIT_TERMINATED)
 
     def _clear_up(self) -> None:
-        """Remove what was written to a pool after it was shut down: nobody else does."""
+        """Remove what this worker has written to a pool after it was shut down, since nobody else does."""
         try:
             if not self._cluster.run(lambda core: worker_pools.exists(core, self._tasks)):
                 self._cluster.run(lambda core: worker_pools.remove(core, *self._pool))
         except StoreError as error:
-            log.warning("what was written to a pool that was shut down may stay: %s", error)
+            log.warning("objects of a pool that was shut down may be left in the storage: %s", error)
 
     def _give_back(self, lease: Lease[QueuedTask]) -> None:
         try:
             self._queue.release(lease, failed=False)
         except UnknownLease as error:
-            log.warning("a task runs elsewhere already: %s", error)
+            log.warning("a task could not be given back, another worker has it already: %s", error)
 
 
 async def _lease_seconds(core: Core) -> float:

@@ -1,4 +1,4 @@
-"""The worker jobs of a pool: how many run, and whether others would fare better than those that failed."""
+"""The worker jobs of a pool with a queue: how many run, and whether it makes sense to start others after failures."""
 
 import math
 import threading
@@ -11,7 +11,7 @@ from fray.cluster.storage import StorageCluster
 from fray.errors import JobFailed
 from fray.pool.diagnosis import AbsenceWatch, explain_absence
 from fray.types import JobId, JobInfo, JobStatus
-from fray.wait_line import wait_telling
+from fray.wait_line import wait_with_progress
 from fray_coordinator.core import Core
 from fray_coordinator.jobs.lookup import jobs_by_id
 from fray_coordinator.jobs.poll_backoff import PollBackoff
@@ -19,30 +19,30 @@ from fray_coordinator.pool import worker_pools
 from fray_layouts.queue_keys import TaskKeys
 
 _MAX_AGE = 2.0
-"""Seconds for which what is known of few workers is good enough: the size of a pool changes as slowly."""
+"""Seconds for which the counts of a small pool are used before they are read again. A pool's size changes as slowly."""
 
 READS_PER_SECOND = 10
-"""Workers whose records are read in a second, so that a large pool costs no more requests than a small one."""
+"""Workers' records that are read per second at most, so that a large pool costs no more requests than a small one."""
 
 MAX_FAILURES_PER_WORKER = 3
-"""Times that each worker may fail, on average, while no task is done and none of them works. A task that kills its
-workers is a dead letter before that."""
+"""Average failures per worker at which the pool is hopeless, if no task is done and no worker stays up meanwhile. A
+task that kills its workers becomes a dead letter before that."""
 
 _UP_SECONDS = 60.0
-"""Seconds after which a worker that still runs counts as up: by then it has imported what it needs."""
+"""Seconds after which a running worker counts as up: by then it has imported what it needs."""
 
 
 class WorkerJobs:
-    """The driver's view of its workers' jobs; may be used by many threads.
+    """The driver's view of its workers' jobs. It may be used by many threads.
 
     Attributes:
-        absence: why workers are missing.
+        absence: finds out why workers are missing.
 
     Args:
-        core: the cluster's.
-        name: the pool's, for people.
+        core: the open cluster.
+        name: the pool's name, for messages.
         jobs: ids of worker jobs that may run already.
-        on_hopeless: called with the last failure once workers have failed so often that others would fail, too.
+        on_hopeless: called with the last failure once workers have failed so often that others would fail too.
     """
 
     def __init__(
@@ -67,14 +67,14 @@ class WorkerJobs:
         self._read_at = float("-inf")
 
     def add(self, jobs: Sequence[JobId]) -> None:
-        """Note that these workers were started."""
+        """Add workers that were started."""
         with self._lock:
             self._jobs.extend(jobs)
             self._read_at = float("-inf")
         self._cluster.run(lambda core: worker_pools.note_jobs(core, self._tasks, jobs, ()))
 
     def shrink(self, count: int) -> None:
-        """End so many workers; a task that one of them runs is given back if it does not end in time."""
+        """End `count` workers. If a worker's task does not end in time, it is given back."""
         with self._lock:
             chosen = [self._jobs.pop() for _ in range(min(count, len(self._jobs)))]
         self._terminate(chosen)
@@ -84,11 +84,11 @@ class WorkerJobs:
         self._terminate(self._jobs)
 
     def forget(self) -> None:
-        """Remove the workers from the pool's record: the next driver need not know of them."""
+        """Remove the workers from the pool's record, so that the next driver does not count them."""
         self._cluster.run(lambda core: worker_pools.note_jobs(core, self._tasks, (), self._jobs))
 
     def count(self) -> tuple[int, int]:
-        """How many workers run, and how many have not ended for good."""
+        """The number of workers that run, and the number of those that have not ended for good."""
         with self._lock:
             if time.monotonic() - self._read_at > max(_MAX_AGE, len(self._jobs) / READS_PER_SECOND):
                 self._read()
@@ -97,18 +97,18 @@ class WorkerJobs:
             return self.last_count()
 
     def last_count(self) -> tuple[int, int]:
-        """`count` as last read, without a request."""
+        """The last result of `count`, without a request."""
         return len(self._running), len(self._jobs)
 
     def note_progress(self) -> None:
-        """Note that a task is done: earlier failures of workers count no more."""
+        """Note that a task is done, so that earlier failures of workers no longer count."""
         self._failures = 0
 
     def await_running(self, count: int, timeout: float, check: Callable[[], None]) -> None:
-        """Block until so many workers run. Raises the builtin TimeoutError, and what `check` raises between looks."""
+        """Block until `count` workers run. Raises the builtin TimeoutError, and what `check` raises between polls."""
         pace = PollBackoff(self._core)
 
-        def have_come(within: float) -> bool:
+        def are_running(within: float) -> bool:
             until = time.monotonic() + within
             while self._count_now() < count:
                 check()
@@ -117,7 +117,7 @@ class WorkerJobs:
                 self._cluster.run(lambda core: pace.sleep(at_most=left))
             return True
 
-        if not wait_telling(have_come, timeout, lambda: f"{self.last_count()[0]} of {count} workers run"):
+        if not wait_with_progress(are_running, timeout, lambda: f"{self.last_count()[0]} of {count} workers run"):
             running = self.last_count()[0]
             raise TimeoutError(f"{running} of {count} workers run after {timeout:g} s; {self._explain_absence()}")
 
@@ -144,12 +144,12 @@ class WorkerJobs:
             self._on_hopeless(JobFailed.of(failed[-1]))
 
     def _explain_absence(self) -> str:
-        """Why workers do not run, and what to do."""
+        """The reason why workers do not run, and what to do."""
         if missing := self._missing():
             return self._cluster.run(partial(explain_absence, jobs=missing))
         if self._failed is not None:
             return str(JobFailed.of(self._failed))
-        return f"the pool wants no more than {len(self._jobs)}: resize it"
+        return f"the pool is to have only {len(self._jobs)}: resize it"
 
     def _missing(self) -> list[JobId]:
         return [job for job in self._jobs if job not in self._running]

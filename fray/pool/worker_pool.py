@@ -1,4 +1,4 @@
-"""A pool of workers for tasks that keep nothing between them."""
+"""`WorkerPool`: a pool of workers that run independent tasks."""
 
 import logging
 import secrets
@@ -26,7 +26,7 @@ from fray.pool.pool_task import packed_function
 from fray.pool.queue_transport import QueueTransport
 from fray.pool.transport import SPARE_SECONDS, PoolSize, TaskCall, Transport
 from fray.types import EnvironmentConfig, ResourceConfig
-from fray.wait_line import wait_telling
+from fray.wait_line import wait_with_progress
 from fray_coordinator.errors import StoreError
 from fray_layouts.queue_keys import QUEUE_NAME
 from fray_layouts.spec_checks import check_name
@@ -39,37 +39,38 @@ T = TypeVar("T")
 log = logging.getLogger("fray")
 
 _RESIZE_INTERVAL = 1.0
-"""Seconds between two looks at the number of workers while no tasks are submitted."""
+"""Seconds between two checks of the number of workers while no tasks are submitted."""
 
 _RESIZE_PAUSE = 0.02
-"""Seconds between two looks while tasks are submitted: many submissions lead to one look."""
+"""Least seconds between two checks while tasks are submitted, so that many submissions lead to one check."""
 
 
 class WorkerPool(Shown, Block):
-    """Workers, each a job of its own, that run the functions they are given.
+    """A pool of workers, each a job of its own, that run functions.
 
         with WorkerPool(current_cluster(), num_workers=10, resources=ResourceConfig.with_cpu(2, memory="4GB")) as pool:
             futures = pool.map(process, shards)
             for future in pool.as_completed(futures, progress="shards"):
                 print(future.result())
 
-    The next task goes to a worker that has nothing to do; those of a worker that dies go to others; one that took
-    three workers with it fails with `TaskKillsWorkers`. So a task may run more than once, also when only its worker's
-    connection was lost.
+    The next task goes to an idle worker. If a worker dies, its tasks go to other workers; a task that three workers
+    died of fails with `TaskKillsWorkers`. So a task may run more than once, even if only the connection to its worker
+    was lost.
 
     Args:
-        cluster: where the workers run; by default the current one.
-        num_workers: how many; or a pair: at least, and at most as many as there are unfinished tasks.
+        cluster: the cluster that the workers run on; by default the current one.
+        num_workers: the number of workers, or a pair (minimum, maximum): then there is one for each unfinished task
+            within these limits.
         resources: what each worker needs.
-        environment: of the workers.
-        name_prefix: what the workers' jobs are called.
-        transport: "direct" calls the workers: quick, and the tasks are lost with the driver's process. "queue" puts the
-            tasks into a queue in storage, and the workers their outcomes beside it: `attach` goes on after the driver
-            has died.
-        name: of a pool with a queue, by which `attach` finds it.
+        environment: the workers' environment.
+        name_prefix: beginning of the names of the workers' jobs.
+        transport: "direct" calls the workers, which is quick, but the tasks are lost with the driver's process. "queue"
+            keeps tasks and outcomes in storage, so that another driver can `attach` and go on after this one has died.
+        name: the name of a pool with a queue, by which `attach` finds it.
 
     Raises:
-        InvalidInput: an argument is wrong, or the name is taken.
+        InvalidInput: an argument is wrong.
+        NameTaken: another pool or queue has the name.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class WorkerPool(Shown, Block):
                     storage, storage.namespace, own_name, resources, environment, size.idle, new=True, old=False
                 )
             case _:
-                raise InvalidInput("transport", transport, 'say "direct" or "queue"')
+                raise InvalidInput("transport", transport, 'give "direct" or "queue"')
         self._begin(own_name, made, size)
 
     @classmethod
@@ -117,18 +118,19 @@ class WorkerPool(Shown, Block):
         create: bool = False,
         shared: bool = False,
     ) -> Self:
-        """Go on with a pool whose driver has died: its tasks are in `futures`, done or not.
+        """Continue with a pool whose driver has died. Its finished and unfinished tasks are in `futures`.
 
         Args:
             num_workers, resources, environment: as for a new pool; workers that still run are counted.
-            namespace: of the name; by default the cluster's.
-            create: make the pool if there is none.
-            shared: its driver lives. This one sees the tasks that it submits itself, and the workers that it starts
-                for them; `detach` from the pool instead of shutting it down.
+            namespace: the namespace of the pool's name; by default the cluster's.
+            create: whether to create the pool if it does not exist.
+            shared: True if the pool's driver is alive. This object then sees only the tasks that it submits itself and
+                the workers that it starts for them; `detach` from the pool instead of shutting it down.
 
         Raises:
             PoolNotFound: there is no pool of that name, or it was shut down.
-            InvalidInput: an argument is wrong, or the name is that of a queue without a pool.
+            InvalidInput: an argument is wrong.
+            NameTaken: the name is that of a queue without a pool.
         """
         size = PoolSize.of(num_workers)
         pool = cls.__new__(cls)
@@ -157,9 +159,9 @@ class WorkerPool(Shown, Block):
 
     @property
     def size(self) -> int:
-        """How many workers the pool has now, of those that run; of a pool with a queue, as of a few seconds ago.
+        """The number of workers that run now; for a pool with a queue, a few seconds ago.
 
-        `resize` changes how many it should have; `wait_for_workers` waits for them.
+        `resize` changes how many there should be, and `wait_for_workers` waits for them.
         """
         return self._transport.workers
 
@@ -167,17 +169,17 @@ class WorkerPool(Shown, Block):
     def futures(self) -> Mapping[str, TaskFuture[Any]]:
         """The futures of a pool with a queue, by the keys of their tasks, in the order of submission.
 
-        All that had a key or were there when this driver attached; of those that it submits without one, what is not
-        done: their results are kept only by who holds their futures.
+        They are the tasks that have a key of the user's, and those that existed when this driver attached. A task that
+        this driver submits without a key is among them only until it is done; keep its future for the result.
         """
         return self._queued("futures").futures
 
     def wait_for_workers(self, min_workers: int | None = None, timeout: float = 60.0) -> None:
-        """Block until there are `min_workers`, by default all that are wanted.
+        """Block until there are `min_workers` workers; by default as many as there should be.
 
         Raises:
-            TimeoutError: there are fewer after `timeout` seconds; it says what they wait for.
-            PoolClosed: the pool was shut down; or every worker has ended before it could be called.
+            TimeoutError: there are fewer after `timeout` seconds; the message says what they wait for.
+            PoolClosed: the pool was shut down, or every worker has ended before it could be called.
             JobFailed: the workers of a pool with a queue failed again and again.
         """
         self._transport.await_workers(self._transport.wanted if min_workers is None else min_workers, timeout)
@@ -192,15 +194,16 @@ class WorkerPool(Shown, Block):
         Function and arguments are pickled before this returns, so later changes to them have no effect.
 
         Raises:
-            InvalidInput: something cannot be pickled.
-            PoolClosed: the pool was shut down, by whichever driver.
+            InvalidInput: the function or an argument cannot be pickled.
+            PoolClosed: this or another driver has shut down the pool.
         """
         return self._submit([TaskCall(packed_function(fn), args, kwargs)])[0]
 
     def submit_as(self, key: str, fn: Callable[..., T], *args: Any, **kwargs: Any) -> TaskFuture[T]:
-        """`submit` a task under a key that is run once: where the key has a task or a result, that is its future.
+        """Submit a task under a key. If the key already has a task, done or not, its future is returned instead.
 
-        Only of a pool with a queue, where a driver that died and attaches again submits the same keys.
+        So a driver that died and attaches again can submit the same keys, and each runs once. Only a pool with a queue
+        has this method.
         """
         known = self._queued("submit_as").futures.get(key)
         return known if known is not None else self._submit([TaskCall(packed_function(fn), args, kwargs, key)])[0]
@@ -208,18 +211,18 @@ class WorkerPool(Shown, Block):
     def map_as(
         self, fn: Callable[[S], T], items: Mapping[str, S], *, retry_failed: bool = False
     ) -> list[TaskFuture[T]]:
-        """Submit `fn(item)` for each key and item as `submit_as` does, in one push; the futures in their order.
+        """Submit `fn(item)` for each key and item, as `submit_as` does but in one push. Returns the futures in order.
 
             pool = WorkerPool.attach("nightly", create=True)
             futures = pool.map_as(process, {path: path for path in paths})  # goes on where an earlier run has died
 
         Args:
-            retry_failed: keys whose task has failed run again, with `fn` as it is now; what has succeeded or is under
-                way stays. From then on `futures` has the new run, for later drivers too.
+            retry_failed: True runs keys whose task has failed again, with the current `fn`. Tasks that have succeeded
+                or are unfinished stay. From then on `futures` has the new run, for later drivers too.
 
         Raises:
-            InvalidInput: something cannot be pickled, or the pool has no queue.
-            PoolClosed: the pool was shut down.
+            InvalidInput: the function or an item cannot be pickled, or the pool has no queue.
+            PoolClosed: this or another driver has shut down the pool.
         """
         known, function = self._queued("map_as").futures, packed_function(fn)
         missing = [key for key in items if key not in known or (retry_failed and _has_failed(known[key]))]
@@ -227,9 +230,9 @@ class WorkerPool(Shown, Block):
         return [known[key] for key in items]
 
     def map(self, fn: Callable[[S], T], items: Iterable[S]) -> list[TaskFuture[T]]:
-        """Submit `fn(item)` for each item, and return the futures in their order, at once.
+        """Submit `fn(item)` for each item, and return the futures in the same order at once.
 
-        The function is packed once for all. `as_completed` gives the futures as they are done.
+        The function is pickled only once. `as_completed` iterates over the futures as they are done.
 
         Raises:
             InvalidInput, PoolClosed: as `submit`; nothing was submitted.
@@ -238,33 +241,33 @@ class WorkerPool(Shown, Block):
         return self._submit([TaskCall(function, (item,), {}) for item in items])
 
     def put(self, obj: Any) -> ObjectRef:
-        """Store an object once for many tasks: one that gets the reference as an argument is given the object.
+        """Store an object once for many tasks. A task that gets the reference as an argument gets the object.
 
-        Only of a pool with a queue. Raises InvalidInput for what cannot be pickled.
+        Only a pool with a queue has this method. Raises InvalidInput if the object cannot be pickled.
         """
         return self._queued("put").put(obj)
 
     @property
     def folder(self) -> str:
-        """The URL under which tasks of a pool with a queue may keep files; they are removed with the pool."""
+        """The URL under which tasks of a pool with a queue may store files. They are removed with the pool."""
         return self._queued("folder").folder
 
     def as_completed(
         self, futures: Iterable[F], timeout: float | None = None, progress: str = ""
     ) -> CompletedFutures[F]:
-        """The futures as they are done, for `for` and, in coroutines, for `async for`.
+        """Iterate over the futures as they are done, with `for` or, in coroutines, with `async for`.
 
         Args:
-            timeout: seconds for all of them; then the builtin TimeoutError, which says how far the pool is.
-            progress: title of a bar that shows how many are; none is shown without.
+            timeout: seconds for all of them. Afterwards the builtin TimeoutError is raised, with the pool's progress.
+            progress: title of a progress bar; "" shows none.
         """
-        return CompletedFutures(futures, self._transport.tell, timeout, progress)
+        return CompletedFutures(futures, self._transport.progress, timeout, progress)
 
     def resize(self, num_workers: int | Sequence[int]) -> None:
-        """Change the number of workers; returns at once. Workers that are too many end when they have nothing to do.
+        """Change the number of workers; returns at once. Surplus workers end when they are idle.
 
         Args:
-            num_workers: a number, or (fewest, most) for a pool that grows with its tasks.
+            num_workers: a number, or a pair (minimum, maximum) for a pool that grows with its tasks.
         """
         self._limits = PoolSize.of(num_workers)
         self._adjust()
@@ -273,19 +276,19 @@ class WorkerPool(Shown, Block):
         """End the workers, and remove tasks and outcomes from storage.
 
         Args:
-            wait: until all tasks are done; otherwise what is not done raises `PoolClosed`.
+            wait: True first waits until all tasks are done. False ends unfinished tasks with `PoolClosed`.
         """
         if self._ended.is_set():
             return
         if wait:
-            wait_telling(self._transport.drain, None, self._transport.tell)
+            wait_with_progress(self._transport.drain, None, self._transport.progress)
         if self._end():
             self._transport.end()
 
     def detach(self) -> None:
-        """End the workers of a pool with a queue; its tasks and their outcomes stay, and `attach` goes on with them.
+        """End the workers of a pool with a queue. Its tasks and their outcomes stay, and `attach` continues with them.
 
-        Futures of this process that are not done raise PoolClosed.
+        Unfinished futures of this process raise PoolClosed.
 
         Raises:
             InvalidInput: the pool has no queue.
@@ -311,13 +314,13 @@ class WorkerPool(Shown, Block):
     def _submit(self, calls: list[TaskCall]) -> list[TaskFuture[Any]]:
         if self._ended.is_set():
             raise PoolClosed(f"pool {self._name} was shut down; make another one")
-        futures = self._transport.submit(calls, self._limits.most) if calls else []
+        futures = self._transport.submit(calls, self._limits.maximum) if calls else []
         self._look_now.set()
         return futures
 
     def _adjust(self) -> None:
-        """Start the workers that the tasks need; `_keep_size` ends those that are too many."""
-        if self._transport.wanted >= self._limits.most:
+        """Start missing workers. `_keep_size` ends surplus ones."""
+        if self._transport.wanted >= self._limits.maximum:
             return
         with self._lock:
             if self._ended.is_set():
@@ -327,7 +330,7 @@ class WorkerPool(Shown, Block):
                 self._transport.grow(missing)
 
     def _keep_size(self) -> None:
-        """Adjust the number of workers, until the pool ends: start, replace and end them."""
+        """Adjust the number of workers until the pool ends."""
         spare_at = time.monotonic() + SPARE_SECONDS
         while not self._ended.wait(_RESIZE_PAUSE):
             self._look_now.wait(_RESIZE_INTERVAL)
@@ -339,14 +342,14 @@ class WorkerPool(Shown, Block):
                     self._end_spare()
                     spare_at = time.monotonic() + SPARE_SECONDS
             except StoreError as error:
-                log.warning("workers cannot be looked at now: %s", error)
+                log.warning("the pool's workers cannot be checked now, and are checked again soon: %s", error)
             except Exception as error:
-                log.exception("the pool has no workers any more")
+                log.exception("the pool is closed, because its workers cannot be started")
                 self._transport.close(f"its workers cannot be started: {error}")
                 return
 
     def _end(self) -> bool:
-        """Start no more workers; whether this is the first call."""
+        """Mark the pool as ended, so that it starts no more workers. Returns whether this is the first call."""
         with self._lock:
             first = not self._ended.is_set()
             self._ended.set()
@@ -366,7 +369,7 @@ class WorkerPool(Shown, Block):
 
 
 def _of_one_process(resources: ResourceConfig) -> ResourceConfig:
-    """The resources of a worker. Raises InvalidInput for those of a gang."""
+    """Return the resources of a worker. Raises InvalidInput if they ask for a gang."""
     if isinstance(resources, ResourceConfig) and (count := gang_size(resources)["replicas"]) != 1:
         raise InvalidInput("resources.replicas", count, "a worker is one process on one host; ask for more workers")
     return resources

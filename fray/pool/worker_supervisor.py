@@ -1,8 +1,8 @@
-"""The supervisor of a directly called pool's workers: actors in jobs of their own, found through their endpoints.
+"""The supervisor of a directly called pool's workers. They are actors in jobs of their own, found by their endpoints.
 
-While all workers are there, it makes no request. It looks for missing ones at growing intervals. A worker that was lost
-comes back under a new identity, when its job is restarted. A job that has ended for good is replaced by another, unless
-one after the other ends before its worker could be called.
+While all workers are up, it makes no requests. It looks for missing ones at growing intervals. A lost worker comes back
+under a new identity when its job is restarted. A job that has ended for good is replaced by another one; the supervisor
+gives up if job after job ends before its worker could be called.
 """
 
 import logging
@@ -15,7 +15,7 @@ from fray.actor.create import actor_request, create_actors
 from fray.cluster.actors import ActorEndpoint
 from fray.cluster.job_info import exit_reason
 from fray.cluster.storage import StorageCluster
-from fray.pool.diagnosis import AbsenceWatch, explain_absence, last_words
+from fray.pool.diagnosis import AbsenceWatch, explain_absence, worker_exit
 from fray.pool.dispatcher import Dispatcher, TaskDone, WorkerDied
 from fray.pool.pool_task import PoolTask, TaskRunner
 from fray.rpc.resolver import ClusterResolver
@@ -30,19 +30,20 @@ from fray_layouts.records import JobRecord
 log = logging.getLogger("fray")
 
 _LOOKUP_PAUSES = 0.02, 1.0
-"""Seconds between two lookups of missing workers' endpoints: they grow, since a worker may wait for a free agent."""
+"""First and longest pause in seconds between two lookups of missing workers' endpoints. The pauses grow, since a worker
+may wait for a free agent for long."""
 _CHECK_INTERVALS = 1.0, 30.0
-"""Seconds between two looks at the jobs of missing workers: they grow, since hardly any end."""
+"""First and longest interval in seconds between two checks of missing workers' jobs. They grow, as few jobs end."""
 
 MAX_RESTARTS = 3
-"""Restarts of a worker's job, after crashes and losses of its host, before the job has ended for good."""
+"""Restarts of a worker's job after crashes and lost hosts. After that the job has ended for good, and is replaced."""
 
 MAX_STILLBORN_JOBS = 3
-"""Jobs for each worker that may end in a row, before any could be called, until the pool gives up."""
+"""Jobs per worker that may end in a row before any of them could be called. Then the pool gives up."""
 
 
 class RemoteWorker:
-    """The driver's end of one worker."""
+    """A worker as the driver sees it: the channel to it and the functions that it has."""
 
     def __init__(self, channel: Channel, endpoint: ActorEndpoint) -> None:
         self.endpoint = endpoint
@@ -50,7 +51,7 @@ class RemoteWorker:
         self._defined: set[str] = set()
 
     def send(self, task: PoolTask, ended: Callable[[PoolTask, TaskDone | WorkerDied], None]) -> None:
-        """Start the task there; see `dispatcher.Worker`."""
+        """Start the task on the worker; see `dispatcher.Worker`."""
         try:
             self._define(task)
             call = self._channel.resend(task.request)
@@ -78,14 +79,14 @@ def _outcome_of(call: ClientCall) -> TaskDone | WorkerDied:
 
 
 class WorkerSupervisor:
-    """Starts workers, hands those that are up to the dispatcher, and ends them.
+    """Starts workers, passes those that are up to the dispatcher, and ends them.
 
     Attributes:
-        absence: why workers are missing.
+        absence: finds out why workers are missing.
 
     Args:
-        name: of the workers' actors, and of no others.
-        on_hopeless: called with the reason once every worker has ended for good and others would, too.
+        name: the name of the workers' actors, which no other actors have.
+        on_hopeless: called with the reason once every worker has ended for good and others would too.
     """
 
     def __init__(
@@ -128,7 +129,7 @@ class WorkerSupervisor:
             self._thread.start()
 
     def shrink(self, count: int) -> None:
-        """End up to `count` workers that have nothing to do."""
+        """End up to `count` idle workers."""
         for name in self._dispatcher.idle()[:count]:
             worker = self._workers.get(name)
             if worker is not None and self._dispatcher.dismiss(name):
@@ -139,24 +140,24 @@ class WorkerSupervisor:
                 self._cluster.terminate(worker.endpoint.job_id)
 
     def lost(self, name: str) -> None:
-        """Note that a worker is gone, and look for the one that comes in its place."""
+        """Record that a worker is lost, and look for its replacement."""
         self._workers.pop(name, None)
         self._wake.set()
 
-    def last_words(self, name: str) -> Callable[[], str]:
-        """What waits a little and says how a worker that was just lost has ended; it says "" if that is not known."""
+    def exit_reader(self, name: str) -> Callable[[], str]:
+        """A function that waits a little and returns how a worker that was just lost has ended; "" if it is unknown."""
         job = self._workers[name].endpoint.job_id
 
-        def told() -> str:
+        def read() -> str:
             try:
-                return self._cluster.run(partial(last_words, job=job))
+                return self._cluster.run(partial(worker_exit, job=job))
             except StoreError as error:
                 return str(error)
 
-        return told
+        return read
 
     def explain_absence(self) -> str:
-        """Why wanted workers are missing, and what to do; "" if none is."""
+        """The reason why workers are missing, and what to do; "" if none is missing."""
         try:
             return self._cluster.run(partial(explain_absence, jobs=self._missing()))
         except StoreError as error:
@@ -172,7 +173,7 @@ class WorkerSupervisor:
             self._cluster.terminate(job)
 
     def _start(self, count: int) -> None:
-        """Start jobs. Called under the lock, so that none is started once the pool has ended."""
+        """Start jobs. The caller holds the lock, so that none is started after the pool has ended."""
         if self._ended:
             return
         config = ActorConfig(max_restarts=MAX_RESTARTS)
@@ -187,7 +188,7 @@ class WorkerSupervisor:
             except StoreError as error:
                 log.warning("workers of %s cannot be looked for now: %s", self._name, error)
                 self._wake.wait(_LOOKUP_PAUSES[1])
-            except ParentNotRunning as error:  # nobody could own others
+            except ParentNotRunning as error:  # new workers would have no owner
                 self._ended = True
                 self._on_hopeless(str(error))
 
@@ -199,7 +200,7 @@ class WorkerSupervisor:
             self._wake.clear()
 
     def _fill(self) -> None:
-        """Look for missing workers until all are there, or are lost for good."""
+        """Look for missing workers until all are up, or the pool has ended."""
         self._wake.clear()
         pauses, intervals = backoff(*_LOOKUP_PAUSES), backoff(*_CHECK_INTERVALS)
         until_check, checked = next(intervals), time.monotonic()
@@ -214,8 +215,8 @@ class WorkerSupervisor:
             self.absence.look(len(self._workers), self._missing())
 
     def _find_missing(self) -> bool:
-        """Hand workers that have come up to the dispatcher; whether there were any."""
-        came = False
+        """Pass workers that have come up to the dispatcher. Returns whether there were any."""
+        found_any = False
         for endpoint in self._resolver.find(self._name):
             identity = f"{endpoint.actor_id} {endpoint.target.identity}"
             if identity in self._workers or endpoint.job_id not in self._jobs:
@@ -228,18 +229,18 @@ class WorkerSupervisor:
             self._workers[identity] = worker
             self._stillborn = 0
             self._dispatcher.join(identity, worker)
-            came = True
-        return came
+            found_any = True
+        return found_any
 
     def _missing(self) -> list[JobId]:
         with self._lock:
             return sorted(self._jobs.difference([worker.endpoint.job_id for worker in list(self._workers.values())]))
 
     def _replace(self) -> bool:
-        """Replace workers that have ended for good, unless that is hopeless; whether there were any."""
+        """Replace jobs that have ended for good, unless that is hopeless. Returns whether there were any."""
         missing = self._missing()
         found = self._cluster.run(partial(jobs_by_id, ids=missing, problems={}))
-        last_words = [job for job in found.values() if job is not None and job.ended_at is not None]
+        ended_jobs = [job for job in found.values() if job is not None and job.ended_at is not None]
         ended = {job for job, record in found.items() if record is None or record.ended_at is not None}
         with self._lock:
             self._jobs -= ended
@@ -250,11 +251,11 @@ class WorkerSupervisor:
             hopeless = not self._jobs and not self._ended
             self._ended = self._ended or hopeless
         if hopeless:
-            self._on_hopeless(_explain_stillborn(sorted(last_words, key=lambda job: job.ended_at or 0.0)))
+            self._on_hopeless(_explain_stillborn(sorted(ended_jobs, key=lambda job: job.ended_at or 0.0)))
         return bool(ended)
 
 
 def _explain_stillborn(ended: list[JobRecord]) -> str:
-    """Why there will be no workers. ended: the jobs that ended last, as far as their records still exist."""
+    """The reason why there will be no workers. ended: the jobs that ended, the latest last, as far as records exist."""
     last = "; ".join(f"{job.id}: {exit_reason(job.exit)}" for job in ended[-1:] if job.exit is not None)
-    return f"every worker has ended before it could be called, {MAX_STILLBORN_JOBS} jobs for each; the last, {last}"
+    return f"every worker has ended before it could be called, {MAX_STILLBORN_JOBS} jobs for each; the last one: {last}"

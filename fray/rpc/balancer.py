@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from fray.cluster.actors import ActorEndpoint
 from fray.errors import ActorNotFoundError
-from fray.wait_line import wait_telling
+from fray.wait_line import wait_with_progress
 from fray_coordinator.backoff import backoff, exponential_wait
 
 MIN_LOOKUP_PAUSE = 0.05
@@ -78,7 +78,7 @@ class Balancer:
                 time.sleep(min(next(pauses), left))
             return True
 
-        if not wait_telling(have_come, deadline - time.monotonic(), lambda: self._lack(size)):
+        if not wait_with_progress(have_come, deadline - time.monotonic(), lambda: self._lack(size)):
             raise TimeoutError(self._lack(size))
 
     def _lack(self, size: int) -> str:
@@ -148,7 +148,7 @@ class Balancer:
     def _awaited(self, deadline: float) -> tuple[ActorEndpoint, ...]:
         """The known endpoints, once there are any; one of several threads looks, and the others wait for it."""
         with self._looking:
-            if not wait_telling(self._finds_any, deadline - time.monotonic(), lambda: self._lack(1)):
+            if not wait_with_progress(self._finds_any, deadline - time.monotonic(), lambda: self._lack(1)):
                 raise ActorNotFoundError(
                     f"no actor {self._name} could be called in time; {_REMEDY}"
                 ) from self._last_error

@@ -198,7 +198,7 @@ OF_JOBS = [
     ),
     (
         "result zebra",
-        "job JOB has no result; only a callable returns one, or a command that writes the file FRAY_RESULT names",
+        "job JOB has no result; only callables have one, and commands that write the file that FRAY_RESULT names",
     ),
     (
         "pull zebra",

@@ -108,7 +108,7 @@ WRITTEN: list[tuple[Callable[[StorageCluster], object], str]] = [
     ),
     (
         lambda c: c.launch(JobRequest("train", train, ResourceConfig(regions="eu"))),
-        "resources.regions: 'eu' is not accepted; give a list of texts",
+        "resources.regions: 'eu' is not accepted; give a list of strings",
     ),
     (
         lambda c: run_on_pod(train, "v5litepod-16", num_slices=0),

@@ -75,7 +75,7 @@ WRITTEN: list[tuple[Callable[[StorageCluster], object], str]] = [
     ),
     (
         lambda c: c.launch(job(Entrypoint.from_binary("echo", "hello"))),
-        "InvalidInput: entrypoint.args: 'hello' is not accepted; give a list of them, also of one: args=[\"value\"]",
+        "InvalidInput: entrypoint.args: 'hello' is not accepted; give a list, even of one argument: args=[\"value\"]",
     ),
     (
         lambda c: c.launch(job(Entrypoint.from_callable(train, args=(threading.Lock(),)))),

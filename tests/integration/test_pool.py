@@ -320,7 +320,7 @@ def test_more_workers_than_the_pool_wants_never_come(
 ) -> None:
     with WorkerPool(cluster, 1, SMALL, transport=transport) as pool:
         pool.wait_for_workers(timeout=200)
-        with pytest.raises(TimeoutError, match=r"1 of 5 .* wants no more than 1: resize it"):
+        with pytest.raises(TimeoutError, match=r"1 of 5 .* is to have only 1: resize it"):
             pool.wait_for_workers(5, timeout=0.1)
 
 

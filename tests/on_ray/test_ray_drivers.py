@@ -102,7 +102,7 @@ def test_a_ray_that_wants_another_token_says_so(local_ray: str) -> None:
     command = [sys.executable, "-c", FIRST.format(use="current_client().cluster.list_jobs()")]
     here = environment(FRAY_CLUSTER_SPEC=f"ray:{local_ray}", RAY_AUTH_TOKEN="0" * 64)
     ran = subprocess.run(command, env=here, capture_output=True, text=True, check=False)
-    assert "this Ray wants its token" in ran.stderr.splitlines()[-1]
+    assert "this Ray requires a token" in ran.stderr.splitlines()[-1]
 
 
 def check(output: str, streams: str) -> None:

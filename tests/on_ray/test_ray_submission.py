@@ -93,6 +93,6 @@ def test_what_it_cannot_do_is_refused(cluster: RayCluster, dashboard: str) -> No
         cluster.launch_group([], JobGroupConfig("group"))
     with pytest.raises(InvalidInput, match="only a cluster in storage has reservations"):
         cluster.create_reservation(ReservationConfig(NONE))
-    with pytest.raises(InvalidInput, match="no dashboard of Ray answers"):
+    with pytest.raises(InvalidInput, match="no Ray dashboard answers"):
         RayCluster("http://127.0.0.1:9")
     assert isinstance(open_cluster(f"ray:{dashboard}"), RayCluster)

@@ -288,7 +288,7 @@ def test_a_terminal_that_is_stopped_holds_up_nobody(monkeypatch: pytest.MonkeyPa
         printer.put([("stderr", str(number))])
     shown_states: list[int] = []
     for number in range(100):
-        printer.tell("a wait", partial(shown_states.append, number))
+        printer.update("a wait", partial(shown_states.append, number))
     printer.flush(0.01)
     terminal.goes_on.set()
     printer.flush(200)

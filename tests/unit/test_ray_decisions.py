@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from fray.cluster.ray import attempts
-from fray.cluster.ray.attempt_run import told
+from fray.cluster.ray.attempt_run import error_text
 from fray.cluster.ray.controller import RETENTION, JobController, KnownJob
 from fray.cluster.ray.demands import too_large_for
 from fray.cluster.ray.jobs import RayJobs
@@ -89,7 +89,7 @@ def test_what_no_node_could_ever_have_room_for_is_told(asked: ResourceConfig, wa
     ],
 )
 def test_of_what_ray_says_the_errors_of_pip_are_told(error: str, said: str) -> None:
-    assert told(RuntimeError(error)) == said
+    assert error_text(RuntimeError(error)) == said
 
 
 def test_a_finished_job_is_known_for_a_day() -> None:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from fray import wait_line
-from fray.wait_line import WaitLine, above_line, telling, wait_telling
+from fray.wait_line import WaitLine, above_line, progress_shown, wait_with_progress
 from tests.support.waiting import eventually
 
 
@@ -94,11 +94,11 @@ def test_waiting_tells_from_its_second_step_on_and_keeps_its_deadline(monkeypatc
         return now >= 4.0
 
     monkeypatch.setattr(wait_line.time, "monotonic", lambda: now)
-    assert wait_telling(step, None, lambda: f"{steps}")
+    assert wait_with_progress(step, None, lambda: f"{steps}")
     assert steps == [2.0, 1.0, 1.0]
     assert screen.getvalue() == "\rfray: [2.0]\x1b[K\rfray: [2.0, 1.0]\x1b[K\r\x1b[K"
     now, steps = 0.0, []
-    assert not wait_telling(step, 2.5, lambda: "waiting")
+    assert not wait_with_progress(step, 2.5, lambda: "waiting")
     assert steps == [2.0, 0.5]
 
 
@@ -112,7 +112,7 @@ async def test_coroutines_that_wait_for_the_same_have_one_line(monkeypatch: pyte
         return "2 of 3 done"
 
     async def wait() -> None:
-        with telling(tell):
+        with progress_shown(tell):
             await ended.wait()
 
     waiting = [asyncio.create_task(wait()) for _ in range(3)]

@@ -1,5 +1,5 @@
-"""Jobs on Iris, for those who have its controller and no bucket.
+"""Jobs on Iris, for programs that have an Iris controller and no bucket.
 
-`connection` finds the controller, `requests` translates requests, `cluster` is the interface. Iris is imported when it
-is first used: the extra `iris` installs it, on Python 3.12 and newer.
+`connection` finds the controller, `requests` translates requests, and `cluster` has `IrisCluster`. Iris is imported
+when it is first used. The extra `iris` installs it, on Python 3.12 and newer.
 """

@@ -40,18 +40,18 @@ _STATUSES = {
     "worker_failed": JobStatus.FAILED,
     "unschedulable": JobStatus.FAILED,
 }
-"""What Iris's states of jobs are called here; one that is not known has not ended."""
+"""The status here for each state of an Iris job. A job in an unknown state counts as running."""
 
 _LONGEST_PAUSE = 2.0
-"""Seconds between two looks at a job that is waited for: each is a small request to the controller."""
+"""Longest pause in seconds between two polls of a job during a wait. Each poll is a small request to the controller."""
 
 
 class IrisCluster(ClusterWithoutStorage):
-    """The jobs of an Iris controller. Pickles as its root; in a task of Iris it is the task's own controller.
+    """A cluster whose jobs run on Iris. It pickles as its root. In a task of Iris it uses the task's own controller.
 
     Args:
         root: "iris://host:port", or "iris:auto" within Iris.
-        workspace: the folder with a pyproject.toml that jobs bring; jobs of jobs bring that of their parent.
+        workspace: the folder with a pyproject.toml that Iris sends along with jobs; children use that of their parent.
 
     Raises:
         InvalidInput: Iris is not installed, or `root` is "iris:auto" outside of Iris.
@@ -75,10 +75,10 @@ class IrisCluster(ClusterWithoutStorage):
         return self.submit(request, f"{checked_request(request).name}-{secrets.token_hex(4)}", adopt=False)
 
     def submit(self, request: JobRequest, name: str, adopt: bool) -> JobId:
-        """Submit a job under a name of its own, or find the unfinished job that has the name.
+        """Submit a job under the given name, or with `adopt` return the unfinished job that has the name.
 
         Raises:
-            iris.client.JobAlreadyExists: such a job has the name, and `adopt` is False.
+            iris.client.JobAlreadyExists: an unfinished job has the name, and `adopt` is False.
             InvalidInput: as `launch`.
         """
         from iris.rpc import job_pb2
@@ -148,7 +148,7 @@ class IrisCluster(ClusterWithoutStorage):
         submission(request)
 
     def _ask(self, job_id: str, what: str) -> Any:
-        """Call a method of Iris's client that takes the id of a job. Raises JobNotFound."""
+        """Call a method of Iris's client that takes a job's id. Raises JobNotFound if there is no such job."""
         from connectrpc.code import Code
         from connectrpc.errors import ConnectError
         from iris.cluster.types import JobName
@@ -176,7 +176,7 @@ class IrisCluster(ClusterWithoutStorage):
 
 
 def _info(status: Any) -> JobInfo:
-    """What users are told of a job, from Iris's status of it."""
+    """Convert Iris's status of a job to a JobInfo."""
     ours = _STATUSES.get(str(status.state), JobStatus.RUNNING)
     spent = status.failure_count + status.preemption_count
     reason = status.error_message or status.pending_reason or None

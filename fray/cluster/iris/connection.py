@@ -1,6 +1,6 @@
-"""The Iris controller that a program works with: the roots that name it, and connecting to it.
+"""Finds the Iris controller that a root names, and connects to it.
 
-"iris://host:port" is a controller; "iris:auto" is the one that runs this process.
+"iris://host:port" is the controller at that address; "iris:auto" is the one that runs this process.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def in_iris_job() -> bool:
 
 
 def import_iris(root: str = AUTO) -> Any:
-    """The module `iris.client.client`. Raises InvalidInput, which names `root`: it is not installed."""
+    """Import the module `iris.client.client`. Raises InvalidInput, which names `root`, if Iris is not installed."""
     try:
         from iris.client import client
     except ImportError as error:
@@ -39,12 +39,12 @@ def import_iris(root: str = AUTO) -> Any:
 
 
 def connect(root: str, workspace: Path | None) -> Any:
-    """An `iris.client.IrisClient` of the controller that `root` names; in a task of Iris, that of the task.
+    """Create an `iris.client.IrisClient` for the controller that `root` names; in a task of Iris, return the task's.
 
-    Nothing is asked of the controller yet.
+    It sends no request to the controller.
 
     Args:
-        workspace: the folder with a pyproject.toml that jobs bring; None: none, or that of the task.
+        workspace: the folder with a pyproject.toml that is sent along with jobs; None for no folder. Ignored in a task.
 
     Raises:
         InvalidInput: Iris is not installed; or `root` is "iris:auto" outside of Iris.
@@ -55,16 +55,16 @@ def connect(root: str, workspace: Path | None) -> Any:
     address = root.removeprefix("iris:").removeprefix("//")
     if address in ("", "auto"):
         raise InvalidInput(
-            "root", root, "this process runs in no Iris job; say where the controller is: iris://HOST:PORT"
+            "root", root, "this process does not run in an Iris job; give the controller's address: iris://HOST:PORT"
         )
     return iris.IrisClient.remote(f"http://{address}", workspace=workspace)
 
 
 def root_of(address: str) -> str:
-    """The root of a controller, by its address as people write it: "host:port", a URL, or a root.
+    """The root for a controller's address, which may be "host:port", a URL, or already a root.
 
     Raises:
-        InvalidInput: it is none.
+        InvalidInput: the text is none of these.
     """
     if is_iris(address):
         return address

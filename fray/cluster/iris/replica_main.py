@@ -1,4 +1,4 @@
-"""What runs a callable in a task of an Iris job."""
+"""Runs a job's callable in a task of an Iris job."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import pickle
 
 
 def run_replica(call: str) -> None:
-    """Call the function of a job, with the variables by which it knows its place; see `fray.cluster.current_replica`.
+    """Set the variables that `fray.cluster.current_replica` reads, and call the job's function.
 
     Args:
-        call: the pickled function, list of arguments and named ones, in base64, as a spec has them.
+        call: base64 of the pickled function, positional arguments and keyword arguments, as in a job's spec.
     """
     from iris.cluster.client.job_info import get_job_info
 
@@ -28,7 +28,7 @@ def run_replica(call: str) -> None:
 
 
 def fail_for_good(error: BaseException) -> None:
-    """Have this task fail without a further attempt, for a reason that would come back."""
+    """Make this task fail without another attempt, because every attempt would fail in the same way."""
     from iris.client.client import iris_ctx
     from iris.cluster.types import TaskAttempt
 

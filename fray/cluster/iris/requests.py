@@ -1,4 +1,4 @@
-"""The translation of job requests into what Iris takes."""
+"""Translates job requests into the arguments of Iris's client."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ from typing import Any
 
 from fray.cluster.iris.connection import AUTO
 from fray.cluster.iris.replica_main import run_replica
-from fray.cluster.unsupported_fields import check_unsupported
+from fray.cluster.unsupported_fields import ONLY_IN_STORAGE, check_unsupported
 from fray.job_spec import to_spec
 from fray.types import JobRequest
 from fray_layouts.errors import InvalidInput
 from fray_layouts.spec import EnvironmentSpec, JobSpec, ResourceSpec
 
-_ONLY_STORAGE = "only a cluster in storage has that: StorageClient(root); leave it out"
 _UNSUPPORTED = {
-    **dict.fromkeys(("pool", "priority", "same", "spread", "health_check", "outputs"), _ONLY_STORAGE),
-    "namespace": "Iris has one for each user and tree of jobs; leave it out",
-    "parent": "what a job submits is its child; submit it there, and leave this out",
+    **dict.fromkeys(("pool", "priority", "same", "spread", "health_check", "outputs"), ONLY_IN_STORAGE),
+    "namespace": "on Iris each user and each tree of jobs has its own namespace; leave it out",
+    "parent": "on Iris the job that submits it is the parent; submit it from that job, and leave this out",
     "id": "jobs are found by their names: FrayIrisClient.submit adopts the unfinished one; leave it out",
 }
 _UNSUPPORTED_RESOURCES = {
-    "labels": "Iris knows none of Fray's labels; leave it out",
-    "hard_cpu": "Iris limits no cores; leave it out",
+    "labels": "Iris does not know Fray's labels; leave it out",
+    "hard_cpu": "Iris does not limit cores; leave it out",
 }
 
 
 def submission(request: JobRequest) -> dict[str, Any]:
-    """The arguments of `IrisClient.submit` for a request, but for the name.
+    """The arguments of `IrisClient.submit` for a request, except for the name.
 
-    Iris's grace is its own. What a job launches ends with it, and what is launched outside of jobs lasts.
+    `grace` and `detached` have no counterpart: Iris uses its own grace period, children always end with their parent,
+    and jobs that are launched outside of jobs go on when the program ends.
 
     Raises:
-        InvalidInput: a value is wrong, or asks for what Iris cannot do.
+        InvalidInput: a value is wrong, or Iris does not support it.
     """
     from iris.cluster.constraints import WellKnownAttribute
     from iris.cluster.types import CoschedulingConfig
@@ -39,7 +39,7 @@ def submission(request: JobRequest) -> dict[str, Any]:
     spec = to_spec(request)
     check_unsupported(spec, _UNSUPPORTED, _UNSUPPORTED_RESOURCES, {})
     if request.environment is not None and request.environment.workspace:
-        remedy = "on Iris all jobs of a client bring one: FrayIrisClient(controller, workspace=PATH)"
+        remedy = "on Iris all jobs of a client share one: FrayIrisClient(controller, workspace=PATH)"
         raise InvalidInput("environment.workspace", request.environment.workspace, remedy)
     has_slices_of_several = 0 < spec.slices < spec.replicas
     return {
@@ -67,7 +67,8 @@ def _resources(asked: ResourceSpec) -> Any:
         device = tpu_device(asked.device.variant)
     elif asked.device is not None and asked.device.kind == "gpu":
         if asked.device.count != int(asked.device.count):
-            raise InvalidInput("resources.device.count", asked.device.count, "Iris shares no GPUs; ask for whole ones")
+            remedy = "Iris does not share GPUs; ask for whole ones"
+            raise InvalidInput("resources.device.count", asked.device.count, remedy)
         device = gpu_device(asked.device.variant, int(asked.device.count))
     return IrisResources(asked.cpu, asked.memory, asked.disk, device)
 
@@ -93,7 +94,7 @@ def _constraints(asked: ResourceSpec) -> list[Any]:
 
 
 def _environment(asked: EnvironmentSpec) -> Any:
-    """The environment; Iris's own secrets are files, so secret variables are shown by it as others are."""
+    """The environment for Iris. Iris has no secret variables, so it shows these like all others."""
     from iris.cluster.types import EnvironmentSpec as IrisEnvironment
 
     return IrisEnvironment(

@@ -1,4 +1,4 @@
-"""One attempt of a job on Ray: gets the places of all its replicas at once, runs them, and gives the places back."""
+"""One attempt of a job on Ray: reserves room for all replicas at once, runs them, and gives the room back."""
 
 from __future__ import annotations
 
@@ -16,25 +16,24 @@ from fray_layouts.spec import EnvironmentSpec, is_gang
 from fray_layouts.states import ExitKind
 
 _LOOK_INTERVAL = 1.0
-"""Seconds between two looks whether a placement group has its room, or there are slices: one question to Ray each."""
+"""Seconds between two polls of a placement group, or of the free slices; each is one request to Ray."""
 
 _SLICE_LOOKS = 30
-"""Looks until other slices are tried, if the chosen ones were taken by others meanwhile."""
+"""Polls until other slices are tried, in case others have taken the chosen ones meanwhile: half a minute."""
 
 _KILL_MARGIN = 15.0
-"""Seconds after a task's grace in which its replica has to tell how it ended."""
-
+"""Seconds after a task's grace period in which its replica has to report the end. After that the replica is killed."""
 
 _WORKER_LABEL = "ray.io/tpu-worker-id"
-"""Ray's label of a node that says which worker of its slice it is."""
+"""Ray's label of a node with the number of the worker in its slice."""
 
 
 class EnvironmentUnavailable(Exception):
-    """Ray cannot make the packages or the code of the job ready."""
+    """Ray cannot set up the packages or the code of the job."""
 
 
 def runtime_environment(environment: EnvironmentSpec) -> dict[str, Any]:
-    """Ray's `runtime_env` of a job: its packages and its code. Its variables are those of its task."""
+    """Ray's `runtime_env` for a job: its packages and its code. The job's task sets the variables."""
     made: dict[str, Any] = {}
     if environment.pip_packages:
         made["pip"] = list(environment.pip_packages)
@@ -61,13 +60,13 @@ class JobAttempt:
         self._replicas: list[Any] = []
         self._stop: tuple[float, str] | None = None
         self.results: list[tuple[JobResult | None, Any]] = []
-        """What each replica returned, its bytes as a reference, once all have ended."""
+        """Each replica's result, with a Ray reference to its bytes; filled once all have ended."""
 
     async def place(self) -> list[PlacementMember]:
-        """The places of the replicas, once there is room for all.
+        """Wait for room for all replicas, start their actors, and return their places.
 
         Raises:
-            EnvironmentUnavailable: the packages or the code cannot be had.
+            EnvironmentUnavailable: the packages or the code cannot be set up.
             ActorDiedError: a node was lost meanwhile.
         """
         ray = import_ray()
@@ -89,11 +88,11 @@ class JobAttempt:
         try:
             members = list(await asyncio.gather(*asked))
         except ray.exceptions.RuntimeEnvSetupError as error:
-            raise EnvironmentUnavailable(told(error)) from error
+            raise EnvironmentUnavailable(error_text(error)) from error
         return self._in_slices(members)
 
     async def run(self, started: JobRecord) -> dict[int, ReplicaExit]:
-        """Run all replicas to their ends; when one does not succeed, the others are ended."""
+        """Run all replicas until they have ended. When one does not succeed, the others are stopped."""
         runs, bytes_of = [], []
         for number, replica in enumerate(self._replicas):
             method = replica.run.options(num_returns=2)
@@ -110,14 +109,14 @@ class JobAttempt:
         return exits
 
     def stop(self, grace: float, why: str) -> None:
-        """Ask that all replicas end."""
+        """Ask all replicas to end."""
         self._stop = grace, why
         for replica in self._replicas:
             replica.stop.remote(grace, why)
         asyncio.get_running_loop().call_later(grace + _KILL_MARGIN, self.close)
 
     def close(self) -> None:
-        """Give back all that the attempt has of Ray."""
+        """Give back the attempt's Ray actors and its placement group."""
         ray = import_ray()
         for replica in self._replicas:
             ray.kill(replica)
@@ -131,7 +130,7 @@ class JobAttempt:
             found: ReplicaExit = await left
         except import_ray().exceptions.RayError as error:
             place = _places(job)[number]
-            message = f"its process on {place.host} was lost: {told(error)}"
+            message = f"its process on {place.host} was lost: {error_text(error)}"
             end = AttemptExit(kind=ExitKind.LOST, message=message)
             return ReplicaExit(agent=place.agent, host=place.host, exit=end, ended_at=time.time())
         return found
@@ -147,7 +146,7 @@ class JobAttempt:
             pass
 
     async def _reserve_slices(self) -> None:
-        """Wait for as many whole slices as the job asks for; each node has one of its replicas."""
+        """Wait for as many whole slices as the job asks for. Each of their nodes gets one replica."""
         spec, ray = self._job.spec, import_ray()
         assert spec.resources.device is not None, "slices are of a device"
         tpu_type = spec.resources.device.variant
@@ -165,7 +164,7 @@ class JobAttempt:
             ray.util.remove_placement_group(self._group)
 
     def _in_slices(self, members: Sequence[PlacementMember]) -> list[PlacementMember]:
-        """The members with their places in the slices that they are of."""
+        """The members, each with its place in its slice if the job has slices."""
         if not self._slices:
             return list(members)
         device = self._job.spec.resources.device
@@ -178,7 +177,7 @@ class JobAttempt:
 
 
 def free_slices(tpu_type: str) -> list[RaySlice]:
-    """The whole slices of a type of which nothing is taken."""
+    """The whole slices of a type that are entirely free."""
     ray = import_ray()
     labels = {node["NodeID"]: node.get("Labels") or {} for node in ray.nodes()}
     workers = {node: int(have[_WORKER_LABEL]) for node, have in labels.items() if _WORKER_LABEL in have}
@@ -192,8 +191,8 @@ def _places(job: JobRecord) -> Mapping[int, PlacementMember]:
     return {0: PlacementMember(agent=job.lease.agent, host=job.lease.host, bundles=[0])}
 
 
-def told(error: BaseException) -> str:
-    """What an error of Ray's says, without what is there for those who look into Ray; of pip's output, its errors."""
+def error_text(error: BaseException) -> str:
+    """The text of one of Ray's errors in one line of at most 500 characters; of pip's output only the errors."""
     text = str(error)
     of_pip = [line.strip() for line in text.splitlines() if line.strip().startswith("ERROR: ")]
     return " ".join(" ".join(of_pip or [text]).split())[:500]

@@ -1,7 +1,7 @@
-"""The record of a job on Ray, from its admission to its end: plain functions, with the decisions of every Fray job.
+"""Plain functions that change the record of a job on Ray, from its admission to its end.
 
-A record is the one that a job in storage has; here it is in the controller's memory alone. What follows the end of an
-attempt, and from which budget of retries, is decided as everywhere: `fray_coordinator.protocol.retries`.
+The record is of the same type as that of a job in storage, but only the controller has it, in memory. What follows the
+end of an attempt, and which retry budget it uses, is decided by `fray_coordinator.protocol.retries`, as in storage.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from fray_layouts.spec import JobSpec, is_gang
 from fray_layouts.states import ExitKind
 
 SETTINGS = ClusterSettings()
-"""Waits between attempts, and how many losses in a row count as a failure: as in storage."""
+"""The default settings: pauses between attempts, and how many losses in a row count as a failure."""
 
 
 def admitted(spec: JobSpec, job_id: str, parent: JobRecord | None, now: float) -> JobRecord:
-    """The record of a job that was submitted now."""
+    """The record of a job that is submitted now."""
     link = ParentLink(job=parent.id, attempt=parent.attempt, detached=spec.detached) if parent is not None else None
     status = Status.GATHERING if is_gang(spec) else Status.PENDING
     return JobRecord(id=job_id, spec=spec, status=status, parent=link, submitted_at=now)
 
 
 def started(job: JobRecord, members: Sequence[PlacementMember], now: float) -> JobRecord:
-    """The record once all replicas have their places, in their order."""
+    """The record once all replicas have their places. members: in the order of the replicas."""
     if is_gang(job.spec):
         round = job.placement.round if job.placement is not None else 0
         placement = Placement(round=round, members=list(members))
@@ -49,7 +49,7 @@ def started(job: JobRecord, members: Sequence[PlacementMember], now: float) -> J
 
 
 def ended(job: JobRecord, exits: Mapping[int, ReplicaExit], now: float) -> JobRecord:
-    """The record after the attempt, of which every replica has left its exit."""
+    """The record after an attempt whose replicas have all ended with these exits."""
     first = exits[0]
     used = total_usage(left.exit.usage for left in exits.values())
     if all(left.exit.kind == ExitKind.SUCCESS for left in exits.values()):
@@ -69,7 +69,7 @@ def ended(job: JobRecord, exits: Mapping[int, ReplicaExit], now: float) -> JobRe
 
 
 def _cause(exits: Mapping[int, ReplicaExit]) -> int:
-    """The replica whose exit ended the attempt: one that was lost explains the failures of the others."""
+    """The number of the replica whose exit ended the attempt. A lost replica comes first: the others fail by it."""
 
     def rank(number: int) -> tuple[int, float, int]:
         left = exits[number]
@@ -80,10 +80,10 @@ def _cause(exits: Mapping[int, ReplicaExit]) -> int:
 
 
 def nowhere(spec: JobSpec) -> list[PlacementMember]:
-    """The places of replicas that were given none."""
+    """Placeholders for the places of replicas that have got none."""
     return [PlacementMember(agent="none", bundles=[number]) for number in range(spec.replicas)]
 
 
 def result_of(encoding: str, size: int, key: str) -> JobResult:
-    """A result whose bytes are in Ray's object store."""
+    """The record of a result whose bytes are in Ray's object store."""
     return JobResult(encoding=encoding, key=key, size=size)

@@ -1,8 +1,8 @@
-"""The Ray that this process is connected to: connecting to it, and the names by which programs say which one.
+"""Connects this process to the Ray that a root names.
 
 A process is connected to one Ray at a time. "ray:auto" is the one that it is connected to or runs in, else the one that
-RAY_ADDRESS names or that runs on this machine; "ray:host:6379" has its head there, and "ray://host:10001" is reached
-through Ray's own proxy, from outside of its network.
+RAY_ADDRESS names or that runs on this machine. "ray:host:6379" is the Ray whose head has that address.
+"ray://host:10001" is a Ray that is reached through its own proxy, from outside of its network.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ AUTO = "ray:auto"
 """The root of the Ray that a process is connected to or runs in."""
 
 NAMESPACE = "fray"
-"""Ray's namespace of the actors by which Fray works. Ray finds named actors within a namespace only."""
+"""The Ray namespace of Fray's own actors. Ray finds named actors only within a namespace."""
 
 _PROXY_ATTEMPTS = 5
-"""Times that Ray's proxy is asked for a server for this process: the one that it forks may die at once (gRPC)."""
+"""Tries to get a server for this process from Ray's proxy. The proxy forks it, and gRPC may make it die at once."""
 
 _LISTENS_WITHIN = 10.0
-"""Seconds in which a Ray's port accepts a connection, on a busy host too."""
+"""Seconds within which Ray's port has to accept a connection; enough for a busy host."""
 
 _NOT_INSTALLED = "Ray is not installed here; install Fray with its extra: pip install 'fray-cluster[ray]'"
 
@@ -37,7 +37,7 @@ def is_ray(root: str) -> bool:
 
 
 def import_ray(root: str = AUTO) -> Any:
-    """Ray's package. Raises InvalidInput, which names `root`: it is not installed."""
+    """Import Ray's package. Raises InvalidInput, which names `root`, if Ray is not installed."""
     try:
         import ray
     except ImportError as error:
@@ -46,10 +46,10 @@ def import_ray(root: str = AUTO) -> Any:
 
 
 def connected(root: str = AUTO) -> Any:
-    """Ray's package, in a process that is connected to the Ray that `root` names; any, if it is connected already.
+    """Connect this process to the Ray that `root` names, and return Ray's package. An existing connection is kept.
 
     Raises:
-        InvalidInput: Ray is not installed, or there is none at that address.
+        InvalidInput: Ray is not installed, or there is no Ray at that address.
     """
     ray = import_ray(root)
     if ray.is_initialized():
@@ -71,7 +71,7 @@ def connected(root: str = AUTO) -> Any:
 
 
 def _check_listens(root: str, address: str) -> None:
-    """Raises InvalidInput: nothing listens at an address of HOST:PORT, for which Ray itself would look for minutes."""
+    """Raise InvalidInput if nothing listens at an address HOST:PORT. Ray itself would try for minutes."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if colon and port.isdecimal():
         try:
@@ -82,25 +82,25 @@ def _check_listens(root: str, address: str) -> None:
 
 def _remedy(refusal: Exception | None) -> str:
     if "InvalidAuthToken" in str(refusal.__cause__ if refusal is not None else ""):
-        return "this Ray wants its token; set RAY_AUTH_TOKEN to that of its nodes, or RAY_AUTH_TOKEN_PATH to its file"
-    return f"there is no Ray ({refusal}); start it by `ray start --head`, or say where it is: ray:HOST:PORT"
+        return "this Ray requires a token; set RAY_AUTH_TOKEN to that of its nodes, or RAY_AUTH_TOKEN_PATH to its file"
+    return f"there is no Ray ({refusal}); start one with `ray start --head`, or give its address: ray:HOST:PORT"
 
 
 def through_proxy() -> bool:
-    """Whether this process is connected through Ray's own proxy, which carries less than Ray itself."""
+    """Whether this process is connected through Ray's own proxy, which does not support all of Ray."""
     connection: bool = import_ray().util.client.ray.is_connected()
     return connection
 
 
 def check_streams(generator: str) -> None:
-    """Raises InvalidInput: nothing carries the values of this generator to this process."""
+    """Raise InvalidInput if this process cannot receive the values of a generator."""
     if through_proxy():
-        remedy = "Ray's proxy carries no generators: return a list, or run this program on Ray (ray job submit)"
+        remedy = "Ray's proxy does not support generators: return a list, or run this program on Ray (ray job submit)"
         raise InvalidInput("generator", generator, remedy)
 
 
 def asked_inside(question: Callable[..., T], *args: Any) -> T:
-    """The answer to what only processes of Ray's own can ask; through the proxy one of them does."""
+    """Call a function that works only in Ray's own processes. Behind the proxy it runs there as a Ray task."""
     if not through_proxy():
         return question(*args)
     ray = import_ray()
@@ -109,12 +109,12 @@ def asked_inside(question: Callable[..., T], *args: Any) -> T:
 
 
 def works_on_ray() -> bool:
-    """Whether this process has `process_variables`: whatever root its creator gave to the Ray, here it is AUTO."""
+    """Whether this process has `process_variables`. Then its root is AUTO, whatever root its creator used."""
     return os.environ.get("FRAY_CLUSTER_SPEC") == AUTO and "RAY_ADDRESS" in os.environ
 
 
 def _address(root: str) -> str:
-    """What `ray.init` takes for a root."""
+    """The address for `ray.init` that a root stands for."""
     if works_on_ray():
         return os.environ["RAY_ADDRESS"]
     if root.startswith("ray://"):
@@ -124,26 +124,26 @@ def _address(root: str) -> str:
 
 
 def process_variables(root: str, namespace: str) -> dict[str, str]:
-    """The variables of a process that works for Fray on a Ray: what it launches and finds is there, too.
+    """The variables for a process on a Ray, so that it launches jobs and finds actors there too.
 
     Args:
-        namespace: of the names of jobs and actors.
+        namespace: the namespace of its jobs and actors.
     """
     address: str = connected(root).get_runtime_context().gcs_address
     return {"FRAY_CLUSTER_SPEC": AUTO, "FRAY_NAMESPACE": namespace, "RAY_ADDRESS": address}
 
 
 _KEPT = ("RAY_AUTH_", "RAY_TMPDIR", "RAY_USAGE_STATS_ENABLED", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER")
-"""Beginnings of Ray's own variables that hold for every process of a node; the others describe one worker."""
+"""Prefixes of Ray's variables that hold for every process of a node. Ray's other variables describe one worker."""
 
 
 def task_variables(variables: Mapping[str, str], address: str, job_config: str) -> dict[str, str]:
-    """The variables of a job's task: programs that it runs reach this Ray, as drivers of their own.
+    """The variables of a job's task. With them, programs that the task runs reach this Ray as separate drivers.
 
     Args:
-        variables: of the task, with those that it has inherited from Ray's worker.
-        address: of this Ray.
-        job_config: JSON of Ray's configuration of what such a driver starts.
+        variables: the task's variables, including those that it inherits from Ray's worker.
+        address: the address of this Ray.
+        job_config: JSON of Ray's job configuration for such a driver.
     """
     kept = {name: value for name, value in variables.items() if not name.startswith("RAY_") or name.startswith(_KEPT)}
     return {**kept, "RAY_ADDRESS": address, "RAY_JOB_CONFIG_JSON_ENV_VAR": job_config}

@@ -1,7 +1,8 @@
-"""The controller of Fray's jobs on one Ray: an actor that knows every job, starts it, tries it again and keeps its end.
+"""The controller of Fray's jobs on one Ray: an actor that keeps every job's record, starts the job and retries it.
 
-It is made by the first who asks for it, and lives with the Ray. Nobody else knows of the jobs, so a name has one
-unfinished job at most, and who asks again finds it. It never unpickles what users send: the tasks do.
+The first program that needs it creates it, and it lives as long as the Ray. It alone has the jobs, so a name has one
+unfinished job at most, and a program that submits the name again finds that job. It never unpickles what users send;
+only the tasks do.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from fray.cluster.ray import attempts
-from fray.cluster.ray.attempt_run import EnvironmentUnavailable, JobAttempt, told
+from fray.cluster.ray.attempt_run import EnvironmentUnavailable, JobAttempt, error_text
 from fray.cluster.ray.connection import NAMESPACE, import_ray
 from fray.workspace.choice import inherited
 from fray_coordinator.clock import system_random
@@ -32,24 +33,24 @@ from fray_layouts.spec import JobSpec
 from fray_layouts.states import ExitKind, StopOrigin
 
 NAME = "fray-jobs"
-"""Of the actor, in Ray's namespace "fray"."""
+"""Name of the actor, in Ray's namespace "fray"."""
 
 RETENTION = 86400.0
-"""Seconds that a job is known after its end."""
+"""Seconds that a job is kept after its end: a day, in which programs can still ask for its result."""
 
 MAX_FINISHED = 10_000
-"""Finished jobs that are known: some kilobytes each, and their logs."""
+"""Finished jobs that are kept at most, which bounds the memory: some kilobytes each, and their logs."""
 
 _LOG_BYTES = 1024**2
-"""Bytes of the last output that is kept of a job; what came before is left out."""
+"""Bytes of each job's output that are kept; older output is dropped."""
 
 _CONCURRENT_CALLS = 10_000
-"""Calls that run at once; most of them wait for jobs to end."""
+"""Calls that run at once. Most of them wait for jobs to end, so they cost little."""
 
 
 @dataclass(frozen=True)
 class JobOutput:
-    """Lines of a job's output. next: the number of the line that follows them; over: no more will come."""
+    """Lines of a job's output. next: the number of the line after them; over: whether the job has ended."""
 
     lines: list[LogLine]
     next: int
@@ -58,12 +59,12 @@ class JobOutput:
 
 @dataclass
 class KnownJob:
-    """A job as the controller knows it.
+    """A job that the controller keeps.
 
     Attributes:
         call: base64 of its callable's pickle; "" for a command.
-        results: what each replica returned, its bytes as a reference, once all have ended.
-        dropped: lines that are not kept any more; the others are in `lines`.
+        results: each replica's result, with a Ray reference to its bytes, once all have ended.
+        dropped: number of lines that are not kept any more; the others are in `lines`.
     """
 
     record: JobRecord
@@ -84,7 +85,7 @@ class KnownJob:
 
 
 class JobController:
-    """Ray's actor with the jobs; all of its methods are coroutines of one event loop."""
+    """The Ray actor that keeps the jobs. All of its methods are coroutines of one event loop."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, KnownJob] = {}
@@ -92,12 +93,12 @@ class JobController:
         self._random = system_random()
 
     async def submit(self, spec: JobSpec, call: str, attempt_of_parent: int | None, by_name: bool) -> tuple[str, bool]:
-        """Make a job, and begin to run it: its id, and whether it was there before.
+        """Create a job and start to run it. Returns its id, and whether the job existed before.
 
         Args:
             call: base64 of the callable's pickle; "" for a command.
-            attempt_of_parent: that submits it; None: the current one.
-            by_name: an unfinished job of that name and namespace is that job.
+            attempt_of_parent: number of the parent's attempt that submits it; None: the current one.
+            by_name: whether to return an unfinished job of the same name and namespace, if there is one.
 
         Raises:
             ParentNotRunning: the parent has ended, or another attempt of it runs.
@@ -117,24 +118,30 @@ class JobController:
         return job_id, False
 
     async def records(self, job_ids: Sequence[str] | None = None) -> dict[str, JobRecord]:
-        """The records of these jobs, as far as they are known; of all, in order of submission."""
+        """The records of those of these jobs that exist; without ids, of all jobs in order of submission."""
         wanted = self._jobs if job_ids is None else job_ids
         return {job: self._jobs[job].record for job in wanted if job in self._jobs}
 
     async def wait(self, job_ids: Sequence[str], any_failure: bool, seconds: float) -> dict[str, JobRecord]:
-        """The records of these jobs once all have ended, or one has failed, or the seconds have passed."""
+        """Wait until all jobs have ended, with `any_failure` until one has failed, at most so many seconds.
+
+        Returns their records.
+        """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while not _settled(await self.records(job_ids), any_failure):
+                while not all_settled(await self.records(job_ids), any_failure):
                     await self._changed.wait()
         return await self.records(job_ids)
 
     async def results(self, job_id: str) -> list[tuple[JobResult | None, Any]]:
-        """What each replica of a job has returned: how it is encoded, and a reference of the bytes."""
+        """Each replica's result: its encoding, and a Ray reference to its bytes."""
         return self._jobs[job_id].results if job_id in self._jobs else []
 
     async def output(self, job_id: str, after: int, seconds: float) -> JobOutput | None:
-        """The lines from number `after` on; waits for some as long as the job runs. None: the job is not known."""
+        """The lines from number `after` on. None if there is no such job.
+
+        While the job runs and there are none, it waits for some, at most `seconds`.
+        """
         known = self._jobs.get(job_id)
         if known is None:
             return None
@@ -147,19 +154,19 @@ class JobController:
         return JobOutput(lines, known.dropped + len(known.lines), is_terminal(known.record))
 
     async def append_output(self, job_id: str, attempt: int, replica: int, chunk: bytes) -> None:
-        """A chunk of what a replica has printed."""
+        """Store a chunk of a replica's output."""
         if job_id in self._jobs:
             self._jobs[job_id].append(parse_chunk(job_id, chunk, attempt, replica))
             self._tell()
 
     async def stop(self, job_id: str, reason: str) -> bool:
-        """Ask that a job and its children end; whether there is such a job."""
+        """Ask a job and its children to end. Returns whether there is such a job."""
         known = self._jobs.get(job_id)
         if known is not None:
             self._stop(known, reason, StopOrigin.USER)
         return known is not None
 
-    # --- what runs a job
+    # --- running a job
 
     async def _run(self, known: KnownJob) -> None:
         while not is_terminal(known.record):
@@ -180,9 +187,9 @@ class JobController:
         self._stop_children(known.record, f"its parent {known.record.id} has {known.record.status}")
 
     async def _attempt(self, known: KnownJob, attempt: JobAttempt) -> JobRecord:
-        """The record after one attempt, however it went."""
+        """Run one attempt, and return the record after it, whether it succeeded or not."""
         try:
-            async with asyncio.timeout(self._patience(known.record)):
+            async with asyncio.timeout(self._pending_seconds(known.record)):
                 members = await attempt.place()
         except TimeoutError:
             waited = f"not started within its pending_timeout of {known.record.spec.pending_timeout:g} s"
@@ -197,12 +204,13 @@ class JobController:
     def _not_placed(self, job: JobRecord, error: Exception) -> JobRecord:
         failed = isinstance(error, EnvironmentUnavailable)
         kind = ExitKind.ENVIRONMENT_FAILED if failed else ExitKind.LOST
-        end = AttemptExit(kind=kind, message=told(error))
+        end = AttemptExit(kind=kind, message=error_text(error))
         begun = attempts.started(job, attempts.nowhere(job.spec), time.time())
         left = ReplicaExit(agent="", host="", exit=end, ended_at=time.time())
         return attempts.ended(begun, dict.fromkeys(range(job.spec.replicas), left), time.time())
 
-    def _patience(self, job: JobRecord) -> float | None:
+    def _pending_seconds(self, job: JobRecord) -> float | None:
+        """Seconds that are left of the job's pending_timeout; None if it has none."""
         if job.spec.pending_timeout is None:
             return None
         return max(0.0, job.submitted_at + job.spec.pending_timeout - time.time())
@@ -232,7 +240,7 @@ class JobController:
         known = self._jobs.get(job_id)
         status = known.record.status if known is not None else "unknown"
         if known is None or status != Status.RUNNING or attempt not in (None, known.record.attempt):
-            remedy = "a child needs a running parent, or leave parent out"
+            remedy = "a child needs a running parent; without one, leave parent out"
             raise ParentNotRunning(f"the parent {job_id} is {status}; {remedy}")
         return known.record
 
@@ -251,19 +259,20 @@ class JobController:
                 del self._jobs[job]
 
     def _tell(self) -> None:
-        """Wake who waits for a change."""
+        """Wake all calls that wait for a change."""
         self._changed.set()
         self._changed = asyncio.Event()
 
 
-def _settled(found: dict[str, JobRecord], any_failure: bool) -> bool:
+def all_settled(found: dict[str, JobRecord], any_failure: bool) -> bool:
+    """Whether all of these jobs have ended, or with `any_failure` one of them has ended without success."""
     ended = [is_terminal(job) for job in found.values()]
     failed = any(is_terminal(job) and job.status != Status.SUCCEEDED for job in found.values())
     return all(ended) or (any_failure and failed)
 
 
 def controller() -> Any:
-    """The handle of the controller of the Ray that this process is connected to; it is made if there is none."""
+    """The handle of the controller on the Ray that this process is connected to. It is created if there is none."""
     ray = import_ray()
     at_head = {"node:__internal_head__": 0.001} if "node:__internal_head__" in ray.cluster_resources() else None
     made = ray.remote(JobController).options(

@@ -1,10 +1,10 @@
-"""Whether this process works on Ray, told without importing it."""
+"""Finds out whether this process runs on Ray, without importing Ray."""
 
 import os
 import sys
 
 _SUBMITTED = "RAY_JOB_CONFIG_JSON_ENV_VAR"
-"""A variable that Ray sets for what `ray job submit` runs, and for its subprocesses."""
+"""A variable that Ray sets for programs that `ray job submit` runs, and for their subprocesses."""
 
 
 def runs_in_ray() -> bool:

@@ -8,10 +8,10 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 from fray.cluster.arguments import checked_id, checked_request
-from fray.cluster.current_job import current_job_on
-from fray.cluster.job_info import decode_result, info_of, raise_first_failure
+from fray.cluster.current_job import current_job_on, made_up_namespace
+from fray.cluster.job_info import decode_result, info_of, no_result, waited_infos
 from fray.cluster.ray.connection import AUTO, asked_inside, connected, works_on_ray
-from fray.cluster.ray.controller import controller
+from fray.cluster.ray.controller import all_settled, controller
 from fray.cluster.ray.demands import checked_spec, warn_if_too_large, without_call
 from fray.cluster.ray.workspaces import with_workspace
 from fray.cluster.submission import as_children
@@ -20,31 +20,27 @@ from fray.errors import FrayError, JobNotFound, NoResult
 from fray.items import Items, LoopItems
 from fray.types import JobId, JobInfo, JobRequest, JobStatus, Namespace
 from fray_agents.tasks.current_task import task_environ
-from fray_coordinator.clock import system_random
 from fray_coordinator.jobs.logs import LogLine
 from fray_coordinator.protocol.transitions import Status, is_terminal
 from fray_layouts.errors import InvalidInput
-from fray_layouts.object_keys import JobIds
 from fray_layouts.records import JobRecord, JobResult, ResourceUsage
 from fray_layouts.spec import JobSpec
 from fray_layouts.spec_checks import check_namespace
 
 _LOOK_SECONDS = 10.0
-"""Seconds of one question to the controller that waits for something: who is interrupted notices within it."""
-
-_ONLY_STORAGE = "only a cluster in storage has {}; open one: StorageCluster(root)"
+"""Seconds that one waiting request to the controller lasts at most. An interrupt takes effect within that time."""
 
 
 class RayJobs(ClusterWithoutStorage):
-    """The jobs of a Ray. Making one connects to nothing; the first call does. It pickles as its root and namespace.
+    """A cluster whose jobs run on Ray. The first call connects to it. It pickles as its root and namespace.
 
     Args:
         root: "ray:auto", "ray:host:6379" or "ray://host:10001"; see `fray.cluster.ray.connection`. A process that is
-            connected to a Ray works with that one.
-        namespace: the scope of the names of what is launched here; by default see `Cluster.namespace`.
+            already connected to a Ray uses that one.
+        namespace: the scope of names of the jobs that are launched here; for the default see `Cluster.namespace`.
 
     Raises:
-        InvalidInput: the namespace cannot be one.
+        InvalidInput: `namespace` is not a valid namespace.
     """
 
     _scheduler = "Ray"
@@ -52,7 +48,7 @@ class RayJobs(ClusterWithoutStorage):
     def __init__(self, root: str = AUTO, namespace: str | None = None) -> None:
         self.root = AUTO if works_on_ray() else root
         self._namespace = namespace
-        self._own_namespace = task_environ().get("FRAY_NAMESPACE") or _made_up_namespace()
+        self._own_namespace = task_environ().get("FRAY_NAMESPACE") or made_up_namespace()
         check_namespace(namespace or self._own_namespace)
         self._controller: tuple[str, Any] = ("", None)
 
@@ -63,7 +59,7 @@ class RayJobs(ClusterWithoutStorage):
 
     @property
     def gcs_address(self) -> str:
-        """The address of this Ray's head, as RAY_ADDRESS takes it."""
+        """The address of this Ray's head, in the form of RAY_ADDRESS."""
         address: str = connected(self.root).get_runtime_context().gcs_address
         return address
 
@@ -71,11 +67,11 @@ class RayJobs(ClusterWithoutStorage):
         return self._submit(checked_request(request), by_name=False)[0]
 
     def launch_spec(self, spec: JobSpec) -> JobId:
-        """Launch the job of a checked spec."""
+        """Launch a job from a checked spec."""
         return self._submit_spec(spec, by_name=False)[0]
 
     def submit_named(self, request: JobRequest) -> tuple[JobId, bool]:
-        """Launch a job, or find the unfinished one that has its name: its id, and whether it was found."""
+        """Launch a job, or find the unfinished one that has its name. Returns its id, and whether it was found."""
         return self._submit(checked_request(request), by_name=request.id is None)
 
     def poll(self, job_id: str) -> JobInfo:
@@ -114,7 +110,7 @@ class RayJobs(ClusterWithoutStorage):
         return [info_of(self.root, job) for job in self._ask("records").values()]
 
     def available_slices(self, tpu_type: str, job_id: str = "") -> int:
-        """The whole TPU slices of a type that a job has or could have at once."""
+        """The number of whole TPU slices of a type that a job has or could have at once."""
         from fray.cluster.ray.attempt_run import free_slices
 
         connected(self.root)
@@ -127,7 +123,7 @@ class RayJobs(ClusterWithoutStorage):
     def __repr__(self) -> str:
         return f"RayJobs({self.root!r})"
 
-    # --- what asks the controller
+    # --- requests to the controller
 
     def _check(self, request: JobRequest) -> None:
         connected(self.root)
@@ -148,29 +144,23 @@ class RayJobs(ClusterWithoutStorage):
 
     def _wait(self, ids: list[str], raise_on_failure: bool, timeout: float | None) -> list[JobInfo]:
         deadline = None if timeout is None else time.monotonic() + timeout
-        told: set[str] = set()
+        warned: set[str] = set()
         while not _settled(
-            found := self._ask("wait", ids, raise_on_failure, _patience(deadline)), ids, raise_on_failure
+            found := self._ask("wait", ids, raise_on_failure, _request_seconds(deadline)), ids, raise_on_failure
         ):
-            _tell_what_waits(found, told)
+            _warn_of_waiting(found, warned)
             _check_time(deadline, found, timeout)
-        return self._infos(ids, found, raise_on_failure)
+        return waited_infos(self.root, ids, found, raise_on_failure)
 
     async def _wait_async(self, ids: list[str], raise_on_failure: bool, timeout: float | None) -> list[JobInfo]:
         deadline = None if timeout is None else time.monotonic() + timeout
-        told: set[str] = set()
+        warned: set[str] = set()
         while True:
-            found = await self._ask_async("wait", ids, raise_on_failure, _patience(deadline))
+            found = await self._ask_async("wait", ids, raise_on_failure, _request_seconds(deadline))
             if _settled(found, ids, raise_on_failure):
-                return self._infos(ids, found, raise_on_failure)
-            await asyncio.to_thread(_tell_what_waits, found, told)
+                return waited_infos(self.root, ids, found, raise_on_failure)
+            await asyncio.to_thread(_warn_of_waiting, found, warned)
             _check_time(deadline, found, timeout)
-
-    def _infos(self, ids: list[str], found: dict[str, JobRecord], raise_on_failure: bool) -> list[JobInfo]:
-        infos = [info_of(self.root, found[job]) for job in ids]
-        if raise_on_failure:
-            raise_first_failure(infos)
-        return infos
 
     def _values(self, job_id: str, timeout: float | None, first_only: bool) -> list[Any]:
         self.wait(job_id, raise_on_failure=True, timeout=timeout)
@@ -179,8 +169,7 @@ class RayJobs(ClusterWithoutStorage):
 
     def _value(self, job_id: str, result: JobResult | None, data: Any) -> Any:
         if result is None:
-            remedy = "only a callable returns one, or a command that writes the file FRAY_RESULT names"
-            raise NoResult(f"job {job_id} has no result; {remedy}")
+            raise no_result(f"job {job_id}")
         ray = connected(self.root)
         try:
             return decode_result(result, ray.get(data))
@@ -238,37 +227,33 @@ def _opened(root: str, namespace: str | None, own_namespace: str) -> RayJobs:
     return made
 
 
-def _made_up_namespace() -> str:
-    return JobIds.fresh("driver", time.time(), system_random().token())
-
-
 def _not_found(job_id: str) -> JobNotFound:
-    return JobNotFound(f"this Ray has no job {job_id}; jobs are known for a day after their end")
+    return JobNotFound(f"this Ray has no job {job_id}; jobs are kept for a day after their end")
 
 
 def _own(error: Any) -> BaseException:
-    """Fray's error that the controller raised; else Ray's, as it is."""
+    """The Fray error that the controller raised, without Ray's wrapper; any other error unchanged."""
     return error.cause if isinstance(error.cause, FrayError) else error
 
 
 def _settled(found: dict[str, JobRecord], ids: Sequence[str], any_failure: bool) -> bool:
-    """Whether nothing is left to wait for. Raises JobNotFound."""
+    """Whether the wait for these jobs is over. Raises JobNotFound if one of them does not exist."""
     for job in ids:
         if job not in found:
             raise _not_found(job)
-    failed = any(is_terminal(job) and job.status != Status.SUCCEEDED for job in found.values())
-    return all(map(is_terminal, found.values())) or (any_failure and failed)
+    return all_settled(found, any_failure)
 
 
-def _tell_what_waits(found: dict[str, JobRecord], told: set[str]) -> None:
-    """Log once of each job that has no place yet if no node could ever have room for it."""
+def _warn_of_waiting(found: dict[str, JobRecord], warned: set[str]) -> None:
+    """Warn, once per job, of jobs that wait although no node could ever have room for them."""
     for job in found.values():
-        if job.status in (Status.PENDING, Status.GATHERING) and job.id not in told:
-            told.add(job.id)
+        if job.status in (Status.PENDING, Status.GATHERING) and job.id not in warned:
+            warned.add(job.id)
             warn_if_too_large(f"job {job.id}", job.spec.resources)
 
 
-def _patience(deadline: float | None) -> float:
+def _request_seconds(deadline: float | None) -> float:
+    """How long the next waiting request may last."""
     return _LOOK_SECONDS if deadline is None else max(0.0, min(_LOOK_SECONDS, deadline - time.monotonic()))
 
 

@@ -1,7 +1,7 @@
 """One replica of a job on Ray: an actor on the node that Ray has chosen, which runs the task as Fray's agents do.
 
-The task is a tree of processes with a runner of its own, so its exit, its output, its limits and its signals are those
-of every Fray job. Ray's worker process only watches it, and when that process dies the runner ends the task.
+The task is a process tree with a runner of its own, so its exit, output, limits and signals work as in every Fray job.
+Ray's worker process only watches it, and if that process dies, the runner ends the task.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from fray_layouts.records import AttemptExit, JobRecord, PlacementMember, Replic
 from fray_layouts.states import ExitKind
 
 _FOR_EVER = 10.0 * 365 * 86400
-"""Seconds that a task may live without hearing of an agent: its runner ends it when this process dies."""
+"""Seconds until the task's deadline: ten years, so there is none. The runner ends the task when this process dies."""
 
 _SEAL_INTERVAL = 0.5
-"""Seconds between two looks at what a task prints: a message within the cluster each."""
+"""Seconds between two chunks of a task's output. Each chunk is a message to the controller."""
 
 
 class ReplicaHost:
-    """Runs one replica. An actor with coroutine methods, made anew for each attempt.
+    """Runs one replica. It is a Ray actor with coroutine methods, and each attempt has a new one.
 
     Args:
         controller: the handle of the actor that gets the output.
@@ -53,7 +53,7 @@ class ReplicaHost:
         self._stop: tuple[float, str] | None = None
 
     async def place(self, job: JobRecord, replica: int) -> PlacementMember:
-        """Where this replica is, with the ports that it holds for the gang."""
+        """This replica's place: its node and the ports that it holds for the gang."""
         address = self._address()
         ports = {name: self._hold(address) for name in gang_port_names(job.spec, [replica])}
         host = socket.gethostname()
@@ -62,11 +62,11 @@ class ReplicaHost:
     async def run(
         self, job: JobRecord, replica: int, call: str, environment: Mapping[str, Any]
     ) -> tuple[ReplicaExit, bytes]:
-        """Run the task to its end: how it ended, and its result's bytes.
+        """Run the task until it ends. Returns how it ended, and the bytes of its result.
 
         Args:
             call: base64 of the callable's pickle; "" for a command.
-            environment: this actor's `runtime_env`, which the programs that the task starts have, too.
+            environment: this actor's `runtime_env`, which the programs that the task starts get too.
         """
         directory = Path(tempfile.mkdtemp(prefix=f"fray-{job.id}-{replica}-"))
         try:
@@ -78,7 +78,7 @@ class ReplicaHost:
             await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
 
     async def stop(self, grace: float, why: str) -> None:
-        """Ask that the task end: SIGTERM, then SIGKILL after `grace` seconds."""
+        """Ask the task to end: SIGTERM, then SIGKILL after `grace` seconds."""
         self._stop = grace, why
         if self._task is not None:
             self._task.stop(grace, why)
@@ -86,7 +86,7 @@ class ReplicaHost:
     async def _run(
         self, job: JobRecord, replica: int, call: str, environment: Mapping[str, Any], directory: Path
     ) -> tuple[ReplicaExit, bytes]:
-        for held in self._held:  # the task listens there
+        for held in self._held:  # the task is going to listen on these ports
             held.close()
         spec = self._task_spec(job, replica, call, environment, directory)
         deadline = time.clock_gettime(time.CLOCK_BOOTTIME) + _FOR_EVER
@@ -133,12 +133,12 @@ class ReplicaHost:
         )
 
     def _address(self) -> str:
-        """Where the others reach this node, as Ray does."""
+        """The address at which the other nodes reach this one, as Ray uses it."""
         nodes = {node["NodeID"]: node["NodeManagerAddress"] for node in import_ray().nodes()}
         return str(nodes[self._node])
 
     def _hold(self, address: str) -> int:
-        """A port of this node that is free, and held until the task starts."""
+        """Bind a free port of this node, hold it until the task starts, and return its number."""
         held = socket.socket()
         held.bind((address, 0))
         self._held.append(held)

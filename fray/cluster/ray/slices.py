@@ -1,9 +1,9 @@
-"""TPU slices on Ray: which nodes make one up, and what a job asks for to have whole ones.
+"""TPU slices on Ray: finds the nodes of each slice, and makes the bundles with which a job reserves whole slices.
 
-A node of a slice has the resource "TPU" with its chips, one that is named as the slice is, and the first node also
-"TPU-<type>-head", such as "TPU-v5litepod-16-head": so Ray sets up the machines of Google Cloud. A job takes whole
-slices: each is all the nodes that have a slice's name, and its head. Each bundle asks for its node too, so that the
-replicas are in the order in which the TPU counts its workers.
+Ray sets up the machines of Google Cloud so: each node of a slice has the resource "TPU" with its number of chips, and a
+resource with the slice's name. The first node also has "TPU-<type>-head", such as "TPU-v5litepod-16-head". A job takes
+whole slices, each with all nodes that have the slice's name. Each bundle also names its node, so that the replicas are
+in the order in which the TPU numbers its workers.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from fray_layouts.topology import get_tpu_topology
 _OTHERS = re.compile(
     r"CPU|GPU|TPU|memory|object_store_memory|head_node|node:.*|accelerator_type:.*|TPU-.*-head|.*_group_.*"
 )
-"""Names of resources that are not those of slices."""
+"""Names of resources that are not names of slices."""
 
 _NODE_SHARE = 0.001
-"""Of the resource that stands for a node: Ray gives each node 1 of it, by which it can be asked for."""
+"""Share of a node's own resource that a bundle takes to get this node. Ray gives each node 1 of it."""
 
 Resources = Mapping[str, float]
 
 
 @dataclass(frozen=True)
 class RaySlice:
-    """A whole slice: its name, and the resources that stand for its nodes, in the order of the TPU's workers."""
+    """A whole slice: its name, and the resource that stands for each node, in the order of the TPU's workers."""
 
     name: str
     nodes: tuple[str, ...]
@@ -42,8 +42,8 @@ def whole_slices(nodes: Mapping[str, Resources], tpu_type: str, workers: Mapping
     """The whole slices of a type, by name.
 
     Args:
-        nodes: the resources of each node that is alive, by its id: all of them, or those that are free.
-        workers: the number of the TPU's worker that a node is, where it is known.
+        nodes: the resources of each living node, by its id: either all of them, or the free ones.
+        workers: the TPU worker number of each node, by its id, as far as it is known.
     """
     hosts = get_tpu_topology(tpu_type).vm_count
     found = {}
@@ -59,10 +59,10 @@ def whole_slices(nodes: Mapping[str, Resources], tpu_type: str, workers: Mapping
 
 
 def slice_bundles(taken: Sequence[RaySlice], tpu_type: str, bundle: Resources) -> list[dict[str, float]]:
-    """The bundles of a placement group that has these slices, a bundle a node, and each head first of its slice.
+    """The bundles of a placement group with these slices: one per node, and the head of each slice first.
 
     Args:
-        bundle: what each replica asks for besides.
+        bundle: the replica's own resources, which each bundle includes.
     """
     bundles = []
     for one in taken:

@@ -1,7 +1,7 @@
 """`RayCluster`: jobs on a Ray from outside of it, through Ray's job submission API.
 
-All that it needs is the HTTP port of Ray's dashboard. What is submitted is a small driver, which launches the job
-inside (`fray.cluster.ray.submitted`), prints what it prints, and ends as it ends.
+It needs only the HTTP port of Ray's dashboard. It submits a small driver (`fray.cluster.ray.submitted`), which launches
+the job inside of Ray, prints its output, and exits with its status.
 """
 
 from __future__ import annotations
@@ -34,40 +34,40 @@ from fray_layouts.spec_checks import check_namespace
 from fray_layouts.states import ExitKind
 
 MODULE, SPEC_FILE = "fray_submitted", "spec.json"
-"""The package with which a job's spec travels to its driver, and the file in it."""
+"""The package that brings a job's spec to its driver, and the spec's file in it."""
 
 _ENTRYPOINT = "python -m fray.cluster.ray.submitted"
-"""A shell's command, by Ray's convention: `python` on its nodes is the one that Ray and Fray are installed for."""
+"""A shell command, as Ray expects. By its convention `python` on its nodes has Ray, and so Fray, installed."""
 
 _LOOK_INTERVAL = 1.0
-"""Seconds between two questions about a job: each is a request to Ray's dashboard."""
+"""Seconds between two polls of a job. Each is a request to Ray's dashboard."""
 
 _NO_AGENT = "No available agent"
-"""What Ray's dashboard says once it has waited ten seconds for an agent of the head node that takes jobs."""
+"""The dashboard's error after it has waited ten seconds for an agent of the head node that accepts jobs."""
 
 _SUBMISSIONS = 6
-"""Times that a job is offered while there is no such agent: on a busy host one takes a minute to start."""
+"""Tries to submit a job while there is no such agent: a minute in all, which the agent may take on a busy host."""
 
-_TOLD_CHARACTERS = 4_000
-"""Characters of the end of a failed job's output that its error tells: some tracebacks."""
+_ERROR_CHARACTERS = 4_000
+"""Characters of a failed job's last output that its error includes: enough for some tracebacks."""
 
 
 class RayCluster(ClusterWithoutStorage):
-    """Jobs on a Ray through its job submission API. Pickles as its address and namespace.
+    """A cluster whose jobs run on Ray, through Ray's job submission API. It pickles as its address and namespace.
 
         cluster = RayCluster("http://head:8265")
         job = cluster.launch(JobRequest("train", Entrypoint.from_callable(train)))
         cluster.monitor(job)
 
-    Programs on the cluster itself take `RayClient`, which also returns results and makes actors.
+    Programs that run on the Ray itself use `RayClient`, which also returns results and creates actors.
 
     Args:
-        address: of Ray's dashboard; None: as RAY_API_SERVER_ADDRESS says, else that of the Ray of this machine.
-        namespace: the scope of the names of what the jobs launch; by default FRAY_NAMESPACE, else each job's own.
+        address: address of Ray's dashboard; None: RAY_API_SERVER_ADDRESS, else the Ray of this machine.
+        namespace: the scope of names of what the jobs launch; by default FRAY_NAMESPACE, else each job has its own.
 
     Raises:
-        InvalidInput: the namespace cannot be one, Ray is not installed, or no dashboard answers there.
-        Temporary: (of `launch`) Ray's head node takes no jobs yet.
+        InvalidInput: `namespace` is not a valid namespace, Ray is not installed, or no dashboard answers.
+        Temporary: (of `launch`) Ray's head node does not accept jobs yet.
     """
 
     _scheduler = "Ray"
@@ -113,7 +113,7 @@ class RayCluster(ClusterWithoutStorage):
         self._client.stop_job(job_id)
 
     def logs(self, job_id: str, follow: bool = False, replica: int | None = None) -> Items[LogLine]:
-        """The lines that the job has printed; those of a gang's replicas have no numbers here."""
+        """The lines that the job has printed. Lines of a gang do not have the numbers of their replicas."""
         if replica is not None:
             raise InvalidInput("replica", replica, "Ray's job submission merges the output of replicas; leave it out")
         job = checked_id(job_id)
@@ -126,7 +126,7 @@ class RayCluster(ClusterWithoutStorage):
 
     def result(self, job_id: str, timeout: float | None = None) -> Any:
         self.wait(checked_id(job_id), raise_on_failure=True, timeout=timeout)
-        remedy = "Ray's job submission passes on none; launch it by RayClient, inside of Ray"
+        remedy = "Ray's job submission does not return results; launch the job with RayClient, inside of Ray"
         raise NoResult(f"job {job_id} has no result here; {remedy}")
 
     def results(self, job_id: str, timeout: float | None = None) -> list[Any]:
@@ -173,8 +173,8 @@ class RayCluster(ClusterWithoutStorage):
                     raise
             else:
                 return
-        remedy = "dashboard_agent.log there says why; nodes of one host need --dashboard-agent-listen-port=0"
-        raise Temporary(f"no agent of Ray's head node at {self._client.get_address()} takes jobs; {remedy}")
+        remedy = "see dashboard_agent.log there; several nodes on one host need --dashboard-agent-listen-port=0"
+        raise Temporary(f"no agent of Ray's head node at {self._client.get_address()} accepts jobs; {remedy}")
 
     def _details(self, job_id: str) -> Any:
         try:
@@ -198,16 +198,16 @@ class RayCluster(ClusterWithoutStorage):
         )
 
     def _exit(self, job_id: str, message: str | None) -> AttemptExit:
-        told = self._client.get_job_logs(job_id)[-_TOLD_CHARACTERS:]
-        return AttemptExit(kind=ExitKind.EXITED, message=message or "", traceback=told)
+        last_output = self._client.get_job_logs(job_id)[-_ERROR_CHARACTERS:]
+        return AttemptExit(kind=ExitKind.EXITED, message=message or "", traceback=last_output)
 
     async def _lines(self, job_id: str, follow: bool) -> AsyncGenerator[Sequence[LogLine], None]:
-        told = 0
+        done = 0  # characters of the output that were returned as lines
         while True:
             ended = not follow or (await asyncio.to_thread(self.poll, job_id)).status.finished()
-            text: str = (await asyncio.to_thread(self._client.get_job_logs, job_id))[told:]
+            text: str = (await asyncio.to_thread(self._client.get_job_logs, job_id))[done:]
             whole = len(text) if ended else text.rfind("\n") + 1
-            told += whole
+            done += whole
             yield [LogLine(1, 0, "", "stdout", line.encode(), True) for line in text[:whole].splitlines()]
             if ended:
                 return
@@ -221,7 +221,7 @@ def _submission_client(address: str | None) -> Any:
     try:
         return JobSubmissionClient(address)
     except (ConnectionError, RuntimeError) as error:
-        remedy = f"no dashboard of Ray answers there ({error}); give its address, as in http://head:8265"
+        remedy = f"no Ray dashboard answers there ({error}); give its address, such as http://head:8265"
         raise InvalidInput("address", address, remedy) from error
 
 

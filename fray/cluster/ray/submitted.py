@@ -1,6 +1,6 @@
 """The driver that Ray's job submission starts for a job of a `RayCluster`: `python -m fray.cluster.ray.submitted`.
 
-It launches the job inside of Ray, prints what it prints, and ends as it ends. Asked to end, it stops the job.
+It launches the job inside of Ray, prints its output, and exits with its status. Asked to end, it stops the job.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fray_layouts.spec import JobSpec, WorkspaceSpec
 
 
 def main() -> int:
-    """Run the job; returns the exit code."""
+    """Run the job, and return the exit code."""
     package = Path(str(import_module(MODULE).__file__)).parent
     spec = msgspec.json.decode((package / SPEC_FILE).read_bytes(), type=JobSpec)
     given = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")).get("runtime_env", {})

@@ -1,4 +1,4 @@
-"""The folder of code that a job brings to Ray: Ray's own package of a working directory."""
+"""Uploads the folder of code that a job brings to Ray, as Ray's own package of a working directory."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from fray_layouts.spec import JobSpec, WorkspaceSpec
 
 
 def with_workspace(spec: JobSpec, request: JobRequest, in_job: bool) -> JobSpec:
-    """The spec with the package of the workspace that the request asks for, which is with Ray now.
+    """Upload the workspace that the request asks for, and return the spec with its package.
 
     Args:
-        in_job: this code runs in a job, whose code and packages its children have unless they name a folder.
+        in_job: whether this code runs in a job. Children have their parent's code and packages, or name a folder.
 
     Raises:
-        InvalidInput: there is no project, but one is required.
+        InvalidInput: the request requires a project, and there is none.
     """
     choice = workspace_choice(request)
     if choice is None or (in_job and choice.folder is None) or (folder := choice.find()) is None:
@@ -28,13 +28,13 @@ def with_workspace(spec: JobSpec, request: JobRequest, in_job: bool) -> JobSpec:
 
 
 def workspace_folder(request: JobRequest) -> Path | None:
-    """The folder of code that a request outside of jobs brings. Raises InvalidInput, as `with_workspace`."""
+    """The folder of code that a request outside of jobs brings. Raises InvalidInput like `with_workspace`."""
     choice = workspace_choice(request)
     return choice.find() if choice is not None else None
 
 
 def _uploaded(folder: Path) -> str:
-    """The URI of Ray's package of a folder; what .gitignore names is left out."""
+    """Upload a folder as a package, without what .gitignore names, and return the package's URI."""
     from ray._private.runtime_env.working_dir import upload_working_dir_if_needed
 
     made: dict[str, str] = upload_working_dir_if_needed({"working_dir": str(folder)}, include_gitignore=True)
@@ -42,7 +42,7 @@ def _uploaded(folder: Path) -> str:
 
 
 def _place_in(folder: Path, choice: WorkspaceChoice) -> str:
-    """Where in it the job starts: at its top, of a project in the folder of it that this process is in."""
+    """The directory below `folder` in which the job starts: for a found project the current one, else the top."""
     here = Path.cwd()
     inside = choice.folder is None and here != folder and here.is_relative_to(folder)
     return str(here.relative_to(folder)) if inside else ""
