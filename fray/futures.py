@@ -76,8 +76,13 @@ class TaskFuture(Future[T]):
     def _wait(self, timeout: float | None) -> None:
         """Wait for the end. Raises TimeoutError."""
         if not self.done() and not wait_with_progress(self._has_ended, timeout, self.progress):
-            progress = self.progress() if self.progress is not None else "it runs in this process"
-            raise TimeoutError(f"no result after {timeout:g} s: {progress}")
+            raise TimeoutError(self._timeout_message(timeout))
+
+    def _timeout_message(self, timeout: float | None) -> str:
+        return f"no result after {timeout:g} s: {self._progress_text()}"
+
+    def _progress_text(self) -> str:
+        return self.progress() if self.progress is not None else "it runs in this process"
 
     def _has_ended(self, within: float) -> bool:
         """Wait for the task's end, at most `within` seconds. Returns whether it has ended."""

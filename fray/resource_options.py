@@ -1,4 +1,4 @@
-"""The keyword arguments that the constructors of `ResourceConfig` pass on to it, for type checkers."""
+"""Types of the keyword arguments that the class methods of `ResourceConfig` pass on to it, for type checkers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class CpuOptions(GpuOptions, total=False):
 
 
 class TpuOptions(PlacementOptions, total=False):
-    """Arguments that `with_tpu` passes on to `ResourceConfig`; its type says how many replicas there are."""
+    """Arguments that `with_tpu` passes on to `ResourceConfig`. `replicas` is missing: the TPU's type determines it."""
 
     cpu: float
     ram: Size | None

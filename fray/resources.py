@@ -1,6 +1,6 @@
-"""The resources that a job needs of a host: cores, memory, disk and accelerators, in every spelling of programs.
+"""The resources that a job needs of a host: cores, memory, disk and accelerators.
 
-Sizes are bytes, or text such as "512MiB", "2GB", "8g".
+Sizes are bytes, or text such as "512MiB", "2GB", "8g". Some fields have a second spelling for older programs.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ GpuType = str
 TpuType = str
 
 ANY_REGION = "*"
-"""Stands for every region: `ResourceConfig(regions=[ANY_REGION])` runs wherever there is room."""
+"""Means every region: `ResourceConfig(regions=[ANY_REGION])` runs wherever there is room."""
 
 
 @dataclass(frozen=True)
 class CpuConfig:
-    """No accelerator: the job runs on processors alone."""
+    """No accelerator: the job runs on CPUs only."""
 
     kind: DeviceKind = "cpu"
     variant: str = "cpu"
@@ -38,20 +38,20 @@ class CpuConfig:
         return 0
 
     def device_flops(self, dtype: str = "bf16") -> float:
-        """Not known of processors, which differ too much.
+        """Always raise InvalidInput: there are no figures for CPUs, which differ too much.
 
         Raises:
             InvalidInput: always.
         """
-        raise InvalidInput("device", self.kind, "peak arithmetic is known of accelerators only")
+        raise InvalidInput("device", self.kind, "peak arithmetic is known for accelerators only")
 
     def default_env_vars(self) -> dict[str, str]:
-        """The environment variables that programs set for this device: JAX uses the processors only."""
+        """The environment variables that programs set for this device. With them JAX uses the CPUs only."""
         return {"JAX_PLATFORMS": "cpu"}
 
 
 class _Accelerator:
-    """The part that GPUs and TPUs have in common."""
+    """The base class of GPUs and TPUs."""
 
     variant: str
 
@@ -59,7 +59,7 @@ class _Accelerator:
         raise NotImplementedError
 
     def device_flops(self, dtype: str = "bf16") -> float:
-        """Peak floating-point operations a second of one chip, or one GPU, for numbers of type `dtype`.
+        """Peak floating-point operations per second of one chip, or one GPU, for numbers of type `dtype`.
 
         Raises:
             InvalidInput: `fray.device_flops` has no figure for it.
@@ -67,11 +67,11 @@ class _Accelerator:
         return known_flops("device.variant", self.variant, dtype)
 
     def total_flops(self, dtype: str = "bf16") -> float:
-        """Peak floating-point operations a second of all that one machine has of it. Raises as `device_flops`."""
+        """Peak floating-point operations per second of all of them on one machine. Raises like `device_flops`."""
         return self.device_flops(dtype) * self.chip_count()
 
     def default_env_vars(self) -> dict[str, str]:
-        """The environment variables that programs set for this device: JAX finds the device by itself."""
+        """The environment variables that programs set for this device. With them JAX finds the device by itself."""
         return {"JAX_PLATFORMS": ""}
 
 
@@ -80,8 +80,8 @@ class GpuConfig(_Accelerator):
     """GPUs of one host.
 
     Attributes:
-        variant: "h100", "a100-40gb" ...; "auto" takes any.
-        count: how many; a part of one, such as 0.5, is shared with jobs that ask for parts too.
+        variant: the type, such as "h100" or "a100-40gb"; "auto" takes any.
+        count: number of GPUs. A fraction, such as 0.5, is a share of a GPU; others may have the rest.
         gpu_type: in the constructor, the same as `variant`.
 
     Raises:
@@ -104,7 +104,7 @@ class GpuConfig(_Accelerator):
         _set_fields(self, variant="auto" if chosen is None else chosen, count=count, kind=kind)
 
     def chip_count(self) -> int:
-        """The number of GPUs that the job sees: `count`, or 1 for a part of one."""
+        """The number of GPUs that the job sees: `count`, or 1 for a share of one."""
         return math.ceil(self.count)
 
 
@@ -114,8 +114,8 @@ class TpuConfig(_Accelerator):
 
     Attributes:
         variant: the type of the slice, such as "v5litepod-16".
-        topology: leave it None: the type names it.
-        count: of such slices; leave it 1, for a job has all chips that its slice has on one host.
+        topology: leave it None; the type determines it.
+        count: leave it 1; a job always has all chips of its slice on a host.
         tpu_type: in the constructor, the same as `variant`.
 
     Raises:
@@ -150,7 +150,7 @@ class TpuConfig(_Accelerator):
         return get_tpu_topology(self.variant).chips_per_vm
 
     def vm_count(self) -> int:
-        """The number of virtual machines of the slice; each runs a process of its own.
+        """The number of virtual machines of the slice. Each runs its own process.
 
         Raises:
             InvalidInput: there is no such type.
@@ -159,7 +159,7 @@ class TpuConfig(_Accelerator):
 
 
 def _only_one(field: str, value: T | None, other: str, same: T | None) -> T | None:
-    """The value of a field that has two spellings; InvalidInput if both were given."""
+    """The value of a field that has two spellings. Raises InvalidInput if both are given."""
     if value is not None and same is not None:
         raise InvalidInput(field, value, f"it is the same as {other}; give one of them")
     return same if value is None else value
@@ -175,26 +175,25 @@ DeviceConfig = CpuConfig | GpuConfig | TpuConfig
 
 @dataclass(frozen=True, init=False)
 class ResourceConfig:
-    """What one replica of a job needs of a host while it runs. Never changes, and is compared by value.
+    """The resources that one replica of a job needs of a host while it runs. It is immutable and compared by value.
 
         ResourceConfig(cpu=4, ram="16g", device=GpuConfig("h100", count=2))
 
     Args:
-        cpu: cores; fractions to a thousandth.
-        ram: memory, "128m" by default; it is reserved, and the job is ended when it uses more. The default is no limit,
-            nor is that of `disk`. `memory` is the same.
+        cpu: number of cores; fractions to a thousandth.
+        ram: memory, "128m" by default. It is reserved, and a job that uses more is ended. The default value is only
+            reserved and is not a limit; the same holds for `disk`. `memory` is another name for it.
         disk: scratch space, reserved and limited in the same way.
-        device: accelerator; by default none.
-        preemptible: False keeps the job off hosts that may be taken away at any time.
-        hard_cpu: the job never has more than `cpu` cores, also while others are idle.
-        replicas: processes that run as one gang, 1 by default; `count` and `JobRequest.replicas` are the same. Of a TPU
-            that spans several hosts the default is one slice: a process on each of its virtual machines.
-        regions: names of regions, of which the host must be in one; None, or one that is ANY_REGION, is anywhere.
+        device: the accelerator; by default none.
+        preemptible: False keeps the job off hosts that the cloud may take away at any time.
+        hard_cpu: True limits the job to `cpu` cores even while other cores are idle.
+        replicas: number of processes that run as one gang, 1 by default. `count` and `JobRequest.replicas` mean the
+            same. For a TPU that spans several hosts the default is one slice: a process on each virtual machine.
+        regions: names of regions; the host must be in one of them. None, or ANY_REGION among them: anywhere.
         zone: the zone that the host must be in.
-        labels: what the agent must say of its host, as `fray agent --label name=value` does.
-        device_alternatives: variants of the same kind of device that do as well, in order of preference.
-        target_cluster, image, container_profile: come in a later release; until then a job that has them is refused on
-            a cluster.
+        labels: labels that the agent must have, as set by `fray agent --label name=value`.
+        device_alternatives: other variants of the same kind of device that will do, in order of preference.
+        target_cluster, image, container_profile: not supported in this release. A cluster refuses a job that has them.
 
     Raises:
         InvalidInput: both spellings of a field are given.
@@ -257,7 +256,7 @@ class ResourceConfig:
 
     @property
     def memory(self) -> Size:
-        """The memory, as it was given: the same as `ram`."""
+        """The memory as it was given; the same as `ram`."""
         return self.ram
 
     def __hash__(self) -> int:
@@ -268,7 +267,7 @@ class ResourceConfig:
         return self.device.chip_count() * self.replicas
 
     def device_flops(self, dtype: str = "bf16") -> float:
-        """Peak floating-point operations a second of one accelerator, for numbers of type `dtype`.
+        """Peak floating-point operations per second of one accelerator, for numbers of type `dtype`.
 
         Raises:
             InvalidInput: `fray.device_flops` has no figure for it.
@@ -276,7 +275,7 @@ class ResourceConfig:
         return self.device.device_flops(dtype)
 
     def total_flops(self, dtype: str = "bf16") -> float:
-        """Peak floating-point operations a second of all accelerators of all replicas. Raises as `device_flops`."""
+        """Peak floating-point operations per second of all replicas' accelerators. Raises like `device_flops`."""
         return self.device_flops(dtype) * self.chip_count()
 
     def scale(
@@ -291,8 +290,8 @@ class ResourceConfig:
         """Make a config with multiples of the cores, memory and disk: `scale(2)`, or `scale(ram=0.5)`.
 
         Args:
-            factor: for cores, memory and disk alike.
-            cpu, ram, disk: factors for one of them; the others stay as they are.
+            factor: the factor for cores, memory and disk.
+            cpu, ram, disk: a factor for one of them; the others stay unchanged.
 
         Raises:
             InvalidInput: a factor is below 0, or `factor` is given together with others.
@@ -300,7 +299,7 @@ class ResourceConfig:
         named = {"cpu": cpu, "ram": ram, "disk": disk}
         given = {name: value for name, value in named.items() if value is not None}
         if factor is not None and given:
-            raise InvalidInput("factor", factor, "give one factor, or those of cpu, ram and disk by name")
+            raise InvalidInput("factor", factor, "give either one factor, or factors of cpu, ram and disk by name")
         factors = dict.fromkeys(named, 1.0 if factor is None else factor) | given
         for name, value in factors.items():
             if value < 0:
@@ -329,9 +328,9 @@ class ResourceConfig:
         """Make a config with GPUs of one host.
 
         Args:
-            gpu_type: "h100", "a100-40gb" ...; "auto" takes any.
-            count: how many GPUs, or a part of one such as 0.5.
-            cpu: cores.
+            gpu_type: the type, such as "h100" or "a100-40gb"; "auto" takes any.
+            count: number of GPUs, or a share of one such as 0.5.
+            cpu: number of cores.
             ram: memory; "16GB" by default.
             others: arguments of `ResourceConfig`.
         """
@@ -342,16 +341,16 @@ class ResourceConfig:
     def with_tpu(
         cls, tpu_type: TpuType | Sequence[TpuType], slice_count: int = 1, **others: Unpack[TpuOptions]
     ) -> ResourceConfig:
-        """Make a config with TPU slices; its `replicas` are their virtual machines, each with a process of its own.
+        """Make a config with TPU slices. It has one replica, a process, for each of their virtual machines.
 
         Args:
-            tpu_type: such as "v5litepod-16". Of several types, which must have as many machines with as many chips,
-                the first is preferred.
-            slice_count: how many slices.
+            tpu_type: the type, such as "v5litepod-16", or several types in order of preference. All of them must have
+                the same number of machines, and of chips per machine.
+            slice_count: number of slices.
             others: arguments of `ResourceConfig`.
 
         Raises:
-            InvalidInput: there is no such type, none is named, several are not alike, or `slice_count` is below 1.
+            InvalidInput: no type is named, there is no such type, the types differ, or `slice_count` is below 1.
         """
         if not isinstance(slice_count, int) or slice_count < 1:
             raise InvalidInput("slice_count", slice_count, "ask for at least 1 slice")
@@ -362,7 +361,8 @@ class ResourceConfig:
             raise InvalidInput("tpu_type", tpu_type, "name at least one type, such as 'v5litepod-16'")
         infos = [get_tpu_topology(name) for name in types]
         if len({(info.vm_count, info.chips_per_vm) for info in infos}) > 1:
-            raise InvalidInput("tpu_type", tpu_type, "all types must have as many machines, with as many chips each")
+            remedy = "all types must have the same number of machines, and of chips per machine"
+            raise InvalidInput("tpu_type", tpu_type, remedy)
         return cls(
             device=TpuConfig(types[0]),
             replicas=slice_count * infos[0].vm_count,
@@ -372,7 +372,7 @@ class ResourceConfig:
 
 
 def _scaled(field: str, size: Size, factor: float) -> Size:
-    """A multiple of a size, in the unit in which the size was given."""
+    """A multiple of a size, in the unit of the given size."""
     parse_bytes(field, size)
     if isinstance(size, int):
         return round(size * factor)

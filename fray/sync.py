@@ -1,8 +1,8 @@
-"""Runs coroutines for synchronous code: one background thread has an event loop, and any thread may wait for it.
+"""Runs coroutines for synchronous code in an event loop of a background thread. Any thread may wait for their results.
 
-User code is synchronous, and may itself run inside an event loop, as notebooks do; so the loop here is never the
-caller's. A fork copies no threads: the child forgets the loop and starts one of its own, and what was opened in the old
-loop is opened anew (`fray_coordinator.per_loop`).
+User code is synchronous, or runs in an event loop of its own, as in notebooks. So the loop here is never the caller's.
+A forked child does not have the thread: it starts its own loop, and objects that were opened in the old loop are opened
+again (`fray_coordinator.per_loop`).
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ class WouldDeadlock(Permanent):
     """This call would wait for the thread that it runs on: call it from another thread, or await the service itself."""
 
 
-def persist(act: Callable[[], T], waits: str) -> T:
-    """Repeat `act` until the storage has done it, through outages and refusals; blocks the calling thread.
+def persist(act: Callable[[], T], what: str) -> T:
+    """Repeat `act` until it succeeds, while the storage is down or refuses it. Blocks the calling thread.
 
-    waits: what is to be stored, for the log.
+    what: the data that `act` stores or reads, for the log.
     """
     pauses = backoff(*STORE_PAUSES)
     while True:
         try:
             return act()
         except StoreError as error:
-            log.warning("%s waits for the storage: %s", waits, error)
+            log.warning("%s waits for the storage: %s", what, error)
             time.sleep(next(pauses))
 
 
 def running_future() -> Future[Any]:
-    """A future that nobody who waits for it can cancel."""
+    """A future that those who wait for it cannot cancel."""
     future = Future[Any]()
     future.set_running_or_notify_cancel()
     return future
 
 
 class LoopThread:
-    """A thread with an event loop, started by the first call."""
+    """A thread with an event loop. The first call starts it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -62,8 +62,8 @@ class LoopThread:
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the loop, and wait for its result.
 
-        An exception that interrupts this, such as KeyboardInterrupt, cancels the coroutine and waits for its end.
-        Raises WouldDeadlock: called from the loop's own thread.
+        If an exception such as KeyboardInterrupt interrupts the wait, the coroutine is cancelled, and its end is waited
+        for. Raises WouldDeadlock if it is called in the loop's own thread.
         """
         call: _LoopCall[T] | None = None
         try:
@@ -82,13 +82,13 @@ class LoopThread:
             raise
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> _LoopCall[T]:
-        """Begin a coroutine in the loop, without waiting for it."""
+        """Start a coroutine in the loop, without waiting for it."""
         call = _LoopCall(coroutine)
         self._started().call_soon_threadsafe(call.start)
         return call
 
     async def awaited(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in the loop, and await its result in the caller's own; a cancelled caller cancels it."""
+        """Run a coroutine in the loop, and await its result in the caller's loop. Cancelling the caller cancels it."""
         call = self.start(coroutine)
         try:
             return await asyncio.wrap_future(call.outcome)
@@ -97,7 +97,7 @@ class LoopThread:
             raise
 
     def _started(self) -> asyncio.AbstractEventLoop:
-        if self._loop is not None:  # without the lock: finalizers call this, wherever the thread is interrupted
+        if self._loop is not None:  # without the lock: finalizers call this, and may interrupt a thread that holds it
             return self._loop
         with self._lock:
             if self._loop is None:
@@ -109,7 +109,7 @@ class LoopThread:
 
 
 class _LoopCall(Generic[T]):
-    """A coroutine in the loop; `outcome` is set when it has ended, however it was cancelled."""
+    """A coroutine in the loop. `outcome` is set when it has ended, also if it was cancelled."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
         self.outcome: Future[T] = running_future()
@@ -147,7 +147,7 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def start(coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-    """Begin a coroutine in this process's background loop, and return a future of its result."""
+    """Start a coroutine in this process's background loop, and return a future of its result."""
     return _loop_thread.start(coroutine).outcome
 
 
@@ -157,15 +157,15 @@ async def awaited(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 async def in_thread(wait: Callable[[], T]) -> T:
-    """Await a function that blocks for long, in a daemon thread: neither the caller's loop nor the program's end waits.
+    """Await a function that may block for long. It runs in a daemon thread, so it blocks neither the loop nor the exit.
 
-    A cancelled caller leaves the function to its end.
+    If the caller is cancelled, the function runs on to its end.
     """
     return await asyncio.wrap_future(start_in_thread(wait))
 
 
 def start_in_thread(wait: Callable[[], T]) -> Future[T]:
-    """Begin `wait` in a daemon thread, within the caller's context, and return a future of its result."""
+    """Start `wait` in a daemon thread with the caller's context variables, and return a future of its result."""
     outcome: Future[T] = running_future()
     context = contextvars.copy_context()
 
@@ -180,18 +180,18 @@ def start_in_thread(wait: Callable[[], T]) -> Future[T]:
 
 
 class LoopWaiter(Protocol):
-    """How code that is written once for both kinds of callers waits for the loop: `awaited` or `blocking`."""
+    """How code that serves both coroutines and threads waits for the loop: `awaited` or `blocking`."""
 
     def __call__(self, coroutine: Coroutine[Any, Any, T], /) -> Awaitable[T]: ...
 
 
 async def blocking(coroutine: Coroutine[Any, Any, T]) -> T:
-    """`run` with the signature of `awaited`, for code that is written once for both kinds of callers."""
+    """`run` with the signature of `awaited`, for code that serves both coroutines and threads."""
     return run(coroutine)
 
 
 def run_unsuspended(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never suspends, because all that it awaits is `blocking`, in this thread, to its result."""
+    """Run a coroutine in this thread and return its result. It must never suspend: it may only await `blocking`."""
     try:
         coroutine.send(None)
     except StopIteration as end:
@@ -202,10 +202,10 @@ def run_unsuspended(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def at_exit(close: Callable[[], None]) -> None:
-    """Call `close` when the main thread ends; what was registered last is called first.
+    """Call `close` when the main thread ends. Functions are called in the reverse order of their registration.
 
-    `atexit` is too late for anything asynchronous: by then executors take no more work. This is the hook by which the
-    standard library stops its executors.
+    `atexit` is too late for anything asynchronous, because executors accept no more work then. This is the hook with
+    which the standard library stops its executors.
     """
     import concurrent.futures.thread  # noqa: F401 - so that its own hook is registered by now
 

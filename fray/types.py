@@ -1,7 +1,7 @@
-"""Values that describe jobs and actors: requests, their parts, and what is known of a job.
+"""The classes that describe jobs and actors: requests, their parts, and the state of a job.
 
-These are plain values: nothing here opens a cluster. They are checked when a job is submitted (`fray.job_spec`),
-because only then is it known what the cluster can honour. Resources are in `fray.resources`.
+They are plain values: nothing here opens a cluster. Requests are checked when a job is submitted (`fray.job_spec`),
+because only then is it known what the cluster supports. Resources are in `fray.resources`.
 """
 
 from __future__ import annotations
@@ -67,11 +67,12 @@ __all__ = [
 class JobId(Shown, str):
     """A job's id: its name, a dash and a unique suffix.
 
-    It is text in every way; besides, notebooks show the state that the job has when the id is shown.
+    It is a str in every way. In addition, notebooks show the job's current state when they show the id.
 
     Args:
         text: the id.
-        look: reads the job, for notebooks. The ids that `Cluster.launch` returns have it; pickled, they leave it.
+        look: a function that reads the job, for notebooks. The ids that `Cluster.launch` returns have it; pickling
+            drops it.
     """
 
     __slots__ = ("_look",)
@@ -91,16 +92,17 @@ class JobId(Shown, str):
 
 
 Namespace = NewType("Namespace", str)
-"""A scope of the names of jobs, actors and queues."""
+"""A scope of names of jobs, actors and queues."""
 
 ReservationId = NewType("ReservationId", str)
 """The id of a reservation."""
 
 
 class JobStatus(StrEnum):
-    """Where a job is in its life.
+    """The status of a job.
 
-    PENDING waits for room on an agent; RUNNING has an attempt; SUCCEEDED, FAILED and STOPPED have ended for good.
+    A PENDING job waits for room on an agent. A RUNNING job has an attempt. SUCCEEDED, FAILED and STOPPED jobs have
+    ended for good.
     """
 
     PENDING = "pending"
@@ -116,15 +118,15 @@ class JobStatus(StrEnum):
 
 @dataclass(frozen=True)
 class HealthCheck:
-    """An HTTP check of a running job: it must answer 2xx, or the attempt ends as a failure.
+    """An HTTP check of a running job. If the job does not answer 2xx, the attempt ends as a failure.
 
     Attributes:
-        port: of the job's server, on the host's loopback address.
-        path: what is asked for, with GET.
+        port: port of the job's server, on the host's loopback address.
+        path: path of the GET request.
         interval: seconds between two checks.
         timeout: seconds for one answer.
         grace: seconds after the start in which failed checks do not count.
-        failures: failed checks in a row that end the attempt.
+        failures: number of failed checks in a row that ends the attempt.
     """
 
     port: int
@@ -137,34 +139,35 @@ class HealthCheck:
 
 @dataclass(frozen=True)
 class JobRequest:
-    """A job to launch.
+    """A request to launch a job.
 
     Attributes:
         name: letters, digits, '-', '_' and '.'; the job's id is this name and a unique suffix.
-        entrypoint: what to run; a plain callable is called without arguments. It and `resources` may change places.
+        entrypoint: what to run; a plain callable is called without arguments. It and `resources` may be swapped.
         resources: what the job needs while it runs; by default one core and 128m of memory.
-        environment: variables of its process.
-        replicas: processes that run as one gang, each with `resources`: all are started, or none. What one of them
-            finds in its environment, and what happens when one ends: `docs/placements.md`.
-        spread: each replica is on an agent of its own; by default one agent may run several.
-        same: "zone" or "region": all replicas run in one; "" for anywhere.
+        environment: variables, code and packages of its process.
+        replicas: number of processes that run as one gang, each with `resources`; either all are started, or none.
+            `docs/placements.md` says what a replica finds in its environment, and what happens when one ends.
+        spread: True puts each replica on another agent; by default one agent may run several.
+        same: "zone" or "region": all replicas run in the same one; "" for anywhere.
         max_retries_failure: further attempts after the job's own failures.
         max_retries_preemption: further attempts after its host went away.
-        timeout: seconds that one attempt may run; None has no limit.
-        pending_timeout: seconds that the job may wait to be started before it is stopped; None has no limit.
+        timeout: seconds that one attempt may run; None for no limit.
+        pending_timeout: seconds that the job may wait to be started before it is stopped; None for no limit.
         grace: seconds between SIGTERM and SIGKILL when it is stopped or preempted.
-        priority: from -500 to 499; higher is started first.
-        namespace: scope of the names of jobs and actors; by default that of the cluster object that launches it.
+        priority: from -500 to 499; jobs with a higher priority are started first.
+        namespace: scope of names of the job and its actors; by default that of the cluster object that launches it.
         parent: id of the job whose end ends this one; by default the job that launches it.
-        detached: the job outlives the one that launches it.
-        pool: name of the group of agents that may run it.
-        id: makes launching idempotent: the same name and id find the job that was launched first.
+        detached: whether the job outlives the job that launches it.
+        pool: name of the pool of agents that may run it.
+        id: makes the launch idempotent: a second launch with the same name and id finds the first job.
         health_check: an HTTP check of the running job.
-        actor: the job serves calls: two attempts of it never overlap, and a crash restarts it on its host.
-        ports: names of ports that it has for itself on its host; "http" is in FRAY_PORT_HTTP.
-        outputs: patterns of the files that are kept when the job succeeds, by their paths from where it starts, such as
-            "checkpoints/**"; `Cluster.pull` fetches them.
-        max_task_failures, processes_per_task: come in a later release; leave them at their defaults.
+        actor: whether the job serves calls. Then two attempts of it never overlap, and after a crash it is restarted on
+            its host.
+        ports: names of ports that are reserved for it on its host; the number of "http" is in FRAY_PORT_HTTP.
+        outputs: patterns of files that are kept when the job succeeds, relative to the directory in which it starts,
+            such as "checkpoints/**". `Cluster.pull` downloads them.
+        max_task_failures, processes_per_task: not supported in this release; leave them at their defaults.
     """
 
     name: str
@@ -199,16 +202,16 @@ class JobRequest:
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """When a durable actor's state is written to the storage; give at least one of the three.
+    """When a durable actor's state is written to the storage. Give at least one of the three.
 
     The actor's class defines `__checkpoint__()` and `__restore__(state)`, or `__getstate__()` and
-    `__setstate__(state)`; the state that the first returns is pickled. A restarted actor goes on from its last
+    `__setstate__(state)`; the state that the first method returns is pickled. A restarted actor continues from its last
     checkpoint.
 
     Attributes:
-        calls: after so many calls, again and again.
-        seconds: after so many seconds, if there was a call since.
-        replies: before each reply, so that no call that was answered is lost; each call then waits for a write.
+        calls: write after every so many calls.
+        seconds: write after so many seconds if there was a call since the last checkpoint.
+        replies: write before each reply, so that no answered call is lost; each call then waits for a write.
     """
 
     calls: int | None = None
@@ -218,18 +221,18 @@ class CheckpointConfig:
 
 @dataclass(frozen=True)
 class ActorConfig:
-    """How an actor is run, and what its callers do when it dies.
+    """How an actor is run, and which calls are retried when it dies.
 
     Attributes:
-        max_concurrency: calls that run at once, in threads. With 1 the calls of one caller run in the order in which
-            they were made.
-        max_restarts: restarts after its process crashed, and as many after its host went away; None has no limit. An
-            exception from `__init__` ends the actor whatever this says.
-        max_task_retries: times that a call is repeated although it may have begun in a process that then died; -1 has
-            no limit, None is 0. A call that did not begin is always repeated.
-        priority: of its job, as in `JobRequest`.
+        max_concurrency: number of calls that run at once, in threads. With 1 the calls of one caller run in the order
+            in which they were made.
+        max_restarts: restarts after its process crashed, and as many after its host went away; None for no limit. An
+            exception from `__init__` always ends the actor.
+        max_task_retries: how often a call is made again that may have begun in a process that then died; -1 for no
+            limit, None is 0. A call that has not begun is always made again.
+        priority: priority of its job, as in `JobRequest`.
         checkpoint: when its state is stored, which makes the actor durable; None keeps the state in memory only.
-        detached: the actor outlives the job or the program that creates it.
+        detached: whether the actor outlives the job or the program that creates it.
     """
 
     max_concurrency: int = 1
@@ -242,13 +245,13 @@ class ActorConfig:
 
 @dataclass(frozen=True)
 class JobGroupConfig:
-    """Jobs that are launched together, by `Cluster.launch_group`.
+    """The settings of a group of jobs that `Cluster.launch_group` launches together.
 
     Attributes:
         name: letters, digits, '-', '_' and '.'.
-        namespace: the namespace of all its jobs; None is that of the cluster object.
-        same_region: all run in one region, as far as agents tell theirs (`fray agent --region`).
-        same_zone: all run in one zone (`fray agent --zone`).
+        namespace: the namespace of all its jobs; None for that of the cluster object.
+        same_region: whether all run in one region, as far as agents state theirs (`fray agent --region`).
+        same_zone: whether all run in one zone (`fray agent --zone`).
     """
 
     name: str
@@ -259,16 +262,17 @@ class JobGroupConfig:
 
 @dataclass(frozen=True)
 class ReservationConfig:
-    """Hosts that are held for the jobs of a namespace, by `Cluster.create_reservation`.
+    """A request to hold hosts for the jobs of a namespace, for `Cluster.create_reservation`.
 
     Attributes:
-        min_resources: what has to be there before any job starts in it, all at once; its `replicas` say how many hosts
-            or parts of hosts.
-        max_resources: the same with more replicas: it grows up to them as there is room. None: as many as at least.
-        priority: from -500 to 499; higher is given room first.
-        ttl_seconds: seconds until it ends, and from a renewal on; at least 10.
-        preemptible: False takes only hosts that are not taken away.
-        pool: whose agents it takes.
+        min_resources: what has to be available at once before any job starts in the reservation; its `replicas` are the
+            number of hosts or parts of hosts.
+        max_resources: the same with more replicas, up to which the reservation grows as there is room. None: it does
+            not grow.
+        priority: from -500 to 499; reservations with a higher priority get room first.
+        ttl_seconds: seconds until it ends, counted from its creation or last renewal; at least 10.
+        preemptible: False takes only hosts that the cloud does not take away.
+        pool: the pool whose agents it takes.
     """
 
     min_resources: ResourceConfig
@@ -281,16 +285,16 @@ class ReservationConfig:
 
 @dataclass(frozen=True)
 class ReservationInfo:
-    """A reservation as it was when its record was read. The `replicas` of its resources count slices of TPUs.
+    """The state of a reservation when its record was read. For TPUs, the `replicas` of its resources count slices.
 
     Attributes:
-        reservation_id: as `Cluster.create_reservation` returned it.
-        allocated_resources: what it has; 0 replicas until all that it needs at least was there at once.
+        reservation_id: the id that `Cluster.create_reservation` returned.
+        allocated_resources: what it has; 0 replicas until its minimum was available at once.
         pending_resources: what it lacks of its maximum; 0 replicas once it has ended.
-        jobs: that wait or run in it, in order of submission.
-        expires_at: when it ends unless it is renewed: seconds since the epoch, on the storage's clock.
+        jobs: the jobs that wait or run in it, in order of submission.
+        expires_at: when it ends unless it is renewed, in seconds since the epoch on the storage's clock.
         state: "forming" until it has its minimum, then "held", then "ended".
-        reason: why it ended; "" if it has not.
+        reason: why it ended; "" if it has not ended.
     """
 
     reservation_id: ReservationId
@@ -304,21 +308,21 @@ class ReservationInfo:
 
 @dataclass(frozen=True, repr=False)
 class JobInfo(Shown):
-    """A job as it was when its record was read. Times are seconds since the epoch, on the storage's clock.
+    """The state of a job when its record was read. Times are seconds since the epoch, on the storage's clock.
 
     Attributes:
-        job_id: its name and a unique suffix.
-        status: a status that this version does not know counts as RUNNING: the job has not ended.
-        error_message: one line that says why it did not succeed; None if it did, or has not ended.
-        start_time, end_time, submit_time: None for what has not happened.
-        exit: how the last attempt ended: code, signal, traceback, usage; None if none has.
+        job_id: the job's id: its name and a unique suffix.
+        status: the job's status. A status that this version does not know counts as RUNNING.
+        error_message: one line that says why it did not succeed; None if it succeeded or has not ended.
+        start_time, end_time, submit_time: None if it has not happened yet.
+        exit: how the last attempt ended (code, signal, traceback, usage); None if no attempt has ended.
         attempt: number of the current or last attempt, from 1.
-        agent, host: which agent runs the current attempt or ran the last, and on which host; of a gang, its replica 0.
-        replicas: processes that run as one gang; 1 for a job that is none.
-        hosts: of a gang, the host of each replica, by its number; () while it has none.
+        agent, host: the agent and host of the current or last attempt; for a gang, those of its replica 0.
+        replicas: number of processes that run as one gang; 1 for a job that is not a gang.
+        hosts: for a gang, the host of each replica in the order of their numbers; () while it has none.
         parent: id of the job whose end ends this one.
-        failures, preemptions: attempts spent from either budget of retries.
-        log_url: prefix of the current or last attempt's log chunks in the storage.
+        failures, preemptions: number of attempts used from each retry budget.
+        log_url: URL prefix of the current or last attempt's log chunks in the storage.
     """
 
     job_id: JobId
@@ -341,14 +345,14 @@ class JobInfo(Shown):
     hosts: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        """What tells most: a traceback, and what is None or as it always is, is left out."""
-        told = {
+        """The id, the status and the fields that tell most, if they have other values than usual."""
+        facts = {
             "attempt": self.attempt if self.attempt > 1 else None,
             "replicas": self.replicas if self.replicas > 1 else None,
             "host": self.host,
             "error_message": self.error_message,
         }
-        rest = "".join(f", {name}={value!r}" for name, value in told.items() if value is not None)
+        rest = "".join(f", {name}={value!r}" for name, value in facts.items() if value is not None)
         return f"JobInfo({str(self.job_id)!r}, {self.status.name}{rest})"
 
     def _shown(self) -> ShownTable:

@@ -45,14 +45,14 @@ class HandleCaller(ActorCaller):
         self._seen: Rank = (0, 0)
         self._failed = ""  # identity of the server that was connected to last
         self._failures = 0
-        self._told = ""
+        self._waiting_reason = ""
         self._ended: ActorUnavailableError | None = None
 
     def end(self, why: str) -> None:
         """Record that the actor was asked to end: from now on every call raises ActorUnavailableError at once."""
         self._ended = self._ended or ActorUnavailableError(f"{self._address} {why}")
 
-    def at_hand(self) -> ReachedActor | None:
+    def connected(self) -> ReachedActor | None:
         return self._reached if self._ended is None else None
 
     def reach(self, since: float) -> ReachedActor:
@@ -74,7 +74,7 @@ class HandleCaller(ActorCaller):
             with contextlib.suppress(*LOST_ERRORS):
                 self._reached = ReachedActor(self._resolver.connect(endpoint), endpoint)
 
-    def lose(self, reached: ReachedActor, error: ConnectionError) -> None:
+    def mark_lost(self, reached: ReachedActor, error: ConnectionError) -> None:
         with self._lock:
             if self._reached is reached:
                 self._reached = None
@@ -83,19 +83,19 @@ class HandleCaller(ActorCaller):
         remedy = "make the call again if that does no harm, mark the method idempotent, or set max_task_retries"
         return CallInterrupted(f"{self._address} died while {method}() may have been running; {remedy}")
 
-    def told(self) -> str:
-        return self._told or super().told()
+    def waiting_reason(self) -> str:
+        return self._waiting_reason or super().waiting_reason()
 
     def _find(self) -> EndpointRecord:
         def tell(progress: str, why: str) -> None:
-            self._told = f"{progress}: {why}" if why else progress
+            self._waiting_reason = f"{progress}: {why}" if why else progress
             post(line, progress, why)
 
         async def find(core: Core) -> EndpointRecord:
             async with (await self._cluster.scaler()).during_wait() as on_machines:
                 return await wait_for_endpoint(core, self._address, tell, self._failed, self._seen, on_machines)
 
-        self._told = ""
+        self._waiting_reason = ""
         try:
             with WaitLine() as line:
                 endpoint = self._cluster.run(find)

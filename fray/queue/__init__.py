@@ -1,4 +1,4 @@
-"""Queues: items for consumers that come and go, delivered at least once, in order, under leases.
+"""Queues that deliver items at least once, in order and under leases, to consumers that come and go.
 
 queue = FileQueue("gs://bucket/work")
 queue.push_many(range(1000))
@@ -7,8 +7,8 @@ for lease in queue:
     with lease:
         work(lease.item)
 
-The protocol is in `fray_coordinator.queue`; here is what programs hold. Read `api`, `async_queue`, `lease` and
-`engine`, then the three engines: `file_queue`, `memory_queue` and `http_queue`.
+The protocol is in `fray_coordinator.queue`; this package has the objects that programs use. Reading order: `api`,
+`async_queue`, `lease`, `engine`, then the three engines: `file_queue`, `memory_queue`, `http_queue`.
 """
 
 from fray.queue.api import Queue

@@ -1,7 +1,7 @@
-"""The interface of every queue: at least once, in order, under leases.
+"""`Queue`: the interface of every queue.
 
-A queue hands an item out under a lease. `done` ends the item for good. `release`, an exception in the lease's `with`
-block, or a lease that runs out brings the item back, before all others. An item that fails again and again becomes a
+A queue delivers an item under a lease. `done` completes the item for good. It comes back, before all others, when it is
+released, when the lease's `with` block raises, or when the lease runs out. An item that fails again and again becomes a
 dead letter.
 """
 
@@ -22,11 +22,11 @@ from fray_layouts.errors import InvalidInput
 
 
 class Queue(Shown, Generic[T]):
-    """A queue with methods that block; `aio` has the same ones as coroutines, for any event loop.
+    """A queue with blocking methods; `aio` has the same methods as coroutines, for any event loop.
 
     Args:
-        engine: does the work; opened in each process when it is first used.
-        encoding: "pickle" (whatever cloudpickle takes), or "json" for consumers in other languages.
+        engine: the engine that does the work. Each process opens it when it is first used.
+        encoding: "pickle" (anything that cloudpickle can pickle), or "json" for consumers in other languages.
 
     Every method may raise `StoreUnavailable` when the storage (or the server) does not answer; then call it again.
     """
@@ -43,7 +43,7 @@ class Queue(Shown, Generic[T]):
 
     @property
     def aio(self) -> AsyncQueue[T]:
-        """The same queue with coroutines for methods, which never block the caller's event loop.
+        """The same queue with coroutines as methods, which never block the caller's event loop.
 
         lease = await queue.aio.pop(wait=30)
         async with lease: ...
@@ -51,7 +51,7 @@ class Queue(Shown, Generic[T]):
         return AsyncQueue(self._engine, self._encoding, self)
 
     def push(self, item: T) -> None:
-        """Put an item at the end; when this returns it is there to stay.
+        """Put an item at the end. When this returns, it is stored.
 
         Raises:
             InvalidInput: the item cannot be encoded.
@@ -66,8 +66,8 @@ class Queue(Shown, Generic[T]):
         """Put items at the end, in this order. If it raises, some of them may be in the queue.
 
         Args:
-            batch: so many are stored together and go to one consumer at a time; fewer requests, coarser sharing. By
-                default at least 64 batches of at most 250 items.
+            batch: number of items that are stored together and go to one consumer at a time. Larger batches need fewer
+                requests, but share out the items more coarsely. By default at least 64 batches of at most 250 items.
 
         Raises:
             InvalidInput: an item cannot be encoded; nothing was pushed.
@@ -75,21 +75,21 @@ class Queue(Shown, Generic[T]):
         sync.run_unsuspended(self._blocking.push_many(items, batch))
 
     def peek(self) -> T | None:
-        """The oldest item that nobody has, which stays where it is; None if there is none.
+        """Return the oldest item that is not leased, without taking it; None if there is none.
 
-        Another consumer may take it at any moment: to work on an item, `pop` it.
+        Another consumer may take it at any moment. To work on an item, `pop` it.
 
         Raises:
-            Unreadable: it cannot be decoded here. Import what it needs, or let `pop` make it a dead letter.
+            Unreadable: the item cannot be decoded here. Import what it needs, or let `pop` make it a dead letter.
         """
         return sync.run_unsuspended(self._blocking.peek())
 
     def pop(self, lease_timeout: float = 60.0, wait: float = 0.0) -> Lease[T] | None:
-        """The oldest item that nobody has, items that came back first; None if there is none.
+        """Lease the oldest item that is not leased; items that came back are first. None if there is none.
 
         Args:
-            lease_timeout: seconds until the item comes back unless it is done, released or extended before; at least
-                0.4 of them are left when this returns.
+            lease_timeout: seconds until the item comes back unless it is done, released or extended before. At least
+                40% of them are left when this returns.
             wait: seconds to wait for an item.
         """
         checked_wait(wait)
@@ -102,109 +102,106 @@ class Queue(Shown, Generic[T]):
         return sync.run_unsuspended(self._blocking.pop(lease_timeout, wait))
 
     def pop_many(self, count: int, lease_timeout: float = 60.0, wait: float = 0.0) -> list[Lease[T]]:
-        """Up to `count` items, each under a lease of its own, as `pop` gives one; [] if there is none.
+        """Lease up to `count` items, each with its own lease as from `pop`; [] if there is none.
 
-        Quicker than as many calls of `pop`, as `done` of many leases is.
+        It is quicker than as many calls of `pop`, as is `done` with many leases.
 
         Args:
-            count: at least 1. Fewer come if fewer are free: only the first is waited for.
+            count: at least 1. Fewer are returned if fewer are free: it waits only for the first one.
             lease_timeout, wait: as for `pop`.
         """
         return sync.run_unsuspended(self._blocking.pop_many(count, lease_timeout, wait))
 
     def done(self, lease: Leases[T]) -> None:
-        """The work is done: the item never comes back.
+        """Complete an item, so that it never comes back.
 
-        Returns when that is stored, or noted to be stored within a moment; `FileQueue` says which.
+        It returns when that is stored, or when it is noted to be stored within a moment; see `durable` of `FileQueue`.
 
         Args:
-            lease: one, or several, which is quicker.
+            lease: one lease, or several, which is quicker than one by one.
 
         Raises:
-            UnknownLease: it was done or released before, ran out (LeaseLost: and another has the item), or is not of
-                this queue. It names those of which this is so (`leases`); the others are done.
+            UnknownLease: the lease was done or released before, has run out, or belongs to another queue. Of several
+                leases, its `leases` names those that failed; the others are done.
+            LeaseLost: (an UnknownLease) the lease has run out, and another consumer has the item.
         """
         if not noted(self._engine.opened(), lease):
             sync.run_unsuspended(self._blocking.done(lease))
 
     def release(self, lease: Leases[T], failed: bool = True) -> None:
-        """Give the item back; it comes before all others.
+        """Give an item back to the queue, where it comes before all others. Raises like `done`.
 
         Args:
-            failed: this counts towards the maximum of deliveries, after which the item is a dead letter.
-
-        Raises as `done` does.
+            failed: whether it counts towards the maximum of deliveries, after which the item becomes a dead letter.
         """
         sync.run_unsuspended(self._blocking.release(lease, failed))
 
     def extend(self, lease: Lease[T], seconds: float) -> None:
-        """Keep the item for at least `seconds` from now on; the lease's `deadline` moves.
+        """Keep an item for at least `seconds` from now on, and move the lease's `deadline`. Raises like `done`.
 
-        It is never shortened. For work of unknown length, `keep` does this again and again.
-
-        Raises as `done` does.
+        A lease is never shortened. For work of unknown length use `keep`, which extends the lease again and again.
         """
         sync.run_unsuspended(self._blocking.extend(lease, seconds))
 
     def keep(self, lease: Lease[T]) -> None:
         """Renew a lease in the background until it is done, released or lost; returns at once.
 
-        A lease that cannot be renewed runs out: then `done` raises LeaseLost or UnknownLease.
+        If the lease cannot be renewed, it runs out, and `done` raises LeaseLost or UnknownLease.
         """
         sync.run_unsuspended(self._blocking.keep(lease))
 
     def pending(self) -> int:
-        """The number of items that are leased, by whichever consumer; reads the storage.
+        """The number of items that are leased by any consumer; reads the storage.
 
-        Of items that were pushed in one batch, and that another process has, all that are not done count as leased.
+        If another process has a batch, all items of the batch that are not done count as leased.
         """
         return sync.run_unsuspended(self._blocking.pending())
 
     def size(self) -> int:
-        """The number of items that nobody has leased; reads the storage.
+        """The number of items that are not leased; reads the storage.
 
-        Dead letters do not count. Others push and pop meanwhile, so that the number is one of a moment ago.
+        Dead letters do not count. Others may push and pop at the same time, so the number may be outdated already.
         """
         return sync.run_unsuspended(self._blocking.size())
 
     def counts(self) -> Counts:
-        """The numbers of items by state, and when the oldest was pushed (see `Counts`), read in one go.
+        """The numbers of items by state, and when the oldest one was pushed; see `Counts`.
 
-        `size` and `pending` are parts of it: who needs both asks for this.
+        `size` and `pending` are parts of it. If you need both, this is one read instead of two.
         """
         return sync.run_unsuspended(self._blocking.counts())
 
     def letters(self, limit: int = 100) -> list[DeadLetter]:
-        """The oldest dead letters, at most `limit`: items that were given up, and why. They stay where they are.
+        """Read the oldest dead letters, at most `limit`: items that were given up, each with the reason.
 
-        An item is given up after `max_deliveries` failures, or when it cannot be decoded. `redrive` pushes it again.
+        An item is given up after `max_deliveries` failures, or if it cannot be decoded. `redrive` pushes it again.
         """
         return sync.run_unsuspended(self._blocking.letters(limit))
 
     def redrive(self, limit: int | None = None) -> int:
-        """Push dead letters again, the oldest first, and return how many; their deliveries are counted anew.
+        """Push dead letters again, the oldest first, and return their number. Their deliveries are counted from 0.
 
         Args:
-            limit: how many at most; None takes all.
+            limit: the number of letters at most; None takes all.
         """
         return sync.run_unsuspended(self._blocking.redrive(limit))
 
     def purge(self) -> int:
-        """Complete every item, also leased ones, and return how many. Dead letters stay.
+        """Complete every item, also leased ones, and return their number. Dead letters stay.
 
-        Whoever has leased one meanwhile gets LeaseLost from `done`. Nothing brings the items back.
+        For leases that consumers still have, `done` raises LeaseLost. The items cannot be brought back.
         """
         return sync.run_unsuspended(self._blocking.purge())
 
     def __iter__(self) -> Iterator[Lease[T]]:
-        """Pop until no item is there; each lease is the caller's to end."""
+        """Pop items until there are none. The caller has to end each lease."""
         while (lease := self.pop()) is not None:
             yield lease
 
     def close(self) -> None:
-        """Give the items that this process has leased back to the queue, at once and without counting a failure.
+        """Give back the items that this process has leased, at once and without counting a failure.
 
-        The end of the main thread, and of a `with` block, does the same. Using the queue again opens it again.
+        The end of the main thread or of a `with` block does the same. If the queue is used again, it is opened again.
         """
         sync.run_unsuspended(self._blocking.close())
 

@@ -1,6 +1,6 @@
-"""The coroutines of every queue, for any event loop; `Queue` has the same ones as methods that block.
+"""`AsyncQueue`: the methods of a queue as coroutines, for any event loop. `Queue` has them as blocking methods.
 
-Items are encoded and decoded in the caller's thread, since their own code may do anything and take its time. The engine
+Items are encoded and decoded in the caller's thread, because an item's own code may be slow or do anything. The engine
 runs in the background loop.
 """
 
@@ -34,7 +34,7 @@ else:
 
 Leases = Lease[T] | Sequence[Lease[T]]
 RENEWAL_SHARE = 0.3
-"""The part of a lease's length after which it is renewed in the background, so that two renewals may fail."""
+"""Share of a lease's length after which it is renewed in the background. At 0.3, two renewals in a row may fail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,9 @@ class DeadLetter:
     """An item that was given up.
 
     Attributes:
-        item: what was pushed; None if it cannot be read.
-        reason: why.
-        deliveries: how often it had been handed out.
+        item: the item as it was pushed; None if it cannot be decoded.
+        reason: why it was given up.
+        deliveries: how often it was delivered before.
     """
 
     item: Any
@@ -53,21 +53,21 @@ class DeadLetter:
 
 
 class AsyncQueue(Generic[T]):
-    """The methods of `Queue` as coroutines. An item that a cancelled `pop` took comes back when its lease runs out.
+    """The methods of `Queue` as coroutines. If a `pop` is cancelled, its item comes back when the lease runs out.
 
     Args:
-        engine, encoding: as of the `Queue`.
-        owner: of the leases that are handed out.
-        way: how each step of the engine is waited for. `Queue` has these very methods, with a way that blocks.
+        engine, encoding: those of the `Queue`.
+        owner: the queue that the leases refer to.
+        waiter: how each step of the engine is waited for. `Queue` runs these methods with a waiter that blocks.
     """
 
     def __init__(
-        self, engine: PerLoop[QueueEngine], encoding: str, owner: LeaseOwner, way: sync.LoopWaiter = sync.awaited
+        self, engine: PerLoop[QueueEngine], encoding: str, owner: LeaseOwner, waiter: sync.LoopWaiter = sync.awaited
     ) -> None:
         self._engine = engine
         self._encoding = encoding
         self._owner = owner
-        self._way = way
+        self._waiter = waiter
 
     async def push(self, item: T) -> None:
         """`Queue.push`, as a coroutine."""
@@ -163,7 +163,7 @@ class AsyncQueue(Generic[T]):
 
     async def close(self) -> None:
         """`Queue.close`, as a coroutine."""
-        await self._way(self._closing())
+        await self._waiter(self._closing())
 
     async def __aenter__(self) -> Self:
         return self
@@ -173,18 +173,18 @@ class AsyncQueue(Generic[T]):
     ) -> None:
         await self.close()
 
-    # --- inside
+    # --- private methods
 
     async def _on(self, act: Callable[[QueueEngine], Awaitable[R]]) -> R:
-        """`act` on the engine, which is opened if need be."""
+        """Call `act` with the engine, which is opened if it is not open yet."""
 
         async def acting() -> R:
             return await act(await self._engine.get())
 
-        return await self._way(acting())
+        return await self._waiter(acting())
 
     async def _leased(self, taken: Delivery) -> Lease[T] | None:
-        """None if the item cannot be decoded: then it is a dead letter."""
+        """The lease of a delivery. If the item cannot be decoded, it becomes a dead letter, and None is returned."""
         try:
             return leased(self._owner, taken)
         except Unreadable as error:
@@ -220,12 +220,12 @@ class AsyncQueue(Generic[T]):
 
 
 def leased(owner: LeaseOwner, taken: Delivery) -> Lease[Any]:
-    """The lease of an item that was handed out. Raises Unreadable."""
+    """Make the lease of a delivery. Raises Unreadable if the item cannot be decoded."""
     return Lease(codec.decode(taken.item), taken.id, taken.taken_at, taken.number, taken.deadline, owner)
 
 
 def noted(engine: QueueEngine | None, lease: Leases[Any]) -> bool:
-    """Note in any thread that the work is done, if that is all there is to do now."""
+    """Note that a lease's work is done, from any thread. Returns False if `done` of the engine has to be called."""
     if engine is None or not isinstance(lease, Lease) or not engine.done_now(lease.lease_id):
         return False
     lease.ended = True
@@ -244,7 +244,7 @@ def _seconds(field: str, value: float) -> float:
 
 
 def checked_wait(value: float) -> float:
-    """`value` as the seconds of a wait. Raises InvalidInput."""
+    """Return `value` as seconds of a wait. Raises InvalidInput if it is not a number of at least 0."""
     if not isinstance(value, (float, Real)) or not value >= 0:
         raise InvalidInput("wait", value, "use a number of seconds, or 0")
     return float(value)

@@ -16,12 +16,12 @@ ENCODINGS = ("pickle", "json")
 
 
 def encode(items: Iterable[Any], encoding: str) -> list[EncodedItem]:
-    """Encode the items. Raises InvalidInput that names the first one that cannot be encoded."""
+    """Encode the items. Raises InvalidInput, which names the first item that cannot be encoded."""
     return _as_json(items) if encoding == "json" else _pickled(items)
 
 
 def decode(item: EncodedItem) -> Any:
-    """Decode an item. Raises Unreadable, from what the item's own code raised."""
+    """Decode an item. Raises Unreadable if that fails, with the original error as its cause."""
     if item.encoding not in ENCODINGS:
         raise Unreadable(f"it cannot be read: its encoding is {item.encoding!r}, and Fray knows {', '.join(ENCODINGS)}")
     try:
@@ -31,17 +31,20 @@ def decode(item: EncodedItem) -> Any:
 
 
 def decode_plain(item: EncodedItem) -> tuple[Any] | None:
-    """(content,) of an item of plain data that JSON can show, else None. Runs no code of the item."""
+    """Decode an item of plain data that JSON can show, without running the item's code.
+
+    Returns (content,), or None if it is not such an item.
+    """
     try:
         content = decode(item) if item.encoding == "json" else _PlainUnpickler(io.BytesIO(item.body)).load()
         msgspec.json.encode(content, enc_hook=plain_text)
-    except Exception:  # anything may lie in a queue, and here it is only looked at
+    except Exception:  # a queue may have items of any kind; here they are only displayed
         return None
     return (content,)
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """An unpickler without classes and functions, so that it can run none."""
+    """An unpickler that loads no classes and functions, so that it cannot run code."""
 
     def find_class(self, module: str, name: str) -> Any:
         raise pickle.UnpicklingError(f"{module}.{name} is more than plain data")

@@ -1,7 +1,7 @@
-"""The engine of a queue: bytes in, leased bytes out. There are three, on files, in memory and over HTTP.
+"""The interface of a queue's engine, which takes and leases encoded items. There are three: on files, in memory, HTTP.
 
-An engine's coroutines run in the process's background loop; `Queue` is their front. An engine never looks into an item,
-so a server that passes items on unpickles nothing.
+An engine's coroutines run in the process's background loop; users call them through `Queue`. An engine never decodes an
+item, so a server that passes items on unpickles nothing.
 """
 
 from collections.abc import Coroutine, Sequence
@@ -16,39 +16,39 @@ __all__ = ["Counts", "Delivery", "EncodedItem", "LeaseLost", "Peeked", "QueueEng
 
 
 class QueueEngine(Protocol):
-    """The work behind a `Queue`.
+    """Does the work of a `Queue`.
 
-    Every method may raise StoreUnavailable or a ConnectionError, and can then be called again. A method that is given
-    a lease raises UnknownLease for one that was done or released before, ran out, or was never given.
+    Every method may raise StoreUnavailable or a ConnectionError, and can then be called again. A method that takes
+    leases raises UnknownLease if a lease was done or released before, ran out, or never existed.
     """
 
     async def push(self, items: Sequence[EncodedItem], batch: int | None) -> None:
-        """Put items at the end; returns when they are there to stay. batch: items that are stored together."""
+        """Put items at the end; returns when they are stored. batch: number of items that are stored together."""
 
     def push_now(self, item: EncodedItem) -> Coroutine[Any, Any, None] | None:
-        """`push` of one item, called in any thread. None: it is done; else what is left to be awaited."""
+        """Push one item from any thread. Returns None if it is stored, or else a coroutine that does the rest."""
 
     async def take(self, count: int, timeout: float, wait: float, process: str = "") -> list[Delivery]:
-        """Hand out up to `count` items, each for `timeout` seconds; wait up to `wait` seconds for the first.
+        """Lease up to `count` items for `timeout` seconds each. Waits up to `wait` seconds for the first one.
 
         Args:
-            process: that they are for, by a name that is its alone; "" is this one.
+            process: a unique name of the process that they are for; "" is this process.
         """
 
     def take_now(self, timeout: float) -> Delivery | None:
-        """The next item, called in any thread, if it is there without waiting; None: `take` knows."""
+        """Lease the next item from any thread, if that needs no wait. None: call `take`."""
 
     def done_now(self, lease: str) -> bool:
-        """Note, in any thread, that this item is done, to be written soon; False: call `done`."""
+        """Note from any thread that an item is done; it is written soon. Returns False if `done` must be called."""
 
     async def done(self, leases: Sequence[str]) -> None:
         """Complete the items of these leases."""
 
     async def release(self, leases: Sequence[str], failed: bool) -> None:
-        """Give the items of these leases back. failed: it counts towards the maximum of deliveries."""
+        """Give back the items of these leases. failed: whether it counts towards the maximum of deliveries."""
 
     async def extend(self, lease: str, timeout: float) -> float:
-        """Hold an item for `timeout` seconds from now at least; returns its new deadline."""
+        """Extend a lease to at least `timeout` seconds from now. Returns its new deadline."""
 
     async def give_up(self, lease: str, reason: str) -> None:
         """Make the item a dead letter."""
@@ -57,19 +57,19 @@ class QueueEngine(Protocol):
         """The numbers of items by state."""
 
     async def peek(self, limit: int) -> list[Peeked]:
-        """The oldest items that nobody has."""
+        """The oldest items that are not leased."""
 
     async def letters(self, limit: int) -> list[Peeked]:
         """The oldest dead letters."""
 
     async def redrive(self, limit: int | None) -> int:
-        """Push dead letters again; returns how many."""
+        """Push dead letters again, and return their number."""
 
     async def purge(self) -> int:
-        """Complete every item; returns how many."""
+        """Complete every item, and return their number."""
 
     async def close(self) -> None:
-        """Give back what this process has."""
+        """Give back the items that this process has leased."""
 
 
 class Unreadable(Permanent, ValueError):

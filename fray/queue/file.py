@@ -1,3 +1,3 @@
-"""`fray.queue` under a second name."""
+"""`FileQueue` under a second module path."""
 
 from fray.queue import FileQueue as FileQueue

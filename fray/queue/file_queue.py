@@ -1,4 +1,4 @@
-"""Queues in storage: on a root of their own, or under a name in a cluster."""
+"""Queues in storage: with a root of their own, or under a name in a cluster."""
 
 from __future__ import annotations
 
@@ -33,26 +33,28 @@ from fray_layouts.queue_records import QueueRecord
 from fray_layouts.spec_checks import check_namespace
 
 REDRIVE_BATCH = 100
-"""Dead letters pushed again in one step: what a crash in between pushes twice at most."""
+"""Dead letters that are pushed again in one step. A crash in between pushes at most so many twice."""
 
 
 class FileQueue(Queue[T]):
     """A queue in a bucket or a folder. It pickles as its address; each process opens it for itself.
 
     Args:
-        path: `gs://`, `s3://`, `file://`, `memory://` or a plain path: a root that holds nothing but this queue, or
-            with `name` a cluster's root.
-        fs_args: for calls written for other libraries; credentials come from the environment, so it must be empty.
-        name: of the queue in the cluster: letters, digits, '-' and '_'.
-        namespace: of the name; by default that of the job this runs in, else "default".
+        path: `gs://`, `s3://`, `file://`, `memory://` or a plain path: a root that has only this queue, or with `name`
+            a cluster's root.
+        fs_args: accepted for programs written for other libraries. Credentials come from the environment, so it must be
+            empty.
+        name: the queue's name in the cluster: letters, digits, '-' and '_'.
+        namespace: the namespace of the name; by default that of the job that this code runs in, else "default".
         encoding: "pickle", or "json" for consumers in other languages.
-        max_deliveries: failures after which an item is a dead letter, 0 for never; whoever makes the queue decides.
-        durable: each item is taken when it is asked for, and `done` returns when its acknowledgement is stored. By
-            default a process that is quick takes items ahead, and acknowledgements of leases that `pop` gave are stored
+        max_deliveries: failures after which an item becomes a dead letter; 0 for never. The value of the program that
+            creates the queue counts.
+        durable: True takes each item only when it is asked for, and `done` returns when its acknowledgement is stored.
+            By default a quick process takes items in advance, and acknowledgements of leases from `pop` are stored
             together: within 20 ms (on a bucket one second), at the next `pop` that finds nothing, and at `close`. If
             the process dies before that, those items are delivered again.
-        incarnation: of the name, counted from 1: opens only that queue, or raises QueueNotFound. By default it is the
-            queue that has the name now, made if there is none.
+        incarnation: opens only this incarnation of the name, counted from 1, or raises QueueNotFound. By default it is
+            the queue that has the name now, which is created if there is none.
 
     Raises:
         InvalidInput: an argument is wrong.
@@ -72,8 +74,8 @@ class FileQueue(Queue[T]):
     ) -> None:
         if fs_args:
             raise InvalidInput("fs_args", fs_args, "leave it out; credentials come from the environment")
-        most = rules.checked_maximum(max_deliveries)
-        self._address = QueueAddress.checked(os.fspath(path), name, namespace, most, incarnation, durable)
+        maximum = rules.checked_maximum(max_deliveries)
+        self._address = QueueAddress.checked(os.fspath(path), name, namespace, maximum, incarnation, durable)
         super().__init__(PerLoop(self._open), encoding)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -90,7 +92,7 @@ class FileQueue(Queue[T]):
 
 @dataclass(frozen=True, slots=True)
 class QueueAddress:
-    """The place of a queue. name "": the root holds nothing but this queue."""
+    """The address of a queue. If `name` is "", the root has only this queue."""
 
     root: str
     name: str
@@ -116,7 +118,7 @@ class QueueAddress:
         return QueueAddress(root, QueueKeys.checked(name), space, max_deliveries, incarnation, durable)
 
     async def open(self, create: bool = True) -> OpenQueue:
-        """Open the storage and the queue. Raises QueueNotFound if there is none and `create` is false."""
+        """Open the storage and the queue. Raises QueueNotFound if it does not exist and `create` is False."""
         core = await open_root(self.root, named=bool(self.name))
         try:
             if create and self.incarnation is None:
@@ -151,7 +153,7 @@ class QueueAddress:
 
 
 class FileEngine:
-    """A `QueueEngine` on storage. durable: as `FileQueue` says."""
+    """A `QueueEngine` on storage. durable: see `FileQueue`."""
 
     def __init__(self, queue: OpenQueue, durable: bool = False) -> None:
         self.queue = queue
@@ -162,7 +164,7 @@ class FileEngine:
 
     @staticmethod
     async def open(address: QueueAddress, create: bool = True) -> FileEngine:
-        """Open the engine of a queue. Raises as `QueueAddress.open` does."""
+        """Open the engine of a queue. Raises like `QueueAddress.open`."""
         return FileEngine(await address.open(create), address.durable)
 
     async def push(self, items: Sequence[EncodedItem], batch: int | None) -> None:
@@ -217,7 +219,7 @@ class FileEngine:
         return await admin.peek_items(await open_dead_letters(self.queue), {}, limit)
 
     async def dead_counts(self) -> Counts:
-        """`counts` of the dead letters."""
+        """Like `counts`, for the dead letters."""
         return await admin.count_items(await open_dead_letters(self.queue), {})
 
     async def purge(self) -> int:
@@ -229,7 +231,7 @@ class FileEngine:
         return sum(purged.values())
 
     async def redrive(self, limit: int | None) -> int:
-        """Move dead letters back: each is pushed here first, then done there; returns how many."""
+        """Push dead letters again, and return their number. Each is pushed first and then removed from the letters."""
         dead = await open_dead_letters(self.queue)
         consumer, isolation = Consumer(dead, QueueDoorbell(dead)), PoisonIsolation()
         moved = 0

@@ -1,6 +1,6 @@
-"""Queues behind a server: for consumers that cannot reach the storage, or for a queue in one process's memory.
+"""Queues behind a server, for consumers that cannot reach the storage, or for a queue in one process's memory.
 
-Calls go over the same authenticated connections as those of actors. The server passes items on as bytes.
+Calls use the same authenticated connections as actors' calls. The server passes items on as bytes.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from fray_coordinator.queue.errors import QueueNotFound
 from fray_layouts.queue_keys import QueueKeys
 
 _NOT_SERVED = ("close", "push_now", "take_now", "done_now")
-"""Methods of an engine that are for its own process."""
+"""Methods of an engine that only its own process may call."""
 _MAX_CONCURRENCY = 10_000
-"""Calls of one queue under way at a time: nearly all of them wait for an item, so there may be as many as clients."""
+"""Calls of one queue that run at once. Nearly all of them wait for an item, so there may be one per client."""
 
 
 class HttpQueue(Queue[T]):
-    """A queue of an `HttpQueueServer`. It pickles as its address.
+    """A client's queue on an `HttpQueueServer`. It pickles as its address.
 
         HttpQueue("10.0.0.7", 8080, "prompts")
         HttpQueue("http://10.0.0.7:8080", "prompts")
 
     Args:
-        cluster: whose key signs the calls, the server's; by default the current one.
+        cluster: the server's cluster, whose key authenticates the calls; by default the current one.
         encoding: "pickle", or "json" for consumers in other languages.
 
     Every method may raise `ConnectionLost`, a ConnectionError, when the server does not answer; then call it again.
@@ -72,7 +72,7 @@ class HttpQueue(Queue[T]):
 
 
 class HttpEngine:
-    """A `QueueEngine` on a server. channel: gives the connection to it, and opens it if need be."""
+    """A `QueueEngine` on a server. channel: returns the connection to it, which is opened if necessary."""
 
     def __init__(self, name: str, channel: Callable[[], Channel]) -> None:
         self._name = name
@@ -122,13 +122,13 @@ class HttpEngine:
         return await self._ask(int, "purge")
 
     async def close(self) -> None:
-        """Nothing to do: the connection is shared, and leases are the server's to give back when they run out."""
+        """Do nothing: the connection is shared, and the server gives leases back when they run out."""
 
     async def _return(self, taken: list[Delivery]) -> None:
         await self.release([one.id for one in taken], failed=False)
 
     async def _ask(self, kind: type[T], method: str, *args: Any) -> T:
-        """Call a method that returns a value of this type."""
+        """Call a method that returns a value of type `kind`."""
         value: T = await self._call(method, *args)
         return value
 
@@ -138,7 +138,7 @@ class HttpEngine:
             return await _result_of(channel.start(self._name, method, args, {}))
         except NoSuchActor:
             raise QueueNotFound(
-                f"the server has no queue {self._name!r}; make it there: new_queue({self._name!r})"
+                f"the server has no queue {self._name!r}; create it there: new_queue({self._name!r})"
             ) from None
 
 
@@ -162,9 +162,10 @@ class HttpQueueServer:
             prompts = server.new_queue("prompts")
 
     Args:
-        host: address to listen on.
-        port: 0 for any that is free.
-        cluster: who can read its secrets can use the queues; by default the current one.
+        host: the address to listen on.
+        port: the port to listen on; 0 for any free one.
+        cluster: the cluster whose key authenticates clients; by default the current one. Anyone who can read its
+            secrets can use the queues.
     """
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0, cluster: Cluster | None = None) -> None:
@@ -181,7 +182,7 @@ class HttpQueueServer:
         return int(self._server.address.rpartition(":")[2])
 
     def get_client_host(self) -> str:
-        """The host under which others reach the server: this machine's name if it listens on all addresses."""
+        """The host name for clients: this machine's name if the server listens on all addresses, else its address."""
         return socket.gethostname() if self._host in ("0.0.0.0", "::") else self._host
 
     @overload
@@ -189,34 +190,35 @@ class HttpQueueServer:
     @overload
     def new_queue(self, name: str, queue: None = None) -> HttpQueue[Any]: ...
     def new_queue(self, name: str, queue: Queue[Any] | None = None) -> HttpQueue[Any]:
-        """A client of the queue of that name, which is made if there is none.
+        """Serve a queue under a name, unless one is served already, and return a client's queue for it.
 
         Args:
-            queue: what is behind it; by default a `MemoryQueue`.
+            queue: the queue to serve; by default a new `MemoryQueue`.
 
         Raises:
-            InvalidInput: the name cannot be one, or another queue is behind it already.
+            InvalidInput: the name is not valid, or another queue is served under it.
         """
         QueueKeys.checked(name)
         with self._lock:
             if name not in self._queues:
-                behind = self._queues[name] = queue or MemoryQueue()
-                self._server.add(name, _ServedEngine(behind._engine), max_concurrency=_MAX_CONCURRENCY)
-            elif queue is not None and repr(queue) != repr(self._queues[name]):  # the representation names the place
-                raise InvalidInput("queue", queue, f"behind {name!r} is {self._queues[name]!r}; choose another name")
+                served = self._queues[name] = queue or MemoryQueue()
+                self._server.add(name, _ServedEngine(served._engine), max_concurrency=_MAX_CONCURRENCY)
+            elif queue is not None and repr(queue) != repr(self._queues[name]):  # the repr has the queue's address
+                remedy = f"{name!r} already serves {self._queues[name]!r}; choose another name"
+                raise InvalidInput("queue", queue, remedy)
         return HttpQueue(self.get_client_host(), self.port, name, cluster=self._cluster)
 
     def start(self) -> None:
-        """Begin to serve, in threads of this process, until `close`; returns at once. A `with` block does both.
+        """Start to serve in threads of this process, until `close` is called; returns at once. `with` does both.
 
-        Clients are authenticated by the cluster's key, and connections encrypted if the cluster's settings say so.
+        Clients are authenticated by the cluster's key. Connections are encrypted if the cluster's settings say so.
         """
         self._server.start()
 
     def close(self) -> None:
         """Stop serving, and give the items that clients have leased back to their queues.
 
-        Calls of clients raise `ConnectionLost` from then on. What is in a `MemoryQueue` stays there.
+        From then on clients' calls raise `ConnectionLost`. The items of a `MemoryQueue` stay in it.
         """
         self._server.close()
         for queue in self._queues.values():
@@ -231,7 +233,7 @@ class HttpQueueServer:
 
 
 class _ServedEngine:
-    """An engine that clients call; its methods run in this process's background loop."""
+    """An engine in the form that clients call. Its methods run in this process's background loop."""
 
     def __init__(self, engine: PerLoop[QueueEngine]) -> None:
         self._engine = engine
@@ -250,7 +252,7 @@ class _ServedEngine:
 
 
 def _address(host: str, port: int | str, queue_name: str | None) -> tuple[str, str]:
-    """("host:port", name) from (host, port, name) or (URL, name)."""
+    """Return ("host:port", name) for (host, port, name) or (URL, name)."""
     if queue_name is None:
         host, queue_name = host.removeprefix("http://").rstrip("/"), str(port)
         host, _, port = host.rpartition(":")

@@ -1,4 +1,4 @@
-"""The lease under which a consumer has an item."""
+"""`Lease`: an item that a consumer has, and its right to it."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ class LeaseOwner(Protocol):
 
 @dataclass(eq=False)
 class Lease(Generic[T]):
-    """An item that is this consumer's until `deadline`.
+    """An item that this consumer has until `deadline`.
 
     with queue.pop() as lease:
         work(lease.item)        # done when the block ends, released when it raises
 
-    A coroutine writes `async with lease`, or `await queue.aio.done(lease)` and so on: this object's own methods block.
+    In coroutines use `async with lease` or `await queue.aio.done(lease)` and so on: this object's own methods block.
 
     Attributes:
-        item: what was pushed.
-        lease_id: names the lease; the same item has another at its next delivery.
-        timestamp: when it was handed out, seconds since the epoch.
-        delivery: which delivery of the item this is, counted from 1; it may count some that did not happen.
-        deadline: when others may take the item over, seconds since the epoch.
+        item: the item as it was pushed.
+        lease_id: the id of this lease. The item's next delivery has another one.
+        timestamp: time of the delivery, in seconds since the epoch.
+        delivery: number of this delivery of the item, from 1. It may also count deliveries that did not happen.
+        deadline: time from which others may take the item, in seconds since the epoch.
     """
 
     item: T
@@ -64,28 +64,28 @@ class Lease(Generic[T]):
     ended: bool = field(default=False, repr=False)
 
     def done(self) -> None:
-        """Complete the item: it never comes back. Raises as `Queue.done`.
+        """Complete the item, so that it never comes back. Raises like `Queue.done`.
 
-        For many leases at once `queue.done(leases)` is quicker: it writes once for items that were stored together.
+        For many leases `queue.done(leases)` is quicker, because it writes once for items that were stored together.
         """
         self._queue.done(self)
 
     def release(self, failed: bool = True) -> None:
-        """Give the item back to the queue, where it comes first. Raises as `Queue.done`.
+        """Give the item back to the queue, where it comes first. Raises like `Queue.done`.
 
         Args:
-            failed: True counts towards the deliveries after which the item becomes a dead letter.
+            failed: whether it counts towards the deliveries after which the item becomes a dead letter.
         """
         self._queue.release(self, failed=failed)
 
     def extend(self, seconds: float) -> None:
-        """Keep the item for at least `seconds` from now on; `deadline` moves. Raises as `Queue.done`."""
+        """Keep the item for at least `seconds` from now on, and move `deadline`. Raises like `Queue.done`."""
         self._queue.extend(self, seconds)
 
     def keep(self) -> Self:
-        """Renew the lease in the background until it is done, released or lost; returns the lease at once.
+        """Renew the lease in the background until it is done, released or lost. Returns the lease at once.
 
-        For work that may take longer than the lease: `with queue.pop().keep() as lease: ...`.
+        Use it for work that may take longer than the lease: `with queue.pop().keep() as lease: ...`.
         """
         self._queue.keep(self)
         return self
@@ -107,7 +107,7 @@ class Lease(Generic[T]):
         await self._leave(self._queue.aio, error)
 
     async def _leave(self, queue: AsyncLeaseOwner, error: BaseException | None) -> None:
-        """End the lease: done if the block ended, released if it raised. The block's own error matters most."""
+        """End the lease: done if the block ended, released if it raised. The block's own error takes precedence."""
         if self.ended:
             return
         if error is None:
@@ -116,14 +116,14 @@ class Lease(Generic[T]):
         try:
             await queue.release(self)
         except UnknownLease:
-            pass  # another deals with the item
+            pass  # another consumer has the item
         except Exception as failure:
-            error.add_note(f"The item was not given back, and comes when its lease runs out: {failure}")
+            error.add_note(f"The item could not be given back, and comes back when its lease runs out: {failure}")
 
     @property
     def _queue(self) -> LeaseOwner:
         if self.queue is None:
-            raise ValueError("this lease was made by hand and belongs to no queue; take one with pop()")
+            raise ValueError("this lease was created by hand or unpickled and has no queue; get one with pop()")
         return self.queue
 
     def __reduce__(self) -> tuple[Any, ...]:

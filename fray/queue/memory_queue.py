@@ -1,4 +1,4 @@
-"""Queues in this process's memory, with the same behaviour as those in storage."""
+"""Queues in this process's memory, which behave like those in storage."""
 
 import heapq
 import itertools
@@ -18,17 +18,17 @@ from fray_coordinator.queue.poison_isolation import PoisonIsolation, isolation_o
 from fray_layouts.queue_records import DeadLetterOrigin, QueueRecord
 
 POLL_INTERVAL = 0.005
-"""Seconds between looks at an empty queue: too few to be noticed, and cheap for hundreds of waiting threads."""
+"""Seconds between two polls of an empty queue: too short to notice, and still cheap for hundreds of waiting threads."""
 
 
 class MemoryQueue(Queue[T]):
-    """A queue for the threads of one process; it ends with the process.
+    """A queue for the threads of one process. It ends with the process.
 
     Args:
-        max_deliveries: failures after which an item is a dead letter, 0 for never.
+        max_deliveries: failures after which an item becomes a dead letter; 0 for never.
 
     Raises:
-        InvalidInput: `max_deliveries` is negative, or no whole number.
+        InvalidInput: `max_deliveries` is negative or not a whole number.
     """
 
     def __init__(self, max_deliveries: int = QueueRecord().max_deliveries) -> None:
@@ -51,10 +51,10 @@ class _MemoryItem:
     """An item and its state.
 
     Attributes:
-        number: its place in the order.
-        suspect: a lease of it ran out, so it may have killed its process.
-        lease, expires: its present or last lease.
-        isolation: of the process that has it; None if nobody has.
+        number: the item's position in the order.
+        suspect: whether a lease of it ran out, so that it may have killed its process.
+        lease, expires: its current or last lease.
+        isolation: the poison isolation of the process that has it; None if no process has it.
     """
 
     clock: Clock
@@ -69,7 +69,7 @@ class _MemoryItem:
     isolation: PoisonIsolation | None = None
 
     def is_over(self) -> bool:
-        """Whether its lease ran out."""
+        """Whether its lease has run out."""
         return self.expires <= self.clock.boottime()
 
 
@@ -182,7 +182,7 @@ class MemoryEngine:
         return Delivery(entry.lease, entry.item, entry.deliveries, now, now + timeout)
 
     def _each_held(self, leases: Sequence[str], act: Callable[[_MemoryItem], None]) -> None:
-        """`act` on each item that is leased under these ids. Raises UnknownLease afterwards for the others."""
+        """Call `act` for each item that has one of these leases, and then raise UnknownLease for unknown leases."""
         self._expire()
         asked = dict.fromkeys(leases)
         unknown = [lease for lease in asked if lease not in self._leased]
@@ -206,7 +206,10 @@ class MemoryEngine:
         return self._leased[lease]
 
     def _expire(self) -> None:
-        """Take back items whose leases ran out. From the second time on, alone in its process, that is a failure."""
+        """Take back items whose leases ran out. From the second time on, that counts as a failure of the item.
+
+        The first time makes it a suspect, which is delivered alone, so that from then on the item itself is to blame.
+        """
         now = self._clock.boottime()
         if now < self._first_expiry:
             return

@@ -10,14 +10,14 @@ from fray_layouts.spec_checks import check_name
 
 @dataclass(frozen=True)
 class RayActorAddress:
-    """The address of one creation of an actor.
+    """The address of one actor.
 
     Attributes:
-        root: the Ray that it is on.
-        ray_name: in Ray's namespace for Fray; of an actor that others find by its name always the same one.
-        name: the name that it was created under.
+        root: root of the Ray that it is on.
+        ray_name: its name in Ray's namespace for Fray. For an actor that owns its name, it follows from that name.
+        name: the name that it was created with.
         policy: which of its calls are made again.
-        detached: it outlives whoever creates it.
+        detached: whether it outlives the program that creates it.
     """
 
     root: str
@@ -31,6 +31,6 @@ class RayActorAddress:
 
 
 def exclusive_name(namespace: str, name: str) -> str:
-    """Ray's name for the only actor of that name in a namespace. Raises InvalidInput: no actor can have the name."""
+    """Ray's name for the actor that owns a name in a namespace. Raises InvalidInput if the name is not valid."""
     check_name("name", name)
     return f"{namespace}/{name}"

@@ -1,4 +1,4 @@
-"""Calls to an actor on Ray, which Ray carries and, where that is allowed, makes again."""
+"""Calls to an actor on Ray. Ray carries them and, if that is allowed, makes them again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class RayCaller(MethodCaller):
     """Makes the calls of one handle to its actor.
 
     Args:
-        actor: Ray's own handle, where it is known.
+        actor: Ray's own handle, if it is known.
     """
 
     def __init__(self, address: RayActorAddress, actor: Any = None) -> None:
@@ -62,21 +62,21 @@ class RayCaller(MethodCaller):
             connected(self._address.root).cancel(items)
 
     def end(self, why: str) -> None:
-        """Note that the actor was asked to end: calls of this handle raise ActorUnavailableError from now on."""
+        """Record that the actor was asked to end: from now on calls of this handle raise ActorUnavailableError."""
         self._ended = self._ended or ActorUnavailableError(f"{self._address} {why}")
 
     @property
     def actor_id(self) -> str | None:
-        """Ray's own name of the actor, where that is known."""
+        """Ray's own id of the actor, if it is known."""
         return None if self._actor is None else str(self._actor._actor_id.hex())
 
     @property
     def was_ended(self) -> bool:
-        """Whether the actor was asked to end, through this."""
+        """Whether the actor was asked to end through this handle."""
         return self._ended is not None
 
     def actor(self) -> Any:
-        """Ray's handle of the actor's host. Raises ActorUnavailableError: it has ended, or was asked to."""
+        """Ray's handle of the actor's host. Raises ActorUnavailableError if it has ended or was asked to end."""
         if self._ended is not None:
             raise ActorUnavailableError(*self._ended.args)
         return self._found()
@@ -86,19 +86,19 @@ class RayCaller(MethodCaller):
             try:
                 self._actor = connected(self._address.root).get_actor(self._address.ray_name, namespace=NAMESPACE)
             except ValueError:
-                raise ActorUnavailableError(f"{self._address} has ended, and Ray has forgotten how") from None
+                raise ActorUnavailableError(f"{self._address} has ended; Ray no longer knows the reason") from None
         return self._actor
 
     def control(self, method: str) -> Any:
-        """Ask the actor's host itself, through its restarts; the object of its answer.
+        """Call a method of the actor's host, again after each restart. Returns Ray's object reference of the result.
 
-        Raises ActorUnavailableError: the actor has ended.
+        Raises ActorUnavailableError if the actor has ended.
         """
         return getattr(self._found(), method).options(max_task_retries=-1).remote()
 
 
 class RayCall:
-    """A call that Ray carries: a `SentCall`."""
+    """A call that Ray carries. It is a `SentCall`."""
 
     def __init__(self, ref: Any, what: str) -> None:
         self._ref = ref

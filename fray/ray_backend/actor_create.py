@@ -1,4 +1,4 @@
-"""The creation of actors on Ray, alone or in groups, and how they are found by their names."""
+"""Creates actors on Ray, one or a group, and finds them by their names."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from fray_layouts.spec import JobSpec
 T = TypeVar("T")
 
 _owned: dict[str, Any] = {}
-"""Ray's handles of the actors that end with this process, by their names: Ray ends an actor whose handles are gone."""
+"""Ray's handles of the actors that end with this process, by name. Ray ends an actor when no handle of it is left."""
 
 
 def create_actors(cluster: Cluster, request: JobRequest, count: int) -> RayActorGroup[Any]:
@@ -35,12 +35,12 @@ def create_actors(cluster: Cluster, request: JobRequest, count: int) -> RayActor
     They end with the process that creates them, unless the request says `detached`.
 
     Args:
-        request: of `fray.actor.create.actor_request`.
+        request: made by `fray.actor.create.actor_request`.
         count: at least 1.
 
     Raises:
-        InvalidInput: an argument is wrong or cannot be pickled, or Ray has nothing like what is asked for.
-        NameTaken: a detached actor alone is the only one of its name, and another lives.
+        InvalidInput: an argument is wrong or cannot be pickled, or Ray does not support what is asked for.
+        NameTaken: one detached actor was asked for, and another detached actor of that name lives.
     """
     if request.detached and count == 1:
         return RayActorGroup(request.name, _created(cluster, request, [_exclusive_name(cluster, request)]))
@@ -50,10 +50,10 @@ def create_actors(cluster: Cluster, request: JobRequest, count: int) -> RayActor
 
 
 def create_named_actor(cluster: Cluster, request: JobRequest, get_if_exists: bool) -> RayActorHandle[Any]:
-    """Create the actor that has the request's name, or find it; returns at once.
+    """Create an actor that owns the request's name, or with `get_if_exists` find it; returns at once.
 
     Raises:
-        NameTaken: somebody has the name.
+        NameTaken: another actor has the name.
         InvalidInput: as `create_actors`.
     """
     try:
@@ -66,9 +66,10 @@ def create_named_actor(cluster: Cluster, request: JobRequest, get_if_exists: boo
 
 
 def find_named_actor(cluster: Cluster, name: str) -> RayActorHandle[Any] | None:
-    """A handle of the actor that has the name now, in the cluster's namespace or among what lasts; None if nobody has.
+    """Find the actor that owns the name now. Returns its handle once it serves calls; None if there is no such actor.
 
-    Waits until it serves calls. Raises ActorUnavailableError: it has ended before it served any.
+    Looks in the cluster's namespace, then in its `lasting_namespace`. Raises ActorUnavailableError if the actor ends
+    before it serves calls.
     """
     ray = connected(cluster.root)
     for namespace in dict.fromkeys([cluster.namespace, cluster.lasting_namespace]):
@@ -89,10 +90,11 @@ def host_actor(
     name: str,
     config: ActorConfig | None = None,
 ) -> HostedActor[T]:
-    """Create an actor that ends with this process, in a process of its own: Ray calls no object of a driver.
+    """Create an actor that ends with this process. It has its own process, since Ray cannot call objects of a driver.
 
     Raises:
-        Exception: as `create_actors`; what its `__init__` raises is told as ActorUnavailableError.
+        InvalidInput: as `create_actors`.
+        ActorUnavailableError: the actor's `__init__` raised an exception.
     """
     group = create_actors(cluster, actor_request(cls, args, kwargs, name, config), 1)
     (handle,) = group.wait_ready()
@@ -125,8 +127,8 @@ def _created(cluster: Cluster, request: JobRequest, ray_names: Sequence[str]) ->
         try:
             actor = _remote_host().options(name=ray_name, **options).remote(address, index, secret, cls, args, kwargs)
         except ray.exceptions.ActorAlreadyExistsError:
-            remedy = "get_actor(name) gives that one; or choose another name"
-            raise NameTaken(f"an actor named {name!r} lives already; {remedy}") from None
+            remedy = "find it with get_actor, or choose another name"
+            raise NameTaken(f"there is an actor named {name!r} already; {remedy}") from None
         if not request.detached:
             _owned[ray_name] = actor
         handles.append(RayActorHandle(address, actor))
@@ -135,22 +137,22 @@ def _created(cluster: Cluster, request: JobRequest, ray_names: Sequence[str]) ->
 
 @functools.cache
 def _remote_host() -> Any:
-    """Ray's form of the host, one for all actors: Ray stores each form once."""
-    from fray.ray_backend.actor_host import CONTROL, ActorHost  # which imports Ray
+    """The host as a Ray actor class. It is cached, because Ray stores the class once per actor class."""
+    from fray.ray_backend.actor_host import CONTROL, ActorHost  # imported late: the module imports Ray
 
     return connected().remote(concurrency_groups={CONTROL: 1})(ActorHost)
 
 
 def _checked_spec(request: JobRequest, config: ActorConfig) -> JobSpec:
-    """The spec of an actor. Raises InvalidInput: it cannot be pickled, or Ray cannot do what it asks for."""
+    """The spec of an actor. Raises InvalidInput if it cannot be pickled, or if Ray does not support it."""
     if config.checkpoint is not None:
-        remedy = "checkpoints are in storage, which Ray does not have: leave it out, or use a StorageClient"
+        remedy = "checkpoints need storage, which Ray does not have: leave it out, or use a StorageClient"
         raise InvalidInput("actor_config.checkpoint", config.checkpoint, remedy)
     return checked_spec(replace(request, actor=False))
 
 
 def _options(spec: JobSpec, config: ActorConfig, variables: dict[str, str]) -> dict[str, Any]:
-    """Ray's options of an actor."""
+    """Ray's options for an actor."""
     return actor_options(spec.resources) | {
         "namespace": NAMESPACE,
         "lifetime": "detached" if spec.detached else None,

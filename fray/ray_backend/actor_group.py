@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class RayActorGroup(PolledActorGroup[T]):
-    """A group of Ray's actors. `statuses` asks each of them; those that do not answer yet are PENDING."""
+    """A group of Ray actors. `statuses` asks each of them; those that do not answer yet are PENDING."""
 
     def __init__(self, name: str, handles: Sequence[RayActorHandle[T]]) -> None:
         super().__init__(name, handles)
@@ -29,7 +29,7 @@ class RayActorGroup(PolledActorGroup[T]):
 
     @property
     def jobs(self) -> list[JobHandle]:
-        remedy = "actors on Ray are no jobs: statuses() and is_done() tell how they are, shutdown() ends them"
+        remedy = "actors on Ray are not jobs: use statuses() and is_done() to see how they are, shutdown() to end them"
         raise InvalidInput("jobs", self, remedy)
 
     @property

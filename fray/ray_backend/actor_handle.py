@@ -39,14 +39,14 @@ class RayActorHandle(ActorHandle[T]):
         ray = connected(self._address.root)
 
         def end() -> None:
-            with suppress(Exception, SystemExit):  # this process may be leaving Ray, which Ray tells by either
+            with suppress(Exception, SystemExit):  # Ray raises either if this process disconnects from it meanwhile
                 ray.wait([idle], timeout=GRACE)
                 ray.kill(actor)
 
         threading.Thread(target=end, name="fray-stop", daemon=not self._address.detached).start()
 
     def _kill(self, why: str) -> None:
-        """End the actor at once, whatever it does; its name is free."""
+        """End the actor at once, even during calls. Its name is free."""
         with suppress(ActorUnavailableError):
             connected(self._address.root).kill(self._own_caller.actor())
         self._own_caller.end(why)

@@ -17,16 +17,15 @@ from fray.ray_backend.actor_handle import RayActorHandle
 from fray.sync import LoopThread
 
 _IDLE_GRACE = GRACE - 2.0
-"""Seconds of the grace for calls; in the rest the process ends."""
+"""Seconds of the grace period for running calls. The rest is for their replies and the exit of the process."""
 
 _FLUSH = 1.0
-"""Seconds for the reply of the last call, which Ray sends after the call has returned: far longer than that takes."""
-
+"""Seconds to wait for the last call's reply, which Ray sends after the call has returned. It takes far less."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 CONTROL = "control"
-"""The concurrency group of what is asked of an actor's host beside calls: calls that run do not hinder it."""
+"""The concurrency group of the host's own methods, so that running calls do not block them."""
 
 _control: Callable[[F], F] = import_ray().method(concurrency_group=CONTROL)
 
@@ -35,10 +34,10 @@ class ActorHost:
     """A Ray actor that runs the methods of the user's object.
 
     Args:
-        address: where this actor is found.
-        index: its number in its group.
-        secrets: variables of the process that Ray is not to show.
-        cls, args, kwargs: make the user's object. What that raises ends the actor.
+        address: the address of this actor.
+        index: the actor's number in its group.
+        secrets: variables of the process that Ray must not show.
+        cls, args, kwargs: the class of the user's object and its arguments. If the constructor raises, the actor ends.
     """
 
     def __init__(
@@ -61,12 +60,12 @@ class ActorHost:
         threading.Thread(target=self._end_when_asked, name="fray-stop", daemon=True).start()
 
     def call(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Run a call; what the method raises, Ray carries to the caller."""
+        """Run a call. Ray passes on to the caller what the method raises."""
         value = self._run(method, args, kwargs)
         return without_generator(value, "; call the method as a stream, or have it return a list")
 
     def stream(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
-        """Run a call of a generator, whose items Ray carries to the caller as they come."""
+        """Run a call of a generator. Ray passes its items on to the caller as they come."""
         items = self._run(method, args, kwargs)
         try:
             for item in self._drained(items) if hasattr(items, "__anext__") else items:  # noqa: UP028 - Ray sends values
@@ -78,17 +77,17 @@ class ActorHost:
 
     @_control
     def ready(self) -> bool:
-        """True, as soon as `__init__` has returned."""
+        """Return True. Ray answers this call as soon as `__init__` has returned."""
         return True
 
     @_control
     def address(self) -> RayActorAddress:
-        """The address, for who has only the actor's name."""
+        """The actor's address, for programs that have only its name."""
         return self._address
 
     @_control
     def stop(self) -> None:
-        """Have the actor's code told that it is to end; returns when all calls are answered, or the grace is over."""
+        """Tell the actor's code to end. Returns when all calls are answered or the grace period is over."""
         self._current.shutdown_event.set()
         self._wait_until_answered()
 
@@ -110,7 +109,7 @@ class ActorHost:
                 return
 
     def _end_when_asked(self) -> None:
-        """End the process once its `shutdown_event` is set, whoever has set it; calls that run have the grace."""
+        """End the process once the `shutdown_event` is set. Running calls have the grace period."""
         self._current.shutdown_event.wait()
         self._wait_until_answered()
         RayActorHandle[Any](self._address)._kill("has ended itself")

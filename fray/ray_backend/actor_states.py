@@ -1,4 +1,4 @@
-"""The states of actors on Ray, as their hosts answer."""
+"""Finds out the status of actors on Ray by asking their hosts."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from fray.ray_backend.outcomes import value_of
 from fray.types import JobStatus
 
 _ANSWERS_WITHIN = 5.0
-"""Seconds in which an actor that has answered before answers again, on a busy host too; else it is being restarted."""
+"""Seconds in which an actor that has answered before must answer again, also on a busy host. If it does not, it counts
+as being restarted."""
 
 _STARTS_WITHIN = 0.2
-"""Seconds for an actor's first answer: the question stays asked, so a slow answer is only told the next time."""
+"""Seconds to wait for an actor's first answer. The request stays open, so a later answer is seen at the next check."""
 
 _ENDED_BY_OTHERS = {"OWNER_DIED", "RAY_KILL", "OUT_OF_SCOPE", "REF_DELETED"}
-"""Ray's reasons (`ActorDiedErrorContext.Reason`) for the end of an actor that did not fail."""
+"""Ray's reasons (`ActorDiedErrorContext.Reason`) for the end of an actor that was ended by others and did not fail."""
 
 
 class ActorProbe:
-    """Asks one actor whether it serves calls, and keeps the question until it is answered.
+    """Asks one actor whether it serves calls. The request stays open until it is answered.
 
     Attributes:
         patience: seconds to wait for the answer.
-        ended: why the actor has ended, once that is known.
+        ended: the error that says why the actor has ended, once that is known.
     """
 
     def __init__(self, caller: RayCaller) -> None:
@@ -37,7 +38,7 @@ class ActorProbe:
         self._has_failed: bool | None = None
 
     def ask(self) -> Any:
-        """Ray's object of the answer; None: the actor has ended."""
+        """Ray's object reference of the answer; None if the actor has ended."""
         if self.ended is None and self._asked is None:
             try:
                 self._asked = self._caller.control("ready")
@@ -46,7 +47,7 @@ class ActorProbe:
         return None if self.ended is not None else self._asked
 
     def status(self) -> JobStatus:
-        """What the answer says, if it has come."""
+        """The actor's status by the answer, if it has arrived; without an answer PENDING."""
         asked = self.ask()
         if asked is not None:
             try:
@@ -64,7 +65,7 @@ class ActorProbe:
 
 
 def _has_failed(actor_id: str | None) -> bool:
-    """Whether an actor that has ended did so by itself; those that Ray has forgotten were ended."""
+    """Whether an actor that has ended did fail. If Ray does not know it any more, it was ended by others."""
     known = import_ray()._private.state.actors(actor_id) if actor_id is not None else {}
     if not known:
         return False
@@ -73,7 +74,7 @@ def _has_failed(actor_id: str | None) -> bool:
 
 
 def statuses(probes: Sequence[ActorProbe]) -> list[JobStatus]:
-    """Ask all actors at once. One that is restarted, or does not answer in time, is PENDING."""
+    """Ask all actors at once. An actor that is being restarted or does not answer in time is PENDING."""
     for patience in (_ANSWERS_WITHIN, _STARTS_WITHIN):
         asked = [probe.ask() for probe in probes if probe.patience == patience]
         if unanswered := [answer for answer in asked if answer is not None]:

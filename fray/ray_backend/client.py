@@ -1,4 +1,4 @@
-"""`RayClient`: submits jobs under names, and creates actors, on Ray."""
+"""`RayClient`: submits jobs by name and creates actors on Ray."""
 
 from __future__ import annotations
 
@@ -23,22 +23,23 @@ T = TypeVar("T")
 
 
 class RayClient(Client):
-    """The client of a Ray. Pickles as its cluster's root and namespace.
+    """The client of a Ray. It pickles as its cluster's root and namespace.
 
-    Jobs are those of `RayJobs`; actors are Ray's own, so that calls go from worker to worker as Ray's do.
+    Jobs are those of `RayJobs`. Actors are Ray's own, so that calls go directly from worker to worker.
 
     Args:
-        cluster: the jobs of a Ray, or its root: "ray:auto" is the Ray that this process is connected to or runs in,
-            else the one of RAY_ADDRESS or of this machine; "ray:host:6379", or "ray://host:10001" from outside.
+        cluster: a `RayJobs`, or a root: "ray:auto" is the Ray that this process is connected to or runs in, else that
+            of RAY_ADDRESS or of this machine; "ray:host:6379"; or "ray://host:10001" from outside of its network.
 
     Raises:
-        InvalidInput: the cluster is none of Ray, or only its job submission API.
+        InvalidInput: the cluster is not on Ray, or is reached through Ray's job submission API only.
     """
 
     def __init__(self, cluster: Cluster | str = AUTO) -> None:
         opened = RayJobs(cluster) if isinstance(cluster, str) else cluster
         if not isinstance(opened, RayJobs):
-            raise InvalidInput("cluster", opened.root, "it takes no actors; name a Ray as ray:auto or ray:HOST:PORT")
+            remedy = "it does not support actors; name a Ray, such as ray:auto or ray:HOST:PORT"
+            raise InvalidInput("cluster", opened.root, remedy)
         self._cluster = opened
 
     @property
@@ -61,9 +62,9 @@ class RayClient(Client):
         return host_actor(self._cluster, actor_class, args, kwargs, name, actor_config)
 
     def _find_actor(self, name: str) -> ActorHandle[Any] | None:
-        """A handle of the detached actor that has the name, once that serves calls.
+        """Find the actor that owns the name, and return its handle once it serves calls.
 
-        Raises ActorUnavailableError: it has ended before it served any.
+        Raises ActorUnavailableError if the actor ends before it serves calls.
         """
         return find_named_actor(self._cluster, name)
 

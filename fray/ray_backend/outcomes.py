@@ -1,4 +1,4 @@
-"""What Ray's objects come to, in Fray's words: values, the exceptions of user code, and errors of Fray's."""
+"""Converts the results of Ray's objects to values, exceptions of user code, and Fray's errors."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from fray.pool.dispatcher import TaskKillsWorkers
 from fray_agents.rpc.errors import ConnectionLost, RemoteError, RemoteTraceback
 
 _REFUSED = "The actor is restarting"
-"""What Ray says of a call that it did not send, because its actor is being restarted."""
+"""Part of Ray's error for a call that it did not send because the actor is being restarted."""
 
 
 def value_of(ref: Any, what: str, timeout: float | None = None) -> Any:
-    """The value of an object, once it is there.
+    """Wait for an object, and return its value.
 
     Args:
-        what: names in messages what makes it.
+        what: the name of the task or actor that makes it, for messages.
         timeout: seconds to wait; None waits for ever.
 
     Raises:
-        TimeoutError: it is not there in time, and may be asked for again.
-        Exception: what the user's code raised, its cause the remote traceback.
+        TimeoutError: the object is not ready in time; it can be asked for again.
+        Exception: what the user's code raised, with the remote traceback as its cause.
         ActorUnavailableError, CallInterrupted, RemoteError: there is no value.
         ConnectionLost: the call was not made, because its actor is being restarted.
     """
@@ -41,7 +41,7 @@ def value_of(ref: Any, what: str, timeout: float | None = None) -> Any:
 
 
 def fray_error(error: Exception, what: str) -> BaseException:
-    """The exception that a caller is to see for one of Ray's; others are returned as they are."""
+    """Convert one of Ray's errors to the exception that the caller sees. Other errors are returned unchanged."""
     errors = import_ray().exceptions
     match error:
         case errors.RayTaskError(cause=cause) if not isinstance(cause, errors.RayError):
@@ -57,19 +57,19 @@ def fray_error(error: Exception, what: str) -> BaseException:
         case errors.WorkerCrashedError() | errors.OutOfMemoryError():
             return TaskKillsWorkers(f"{what} was given up: each worker that ran it died; it may need more memory")
         case errors.RayTaskError():
-            return RemoteError(f"what {what} raised cannot be pickled: {_plain(error.cause)}")
+            return RemoteError(f"the exception of {what} cannot be pickled: {_plain(error.cause)}")
         case errors.RayError():
             return CallInterrupted(f"the result of {what} was lost: {error}")
     return error
 
 
 def _plain(error: BaseException) -> str:
-    """The text of one of Ray's errors without the colours that it has for terminals."""
+    """The text of one of Ray's errors without its terminal colours."""
     return re.sub(r"\x1b\[\d+m", "", str(error))
 
 
 def future_of(ref: Any, what: str) -> TaskFuture[Any]:
-    """A future of an object's value; Ray sets it."""
+    """A future of an object's value, which Ray completes."""
     future = TaskFuture[Any]()
     future.set_running_or_notify_cancel()
 

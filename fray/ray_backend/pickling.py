@@ -1,4 +1,4 @@
-"""What Ray pickles by value: it has a cloudpickle of its own, which knows nothing of what is said to the other one."""
+"""Makes Ray pickle modules by value. Ray has its own copy of cloudpickle, which does not know the other's settings."""
 
 import sys
 
@@ -6,7 +6,7 @@ from fray_agents.pickling import modules_pickled_by_value
 
 
 def pickle_registered_by_value() -> None:
-    """Have Ray pickle by value what this program wants so (`cloudpickle.register_pickle_by_value`)."""
+    """Make Ray pickle by value the modules that are registered so (`cloudpickle.register_pickle_by_value`)."""
     if wanted := modules_pickled_by_value():
         from ray import cloudpickle
 

@@ -7,8 +7,8 @@ server.serve()
 pool = ClusterResolver(current_cluster()).lookup("inference")
 answers = pool.call().predict(prompts)
 
-The transport is `fray_agents.rpc`; actors with jobs of their own (`fray.actor`) are served and called through this
-package too. Read `server`, `resolver`, `pool`, then `calling`, `balancer` and `future`.
+The transport is `fray_agents.rpc`. Actors with jobs of their own (`fray.actor`) are served and called through this
+package too. Reading order: `server`, `resolver`, `pool`, `calling`, `balancer`, `future`.
 """
 
 from fray.lazy_exports import attach_stub

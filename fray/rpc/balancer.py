@@ -1,9 +1,9 @@
-"""A round-robin balancer: which actor of a name gets the next call, and which are left alone for now.
+"""A round-robin balancer: chooses which actor of a name gets the next call, and avoids actors that failed.
 
-Nothing is asked of the storage while all is well: the list of actors is kept until one of them fails. That one is
-ejected, and the name is looked up again, at growing intervals and only as calls are made, until as many have come as
-were lost. An actor that failed and is still listed is tried again less and less often; at every look if there is no
-other.
+While no actor fails, it makes no requests, because it keeps the list of actors. An actor that fails is ejected, and the
+name is looked up again until as many actors have come as were lost. Lookups happen at growing intervals, and only when
+calls are made. An ejected actor that is still listed is tried again after a time that grows with its failures. If there
+is no other actor, every lookup brings it back.
 """
 
 import itertools
@@ -18,27 +18,27 @@ from fray_coordinator.backoff import backoff, exponential_wait
 
 MIN_LOOKUP_PAUSE = 0.05
 MAX_LOOKUP_PAUSE = 1.0
-"""Seconds between two looks at a name that lacks actors, the first and the longest: an actor that is restarted on its
-host is back within a second, and a look is one listing."""
+"""First and longest pause in seconds between two lookups of a name that lacks actors. An actor that is restarted on its
+host is back within a second, and a lookup is one listing."""
 
 MAX_EJECTION = 60.0
-"""Seconds that an actor which failed again and again is left alone; after its first failure it is one second."""
+"""Longest time in seconds for which an actor is ejected. After its first failure it is one second."""
 
 RECOVERY_WINDOW = 60.0
-"""Seconds after a failure until an actor that is still missing is no longer expected: most restarts take less."""
+"""Seconds after a failure until a missing actor is no longer expected to come back. Most restarts take less."""
 
-_REMEDY = "`fray ps` says whether the jobs that serve it run, and why they wait"
+_REMEDY = "`fray ps` shows whether the jobs that serve it run, and why they wait"
 
 ServerIdentity = tuple[str, str]
-"""Actor id and server identity: new with each start of an actor's server."""
+"""The actor's id and its server's identity. Each start of an actor's server has a new one."""
 
 
 class Balancer:
-    """The known endpoints of one name; usable from any number of threads.
+    """The known endpoints of one name. It can be used from any number of threads.
 
     Args:
-        name: of the actors, for messages.
-        find: looks the name up.
+        name: the actors' name, for messages.
+        find: looks up the name.
     """
 
     def __init__(self, name: str, find: Callable[[], Sequence[ActorEndpoint]]) -> None:
@@ -54,10 +54,10 @@ class Balancer:
         self._pause = next(self._pauses)
         self._calm_at = 0.0
         self._due: float | None = None
-        self._last_error: BaseException | None = None  # of the endpoint that was ejected last, unless all is well since
+        self._last_error: BaseException | None = None  # of the last ejection; None once no actor is missing
 
-    def look(self) -> tuple[ActorEndpoint, ...]:
-        """Look the name up now; all endpoints that are listed, also those that are ejected."""
+    def refresh(self) -> tuple[ActorEndpoint, ...]:
+        """Look up the name now. Returns all endpoints that are listed, including ejected ones."""
         found = tuple(self._find())
         with self._lock:
             before = {_identity(endpoint) for endpoint in self._known}
@@ -67,43 +67,46 @@ class Balancer:
         return found
 
     def wait_for_size(self, size: int, deadline: float) -> None:
-        """Look, at growing intervals, until there are `size`. Raises TimeoutError: there are fewer at the deadline."""
+        """Look up the name at growing intervals until there are `size` actors.
+
+        Raises TimeoutError if there are fewer at the deadline.
+        """
         pauses = backoff(MIN_LOOKUP_PAUSE, MAX_LOOKUP_PAUSE)
 
-        def have_come(within: float) -> bool:
+        def are_up(within: float) -> bool:
             until = time.monotonic() + within
-            while len(self.look()) < size:
+            while len(self.refresh()) < size:
                 if (left := until - time.monotonic()) <= 0:
                     return False
                 time.sleep(min(next(pauses), left))
             return True
 
-        if not wait_with_progress(have_come, deadline - time.monotonic(), lambda: self._lack(size)):
+        if not wait_with_progress(are_up, deadline - time.monotonic(), lambda: self._lack(size)):
             raise TimeoutError(self._lack(size))
 
     def _lack(self, size: int) -> str:
         return f"{len(self._known)} of {size} actors {self._name} are up; {_REMEDY}"
 
     def pick(self, deadline: float) -> ActorEndpoint:
-        """The next endpoint in turn; waits for one to come up.
+        """The next endpoint in turn. If there is none, it waits for one until the deadline (of `time.monotonic`).
 
         Raises:
-            ActorNotFoundError: there is none at the deadline, a time of `time.monotonic`.
+            ActorNotFoundError: there is none at the deadline.
         """
         if self._due is not None and time.monotonic() >= self._due:
-            self._look_if_due()
-        known = self._known or self._awaited(deadline)
+            self._refresh_unless_busy()
+        known = self._known or self._wait_for_any(deadline)
         return known[next(self._turn) % len(known)]
 
-    def at_hand(self) -> ActorEndpoint | None:
-        """The next endpoint in turn; None: the name has to be looked up first."""
+    def pick_known(self) -> ActorEndpoint | None:
+        """The next endpoint in turn, without a wait; None if the name has to be looked up first."""
         known = self._known
         if not known or (self._due is not None and time.monotonic() >= self._due):
             return None
         return known[next(self._turn) % len(known)]
 
     def eject(self, endpoint: ActorEndpoint, error: BaseException) -> None:
-        """Leave an endpoint alone that could not be called, for a time that grows with its failures."""
+        """Stop using an endpoint that could not be called, for a time that grows with its failures."""
         with self._lock:
             left = tuple(other for other in self._known if _identity(other) != _identity(endpoint))
             if len(left) == len(self._known):
@@ -121,7 +124,7 @@ class Balancer:
             self._failures[_identity(endpoint)] = count, now + exponential_wait(count, 1.0, MAX_EJECTION)
 
     def _usable(self, found: tuple[ActorEndpoint, ...]) -> tuple[ActorEndpoint, ...]:
-        """The endpoints that are not ejected; all, if all are."""
+        """The endpoints that are not ejected, or all of them if all are ejected."""
         now = time.monotonic()
         self._failures = {
             _identity(one): self._failures[_identity(one)] for one in found if _identity(one) in self._failures
@@ -129,7 +132,7 @@ class Balancer:
         return tuple(one for one in found if self._failures.get(_identity(one), (0, 0.0))[1] <= now) or found
 
     def _plan(self) -> None:
-        """Decide when to look next: not at all unless an actor is missing."""
+        """Set the time of the next lookup. There is none unless an actor is missing."""
         now = time.monotonic()
         if self._known and (self._missing <= 0 or now >= self._calm_at):
             self._due = self._last_error = None
@@ -137,16 +140,16 @@ class Balancer:
         self._due = now + self._pause
         self._pause = next(self._pauses)
 
-    def _look_if_due(self) -> None:
-        """Look, unless another thread does; then go on with the endpoints that are known."""
+    def _refresh_unless_busy(self) -> None:
+        """Look up the name, unless another thread is doing so; then the known endpoints have to do."""
         if self._looking.acquire(blocking=False):
             try:
-                self.look()
+                self.refresh()
             finally:
                 self._looking.release()
 
-    def _awaited(self, deadline: float) -> tuple[ActorEndpoint, ...]:
-        """The known endpoints, once there are any; one of several threads looks, and the others wait for it."""
+    def _wait_for_any(self, deadline: float) -> tuple[ActorEndpoint, ...]:
+        """Wait for endpoints, and return them. One of several threads does the lookups, and the others wait for it."""
         with self._looking:
             if not wait_with_progress(self._finds_any, deadline - time.monotonic(), lambda: self._lack(1)):
                 raise ActorNotFoundError(
@@ -155,12 +158,12 @@ class Balancer:
             return self._known
 
     def _finds_any(self, within: float) -> bool:
-        """Whether there is an endpoint within so many seconds."""
+        """Look up the name until there is an endpoint, at most `within` seconds. Returns whether there is one."""
         until = time.monotonic() + within
         while not self._known:
             now = time.monotonic()
             if self._due is None or now >= self._due:
-                self.look()
+                self.refresh()
             elif now >= until:
                 return False
             else:

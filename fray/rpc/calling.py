@@ -1,11 +1,11 @@
-"""Calls to actors that move: the one place where a call is made again because its actor was lost.
+"""Calls to actors that may move. All decisions to make a call again because its actor was lost are made here.
 
-A call goes straight to an actor at hand. If none is, or its connection was lost, the call asks for another actor, again
-and again, until it has been sent or must not be made again. Before a connection counts as lost, its channel has asked
-the same server for as long as that may live (`fray_agents.rpc.client.remote_channel`).
+A call goes straight to a connected actor. If there is none, or its connection was lost, another actor is looked for,
+again and again, until the call was sent or must not be made again. A connection counts as lost only after its channel
+has tried to reach the same server for as long as that may live (`fray_agents.rpc.client.remote_channel`).
 
-Pools (`fray.rpc.pool`) and handles (`fray.actor.caller`) differ only in how they find an actor, and in what they know
-of calls that may run twice.
+Pools (`fray.rpc.pool`) and handles (`fray.actor.caller`) differ only in how they find an actor, and in which calls they
+may make twice.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """Which calls are made again that may have begun in a process that died.
+    """Which calls are made again if they may have begun in a process that died.
 
     Attributes:
-        retries: how often each call is; -1: always.
-        idempotent: methods whose calls always are.
-        durable: another process of the actor knows the outcomes of its calls by their ids, so that none runs twice.
+        retries: how often each call is made again; -1: without limit.
+        idempotent: methods whose calls are always made again.
+        durable: whether the actor's next process knows the outcomes of calls by their ids, so that no call runs twice.
     """
 
     retries: int = 0
@@ -48,16 +48,16 @@ class RetryPolicy:
 
     @classmethod
     def of(cls, metadata: Mapping[str, Any]) -> RetryPolicy:
-        """The policy that an actor with a job of its own has announced in the metadata of its endpoint."""
+        """The policy that an actor with a job of its own has announced in its endpoint's metadata."""
         return cls(metadata.get("retries", 0), metadata.get("idempotent", ()), metadata.get("durable", False))
 
     def allows(self, method: str, repeated: int) -> bool:
-        """Whether a call of `method` is made once more that was made again `repeated` times."""
+        """Whether a call of `method` that was already made again `repeated` times may be made once more."""
         return self.retries < 0 or repeated < self.retries or method in self.idempotent
 
 
 class MethodCaller(Protocol):
-    """Makes the calls of `ActorMethod`s, wherever their actors are."""
+    """Makes the calls of `ActorMethod`s, on any backend."""
 
     name: str
 
@@ -76,64 +76,65 @@ class MethodCaller(Protocol):
 
 
 class ReachedActor(NamedTuple):
-    """An actor that was reached, and where."""
+    """A connected actor: the channel to it, and its endpoint."""
 
     channel: Channel
     endpoint: ActorEndpoint
 
 
 class ActorCaller(ABC):
-    """Makes the calls of one pool or handle; usable from any number of threads.
+    """Makes the calls of one pool or handle. It can be used from any number of threads.
 
     Args:
-        name: of the actors, by which their servers know them.
-        one_actor: all calls go to one actor. They keep their order, also when they wait or are made again, and one that
-            may have begun may be asked for again.
-        by_reference: arguments that cannot be pickled wait for an actor all the same; it may be in this process.
+        name: the actors' name on their servers.
+        one_actor: whether all calls go to one actor. Then they keep their order, even if they wait or are made again,
+            and a call that may have begun can be sent again under its id.
+        by_reference: whether a waiting call may have arguments that cannot be pickled, because its actor may be in this
+            process.
     """
 
     def __init__(self, name: str, one_actor: bool, by_reference: bool) -> None:
         self.name = name
         self.one_actor = one_actor
         self._by_reference = by_reference
-        self._queue = RetryQueue(self.told)
+        self._queue = RetryQueue(self.waiting_reason)
 
     @abstractmethod
-    def at_hand(self) -> ReachedActor | None:
-        """An actor that can be called at once; None: `reach` has to look for one."""
+    def connected(self) -> ReachedActor | None:
+        """An actor that can be called at once; None if `reach` has to find one."""
 
     @abstractmethod
     def reach(self, since: float) -> ReachedActor:
-        """An actor; waits for one to come up.
+        """Connect to an actor, and wait for one to come up if necessary.
 
         Args:
-            since: when the call was made or lost, a time of `time.monotonic`.
+            since: time at which the call was made or lost, on the clock of `time.monotonic`.
 
         Raises:
-            ActorNotFoundError, ActorUnavailableError: there is none, or will be none.
+            ActorNotFoundError, ActorUnavailableError: there is no actor, or there will never be one.
         """
 
     @abstractmethod
-    def lose(self, reached: ReachedActor, error: ConnectionError) -> None:
-        """Note that an actor could not be called."""
+    def mark_lost(self, reached: ReachedActor, error: ConnectionError) -> None:
+        """Record that an actor could not be called."""
 
     @abstractmethod
     def interrupted(self, method: str) -> CallInterrupted:
-        """The error about a call of `method` that may have begun and is not made again."""
+        """The error for a call of `method` that may have begun and is not made again."""
 
-    def told(self) -> str:
-        """What calls wait for that could not be sent yet, for people; asks nothing."""
+    def waiting_reason(self) -> str:
+        """The reason why calls wait that could not be sent yet, for people. Makes no request."""
         return f"actor {self.name} cannot be called yet"
 
     def call(
         self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], policy: RetryPolicy | None = None
     ) -> Any:
-        """Call and wait; see `ActorMethod.__call__`.
+        """Call and wait for the result; see `ActorMethod.__call__`.
 
         Args:
-            policy: None: that which the actor has announced.
+            policy: the retry policy; None: the one that the actor has announced.
         """
-        reached = self.at_hand() if self._queue.idle else None
+        reached = self.connected() if self._queue.idle else None
         lost: ConnectionError | None = None
         if reached is not None:
             try:
@@ -143,7 +144,7 @@ class ActorCaller(ABC):
                     raise
                 lost = error
         if self.one_actor or not self._queue.idle:
-            return self._queued(method, args, kwargs, policy, reached, lost or _NONE_AT_HAND).result()
+            return self._queued(method, args, kwargs, policy, reached, lost or _NOT_CONNECTED).result()
         repeated = 0
         if reached is not None and lost is not None:
             repeated = self._may_repeat(method, policy, reached, lost, repeated)
@@ -152,9 +153,9 @@ class ActorCaller(ABC):
     def start(
         self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], policy: RetryPolicy | None = None
     ) -> ActorFuture[Any]:
-        """Call and do not wait, neither for the outcome nor for an actor; see `ActorMethod.remote`."""
-        reached = self.at_hand() if self._queue.idle else None
-        lost: ConnectionError = _NONE_AT_HAND
+        """Call without a wait for the result or for an actor; see `ActorMethod.remote`."""
+        reached = self.connected() if self._queue.idle else None
+        lost: ConnectionError = _NOT_CONNECTED
         if reached is not None:
             try:
                 call = reached.channel.start(self.name, method, args, kwargs)
@@ -167,7 +168,7 @@ class ActorCaller(ABC):
     def stream(
         self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], policy: RetryPolicy | None = None
     ) -> Generator[Any, None, None]:
-        """The items that a generator yields; see `ActorMethod.stream`. The call is made at the first step."""
+        """Call a generator and yield its items; see `ActorMethod.stream`. The first step makes the call."""
 
         def begin(to: ReachedActor) -> tuple[ReachedActor, Iterator[Any], Any]:
             items = to.channel.stream(self.name, method, args, kwargs)
@@ -181,13 +182,16 @@ class ActorCaller(ABC):
         except LOST_ERRORS as error:
             if not is_lost(error):
                 raise
-            self.lose(reached, error)
+            self.mark_lost(reached, error)
             raise self.interrupted(method) from error
 
     def _deliver(
         self, method: str, policy: RetryPolicy | None, send: Callable[[ReachedActor], T], repeated: int = 0
     ) -> T:
-        """`send` to one actor after another, in this thread, until the call is not lost or must not be made again."""
+        """Try `send` with one actor after another, in this thread, until the call is not lost.
+
+        Raises CallInterrupted if it was lost and must not be made again.
+        """
         since = time.monotonic()
         while True:
             reached = self._reach_in_turn(since)
@@ -201,8 +205,11 @@ class ActorCaller(ABC):
     def _may_repeat(
         self, method: str, policy: RetryPolicy | None, reached: ReachedActor, error: ConnectionError, repeated: int
     ) -> int:
-        """How often a call that was lost at `reached` has been made again, once it is. Raises CallInterrupted."""
-        self.lose(reached, error)
+        """Check that a call that was lost at `reached` may be made again. Returns the new number of repetitions.
+
+        Raises CallInterrupted if it must not be made again.
+        """
+        self.mark_lost(reached, error)
         if not may_have_started(error):
             return repeated
         if not (policy or RetryPolicy.of(reached.endpoint.metadata)).allows(method, repeated):
@@ -218,13 +225,13 @@ class ActorCaller(ABC):
         reached: ReachedActor | None,
         lost: ConnectionError,
     ) -> ActorFuture[Any]:
-        """The future of a call that waits, because it was `lost` at `reached`; its arguments are copied now."""
+        """Queue a call that was `lost` at `reached`, and return its future. The arguments are copied now."""
         request = packed_call(self.name, method, args, kwargs, by_reference=self._by_reference)
         return ActorFuture(UnsentCall(lost), RetryableCall(self, request, policy, reached).send, self._queue)
 
     def _reach_in_turn(self, since: float) -> ReachedActor:
-        """An actor; if all calls go to one, once those that wait have been sent."""
-        reached = self.at_hand() if self._queue.idle or not self.one_actor else None
+        """Connect to an actor. If all calls go to one actor, first wait until the queued calls have been sent."""
+        reached = self.connected() if self._queue.idle or not self.one_actor else None
         if reached is not None:
             return reached
         if not self.one_actor:
@@ -241,15 +248,15 @@ class ActorCaller(ABC):
         return coming.result()
 
 
-_NONE_AT_HAND = ConnectionLost("no actor is known yet", started=False)
+_NOT_CONNECTED = ConnectionLost("no actor is known yet", started=False)
 _END: Any = object()
 
 
 class RetryableCall:
-    """A call as it must be known to make it again.
+    """A call with all that is needed to make it again.
 
     Args:
-        reached: the actor that it was sent to, or could not be sent to; None: it was not tried.
+        reached: the actor that it was sent to, or could not be sent to; None if it was not tried yet.
     """
 
     __slots__ = ("_caller", "_policy", "_reached", "_repeated", "_request")
@@ -264,29 +271,34 @@ class RetryableCall:
         self._repeated = 0
 
     def send(self, error: ConnectionError, since: float) -> ClientCall:
-        """Make the call again, after it was lost by `error` at the time `since`. Raises what its caller shall see."""
+        """Make the call again. Raises the error that the call's future is to raise.
+
+        Args:
+            error: the error by which the call was lost.
+            since: time of the loss, on the clock of `time.monotonic`.
+        """
         caller, sent_to = self._caller, self._reached
         if sent_to is not None:
-            caller.lose(sent_to, error)
+            caller.mark_lost(sent_to, error)
         begun_at = sent_to if may_have_started(error) else None
-        if begun_at is not None and not caller.one_actor:  # no other actor can know of it, so none is waited for
+        if begun_at is not None and not caller.one_actor:  # no other actor knows the call: decide before the wait
             self._check_allowed(begun_at, error)
         while True:
             reached = self._reached = caller.reach(since)
             call_id = NEW_CALL if begun_at is None else self._id_at(reached, begun_at, error)
             try:
                 call = reached.channel.resend(structs.replace(self._request, id=call_id))
-            except LOST_ERRORS as failure:  # since it was reached
-                caller.lose(reached, failure)
+            except LOST_ERRORS as failure:  # the actor was lost after it was reached
+                caller.mark_lost(reached, failure)
                 continue
             self._repeated += begun_at is not None and call_id is NEW_CALL
             return call
 
     def _id_at(self, reached: ReachedActor, begun_at: ReachedActor, error: ConnectionError) -> CallId:
-        """The id under which to make a call again that may have begun: its own, where it is known by that.
+        """The id for making a call again that may have begun: its own id if `reached` knows it, else a new one.
 
         Raises:
-            CallInterrupted: it must not be made again.
+            CallInterrupted: the call must not be made again.
         """
         same_server = begun_at.endpoint.target.identity == reached.endpoint.target.identity != ""
         known = same_server or self._policy_of(begun_at).durable
@@ -296,7 +308,7 @@ class RetryableCall:
         return NEW_CALL
 
     def _check_allowed(self, begun_at: ReachedActor, error: ConnectionError) -> None:
-        """Raise CallInterrupted unless a call that may have begun is made again."""
+        """Raise CallInterrupted if a call that may have begun must not be made again."""
         if not self._policy_of(begun_at).allows(self._request.method, self._repeated):
             raise self._caller.interrupted(self._request.method) from error
 
@@ -307,14 +319,14 @@ class RetryableCall:
 class ActorMethod(Generic[P, R]):
     """A method of an actor, or of the actors of a pool.
 
-    All ways to call it raise the method's own exceptions, with the remote traceback as their cause. A call waits for an
-    actor to be up, follows its restarts, and never runs twice in one process. A call that may have begun in a process
-    that died is made again only if that is allowed: the method is `idempotent`, the actor durable, its
-    `max_task_retries` not used up, or the pool was told so by `call(idempotent=True)`.
+    All ways to call it raise the method's own exceptions, with the remote traceback as their cause. A call waits until
+    an actor is up, follows the actor's restarts, and never runs twice in one process. A call that may have begun in a
+    process that died is made again only if one of these holds: the method is `idempotent`, the actor is durable, its
+    `max_task_retries` are not used up, or the call was made by `pool.call(idempotent=True)`.
 
     Raises:
         ActorUnavailableError: the actor of a handle has ended for good.
-        ActorNotFoundError: a pool has had no actor for as long as its resolver is patient.
+        ActorNotFoundError: a pool has had no actor for the resolver's `patience`.
         CallInterrupted: the actor's process died while the call may have been running.
     """
 
@@ -326,25 +338,25 @@ class ActorMethod(Generic[P, R]):
         self._policy = policy
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call and wait for the result, for however long it takes; `remote` and `result` bound the wait.
+        """Call and wait for the result without a time limit. Use `remote` and `result(timeout)` for a limit.
 
-        Arguments are pickled: the actor gets copies. Calls of one thread to one actor run in the order they were made.
+        Arguments are pickled, so the actor gets copies. Calls of one thread to one actor run in the order of the calls.
         """
         result: R = self._caller().call(self._name, args, kwargs, self._policy)
         return result
 
     def remote(self, *args: P.args, **kwargs: P.kwargs) -> ActorFuture[R]:
-        """Call without waiting, neither for the result nor for an actor; raises nothing but what pickling raises.
+        """Start a call, and return its future without a wait for the result or the actor. Only pickling may raise here.
 
             futures = [handle.score.remote(batch) for batch in batches]
             scores = [future.result() for future in futures]
 
-        The arguments are copied before this returns. Calls of one thread to one actor run in the order they were made.
+        The arguments are copied before this returns. Calls of one thread to one actor run in the order of the calls.
         """
         return self._caller().start(self._name, args, kwargs, self._policy)
 
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> ActorFuture[R]:
-        """The same as `remote`: every call goes on without its connection, and its result is asked for again."""
+        """The same as `remote`. Every call goes on if its connection breaks, and its result is asked for again."""
         return self._caller().start(self._name, args, kwargs, self._policy)
 
     def stream(self, *args: P.args, **kwargs: P.kwargs) -> Items[Any]:
@@ -353,8 +365,8 @@ class ActorMethod(Generic[P, R]):
             for token in handle.generate.stream(prompt):  # in coroutines: async for
                 print(token, end="")
 
-        The generator waits while the consumer is slow, and is closed when the consumer stops. If its process dies in
-        between, the iteration raises CallInterrupted: what was yielded cannot be yielded again.
+        The generator waits while the consumer is slow, and is closed when the consumer stops. If its process dies
+        meanwhile, the iteration raises CallInterrupted, because the values cannot be yielded again.
         """
         return ThreadItems(self._caller().stream(self._name, args, kwargs, self._policy))
 
@@ -363,7 +375,7 @@ class ActorMethod(Generic[P, R]):
 
 
 def checked_method(owner: object, name: str) -> str:
-    """The name of a method of actors. Raises AttributeError: it begins with an underscore."""
+    """Return the name of an actor's method. Raises AttributeError if it begins with an underscore."""
     if name.startswith("_"):
         raise AttributeError(f"{type(owner).__name__!r} object has no attribute {name!r}")
     return name

@@ -1,8 +1,8 @@
-"""The context of an actor's methods: where they run, and which methods are given it.
+"""`ActorContext`: the context of an actor's methods, and how it is passed to methods that ask for it.
 
-A method asks for an `ActorContext` by its first parameter (after `self`): it is annotated `ActorContext`, alone or in
-a union such as `ActorContext | None`, or has no annotation and is named `ctx`. All others get the caller's arguments
-alone.
+A method asks for an `ActorContext` by its first parameter (after `self`). The parameter is annotated `ActorContext`,
+alone or in a union such as `ActorContext | None`, or has no annotation and the name `ctx`. All other methods get only
+the caller's arguments.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ActorContext:
 
     Attributes:
         resolver: finds the actors of `namespace`.
-        job_id: the job that hosts the actor; "" outside of jobs.
+        job_id: id of the job that hosts the actor; "" outside of jobs.
     """
 
     cluster: StorageCluster
@@ -42,20 +42,20 @@ class ActorContext:
 
     @classmethod
     def of(cls, cluster: StorageCluster) -> ActorContext:
-        """The context of the job that this code runs in, on `cluster`; without a `job_id` outside of its jobs."""
+        """The context of the code's job on `cluster`. Outside of the cluster's jobs it has no `job_id`."""
         mine = current_job_on(cluster.root)
         return cls(cluster, ClusterResolver(cluster), JobId(mine.job_id if mine else ""), cluster.namespace)
 
     @classmethod
     def from_environment(cls) -> ActorContext:
-        """The context of the job that this code runs in, on the current cluster, as the FRAY_* variables say."""
+        """The context of the code's job on the current cluster, read from the FRAY_* variables."""
         return cls.of(storage_cluster())
 
 
 def bound_methods(target: object, context: ActorContext) -> Callable[[str], Callable[..., Any]]:
-    """A lookup of the public methods of `target`, which get `context` if they ask for it.
+    """Make a lookup function for the public methods of `target`. Methods that ask for a context get `context`.
 
-    Methods run with the context variables that are current now. The lookup raises AttributeError for other names.
+    Methods run with the context variables of this call. The lookup raises AttributeError for other names.
     """
     find, variables = public_methods(target), contextvars.copy_context()
 
@@ -71,7 +71,7 @@ def bound_methods(target: object, context: ActorContext) -> Callable[[str], Call
 def _takes_context(method: Callable[..., Any]) -> bool:
     try:
         first = next(iter(_signature(method).parameters.values()), None)
-    except (TypeError, ValueError):  # no callable, or a builtin without a signature
+    except (TypeError, ValueError):  # not a callable, or a builtin without a signature
         return False
     if first is None or first.kind not in (first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD):
         return False
@@ -79,7 +79,7 @@ def _takes_context(method: Callable[..., Any]) -> bool:
 
 
 def _signature(method: Callable[..., Any]) -> inspect.Signature:
-    """The signature with annotations in text resolved, if all can be: some names may exist for type checkers only."""
+    """The signature, with string annotations resolved if possible: some names may exist for type checkers only."""
     try:
         return inspect.signature(method, eval_str=True)
     except Exception:
@@ -87,7 +87,7 @@ def _signature(method: Callable[..., Any]) -> inspect.Signature:
 
 
 def _is_context(annotation: object) -> bool:
-    """Whether an annotation is `ActorContext` or a union with it; in unresolved text the name alone decides."""
+    """Whether an annotation is `ActorContext` or a union with it. In unresolved strings only the name is compared."""
     if isinstance(annotation, typing.ForwardRef):
         annotation = annotation.__forward_arg__
     if isinstance(annotation, str):
@@ -114,7 +114,7 @@ def _names_context(annotation: ast.expr) -> bool:
 
 
 def with_context_variables(context: contextvars.Context, method: Callable[..., Any]) -> Callable[..., Any]:
-    """`method`, run with the variables of `context`: a function, a coroutine, or a generator of either kind."""
+    """Wrap a method, so that it runs with the variables of `context`. It may be async, a generator, or both."""
     if inspect.isasyncgenfunction(method):
 
         @functools.wraps(method)
@@ -156,6 +156,6 @@ _END: Any = object()
 
 
 def _adopt(context: contextvars.Context) -> None:
-    """Copy the values of `context` into the current one, which is that of a task of an event loop."""
+    """Copy the values of `context` into the current context, which belongs to a task of an event loop."""
     for variable, value in context.items():
         variable.set(value)

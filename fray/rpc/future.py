@@ -1,10 +1,10 @@
 """The future of a call to an actor.
 
-It is a standard future, but what makes one (a condition, lists of who waits) is made when somebody asks for it: most
-calls are asked for their `result` only.
+It is a standard future, but the state of a standard future (a condition, lists of waiters) is created only when it is
+used, because most calls are only asked for their `result`.
 
-A call whose connection was lost is sent again as soon as that is known, whether anyone waits for its result or not.
-Whether it may be sent again at all is decided in `calling`.
+A call whose connection was lost is sent again as soon as that is known, even if nobody waits for its result. `calling`
+decides whether it may be sent again at all.
 """
 
 import threading
@@ -21,11 +21,11 @@ from fray_agents.rpc.errors import LOST_ERRORS, is_lost
 T = TypeVar("T")
 
 _lock = threading.Lock()
-"""Guards what changes in a future when its call is lost; losses are rare, so one lock serves all futures."""
+"""Guards the fields of a future that change when its call is lost. Losses are rare, so all futures share one lock."""
 
 
 class SentCall(Protocol):
-    """A call on its way, as its future asks it; `ClientCall` has the words."""
+    """A call that was sent, as far as its future uses it. `ClientCall` documents the methods."""
 
     def result(self, timeout: float | None = None) -> Any: ...
 
@@ -34,24 +34,25 @@ class SentCall(Protocol):
     def exception(self) -> BaseException | None: ...
 
     def add_done_callback(self, function: Callable[[Any], object], /) -> None:
-        """Have `function` called with the call once it is done, which may be as late as after `hasten`."""
+        """Call `function` with the call once it is done. Some kinds of calls do so only after `hasten`."""
 
     def hasten(self) -> None:
-        """Somebody waits who does not ask: tell them."""
+        """Call the callbacks as soon as the call is done, because somebody waits who does not call `result`."""
 
 
-Again = Callable[[ConnectionError, float], SentCall]
-"""Sends a call again that was lost by an error at a time of `time.monotonic`, or raises what its future shall raise."""
+Resend = Callable[[ConnectionError, float], SentCall]
+"""Sends a lost call again, or raises the error that its future is to raise. The arguments are the error by which it was
+lost, and the time of the loss on the clock of `time.monotonic`."""
 
 
 class RetryQueue:
-    """The calls of one caller that wait to be sent, in order; a thread sends them, which lives while there are any.
+    """The calls of one caller that wait to be sent, in order. A thread sends them, and lives while there are any.
 
-    told: what they wait for, for people.
+    waiting_reason: returns the reason why they wait, for people.
     """
 
-    def __init__(self, told: Callable[[], str]) -> None:
-        self.told = told
+    def __init__(self, waiting_reason: Callable[[], str]) -> None:
+        self.waiting_reason = waiting_reason
         self._todo: deque[Callable[[], None]] = deque()
         self._thread: threading.Thread | None = None
 
@@ -60,7 +61,7 @@ class RetryQueue:
         return self._thread is None
 
     def put(self, work: Callable[[], None]) -> None:
-        """Run `work` after all that was put before."""
+        """Run `work` after all earlier work."""
         with _lock:
             self._todo.append(work)
             if self._thread is None or not self._thread.is_alive():
@@ -78,7 +79,7 @@ class RetryQueue:
 
 
 class UnsentCall:
-    """A call that could not be sent, and so ended at once with `error`."""
+    """A call that could not be sent, and ended at once with `error`."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error
@@ -96,48 +97,47 @@ class UnsentCall:
         function(self)
 
     def hasten(self) -> None:
-        """Nothing: it is lost."""
+        """Do nothing: the call has ended."""
 
 
 _STANDARD_STATE = frozenset(vars(Future()))
 
 
 class ActorFuture(TaskFuture[T]):
-    """The future of a call; asking for its result cancels nothing, and may be repeated.
+    """The future of a call to an actor. Its result may be asked for again, also after a timeout.
 
         score = future.result(timeout=10)  # in a thread
-        score = await future  # in a coroutine; whoever cancels that does not cancel the call
+        score = await future  # in a coroutine; cancelling it does not cancel the call
 
-    `concurrent.futures.wait` and `as_completed`, `asyncio.wrap_future` and `asyncio.gather` take it.
+    It works with `concurrent.futures.wait` and `as_completed`, `asyncio.wrap_future` and `asyncio.gather`.
 
     Args:
         call: the call, which was sent or is lost.
-        again: called in the queue's thread with the loss and its time (`time.monotonic`). It sends the call once more
-            and returns the new one, or raises what the future shall raise.
-        queue: of the pool or handle that the call was made with.
+        resend: sends the call again; called in the queue's thread.
+        queue: the queue of the pool or handle that made the call.
     """
 
-    __slots__ = ("_again", "_call", "_moved", "_queue", "_stands")
+    __slots__ = ("_call", "_is_standard", "_queue", "_resend", "_resent")
 
-    def __init__(self, call: SentCall, again: Again, queue: RetryQueue) -> None:
-        self._call: SentCall = call  # without super().__init__, see the module
-        self._again: Again | None = again
+    def __init__(self, call: SentCall, resend: Resend, queue: RetryQueue) -> None:
+        self._call: SentCall = call  # without super().__init__, see the module's docstring
+        self._resend: Resend | None = resend
         self._queue = queue
-        self._moved: Future[None] | None = None
-        self._stands = False
+        self._resent: Future[None] | None = None  # while the call waits to be sent again: done once it was sent
+        self._is_standard = False
         call.add_done_callback(self._settled)
 
     def result(self, timeout: float | None = None) -> T:
-        """The value that the method returned; waits for it.
+        """Wait for the result, and return the value that the method returned.
 
         Args:
-            timeout: seconds to wait; None: for ever.
+            timeout: seconds to wait; None waits for ever.
 
         Raises:
-            TimeoutError: there is no result yet. The call goes on; ask again.
+            TimeoutError: there is no result yet. The call goes on, and its result can be asked for again.
             CallInterrupted: the actor was lost and the method may have run.
-            ActorNotFoundError, ActorUnavailableError: no actor could be reached, or there will be none.
-            Exception: whatever the method raised, its cause the remote traceback.
+            ActorNotFoundError, ActorUnavailableError: no actor could be reached, or there will never be one.
+            Exception: what the method raised, with the remote traceback as its cause.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
@@ -147,26 +147,26 @@ class ActorFuture(TaskFuture[T]):
             except LOST_ERRORS as error:
                 if not is_lost(error):
                     raise
-                moved = self._lost(call, error)
-            if moved is not None and not wait([moved], _seconds_left(deadline)).done:
-                raise TimeoutError(self._late(timeout))
-            if moved is not None:
-                moved.result()
+                resent = self._lost(call, error)
+            if resent is not None and not wait([resent], _seconds_left(deadline)).done:
+                raise TimeoutError(self._timeout_message(timeout))
+            if resent is not None:
+                resent.result()
 
     def done(self) -> bool:
-        """Whether `result` would return or raise at once. Never waits, and asks neither actor nor storage.
+        """Whether `result` would return or raise at once. It never waits, and makes no request.
 
-        False again while a call whose actor was lost is made once more.
+        It becomes False again if the call's actor was lost and the call is made again.
         """
-        call, moved = self._call, self._moved
-        if moved is not None:
-            return moved.done() and moved.exception() is not None
+        call, resent = self._call, self._resent
+        if resent is not None:
+            return resent.done() and resent.exception() is not None
         return bool(call.done()) and not is_lost(call.exception())
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """The exception that `result` would raise; None if it succeeded, or without a timeout while it is on its way.
+        """The exception that `result` would raise; None if the call succeeded, or without a timeout while it runs.
 
-        The cause is the traceback in the actor's process.
+        Its cause is the traceback in the actor's process.
 
         Args:
             timeout: seconds to wait for the end. None does not wait: ask `done` first.
@@ -178,71 +178,77 @@ class ActorFuture(TaskFuture[T]):
             return super().exception(timeout)
         if not self.done():
             return None
-        moved = self._moved
-        return moved.exception() if moved is not None else self._call.exception()
+        resent = self._resent
+        return resent.exception() if resent is not None else self._call.exception()
 
     def cancel(self) -> bool:
-        """False: a call that was made is not taken back."""
+        """Return False: a call cannot be cancelled once it was made."""
         return False
 
     def __getattr__(self, name: str) -> Any:
-        """Become a standard future, when the first part of its state is asked for."""
+        """Create the state of a standard future when the first part of it is used."""
         if name not in _STANDARD_STATE:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         with _lock:
-            if not self._stands:
+            if not self._is_standard:
                 super().__init__()
                 self.set_running_or_notify_cancel()
-                self._stands = True
+                self._is_standard = True
                 self._call.hasten()
         if self.done():
             self._announce()
         return self.__dict__[name]
 
-    def _told(self) -> str:
-        return self._queue.told() if self._moved is not None else "the call runs"
+    def _progress_text(self) -> str:
+        return self._queue.waiting_reason() if self._resent is not None else "the call runs"
 
     def _settled(self, call: Any) -> None:
         error = call.exception()
         if is_lost(error):
             self._lost(call, error)
         else:
-            self._again = None  # it keeps the call's arguments
+            self._resend = None  # frees the call's arguments
             self._announce()
 
     def _announce(self) -> None:
-        """Tell who waits; called once the call is done, and by who makes the standard state: one sees the other."""
-        if not self._stands:
+        """Set the outcome in the standard state, which wakes those who wait.
+
+        It is called when the call is done, and when the standard state is created: whichever comes later sets it.
+        """
+        if not self._is_standard:
             return
         error = self.exception()
-        with suppress(InvalidStateError):  # the other has told them
+        with suppress(InvalidStateError):  # both came at the same time, and the other one has set it
             self.set_exception(error) if error is not None else self.set_result(self.result())
 
     def _lost(self, call: SentCall, error: ConnectionError) -> Future[None] | None:
-        """Send `call` again, which was lost; done when it was sent. None: it has been sent again already."""
+        """Queue the lost `call` to be sent again. Returns a future that is done once it was sent.
+
+        None if it has already been sent again.
+        """
         with _lock:
             if call is not self._call:
                 return None
-            if self._moved is not None:
-                return self._moved
-            moved = self._moved = Future()
+            if self._resent is not None:
+                return self._resent
+            resent = self._resent = Future()
         since = time.monotonic()
-        self._queue.put(lambda: self._send(error, since, moved))
-        return moved
+        self._queue.put(lambda: self._send(error, since, resent))
+        return resent
 
-    def _send(self, error: ConnectionError, since: float, moved: Future[None]) -> None:
-        assert self._again is not None, "only what was lost is sent again"
+    def _send(self, error: ConnectionError, since: float, resent: Future[None]) -> None:
+        assert self._resend is not None, "only lost calls are sent again"
         try:
-            call = self._again(error, since)
+            call = self._resend(error, since)
         except BaseException as failure:
-            moved.set_exception(failure)
+            resent.set_exception(failure)
             self._announce()
             return
         with _lock:
-            self._call, self._moved = call, None
-        moved.set_result(None)
+            self._call, self._resent = call, None
+        resent.set_result(None)
         call.add_done_callback(self._settled)
-        if self._stands:
+        if self._is_standard:
             call.hasten()
 
 

@@ -1,7 +1,7 @@
-"""Pools, the actors of one name, called in turn or all at once; and the interface of resolvers, which make them.
+"""Pools of the actors of one name, which are called in turn or all at once, and the interface of resolvers.
 
-A call that is known not to have started goes to another actor. One that may have started is not made twice, unless its
-caller said that this does no harm; see `calling`.
+If a call is lost and is known not to have started, it goes to another actor. If it may have started, it is made again
+only if its caller said that this does no harm; see `calling`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ IDEMPOTENT = RetryPolicy(retries=-1)
 
 
 class Resolver(ABC):
-    """Gives pools of the actors that have a name; a subclass says where they are found, by `find` and `connect`.
+    """Makes pools of the actors of a name. Subclasses define where the actors are found, by `find` and `connect`.
 
     Attributes:
         patience: seconds that a call waits for an actor to come up.
@@ -37,35 +37,35 @@ class Resolver(ABC):
 
     @abstractmethod
     def find(self, name: str) -> Sequence[ActorEndpoint]:
-        """The actors that have the name now, perhaps none. Raises InvalidInput: it cannot be a name."""
+        """The endpoints of the actors that have the name now. Raises InvalidInput if the name is not valid."""
 
     @abstractmethod
     def connect(self, endpoint: ActorEndpoint) -> Channel:
-        """A channel to an actor's server, which all callers in this process share.
+        """Connect to an actor's server. Returns a channel that all callers in this process share.
 
         Raises:
             ConnectionLost, NotAuthentic: the server cannot be reached.
         """
 
     def lookup(self, name: str) -> ActorPool[Any]:
-        """A pool of the actors of that name, even if there is none yet; they are looked up when first needed.
+        """Make a pool of the actors of a name. It makes no request: the actors are looked up at the first call.
 
             models = ClusterResolver(current_cluster()).lookup("model")
             answers = models.call(idempotent=True).predict(prompts)
 
-        A call waits for an actor to come up for as long as the resolver is patient, a minute in a cluster.
+        A call waits for an actor to come up for the resolver's `patience`, which is a minute in a cluster.
         """
         return ActorPool(self, name)
 
     def lookup_all(self, name: str) -> list[ActorPool[Any]]:
-        """A pool of each actor alone that has the name now; it follows its actor through restarts."""
+        """Make a pool for each single actor that has the name now. Each pool follows its actor through restarts."""
         return [ActorPool(self, name, endpoint.actor_id) for endpoint in self.find(name)]
 
     def wait_for_actor(self, name: str, timeout: float = 60.0) -> ActorPool[Any]:
-        """A pool of the actors of that name, once there is one.
+        """Wait until there is an actor of a name, and return a pool of the actors of that name.
 
         Raises:
-            TimeoutError: there is none after `timeout` seconds.
+            TimeoutError: there is no actor after `timeout` seconds.
         """
         pool = self.lookup(name)
         pool.wait_for_size(1, timeout)
@@ -79,10 +79,10 @@ class Resolver(ABC):
 
 
 class PoolCaller(ActorCaller):
-    """Makes the calls of one pool, each at the next actor in turn.
+    """Makes the calls of one pool, each to the next actor in turn.
 
     Args:
-        only: the one actor that is called; None: all of that name.
+        only: the id of the only actor to call; None: all actors of the name.
     """
 
     def __init__(self, resolver: Resolver, name: str, only: ActorId | None) -> None:
@@ -91,17 +91,17 @@ class PoolCaller(ActorCaller):
         self._only = only
         self.balancer = Balancer(name, self._find)
 
-    def at_hand(self) -> ReachedActor | None:
-        endpoint = self.balancer.at_hand()
-        return self._connected(endpoint) if endpoint is not None else None
+    def connected(self) -> ReachedActor | None:
+        endpoint = self.balancer.pick_known()
+        return self._connect_to(endpoint) if endpoint is not None else None
 
     def reach(self, since: float) -> ReachedActor:
         deadline = since + self._resolver.patience
-        while (reached := self._connected(self.balancer.pick(deadline))) is None:
+        while (reached := self._connect_to(self.balancer.pick(deadline))) is None:
             pass
         return reached
 
-    def lose(self, reached: ReachedActor, error: ConnectionError) -> None:
+    def mark_lost(self, reached: ReachedActor, error: ConnectionError) -> None:
         self.balancer.eject(reached.endpoint, error)
 
     def interrupted(self, method: str) -> CallInterrupted:
@@ -111,7 +111,7 @@ class PoolCaller(ActorCaller):
         )
 
     def broadcast(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[BroadcastFuture]:
-        return [self._send_to(endpoint, method, args, kwargs) for endpoint in self.balancer.look()]
+        return [self._send_to(endpoint, method, args, kwargs) for endpoint in self.balancer.refresh()]
 
     def _send_to(
         self, endpoint: ActorEndpoint, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -132,7 +132,7 @@ class PoolCaller(ActorCaller):
         found = self._resolver.find(self.name)
         return [endpoint for endpoint in found if self._only in (None, endpoint.actor_id)]
 
-    def _connected(self, endpoint: ActorEndpoint) -> ReachedActor | None:
+    def _connect_to(self, endpoint: ActorEndpoint) -> ReachedActor | None:
         try:
             return ReachedActor(self._resolver.connect(endpoint), endpoint)
         except LOST_ERRORS as error:
@@ -141,10 +141,10 @@ class PoolCaller(ActorCaller):
 
 
 class ActorPool(Generic[T]):
-    """The actors of a name. It is a handle too: `pool.f(x)` is `pool.call().f(x)`.
+    """The actors of a name. It is also a handle: `pool.f(x)` is the same as `pool.call().f(x)`.
 
-    Made by a resolver. Pickles as the resolver and the name. Methods of actors that are named like those below are
-    reached by `call()`.
+    Resolvers create pools. A pool pickles as its resolver and name. If the actors have methods with the same names as
+    the ones below, call them through `call()`.
     """
 
     def __init__(self, resolver: Resolver, name: str, only: ActorId | None = None) -> None:
@@ -153,40 +153,40 @@ class ActorPool(Generic[T]):
 
     @property
     def size(self) -> int:
-        """How many actors of the name there are now; each use looks them up in the storage."""
-        return len(self._calls.balancer.look())
+        """The number of actors of the name now; each access looks them up in the storage."""
+        return len(self._calls.balancer.refresh())
 
     @property
     def endpoints(self) -> list[ActorEndpoint]:
-        """The endpoints of the actors that there are now; each use looks them up in the storage."""
-        return list(self._calls.balancer.look())
+        """The endpoints of the actors of the name now; each access looks them up in the storage."""
+        return list(self._calls.balancer.refresh())
 
     @property
     def actor_id(self) -> ActorId:
-        """The id of the actor, or of the first of several; looks it up.
+        """The id of the actor, or of the first of several; each access looks it up.
 
         Raises:
-            ActorNotFoundError: there is none.
+            ActorNotFoundError: there is no actor.
         """
         return self._first().actor_id
 
     @property
     def address(self) -> str:
-        """The "host:port" of the actor, or of the first of several; looks it up.
+        """The "host:port" of the actor, or of the first of several; each access looks it up.
 
         Raises:
-            ActorNotFoundError: there is none.
+            ActorNotFoundError: there is no actor.
         """
         return self._first().address
 
     def wait_for_size(self, min_size: int, timeout: float = 60.0) -> None:
-        """Block until there are at least `min_size` actors; looks their name up at growing intervals.
+        """Block until there are at least `min_size` actors. It looks up their name at growing intervals.
 
         Args:
             timeout: seconds to wait.
 
         Raises:
-            TimeoutError: there are fewer by then; the message says how many.
+            TimeoutError: there are fewer in time; the message says how many.
         """
         self._calls.balancer.wait_for_size(min_size, time.monotonic() + timeout)
 
@@ -195,16 +195,16 @@ class ActorPool(Generic[T]):
         await in_thread(lambda: self.wait_for_size(min_size, timeout))
 
     def call(self, idempotent: bool = False) -> T:
-        """A handle whose calls go to one actor each, in turn.
+        """A handle whose calls each go to one actor, in turn.
 
         Args:
-            idempotent: running a call twice does no harm. A call whose actor was lost is made again at another one even
-                if it may have started; otherwise that raises `CallInterrupted`.
+            idempotent: True if running a call twice does no harm. A call whose actor was lost is then made again to
+                another one, even if it may have started; otherwise it raises `CallInterrupted`.
         """
         return cast(T, PoolHandle(self._caller, IDEMPOTENT if idempotent else NEVER_TWICE))
 
     def broadcast(self) -> BroadcastHandle[T]:
-        """A handle whose calls go to all actors that there are when they are made; each call looks them up.
+        """A handle whose calls go to all actors of the name at the time of the call, which looks them up.
 
         A call returns a list of futures, one for each actor: `pool.broadcast().reload()`.
         """
@@ -223,7 +223,7 @@ class ActorPool(Generic[T]):
         return self._calls
 
     def _first(self) -> ActorEndpoint:
-        found = self._calls.balancer.look()
+        found = self._calls.balancer.refresh()
         if not found:
             raise ActorNotFoundError(f"there is no actor {self._calls.name} now; wait_for_size waits for one")
         return found[0]
@@ -237,12 +237,12 @@ class PoolHandle:
         self._policy = policy
 
     def __getattr__(self, name: str) -> ActorMethod[..., Any]:
-        checked_method(self, name)  # before `_caller` is looked for, which an object that is unpickled has not yet
+        checked_method(self, name)  # before the use of `_caller`, which an object that is being unpickled lacks
         return ActorMethod(self._caller, name, self._policy)
 
 
 class BroadcastHandle(Generic[T]):
-    """A handle of all actors of a pool: any attribute is a method, called on all of them; see `ActorPool.broadcast`."""
+    """A handle that calls all actors of a pool: any attribute is a method of theirs; see `ActorPool.broadcast`."""
 
     def __init__(self, caller: Callable[[], PoolCaller]) -> None:
         self._caller = caller
@@ -253,10 +253,10 @@ class BroadcastHandle(Generic[T]):
 
 
 class BroadcastFuture:
-    """The future of one actor's answer to a broadcast, which coroutines may await; what it raised is a result too.
+    """The future of one actor's answer to a broadcast. Coroutines may await it. An exception is returned as a result.
 
     Attributes:
-        endpoint: the actor.
+        endpoint: the actor's endpoint.
     """
 
     def __init__(self, endpoint: ActorEndpoint, call: ClientCall | ConnectionError) -> None:
@@ -264,10 +264,10 @@ class BroadcastFuture:
         self._call = call
 
     def result(self, timeout: float | None = None) -> Any:
-        """The value that the method returned, or the exception: returned, not raised. Waits for it.
+        """Wait for the answer. Returns the method's value or its exception; the exception is not raised.
 
         Raises:
-            TimeoutError: there is no result after `timeout` seconds. The call goes on; ask again.
+            TimeoutError: there is no result after `timeout` seconds. The call goes on, and can be asked for again.
         """
         if isinstance(self._call, ConnectionError):
             return self._call
@@ -279,11 +279,11 @@ class BroadcastFuture:
             return self._call.exception() or error
 
     def done(self) -> bool:
-        """Whether `result` returns at once."""
+        """Whether `result` would return at once."""
         return isinstance(self._call, ConnectionError) or self._call.done()
 
     def exception(self) -> BaseException | None:
-        """The exception that the method raised, or why it could not be called; None: it succeeded, or is not done."""
+        """The exception of the method or of the failed call; None if the call succeeded or is not done."""
         if isinstance(self._call, ConnectionError):
             return self._call
         return self._call.exception() if self._call.done() else None

@@ -1,4 +1,4 @@
-"""Resolvers: they find the actors of a name in a cluster's records, at known addresses, or in this process."""
+"""The resolvers, which find the actors of a name in a cluster's records, at known addresses, or in this process."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -19,10 +19,10 @@ from fray_layouts.spec_checks import check_name
 
 
 class ClusterResolver(Resolver):
-    """Finds the actors that are announced in a cluster. Pickles as the cluster's root and the namespace.
+    """Finds the actors that are announced in a cluster. It pickles as the cluster's root and the namespace.
 
     Args:
-        namespace: where names are looked up; by default the namespace that the cluster object has here.
+        namespace: the namespace in which names are looked up; by default the cluster object's current one.
     """
 
     def __init__(self, cluster: Cluster, namespace: str | None = None) -> None:
@@ -42,20 +42,20 @@ class ClusterResolver(Resolver):
 
     async def _look(self, name: str, core: Core) -> Any:
         lookup = self._lookups.setdefault(name, EndpointLookup(core, self._namespace, name))
-        lookup.core = core  # another one after a fork, or when the cluster was closed
+        lookup.core = core  # it is another one after a fork, or if the cluster was closed
         return await lookup.look()
 
 
 class FixedResolver(Resolver):
-    """Finds actors at addresses that the caller knows: of servers that run already, without asking the storage.
+    """Finds actors at addresses that the caller knows, without a request to the storage. Their servers must be running.
 
     Args:
-        addresses: for each name the "host:port" of a server or several; or one "host:port" for all names.
-        cluster: whose key authenticates the calls; by default that of a server in this process which has the address,
-            else each of the clusters that this process has open is tried.
+        addresses: the "host:port" of a server, or several, for each name; or one "host:port" for all names.
+        cluster: the cluster whose key authenticates the calls. By default it is that of the server in this process with
+            the address; if there is none, all clusters that this process has opened are tried.
 
     Raises:
-        InvalidInput: something is not a "host:port"; or, by calls, the server at an address belongs to another cluster.
+        InvalidInput: an address is not a "host:port". Calls raise it if the server belongs to another cluster.
     """
 
     patience = 5.0
@@ -80,7 +80,7 @@ class FixedResolver(Resolver):
             except NotAuthentic as error:
                 refused = error
         asked = self._cluster.root if self._cluster is not None else "any cluster that this process has open"
-        remedy = f"the server there is not of {asked}; say whose it is: FixedResolver(addresses, cluster=...)"
+        remedy = f"the server there does not belong to {asked}; name its cluster: FixedResolver(addresses, cluster=...)"
         raise InvalidInput("addresses", endpoint.address, remedy) from refused
 
     def _keyrings(self, address: str) -> Sequence[Keyring]:
@@ -91,10 +91,10 @@ class FixedResolver(Resolver):
 
 
 class LocalResolver(Resolver):
-    """Finds the actors that servers in this process have; with a cluster, all that are announced in it.
+    """Finds the actors that servers in this process have or, with a cluster, all that are announced in the cluster.
 
     Args:
-        cluster: None for the servers of this process, whatever their cluster and namespace.
+        cluster: None finds the servers of this process, whatever their cluster and namespace.
     """
 
     patience = 5.0
@@ -113,7 +113,7 @@ class LocalResolver(Resolver):
             return self._in_cluster.connect(endpoint)
         server = server_at(endpoint.address)
         if server is None:
-            raise ConnectionLost(f"the server at {endpoint.address} does not serve any more", started=False)
+            raise ConnectionLost(f"the server at {endpoint.address} has stopped serving", started=False)
         return connect(endpoint.target, server.keyring)
 
 

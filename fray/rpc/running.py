@@ -1,4 +1,4 @@
-"""The actor servers of this process that serve, for resolvers that look no further."""
+"""The running actor servers of this process, for resolvers that find actors only here."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -8,7 +8,7 @@ from fray_layouts.records import EndpointRecord
 
 
 class RunningServer(Protocol):
-    """An `ActorServer` that serves."""
+    """A running `ActorServer`."""
 
     @property
     def address(self) -> str: ...

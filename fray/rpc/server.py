@@ -1,7 +1,7 @@
-"""A server of actors that a program makes itself, announced under names that others look up.
+"""`ActorServer`: serves actors that a program creates itself, under names that other programs look up.
 
-The endpoint records are published when serving begins and withdrawn when it ends. If the process dies before that, its
-agent removes them, and the repair removes what no agent did.
+The endpoint records are published when the server starts to serve, and withdrawn when it ends. If the process dies
+before that, its agent removes them; the repair removes records that no agent has removed.
 """
 
 import asyncio
@@ -49,26 +49,28 @@ from fray_layouts.spec_checks import check_name
 log = logging.getLogger("fray")
 
 EXIT_TERMINATED = 128 + 15
-"""Exit code of a process that SIGTERM ended: its job counts as stopped or preempted, not as failed."""
+"""Exit code of a process that SIGTERM ended. Its job counts as stopped or preempted, not as failed."""
 
 _numbers: defaultdict[CurrentJob | None, Iterator[int]] = defaultdict(itertools.count)
-"""How many servers an attempt has made so far."""
+"""Numbers the servers that an attempt creates."""
 
 
 class ActorServer:
-    """Hosts actors in this process; usually one a job.
+    """A server of actors in this process. Usually a job has one.
 
         server = ActorServer(current_cluster())
         server.register("curriculum", Curriculum(lessons))
         server.serve()
 
-    Calls of one caller run in the order they were made, one at a time, unless `register` says otherwise.
+    Calls of one caller run in the order in which they were made, one at a time, unless `register` says otherwise.
 
     Args:
-        cluster: where the actors are announced, in its namespace; who can read its secrets can call them.
-        host: address to listen on; by default that of the agent's options, which jobs have in FRAY_BIND_HOST and
-            FRAY_ADVERTISE_HOST; outside of jobs loopback if the cluster is on this machine, else this host's address.
-        port: 0 for any that is free.
+        cluster: the cluster that the actors are announced in, in its namespace. Anyone who can read its secrets can
+            call them.
+        host: the address to listen on. In jobs the default comes from the agent's options, through FRAY_BIND_HOST and
+            FRAY_ADVERTISE_HOST. Outside of jobs it is loopback if the cluster is on this machine, else this host's
+            address.
+        port: the port to listen on; 0 for any free one.
     """
 
     def __init__(self, cluster: Cluster, host: str | None = None, port: int = 0) -> None:
@@ -102,7 +104,7 @@ class ActorServer:
 
     @property
     def address(self) -> str:
-        """The "host:port" under which other processes reach the server."""
+        """The "host:port" at which other processes reach the server."""
         return host_and_port(self._advertised, self._server.address.rpartition(":")[2])
 
     @property
@@ -121,23 +123,23 @@ class ActorServer:
         incarnation: int = 0,
         journal: Journal | None = None,
     ) -> ActorId:
-        """Offer an actor under a name, which others, here and in other jobs, may have too.
+        """Register an actor under a name. Actors of other servers may have the same name.
 
         Args:
-            actor: any object; its methods whose names do not begin with an underscore can be called.
+            actor: any object. Its methods whose names do not begin with an underscore can be called.
             metadata: JSON values that callers find in `ActorEndpoint.metadata`.
-            max_concurrency: how many calls may run at once, in threads or, of `async def` methods, on an event loop. An
-                object that has several names here has one limit for all of them.
-            actor_id: the actor's identity, the same after a restart; made up by default.
-            incarnation: of the name, if it was taken for this job alone; 0: others may share it.
+            max_concurrency: number of calls that may run at once, in threads or, for `async def` methods, on an event
+                loop. If an object has several names here, they share one limit.
+            actor_id: the actor's identity, which stays the same after a restart; made up by default.
+            incarnation: incarnation of the name if it was taken for this job alone; 0 if others may share the name.
             journal: makes the actor durable.
 
         Returns:
             The actor's id.
 
         Raises:
-            InvalidInput: the name cannot be one, this server has an actor of that name, the metadata is no JSON, or
-                the object has another name here and another `max_concurrency`.
+            InvalidInput: the name is not valid, this server has an actor of that name, the metadata is not JSON, or the
+                object has another name here with another `max_concurrency`.
         """
         check_name("name", name)
         _check_metadata(metadata)
@@ -154,12 +156,12 @@ class ActorServer:
         return ActorId(record.actor_id)
 
     def unregister(self, name: str) -> None:
-        """Withdraw an actor: who looks its name up does not find it any more, and calls that run go on.
+        """Withdraw an actor, so that lookups do not find it any more. Running calls go on.
 
-        Calls that wait for their turn fail, and are made at another actor of the name if there is one.
+        Calls that wait for their turn fail here; their callers make them again to another actor of the name, if any.
 
         Raises:
-            InvalidInput: no actor has that name here.
+            InvalidInput: no actor of this server has the name.
         """
         with self._lock:
             record = self._records.pop(name, None)
@@ -173,7 +175,7 @@ class ActorServer:
         """Serve until another thread calls `shutdown`, or the job is asked to end.
 
         Raises:
-            SystemExit: the job was asked to end; the calls that ran have been answered.
+            SystemExit: the job was asked to end; running calls have been answered.
         """
         if self._job is not None:
             on_stop(self._stop)
@@ -208,13 +210,13 @@ class ActorServer:
         self.shutdown()
 
     def shutdown(self, grace_period: float = 5.0) -> None:
-        """Withdraw the records, let running calls end, send their replies and close; a second call does nothing.
+        """Withdraw the records, let running calls end, send their replies and close. A second call does nothing.
 
         Args:
-            grace_period: seconds for all that together.
+            grace_period: seconds for all of that together.
         """
         if os.getpid() != self._process:
-            return  # a fork does not serve
+            return  # a forked child does not serve
         with self._lock:
             serving, self._serving = self._serving, False
             closed, self._closed = self._closed, True
@@ -227,7 +229,7 @@ class ActorServer:
             if serving:
                 self._cluster.run(partial(_withdraw, list(self._records.values()), max(grace_period, 1.0)))
         except (StoreError, TimeoutError):
-            log.warning("%s could not withdraw its records; the repair will remove them", self.address)
+            log.warning("the actor server %s could not withdraw its records; the repair removes them", self.address)
         finally:
             self._server.close(max(deadline - time.monotonic(), 0.0))
 
@@ -266,7 +268,7 @@ class ActorServer:
         self._cluster.run(partial(_publish, records))
 
     async def announce(self, job: str) -> None:
-        """Publish the records as those of `job`, which stands for this program; in the background loop."""
+        """Publish the records under `job`, which stands for this program. Called in the background loop."""
         with self._lock:
             todo = [name for name in self._records if self._serving and self._announced.get(name) != job]
             for name in todo:
@@ -276,7 +278,7 @@ class ActorServer:
         self._announced.update(dict.fromkeys(todo, job))
 
     async def withdraw(self) -> None:
-        """Withdraw the records that were announced; in the background loop."""
+        """Withdraw the announced records. Called in the background loop."""
         with self._lock:
             records = [self._records[name] for name in self._announced]
             self._announced.clear()
@@ -295,11 +297,11 @@ async def _publish(records: list[EndpointRecord], core: Core) -> None:
 
 
 async def _ensure_rpc_key(core: Core) -> None:
-    """Make the RPC key if there is none, for a caller in another language may not be able to write."""
+    """Create the RPC key if there is none, because a caller in another language may have no right to write it."""
     try:
         await rpc_keys(core)
-    except (StoreError, BadRecord) as error:  # it may be there, or readable, before the first call
-        log.warning("nobody can be called: %s", error)
+    except (StoreError, BadRecord) as error:  # not fatal: it may exist, or be readable, before the first call
+        log.warning("actors cannot be called now, because the cluster's RPC key cannot be read: %s", error)
 
 
 async def _withdraw(records: list[EndpointRecord], patience: float, core: Core) -> None:

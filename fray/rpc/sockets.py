@@ -1,4 +1,4 @@
-"""The directories of Unix sockets, by which callers on the same host reach an actor server."""
+"""The directories of the Unix sockets through which callers on the same host reach actor servers."""
 
 import contextlib
 import errno
@@ -9,19 +9,20 @@ from pathlib import Path
 from fray_agents.host.directories import private_dir, user_dir
 
 _MAX_DIR_LENGTH = 80
-"""Characters of a directory's path in which a socket still fits: the path of a socket has at most 107 (unix(7))."""
+"""Longest path of a directory for sockets. The path of a socket itself may have 107 characters (unix(7))."""
 
 _MIN_STALE_AGE = 60.0
-"""Seconds in which a socket is left alone: its server may be about to listen."""
+"""Least age in seconds of a socket that is removed. The server of a newer one may be about to listen."""
 
 
 def socket_dir(task_dir: str | None) -> Path:
-    """A directory for Unix sockets that only this user can enter, made where it is absent.
+    """Return a directory for Unix sockets that only this user can enter, and create it if it is absent.
 
-    It is in the task's directory, which the agent removes; outside of tasks, or where that is too deep, in the user's.
+    It is in the task's directory, which the agent removes. Outside of tasks, or if that path is too long, it is in the
+    user's directory.
 
     Raises:
-        UntrustedDirectory: somebody else could write there.
+        UntrustedDirectory: another user could write there.
     """
     if task_dir is not None and len(task_dir) <= _MAX_DIR_LENGTH:
         return private_dir(Path(task_dir, "rpc"))
@@ -29,7 +30,7 @@ def socket_dir(task_dir: str | None) -> Path:
 
 
 def remove_stale_sockets(directory: Path) -> None:
-    """Remove the sockets on which nobody listens any more."""
+    """Remove the sockets that no server listens on any more."""
     for path in directory.glob("*.sock"):
         with contextlib.suppress(FileNotFoundError):  # another server was faster
             if time.time() - path.stat().st_mtime > _MIN_STALE_AGE and not _listens(path):
@@ -39,4 +40,4 @@ def remove_stale_sockets(directory: Path) -> None:
 def _listens(path: Path) -> bool:
     with socket.socket(socket.AF_UNIX) as probe:
         probe.setblocking(False)
-        return probe.connect_ex(str(path)) != errno.ECONNREFUSED  # a queue that is full belongs to somebody
+        return probe.connect_ex(str(path)) != errno.ECONNREFUSED  # other errors, as of a full queue, mean a listener

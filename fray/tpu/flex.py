@@ -1,4 +1,4 @@
-"""The choice among several numbers of slices: the largest that there is, and another one when that changes."""
+"""Chooses among several acceptable numbers of slices: the largest that is available, and another when that changes."""
 
 from __future__ import annotations
 
@@ -11,25 +11,26 @@ from fray_layouts.object_keys import ReservationKeys
 from fray_layouts.records import AgentRecord
 
 LOOK_INTERVAL = 10.0
-"""Seconds between two looks at the slices: each reads every agent's record."""
+"""Seconds between two checks of the available slices. Each check reads every agent's record."""
 
 LOOKS_BEFORE_CHANGE = 3
-"""Looks in a row that see the same better number: a slice that was lost may be back, and a restart costs minutes."""
+"""Checks in a row that must find the same better number before it is used: a lost slice may come back soon, and a
+restart costs minutes."""
 
 
 def best_count(counts: Iterable[int], available: int) -> int:
-    """The largest acceptable number of slices that are available; the smallest acceptable one if none is."""
+    """The largest acceptable number that is available; the smallest acceptable number if none of them is."""
     ordered = sorted(counts)
     return max((count for count in ordered if count <= available), default=ordered[0])
 
 
 def available_slices(agents: Iterable[AgentRecord], tpu_type: str, job: str, pool: str = "default") -> int:
-    """The whole slices of a type that a job has or could have at once.
+    """The number of whole slices of a type that a job has or could have at once.
 
     Args:
-        agents: those that live.
-        job: the job's id; what its agents hold for it is in nobody's way.
-        pool: of the job; "~" and an id: the hosts of that reservation.
+        agents: the living agents.
+        job: the job's id. Slices that are held for it count as available.
+        pool: the job's pool; "~" and a reservation's id for the hosts of that reservation.
     """
     reservation = ReservationKeys.of_pool(pool)
     known = {agent.id: agent for agent in agents if _is_in(agent, pool, reservation)}
@@ -49,11 +50,11 @@ def _is_in(agent: AgentRecord, pool: str, reservation: str) -> bool:
 
 @dataclass(slots=True)
 class FlexChoice:
-    """Whether a job should go on with another number of slices.
+    """Decides whether a job should be restarted with another number of slices.
 
     Attributes:
         counts: the acceptable numbers.
-        current: the one that the job has or waits for.
+        current: the number that the job has or waits for.
     """
 
     counts: Sequence[int]
@@ -62,10 +63,10 @@ class FlexChoice:
     _looks: int = 0
 
     def look(self, available: int, runs: bool) -> int:
-        """Take note of how many slices there are; the number to go on with, which is `current` unless it should change.
+        """Take the number of available slices. Returns the number to use: `current`, unless it should change.
 
         Args:
-            runs: the job runs, so that fewer slices are no reason to change anything.
+            runs: whether the job runs. Then fewer available slices are no reason for a change.
         """
         wanted = best_count(self.counts, available)
         if wanted == self.current or (runs and wanted < self.current):

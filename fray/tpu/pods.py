@@ -1,4 +1,4 @@
-"""Running a function on every host of TPU slices, and returning what each of them returned."""
+"""Runs a function on every host of TPU slices, and returns the result of each host."""
 
 from __future__ import annotations
 
@@ -20,28 +20,30 @@ from fray_layouts.errors import InvalidInput
 T = TypeVar("T")
 
 MAX_RETRIES_PREEMPTION, MAX_RETRIES_FAILURE = 1_000_000, 10
-"""Of what is resumed: preemption is nobody's fault, and a function that always fails should not run for ever."""
+"""Default retries of resumable functions. Preemptions should never end them, but a function that always fails should
+not run for ever."""
 
 
 def run_on_pod(
     fn: Callable[[], T], tpu_type: str, num_slices: int = 1, *, environment: EnvironmentConfig | None = None
 ) -> list[T]:
-    """Run a function once on every host of TPU slices, all at once, and return what each host returned.
+    """Run a function once on every host of TPU slices at the same time, and return each host's result.
 
-    It is not tried again. Who is interrupted, by Ctrl-C for example, ends the job.
+    It is not retried. If the caller is interrupted, for example by Ctrl-C, the job ends.
 
     Args:
-        fn: called without arguments in a process of its own on each host; `functools.partial` gives it some.
-        tpu_type: of the slices, such as "v5litepod-16".
-        num_slices: how many slices.
+        fn: the function, which is called without arguments in its own process on each host. Use `functools.partial` to
+            pass arguments.
+        tpu_type: type of the slices, such as "v5litepod-16".
+        num_slices: number of slices.
         environment: variables, packages and code of the processes.
 
     Returns:
-        The results in the order of slices, and of the hosts in each.
+        The results in the order of the slices and of the hosts in each slice.
 
     Raises:
         JobFailed: the function failed on a host, which the message names, or a host was lost.
-        InvalidInput: there is no such type, or no such number of slices.
+        InvalidInput: there is no such type, or `num_slices` is below 1.
     """
     return _run(fn, tpu_type, [num_slices], 0, 0, environment)
 
@@ -54,9 +56,9 @@ def run_on_pod_resumable(
     *,
     environment: EnvironmentConfig | None = None,
 ) -> list[T]:
-    """Run a function on every host of one TPU slice, from its beginning again whenever the slice is lost or it fails.
+    """Run a function on every host of one TPU slice, and start it again whenever the slice is lost or it fails.
 
-    The function looks for its last checkpoint itself.
+    The function itself has to find its last checkpoint.
 
     Args:
         max_retries_preemption: further attempts after a host was lost.
@@ -64,7 +66,7 @@ def run_on_pod_resumable(
         fn, tpu_type, environment: as for `run_on_pod`.
 
     Returns:
-        The results of the hosts, in their order.
+        The results in the order of the hosts.
 
     Raises:
         JobFailed: an attempt failed, and no retry was left; the message names the host.
@@ -76,7 +78,7 @@ def run_on_pod_resumable(
 def run_on_pod_multislice(
     fn: Callable[[], T], tpu_type: str, num_slices: int, *, environment: EnvironmentConfig | None = None
 ) -> list[T]:
-    """`run_on_pod` on several slices: the processes find MEGASCALE variables, so JAX sees the devices of all."""
+    """`run_on_pod` on several slices. The processes have the MEGASCALE variables, so JAX sees all slices' devices."""
     return run_on_pod(fn, tpu_type, num_slices, environment=environment)
 
 
@@ -92,9 +94,9 @@ def run_on_pod_multislice_resumable(
     """`run_on_pod_resumable` on several slices.
 
     Args:
-        num_slices: how many; or a list of acceptable numbers. Of these the largest is taken for which there are slices.
-            When slices are lost it goes on with fewer, and when there are slices for more, with those: the function is
-            sent SIGTERM and begins again, which is not counted as a retry.
+        num_slices: number of slices, or a list of acceptable numbers, of which the largest available one is used. When
+            slices are lost or more become available, the job changes to another acceptable number: the function gets
+            SIGTERM and starts again, which does not count as a retry.
         fn, tpu_type, max_retries_preemption, max_retries_failure, environment: as for `run_on_pod_resumable`.
 
     Raises:
@@ -105,7 +107,7 @@ def run_on_pod_multislice_resumable(
 
 
 def _checked_counts(acceptable: Sequence[object]) -> list[int]:
-    """The numbers of slices, smallest first. Raises InvalidInput: there is none, or one is no number of slices."""
+    """The numbers of slices, smallest first. Raises InvalidInput if there is none, or one of them is not valid."""
     if not acceptable:
         raise InvalidInput("num_slices", acceptable, "name at least one number of slices")
     counts: set[int] = set()
@@ -150,7 +152,7 @@ def _run_fixed(cluster: Cluster, request: JobRequest) -> list[Any]:
         cluster.wait(job, raise_on_failure=True)
     except JobFailed:
         raise
-    except BaseException:  # nobody waits for it any more
+    except BaseException:  # the caller was interrupted, so nobody waits for the job any more
         cluster.terminate(job)
         raise
     return cluster.results(job)
@@ -164,7 +166,7 @@ def _run_flex(cluster: Cluster, request: JobRequest, tpu_type: str, counts: Sequ
         try:
             count = _until_other_count(cluster, job, tpu_type, flex.FlexChoice(counts, count))
         finally:
-            cluster.terminate(job)  # whatever comes next, this one is over; one that has ended is left as it is
+            cluster.terminate(job)  # in every case this job is over; if it has ended, this does nothing
         info = cluster.wait(job)
         if info.status is JobStatus.SUCCEEDED:
             return cluster.results(job)
@@ -172,9 +174,9 @@ def _run_flex(cluster: Cluster, request: JobRequest, tpu_type: str, counts: Sequ
 
 
 def _until_other_count(cluster: Cluster, job: JobId, tpu_type: str, choice: flex.FlexChoice) -> int:
-    """Wait until the job has succeeded, or should go on with another number of slices, which is returned.
+    """Wait until the job has succeeded or should be restarted with another number of slices. Returns the number.
 
-    Raises JobFailed.
+    Raises JobFailed if the job fails.
     """
     while True:
         try:
@@ -196,7 +198,7 @@ def _with_budget_left(request: JobRequest, spent: JobInfo) -> JobRequest:
 
 
 def _available(cluster: Cluster, tpu_type: str, job: str) -> int:
-    """The slices that the job could have; before there is one ("") those of the default pool."""
+    """The number of slices that the job could have. Before there is a job (""), that of the default pool."""
     if isinstance(cluster, RayJobs):
         return cluster.available_slices(tpu_type, job)
 

@@ -1,5 +1,5 @@
-"""A job's workspace: which files of a folder go along, the archive that holds them, and its place in the storage.
+"""Workspaces: the folders of code that jobs bring, packed into archives that are stored once per content.
 
-To read: `projects` (which folder), `selection` (which of its files), `archive` (their bytes), `stat_cache` (what need
-not be packed again), `upload` (once for each content), `choice` (what a request asks for).
+Reading order: `projects` (finds the folder), `selection` (its files), `archive` (packs them), `stat_cache` (remembers
+packed folders), `upload` (stores archives), `choice` (the workspace that a request asks for).
 """

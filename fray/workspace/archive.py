@@ -1,7 +1,7 @@
-"""The archive of a workspace: a tar under zstd that is the same for the same files, whoever packs them, and when.
+"""The archive of a workspace: a tar compressed with zstd. The same files always give the same bytes.
 
-Files and links only, in the order of their names' bytes, without times and owners; the mode is 0755 for what its owner
-may run, else 0644. So its digest names its content.
+It has only files and links, in the order of their names' bytes, without times and owners. The mode is 0755 if the owner
+may execute the file, else 0644. So the archive's digest identifies its content.
 """
 
 import hashlib
@@ -20,17 +20,17 @@ from fray_layouts.units import format_bytes, parse_bytes
 
 LIMIT_VARIABLE = "FRAY_WORKSPACE_LIMIT"
 DEFAULT_LIMIT = 100 * 10**6
-"""Bytes of a packed workspace, unless FRAY_WORKSPACE_LIMIT says otherwise: code has a hundredth of it, and what is
-larger is data, which jobs better read from where it is."""
+"""Bytes that a packed workspace may have, unless FRAY_WORKSPACE_LIMIT is set. Code has a hundredth of that. Larger
+workspaces contain data, which jobs should read from where it is stored."""
 
 _NAMED_IN_ERROR = 10
-"""The largest files that the error for too large a workspace names."""
+"""Number of the largest files that the error for a too large workspace names: usually the data is among them."""
 
 _LEVEL = 3
-"""zstd's own default: packs code to a fifth, at hundreds of MB a second."""
+"""Compression level, zstd's default. It packs code to a fifth at hundreds of MB per second."""
 
 _CHUNK = 2**20
-"""Bytes that are read at once: enough that calls do not count, little enough that memory does not."""
+"""Bytes that are read at once: enough that the calls cost little, and still little memory."""
 
 
 @dataclass(frozen=True)
@@ -42,33 +42,34 @@ class Archive:
 
 
 def workspace_limit() -> int:
-    """Bytes that a packed workspace may have."""
+    """The number of bytes that a packed workspace may have."""
     return parse_bytes(LIMIT_VARIABLE, os.environ.get(LIMIT_VARIABLE) or str(DEFAULT_LIMIT))
 
 
 def check_size(folder: Path, files: Sequence[WorkspaceFile], packed: int) -> None:
-    """Raise InvalidInput, which names the largest files, for a workspace that is too large. packed: bytes so far."""
+    """Raise InvalidInput, which names the largest files, if a workspace is too large. packed: packed bytes so far."""
     limit = workspace_limit()
     unpacked = sum(file.status.st_size for file in files)
     if len(files) > MAX_WORKSPACE_FILES:
-        what = f"it has {len(files)} files, and at most {MAX_WORKSPACE_FILES} may go along"
+        what = f"it has {len(files)} files, more than the {MAX_WORKSPACE_FILES} that are allowed"
     elif unpacked > MAX_WORKSPACE_BYTES:
-        what = f"it has {format_bytes(unpacked)}, and at most {format_bytes(MAX_WORKSPACE_BYTES)} may go along"
+        what = f"it has {format_bytes(unpacked)}, more than the {format_bytes(MAX_WORKSPACE_BYTES)} that are allowed"
     elif packed > limit:
         what = f"packed it has more than {format_bytes(limit)}"
     else:
         return
     largest = sorted(files, key=lambda file: file.status.st_size, reverse=True)[:_NAMED_IN_ERROR]
     named = ", ".join(f"{file.name} ({format_bytes(file.status.st_size)})" for file in largest)
-    remedy = f"name what the job does not need in {IGNORE_FILE}, or raise {LIMIT_VARIABLE}; the largest are {named}"
+    remedy = f"list what the job does not need in {IGNORE_FILE}, or raise {LIMIT_VARIABLE}; the largest are {named}"
     raise InvalidInput("workspace", str(folder), f"{what}; {remedy}")
 
 
 def packed(folder: Path, files: Sequence[WorkspaceFile]) -> Archive:
-    """Pack the files of a folder; never more than the limit of them is in memory.
+    """Pack the files of a folder. It never has more than the limit of packed bytes in memory.
 
     Raises:
-        InvalidInput: it is too large, a file cannot be read, a path is too long, or a link leads out of the folder.
+        InvalidInput: the workspace is too large, a file cannot be read, a path is too long, or a link leads out of the
+            folder.
     """
     import zstandard
 
@@ -89,7 +90,7 @@ def packed(folder: Path, files: Sequence[WorkspaceFile]) -> Archive:
 def _tar(folder: Path, files: Sequence[WorkspaceFile]) -> Iterator[bytes]:
     for file in files:
         if len(os.fsencode(file.name)) > MAX_WORKSPACE_PATH_BYTES:
-            remedy = f"its path has more than {MAX_WORKSPACE_PATH_BYTES} bytes; shorten it, or name it in {IGNORE_FILE}"
+            remedy = f"its path has more than {MAX_WORKSPACE_PATH_BYTES} bytes; shorten it, or list it in {IGNORE_FILE}"
             raise InvalidInput("workspace", file.name, remedy)
         if file.is_link:
             yield _header(file, link=_target(folder, file.name))
@@ -108,14 +109,14 @@ def _header(file: WorkspaceFile, size: int = 0, link: str = "") -> bytes:
 
 
 def _content(folder: Path, file: WorkspaceFile) -> Iterator[bytes]:
-    """The header and the bytes of a file, as many as it has now."""
+    """The header and the current bytes of a file."""
     try:
         handle = os.open(f"{folder}/{file.name}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise InvalidInput(
             "workspace",
             file.name,
-            f"it cannot be read ({error.strerror}); make it readable, or name it in {IGNORE_FILE}",
+            f"it cannot be read ({error.strerror}); make it readable, or list it in {IGNORE_FILE}",
         ) from None
     with open(handle, "rb") as opened:
         size = left = os.fstat(handle).st_size
@@ -129,12 +130,14 @@ def _content(folder: Path, file: WorkspaceFile) -> Iterator[bytes]:
 
 
 def _target(folder: Path, name: str) -> str:
-    """Where a link points, which must be inside of the folder, by its text and really."""
+    """The target of a link. Both its text and the resolved path must stay inside of the folder."""
     target = os.readlink(f"{folder}/{name}")
     below = os.path.normpath(str(PurePosixPath(name).parent / target))
     top = os.path.realpath(folder)
     leaves = os.path.isabs(target) or below == ".." or below.startswith("../")
     if leaves or os.path.commonpath([top, os.path.realpath(f"{folder}/{name}")]) != top:
-        remedy = f"it is a link to {target}, which leaves the folder; copy what it names, or name it in {IGNORE_FILE}"
+        remedy = (
+            f"it is a link to {target}, which leaves the folder; copy the target, or list the link in {IGNORE_FILE}"
+        )
         raise InvalidInput("workspace", name, remedy)
     return target

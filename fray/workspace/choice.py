@@ -1,4 +1,4 @@
-"""The workspace that a request asks for, and the environment of a child: its parent's, unless it names another."""
+"""Finds the workspace that a request asks for, and the environment that a child inherits from its parent."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ if TYPE_CHECKING:
     from fray.workspace.upload import StoredWorkspace
 
 AUTO = "auto"
-"""The word for the workspace of the project that a program or a callable belongs to."""
-
+"""The value that means the project that a program or a callable belongs to."""
 
 _environments: dict[str, EnvironmentSpec] = {}
-"""Of the job that this process runs, by its id: it never changes."""
+"""The environment of the job that this process runs, by the job's id. It never changes."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +34,10 @@ class WorkspaceChoice:
     """The workspace that a request asks for.
 
     Attributes:
-        folder: its folder, at whose top the job starts; None in a job for that job's own, elsewhere for the project's,
-            where the job starts in the folder of it that this process is in.
-        call: the callable whose project it is; None for the current directory's.
-        required: no project is an error.
+        folder: the folder that the request names; the job starts at its top. None: in a job, that job's own workspace;
+            elsewhere the project, where the new job starts in the same folder of it as this process.
+        call: the callable whose project it is; None for the project of the current directory.
+        required: whether it is an error if there is no project.
     """
 
     folder: Path | None = None
@@ -46,7 +45,7 @@ class WorkspaceChoice:
     required: bool = False
 
     def find(self) -> Path | None:
-        """The folder to pack. Raises InvalidInput: there is none, but one is required."""
+        """Find the folder to pack; None if there is none. Raises InvalidInput if there is none but one is required."""
         from fray.workspace.projects import find_project, project_of_call
 
         if self.folder is not None:
@@ -61,7 +60,7 @@ class WorkspaceChoice:
 
 
 def workspace_choice(request: JobRequest) -> WorkspaceChoice | None:
-    """The workspace that a request asks for; None for none."""
+    """The workspace that a request asks for; None if it asks for none."""
     entrypoint = entrypoint_of(request.entrypoint)
     call = entrypoint.callable if isinstance(entrypoint, CallableEntrypoint) else None
     given = request.environment.workspace if request.environment is not None else None
@@ -71,7 +70,7 @@ def workspace_choice(request: JobRequest) -> WorkspaceChoice | None:
 
 
 def named_workspace(given: str, base: Path, call: Callable[..., Any] | None = None) -> WorkspaceChoice | None:
-    """The workspace that a text means: a folder, relative to `base`; "auto"; "" is none."""
+    """The workspace for a value of `EnvironmentConfig.workspace`. A folder is relative to `base`; "" means none."""
     if given == AUTO:
         return WorkspaceChoice(call=call, required=True)
     return WorkspaceChoice((base / os.path.expanduser(given)).absolute()) if given else None
@@ -80,13 +79,13 @@ def named_workspace(given: str, base: Path, call: Callable[..., Any] | None = No
 async def with_workspaces(
     core: Core, specs: Sequence[JobSpec], choices: Sequence[WorkspaceChoice | None], job_id: str = ""
 ) -> tuple[list[JobSpec], list[StoredWorkspace]]:
-    """The specs with the workspaces that were chosen, and those that are now stored for them.
+    """Store the chosen workspaces. Returns the specs with them, and the workspaces that were stored.
 
     Args:
-        job_id: the job that submits them; "" if it is none. What is not chosen by name comes from its environment:
-            what lies around a job on its host is nobody's project.
+        job_id: id of the job that submits the specs; "" outside of jobs. In a job, workspaces that are not named come
+            from its own environment, because the folders around it on its host are not its project.
     """
-    from fray.workspace.upload import store_workspace  # packing, which few processes do
+    from fray.workspace.upload import store_workspace  # imported late: few processes pack workspaces
 
     unnamed = any(choice is not None and choice.folder is None for choice in choices)
     own = await _environment_of(core, job_id) if job_id and unnamed else EnvironmentSpec()
@@ -98,7 +97,7 @@ async def with_workspaces(
         elif choice is not None and (folder := await asyncio.to_thread(choice.find)) is not None:
             if folder not in stored:
                 stored[folder] = await store_workspace(core, folder)
-            spec = _in_workspace(spec, stored[folder], "" if choice.folder is not None else _place_in(folder))
+            spec = _in_workspace(spec, stored[folder], start_folder(folder, choice))
         complete.append(spec)
     return complete, list(stored.values())
 
@@ -106,7 +105,7 @@ async def with_workspaces(
 async def _environment_of(core: Core, job_id: str) -> EnvironmentSpec:
     if job_id not in _environments:
         found = await core.records.read(JobKeys.key(job_id), JobRecord)
-        if found is None:  # the submission says so
+        if found is None:  # the submission then raises the error
             return EnvironmentSpec()
         _environments[job_id] = found.record.spec.environment
     return _environments[job_id]
@@ -118,14 +117,18 @@ def _in_workspace(spec: JobSpec, stored: StoredWorkspace, folder: str) -> JobSpe
     return replace(spec, environment=replace(spec.environment, workspace=workspace, python=python))
 
 
-def _place_in(project: Path) -> str:
-    """The path of the current directory below the project's top; "" if it is not below it."""
+def start_folder(folder: Path, choice: WorkspaceChoice) -> str:
+    """The path below the workspace's top in which the job starts.
+
+    In a project it is the current directory, if that is inside of the project. Otherwise it is "", the top.
+    """
     here = Path.cwd()
-    return "" if here == project or not here.is_relative_to(project) else str(here.relative_to(project))
+    inside = choice.folder is None and here != folder and here.is_relative_to(folder)
+    return str(here.relative_to(folder)) if inside else ""
 
 
 def inherited(child: EnvironmentSpec, parent: EnvironmentSpec) -> EnvironmentSpec:
-    """A child's environment: variables of its own, and what it does not name of its parent's."""
+    """A child's environment: its own variables, and everything else from its parent unless the child names it."""
     return replace(
         child,
         workspace=child.workspace or parent.workspace,

@@ -1,4 +1,4 @@
-"""The project around a folder or a module: where it begins, which packages it names, and for which Python."""
+"""Finds the project around a folder or a module, and reads which packages and which Python it needs."""
 
 import os
 import re
@@ -12,21 +12,21 @@ from typing import Any, NamedTuple
 from fray_layouts.errors import InvalidInput
 
 _MARKERS = ("pyproject.toml", "uv.lock", ".git")
-"""What the top folder of a project has."""
+"""Files of which the top folder of a project has at least one."""
 
 _LISTINGS = ("uv.lock", "requirements.txt")
-"""The files that state a project's packages more exactly than its pyproject.toml, the most exact first."""
+"""Files that state a project's packages more exactly than its pyproject.toml, the most exact first."""
 
 _VERSION = re.compile(r"(?:cpython[-@]?)?(\d+\.\d+)(?:\.\d+)?")
 """A line of `.python-version` that names a version of CPython."""
 
 
 class Project(NamedTuple):
-    """What a project says of its environment.
+    """The environment that a project asks for.
 
     Attributes:
-        dependencies: the file of its top folder that states its packages; "" if none does.
-        python: a specifier (PEP 440) of the versions of Python that it runs on; "" for any.
+        dependencies: name of the file in its top folder that states its packages; "" if there is none.
+        python: a specifier (PEP 440) of the Python versions that it runs on; "" for any.
     """
 
     dependencies: str
@@ -34,9 +34,9 @@ class Project(NamedTuple):
 
 
 def find_project(place: Path) -> Path | None:
-    """The top folder of the project that `place` is in, or the nearest one around it; None if it is in none.
+    """The top folder of the innermost project that contains `place`; None if it is in no project.
 
-    The home directory and the root are none, whatever is in them: they hold all of somebody's files.
+    The home directory and the root never count as projects, because they contain all files of a user.
     """
     place = place.absolute()
     for folder in (place, *place.parents):
@@ -48,10 +48,10 @@ def find_project(place: Path) -> Path | None:
 
 
 def read_project(folder: Path, names: Collection[str]) -> Project:
-    """What the project in a folder says of its environment, by those of its files that go along.
+    """Read the environment that the project in a folder asks for. names: the files that are in its workspace.
 
     Raises:
-        InvalidInput: its pyproject.toml is none, or says `requires-python` wrongly.
+        InvalidInput: its pyproject.toml is not TOML, or has a wrong `requires-python`.
     """
     pyproject = folder / "pyproject.toml"
     says = parse_pyproject(_content(pyproject), pyproject) if pyproject.name in names else Project("", "")
@@ -61,18 +61,18 @@ def read_project(folder: Path, names: Collection[str]) -> Project:
 
 
 def parse_pyproject(data: bytes, file: Path) -> Project:
-    """What a `pyproject.toml` says by itself. Raises InvalidInput, as `read_project`."""
+    """Read the environment that a `pyproject.toml` asks for. Raises InvalidInput like `read_project`."""
     tables = _tables(data, file)
     asked = tables.get("project", {}).get("requires-python", "")
     if not _is_specifier(asked):
-        raise InvalidInput(f"requires-python in {file}", asked, "give versions of Python such as >=3.11")
+        raise InvalidInput(f"requires-python in {file}", asked, "give Python versions such as >=3.11")
     return Project(file.name if _states_packages(tables) else "", asked)
 
 
 def project_of_call(function: Callable[..., Any]) -> Path | None:
-    """The project that a callable's module belongs to, unless it is installed: then agents have it installed too.
+    """The project of a callable's module; None if it is installed, because agents then have it installed too.
 
-    What Fray itself has its jobs call stands for the program that launches them.
+    For Fray's own functions, which its jobs call, it is the project of the program that launches them.
     """
     while isinstance(function, partial):
         function = function.func
@@ -97,8 +97,8 @@ def _installed_places() -> set[Path]:
 
 
 def _is_installed(project: Path) -> bool:
-    """Whether the packages of this process have the project among them, perhaps in a way that it can be edited."""
-    from importlib import metadata  # costs 10 ms, which commands need not wait for
+    """Whether the project is installed in this process's environment, also if it is an editable install."""
+    from importlib import metadata  # imported late: it costs 10 ms, which commands should not pay
 
     file = project / "pyproject.toml"
     name = _tables(_content(file), file).get("project", {}).get("name") if file.exists() else None
@@ -116,18 +116,18 @@ def _content(file: Path) -> bytes:
 
 
 def _tables(data: bytes, file: Path) -> dict[str, dict[str, Any]]:
-    """The tables at the top of a TOML file."""
-    import tomllib  # not for a project that is known
+    """The top-level tables of a TOML file."""
+    import tomllib  # imported late: projects that were packed before do not need it
 
     try:
         found = tomllib.loads(data.decode())
-    except (ValueError, RecursionError) as error:  # no TOML, or no UTF-8
-        raise InvalidInput("workspace", str(file), f"it is no TOML ({error}); correct it") from None
+    except (ValueError, RecursionError) as error:  # not TOML, or not UTF-8
+        raise InvalidInput("workspace", str(file), f"it is not TOML ({error}); correct it") from None
     return {name: table for name, table in found.items() if isinstance(table, dict)}
 
 
 def _states_packages(pyproject: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether a project has anything to install: a file with the settings of tools alone states nothing."""
+    """Whether a project has anything to install. A file with only the settings of tools has not."""
     project, tools = pyproject.get("project", {}), pyproject.get("tool", {})
     if "build-system" in pyproject or any(project.get(key) for key in ("dependencies", "optional-dependencies")):
         return True
@@ -148,6 +148,6 @@ def _pinned_python(file: Path) -> str:
     try:
         lines = file.read_text(errors="replace").split()
     except OSError:
-        return ""  # the archive cannot hold it either, and says so
+        return ""  # packing the workspace raises the error
     found = _VERSION.fullmatch(lines[0]) if lines else None
     return f"=={found[1]}.*" if found else ""

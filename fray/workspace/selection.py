@@ -1,8 +1,9 @@
-"""The files of a folder that make up its workspace.
+"""Selects the files of a folder that make up its workspace.
 
-Those that git sees, tracked or not, less what it ignores, submodules too; without git all, less what the `.gitignore`
-of any folder names. In both cases less what `.frayignore` in the top folder names, and less what is of no use
-elsewhere: virtual environments and compiled bytecode.
+With git, they are the files that git sees, tracked or not, except those that it ignores; submodules are included.
+Without git, they are all files except those that the `.gitignore` of any folder names. In both cases files that
+`.frayignore` in the top folder names are left out, and so are files that are useless on other hosts: virtual
+environments and compiled bytecode.
 """
 
 from __future__ import annotations
@@ -21,25 +22,25 @@ if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
 
 IGNORE_FILE = ".frayignore"
-"""The file of the top folder that names what stays at home, in the syntax of `.gitignore`."""
+"""File in the top folder that names files to leave out, in the syntax of `.gitignore`."""
 
 _NEVER = frozenset({".git", ".hg", ".svn", "__pycache__"})
-"""Names of folders that never go along: of version control, and bytecode, which changes with every run."""
+"""Names of folders that are always left out: those of version control, and bytecode, which changes with every run."""
 
 _VENV_MARKER = "pyvenv.cfg"
-"""The file in the top folder of every virtual environment, which works only where it was made."""
+"""File in the top folder of every virtual environment. A virtual environment works only where it was created."""
 
 _SUBMODULE = b"160000"
 """The mode of a submodule in git's index."""
 
 _REDIRECTIONS = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")
-"""Variables that a git hook has, by which git would look at another folder."""
+"""Variables that git hooks have, and that would make git use another folder."""
 
-_FOR_IGNORING = f"name it in {IGNORE_FILE} if the job does not need it"
+_FOR_IGNORING = f"list it in {IGNORE_FILE} if the job does not need it"
 
 
 class WorkspaceFile(NamedTuple):
-    """A file or symbolic link of a workspace: its path below the top folder, with "/", and what `lstat` says of it."""
+    """A file or symbolic link of a workspace: its path below the top folder, with "/", and its `lstat` result."""
 
     name: str
     status: os.stat_result
@@ -50,15 +51,15 @@ class WorkspaceFile(NamedTuple):
 
 
 def workspace_files(folder: Path) -> list[WorkspaceFile]:
-    """The files and links of the workspace of `folder`, sorted by their names' bytes. Nothing is read but ignore files.
+    """The files and links of the workspace of `folder`, sorted by their names' bytes. Only ignore files are read.
 
     Raises:
-        InvalidInput: there is no such folder, nothing is in it, git cannot list it, or something in it is neither file,
-            folder nor link.
+        InvalidInput: the folder does not exist, it has no files, git cannot list it, or it contains something that is
+            neither a file, a folder nor a link.
     """
     if not os.path.isdir(folder):
         raise InvalidInput("workspace", str(folder), "there is no such folder; name one that exists")
-    names = _seen_by_git(folder) or _walked(folder)  # a folder that git ignores as a whole is one without git
+    names = _seen_by_git(folder) or _walked(folder)  # a folder that git ignores entirely is treated as one without git
     found = [
         WorkspaceFile(name, status)
         for name in sorted(_kept(folder, names), key=os.fsencode)
@@ -70,17 +71,17 @@ def workspace_files(folder: Path) -> list[WorkspaceFile]:
 
 
 def _status(folder: Path, name: str) -> os.stat_result | None:
-    """What there is under a name; None for nothing (git's index may be ahead) and for a folder."""
+    """The status of a file or link; None for a folder, or if it does not exist (git's index may be out of date)."""
     try:
         status = os.lstat(f"{folder}/{name}")
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise _refused(name, f"it cannot be looked at ({error.strerror})") from None
+        raise _refused(name, f"its status cannot be read ({error.strerror})") from None
     if stat.S_ISDIR(status.st_mode):
         return None
     if not stat.S_ISREG(status.st_mode) and not stat.S_ISLNK(status.st_mode):
-        raise _refused(name, "it is a device, a pipe or a socket, which cannot go along")
+        raise _refused(name, "it is a device, a pipe or a socket, which cannot be packed")
     return status
 
 
@@ -89,7 +90,7 @@ def _refused(name: str, why: str) -> InvalidInput:
 
 
 def _kept(folder: Path, names: Iterable[str]) -> Iterator[str]:
-    """The names that neither `.frayignore` names nor are of no use elsewhere."""
+    """The names without those that `.frayignore` names and those that are useless on other hosts."""
     listed = set(names)
     environments = {f"{os.path.dirname(name)}/" for name in listed if name.endswith(f"/{_VENV_MARKER}")}
     ignored = _rules_in(folder / IGNORE_FILE)
@@ -111,17 +112,17 @@ def _rules_in(file: Path) -> GitIgnoreSpec | None:
 
 
 def parse_rules(data: bytes, file: Path) -> GitIgnoreSpec:
-    """Parse an ignore file. Raises InvalidInput: a pattern means nothing."""
-    from pathspec import GitIgnoreSpec  # most projects need none of it
+    """Parse an ignore file. Raises InvalidInput if a pattern is not valid."""
+    from pathspec import GitIgnoreSpec  # imported late: most projects do not need it
 
     try:
         return GitIgnoreSpec.from_lines(os.fsdecode(data).splitlines())
     except (ValueError, re.error) as error:
-        raise InvalidInput("workspace", str(file), f"a pattern in it means nothing ({error}); correct it") from None
+        raise InvalidInput("workspace", str(file), f"a pattern in it is not valid ({error}); correct it") from None
 
 
 def _seen_by_git(folder: Path) -> list[str] | None:
-    """What git lists: tracked and untracked, submodules and repositories inside too. None where there is no git."""
+    """The files that git lists, tracked or not, also those of submodules and inner repositories. None without git."""
     if not any((place / ".git").exists() for place in (folder.absolute(), *folder.absolute().parents)):
         return None
     command = [
@@ -159,12 +160,12 @@ def _seen_by_git(folder: Path) -> list[str] | None:
 
 
 def _walked(folder: Path) -> list[str]:
-    """All files below `folder` that no `.gitignore` on their way names."""
+    """All files below `folder` that no `.gitignore` of their parent folders names."""
     return list(_walk(str(folder), "", []))
 
 
 def _walk(top: str, below: str, rules: list[tuple[str, GitIgnoreSpec]]) -> Iterator[str]:
-    """The files under `below`, which is "" or ends with "/". rules: of each folder on the way, the deepest last."""
+    """The files under `below`, which is "" or ends with "/". rules: those of each parent folder, the deepest last."""
     try:
         with os.scandir(f"{top}/{below}") as listing:
             entries = list(listing)
@@ -187,9 +188,9 @@ def _walk(top: str, below: str, rules: list[tuple[str, GitIgnoreSpec]]) -> Itera
 
 
 def _is_ignored(name: str, rules: list[tuple[str, GitIgnoreSpec]]) -> bool:
-    """What the deepest folder with a word about it says."""
+    """Whether the rules ignore a name. The deepest folder with a rule that matches it decides."""
     for prefix, spec in reversed(rules):
-        said = spec.check_file(name.removeprefix(prefix)).include
-        if said is not None:
-            return said
+        ignored = spec.check_file(name.removeprefix(prefix)).include
+        if ignored is not None:
+            return ignored
     return False

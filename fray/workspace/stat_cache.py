@@ -1,7 +1,7 @@
-"""A cache of packed folders on this user's machine: an unchanged one is neither read nor packed again.
+"""A cache of packed folders on this user's machine, so that an unchanged folder is neither read nor packed again.
 
-A folder is unchanged if the same files have the same kind, size, times and inode; the time of the last change of status
-(`ctime`), which programs cannot set, is among these.
+A folder counts as unchanged if it has the same files with the same kind, size, times and inode. Among the times is that
+of the last status change (`ctime`), which programs cannot set.
 """
 
 import contextlib
@@ -17,25 +17,25 @@ from fray.workspace.selection import WorkspaceFile
 from fray_agents.host.directories import UntrustedDirectory, cache_dir, private_dir
 
 _FORMAT = 1
-"""Of what is remembered and of the archive: another number makes all folders be packed again."""
+"""Version of the cache's entries and of the archive. If it changes, all folders are packed again."""
 
 _COARSE, _FINE = 2.0, 0.05
-"""Seconds after a file's last change in which another one may leave its times as they are: on file systems that count
-whole seconds (or two), and on all others, which count by the kernel's ticks of at most 10 ms."""
+"""Seconds after a file's change in which another change may leave its times as they are: on file systems that count in
+steps of one or two seconds, and on all others, which count in the kernel's ticks of at most 10 ms."""
 
-_MOST_FOLDERS = 1000
-"""Folders that are remembered, each in a file of some 300 bytes: far more than anybody works in."""
+_MAX_FOLDERS = 1000
+"""Folders that are remembered at most, each in a file of some 300 bytes. It is far more than a user works in."""
 
 
 class PackedFolder(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What a folder was packed to.
+    """The entry of a folder that was packed.
 
     Attributes:
-        digest: of the archive, sha256 in hexadecimal digits.
-        size: of the archive, in bytes.
-        files: how many it holds.
+        digest: sha256 of the archive, in hexadecimal digits.
+        size: size of the archive in bytes.
+        files: number of files in it.
         dependencies, python: as in `Project`.
-        fingerprint: of the files when they were packed.
+        fingerprint: fingerprint of the files when they were packed.
     """
 
     digest: str
@@ -63,7 +63,7 @@ def is_settled(files: Sequence[WorkspaceFile], now: float) -> bool:
 
 
 def recall(folder: Path, files: Sequence[WorkspaceFile]) -> PackedFolder | None:
-    """What the folder was packed to, if it has not changed since."""
+    """The entry of a folder, if the folder has not changed since it was packed; else None."""
     try:
         known = msgspec.json.decode(_file_of(folder).read_bytes(), type=PackedFolder)
     except (OSError, UntrustedDirectory, msgspec.DecodeError):
@@ -71,15 +71,16 @@ def recall(folder: Path, files: Sequence[WorkspaceFile]) -> PackedFolder | None:
     return known if known.fingerprint == fingerprint(files) else None
 
 
-def remember(folder: Path, files: Sequence[WorkspaceFile], became: PackedFolder, looked_at: float) -> None:
-    """Keep what the folder was packed to. Where nothing can be kept it is packed anew the next time.
+def remember(folder: Path, files: Sequence[WorkspaceFile], packed: PackedFolder, listed_at: float) -> None:
+    """Store a folder's entry. If it cannot be stored, the folder is packed again the next time.
 
     Args:
-        files: as they were before they were packed, at the time `looked_at`.
+        files: the files before they were packed.
+        listed_at: time at which `files` were listed, in seconds since the epoch.
     """
-    if not is_settled(files, looked_at):
+    if not is_settled(files, listed_at):
         return
-    noted = msgspec.structs.replace(became, fingerprint=fingerprint(files))
+    noted = msgspec.structs.replace(packed, fingerprint=fingerprint(files))
     with contextlib.suppress(OSError, UntrustedDirectory):
         file = _file_of(folder)
         handle, part = tempfile.mkstemp(dir=file.parent)
@@ -96,5 +97,5 @@ def _file_of(folder: Path) -> Path:
 
 def _forget_oldest(directory: Path) -> None:
     kept = sorted(directory.iterdir(), key=lambda file: file.stat().st_mtime, reverse=True)
-    for file in kept[_MOST_FOLDERS:]:
+    for file in kept[_MAX_FOLDERS:]:
         file.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Storing a workspace: once for each content, by one create-only write."""
+"""Stores workspaces. Each content is stored once, by one create-only write."""
 
 import asyncio
 import time
@@ -20,10 +20,10 @@ from fray_layouts.spec import WorkspaceSpec
 from fray_layouts.units import format_bytes
 
 _SHOWN_DIGITS = 12
-"""Digits of a digest that people are shown: enough to tell any two of their archives apart."""
+"""Digits of a digest that are shown to people: enough to tell any two of their archives apart."""
 
 _stored: WeakKeyDictionary[Store, set[str]] = WeakKeyDictionary()
-"""Keys of the archives that this process has found or stored: under the month of their key they stay that long."""
+"""Keys of the archives that this process has found or stored. An archive stays for the month in its key at least."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class StoredWorkspace:
     """A workspace that is in the storage.
 
     Attributes:
-        python: the specifier of the project's versions of Python; "" for any.
-        uploaded: it was not there before.
+        python: the specifier of the project's Python versions; "" for any.
+        uploaded: whether it was uploaded now; False if it was in the storage before.
     """
 
     folder: Path
@@ -48,37 +48,37 @@ class StoredWorkspace:
 
 
 async def store_workspace(core: Core, folder: Path) -> StoredWorkspace:
-    """Pack a folder, unless it is known to what, and store the archive, unless it is there.
+    """Pack a folder unless an unchanged one was packed before, and store the archive unless it is in the storage.
 
     Raises:
         InvalidInput: as `workspace_files`, `packed` and `read_project`.
     """
-    month_of, looked_at = core.now(), time.time()
+    month_of, listed_at = core.now(), time.time()
     files = await asyncio.to_thread(workspace_files, folder)
     known = await asyncio.to_thread(stat_cache.recall, folder, files)
     if known is not None and await _is_stored(core, BlobKeys.key(month_of, known.digest)):
         check_size(folder, files, known.size)
         return _described(folder, known, month_of, uploaded=False)
-    archive, became = await asyncio.to_thread(_pack, folder, files, looked_at)
-    key = BlobKeys.key(month_of, became.digest)
+    archive, entry = await asyncio.to_thread(_pack, folder, files, listed_at)
+    key = BlobKeys.key(month_of, entry.digest)
     if is_new := not await _is_stored(core, key):
         await core.store.put(key, archive.data, ABSENT)
         _stored.setdefault(core.store, set()).add(key)
-    return _described(folder, became, month_of, uploaded=is_new)
+    return _described(folder, entry, month_of, uploaded=is_new)
 
 
-def _pack(folder: Path, files: Sequence[WorkspaceFile], looked_at: float) -> tuple[Archive, PackedFolder]:
+def _pack(folder: Path, files: Sequence[WorkspaceFile], listed_at: float) -> tuple[Archive, PackedFolder]:
     project = read_project(folder, {file.name for file in files})
     archive = packed(folder, files)
-    became = PackedFolder(
+    entry = PackedFolder(
         digest=archive.digest,
         size=len(archive.data),
         files=len(files),
         dependencies=project.dependencies,
         python=project.python,
     )
-    stat_cache.remember(folder, files, became, looked_at)
-    return archive, became
+    stat_cache.remember(folder, files, entry, listed_at)
+    return archive, entry
 
 
 async def _is_stored(core: Core, key: str) -> bool:
@@ -88,11 +88,11 @@ async def _is_stored(core: Core, key: str) -> bool:
     return key in known
 
 
-def _described(folder: Path, became: PackedFolder, month_of: float, uploaded: bool) -> StoredWorkspace:
+def _described(folder: Path, entry: PackedFolder, month_of: float, uploaded: bool) -> StoredWorkspace:
     spec = WorkspaceSpec(
-        blob=BlobKeys.key(month_of, became.digest),
-        size=became.size,
-        files=became.files,
-        dependencies=became.dependencies,
+        blob=BlobKeys.key(month_of, entry.digest),
+        size=entry.size,
+        files=entry.files,
+        dependencies=entry.dependencies,
     )
-    return StoredWorkspace(folder, spec, became.python, uploaded)
+    return StoredWorkspace(folder, spec, entry.python, uploaded)

@@ -1,4 +1,4 @@
-"""The backends that execute pipelines: on a cluster's file queues, or on threads."""
+"""The backends that execute pipelines: `FrayBackend` on a cluster's file queues, `Backend` there or on threads."""
 
 import itertools
 import tempfile
@@ -20,20 +20,22 @@ from fray_agents.tasks.current_task import task_environ
 from fray_coordinator.clock import system_random
 
 DEFAULT_NAMESPACE = "default"
+"""Namespace of executions outside of jobs. It does not change from run to run, so that a name is found again."""
+
 MAX_THREADS = 32
-"""Threads that read results, or run shards: most of them wait for files, so there may be more than cores."""
+"""Threads that read results or run shards. Most of them wait for files, so there may be more than cores."""
 
 _executions: defaultdict[tuple[str, int], Iterator[int]] = defaultdict(lambda: itertools.count(1))
-"""Counts the executions of each attempt of a job, for their names."""
+"""Numbers the executions of each attempt of a job, for their names."""
 
 
 class FrayBackend:
-    """Runs the shards of a pipeline on jobs that take them from a queue in the cluster's storage.
+    """A backend that runs a pipeline's shards on worker jobs, which take them from a queue in the cluster's storage.
 
     Args:
         cluster: by default the current one.
-        max_parallelism: workers at once; fewer where there are fewer shards or less room.
-        memory_per_worker: size; a worker that uses more is ended. Each has one core.
+        max_parallelism: number of workers at most; fewer if there are fewer shards or less room.
+        memory_per_worker: a size; a worker that uses more is ended. Each worker has one core.
     """
 
     def __init__(
@@ -44,20 +46,21 @@ class FrayBackend:
         self._resources = ResourceConfig(cpu=1, memory=memory_per_worker)
 
     def execute(self, dataset: Dataset[Any], name: str | None = None) -> list[Any]:
-        """Run a pipeline to its end and return its results, in order.
+        """Run a pipeline to its end, and return its results in order.
 
-        A shard is run once, unless its worker dies on the way; what it raises is raised here after three tries.
+        A shard runs once unless its worker dies. If its code raises, it is tried three times, and then its exception is
+        raised here.
 
         Args:
-            name: of this execution, letters, digits, '-' and '_'. If one of that name was begun and did not come to
-                its end, because its driver died or a shard failed, this goes on with it: finished shards are not run
-                again. Names are shared by all programs of the namespace. By default it is the job's own, in the order
-                of its executions, so that a job's next attempt goes on; outside of jobs it is a new one.
+            name: the name of this execution: letters, digits, '-' and '_'. If an execution of that name has not ended,
+                because its driver died or a shard failed, it is continued, and finished shards are not run again. All
+                programs of the namespace share the names. By default it is made from the job's id and the number of the
+                execution, so that the job's next attempt continues it; outside of jobs it is a new name.
 
         Raises:
             Exception: what a shard's own code raised.
             ShardGivenUp: a shard killed every worker that ran it.
-            JobFailed: no worker comes up; its message says why.
+            JobFailed: no worker comes up; the message says why.
             InvalidInput: the earlier execution of that name had other shards.
         """
         pool = WorkerPool.attach(
@@ -73,28 +76,30 @@ class FrayBackend:
         except BaseException:
             pool.detach()
             raise
-        pool.shutdown(wait=False)  # what is not done by now, nobody waits for
+        pool.shutdown(wait=False)  # all results were read, so unfinished tasks are not needed
         return results
 
 
 class Backend:
-    """Executes pipelines wherever the program runs."""
+    """Executes pipelines on the current cluster if there is one, else on threads."""
 
     @staticmethod
     def execute(
         dataset: Dataset[Any], max_parallelism: int = 100, memory: int | str = "2GB", name: str | None = None
     ) -> list[Any]:
-        """On the cluster that FRAY_CLUSTER_SPEC names (in a job it always does), else on threads of this process.
+        """Run a pipeline on the cluster that FRAY_CLUSTER_SPEC names, or without one on threads of this process.
+
+        In a job FRAY_CLUSTER_SPEC always names the job's cluster.
 
         Args:
-            max_parallelism: shards at once.
-            memory: of each worker, on a cluster.
-            name: see `FrayBackend.execute`; threads forget.
+            max_parallelism: number of shards that run at once.
+            memory: memory of each worker, on a cluster.
+            name: see `FrayBackend.execute`. On threads it has no effect, and nothing is continued.
         """
         if (task_environ().get("FRAY_CLUSTER_SPEC") or "local") != "local":
             return FrayBackend(None, max_parallelism, memory).execute(dataset, name)
-        most = min(max_parallelism, MAX_THREADS)
-        with tempfile.TemporaryDirectory(prefix="fray-zephyr-") as chunks, ThreadPoolExecutor(most) as threads:
+        count = min(max_parallelism, MAX_THREADS)
+        with tempfile.TemporaryDirectory(prefix="fray-zephyr-") as chunks, ThreadPoolExecutor(count) as threads:
 
             def run_stage(name: str, title: str, tasks: list[ShardTask]) -> list[TaskResult]:
                 return list(threads.map(lambda task: run_task(task, chunks, "run"), tasks))

@@ -1,4 +1,4 @@
-"""The names of Zephyr that this package uses, from wherever its releases keep them."""
+"""The names of Zephyr that this package uses, imported from the modules that have them in each release."""
 
 from typing import Any
 
@@ -34,5 +34,5 @@ __all__ = [
 
 
 def new_task(**fields: Any) -> ShardTask:
-    """A shard's task. fields: as both releases have them."""
+    """Make a shard's task. fields: the fields that both releases have."""
     return ShardTask(**fields, **_COST)

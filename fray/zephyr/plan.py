@@ -1,6 +1,6 @@
-"""The execution of Zephyr's plan, stage by stage: from shards to tasks, from results to the next stage's shards.
+"""Executes Zephyr's plan stage by stage: makes tasks from shards, and the next stage's shards from results.
 
-Shards are only references here (files, and small items in memory). Whoever runs tasks reads and writes the data.
+Shards are only references here (files, and small items in memory). The data is read and written where tasks run.
 """
 
 from collections import defaultdict
@@ -22,11 +22,11 @@ from fray.zephyr.compat import (
 from fray_layouts.errors import InvalidInput
 
 RunStage = Callable[[str, str, list[ShardTask]], list[TaskResult]]
-"""(name, title, tasks) -> results in order: runs a stage. The name is unique in the plan, the title is for people."""
+"""Runs a stage: (name, title, tasks) -> results in order. The name is unique in the plan, the title is for people."""
 
 
 def run_plan(plan: PhysicalPlan, run_stage: RunStage, prefix: str = "") -> list[ListShard]:
-    """Run all stages; returns the last one's shards, in order."""
+    """Run all stages, and return the last one's shards in order."""
     shards = _source_shards(plan.source_items)
     for number, stage in enumerate(plan.stages):
         if stage.stage_type == StageType.RESHARD:
@@ -56,7 +56,7 @@ def _run_stage(stage: PhysicalStage, shards: list[ListShard], run_stage: RunStag
 
 
 def _joined(stage: PhysicalStage, count: int, run_stage: RunStage, name: str) -> dict[int, list[ListShard]]:
-    """Run the right sides of the stage's joins; returns their shards by the index of the operation."""
+    """Run the right sides of the stage's joins, and return their shards by the index of the operation."""
     right = {
         place: run_plan(operation.right_plan, run_stage, f"{name}.{place}.")
         for place, operation in enumerate(stage.operations)
@@ -64,7 +64,8 @@ def _joined(stage: PhysicalStage, count: int, run_stage: RunStage, name: str) ->
     }
     for shards in right.values():
         if len(shards) != count:
-            raise InvalidInput("dataset", f"{count} and {len(shards)} shards", "both sides of a join need equally many")
+            remedy = "both sides of a join need the same number"
+            raise InvalidInput("dataset", f"{count} and {len(shards)} shards", remedy)
     return right
 
 
@@ -82,6 +83,6 @@ def _resharded(shards: list[ListShard], count: int) -> list[ListShard]:
 
 
 def _scattered(results: list[TaskResult], count: int) -> list[ListShard]:
-    """New shards, each of which reads its own part of what all tasks wrote."""
+    """Make new shards, each of which reads its own part of all tasks' output."""
     everything = MemChunk(items=[path for result in results for path in result.shard])
     return [ListShard(refs=[everything]) for _ in range(count)]

@@ -1,7 +1,7 @@
-"""The stages of a pipeline as tasks of a worker pool, one for each shard.
+"""Runs the stages of a pipeline as tasks of a worker pool, one task for each shard.
 
-A task's key is `<stage>/<shards>/<shard>`. By it a later driver of the same execution finds what is done, notices when
-the pipeline is another one, and runs a shard that failed again.
+A task's key is `<stage>/<shards>/<shard>`. With the keys, a later driver of the same execution finds finished shards,
+notices if the pipeline has changed, and runs failed shards again.
 """
 
 import logging
@@ -18,7 +18,7 @@ from fray_layouts.errors import InvalidInput
 log = logging.getLogger("fray")
 
 MAX_SHARD_TRIES = 3
-"""Runs of a shard whose own code raises: enough for a file server that fails once, few enough for a bug."""
+"""Runs of a shard whose code raises: enough for a file server that fails once, and few enough for a bug."""
 
 
 class ShardGivenUp(Permanent, RuntimeError):
@@ -26,7 +26,7 @@ class ShardGivenUp(Permanent, RuntimeError):
 
 
 class Stage(NamedTuple):
-    """What all shards of a stage share. chunks: URL under which Zephyr writes what goes from stage to stage."""
+    """The data that all shards of a stage share. chunks: URL under which Zephyr writes intermediate results."""
 
     tasks: list[ShardTask]
     chunks: str
@@ -34,14 +34,14 @@ class Stage(NamedTuple):
 
 
 class Shard(NamedTuple):
-    """A shard as its task's argument. The reference in it is fetched once for a stage, not once for each task."""
+    """A shard in the form of its task's argument. A worker fetches the stage once, not once per task."""
 
     stage: ObjectRef
     number: int
 
 
 def run_shard(shard: Shard) -> TaskResult:
-    """Run a shard, on a worker; again if its own code raises, up to `MAX_SHARD_TRIES` times."""
+    """Run a shard on a worker. If its code raises, it is tried up to `MAX_SHARD_TRIES` times."""
     stage = _stage(shard.stage)
     task = stage.tasks[shard.number]
     for _ in range(MAX_SHARD_TRIES - 1):
@@ -53,7 +53,7 @@ def run_shard(shard: Shard) -> TaskResult:
 
 
 def run_task(task: ShardTask, chunks: str, execution: str) -> TaskResult:
-    """Run a shard once, in this process: a worker has a process of its own already."""
+    """Run a shard once, in this process. A worker already has its own process."""
     result: TaskResult = InlineRunner().execute(task, chunks, execution)[0]
     return result
 
@@ -93,10 +93,10 @@ class StageRunner:
                 raise InvalidInput("name", self._pool.name, remedy)
 
     def _placed(self, error: BaseException | None, place: str) -> BaseException:
-        """The error as the user gets it, with its place."""
+        """The error for the user, with the shard that it comes from."""
         assert error is not None
         if isinstance(error, TaskKillsWorkers):
             return ShardGivenUp(f"{place}: {error}")
-        if not isinstance(error, JobFailed):  # which is no shard's
+        if not isinstance(error, JobFailed):  # a JobFailed is about workers, not about a shard
             error.add_note(f"raised in {place}")
         return error

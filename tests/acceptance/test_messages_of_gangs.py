@@ -91,8 +91,8 @@ WRITTEN: list[tuple[Callable[[StorageCluster], object], str]] = [
     ),
     (
         lambda c: ResourceConfig.with_tpu(["v5litepod-16", "v5litepod-32"]),
-        "tpu_type: ['v5litepod-16', 'v5litepod-32'] is not accepted; all types must have as many machines, with as "
-        "many chips each",
+        "tpu_type: ['v5litepod-16', 'v5litepod-32'] is not accepted; all types must have the same number of "
+        "machines, and of chips per machine",
     ),
     (
         lambda c: c.launch(

@@ -170,7 +170,7 @@ def test_names_that_cannot_be(server: HttpQueueServer, name: str) -> None:
 
 
 def test_a_queue_that_the_server_does_not_have(server: HttpQueueServer) -> None:
-    with pytest.raises(QueueNotFound, match=r"no queue 'nope'; make it there: new_queue\('nope'\)"):
+    with pytest.raises(QueueNotFound, match=r"no queue 'nope'; create it there: new_queue\('nope'\)"):
         HttpQueue("127.0.0.1", server.port, "nope", cluster=server._cluster).pop()
 
 
@@ -178,7 +178,7 @@ def test_a_queue_of_that_name_has_something_else_behind_it(server: HttpQueueServ
     server.new_queue("kept", FileQueue(tmp_path / "a"))
     server.new_queue("kept", FileQueue(tmp_path / "a"))
     for other in (FileQueue[int](tmp_path / "b"), MemoryQueue[int]()):
-        with pytest.raises(InvalidInput, match="behind 'kept' is FileQueue"):
+        with pytest.raises(InvalidInput, match="'kept' already serves FileQueue"):
             server.new_queue("kept", other)
 
 

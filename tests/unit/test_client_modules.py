@@ -123,7 +123,7 @@ def test_several_kinds_of_slices_must_be_alike() -> None:
     config = ResourceConfig.with_tpu(["v5litepod-4", "v6e-4"])
     assert (config.device, config.device_alternatives) == (TpuConfig("v5litepod-4"), ["v6e-4"])
     assert {config: "may be a key"}[config]
-    with pytest.raises(InvalidInput, match="as many machines"):
+    with pytest.raises(InvalidInput, match="same number of machines"):
         ResourceConfig.with_tpu(["v6e-4", "v6e-8"])
     with pytest.raises(InvalidInput, match="name at least one type"):
         ResourceConfig.with_tpu([])

@@ -130,7 +130,7 @@ def test_one_failure_ends_the_wait_for_all(client: StorageClient) -> None:
 
 def test_jobs_of_two_clusters_are_not_waited_for_in_one_call(client: StorageClient) -> None:
     other = StorageClient("memory://other")
-    with pytest.raises(InvalidInput, match="one cluster"):
+    with pytest.raises(InvalidInput, match="each cluster in a call of its own"):
         wait_all([client.submit(a_request()), other.submit(a_request())])
 
 

@@ -119,10 +119,13 @@ def test_what_a_pool_had_of_another_provider_goes_with_it(shell: Shell) -> None:
         (["set", "a", "--provider", "local", "--label", "x"], "give name=value"),
         (["set", "a/b", "--provider", "local"], "pool: 'a/b' is not accepted"),
         (["set", "a", *TPU, "--max-cost", "1"], "one machine costs up to $24.96 an hour; raise it"),
-        (["set", "a", *TPU, "--max-cost", "30", "--max", "4", "--min", "2"], "so many cost up to $49.92 an hour"),
+        (
+            ["set", "a", *TPU, "--max-cost", "30", "--max", "4", "--min", "2"],
+            "so many machines cost up to $49.92 an hour",
+        ),
         (
             ["set", "a", *TPU, "--zone", "mars-north1-a", "--max-cost", "30"],
-            "max_hourly_cost needs it, as nobody knows",
+            "max_hourly_cost needs it, as the price of",
         ),
         (["show", "a"], "there is no such pool of machines"),
         (["rm", "a"], "there is no such pool of machines"),
@@ -136,7 +139,7 @@ def test_what_is_wrong_with_a_pool_is_said_in_one_line(shell: Shell, words: list
 
 def test_a_price_that_nobody_knows_is_told(shell: Shell) -> None:
     told = shell("pool", "set", "a", *TPU[:4], "--zone", "us-esat5-a").stderr
-    assert "nobody knows what v5litepod-16 in us-esat5-a costs; did you mean us-east5-a?" in told
+    assert "the price of v5litepod-16 in us-esat5-a is unknown; did you mean us-east5-a?" in told
     assert "hourly_cost" in told
     assert shell("pool", "set", "a", "--cost", "7").stderr == ""
 

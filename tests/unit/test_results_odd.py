@@ -36,5 +36,5 @@ def test_text_that_is_no_base64_is_told_in_words(data: str) -> None:
         job = JobRecord(id="j-1", spec=spec, status="succeeded", result=JobResult(encoding="bytes", data=data))
         return await fetch_result(await open_core("memory://odd-results"), job)
 
-    with pytest.raises(NoResult, match="no base64"):
+    with pytest.raises(NoResult, match="not base64"):
         asyncio.run(main())

@@ -143,7 +143,7 @@ def test_a_call_that_is_slow_to_store_is_told_of_once_with_its_size(caplog: pyte
     to_spec(JobRequest("large", Entrypoint.from_callable(len, args=(bytes(25_000_000),))))
     (told,) = caplog.messages
     assert told.startswith("the call of builtins.len has 25 MB with its arguments")
-    assert told.endswith("write them to storage once, and pass their path")
+    assert told.endswith("write large data to storage once, and pass its path")
 
 
 def test_a_function_of_a_script_may_not_use_what_cannot_be_pickled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +161,7 @@ def test_a_function_of_a_script_may_not_use_what_cannot_be_pickled(monkeypatch: 
         ({"name": "x" * 10_000}, "name: .*10000 characters"),
         ({"resources": ResourceConfig(cpu=-1)}, r"resources.cpu: -1 .*at least 0"),
         ({"resources": ResourceConfig(ram="lots")}, "resources.memory: 'lots' .*512MiB"),
-        ({"resources": ResourceConfig(regions="eu")}, "resources.regions: 'eu' .*list of texts"),
+        ({"resources": ResourceConfig(regions="eu")}, "resources.regions: 'eu' .*list of strings"),
         ({"resources": ResourceConfig(regions=["a/b"])}, "resources.regions"),
         ({"resources": ResourceConfig(zone="a/b")}, "resources.zone: 'a/b'"),
         ({"resources": ResourceConfig(labels={"rack": 4})}, "resources.labels"),  # type: ignore[dict-item]
@@ -173,7 +173,7 @@ def test_a_function_of_a_script_may_not_use_what_cannot_be_pickled(monkeypatch: 
         ({"resources": ResourceConfig(device_alternatives=["v4"])}, "resources.device_alternatives: .*name a device"),
         (
             {"resources": ResourceConfig(device=TpuConfig("v6e-4"), device_alternatives=["v6e-8"])},
-            "tpu_type: .*v6e-8.*all types must have as many machines",
+            "tpu_type: .*v6e-8.*all types must have the same number of machines",
         ),
         ({"resources": ResourceConfig(image="debian")}, "resources.image"),
         (
@@ -197,15 +197,15 @@ def test_a_function_of_a_script_may_not_use_what_cannot_be_pickled(monkeypatch: 
         ({"replicas": 2, "same": "rack"}, "same: 'rack' .*zone"),
         (
             {"replicas": 6, "resources": ResourceConfig(device=TpuConfig("v5litepod-16"))},
-            "replicas: 6 .*a slice of v5litepod-16 is 4 virtual machines.*multiple of 4",
+            "replicas: 6 .*a slice of v5litepod-16 has 4 virtual machines.*multiple of 4",
         ),
         ({"resources": ResourceConfig(device=TpuConfig("v6e-8", count=2))}, "resources.device.count: 2 .*8 chips"),
         ({"resources": ResourceConfig(GpuConfig("h100"), 2)}, "resources.cpu: .*device="),  # type: ignore[arg-type]
         ({"resources": {"cpu": 1}}, "resources: .*ResourceConfig"),
-        ({"replicas": 3, "resources": ResourceConfig(replicas=2)}, "replicas: 3 .*resources.replicas says 2"),
+        ({"replicas": 3, "resources": ResourceConfig(replicas=2)}, "replicas: 3 .*resources.replicas is 2"),
         (
             {"replicas": 3, "resources": ResourceConfig.with_tpu("v5litepod-4", slice_count=2)},
-            "replicas: 3 .*resources.replicas says 2 .*with_tpu counts the virtual machines.*leave one",
+            "replicas: 3 .*resources.replicas is 2 .*with_tpu sets it to the number of virtual machines.*leave one",
         ),
         ({"environment": {"env_vars": {"PASSWORD": "hunter2"}}}, "environment: '...' .*EnvironmentConfig"),
         ({"environment": EnvironmentConfig(pip_packages=[1])}, "environment.pip_packages"),  # type: ignore[list-item]

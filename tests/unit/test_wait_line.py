@@ -123,4 +123,4 @@ async def test_coroutines_that_wait_for_the_same_have_one_line(monkeypatch: pyte
     await eventually(lambda: not wait_line._terminal.lines)
     assert lines == [1]
     assert screen.getvalue() == "\rfray: 2 of 3 done\x1b[K\r\x1b[K"
-    assert wait_line._tellers == {}
+    assert wait_line._updaters == {}

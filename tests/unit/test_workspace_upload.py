@@ -105,9 +105,9 @@ def test_what_may_have_changed_unseen_is_not_remembered(project: Path) -> None:
     files = workspace_files(project)
     changed = max(file.status.st_ctime for file in files)
     became = PackedFolder(digest="d", size=1, files=2)
-    remember(project, files, became, looked_at=changed)
+    remember(project, files, became, listed_at=changed)
     assert recall(project, files) is None
-    remember(project, files, became, looked_at=changed + 10.0)
+    remember(project, files, became, listed_at=changed + 10.0)
     known = recall(project, files)
     assert known is not None
     assert known.digest == "d"
@@ -169,8 +169,8 @@ def test_what_a_project_says_of_its_environment(tmp_path: Path, files: dict[str,
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (b"[project", r"workspace: '.*pyproject.toml'.*it is no TOML"),
-        (b"\xff", r"workspace: '.*pyproject.toml'.*it is no TOML"),
+        (b"[project", r"workspace: '.*pyproject.toml'.*it is not TOML"),
+        (b"\xff", r"workspace: '.*pyproject.toml'.*it is not TOML"),
         (b'[project]\nrequires-python = "^3.11"', r"requires-python in .*pyproject.toml: '\^3.11' .*such as >=3.11"),
         (b"[project]\nrequires-python = 3", r"requires-python in .*pyproject.toml: 3 "),
     ],

@@ -7,7 +7,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from fray.types import JobRequest
-from fray.workspace.choice import WorkspaceChoice, workspace_choice
+from fray.workspace.choice import start_folder, workspace_choice
 from fray_layouts.spec import JobSpec, WorkspaceSpec
 
 
@@ -23,7 +23,7 @@ def with_workspace(spec: JobSpec, request: JobRequest, in_job: bool) -> JobSpec:
     choice = workspace_choice(request)
     if choice is None or (in_job and choice.folder is None) or (folder := choice.find()) is None:
         return spec
-    workspace = WorkspaceSpec(blob=_uploaded(folder), folder=_place_in(folder, choice))
+    workspace = WorkspaceSpec(blob=_uploaded(folder), folder=start_folder(folder, choice))
     return replace(spec, environment=replace(spec.environment, workspace=workspace))
 
 
@@ -39,10 +39,3 @@ def _uploaded(folder: Path) -> str:
 
     made: dict[str, str] = upload_working_dir_if_needed({"working_dir": str(folder)}, include_gitignore=True)
     return made["working_dir"]
-
-
-def _place_in(folder: Path, choice: WorkspaceChoice) -> str:
-    """The directory below `folder` in which the job starts: for a found project the current one, else the top."""
-    here = Path.cwd()
-    inside = choice.folder is None and here != folder and here.is_relative_to(folder)
-    return str(here.relative_to(folder)) if inside else ""
