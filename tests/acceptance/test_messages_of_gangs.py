@@ -27,7 +27,7 @@ TYPED = [
     ),
     (
         "run --tpu v5litepod-16 --replicas 6 -- true",
-        "replicas: 6 is not accepted; a slice of v5litepod-16 is 4 virtual machines, each with a process of its own; "
+        "replicas: 6 is not accepted; a slice of v5litepod-16 has 4 virtual machines, each with its own process; "
         "give a multiple of 4, or leave it out for one slice",
     ),
     ("run --tpu v5litepod-16 --gpus 1 -- true", "--gpus and --tpu cannot be combined; give one of them"),
@@ -77,8 +77,8 @@ WRITTEN: list[tuple[Callable[[StorageCluster], object], str]] = [
     ),
     (
         lambda c: c.launch(JobRequest("train", train, ResourceConfig(replicas=2), replicas=3)),
-        "replicas: 3 is not accepted; resources.replicas says 2 (with_tpu counts the virtual machines there); leave "
-        "one of the two out",
+        "replicas: 3 is not accepted; resources.replicas is 2 (with_tpu sets it to the number of virtual machines); "
+        "leave one of the two out",
     ),
     (
         lambda c: c.launch(JobRequest("train", train, ResourceConfig(device=TpuConfig("v5litepod-17")))),

@@ -112,7 +112,7 @@ def test_a_fixed_address_of_another_cluster_says_so_at_once(cluster: StorageClus
         server.serve_background()
         theirs = FixedResolver(server.address, cluster).lookup("counter")
         for call in (theirs.add, theirs.add.remote(1).result, theirs.broadcast().add):
-            with pytest.raises(InvalidInput, match=rf"{server.address}.*not of {cluster.root}.*cluster="):
+            with pytest.raises(InvalidInput, match=rf"{server.address}.*does not belong to {cluster.root}.*cluster="):
                 call(1)
         server.shutdown()
 
