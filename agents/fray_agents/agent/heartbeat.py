@@ -125,8 +125,10 @@ class Heartbeat:
         self._mail_taken |= stored.record.mail
         listed, interval = member.leases.holdings(), self._interval()
         problem, requests = member.problems.summary(), asdict(member.core.store.usage)
-        given = HeartbeatInput(listed, interval, member.leases.free(), problem, member.unfit, member.leaving, requests)
-        wanted = heartbeat.next_beat(stored.record, given)
+        beat_input = HeartbeatInput(
+            listed, interval, member.leases.free(), problem, member.unfit, member.leaving, requests
+        )
+        wanted = heartbeat.next_beat(stored.record, beat_input)
         sent = self._last_send = member.core.clock.boottime()
         member.trusted_until = min(member.trusted_until, heartbeat.trusted_until(sent, interval))
         try:

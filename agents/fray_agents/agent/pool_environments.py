@@ -63,8 +63,8 @@ class PoolEnvironments:
         spec = JobSpec(name=name, entrypoint=entrypoint, environment=environment, pool=pool)
         job = JobRecord(id=name, spec=spec, status=Status.PENDING)
 
-        def tell(activity: str) -> None:
+        def on_activity(activity: str) -> None:
             log.debug("%s of pool %s: %s", name, pool, activity)
 
         async with AsyncExitStack() as held:
-            await self.preparer.prepare(job, self.work_dir / f"~{name}", held, tell)
+            await self.preparer.prepare(job, self.work_dir / f"~{name}", held, on_activity)

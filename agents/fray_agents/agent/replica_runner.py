@@ -229,10 +229,10 @@ class ReplicaRunner:
         if call is not None:
             pickle = _decoded_pickle(call.pickle) if call.pickle else await self._blob(call.blob, "callable")
 
-        def tell(activity: str) -> None:
+        def on_activity(activity: str) -> None:
             held.activity = activity
 
-        prepared = await self.preparer.prepare(job, directory, held.resources, tell)
+        prepared = await self.preparer.prepare(job, directory, held.resources, on_activity)
         ports = held.resources.enter_context(held_ports(job.spec.ports, self._core.rng))
         held.ports = ports.numbers
         env = task_environment(

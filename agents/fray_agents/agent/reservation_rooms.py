@@ -53,9 +53,9 @@ class ReservationRooms:
             found: the record of a reservation that is held or has ended; None: the record is gone.
             held: the agent's holding of it; None: it has none.
         """
-        mine = self._assigned(found)
+        assigned = self._assigned(found)
         if held is None:
-            if found is None or not mine:
+            if found is None or not assigned:
                 return
             held = HeldPlacement(owner_of_reservation(found.record), found, ())
             self._leases.add_placement(held)
@@ -64,9 +64,9 @@ class ReservationRooms:
         before = held.holding()
         refuses = self._refuses(found, held)
         if refuses:
-            mine = ()
-        self._give_up(held, mine)
-        self._take(held, mine)
+            assigned = ()
+        self._give_up(held, assigned)
+        self._take(held, assigned)
         if not held.bundles and not self._is_used(held) and not refuses:
             log.info("%s: its bundles are given up", held.owner.id)
             await self.let_go(held)
@@ -92,25 +92,25 @@ class ReservationRooms:
         is_held = found is not None and found.record.state == ReservationState.HELD
         return is_held and member.unfit and not (member.leaving or member.draining or self._is_used(held))
 
-    def _give_up(self, held: HeldPlacement, mine: tuple[int, ...]) -> None:
+    def _give_up(self, held: HeldPlacement, assigned: tuple[int, ...]) -> None:
         """Give up bundles that are no longer assigned to the agent, as far as no job needs their room."""
-        for bundle in [b for b in held.bundles if b.number not in mine]:
+        for bundle in [b for b in held.bundles if b.number not in assigned]:
             if not bundle.taken or not shortage(bundle.shape, self._leases.free(held), HostKind()):
                 held.bundles = tuple(b for b in held.bundles if b is not bundle)
                 self._leases.changed.set()
 
-    def _take(self, held: HeldPlacement, mine: tuple[int, ...]) -> None:
+    def _take(self, held: HeldPlacement, assigned: tuple[int, ...]) -> None:
         """Take the bundles that are assigned to the agent, each as soon as there is room for it."""
         known = {bundle.number for bundle in held.bundles}
         around = self._leases.placements.get(ReservationKeys.of_pool(held.owner.pool))
         device = self._leases.capacity.device
         held.bundles += tuple(
             HeldBundle(number=number, wants=held.owner.part_of(number).shape_on(device), room=around)
-            for number in mine
+            for number in assigned
             if number not in known
         )
         for bundle in held.bundles:
-            if not bundle.taken and bundle.number in mine and not self.member.unfit:
+            if not bundle.taken and bundle.number in assigned and not self.member.unfit:
                 self._leases.reserve([bundle], self.member.host_kind)
 
     def _is_used(self, held: HeldPlacement) -> bool:
@@ -130,9 +130,9 @@ def is_open(held: HeldPlacement) -> bool:
 def room_for_jobs(held: HeldPlacement, leases: Leases, agent: str) -> Resources:
     """The free resources of the agent's assigned bundles that are not kept for gangs."""
     left = leases.unreserved(held)
-    mine = held.owner.bundles_of(agent)
+    assigned = held.owner.bundles_of(agent)
     for bundle in held.bundles:
-        if bundle.taken and bundle.number not in mine:
+        if bundle.taken and bundle.number not in assigned:
             left = remaining_after(left, bundle.shape)
     return replace(left, cpu=max(left.cpu, 0), memory=max(left.memory, 0), disk=max(left.disk, 0))
 

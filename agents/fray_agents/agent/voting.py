@@ -67,10 +67,10 @@ class Voting:
             if found is not None and _is_owner(found.record) and self._duty(found, None) in (Duty.TAKE, Duty.REFUSE):
                 self._take(found)
             return
-        what = self._duty(found, held)
+        next_duty = self._duty(found, held)
         if found is not None:
             held.record, held.owner = found, owner_of(found.record)
-        await self._act(what, held)
+        await self._act(next_duty, held)
 
     def _duty(self, found: StoredOwner | None, held: HeldPlacement | None) -> Duty:
         member, record = self.member, found.record if found is not None else None
@@ -83,8 +83,8 @@ class Voting:
         stopped = isinstance(record, JobRecord) and record.stop is not None
         return duty(voter, owner, phase_of_owner(record), vote, stopped)
 
-    async def _act(self, what: Duty, held: HeldPlacement) -> None:
-        match what:
+    async def _act(self, next_duty: Duty, held: HeldPlacement) -> None:
+        match next_duty:
             case Duty.RELEASE:
                 await self.let_go(held)
             case Duty.TAKE | Duty.REFUSE:

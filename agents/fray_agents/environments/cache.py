@@ -113,14 +113,14 @@ class HostCache:
         Returns:
             The complete entries that were removed.
         """
-        most = self.limit if limit is None else limit
+        max_bytes = self.limit if limit is None else limit
         for folder in await in_file_thread(lambda: [found for found in self._folders() if not _is_complete(found)]):
             await _remove(folder)
         entries = await in_file_thread(self.entries)
         total = sum(entry.size for entry in entries)
         removed = []
         for entry in entries:
-            if total <= most:
+            if total <= max_bytes:
                 break
             if await _remove(entry.path.parent):
                 total -= entry.size

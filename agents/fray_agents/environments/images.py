@@ -33,7 +33,7 @@ _SYSTEM = frozenset({"/", "/usr", "/usr/local"})
 """Prefixes where operating systems, and the usual images, have Python and everything else."""
 
 
-async def pull_image(engine: ContainerEngine, image: str, log: BuildLog, tell: Callable[[str], None]) -> str:
+async def pull_image(engine: ContainerEngine, image: str, log: BuildLog, on_activity: Callable[[str], None]) -> str:
     """Pull the image from its registry unless this host has it; returns the PATH that it sets.
 
     Raises:
@@ -45,7 +45,7 @@ async def pull_image(engine: ContainerEngine, image: str, log: BuildLog, tell: C
         try:
             found = await engine.run(*described)
         except EngineFailed:
-            tell(f"pulling the image {image}")
+            on_activity(f"pulling the image {image}")
             log.write(await engine.run("pull", "--", image))
             found = await engine.run(*described)
     except EngineFailed as error:

@@ -87,14 +87,14 @@ class Preparer:
         return find_engine()
 
     async def prepare(
-        self, job: JobRecord, directory: Path, held: AsyncExitStack, tell: Callable[[str], None]
+        self, job: JobRecord, directory: Path, held: AsyncExitStack, on_activity: Callable[[str], None]
     ) -> Prepared:
         """Prepare everything that the job brings.
 
         Args:
             directory: the attempt's; created if anything has to be put there.
             held: receives what must be released once the attempt is over.
-            tell: called with the current activity, as text for people.
+            on_activity: called with the current activity, as text for people.
 
         Raises:
             EnvironmentFailed: it cannot be prepared on any host.
@@ -109,17 +109,17 @@ class Preparer:
         log = directory / _BUILD_LOG
         try:
             if spec.workspace is not None:
-                tell("unpacking the workspace")
+                on_activity("unpacking the workspace")
                 copy = await workspace.copied(self._core, self._cache, spec.workspace, directory / "work")
                 prepared = replace(prepared, workspace=copy, start=_start(copy, spec.workspace.folder))
             folders: tuple[str, ...] = ()
             if needs_environment(spec) if spec.docker_image else needs_interpreter(job.spec):
-                found = await hold_environment(self._cache, job.spec, prepared.workspace, held, log, tell)
+                found = await hold_environment(self._cache, job.spec, prepared.workspace, held, log, on_activity)
                 env = {"VIRTUAL_ENV": os.path.dirname(os.path.dirname(found.python))}
                 prepared = replace(prepared, python=found.python, has_project=found.has_project, env=env)
                 folders = found.folders
             if spec.docker_image:
-                prepared = await self._in_container(prepared, job, folders, held, BuildLog(log), tell)
+                prepared = await self._in_container(prepared, job, folders, held, BuildLog(log), on_activity)
         except PreparationFailed as error:
             error.log = _existing(log)
             raise
@@ -132,12 +132,12 @@ class Preparer:
         folders: Collection[str],
         held: AsyncExitStack,
         log: BuildLog,
-        tell: Callable[[str], None],
+        on_activity: Callable[[str], None],
     ) -> Prepared:
         if self._engine is None:
             raise HostUnfit("this host no longer has podman or docker, one of which must run the job's image")
         image, device = job.spec.environment.docker_image, job.spec.resources.device
-        search_path = await images.pull_image(self._engine, image, log, tell)
+        search_path = await images.pull_image(self._engine, image, log, on_activity)
         call, layer, own = job.spec.entrypoint.callable, None, images.environment_folders(folders)
         if call is not None and not folders:
             layer, own = await images.hold_layer(self._cache, call.python or OWN_PYTHON, held, log)

@@ -72,7 +72,7 @@ async def hold_environment(
     workspace: Path | None,
     held: AsyncExitStack,
     log: Path | None,
-    tell: Callable[[str], None],
+    on_activity: Callable[[str], None],
 ) -> PythonEnvironment:
     """The environment of a job that needs one; it is built if it does not exist.
 
@@ -80,7 +80,7 @@ async def hold_environment(
         workspace: the job's own code, unpacked.
         held: releases the environment.
         log: file for the output of a build.
-        tell: called about once a second during a build, with its progress as text for people.
+        on_activity: called about once a second during a build, with its progress as text for people.
 
     Raises:
         EnvironmentFailed: it cannot be built on any host.
@@ -95,7 +95,7 @@ async def hold_environment(
         raise HostUnfit("this host no longer has uv, which installs the job's packages")
     packages = await asyncio.to_thread(read_packages, spec.environment, workspace)
     build = _Build(cache, spec, workspace, packages, python, pythons[python], uv)
-    progress = _Progress(tell)
+    progress = _Progress(on_activity)
     build_log = BuildLog(log, progress.note)
     async with progress:
         own = await build.own_packages(held, build_log)
@@ -211,8 +211,8 @@ class _Build:
 class _Progress:
     """Reports once a second how long a build has taken and how far it is."""
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell = tell
+    def __init__(self, on_activity: Callable[[str], None]) -> None:
+        self._on_activity = on_activity
         self._began = time.monotonic()
         self._packages = ""
         self._ticking: asyncio.Task[None] | None = None
@@ -238,4 +238,4 @@ class _Progress:
 
     def _report(self) -> None:
         seconds = f"{time.monotonic() - self._began:.0f} s"
-        self._tell(", ".join(filter(None, ["building the environment", seconds, self._packages])))
+        self._on_activity(", ".join(filter(None, ["building the environment", seconds, self._packages])))

@@ -224,10 +224,10 @@ def failure(lines: list[str], code: int) -> EnvironmentFailed | HostUnfit:
         lines: its output.
         code: its exit code; negative if a signal ended it.
     """
-    said = list(_explanation(lines))
-    words = _in_one_line(said)[:MAX_EXPLANATION] or f"it ended with code {code} and printed nothing"
-    own = "\n".join(_without_build_output(said))
-    if code < 0 or _HOST_TROUBLE.search(own) or _SHORTAGE.search("\n".join(said)):
+    explanation = list(_explanation(lines))
+    words = _in_one_line(explanation)[:MAX_EXPLANATION] or f"it ended with code {code} and printed nothing"
+    own = "\n".join(_without_build_output(explanation))
+    if code < 0 or _HOST_TROUBLE.search(own) or _SHORTAGE.search("\n".join(explanation)):
         return HostUnfit(f"uv failed on this host: {words}")
     return EnvironmentFailed(f"the job's packages cannot be installed; uv says: {words}")
 

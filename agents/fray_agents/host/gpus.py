@@ -20,8 +20,8 @@ _NONE = "-1"
 def gpu_names(count: int, environ: Mapping[str, str] = os.environ) -> list[str]:
     """The names by which programs select the GPUs that an agent offers: indices or UUIDs that it may see itself."""
     visible = environ.get("CUDA_VISIBLE_DEVICES")
-    given = [part.strip() for part in visible.split(",")] if visible else []
-    return [*given, *(str(number) for number in range(len(given), count))][:count]
+    visible_names = [part.strip() for part in visible.split(",")] if visible else []
+    return [*visible_names, *(str(number) for number in range(len(visible_names), count))][:count]
 
 
 def gpu_variables(names: Sequence[str]) -> dict[str, str]:
@@ -67,10 +67,10 @@ async def gpus_in_trouble(names: Sequence[str], environ: Mapping[str, str] = os.
     return trouble
 
 
-async def _query(program: str, what: str) -> list[list[str]]:
+async def _query(program: str, query: str) -> list[list[str]]:
     """Rows of nvidia-smi's answer. Raises OSError if it fails, and TimeoutError."""
     process = await start_process(
-        program, what, "--format=csv,noheader", stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        program, query, "--format=csv,noheader", stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
     try:
         out, _ = await asyncio.wait_for(process.communicate(), QUERY_TIMEOUT)

@@ -131,16 +131,16 @@ class PoolLook:
         leader, names = batch[0], [machine.name for machine in batch]
         spec = changed(self.spec, machine_type=leader.machine_type, spot=leader.spot)
         request = MachineRequest(self.pool, names, leader.zone, spec, self.core.root, leader.hosts, spec.labels)
-        mine = [self._view.machines[name] for name in names]
+        batch_records = [self._view.machines[name] for name in names]
         try:
             operation = await self._call(self.provider.create(request))
         except ProviderError as error:
             text = str(error)
-            await self._write([refused(machine, error.kind, text, again) for machine in mine])
+            await self._write([refused(machine, error.kind, text, again) for machine in batch_records])
             zones = with_refusal(self._view.zones, leader.zone, error.kind, text, asked_at, self.core.now())
             self._view = replace(self._view, zones=zones)
         else:
-            await self._write([created(machine, operation, self.core.now()) for machine in mine])
+            await self._write([created(machine, operation, self.core.now()) for machine in batch_records])
 
     async def _delete(self, machine: MachineRecord | ListedMachine) -> None:
         try:

@@ -159,8 +159,10 @@ class Scaler:
                 raise
             problem = describe_error(error)
         known = self._cluster.known_machines().get(pool, ())
-        there = [m for m in known if m.state != MachineState.GONE and account_of_machine(m) == account]
-        return replace(before, machines=len(there), hourly_cost=hourly_cost(there), problem=problem, accounts=[found])
+        present = [m for m in known if m.state != MachineState.GONE and account_of_machine(m) == account]
+        return replace(
+            before, machines=len(present), hourly_cost=hourly_cost(present), problem=problem, accounts=[found]
+        )
 
     async def _provider(self, pool: str, spec: ProvisioningSpec) -> Provider:
         key = pool, account_of(spec)

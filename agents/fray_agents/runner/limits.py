@@ -118,11 +118,11 @@ class LimitWatch:
     def killed_by_others(self) -> str:
         """Text about who may have sent a SIGKILL that came neither from this runner nor, by its counter, the kernel."""
         peak = max(self._cgroup.memory_peak(), self._meter.memory_peak)
-        most = self._limits.memory or _HOST_MEMORY
-        if peak < _SUSPICIOUS_SHARE * most:
+        limit = self._limits.memory or _HOST_MEMORY
+        if peak < _SUSPICIOUS_SHARE * limit:
             return f"Fray did not send it, and memory does not seem to have run out (peak {_mb(peak)})"
         whose = "it asked for" if self._limits.memory else "its host has"
-        return f"probably for lack of memory: peak {_mb(peak)} of the {_mb(most)} that {whose}; ask for more memory"
+        return f"probably for lack of memory: peak {_mb(peak)} of the {_mb(limit)} that {whose}; ask for more memory"
 
     def refused_by_kernel(self) -> str:
         """Something that the kernel refused the task, which may be why it failed; "" for nothing."""

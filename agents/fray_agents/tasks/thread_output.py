@@ -75,17 +75,17 @@ class ThreadLog:
 
     async def chunks(self) -> AsyncIterator[tuple[int, TaskFile]]:
         """Number and file of each chunk, in order, until the log is closed."""
-        given = 0
-        while not self._closed.is_set() or given < self._chunks.count:
+        yielded = 0
+        while not self._closed.is_set() or yielded < self._chunks.count:
             await self._printed.wait()
             self._printed.clear()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._closed.wait(), self._time_until_due())
             with self._lock:
                 self._chunks.seal()
-            while given < self._chunks.count:
-                given += 1
-                yield given, TaskFile(self._directory / chunk_name(given), 2 * CHUNK_BYTES)
+            while yielded < self._chunks.count:
+                yielded += 1
+                yield yielded, TaskFile(self._directory / chunk_name(yielded), 2 * CHUNK_BYTES)
 
     def _time_until_due(self) -> float:
         due = self._chunks.due()

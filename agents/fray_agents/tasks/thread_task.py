@@ -165,9 +165,9 @@ class ThreadTask:
             return TaskExit(AttemptExit(kind=self._why, message="its thread was asked to end, and did"), None, False)
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
         if code:
-            said = "" if isinstance(error.code, int) else str(error.code)
-            self._log.write("stderr", said and f"{said}\n")
-            message = shortened(f"exit code {code}{said and f': {said}'}", MESSAGE_LIMIT)
+            text = "" if isinstance(error.code, int) else str(error.code)
+            self._log.write("stderr", text and f"{text}\n")
+            message = shortened(f"exit code {code}{text and f': {text}'}", MESSAGE_LIMIT)
             return TaskExit(AttemptExit(kind=ExitKind.EXITED, code=code, message=message), None, True)
         return TaskExit(AttemptExit(kind=ExitKind.SUCCESS, code=code), None, True)
 

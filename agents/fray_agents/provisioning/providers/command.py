@@ -102,8 +102,8 @@ class CommandProvider:
         """Run the program `list`, and check that the other programs exist."""
         commands = {"create": self._settings.create, "delete": self._settings.delete}
         found = [
-            _unstartable(_described(what, command), "there is no such program")
-            for what, command in commands.items()
+            _unstartable(_described(action, command), "there is no such program")
+            for action, command in commands.items()
             if shutil.which(command[0]) is None
         ]
         try:
@@ -133,7 +133,7 @@ class CommandProvider:
                     '{"name": "fray-...", "state": "ready"} for each machine, and nothing else on stdout',
                 ) from None
 
-    async def _run(self, what: str, command: Sequence[str], variables: Mapping[str, str]) -> bytes:
+    async def _run(self, action: str, command: Sequence[str], variables: Mapping[str, str]) -> bytes:
         """The program's output. Raises ProviderError: it failed, or did not end in time."""
         labels = pool_labels(self._cluster_id, self._pool)
         own = {
@@ -141,7 +141,7 @@ class CommandProvider:
             "FRAY_POOL": labels[POOL_LABEL],
             "FRAY_PREFIX": name_prefix(self._cluster_id, self._pool),
         }
-        called = _described(what, command)
+        called = _described(action, command)
         process = await _start_program(called, command, {**os.environ, **own, **variables})
         try:
             async with asyncio.timeout(self._settings.timeout):
@@ -153,7 +153,7 @@ class CommandProvider:
             raise ProviderError(
                 "unavailable",
                 f"{called} did not end within {self._settings.timeout:g} s and was killed; "
-                f"{'have it return before the machine is there, or ' * (what == 'create')}raise command.timeout",
+                f"{'have it return before the machine is there, or ' * (action == 'create')}raise command.timeout",
             ) from None
         except BaseException:
             await _kill_program(process)
@@ -164,8 +164,8 @@ class CommandProvider:
         return printed
 
 
-def _described(what: str, command: Sequence[str]) -> str:
-    return f"the command that {what}s machines ({shlex.join(command)[:_QUOTED]})"
+def _described(action: str, command: Sequence[str]) -> str:
+    return f"the command that {action}s machines ({shlex.join(command)[:_QUOTED]})"
 
 
 def _request_variables(request: MachineRequest, machine: str) -> dict[str, str]:

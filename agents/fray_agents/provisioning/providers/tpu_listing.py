@@ -67,9 +67,9 @@ def _of_request(request: tpu_v2.QueuedResource, nodes: Sequence[tpu_v2.Node]) ->
         return  # its other nodes were removed one by one
     template = request.tpu.node_spec[0].node
     error, error_kind = _failure(request)
-    there = {last_part(node.name) for node in nodes}
+    existing = {last_part(node.name) for node in nodes}
     for number, name in enumerate(_names(template.metadata)):
-        if node_id(last_part(request.name), number, template) not in there:
+        if node_id(last_part(request.name), number, template) not in existing:
             yield ListedMachine(
                 pool=template.metadata[POOL_KEY],
                 name=name,
@@ -136,7 +136,7 @@ def _node_state(state: tpu_v2.Node.State) -> ListedState:
 
 
 def _node_error(node: tpu_v2.Node) -> str:
-    said = [node.health_description, *(f"{symptom.symptom_type.name}: {symptom.details}" for symptom in node.symptoms)]
+    texts = [node.health_description, *(f"{symptom.symptom_type.name}: {symptom.details}" for symptom in node.symptoms)]
     if _node_state(node.state) is ListedState.LOST:
-        said.insert(0, f"the node is {node.state.name}")
-    return "; ".join(text for text in said if text)
+        texts.insert(0, f"the node is {node.state.name}")
+    return "; ".join(text for text in texts if text)

@@ -64,11 +64,11 @@ def connect(target: Target, keyring: Keyring) -> Channel:
     with registry.lock:
         known = registry.by_identity.get(identity)
         if known is None:
-            mine = RemoteChannel(
+            created = RemoteChannel(
                 target._replace(identity=identity), keyring, registry.next_client(), connection, _forget
             )
-            registry.add(mine)
-            return mine
+            registry.add(created)
+            return created
     connection.close()
     return known
 

@@ -183,13 +183,13 @@ class RemoteChannel(Channel):
             with self._lock:
                 if pending.ready:
                     return
-                mine = not self._reading
-                if mine:
+                reads_here = not self._reading
+                if reads_here:
                     self._reading = True
                 else:
                     event = pending.event = pending.event or threading.Event()
                     event.clear()
-            if mine:
+            if reads_here:
                 self._read(lambda: pending.ready, deadline)
                 if deadline is not None and time.monotonic() >= deadline:
                     return
@@ -277,9 +277,9 @@ class RemoteChannel(Channel):
             return
         with self._lock:
             self._unanswered -= 1
-            given = [pending for reply in replies if (pending := self._deliver(reply)) is not None]
+            ready_calls = [pending for reply in replies if (pending := self._deliver(reply)) is not None]
         self._send()
-        for pending in given:
+        for pending in ready_calls:
             pending.notify()
 
     def _deliver(self, reply: Reply) -> PendingCall | None:

@@ -99,13 +99,13 @@ class ClientHandshake:
         raise NotAuthentic(f"the server knows none of the keys {', '.join(sorted(refused)) or '(there are none)'}")
 
     def _session(self, answer: HttpMessage, key: RpcKey, own: bytes, identity: str) -> tuple[Session, str]:
-        there = answer.headers.get(b"fray-identity", b"")
-        session = Session.derive(key, own, answer.headers.get(b"fray-nonce", b""), there, self._certificate)
+        server_identity = answer.headers.get(b"fray-identity", b"")
+        session = Session.derive(key, own, answer.headers.get(b"fray-nonce", b""), server_identity, self._certificate)
         if not constant_time_equal(answer.headers.get(b"fray-proof", b""), session.to_client.proof()):
             raise NotAuthentic("the server at this address does not hold the cluster's key, or relays our messages")
-        if identity and there != identity.encode():
-            raise ServerGone(f"another server ({there.decode('latin-1')}) is at this address", started=False)
-        return session, there.decode("latin-1")
+        if identity and server_identity != identity.encode():
+            raise ServerGone(f"another server ({server_identity.decode('latin-1')}) is at this address", started=False)
+        return session, server_identity.decode("latin-1")
 
     def ask(self, data: bytes) -> HttpMessage:
         """The response to a request."""
