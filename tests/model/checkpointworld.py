@@ -1,8 +1,8 @@
-"""A small world for one durable actor's checkpoints: its attempts, old ones that wake, and creates that land late.
+"""A small world for one durable actor's checkpoints: its attempts, old ones that wake up, and creates that land late.
 
-Each attempt lists, reads the highest number, writes its fence, and then serves two calls, each behind a checkpoint. All
-but the last attempt may freeze or die at any step, which here means that others go on meanwhile. A state of the actor
-is the set of calls in it. The decisions are those of `protocol.checkpoint`.
+Each attempt lists, reads the highest number, writes its fence, and then serves two calls, each after a checkpoint. All
+attempts but the last may freeze or die at any step, while others continue. A state of the actor is the set of calls in
+it. The decisions are those of `protocol.checkpoint`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Rules:
 
 
 class Number(NamedTuple):
-    """What lies under a number, or is on its way there. `calls`: bits of the calls in the state."""
+    """The object under a number, or on its way there. calls: bits of the calls in the state."""
 
     attempt: int
     calls: int
@@ -80,9 +80,9 @@ def essence(made: Checkpoint) -> Number:
 
 
 class CheckpointWorld:
-    """The steps under `rules`, with so many attempts; numbers end at `numbers`, where everything is good.
+    """The steps under `rules`, with `attempts` attempts; numbers end at `numbers`, where everything is good.
 
-    `late`: a write may be copied on its way, and a writer may give up on one that then lands.
+    late: whether a write may land twice, and may land after its writer gave it up.
     """
 
     def __init__(self, rules: Rules, attempts: int, numbers: int, late: int) -> None:
@@ -161,7 +161,7 @@ class CheckpointWorld:
                 yield from self._serve(w, index, me, who)
 
     def _left_behind(self, w: World, me: Attempt) -> World:
-        """A process that dies, or gives up, leaves its write on its way."""
+        """The process dies or gives up, and its write is still on its way."""
         if me.phase != "writing" or me.body is None:
             return w
         return w._replace(flying=w.flying | {(me.at, me.body)})
@@ -251,7 +251,7 @@ class CheckpointWorld:
         yield from self._collect(w, me, who)
 
     def _collect(self, w: World, me: Attempt, who: str) -> Iterator[Step[World]]:
-        """Delete what is below the own last number; without the rule, that one too, as soon as the next is sent."""
+        """Delete the objects below its own last number; without the rule also that one, as soon as the next is sent."""
         below = me.last if self.rules.collected_below_own else me.last + 1
         kept = tuple(body if number >= below else None for number, body in enumerate(w.numbers, 1))
         if kept != w.numbers:

@@ -1,10 +1,10 @@
-"""A small world for one parent and its children: who submits, adopts, claims and stops them, whatever ends when.
+"""A small world for one parent and its children: they are submitted, adopted, claimed and stopped while either may end.
 
 The decisions are `judge_child`, `adopted`, `claim`, `request_stop`, `end_of_attempt` and `requeue_lost` of `protocol/`.
 Agent A runs the parent's first attempt and may crash, or freeze while the parent's process goes on as a zombie; agent C
 never fails. The attempts 1 and 2 submit a child each, or, if it has an id of its own, the same one. D claims children,
-a looker reads entries, children and the parent and stops whom he must. Children never end by themselves where it would
-help, and neither does the parent: one that must go and does not is stuck.
+a looker reads entries, children and the parent, and stops children if it must. Neither children nor the parent end by
+themselves where that would help: one that must end but does not is stuck.
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ NAMED = replace(SPEC, id="own")
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The rules that can be switched off. While the repair looks at children too, those of the index are for speed."""
+    """The rules that can be switched off.
+
+    As long as the repair looks at children too, the rules of the index are for speed.
+    """
 
     entry_first: bool = True
     attempt_in_entry: bool = True
@@ -59,7 +62,7 @@ class Rules:
 
 
 class Kid(NamedTuple):
-    """A child's record; `link`: the attempt of its parent that it names; `late`: that had ended when it was born."""
+    """A child's record. link: its parent's attempt. late: that attempt had ended when the child was created."""
 
     job: Job
     link: int
@@ -74,7 +77,7 @@ class Entry(NamedTuple):
 
 
 class Look(NamedTuple):
-    """How far somebody is who looks at a child: by its `entry` (None: by its record), with what he read of it.
+    """The progress of a looker at a child: by its `entry` (None: by its record), with what it has read.
 
     `then`: parent (is to be read), drop (the entry, which has no record), stop (the child).
     """
@@ -86,7 +89,7 @@ class Look(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """How far D is: with what it read of the child and of the parent, and what follows from both."""
+    """D's progress, with what it has read of the child and the parent, and its decision."""
 
     child: int
     seen: Kid | None
@@ -132,7 +135,7 @@ class ChildWorld:
         self._verdict = cache(self._decide_verdict)
 
     def good(self, w: Family) -> bool:
-        """No child is left whose parent does not run at its attempt, and no entry, which would keep its record."""
+        """No child is left whose parent does not run at its attempt, and no entry, which would keep the record."""
         rightly = {Entry(self._in_name(kid.link), n) for n, kid in enumerate(w.kids) if kid and self._belongs(w, kid)}
         return all(kid is None or kid.job.over or self._belongs(w, kid) for kid in w.kids) and w.entries <= rightly
 
@@ -217,7 +220,7 @@ class ChildWorld:
             yield Step(f"the parent: {fault} of attempt {attempt}", self._began(left, essence(wanted)), fault=True)
 
     def _began(self, w: Family, parent: Job) -> Family:
-        """The parent is over, or in its next attempt: what one listing would show now is noted."""
+        """The parent has ended, or is in its next attempt: note what a listing would show now."""
         runs = {(parent.holder, parent.attempt)} if parent.status == Status.RUNNING else set()
         listed = frozenset() if self.rules.listed_again else w.entries
         return w._replace(parent=parent, processes=w.processes | runs, listed=listed)
@@ -268,7 +271,7 @@ class ChildWorld:
         return w._replace(submissions=_put(w.submissions, attempt - 1, phase))
 
     def _lands(self, w: Family, flight: tuple[str, int, Kid | None]) -> Iterator[Step[Family]]:
-        """A write lands, or is lost if nobody is left to send it again: nothing may depend on either."""
+        """A write lands, or is lost if no process is left to repeat it: nothing may depend on either."""
         what, attempt, seen = flight
         child, orphaned = self._number(attempt), attempt not in {number for _, number in w.processes}
         rest = w._replace(flying=w.flying - {flight})
@@ -357,7 +360,7 @@ class ChildWorld:
         new = kid._replace(job=essence(wanted))
         return self._write(w, f"child {child} ends: {new.job.status}", child, new, fault)
 
-    # --- who stops what has lost its parent -------------------------------------------------------------------------
+    # --- stopping orphans -------------------------------------------------------------------------------------------
 
     def _start_looking(self, w: Family) -> Iterator[Step[Family]]:
         for entry in w.entries if self.rules.listed_again else w.listed:
@@ -404,7 +407,7 @@ class ChildWorld:
 
 
 def explored(rules: Rules, named: bool, *faults: str, until: str = "") -> Found:
-    """What every interleaving with these faults leads to."""
+    """Explore every interleaving with these faults."""
     world = ChildWorld(rules, named, *faults)
     return explore(world.start, world.steps, world.good, until=until)
 

@@ -1,11 +1,11 @@
-"""A small world for one driver that owns one child: who declares it dead, ends its job and the child, and when.
+"""A small world for one driver that owns one child: its death is declared, and its job and the child are ended.
 
 The decisions are `driver_records`, `declare_dead`, `needs_reaping`, `requeue_lost`, `end_of_attempt`, `judge_child`,
 `claim` and
 `request_stop` of `protocol/`. The driver creates its two records, beats, submits the child and may leave; it may be
-killed, or freeze and thaw again. What it has sent may land at any time, twice, or not at all once it is gone. Observers
-declare dead whom they have seen silent, and their word may be late; a burier, a repairer, a claimer and who looks at
-children read one record after the other.
+killed, or freeze and wake up. Its writes may land at any time, twice, or never once it is gone. Observers declare it
+dead if they have seen it silent, and their write may be late. A reaper, a repairer, a claimer and a looker at children
+read one record after the other.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Rules:
 
 
 class Agent(NamedTuple):
-    """What matters of the driver's agent's record."""
+    """The essence of the driver's agent record."""
 
     state: str = "live"
     beat: int = 0
@@ -73,7 +73,7 @@ class Kid(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """How far somebody is who looks at the child: with what he read of it, and of its parent."""
+    """The progress of a looker at the child, with what it has read of it and of its parent."""
 
     seen: Kid | None
     parent: Job | None
@@ -114,7 +114,7 @@ class DriverWorld:
         self.start = World(faults=frozenset(faults))
 
     def good(self, w: World) -> bool:
-        """Nothing is owned by a program that is gone, or that was declared dead."""
+        """No program that is gone or was declared dead owns anything."""
         stands = w.program != "gone" and w.agent is not None and w.agent.state == "live"
         return stands or all(job is None or job.over for job in (w.job, w.child.job if w.child else None))
 
@@ -224,7 +224,7 @@ class DriverWorld:
         said = any(what == "dead" and version == before.agent for what, version in before.flying)
         return "" if said else "a driver was declared dead that had beaten since it was seen silent"
 
-    # --- who watches ------------------------------------------------------------------------------------------------
+    # --- observers --------------------------------------------------------------------------------------------------
 
     def _observers(self, w: World) -> Iterator[Step[World]]:
         if w.program != "runs" and w.agent is not None and w.agent.state == "live":
@@ -304,6 +304,6 @@ class DriverWorld:
 
 
 def explored(rules: Rules, *faults: str, until: str = "") -> Found:
-    """What every interleaving with these faults leads to."""
+    """Explore every interleaving with these faults."""
     world = DriverWorld(rules, *faults)
     return explore(world.start, world.steps, world.good, until=until)

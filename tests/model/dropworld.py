@@ -94,7 +94,7 @@ def spec_of(data: bytes) -> JobSpec | None:
 
 
 class DropWorld:
-    """The steps under `rules`, with so many `drops` under one name, one after another."""
+    """The steps under `rules`, with `drops` drops under one name, one after another."""
 
     def __init__(self, rules: Rules, drops: int, *faults: str) -> None:
         self.rules = rules
@@ -102,7 +102,7 @@ class DropWorld:
         self.start = Drops(faults=frozenset(faults))
 
     def good(self, w: Drops) -> bool:
-        """All is copied and dealt with, and the last version became a job."""
+        """All drops are copied and processed, and the last version became a job."""
         ended = w.dropped == self.drops and w.copying is None and w.box is w.taken is w.aside is None
         return ended and content(self.drops - 1) in {data for data, _ in w.admitted}
 
@@ -179,7 +179,7 @@ class DropWorld:
         return Step("the agent rejects what lies there", w._replace(agent=Agent("take", where, file)), breaks=breaks)
 
     def _rename(self, w: Drops, lies: File) -> Step[Drops]:
-        """The file as it is now, whatever was read."""
+        """Rename the file as it is now, even if something else was read."""
         copying = (w.copying[0], "taken") if w.copying and w.copying[1] == "box" else w.copying
         taken = File(lies.content, w.names + 1)
         after = w._replace(box=None, taken=taken, names=w.names + 1, copying=copying, agent=Agent())
@@ -212,7 +212,10 @@ class DropWorld:
         return Step("the agent moves it aside", after._replace(aside=aside))
 
     def _look_aside(self, w: Drops, aside: File) -> Step[Drops]:
-        """What was moved aside and has changed since is a drop of its own; what is no spec is rejected for good."""
+        """Process a file that was moved aside: if it has changed since, it is a drop of its own.
+
+        Otherwise it is rejected.
+        """
         if self.rules.aside_lies_still and not (aside.still and aside.seen == aside.content):
             seen = aside._replace(seen=aside.content, still=False)
             return Step("the agent sees the file aside, and waits", w._replace(aside=seen))
@@ -224,6 +227,6 @@ class DropWorld:
 
 
 def explored(rules: Rules, drops: int, *faults: str) -> Found:
-    """What every interleaving leads to."""
+    """Explore every interleaving."""
     world = DropWorld(rules, drops, *faults)
     return explore(world.start, world.steps, world.good)

@@ -1,4 +1,4 @@
-"""What matters of a job's record and of an agent's, as small values that hash, and the way back to the records."""
+"""The essence of a job's record and an agent's record, as small hashable values, and the conversion back to records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOW = 1000.0
 
 
 class Job(NamedTuple):
-    """What matters of the job's record."""
+    """The essence of the job's record."""
 
     status: str = "pending"
     attempt: int = 1
@@ -36,7 +36,7 @@ class Job(NamedTuple):
 
 
 class Beat(NamedTuple):
-    """What matters of an agent's record: its state, the attempt of the job that it lists (0: none), unread mail."""
+    """The essence of an agent's record: its state, the attempt of the job that it lists (0: none), unread mail."""
 
     state: str = "live"
     listed: int = 0

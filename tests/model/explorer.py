@@ -1,11 +1,11 @@
 """Explores every state that a small model can reach.
 
-A model is a start state and a function from a state to its next steps. The explorer walks breadth first, so each state
-is first met on a shortest trace, and reports what is wrong:
+A model is a start state and a function from a state to its next steps. The explorer walks breadth first, so it first
+meets each state on a shortest trace. It reports:
 
 - a *violation*: a step, or a state, that breaks an invariant;
 - a *stuck* state: one from which no continuation without further faults reaches a good state. Whether the run is lucky
-  enough to take that continuation is a matter of scheduling; that there is none is a hole in the protocol.
+  enough to take that continuation is a matter of scheduling; but if there is none, the protocol has a hole.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Step(Generic[S]):
     Attributes:
         label: what happens, for traces.
         state: the state after it.
-        fault: nothing may depend on this happening for the better: crashes, failures, wishes of people.
-        breaks: the invariant that this very step breaks; "" for none.
+        fault: whether this is a crash, a failure or a wish of people, on which no good end may depend.
+        breaks: the invariant that this step breaks; "" for none.
     """
 
     label: str
@@ -46,7 +46,7 @@ class Found:
 
     @property
     def holes(self) -> dict[str, list[str]]:
-        """Everything that is wrong, with a trace for each; empty for a model that holds."""
+        """Every violation and every stuck state, with a trace for each; empty for a model that holds."""
         stuck = {"stuck": self.stuck_trace} if self.stuck else {}
         return self.violations | stuck
 
@@ -99,7 +99,7 @@ def explore(
 
 
 def _cannot_reach(good: list[int], before: list[list[int]]) -> list[int]:
-    """The states, in the order met, from which no fault-free step after step leads to a good one.
+    """The states, in the order met, from which no sequence of steps without faults leads to a good one.
 
     Args:
         before: for each state those from which a fault-free step leads to it.

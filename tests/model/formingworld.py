@@ -2,8 +2,8 @@
 
 The decisions are `assign`, `next_round` and `missing_votes` for the pass, `duty` and `withdrawn` for a member. A vote
 carries the round of the record that was read; rounds only grow, so a vote is for the present one ("now") or for an
-earlier one ("old"). A write that would be rejected is no longer on its way. Only agent 0 meets faults; its heartbeats
-may land late. A gang that is put back is at its next attempt, and whatever was of it is old.
+earlier one ("old"). A write that would be rejected is no longer on its way. Only agent 0 has faults; its heartbeats may
+land late. A gang that is requeued is at its next attempt, and all its earlier votes are old.
 
 An agent's ledger, and what its heartbeat lists: nothing, `SINGLE`, or what it has of a gang.
 """
@@ -84,7 +84,7 @@ class Write(NamedTuple):
 
 
 class Budget(NamedTuple):
-    """How often what may still happen."""
+    """How often each event may still happen."""
 
     crash: int = 0
     freeze: int = 0
@@ -107,7 +107,7 @@ class Forming(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """How much there is of everything. late: agent 0's heartbeats may land late."""
+    """The size of the world. late: whether agent 0's heartbeats may land late."""
 
     budget: Budget
     gangs: int = 2
@@ -125,7 +125,7 @@ class FormingWorld:
         self.start = Forming((Gang(),) * scope.gangs, (Host(),) * scope.hosts, frozenset(), scope.budget)
 
     def good(self, w: Forming) -> bool:
-        """All gangs have ended, and whoever lives is free."""
+        """All gangs have ended, and all live agents are free."""
         over = all(gang.status == "ended" for gang in w.gangs)
         return over and all(h.mode == "gone" or (h.mode == "up" and h.ledger is None) for h in w.hosts)
 
@@ -161,7 +161,7 @@ class FormingWorld:
                 yield from self._stale(w, number, gang)
 
     def _stale(self, w: Forming, number: int, gang: Gang) -> Iterator[Step[Forming]]:
-        """A pass that has seen who knows what gives the gang any hosts."""
+        """A pass with an arbitrary old view gives the gang any hosts."""
         for members in _picks(self.scope.hosts, self.scope.bundles) if gang.status == "gathering" else ():
             write = Write("assign", number, members)
             if members != gang.members and write not in w.writes:

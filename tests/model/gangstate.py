@@ -1,4 +1,4 @@
-"""What matters of a gang's record, of its agents and of their exits, as small values that hash; and the rules."""
+"""The essence of a gang's record, its agents and their exits, as small hashable values; and the rules."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ class Rules:
     exit_first: bool = True
     """The exit is stored before anything else is written, or the gang is dropped."""
     burial_looks: bool = True
-    """Who buries a member looks at its exit."""
+    """The reaper of a dead member looks at its exit."""
     last_commits: bool = True
-    """Whoever sees all exits writes the end, and not a fixed member."""
+    """Any member that sees all exits writes the end, not a fixed one."""
     stop_waits: bool = True
     """A stopped gang has ended when all replicas have."""
     heeds_stop: bool = True
-    """Who puts a gang back looks at the stop."""
+    """A requeue of a gang looks at the stop."""
     fence: bool = True
     """A failure is written on condition of the attempt."""
     watch: bool = True
@@ -64,7 +64,7 @@ class Rules:
     record_first: bool = True
     """The record is read before the exits are listed."""
     peers: bool = True
-    """Who is about to write a failure looks whether the others live."""
+    """A member that is about to write a failure checks whether the others live."""
 
 
 Stored: TypeAlias = tuple[tuple[int, int, str], ...]
@@ -72,7 +72,7 @@ Stored: TypeAlias = tuple[tuple[int, int, str], ...]
 
 
 class Gang(NamedTuple):
-    """What matters of the job's record."""
+    """The essence of the job's record."""
 
     status: str = "gathering"
     attempt: int = 1
@@ -83,7 +83,7 @@ class Gang(NamedTuple):
 
 
 class Agent(NamedTuple):
-    """What matters of an agent.
+    """The essence of an agent.
 
     Attributes:
         mode: "up", "frozen", "gone"; `leaving`: it was told to leave.
@@ -123,7 +123,7 @@ class World(NamedTuple):
 
 @cache
 def record_of(gang: Gang) -> JobRecord:
-    """The real record of which `gang` is the essence."""
+    """The real record for the essence `gang`."""
     members = [PlacementMember(agent=str(n), host=str(n), bundles=[b]) for b, n in enumerate(gang.members)]
     return JobRecord(
         id="g",
@@ -138,7 +138,7 @@ def record_of(gang: Gang) -> JobRecord:
 
 
 def essence(record: JobRecord) -> Gang:
-    """What matters of a record."""
+    """The essence of a record."""
     placement = record.placement or Placement()
     members = tuple(int(member.agent) for member in placement.members)
     return Gang(record.status, record.attempt, placement.round, members, record.stop is not None, record.failures)

@@ -1,10 +1,10 @@
-"""A small world for one gang of two replicas on three agents: its start, its end, and what goes wrong between.
+"""A small world for one gang of two replicas on three agents: its start, its end, and the faults in between.
 
-Every decision is made by the real functions of `protocol/placements`; this module adds what they do not have: who
-reads and writes when, crashes, freezes, an agent that is told to leave, a replica that fails, and replicas that fail
-because another is gone. Agent A has the faults; replicas of A and B may fail; C is there so that somebody goes on. A
-member's write is in two steps, so that others come between: it reads the record, then it lists the exits and writes, on
-condition that the record is still the one that it has read.
+The real functions of `protocol/placements` make every decision. This module adds the rest: the order of reads and
+writes, crashes, freezes, an agent that is told to leave, a replica that fails, and replicas that fail because another
+is gone. Agent A has the faults; replicas of A and B may fail; C exists so that some agent continues. A member's write
+has two steps, so that others come between: it reads the record; then it lists the exits and writes, on condition that
+the record is unchanged.
 """
 
 from __future__ import annotations
@@ -288,7 +288,7 @@ class GangWorld:
 
     @staticmethod
     def _goes_on(peer: Agent, attempt: int) -> bool:
-        """Whether an agent lives whose replica has not ended: of one that has, the exit is waited for."""
+        """Whether a live agent has a replica that has not ended; the exit of an ended one is waited for."""
         at_work = peer.proc == attempt or (peer.phase == "voted" and peer.attempt == attempt)
         return peer.mode == "up" and peer.state == "live" and at_work
 
@@ -324,6 +324,6 @@ def _less(w: World, what: str) -> tuple[str, ...]:
 
 
 def explored(rules: Rules, *faults: str, until: str = "", hangs: bool = False, limit: int = 400_000) -> Found:
-    """All states of the world with these faults, each at most once for each time that it is named."""
+    """Explore the world with these faults, each as often as it is named."""
     world = GangWorld(rules, hangs)
     return explore(World(faults=tuple(sorted(faults))), world.steps, world.good, world.broken, limit, until)

@@ -1,8 +1,8 @@
-"""Holds and backfill in ticks: one gang, a few hosts with room for one thing each, and somebody who starves it.
+"""Holds and backfill in ticks: one gang, a few hosts with room for one task each, and an adversary.
 
-Whoever that is submits single jobs of any length up to the longest, at any time, says which agent claims what and how
-late each one hears of the gang's members. The pass, the votes, what an agent keeps and what it may claim meanwhile are
-the functions of the coordinator and the agents.
+The adversary tries to starve the gang. It submits single jobs of any length up to the longest, at any time, and decides
+which agent claims which and how late each agent learns of the gang's members. The pass, the votes, the kept room and
+the allowed claims are decided by the functions of the coordinator and the agents.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class Rules:
     """The rules of a world. Each can be turned off.
 
     Attributes:
-        hold: an agent keeps what becomes free for the gang that it is assigned to.
-        fixed_window: until when others may use that room is fixed once, and not counted from now.
-        few_moves: members are exchanged for a better set only so often.
+        hold: an agent keeps room that becomes free for the gang that it is assigned to.
+        fixed_window: the time until which others may use that room is fixed once, not counted from now.
+        few_moves: members are exchanged for a better set only a few times.
     """
 
     hold: bool = True
@@ -90,12 +90,12 @@ class HoldWorld:
     rules: Rules = field(default_factory=Rules)
 
     def starts(self) -> Iterator[tuple[str, int, Waiting]]:
-        """Whatever runs when the gang comes to be the first that waits."""
+        """Every state in which the gang becomes the first that waits."""
         for hosts in product(range(self.longest + 1), repeat=self.agents):
             yield f"at first {hosts}", 0, Waiting(hosts, (False,) * self.agents)
 
     def steps(self, state: Waiting) -> Iterator[tuple[str, int, Waiting]]:
-        """A pass, then whatever the agents and the submitter do in one tick."""
+        """A pass, then all actions of the agents and the submitter in one tick."""
         now = self._passed(state)
         for heard in product(*(self._hears(now, number) for number in range(self.agents))):
             acts = [self._acts(now, number, hears) for number, hears in enumerate(heard)]

@@ -1,4 +1,4 @@
-"""A small world for the inbox: a person drops files, two agents look, retention forgets, somebody repairs.
+"""A small world for the inbox: a person drops files, two agents admit them, retention removes jobs, a repair runs.
 
 The decisions are `record_of_drop`, `admit_or_withdraw`, `request_stop` and `is_removable` of `protocol/`. Agent A may
 crash at any step; agent B never does. A record that was removed and created again is another record: `birth` tells them
@@ -50,7 +50,7 @@ class Record(NamedTuple):
 
 
 class Looker(NamedTuple):
-    """An agent on its way through one admission: of drop `drop`, with the record it has read or made.
+    """An agent's progress in the admission of drop `drop`, with the record that it has read or made.
 
     Phases: idle, create, look (at the inbox again), settle (by `version`), enter (the index), remove (the file), gone.
     """

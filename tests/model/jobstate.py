@@ -1,4 +1,4 @@
-"""The states of the world in `jobworld`, and the rules of it that can be switched off."""
+"""The states of the world in `jobworld`, and its rules, which can be switched off."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ ENDS = {
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The rules that can be switched off, one at a time, to see what they are good for."""
+    """The rules that can be switched off, one at a time, to see what breaks without them."""
 
     entry_outlives_claim: bool = True
     unresolved_claim_kept: bool = True
@@ -86,5 +86,5 @@ class World(NamedTuple):
 
 
 def last_words(w: World) -> World:
-    """Of a job that is over only what might still be written to it matters."""
+    """Simplify the state of a job that has ended: only writes that may still land matter."""
     return World(w.job, frozenset(), Beat(w.beat_a.state), Beat(), w.a, w.c)

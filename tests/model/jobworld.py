@@ -1,12 +1,11 @@
-"""A small world for one job: two agents, its index entries, their heartbeats, the reaper, and somebody who stops it.
+"""A small world for one job: two agents, its index entries, their heartbeats, the reaper, and a person who stops it.
 
-Every decision is made by the real functions of `protocol/`; this module adds what they do not have: who sends what
-when, writes and deletes that land late, crashes, a frozen agent that wakes as a zombie. Agent A may fail; agent C never
-does, so that somebody is there to go on. Times, versions and ids of writes are left out: a conditional write is in
-flight only while the record is the one that it expects, and a write that would be rejected is simply no longer there.
+The real functions of `protocol/` make every decision. This module adds the rest: the order of requests, writes and
+deletes that land late, crashes, and a frozen agent that wakes up as a zombie. Agent A may fail; agent C never does, so
+that some agent continues. Times, versions and ids of writes are left out: a conditional write is in flight only while
+the record is the expected one, and a write that would be rejected simply no longer exists.
 
-`jobstate.Rules` are the rules that close a hole. Each can be switched off, by changing the decision where the world
-asks for it.
+`jobstate.Rules` are the rules that close a hole. Each can be switched off: then the world changes the decision.
 """
 
 from __future__ import annotations
@@ -92,7 +91,7 @@ class JobWorld:
         if self.observed:
             yield from self._observer(w)
 
-    # --- what is written -------------------------------------------------------------------------------------------
+    # --- writes -----------------------------------------------------------------------------------------------------
 
     def _decide_end(self, job: Job, attempt: int, agent: str, phase: str) -> Job | None:
         """The record that the holder writes at the end of its attempt; None: nothing is left to write."""
@@ -125,7 +124,7 @@ class JobWorld:
     def _write(
         self, w: World, label: str, new: Job | None, fault: bool = False, end: tuple[str, str, int] | None = None
     ) -> Step[World]:
-        """The job's record becomes `new`: every other write that expected the old one is rejected from now on.
+        """Replace the job's record by `new`: from now on every other write that expected the old one is rejected.
 
         Args:
             end: phase, agent and attempt, if this is how a holder ends its attempt.
@@ -154,7 +153,7 @@ class JobWorld:
         flying = w.flying - {("tended", entry)}
         return w._replace(entries=w.entries - {entry}, flying=flying)
 
-    # --- what lands late --------------------------------------------------------------------------------------------
+    # --- late writes ------------------------------------------------------------------------------------------------
 
     def _flights(self, w: World) -> Iterator[Step[World]]:
         for flight in w.flying:
@@ -174,7 +173,7 @@ class JobWorld:
         wanted = claim(record(job), job.attempt, JobLease(agent=agent, host=agent, since=NOW), ChildVerdict.KEEP)
         return None if isinstance(wanted, Skip) else essence(wanted)
 
-    # --- what agents do ---------------------------------------------------------------------------------------------
+    # --- agents -----------------------------------------------------------------------------------------------------
 
     def _agent(self, w: World, name: str) -> Iterator[Step[World]]:
         me: Agent = w.a if name == A else w.c
@@ -272,7 +271,10 @@ class JobWorld:
             yield Step(f"{name} sends the delete of entry {entry}", w._replace(flying=w.flying | {("delete", entry)}))
 
     def _finish(self, w: World, name: str, me: Agent) -> Iterator[Step[World]]:
-        """Commit, or whatever the end of the attempt asks for; on a rejection decide again on the current record."""
+        """Commit, or do what the end of the attempt needs.
+
+        If that is rejected, decide again with the current record.
+        """
         flight = (me.phase, name, me.attempt)
         if flight in w.flying:
             return
@@ -304,7 +306,7 @@ class JobWorld:
         elif ("create", later) not in w.flying:
             yield Step(f"{name} sends the creation of entry {later}", w._replace(flying=w.flying | {("create", later)}))
 
-    # --- what goes wrong, and what people want ----------------------------------------------------------------------
+    # --- faults, and requests of people -----------------------------------------------------------------------------
 
     def _faults(self, w: World) -> Iterator[Step[World]]:
         if w.a.mode == "up" and "crash" in w.faults:
@@ -327,7 +329,7 @@ class JobWorld:
             return w._replace(beat_a=agent_essence(mailed))
         return w
 
-    # --- death, reaping, and those who tend the index ---------------------------------------------------------------
+    # --- death, reaping, and repair of the index --------------------------------------------------------------------
 
     def _death_and_reaping(self, w: World) -> Iterator[Step[World]]:
         body = agent_record(A, w.beat_a)
@@ -347,7 +349,10 @@ class JobWorld:
             yield Step("A is reaped", w._replace(beat_a=reaped, settled=False))
 
     def _reader(self, w: World) -> Iterator[Step[World]]:
-        """Somebody reads an entry, then its job, then the holder, and does what it needs. It may take any time."""
+        """A reader of the index reads an entry, then its job, then the holder, and repairs the entry.
+
+        That may take any time.
+        """
         if w.reader is None:
             for entry in w.entries:
                 yield Step(f"a reader reads the job of entry {entry}", w._replace(reader=(entry, w.job)))
@@ -364,7 +369,7 @@ class JobWorld:
             case IndexAction.RENEW:
                 renewed = done._replace(entries=w.entries | {self._name(job.attempt)})
                 if not self.rules.later_entry_first:
-                    renewed = done  # deletes the old one and leaves the new one to somebody else
+                    renewed = done  # deletes the old entry and leaves the new one to another reader
                 yield Step(f"a reader renews entry {entry}", self._tended(renewed, entry))
             case IndexAction.PUT_BACK if (back := self._put_back(w.job, job.holder)) is not None:
                 yield self._write(done, f"{job.holder}'s death: a reader puts the job back", back)
@@ -372,9 +377,9 @@ class JobWorld:
                 yield Step("the reader comes too late", done)
 
     def _observer(self, w: World) -> Iterator[Step[World]]:
-        """Somebody reads the job and then its holder, waits for beats, and puts the job back if none lists it.
+        """An observer reads the job and then its holder, waits for beats, and requeues the job if none lists it.
 
-        And what any repair does: it makes missing entries, and puts back what runs under the dead.
+        It also does what any repair does: it makes missing entries, and requeues jobs of dead agents.
         """
         if w.job.status == Status.PENDING and self._name(w.job.attempt) not in w.entries:
             yield Step("a repair makes the entry", w._replace(entries=w.entries | {self._name(w.job.attempt)}))
@@ -405,6 +410,6 @@ class JobWorld:
 
 
 def explored(rules: Rules, *faults: str, joins: bool = False, observed: bool = False, until: str = "") -> Found:
-    """What every interleaving with these faults leads to."""
+    """Explore every interleaving with these faults."""
     world = JobWorld(rules, frozenset(faults), joins, observed)
     return explore(world.start, world.steps, world.good, until=until)

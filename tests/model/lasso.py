@@ -1,4 +1,4 @@
-"""Looks for a run that goes on for ever; where there is none, says how long the longest is."""
+"""Looks for a run that never ends; if there is none, finds the longest one."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Generic, TypeVar
 S = TypeVar("S", bound=Hashable)
 
 Moves = Iterable[tuple[str, int, S]]
-"""What can happen next: what it is, how long it takes, and the state after it."""
+"""The possible next steps: a label, its duration, and the state after it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Longest:
-    """The longest run before a good state. endless: the end of one that never comes to any; [] if there is none."""
+    """The longest run before a good state. endless: the end of a run that never reaches one; [] if there is none."""
 
     states: int
     length: int

@@ -1,4 +1,4 @@
-"""A small world for launching a group of two: its jobs, then its record, by a submitter that may die or sleep anywhere.
+"""A small world for launching a group of two: its submitter writes its jobs, then its record, and may die or sleep.
 
 The decisions are `given_up`, `end_reason` and `ended` of `protocol/placements/`. Time is early, while submitters still
 try, or late. What agents do is short: once the record is there all vote, and after "held" they start the jobs.
@@ -64,7 +64,7 @@ class LaunchWorld:
         self.start = Launch(wish=faults)
 
     def good(self, w: Launch) -> bool:
-        """Nothing waits for ever."""
+        """No job waits for ever."""
         return w.submitter != "up" and "waits" not in w.jobs and "runs" not in w.jobs and not w.stops
 
     def steps(self, w: Launch) -> Iterator[Step[Launch]]:

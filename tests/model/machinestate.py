@@ -1,7 +1,7 @@
-"""What matters of a pool's machines, its provider and its scalers, as small values that hash, and the way back.
+"""The essence of a pool's machines, its provider and its scalers, as small hashable values, and the conversion back.
 
-What is told of a machine at its provider: "" (not there), "ready", "up" (its agent beats), "left" (that has left),
-"lost", or "again" (a call that had been repeated made it once more, when it was given up).
+A machine's state at its provider: "" (absent), "ready", "up" (its agent beats), "left" (its agent has left), "lost", or
+"again" (a repeated call made it once more after it was given up).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class Machine(NamedTuple):
-    """What matters of a machine's record; times in ticks ago."""
+    """The essence of a machine's record; times are in ticks ago."""
 
     state: str = ""
     asked: int = NEVER
@@ -68,12 +68,12 @@ class Scaler(NamedTuple):
 
 
 class Budget(NamedTuple):
-    """How often what may still happen.
+    """How often each event may still happen.
 
     Attributes:
-        looks: that begin; and how often time passes: without bounds if it is `ENDLESS`.
-        changes: of `min`.
-        faults: of the provider.
+        looks: looks that may begin. time: how often time passes; without bounds if both are `ENDLESS`.
+        changes: changes of `min`.
+        faults: faults of the provider.
     """
 
     looks: int = ENDLESS
@@ -101,7 +101,7 @@ class Pool(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """How much there is of everything. by_cost: the price keeps the pool at `most`, and not `max`."""
+    """The size of the world. by_cost: whether the price keeps the pool at `most`, not `max`."""
 
     budget: Budget
     scalers: int = 2
@@ -151,7 +151,7 @@ def settled(w: Pool) -> Pool:
 
 
 def free_name(w: Pool) -> int | None:
-    """The number of a machine that nobody has heard of."""
+    """The number of a machine that no participant knows."""
     about_to = _about_to(w)
     free = (n for n, m in enumerate(w.records) if m == NO and not w.there[n] and not w.calls[n] and n not in about_to)
     return next(free, None)
@@ -183,7 +183,7 @@ def _aged(m: Machine) -> Machine:
 
 @cache
 def record_of(number: int, m: Machine) -> MachineRecord:
-    """The real record of which `m` is the essence."""
+    """The real record for the essence `m`."""
     asked, created, unseen = (None if t == NEVER else NOW - t * TICK for t in (m.asked, m.created, m.unseen))
     name = f"m{number}"
     times: dict[str, Any] = {"wanted_at": NOW, "asked_at": asked, "created_at": created, "unseen_since": unseen}
@@ -191,7 +191,7 @@ def record_of(number: int, m: Machine) -> MachineRecord:
 
 
 def essence(record: MachineRecord) -> Machine:
-    """What matters of a record in its state."""
+    """The essence of a record in its state."""
     state = str(record.state)
     asked, created, unseen = (
         NEVER if t is None else min(round((NOW - t) / TICK), OLD)

@@ -1,7 +1,7 @@
 """A small world for machines: scalers that look at one pool at once, and its provider.
 
-What a scaler does is that of `PoolLook`, one list, one read, one write or one call a step; between any two of them the
-others go on, and it may be killed. The decisions are `observe`, `plan`, `confirmed`, `to_ask`, `asked`, `created`,
+A scaler does what `PoolLook` does, with one list, read, write or call in each step. Between any two of them the others
+continue, and it may be killed. The decisions are `observe`, `plan`, `confirmed`, `to_ask`, `asked`, `created`,
 `refused`, `to_delete` and `to_drain`. The pool wants its `min`, which people change. Names are used again once nobody
 knows them any more. A call lands within `CALL_SECONDS` of the write before it, or never.
 """
@@ -50,28 +50,23 @@ FORGOTTEN = "a machine that is there, or may come, is given up"
 TAKEN_AWAY = "a machine that is wanted is deleted"
 
 DECISIONS = ("observe", "plan", "confirm", "ask", "act")
-"""What takes no time, and is seen by nobody."""
+"""Decisions, which take no time and are not visible to others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
     """The rules of a world. Each can be switched off.
 
-    Attributes:
-        intent_first: a record is written before its machine is asked for.
-        asked_first: before each call the record says so, on condition of what was read.
-        names_of_intents: who asks again asks for the same name.
-        confirm: who has written intents lists the records, and gives up what is too much, before it asks.
-        confirm_left: who finds intents of another does so too.
-        confirm_again: and once more if another changed a record that it gave up.
-        strangers_go: what is listed and has no record is deleted.
-        records_last: the records are read after the list.
-        silence: a provider that does not answer says nothing.
-        fresh_list: only a list that began after a call tells that its machine is not there.
-        call_seconds: one that may be under way is waited for.
-        call_at_once: a call that was not made at once is not made.
-        waits_again: a call that was repeated, and refused, may have been carried out the first time.
-        taken_first: a machine counts as made once the provider took the request.
+    Attributes: intent_first: a record is written before its machine is requested. asked_first: before each call the
+        record says so, by a conditional write. names_of_intents: a repeated request has the same name. confirm: a
+        scaler that has written intents lists the records, and gives up excess ones, before it makes requests.
+        confirm_left: a scaler that finds intents of another one does that too. confirm_again: it does that again if
+        another scaler changed a record that it gave up. strangers_go: listed machines without a record are deleted.
+        records_last: the records are read after the list. silence: no answer of the provider proves nothing.
+        fresh_list: only a list that began after a call can show that its machine does not exist. call_seconds: a call
+        that may be under way is waited for. call_at_once: a call that was not made at once is never made. waits_again:
+        a repeated call that is refused may have been executed the first time. taken_first: a machine counts as made
+        once the provider accepted the request.
     """
 
     intent_first: bool = True
@@ -100,7 +95,7 @@ class MachineWorld:
         self.start = Pool((NO,) * n, ("",) * n, ((),) * n, idle, scope.budget)
 
     def good(self, w: Pool) -> bool:
-        """The pool has what it wants, and nobody pays for anything else."""
+        """The pool has the machines that it wants, and no others are billed."""
         up = sum(m.state == MachineState.UP and there == "up" for m, there in zip(w.records, w.there, strict=True))
         rest = sum(m.counts for m in w.records) + sum(there != "" for there in w.there)
         return up == w.want and rest == 2 * w.want and not any(w.calls)
@@ -113,7 +108,7 @@ class MachineWorld:
     def steps(self, w: Pool) -> Iterator[Step[Pool]]:
         for who, scaler in enumerate(w.scalers):
             if scaler in w.scalers[:who]:
-                continue  # they are alike
+                continue  # the scalers are alike
             yield from self._acts(w, who)
             if scaler != Scaler():
                 yield Step(f"s{who} is killed", self._with(w, who, Scaler()), fault=True)
@@ -146,7 +141,7 @@ class MachineWorld:
         return Step(label, settled(w._replace(there=there)), fault, breaks)
 
     def _made_by(self, w: Pool, who: int, scaler: Scaler, number: int, again: bool) -> Iterator[Step[Pool]]:
-        """What may become of a call that is made now."""
+        """The possible outcomes of a call that is made now."""
         record = record_of(number, scaler.seen[number])
         created = do("write", number, essence(life.created(record, "", NOW)))
         label, told = f"s{who}: create m{number}", scaler._replace(todo=(created, *scaler.todo))

@@ -1,4 +1,4 @@
-"""A small world for one agent's record: its beats, two who stop one of its jobs each and send mail, an observer.
+"""A small world for one agent's record: its beats, two users who stop one of its jobs each and send mail, an observer.
 
 The decisions are `next_beat`, `with_mail`, `is_fenced` and `declare_dead` of `protocol/`. There is no repair interval
 here, so that mail that is lost stays lost. A beat is in flight only while the record is the one that it expects.
@@ -79,7 +79,7 @@ class MailWorld:
             yield Step("an observer declares it dead", after, fault=True)
 
     def _written(self, w: Mail, record: Beat) -> Mail:
-        """Somebody wrote the record: a beat on its way is rejected, one that was applied is now superseded."""
+        """After another write of the record, a beat on its way is rejected, and an applied beat is superseded."""
         fate = "superseded" if w.fate == "applied" else w.fate
         return w._replace(record=record, fresh=False, flying=False, fate=fate, late=False)
 

@@ -1,4 +1,4 @@
-"""A small world for one name: the processes that serve it, one after another or not quite, the repair, and a caller.
+"""A small world for one name: the processes that serve it, one after another or overlapping, the repair, and a caller.
 
 Incarnation 1 is job J1 with two attempts, of which the first may freeze or die and wake; incarnation 2 is job J2, made
 once J1 is stopped. A publication reads the name, then the endpoint, CASes the name, and writes the endpoint; each may
@@ -49,7 +49,7 @@ class Rules:
 
 
 class Process(NamedTuple):
-    """How far a process is with its publication, and what it read.
+    """A process's progress with its publication, and what it has read.
 
     Phases: off, up, named (it has read the name), read (and the endpoint), sent (the endpoint's write, after the name's
     CAS), serving, dead (with its write perhaps still on its way), gone. `fresh`: the name is as it was read. `saw`: the
@@ -104,7 +104,7 @@ class NamesWorld:
         self._accepts = cache(self._decide_accepts)
 
     def good(self, w: World) -> bool:
-        """The newest serves, the caller has it, and nothing else is published."""
+        """The newest process serves, the caller uses it, and nothing else is published."""
         published = [end for end in w.ends if end is not None]
         return w.name == NEWEST and w.processes[-1].phase == "serving" and w.met == NEWEST and published == [NEWEST]
 
@@ -218,7 +218,7 @@ class NamesWorld:
         return 0 if self.one_key else rank[0] - 1
 
     def _repair(self, w: World) -> Iterator[Step[World]]:
-        """Remove what outlived its job; without the rule only once."""
+        """Remove endpoints that outlived their jobs; without the rule only once."""
         if w.removed:
             return
         for place, rank in enumerate(w.ends):

@@ -1,4 +1,4 @@
-"""A small world for items that kill whoever gets them: one consumer after the other.
+"""A small world for items that kill their consumers, with one consumer after the other.
 
 The decisions are those of `protocol.queue_lease` and of `PoisonIsolation`. Each segment is claimed, its items are
 handed out in any order that the gate admits; an item of `poison` kills its process with all that is out in it.
@@ -37,7 +37,7 @@ class Item(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """Claims so far, whether it is held, whether a claim ended without a word."""
+    """A segment: its claims so far, whether it is held, and whether a claim ended without a release."""
 
     items: tuple[Item, ...]
     held: bool = False
@@ -106,7 +106,7 @@ class PoisonWorld:
             yield Step(f"{name} is handed out", becomes("o", counted.failures.get("0", 0)))
 
     def _claimed(self, segment: Segment) -> Segment:
-        """A claim that follows one which ended without a word."""
+        """A claim after one that ended without a release."""
         if segment.claims == 0:
             return segment._replace(held=True, claims=1)
         before = QueueLease(owner="dead", claims=segment.claims, suspect=segment.suspect)

@@ -1,10 +1,10 @@
-"""A small world for one segment: a producer whose create may land late or twice, two consumers, crashes, freezes, and
-somebody who changes when the storage says that it was written.
+"""A small world for one segment: a producer whose create may land late or twice, two consumers, crashes, freezes, and a
+user who changes the storage's time of the segment.
 
-The decisions are those of `protocol.queue_*`; the order of the services' steps is told here again, as short as it goes.
-Time goes in ticks of half a quarantine and a little, from the time in the segment's name. A version is whether it is
-still the one that a consumer knows. A consumer that freezes takes no step; that its trust ends is a step of its own,
-and no observer finds a lease expired before that, because a time-out is longer than trust.
+The decisions are those of `protocol.queue_*`; this module repeats the order of the services' steps, as short as
+possible. Time goes in ticks of half a quarantine and a little, from the time in the segment's name. A version is only
+whether it is still the one that a consumer knows. A frozen consumer takes no step. The end of its trust is a step of
+its own, and no observer finds a lease expired before that, because a time-out is longer than trust.
 """
 
 from __future__ import annotations

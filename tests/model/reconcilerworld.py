@@ -1,11 +1,11 @@
 """A small world for the lease of the coordinator's pass and for death by observation.
 
-The decisions are all of `protocol.passlease`, and `observe`, `has_timed_out`, `defer_mass_failure`, `declare_dead` of
-`protocol.death`. X is the agent that is watched; it holds the lease at first. The observer looks at the lease, takes it
-when it may, and runs passes; or it runs `fray coordinate --once`, again and again. One that dies is followed by
-another, which knows nothing of its own. Time goes by in intervals, which are those of beat and pass alike.
+The decisions are all of `protocol.reconciler_lease`, and `observe`, `has_timed_out`, `defer_mass_failure` and
+`declare_dead` of `protocol.failure_detection`. X is the watched agent; at first it holds the lease. The observer looks
+at the lease, takes it when it may, and runs passes; or it runs `fray coordinate --once` again and again. When an
+observer dies, another one follows, which knows nothing at first. Time goes in intervals, the same for beats and passes.
 
-X may have a twin, Y, that beats and falls silent with it: what is known of one is known of both.
+X may have a twin, Y, that beats and falls silent with it, so that observers know the same of both.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from fray_layouts.records import (
 from tests.model.explorer import Step
 
 TOO_LONG = MAX_GAP_INTERVALS + 1
-"""Longer than this is all the same."""
+"""Intervals; longer times make no difference."""
 
 SETTINGS = ClusterSettings(beat_interval=1.0, pass_interval=1.0)
 OLD, CURRENT = 0, 1
@@ -42,7 +42,7 @@ X = AgentRecord(id="X", host="x", pool="default", interval=1.0, beat=CURRENT)
 
 
 class Age(NamedTuple):
-    """What is known of X: a beat, for how many intervals it has stood still, and whether X was spared at it."""
+    """An observer's knowledge of X: a beat, how many intervals it has stood still, whether X was spared at it."""
 
     beat: int
     age: int

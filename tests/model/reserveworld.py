@@ -1,4 +1,4 @@
-"""A small world for a reservation or a group of two bundles on three hosts of one place each, with singles in the way.
+"""A small world for a reservation or a group of two bundles on three hosts with room for one each, and single jobs.
 
 Decisions are `assign`, `units_of`, `with_members`, `held_by`, `end_reason` and `ended`. One agent may crash, freeze or
 leave. What an agent has read is kept as a mark: its bundle is "own" while the record says so in the round that it has
@@ -50,7 +50,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What is explored: a group or a reservation, of which `low` bundles are needed; and the faults that there may be.
+    """The explored world: a group or a reservation that needs `low` bundles, and its possible faults.
 
     forever: jobs that never end by themselves.
     """
@@ -166,7 +166,7 @@ class ReserveWorld:
         return jobs and idle and (w.state == "ended" or bool(self.scope.forever))
 
     def broken(self, w: Reserve) -> str:
-        """Nothing has gone wrong yet: then all that was voted for is there when it is held."""
+        """The broken invariant; "" as long as all voted bundles exist when the owner is held."""
         if w.state != "held" or w.faults < self.scope.faults or any(job != "waits" for job in w.jobs):
             return ""
         needed = w.bundles[: self.scope.low]

@@ -1,8 +1,8 @@
-"""A small world for a submission: entry first, then the record, then perhaps the entry again; and a sweeper.
+"""A small world for a submission: first the entry, then the record, then perhaps the entry again; and a sweeper.
 
 The decisions are `is_created_late` and `action_for` of `protocol/`. Time goes in ticks of half a quarantine and a
-little, and a write that was sent lands before the tick after the next. Nobody claims the job before it can be found:
-good is a job with an entry, or one that was never made.
+little, and a write that was sent lands before the tick after the next. No agent claims the job before it can be found.
+A good end is a job with an entry, or a job that was never made.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A small world for two who create one name at once, each with a job of its own, after its first holder has ended.
+"""A small world for two creators of one name, each with a job of its own, after its first holder has ended.
 
 Each reads the name, then its holder's job, takes the name by CAS, and submits its job; it may die or freeze between.
 `late` says that a minute has passed since the name was taken. The decisions are `holder_of`, `taken_for` and
@@ -69,9 +69,9 @@ class TakingWorld:
         self.start = Taking(faults=frozenset(faults))
 
     def good(self, w: Taking) -> bool:
-        """The name's job runs, no other does, and whoever is left knows it.
+        """The name's job runs, no other does, and every live creator knows it.
 
-        Who was slow has learnt from his job's end that the name went to another, who may have died in his turn.
+        A slow creator has learnt from its job's end that the name went to another one, which may have died too.
         """
         left = [c for c in w.creators if c.phase != "gone" and not c.slow]
         if not left:

@@ -4,7 +4,7 @@ The decisions are `trusted_until`, `task_deadline`, `observe`, `has_timed_out`, 
 `end_of_attempt` and `requeue_lost` of
 `protocol/`. Time goes by in `tick`s, counted in the shortest interval that an agent promises, and all that has a time
 is kept relative to now. A runner is not frozen while its host runs: time does not go by before it has done what is due.
-The observer reads in every tick, once it has met a beat: nobody is quicker, and `passworld` has those who are slower.
+The observer reads in every tick once it has met a beat, so none is quicker; `reconcilerworld` has slower ones.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Sent(NamedTuple):
 
 
 REJECTED = Sent(BUSY, "rejected")
-"""Neither what it promised nor when it was sent matters any more."""
+"""A rejected beat, whose promise and time no longer matter."""
 
 
 class Trusting(NamedTuple):
@@ -117,7 +117,7 @@ class TrustWorld:
         self.actor = actor
         self.tick = tick
         self.least = 0.0 if actor else -GRACE - tick
-        """Trust that is over for longer is all the same."""
+        """Seconds; trust that ended longer ago makes no difference."""
         self.start = Trusting(faults=frozenset(faults))
 
     def good(self, w: Trusting) -> bool:
@@ -221,7 +221,7 @@ class TrustWorld:
             return w.trusted
         return task_deadline(0.0, w.trusted, SETTINGS, self.actor)
 
-    # --- everybody else --------------------------------------------------------------------------------------------
+    # --- other participants -----------------------------------------------------------------------------------------
 
     def _landings(self, w: Trusting) -> Iterator[Step[Trusting]]:
         if w.dead:
