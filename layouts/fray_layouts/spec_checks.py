@@ -168,7 +168,7 @@ def _check_environment(environment: EnvironmentSpec) -> None:
             raise InvalidInput("environment.pip_packages", requirement, remedy)
     both = set(environment.env_vars) & set(environment.secret_env_vars)
     for name in sorted(both):
-        raise InvalidInput(f"environment.env_vars.{name}", REDACTED, "it stands in secret_env_vars too; give it once")
+        raise InvalidInput(f"environment.env_vars.{name}", REDACTED, "it is in secret_env_vars too; give it once")
     for part in ("env_vars", "secret_env_vars"):
         for name, value in getattr(environment, part).items():
             if not name or "=" in name or "\0" in name:

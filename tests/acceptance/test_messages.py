@@ -207,12 +207,12 @@ OF_JOBS = [
     ),
     (
         "retry LIONS",
-        "job: 'LIONS' is not accepted; only what has ended is submitted once more: it is pending; stop it or wait "
-        "for its end",
+        "job: 'LIONS' is not accepted; only jobs that have ended can be submitted again: it is pending; stop it or "
+        "wait for its end",
     ),
     ("logs -f --tail 3 zebra", "--tail and --follow cannot be combined; give one of them"),
     ("drain ../it", "agent: '../it' is not accepted; give the id of an agent, as `fray agents` shows it"),
-    ("drain nothing", "there is no live agent nothing under file://ROOT; `fray agents` lists those there are"),
+    ("drain nothing", "there is no live agent nothing under file://ROOT; `fray agents` lists those that exist"),
     (
         "queue push work hello",
         "item: 'hello' is not accepted; write JSON; a string needs double quotes inside the shell's quotes",

@@ -171,7 +171,7 @@ def test_a_replica_that_hangs_while_another_has_ended_is_told(shell: Shell) -> N
     shown = shell("status", job).stdout
     assert "replica 0 has ended (success), the others run" in shown
     for words, message in [
-        (["logs", "--replica", "2", job], f"replica: 2 is not accepted; those of {job} are 0 to 1"),
+        (["logs", "--replica", "2", job], f"replica: 2 is not accepted; the replicas of {job} are 0 to 1"),
         (["result", job], f"job {job} has not ended; it is running. `fray logs -f {job}` waits for its end"),
     ]:
         assert last_error_line(words, shell.root.parent, FRAY_CLUSTER_SPEC=str(shell.root)) == message

@@ -195,12 +195,12 @@ def test_a_beginning_of_an_id_is_of_jobs_that_can_be_stopped_or_retried(empty: S
         return empty(verb, "zebra", code=1).stderr
 
     first, second = submitted(), submitted()
-    assert "2 jobs begin so" in named("stop")
+    assert "2 jobs match" in named("stop")
     empty("stop", first)
     assert f"it matches {second};" in named("stop")
     assert f"it matches {first};" in named("retry")
     empty("stop", second)
-    assert "2 jobs begin so" in named("retry")
+    assert "2 jobs match" in named("retry")
     assert [job["retry_of"] for job in empty.json("retry", "--name", "zeb*", "--user", "nobody")] == []
     again = empty.json("retry", "--name", "zeb*")
     assert [job["retry_of"] for job in again] == [first, second]
@@ -391,5 +391,5 @@ def test_jobs_are_named_by_the_beginning_of_their_id_or_their_name(empty: Shell)
     assert empty.json("status", "train")["id"] == one
     assert empty.json("status", other[:13])["id"] == other
     empty.detached("--name", "train", "--", "true")
-    assert "2 jobs begin so" in empty("status", "train", code=1).stderr
+    assert "2 jobs match" in empty("status", "train", code=1).stderr
     assert "there is no job nothing" in empty("stop", "nothing", code=1).stderr

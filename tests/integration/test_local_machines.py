@@ -107,7 +107,7 @@ async def test_an_agent_that_cannot_start_says_why(tmp_path: Path, folder: Path)
     (tmp_path / "file").touch()
     provider = LocalProvider("cluster", "slices", SPEC)
     await provider.create(asked(str(tmp_path / "file"), hosts=1))
-    assert "is a file; a root is a folder" in (await only(provider, ListedState.LOST)).error
+    assert "is a file, not a folder" in (await only(provider, ListedState.LOST)).error
 
 
 async def test_an_agent_that_does_not_leave_is_killed(

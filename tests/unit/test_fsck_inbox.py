@@ -53,7 +53,7 @@ async def test_a_drop_that_can_become_no_job_is_told_before_an_agent_rejects_it(
     await core.clock.sleep(LONG)
     [problem] = await fsck.check(core)
     assert problem.key == DROP
-    assert "it can become no job" in problem.what
+    assert "it cannot become a job" in problem.what
     assert words in problem.what
     assert "rejects it" in problem.remedy
     before = await everything(core)

@@ -203,7 +203,7 @@ async def data_of_an_attempt_that_never_was(core: Core) -> str:
         (runs_and_was_not_listed_for_long, "does not list it", "`fray drain live`"),
         (is_not_stopped, "asked to stop", "host h"),
         (a_job_of_no_record_is_listed, "no record of this job", "restart that agent"),
-        (a_later_attempt_is_listed, "never was", "restart that agent"),
+        (a_later_attempt_is_listed, "never existed", "restart that agent"),
         (a_job_that_waits_is_listed, "waits to be started", "restart that agent"),
         (a_job_of_another_is_listed, "agent other runs it", "restart that agent"),
         (a_result_is_gone, "its result is gone", "run it again"),
@@ -229,7 +229,7 @@ async def data_of_an_attempt_that_never_was(core: Core) -> str:
             "`fray coordinate --once` several",
         ),
         (an_entry_of_an_attempt_to_come, "entry of attempt 7", "remove it"),
-        (data_of_an_attempt_that_never_was, "an attempt that never was", "remove it"),
+        (data_of_an_attempt_that_never_was, "an attempt that never existed", "remove it"),
     ],
 )
 async def test_what_is_not_derived_is_found_and_left_alone(core: Core, make: Make, words: str, remedy: str) -> None:

@@ -200,7 +200,7 @@ async def a_bell_that_cannot_be_read(core: Core) -> str:
         (entry_of_nobody, "nobody needs any more"),
         (a_gang_without_entry, "nobody gathers its members"),
         (entry_of_an_ended_gang, "an owner that has ended"),
-        (owner_entry_of_nobody, "an owner that has ended, or never was"),
+        (owner_entry_of_nobody, "an owner that has ended, or never existed"),
         (entry_of_an_earlier_attempt, "earlier attempt"),
         (an_entry_in_another_pool, "second entry"),
         (an_entry_of_another_priority, "second entry"),

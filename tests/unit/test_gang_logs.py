@@ -82,9 +82,9 @@ async def test_a_late_reader_begins_with_the_last_chunk_of_each_replica(core: Co
 
 @pytest.mark.parametrize("replica", [-1, 3])
 async def test_a_replica_that_is_none_is_refused_with_those_there_are(core: Core, replica: int) -> None:
-    with pytest.raises(InvalidInput, match=rf"replica: {replica} .*those of train-1 are 0 to 2"):
+    with pytest.raises(InvalidInput, match=rf"replica: {replica} .*the replicas of train-1 are 0 to 2"):
         await read_logs(core, ENDED, replica=replica)
-    with pytest.raises(InvalidInput, match=rf"replica: {replica} .*those of train-1 are 0 to 2"):
+    with pytest.raises(InvalidInput, match=rf"replica: {replica} .*the replicas of train-1 are 0 to 2"):
         await anext(follow_chunks(core, ENDED.id, replica=replica))
 
 

@@ -70,7 +70,7 @@ async def test_a_replica_without_a_result_is_named(core: Core) -> None:
     await leave(core, 1, None)
     with pytest.raises(NoResult, match="replica 1 of job train-1 has no result"):
         await fetch_result(core, RUNNING, replica=1)
-    with pytest.raises(InvalidInput, match=r"replica: 3 .*those of train-1 are 0 to 2"):
+    with pytest.raises(InvalidInput, match=r"replica: 3 .*the replicas of train-1 are 0 to 2"):
         await fetch_result(core, RUNNING, replica=3)
 
 
@@ -78,7 +78,7 @@ async def test_the_result_of_a_job_that_is_no_gang_is_that_of_its_only_replica(c
     spec = parse_spec({"name": "one", "entrypoint": {"command": ["true"]}})
     done = JobRecord(id="one-1", spec=spec, status="succeeded", result=JobResult(encoding="json", value=5))
     assert [result.value for result, _ in await fetch_results(core, done)] == [5]
-    with pytest.raises(InvalidInput, match=r"replica: 1 .*one-1 has only 0"):
+    with pytest.raises(InvalidInput, match=r"replica: 1 .*one-1 has only replica 0"):
         await fetch_result(core, done, replica=1)
 
 

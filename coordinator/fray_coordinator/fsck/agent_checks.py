@@ -82,7 +82,7 @@ def _cannot_hold(job: JobRecord | None, agent: str, holding: Holding) -> str:
     if job is None:
         return "but there is no record of this job"
     if holding.attempt > job.attempt:
-        return f"which never was: the job's record says {job.attempt}"
+        return f"which never existed: the job's record says {job.attempt}"
     if holding.attempt == job.attempt and is_waiting(job):
         return "but by its record the job waits to be started"
     if holding.attempt == job.attempt and (holders := holders_of(job)) and agent not in holders:

@@ -23,7 +23,7 @@ def ownerless_work(seen: Snapshot) -> Iterator[SuspectedProblem]:
                 Problem(key, "it belongs to a job that has no record", BY_SWEEP), fix=removal_of(key)
             )
         elif job is not None and attempt > job.attempt:
-            what = f"it belongs to an attempt that never was: the job's record says {job.attempt}"
+            what = f"it belongs to an attempt that never existed: the job's record says {job.attempt}"
             yield SuspectedProblem(Problem(key, what, BY_HAND), seen.versions(JobKeys.key(job_id)))
 
 
@@ -59,5 +59,5 @@ def stale_endpoints(seen: Snapshot) -> Iterator[SuspectedProblem]:
         if seen.is_doubtful(job) or not seen.is_settled(endpoint.key, job):
             continue
         if is_stale(endpoint.record, seen.jobs.get(endpoint.record.job)):
-            what = "it says where an actor can be called whose job no longer runs"
+            what = "it is the address of an actor whose job no longer runs"
             yield SuspectedProblem(Problem(endpoint.key, what, BY_REPAIR), seen.versions(endpoint.key, job))

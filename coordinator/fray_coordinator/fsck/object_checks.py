@@ -89,7 +89,7 @@ def stuck_drops(seen: Snapshot) -> Iterator[SuspectedProblem]:
                 Problem(key, what, "drop it again under another name, and remove this one"), (drop.version,)
             )
         elif fault:
-            what = f"it can become no job: {fault}"
+            what = f"it cannot become a job: {fault}"
             remedy = "drop it again as it should be; as it is, the next agent that runs rejects it"
             yield SuspectedProblem(Problem(key, what, remedy), (drop.version,))
 

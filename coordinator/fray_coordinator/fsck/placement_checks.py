@@ -32,5 +32,5 @@ def unneeded_owner_entries(seen: Snapshot) -> Iterator[SuspectedProblem]:
         of_kind = seen.jobs if entry.kind == GANG else seen.reservations
         record: OwnerRecord | None = of_kind.get(entry.owner)
         if not is_needed(entry, record, seen.now - seen.patience, seen.settings):
-            what = "the index has an entry of an owner that has ended, or never was"
+            what = "the index has an entry of an owner that has ended, or never existed"
             yield SuspectedProblem(Problem(key, what, BY_REPAIR), seen.versions(owner))

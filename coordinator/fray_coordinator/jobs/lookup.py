@@ -63,7 +63,7 @@ async def find_job(core: Core, text: str, eligible: Callable[[JobRecord], bool] 
         fitting = [job.id for job in await read_jobs(core, fitting, {}) if eligible(job)] or fitting
     if len(fitting) > 1:
         shown = ", ".join(fitting[:_MAX_SHOWN]) + (", ..." if len(fitting) > _MAX_SHOWN else "")
-        raise InvalidInput("job", text, f"{len(fitting)} jobs begin so ({shown}); give more of the id")
+        raise InvalidInput("job", text, f"{len(fitting)} jobs match ({shown}); give more of the id")
     return await read_job(core, fitting[0])
 
 
@@ -122,7 +122,8 @@ def live_agents(agents: Iterable[Stored[AgentRecord]], now: float) -> list[Agent
 def check_replica(job: JobRecord, replica: int) -> None:
     """Raise InvalidInput if the job has no such replica."""
     if replica not in range(job.spec.replicas):
-        remedy = f"those of {job.id} are 0 to {job.spec.replicas - 1}" if is_gang(job.spec) else f"{job.id} has only 0"
+        last = job.spec.replicas - 1
+        remedy = f"the replicas of {job.id} are 0 to {last}" if is_gang(job.spec) else f"{job.id} has only replica 0"
         raise InvalidInput("replica", replica, remedy)
 
 

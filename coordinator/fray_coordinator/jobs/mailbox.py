@@ -30,5 +30,7 @@ async def drain(core: Core, agent_id: str) -> str:
     key = AgentKeys.key(agent_id)
     update = await core.records.change(key, AgentRecord, draining)
     if update.stored is None or update.stored.record.state != AgentState.LIVE:
-        raise AgentNotFound(f"there is no live agent {agent_id} under {core.root}; `fray agents` lists those there are")
+        raise AgentNotFound(
+            f"there is no live agent {agent_id} under {core.root}; `fray agents` lists those that exist"
+        )
     return agent_id

@@ -87,8 +87,8 @@ async def retry(core: Core, jobs: Sequence[JobRecord]) -> list[JobRecord]:
     """
     for job in jobs:
         if job.driver or not is_terminal(job):
-            remedy = "start the program" if job.driver else f"it is {job.status}; stop it or wait for its end"
-            raise InvalidInput("job", job.id, f"only what has ended is submitted once more: {remedy}")
+            remedy = "start its program" if job.driver else f"it is {job.status}; stop it or wait for its end"
+            raise InvalidInput("job", job.id, f"only jobs that have ended can be submitted again: {remedy}")
 
     async def one(job: JobRecord) -> JobRecord:
         spec = replace(job.spec, id="", parent="", detached=False)

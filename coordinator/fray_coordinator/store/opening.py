@@ -105,9 +105,9 @@ def _local(folder: Path, clock: Clock) -> StoreBackend:
     refuse_network(folder)
     existing = next(place for place in (folder, *folder.parents) if os.path.exists(place))
     if not existing.is_dir():
-        raise StoreRefused(f"{existing} is a file; a root is a folder, below folders")
+        raise StoreRefused(f"{existing} is a file, not a folder; give a folder as the root")
     if existing == folder and not os.access(folder, os.R_OK | os.X_OK):
-        raise StoreRefused(f"{folder}: this user has no right to read this folder; it is another user's, or a group's")
+        raise StoreRefused(f"{folder}: this user may not read this folder; it belongs to another user or to a group")
     return LocalBackend(folder, clock)
 
 

@@ -194,7 +194,7 @@ async def _clock(backend: StoreBackend, folder: str, clock: Clock) -> list[Findi
     await backend.get(f"{folder}/clock")
     offset = backend.server_offset()
     if offset is None:
-        return [Finding("error", "the store does not tell the time (no Date in its answers)", UNUSABLE_REMEDY)]
+        return [Finding("error", "the store's answers have no Date, so its clock is unknown", UNUSABLE_REMEDY)]
     if abs(offset) > CLOCK_TOLERANCE:
         way = "behind" if offset > 0 else "ahead of"
         what = f"this host's clock is {abs(offset):.0f} s {way} the store's"
@@ -221,7 +221,7 @@ def judge_settings(settings: BucketSettings) -> list[Finding]:
         what = (
             f"the bucket has {settings.lifecycle_rules} lifecycle rules, which may delete or move a cluster's objects"
         )
-        remedy = "see that none concerns this root; Fray removes what is old itself"
+        remedy = "make sure that none applies to this root; Fray itself removes old objects"
         found.append(Finding("warning", what, remedy))
     for retention in settings.retention:
         what = f"the bucket has {retention}: objects cannot be overwritten or deleted"
