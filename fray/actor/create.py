@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from fray.actor.config import validated
 from fray.actor.hosting import GRACE, serve_actor
 from fray.actor.storage_group import StorageActorGroup
+from fray.cluster.api import Cluster
 from fray.cluster.storage import StorageCluster
 from fray.types import (
     ActorConfig,
@@ -46,7 +47,7 @@ def create_actors(cluster: StorageCluster, request: JobRequest, count: int) -> S
         ParentNotRunning: somebody has stopped this job, or the job that stands for this program
             (`StorageCluster.owner`).
     """
-    namespace = cluster.lasting_namespace if request.detached else cluster.namespace
+    namespace = actor_namespace(cluster, request)
     if request.detached and count == 1:
         return StorageActorGroup(cluster, namespace, request.name, [launch_named(cluster, request, namespace)])
     parent = None if request.detached else cluster.owner()
@@ -68,8 +69,7 @@ def launch_named(cluster: StorageCluster, request: JobRequest, namespace: Namesp
     found, job = cluster.run(lambda core: _take_name(core, namespace, request.name, name, exist_ok))
     if found.job != job:
         return JobId(found.job)
-    serve = request.entrypoint
-    assert isinstance(serve, CallableEntrypoint), "as `actor_request` makes it"
+    serve = _serving_call(request)
     entrypoint = replace(serve, args=(*serve.args, found.incarnation))
     own_id = JobIds.own(name, job)
     try:
@@ -85,6 +85,32 @@ async def _take_name(core: Core, namespace: str, name: str, job_name: str, exist
     """Take the name if it is free. Returns the name's record, and the id of the job that it was to be taken for."""
     job = JobIds.unique(namespace, job_name, core.now(), core.rng.token())
     return await naming.take_name(core, namespace, "actor", name, job, exist_ok), job
+
+
+class RequestedActor(NamedTuple):
+    """The actor that a request of `actor_request` asks for."""
+
+    cls: type
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    name: str
+    config: ActorConfig
+
+
+def requested_actor(request: JobRequest) -> RequestedActor:
+    """The actor that a request of `actor_request` asks for, for backends that serve it in another way."""
+    return RequestedActor(*_serving_call(request).args)
+
+
+def actor_namespace(cluster: Cluster, request: JobRequest) -> Namespace:
+    """The namespace of a requested actor's name."""
+    return cluster.lasting_namespace if request.detached else cluster.namespace
+
+
+def _serving_call(request: JobRequest) -> CallableEntrypoint:
+    call = request.entrypoint
+    assert isinstance(call, CallableEntrypoint), "as `actor_request` makes it"
+    return call
 
 
 def actor_request(

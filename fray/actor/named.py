@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, Literal, TypeVar
 
 from fray.actor.address import ActorAddress
-from fray.actor.create import actor_request, launch_named
+from fray.actor.create import actor_namespace, actor_request, launch_named
 from fray.actor.handle import ActorHandle
 from fray.actor.storage_handle import StorageActorHandle
 from fray.cluster.api import Cluster
@@ -48,10 +48,16 @@ def create_named_actor(
         NameTaken: another actor has the name, and `get_if_exists` is False. It is a ValueError.
         InvalidInput: an argument is wrong or cannot be pickled, or the cluster is not in storage; nothing was created.
     """
-    stored = storage_cluster(cluster)
     request = named_actor_request(cls, args, kwargs or {}, name, lifetime, preemptible, num_cpus)
-    namespace = stored.lasting_namespace if request.detached else stored.namespace
-    return _handle(stored, namespace, request.name, launch_named(stored, request, namespace, get_if_exists))
+    return create_requested_actor(storage_cluster(cluster), request, get_if_exists)
+
+
+def create_requested_actor(
+    cluster: StorageCluster, request: JobRequest, get_if_exists: bool
+) -> StorageActorHandle[Any]:
+    """Create the actor of a `named_actor_request`, or find it. Raises as `create_named_actor`."""
+    namespace = actor_namespace(cluster, request)
+    return _handle(cluster, namespace, request.name, launch_named(cluster, request, namespace, get_if_exists))
 
 
 def named_actor_request(

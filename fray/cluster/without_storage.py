@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from fray.cluster.api import Cluster
 from fray.cluster.arguments import checked_id, checked_requests
+from fray.cluster.job_info import raise_first_failure
 from fray.errors import NoOutputs
-from fray.types import JobGroupConfig, JobId, JobRequest, ReservationConfig, ReservationId, ReservationInfo
+from fray.types import JobGroupConfig, JobId, JobInfo, JobRequest, ReservationConfig, ReservationId, ReservationInfo
+from fray_coordinator.jobs.logs import LogLine
 from fray_layouts.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -58,6 +61,29 @@ class ClusterWithoutStorage(Cluster):
 
     def close(self) -> None:
         """Do nothing: the process stays connected."""
+
+    def _last_lines(self, job_id: str, count: int) -> Sequence[LogLine]:
+        lines = list(self.logs(job_id))
+        return lines[-count:] if count else lines
+
+    def _poll_until_ended(
+        self, ids: Sequence[str], raise_on_failure: bool, timeout: float | None, pauses: Iterator[float]
+    ) -> list[JobInfo]:
+        """`wait` of a cluster that has to poll each job. pauses: seconds between two polls."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            infos = [self.poll(job) for job in ids]
+            if raise_on_failure:
+                raise_first_failure(infos)
+            waiting = [info for info in infos if not info.status.finished()]
+            if not waiting:
+                return infos
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                late = f"{len(waiting)} of {len(ids)} jobs have not ended after {timeout:g} s"
+                raise TimeoutError(f"{late}; {waiting[0].job_id} is {waiting[0].status}")
+            pause = next(pauses)
+            time.sleep(pause if left is None else min(pause, left))
 
     def _check(self, request: JobRequest) -> None:
         """Raise InvalidInput if this cluster does not support the request."""

@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fray.actor.config import retry_policy
+from fray.actor.create import requested_actor
 from fray.client.api import Client
 from fray.cluster.api import Cluster
 from fray.cluster.arguments import checked_request
 from fray.cluster.iris.cluster import IrisCluster
 from fray.cluster.iris.connection import root_of
 from fray.cluster.job_handle import JobAlreadyExists, JobHandle
-from fray.entrypoints import CallableEntrypoint
 from fray.errors import InvalidInput
 from fray.iris_backend.actor_address import IrisActorAddress
 from fray.iris_backend.actor_group import IrisActorGroup
@@ -86,9 +86,7 @@ class FrayIrisClient(Client):
         self._owned.clear()
 
     def _create_actors(self, request: JobRequest, count: int) -> IrisActorGroup[Any]:
-        made = request.entrypoint
-        assert isinstance(made, CallableEntrypoint), "as `actor_request` makes it"
-        cls, args, kwargs, name, config = made.args
+        cls, args, kwargs, name, config = requested_actor(request)
         if config.checkpoint is not None:
             remedy = "Iris does not keep checkpoints of actors; leave it out"
             raise InvalidInput("actor_config.checkpoint", config.checkpoint, remedy)

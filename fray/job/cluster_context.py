@@ -3,22 +3,22 @@
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 from fray import sync
 from fray.actor.handle import ActorHandle
-from fray.actor.named import actor_status, create_named_actor, delete_actor
+from fray.actor.named import create_requested_actor, delete_actor
 from fray.actor.storage_handle import cluster_at
 from fray.cluster.api import Cluster
 from fray.cluster.current import storage_cluster
 from fray.errors import FrayError
-from fray.futures import GeneratorFuture, TaskFuture, result_of
-from fray.job.job_context import JobContext, Lifetime, checked_workers, map_refs
+from fray.futures import TaskFuture, result_of
+from fray.job.job_context import ProcessActorsContext, checked_workers, map_refs
 from fray.pool.objects import ObjectRef, fetch
 from fray.pool.worker_pool import WorkerPool
-from fray.types import JobStatus, ResourceConfig
+from fray.types import JobRequest, ResourceConfig
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ class BorrowedPool:
     pool: str
 
 
-class ClusterContext(JobContext):
+class ClusterContext(ProcessActorsContext):
     """A `JobContext` on a cluster: tasks run on workers, actors in jobs of their own.
 
     A task that takes a reference as an argument gets the object. Results, values of generators and objects are in
@@ -78,41 +78,14 @@ class ClusterContext(JobContext):
         """
         return map_refs(ref, lambda one: fetch(result_of(one)))
 
-    @overload
-    def run(self, fn: Callable[..., Iterator[T]], *args: Any, name: str | None = None) -> GeneratorFuture[T]: ...
-    @overload
-    def run(self, fn: Callable[..., T], *args: Any, name: str | None = None) -> TaskFuture[T]: ...
-    def run(self, fn: Callable[..., Any], *args: Any, name: str | None = None) -> TaskFuture[Any]:
+    def _run(self, fn: Callable[..., Any], args: tuple[Any, ...], name: str | None) -> TaskFuture[Any]:
         return self._pool.submit(fn, *args)
 
-    def create_actor(
-        self,
-        actor_class: type,
-        *args: Any,
-        name: str | None = None,
-        get_if_exists: bool = False,
-        lifetime: Lifetime = "non_detached",
-        preemptible: bool = True,
-        num_cpus: float | None = None,
-        **kwargs: Any,
-    ) -> ActorHandle[Any]:
-        return create_named_actor(
-            self._cluster,
-            actor_class,
-            args,
-            kwargs,
-            name=name,
-            get_if_exists=get_if_exists,
-            lifetime=lifetime,
-            preemptible=preemptible,
-            num_cpus=num_cpus,
-        )
+    def _create_requested(self, request: JobRequest, get_if_exists: bool) -> ActorHandle[Any]:
+        return create_requested_actor(self._cluster, request, get_if_exists)
 
     def delete_actor(self, actor: ActorHandle[Any]) -> None:
         delete_actor(actor)
-
-    def get_actor_status(self, actor: ActorHandle[Any]) -> JobStatus:
-        return actor_status(actor)
 
     def close(self) -> None:
         with self._lock:

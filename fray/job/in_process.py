@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 from fray import futures
 from fray.errors import ActorUnavailableError, InvalidInput
@@ -82,11 +82,7 @@ class SyncContext(_LocalContext):
     process.
     """
 
-    @overload
-    def run(self, fn: Callable[..., Iterator[T]], *args: Any, name: str | None = None) -> GeneratorFuture[T]: ...
-    @overload
-    def run(self, fn: Callable[..., T], *args: Any, name: str | None = None) -> TaskFuture[T]: ...
-    def run(self, fn: Callable[..., Any], *args: Any, name: str | None = None) -> TaskFuture[Any]:
+    def _run(self, fn: Callable[..., Any], args: tuple[Any, ...], name: str | None) -> TaskFuture[Any]:
         future = _future_of(fn)
         futures.run_into(fn, args, future)
         return future
@@ -120,11 +116,7 @@ class ThreadContext(_LocalContext):
         self._max_workers = checked_workers(max_workers)
         self._made: ThreadPoolExecutor | None = None
 
-    @overload
-    def run(self, fn: Callable[..., Iterator[T]], *args: Any, name: str | None = None) -> GeneratorFuture[T]: ...
-    @overload
-    def run(self, fn: Callable[..., T], *args: Any, name: str | None = None) -> TaskFuture[T]: ...
-    def run(self, fn: Callable[..., Any], *args: Any, name: str | None = None) -> TaskFuture[Any]:
+    def _run(self, fn: Callable[..., Any], args: tuple[Any, ...], name: str | None) -> TaskFuture[Any]:
         future = _future_of(fn)
         with self._lock:
             if self._made is None:

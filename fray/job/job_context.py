@@ -1,12 +1,18 @@
 """The interface of job contexts: tasks, shared objects and actors inside one job."""
 
+from __future__ import annotations
+
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Literal, Protocol, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar, overload
 
 from fray.errors import InvalidInput
 from fray.futures import GeneratorFuture, SupportsResult, TaskFuture, result_of, wait
-from fray.types import JobStatus
+from fray.types import JobRequest, JobStatus
+
+if TYPE_CHECKING:
+    from fray.actor.handle import ActorHandle
 
 T = TypeVar("T")
 
@@ -52,6 +58,9 @@ class JobContext(Protocol):
         Args:
             name: a name for the task. Only Ray shows it.
         """
+        return self._run(fn, args, name)
+
+    def _run(self, fn: Callable[..., Any], args: tuple[Any, ...], name: str | None) -> TaskFuture[Any]: ...
 
     def wait(self, futures: Sequence[T], num_returns: int = 1) -> tuple[list[T], list[T]]:
         """Wait until `num_returns` futures are ready. Returns exactly so many ready ones, and the others.
@@ -111,6 +120,33 @@ class JobContext(Protocol):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+
+class ProcessActorsContext(JobContext):
+    """A context whose actors have processes of their own."""
+
+    def create_actor(
+        self,
+        actor_class: type,
+        *args: Any,
+        name: str | None = None,
+        get_if_exists: bool = False,
+        lifetime: Lifetime = "non_detached",
+        preemptible: bool = True,
+        num_cpus: float | None = None,
+        **kwargs: Any,
+    ) -> ActorHandle[Any]:
+        from fray.actor.named import named_actor_request  # imported late: contexts of one process need none of it
+
+        request = named_actor_request(actor_class, args, kwargs, name, lifetime, preemptible, num_cpus)
+        return self._create_requested(request, get_if_exists)
+
+    def get_actor_status(self, actor: ActorHandle[Any]) -> JobStatus:
+        return actor._status()
+
+    @abstractmethod
+    def _create_requested(self, request: JobRequest, get_if_exists: bool) -> ActorHandle[Any]:
+        """Create the actor of a `named_actor_request`, or with `get_if_exists` find it."""
 
 
 def map_refs(ref: Any, value: Callable[[Any], Any]) -> Any:

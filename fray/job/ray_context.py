@@ -6,26 +6,25 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 from fray.actor.handle import ActorHandle
-from fray.actor.named import actor_status, named_actor_request
 from fray.cluster.api import Cluster
 from fray.cluster.current import open_cluster
 from fray.cluster.ray.connection import AUTO, check_streams, connected, process_variables
 from fray.futures import GeneratorFuture, TaskFuture, result_of, run_into
-from fray.job.job_context import JobContext, Lifetime, map_refs
+from fray.job.job_context import ProcessActorsContext, map_refs
 from fray.ray_backend.actor_create import create_named_actor
 from fray.ray_backend.actor_handle import RayActorHandle
 from fray.ray_backend.outcomes import future_of, value_of
 from fray.ray_backend.pickling import pickle_registered_by_value
-from fray.types import JobStatus, ResourceConfig
+from fray.types import JobRequest, ResourceConfig
 from fray_layouts.units import parse_bytes
 
 T = TypeVar("T")
 
 
-class RayContext(JobContext):
+class RayContext(ProcessActorsContext):
     """A `JobContext` on Ray.
 
     References are Ray's own: a task that takes one as an argument gets the object. Ray decides how many tasks run at
@@ -61,16 +60,12 @@ class RayContext(JobContext):
         kind = self._ray.ObjectRef
         return map_refs(ref, lambda one: value_of(one, "an object") if isinstance(one, kind) else result_of(one))
 
-    @overload
-    def run(self, fn: Callable[..., Iterator[T]], *args: Any, name: str | None = None) -> GeneratorFuture[T]: ...
-    @overload
-    def run(self, fn: Callable[..., T], *args: Any, name: str | None = None) -> TaskFuture[T]: ...
-    def run(self, fn: Callable[..., Any], *args: Any, name: str | None = None) -> TaskFuture[Any]:
+    def _run(self, fn: Callable[..., Any], args: tuple[Any, ...], name: str | None) -> TaskFuture[Any]:
         what = f"task {name or getattr(fn, '__name__', fn)!r}"
         options = {**self._options(), "name": name or what}
         pickle_registered_by_value()
         if not inspect.isgeneratorfunction(fn):
-            return future_of(_remote(_run).options(**options).remote(fn, *args), what)
+            return future_of(_remote(_call).options(**options).remote(fn, *args), what)
         check_streams(what)
         items = _remote(_iterate).options(num_returns="streaming", **options).remote(fn, *args)
         future = GeneratorFuture[Any]()
@@ -81,18 +76,7 @@ class RayContext(JobContext):
         threading.Thread(target=run_into, args=(values, (), future), name="fray-items", daemon=True).start()
         return future
 
-    def create_actor(
-        self,
-        actor_class: type,
-        *args: Any,
-        name: str | None = None,
-        get_if_exists: bool = False,
-        lifetime: Lifetime = "non_detached",
-        preemptible: bool = True,
-        num_cpus: float | None = None,
-        **kwargs: Any,
-    ) -> RayActorHandle[Any]:
-        request = named_actor_request(actor_class, args, kwargs, name, lifetime, preemptible, num_cpus)
+    def _create_requested(self, request: JobRequest, get_if_exists: bool) -> RayActorHandle[Any]:
         return create_named_actor(self._cluster, request, get_if_exists)
 
     def delete_actor(self, actor: ActorHandle[Any]) -> None:
@@ -103,9 +87,6 @@ class RayContext(JobContext):
         """
         assert isinstance(actor, RayActorHandle), "as `create_actor` makes it"
         actor._kill("was deleted")
-
-    def get_actor_status(self, actor: ActorHandle[Any]) -> JobStatus:
-        return actor_status(actor)
 
     def close(self) -> None:
         """Do nothing: Ray itself ends its workers, and removes objects that nobody refers to."""
@@ -137,7 +118,7 @@ def _remote(function: Callable[..., Any]) -> Any:
     return connected().remote(function)
 
 
-def _run(fn: Callable[..., T], *args: Any) -> T:
+def _call(fn: Callable[..., T], *args: Any) -> T:
     return fn(*args)
 
 

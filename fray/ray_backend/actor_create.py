@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from fray.actor.config import retry_policy
-from fray.actor.create import actor_request
+from fray.actor.create import actor_namespace, actor_request, requested_actor
 from fray.actor.hosting import HostedActor
 from fray.cluster.api import Cluster
 from fray.cluster.ray.connection import NAMESPACE, connected, process_variables
@@ -20,7 +20,7 @@ from fray.ray_backend.actor_group import RayActorGroup
 from fray.ray_backend.actor_handle import RayActorHandle
 from fray.ray_backend.outcomes import value_of
 from fray.ray_backend.pickling import pickle_registered_by_value
-from fray.types import ActorConfig, CallableEntrypoint, JobRequest
+from fray.types import ActorConfig, JobRequest
 from fray_layouts.spec import JobSpec
 
 T = TypeVar("T")
@@ -108,13 +108,11 @@ def end_owned() -> None:
 
 
 def _exclusive_name(cluster: Cluster, request: JobRequest) -> str:
-    return exclusive_name(cluster.lasting_namespace if request.detached else cluster.namespace, request.name)
+    return exclusive_name(actor_namespace(cluster, request), request.name)
 
 
 def _created(cluster: Cluster, request: JobRequest, ray_names: Sequence[str]) -> list[RayActorHandle[Any]]:
-    serve = request.entrypoint
-    assert isinstance(serve, CallableEntrypoint), "as `actor_request` makes it"
-    cls, args, kwargs, name, config = serve.args
+    cls, args, kwargs, name, config = requested_actor(request)
     ray = connected(cluster.root)
     spec = _checked_spec(request, config)
     options = _options(spec, config, process_variables(cluster.root, cluster.namespace))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import time
 from collections.abc import Callable, Generator, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -15,7 +14,6 @@ from fray import sync
 from fray.cluster.arguments import checked_id, checked_request
 from fray.cluster.iris.connection import AUTO, connect
 from fray.cluster.iris.requests import submission
-from fray.cluster.job_info import raise_first_failure
 from fray.cluster.without_storage import ClusterWithoutStorage
 from fray.errors import NoResult
 from fray.items import Items, ThreadItems
@@ -26,6 +24,7 @@ from fray.types import (
     JobStatus,
     Namespace,
 )
+from fray_coordinator.backoff import backoff
 from fray_coordinator.errors import JobNotFound
 from fray_coordinator.jobs.logs import LogLine
 from fray_layouts.records import ResourceUsage
@@ -42,8 +41,9 @@ _STATUSES = {
 }
 """The status here for each state of an Iris job. A job in an unknown state counts as running."""
 
-_LONGEST_PAUSE = 2.0
-"""Longest pause in seconds between two polls of a job during a wait. Each poll is a small request to the controller."""
+_POLL_PAUSES = 0.05, 2.0, 1.5
+"""First and longest pause in seconds between two polls of a job during a wait, and the factor from one to the next.
+Each poll is a small request to the controller."""
 
 
 class IrisCluster(ClusterWithoutStorage):
@@ -91,22 +91,7 @@ class IrisCluster(ClusterWithoutStorage):
         return _info(self._ask(job_id, "job_status"))
 
     def _wait(self, ids: list[str], raise_on_failure: bool, timeout: float | None) -> list[JobInfo]:
-        deadline = None if timeout is None else time.monotonic() + timeout
-        pause = 0.05
-        while True:
-            infos = [self.poll(job) for job in ids]
-            if raise_on_failure:
-                raise_first_failure(infos)
-            waiting = [info for info in infos if not info.status.finished()]
-            if not waiting:
-                return infos
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
-                first = waiting[0]
-                late = f"{len(waiting)} of {len(ids)} jobs have not ended after {timeout:g} s"
-                raise TimeoutError(f"{late}; {first.job_id} is {first.status}")
-            time.sleep(pause if left is None else min(pause, left))
-            pause = min(pause * 1.5, _LONGEST_PAUSE)
+        return self._poll_until_ended(ids, raise_on_failure, timeout, backoff(*_POLL_PAUSES))
 
     async def _wait_async(self, ids: list[str], raise_on_failure: bool, timeout: float | None) -> list[JobInfo]:
         return await sync.in_thread(partial(self._wait, ids, raise_on_failure, timeout))

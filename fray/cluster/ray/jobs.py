@@ -84,10 +84,6 @@ class RayJobs(ClusterWithoutStorage):
             raise InvalidInput("replica", replica, f"{job} has replicas 0 to {record.spec.replicas - 1}")
         return LoopItems(self._followed(job, replica) if follow else self._lines_so_far(job, replica))
 
-    def _last_lines(self, job_id: str, count: int) -> Sequence[LogLine]:
-        lines = list(self.logs(job_id))
-        return lines[-count:] if count else lines
-
     def result(self, job_id: str, timeout: float | None = None) -> Any:
         return self._values(checked_id(job_id), timeout, first_only=True)[0]
 

@@ -7,6 +7,7 @@ the job inside of Ray, prints its output, and exits with its status.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import tempfile
 import time
 from collections.abc import AsyncGenerator, Sequence
@@ -16,7 +17,6 @@ from typing import Any
 import msgspec
 
 from fray.cluster.arguments import checked_id, checked_request
-from fray.cluster.job_info import raise_first_failure
 from fray.cluster.ray.connection import import_ray
 from fray.cluster.ray.demands import checked_spec
 from fray.cluster.ray.workspaces import workspace_folder
@@ -120,10 +120,6 @@ class RayCluster(ClusterWithoutStorage):
         self._details(job)
         return LoopItems(self._lines(job, follow))
 
-    def _last_lines(self, job_id: str, count: int) -> Sequence[LogLine]:
-        lines = list(self.logs(job_id))
-        return lines[-count:] if count else lines
-
     def result(self, job_id: str, timeout: float | None = None) -> Any:
         self.wait(checked_id(job_id), raise_on_failure=True, timeout=timeout)
         remedy = "Ray's job submission does not return results; launch the job with RayClient, inside of Ray"
@@ -149,17 +145,7 @@ class RayCluster(ClusterWithoutStorage):
         checked_spec(request, connected=False)
 
     def _wait(self, ids: list[str], raise_on_failure: bool, timeout: float | None) -> list[JobInfo]:
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while True:
-            infos = [self.poll(job) for job in ids]
-            if raise_on_failure:
-                raise_first_failure(infos)
-            left = [info.job_id for info in infos if not info.status.finished()]
-            if not left:
-                return infos
-            if deadline is not None and time.monotonic() >= deadline:
-                raise TimeoutError(f"{len(left)} of {len(ids)} jobs have not ended after {timeout:g} s")
-            time.sleep(_LOOK_INTERVAL)
+        return self._poll_until_ended(ids, raise_on_failure, timeout, itertools.repeat(_LOOK_INTERVAL))
 
     async def _wait_async(self, ids: list[str], raise_on_failure: bool, timeout: float | None) -> list[JobInfo]:
         return await asyncio.to_thread(self._wait, ids, raise_on_failure, timeout)
