@@ -42,10 +42,7 @@ NAMED = replace(SPEC, id="own")
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The rules that can be switched off.
-
-    As long as the repair looks at children too, the rules of the index are for speed.
-    """
+    """The rules that can be switched off. With the repair's look at children, the rules of the index are for speed."""
 
     entry_first: bool = True
     attempt_in_entry: bool = True

@@ -271,10 +271,7 @@ class JobWorld:
             yield Step(f"{name} sends the delete of entry {entry}", w._replace(flying=w.flying | {("delete", entry)}))
 
     def _finish(self, w: World, name: str, me: Agent) -> Iterator[Step[World]]:
-        """Commit, or do what the end of the attempt needs.
-
-        If that is rejected, decide again with the current record.
-        """
+        """Commit, or do what the end of the attempt needs; if that is rejected, decide again with the new record."""
         flight = (me.phase, name, me.attempt)
         if flight in w.flying:
             return
@@ -349,10 +346,7 @@ class JobWorld:
             yield Step("A is reaped", w._replace(beat_a=reaped, settled=False))
 
     def _reader(self, w: World) -> Iterator[Step[World]]:
-        """A reader of the index reads an entry, then its job, then the holder, and repairs the entry.
-
-        That may take any time.
-        """
+        """A reader reads an entry, then its job, then the holder, and repairs the entry. That may take any time."""
         if w.reader is None:
             for entry in w.entries:
                 yield Step(f"a reader reads the job of entry {entry}", w._replace(reader=(entry, w.job)))
