@@ -157,7 +157,7 @@ def test_what_fails_says_why(words: str, reason: str, shell: Shell) -> None:
     assert re.sub(r"\b(peak|with|pid|line) [\d,]+", r"\1 N", why) == reason
 
 
-def test_what_cannot_run_says_what_is_short(shell: Shell) -> None:
+def test_a_job_that_cannot_run_says_which_resources_are_short(shell: Shell) -> None:
     asks = ["--pool gpu", "--gpus h100:8", "--cpu 1"]
     first = shell.detached("--name", "first", "--", "sleep", "1000")
     wait_until(lambda: first in shell.json("agents")[0]["holdings"])  # as its heartbeat tells

@@ -286,7 +286,7 @@ await new Consumer(queue, 1).run(keep);
 
 
 @locally
-def test_what_a_consumer_in_node_held_when_it_was_killed_comes_back(root: str) -> None:
+def test_items_of_a_killed_consumer_in_node_come_back(root: str) -> None:
     with FileQueue[str](root, name="held", namespace="lab", encoding="json") as queue:
         queue.push_many(["one", "two"], batch=2)
         with node.running([node.NODE, "--input-type=module", "--eval", HOLD, root], node.FOLDER) as consumer:

@@ -233,7 +233,7 @@ for call in (lambda: holder.take.remote(lock).result(200), lambda: holder.take(l
 """
 
 
-def test_what_cannot_be_pickled_goes_to_no_other_process(client: Client) -> None:
+def test_values_that_cannot_be_pickled_go_to_no_other_process(client: Client) -> None:
     holder = pickle.dumps(client.create_actor(actors.Holder, name="elsewhere"))
     ran = subprocess.run([sys.executable, "-c", FROM_OUTSIDE], input=holder, capture_output=True, check=True)
     told = ran.stdout.decode().splitlines()

@@ -43,7 +43,7 @@ def test_get_of_a_list_raises_what_one_of_its_members_raised(context: JobContext
         context.get([context.run(abs, -1), context.run(int, "seven")])
 
 
-def test_what_a_task_raises_is_raised_by_get(context: JobContext) -> None:
+def test_get_raises_the_exception_of_the_task(context: JobContext) -> None:
     future = context.run(int, "seven")
     with pytest.raises(ValueError, match="seven"):
         context.get(future)
@@ -76,7 +76,7 @@ def test_get_of_a_generator_gives_all_its_values(context: JobContext) -> None:
     assert context.get(future) == [0, 1, 2, 3]
 
 
-def test_what_a_generator_raises_comes_after_its_values(context: JobContext) -> None:
+def test_an_exception_of_a_generator_comes_after_its_values(context: JobContext) -> None:
     future = context.run(breaks)
     assert next(future) == 1
     with pytest.raises(OSError, match="torn"):

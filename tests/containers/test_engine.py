@@ -84,7 +84,7 @@ def stubborn(engine: ContainerEngine, directory: Path, image: str, marked: str) 
     return contained(engine, directory, f": {marked}; {STUBBORN}", image=image)
 
 
-async def test_what_ignores_sigterm_is_killed_with_all_that_left_its_session(
+async def test_a_task_that_ignores_sigterm_is_killed_with_processes_that_left_its_session(
     tmp_path: Path, engine: ContainerEngine, image: str, marked: str
 ) -> None:
     task = await started(stubborn(engine, tmp_path, image, marked))

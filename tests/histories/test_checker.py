@@ -82,12 +82,12 @@ BAD = {
 
 
 @pytest.mark.parametrize("calls", GOOD.values(), ids=list(GOOD))
-def test_what_can_have_been_is_accepted(calls: list[Call]) -> None:
+def test_possible_histories_are_accepted(calls: list[Call]) -> None:
     assert agreed(Reading(mortal=True, haunted=False).steps(calls))
 
 
 @pytest.mark.parametrize("calls", BAD.values(), ids=list(BAD))
-def test_what_cannot_have_been_is_caught(calls: list[Call]) -> None:
+def test_impossible_histories_are_caught(calls: list[Call]) -> None:
     assert not agreed(Reading(mortal=True, haunted=False).steps(calls))
 
 

@@ -69,7 +69,7 @@ def test_an_actor_in_this_process_is_reached_like_any_other(client: Client) -> N
         assert client.cluster.result(job.job_id, timeout=200) == 10
 
 
-def test_what_cannot_be_pickled_is_refused_before_anything_is_created(client: Client) -> None:
+def test_values_that_cannot_be_pickled_are_refused_before_anything_is_created(client: Client) -> None:
     if not in_threads(client):
         with pytest.raises(ValueError, match="cannot be pickled"):
             create(client, actors.Counter, os.scandir())

@@ -57,7 +57,7 @@ def test_a_deleted_actors_name_is_free(cluster: StorageCluster) -> None:
     assert find_named_actor(cluster, "nobody") is None
 
 
-def test_of_many_who_create_a_name_at_once_one_does(cluster: StorageCluster) -> None:
+def test_only_one_of_many_concurrent_creates_of_a_name_succeeds(cluster: StorageCluster) -> None:
     made: list[Any] = []
     threads = [
         threading.Thread(target=lambda number=number: made.append(create(cluster, "race", number, get_if_exists=True)))
@@ -176,7 +176,7 @@ async def test_what_a_coroutines_block_has_made_ends_with_it(cluster: StorageClu
         await hosted.handle.add.remote()
 
 
-def test_what_a_block_has_made_ends_with_it(cluster: StorageCluster) -> None:
+def test_actors_of_a_block_end_with_it(cluster: StorageCluster) -> None:
     with StorageClient(StorageCluster(cluster.root)) as client:
         with client.create_actor_group(actors.Counter, name="in-block", count=2) as group:
             assert [handle.add() for handle in group.handles] == [1, 1]

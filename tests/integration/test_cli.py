@@ -60,7 +60,7 @@ def test_output_is_passed_on_byte_for_byte(shell: Shell) -> None:
     assert shell("run", "--", "printf", r"\377\000\n\303").stdout_bytes == b"\xff\0\n\xc3"
 
 
-def test_what_is_piped_in_reaches_every_attempt(shell: Shell, tmp_path: Path) -> None:
+def test_standard_input_reaches_every_attempt(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "piped").write_bytes(b"hello\n" * 20_000)
     script = 'wc -l; test "$FRAY_ATTEMPT" = 2'
     with open(tmp_path / "piped") as piped:

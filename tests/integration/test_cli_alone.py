@@ -57,7 +57,7 @@ def test_a_signal_lets_the_command_come_to_its_end(tmp_path: Path, number: int) 
     assert left(tmp_path) == []
 
 
-def test_what_is_piped_in_reaches_the_job(tmp_path: Path) -> None:
+def test_standard_input_reaches_the_job(tmp_path: Path) -> None:
     ran = fray_run(tmp_path, "--", "cat", stdin=subprocess.PIPE)
     assert ran.communicate("hello\n", timeout=200)[0] == "hello\n"
 

@@ -30,7 +30,7 @@ def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield StorageClient(str(place / "root"))
 
 
-def test_what_a_job_uses_is_told_while_it_runs_and_after_it_has_ended(client: StorageClient) -> None:
+def test_a_jobs_usage_is_reported_while_it_runs_and_after_its_end(client: StorageClient) -> None:
     reads = "import time; held = b'x' * 50_000_000; time.sleep(600)"
     job = client.submit(JobRequest("reads", Entrypoint.from_binary(sys.executable, ["-c", reads])))
     wait_until(lambda: (used := job.usage()) is not None and used.memory > 50_000_000)

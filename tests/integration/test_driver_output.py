@@ -94,7 +94,7 @@ def printed_from_now(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     return stream
 
 
-def test_what_actors_and_workers_print_is_seen(processes: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_of_actors_and_workers_is_shown(processes: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     out = printed_from_now(monkeypatch)
     actor = StorageClient(processes).create_actor(Greeter, name="greeter", resources=SMALL)
     with WorkerPool(processes, 1, SMALL) as pool:

@@ -88,7 +88,7 @@ def test_a_large_function_runs_as_any_other(pool: WorkerPool) -> None:
     assert [future.result(200) for future in futures] == [(0, 300_000), (1, 300_000), (2, 300_000)]
 
 
-def test_what_a_task_raises_keeps_its_type_and_its_traceback(pool: WorkerPool) -> None:
+def test_an_exception_of_a_task_keeps_its_type_and_its_traceback(pool: WorkerPool) -> None:
     error = pool.submit(int, "seven").exception(200)
     assert isinstance(error, ValueError)
     assert isinstance(error.__cause__, RemoteTraceback)

@@ -221,7 +221,7 @@ async def test_a_project_with_compiled_parts_is_built_for_each_workspace(
         ({"python": "==3.99.*"}, rf"==3\.99\.\* wanted, {OWN_PYTHON}.* here.*; install Python ==3\.99\.\* and uv"),
     ],
 )
-async def test_what_cannot_be_had_anywhere_is_the_jobs_fault_and_told(
+async def test_an_environment_that_no_host_can_build_fails_the_job(
     cache: HostCache, environment: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(EnvironmentFailed, match=words):

@@ -196,7 +196,7 @@ def test_a_name_that_cannot_be(tmp_path: Path, name: str) -> None:
         FileQueue(tmp_path, name=name)
 
 
-def test_what_is_not_honoured_is_refused(tmp_path: Path) -> None:
+def test_arguments_that_a_queue_cannot_honour_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="fs_args"):
         FileQueue(tmp_path, {"token": "x"})
     with pytest.raises(InvalidInput, match="encoding"):
@@ -282,7 +282,7 @@ def test_fifty_consumers_complete_each_item_once_and_seldom_beat_each_other(tmp_
     assert sum(one["beaten"] for one in told) / sum(one["won"] for one in told) < 0.75
 
 
-def test_what_a_killed_consumer_held_comes_back_and_what_it_did_does_not(tmp_path: Path) -> None:
+def test_a_killed_consumers_held_items_come_back_and_its_finished_ones_do_not(tmp_path: Path) -> None:
     with FileQueue[int](tmp_path) as queue:
         queue.push_many(range(6), batch=3)
         started = FORK.Queue()

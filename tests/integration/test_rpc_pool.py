@@ -100,7 +100,7 @@ def test_every_way_to_call(cluster: StorageCluster, serve: Serve) -> None:
     assert [future.result() for future in pickle.loads(pickle.dumps(pool.broadcast())).add(0)] == [3]
 
 
-def test_what_a_method_raises_keeps_its_type_and_tells_where_it_was(cluster: StorageCluster, serve: Serve) -> None:
+def test_an_exception_of_a_method_keeps_its_type_and_its_place(cluster: StorageCluster, serve: Serve) -> None:
     serve(counter=Counter())
     pool = ClusterResolver(cluster).lookup("counter")
     for act in (pool.fail, pool.fail.remote().result):

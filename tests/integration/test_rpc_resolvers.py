@@ -129,7 +129,7 @@ def test_a_fixed_address_is_looked_for_in_every_open_cluster(monkeypatch: pytest
         server.shutdown()
 
 
-def test_what_is_announced_is_listed_by_name(cluster: StorageCluster, serve: Serve) -> None:
+def test_announced_actors_are_listed_by_name(cluster: StorageCluster, serve: Serve) -> None:
     serve(inference_0=actors.Counter(), inference_1=actors.Counter(), other=actors.Counter())
     serve(inference_1=actors.Counter())
     assert [one.name for one in cluster.metadata.list_actors("inference_")] == ["inference_0", *["inference_1"] * 2]

@@ -172,7 +172,7 @@ def test_a_plain_path_is_a_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("root", ["ftp://host/x", "gs://", "nonsense://"])
-def test_what_is_no_root_is_refused(root: str) -> None:
+def test_invalid_roots_are_refused(root: str) -> None:
     with pytest.raises(FrayError, match="root"):
         StorageCluster(root).list_jobs()
 

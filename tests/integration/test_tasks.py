@@ -31,7 +31,7 @@ def test_success_of_a_command(tmp_path: Path) -> None:
     assert end.exit.log_chunks == 1
 
 
-def test_what_a_short_task_used_is_known_too(tmp_path: Path) -> None:
+def test_the_usage_of_a_short_task_is_known_too(tmp_path: Path) -> None:
     usage = end_of(sh(tmp_path, "head -c 2000000 /dev/urandom > file")).exit.usage
     assert usage is not None
     assert usage.disk >= 2_000_000

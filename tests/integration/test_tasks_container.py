@@ -104,7 +104,9 @@ async def test_each_process_is_told_once_to_end_and_may_do_so_in_its_grace(
     assert removed(folder)
 
 
-async def test_what_does_not_end_in_its_grace_is_killed(tmp_path: Path, folder: Path, engine: ContainerEngine) -> None:
+async def test_a_task_that_does_not_end_in_its_grace_is_killed(
+    tmp_path: Path, folder: Path, engine: ContainerEngine
+) -> None:
     task = await started(contained(engine, tmp_path, STUBBORN))
     pids = await pids_in(tmp_path / "work/pids", 4)
     task.stop(0.3, "stopped")

@@ -13,7 +13,7 @@ HAD_BEATEN = "a driver was declared dead that had beaten since it was seen silen
 
 
 @pytest.mark.parametrize("faults", [("kill", "double"), ("leave", "kill"), ("freeze",)], ids=" and ".join)
-def test_what_a_driver_owns_ends_with_it(faults: tuple[str, ...]) -> None:
+def test_jobs_that_a_driver_owns_end_with_it(faults: tuple[str, ...]) -> None:
     assert explored(Rules(), *faults).holes == {}
 
 

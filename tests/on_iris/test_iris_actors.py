@@ -166,7 +166,7 @@ def test_an_actor_ends_with_the_job_that_created_it_but_not_with_a_program_outsi
     client.cluster.terminate(outside)
 
 
-def test_what_iris_cannot_do_is_refused(client: FrayIrisClient) -> None:
+def test_options_that_iris_does_not_have_are_refused(client: FrayIrisClient) -> None:
     with pytest.raises(InvalidInput, match="create_actor makes one there"):
         client.host_actor(Counter, name="here")
     with client.create_actor(Counter, name="streams") as counter, pytest.raises(InvalidInput, match="no generators"):

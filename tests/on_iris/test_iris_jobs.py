@@ -140,7 +140,9 @@ def test_a_client_and_a_handle_can_be_pickled(client: FrayIrisClient) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_iris_cannot_do_is_refused_by_its_name(client: FrayIrisClient, request_: JobRequest, field: str) -> None:
+def test_options_that_iris_does_not_have_are_refused_by_name(
+    client: FrayIrisClient, request_: JobRequest, field: str
+) -> None:
     with pytest.raises(InvalidInput) as raised:
         client.submit(request_)
     assert raised.value.field == field

@@ -174,7 +174,7 @@ def test_there_are_no_checkpoints(client: RayClient) -> None:
         create(client, actors.Counter, checkpoint=CheckpointConfig(replies=True))
 
 
-def test_what_cannot_be_pickled_raises_the_errors_of_pickle(client: RayClient) -> None:
+def test_values_that_cannot_be_pickled_raise_the_errors_of_pickle(client: RayClient) -> None:
     holder = create(client, actors.Holder)
     calls: list[Callable[[], object]] = [holder.give, lambda: holder.take(os.scandir())]
     for call in calls:

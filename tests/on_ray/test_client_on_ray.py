@@ -8,7 +8,7 @@ from tests.behaviour.clients import *  # noqa: F403
 from tests.support.waiting import PATIENCE, wait_until
 
 
-def test_what_a_job_uses_is_told_once_it_has_ended(client: RayClient) -> None:
+def test_a_jobs_usage_is_reported_once_it_has_ended(client: RayClient) -> None:
     job = client.submit(JobRequest("sleeps", Entrypoint.from_binary("sleep", ["3600"])))
     wait_until(lambda: client.cluster.poll(job.job_id).start_time)
     assert job.usage() is None

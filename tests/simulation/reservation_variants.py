@@ -28,7 +28,9 @@ def jobs_start_before_all_is_held() -> list[Swap]:
     return everywhere(reservation_rooms.is_open, is_open)
 
 
-@rule(26, "tests/unit/test_reservation_rooms.py::test_what_a_dead_host_had_is_given_to_another_and_its_job_runs_there")
+@rule(
+    26, "tests/unit/test_reservation_rooms.py::test_the_bundles_of_a_dead_host_move_to_another_and_its_job_runs_there"
+)
 def what_is_lost_stays_lost() -> list[Swap]:
     """A held reservation keeps the members that it was held with."""
     return everywhere(decisions.with_members, lambda *given: None)
@@ -67,7 +69,7 @@ def bundles_of_ended_jobs_are_kept() -> list[Swap]:
 
 @rule(
     29,
-    "tests/unit/test_reservations.py::test_who_ends_a_reservation_stops_what_waits_in_it_and_leaves_no_index_entry",
+    "tests/unit/test_reservations.py::test_ending_a_reservation_stops_its_waiting_jobs_and_leaves_no_index_entry",
 )
 def what_is_left_waits_on() -> list[Swap]:
     """The jobs of a reservation that has ended are not stopped."""

@@ -144,7 +144,7 @@ async def test_rights_that_are_missing_on_one_prefix_concern_only_what_is_there(
     await scene.running[1 - holder]
 
 
-async def test_what_is_refused_is_told_while_it_lasts(
+async def test_a_refusal_is_reported_while_it_lasts(
     cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "fray")

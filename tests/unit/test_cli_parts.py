@@ -200,7 +200,7 @@ def test_gpus_are_a_count_with_or_without_a_kind(text: str) -> None:
         capacity_of(None, None, text)
 
 
-def test_what_an_agent_offers_can_be_said() -> None:
+def test_options_set_what_an_agent_offers() -> None:
     offered = capacity_of(1.5, "1GiB", "H100:8")
     assert (offered.cpu, offered.memory, offered.device, offered.device_count) == (1500, 2**30, "gpu-h100", 8)
     assert capacity_of(None, None, "0").device == ""
@@ -236,7 +236,7 @@ def test_jobs_are_read_from_json_and_yaml(text: str, names: list[str]) -> None:
         (json.dumps({**A_JOB, "resources": {"cpu": -1}}), r"resources\.cpu: -1"),
     ],
 )
-def test_what_is_no_job_is_said_to_be_none(text: str, message: str) -> None:
+def test_a_file_without_a_job_is_refused(text: str, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         read_jobs(text)
 

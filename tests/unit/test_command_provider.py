@@ -134,7 +134,7 @@ async def test_a_program_that_prints_without_end_is_stopped(monkeypatch: pytest.
     assert "printed more than 65536 bytes" in str(error)
 
 
-async def test_of_a_gang_that_cannot_be_made_whole_nothing_stays(tmp_path: Path) -> None:
+async def test_machines_of_a_request_that_fails_in_part_are_removed(tmp_path: Path) -> None:
     create = script('[ "$FRAY_MACHINE" = "$2" ] && exit 69; touch "$1/$FRAY_MACHINE"', str(tmp_path), SECOND)
     spec = spec_of(create=create, delete=script('rm "$1/$FRAY_MACHINE"', str(tmp_path)))
     with pytest.raises(ProviderError) as caught:

@@ -247,13 +247,13 @@ async def test_a_line_has_its_jobs_prefix_and_nothing_that_a_terminal_obeys() ->
     assert displayed(line(b"again", attempt=2)) == [("stdout", "(job-1 #2) again")]
 
 
-async def test_of_a_progress_bar_its_last_state_is_shown() -> None:
+async def test_a_progress_bar_is_shown_in_its_last_state() -> None:
     bar = line(b"\r10%\r20%", complete=False), line(b"\r30%\r100%\r")
     found = displayed(*bar, line(b"end", complete=False), line(b""))
     assert [text for _, text in found] == ["(job-1) 20%", "(job-1) 100%", "(job-1) end"]
 
 
-async def test_of_too_many_lines_the_last_are_shown_and_the_others_counted(cluster: Cluster) -> None:
+async def test_the_last_of_too_many_lines_are_shown_and_the_others_counted(cluster: Cluster) -> None:
     display = LineDisplay("job-1", cluster.clock)
     many = [line(b"%d" % number) for number in range(LINES_AT_ONCE + 500)]
     first = displayed(*many, display=display)

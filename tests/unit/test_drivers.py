@@ -97,7 +97,7 @@ async def test_a_driver_is_a_job_that_runs_while_it_beats_and_counts_as_no_agent
         assert [one.id for one in live] == ["a"], "nobody waits for it to run a job"
 
 
-async def test_what_a_killed_driver_owned_ends_and_what_is_detached_goes_on(cluster: Cluster) -> None:
+async def test_owned_jobs_of_a_killed_driver_end_and_detached_ones_continue(cluster: Cluster) -> None:
     async with drive(cluster) as (program, coordinator):
         owned = await program.owns()
         detached = await launch(program.core, parent=await program.driver.job(), detached=True)
@@ -176,7 +176,7 @@ async def test_a_driver_that_comes_back_from_the_dead_owns_nothing_and_begins_an
         assert f"driver {dead} counted as dead because this program wrote no heartbeat" in caplog.text
 
 
-async def test_what_a_dead_driver_submits_is_not_started(cluster: Cluster) -> None:
+async def test_jobs_that_a_dead_driver_submits_are_not_started(cluster: Cluster) -> None:
     async with drive(cluster) as (program, coordinator):
         dead = await program.driver.job()
         await program.driver.close()
@@ -250,7 +250,7 @@ async def test_a_driver_that_a_later_version_knows_more_of_is_left_as_it_is(clus
         assert (await agent_now(program.core, "later")).state == "haunted"
 
 
-async def test_what_an_idle_driver_costs(cluster: Cluster) -> None:
+async def test_the_requests_of_an_idle_driver(cluster: Cluster) -> None:
     async with drive(cluster) as (program, coordinator):
         await program.owns()
         before, seen = len(program.way.asked), len(cluster.ways[0].asked)

@@ -73,7 +73,7 @@ def test_a_host_of_a_slice_says_which() -> None:
     )
 
 
-def test_of_many_members_those_are_listed_with_which_something_is_wrong() -> None:
+def test_members_with_problems_are_listed_before_the_others() -> None:
     many = [PlacementMember(agent=f"a{n}", host=f"vm-{n}", bundles=[n]) for n in range(MAX_MEMBERS + 10)]
     holdings = {member.agent: RUNS for member in many[:-1]}
     lines = member_lines(replace(RUNNING, placement=Placement(members=many)), Members(holdings=holdings)).splitlines()

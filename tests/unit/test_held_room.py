@@ -64,7 +64,7 @@ def test_bundles_have_room_together_or_not_at_all() -> None:
     assert leases.holdings().keys() == {"s"}
 
 
-def test_what_becomes_free_is_kept_for_who_waits() -> None:
+def test_room_that_becomes_free_is_kept_for_a_waiting_owner() -> None:
     leases = Leases(HOST)
     held = leases.add(single("s", ResourceSpec(cpu=3)))
     placement = gang("a", 2, [0, 1], ResourceSpec(cpu=1.5))

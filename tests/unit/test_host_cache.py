@@ -118,7 +118,7 @@ asyncio.run(main())
 """
 
 
-async def test_what_a_killed_builder_leaves_is_removed_and_built_by_the_next(host_cache: HostCache) -> None:
+async def test_remains_of_a_killed_build_are_removed_and_the_next_agent_builds(host_cache: HostCache) -> None:
     program = [sys.executable, "-c", _DYING, str(host_cache.root)]
     process = await asyncio.create_subprocess_exec(*program, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None

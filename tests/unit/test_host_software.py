@@ -29,7 +29,7 @@ def test_interpreters_are_found_on_the_path_and_where_uv_keeps_its_own(tmp_path:
     assert find_pythons(environ(tmp_path)) == {OWN_PYTHON: sys.executable, "3.77": str(on_path), "3.78": str(managed)}
 
 
-def test_what_is_no_interpreter_that_environments_can_be_made_with_is_left_out(tmp_path: Path) -> None:
+def test_interpreters_that_cannot_build_environments_are_left_out(tmp_path: Path) -> None:
     interpreter(tmp_path / "bin/python3.77", b"#!/bin/sh\nexec pyenv\n")
     interpreter(tmp_path / "bin/python3.10")
     interpreter(tmp_path / "bin/python3.78-config")

@@ -90,7 +90,7 @@ NO_RECORDS: list[bytes] = [
 
 @given(st.binary(max_size=60) | st.sampled_from(NO_RECORDS))
 @settings(max_examples=50)
-def test_what_is_no_record_raises_one_kind_of_error(data: bytes) -> None:
+def test_malformed_records_raise_one_kind_of_error(data: bytes) -> None:
     with pytest.raises(Malformed):
         codec.decode(data, JobRecord)
 

@@ -15,7 +15,7 @@ OBEYED = [*"\x07\x08\r\x7f\u202e\u2066\u200f\u061c\u2028\ud800", "\x1b[2J", "\x9
 
 
 @pytest.mark.parametrize("text", OBEYED)
-def test_what_a_terminal_obeys_is_written_out(text: str) -> None:
+def test_terminal_control_characters_are_escaped(text: str) -> None:
     assert escaped(f"a{text}b").isprintable()
     assert escaped(f"a{text}b").startswith("a\\")
 

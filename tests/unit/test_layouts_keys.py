@@ -210,7 +210,7 @@ def test_job_ids_of_one_name_sort_by_time(name: str, one: float, other: float) -
 
 
 @pytest.mark.parametrize("text", ["", "../x", "a/b", "a~b", "a..b", "-a", "a b", "a\n", "x" * 145])
-def test_what_cannot_be_a_job_id_is_refused_by_name(text: str) -> None:
+def test_invalid_job_ids_are_refused_by_name(text: str) -> None:
     with pytest.raises(InvalidInput) as error:
         JobIds.checked(text, "parent")
     assert error.value.field == "parent"

@@ -210,7 +210,7 @@ def test_what_is_free_now_goes_before_what_is_free_soon_before_what_nobody_knows
     assert assign(hosts, [gang("g", (1,) * 4)])["g"].until is None
 
 
-def test_what_an_earlier_owner_is_given_is_lost_to_a_later_one() -> None:
+def test_a_later_owner_gets_nothing_that_an_earlier_one_got() -> None:
     earlier, later = gang("e", (1, 1), 1.0), gang("l", (1, 1), 2.0, members=("a", "b"))
     found = assign([host("a"), host("b")], [later, earlier])
     assert agents_of(found["e"]) == ["a", "b"]

@@ -103,7 +103,7 @@ async def test_a_quota_of_zero_says_where_to_ask_for_more(cloud_tpu: FakeTpu, pr
     assert "https://console.cloud.google.com/iam-admin/quotas?project=lab" in text
 
 
-async def test_what_cloud_run_would_refuse_is_told(run: FakeCloudRun, project: FakeProject) -> None:
+async def test_refusals_of_cloud_run_are_reported(run: FakeCloudRun, project: FakeProject) -> None:
     core = await core_of("abc")
     text = "Image 'lab/fray' not found."
     run.faults.refuse("UpdateJob", code_pb2.INVALID_ARGUMENT, text)

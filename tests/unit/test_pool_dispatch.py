@@ -78,7 +78,7 @@ def test_quick_tasks_are_sent_ahead_and_slow_ones_are_not(dispatcher: Dispatcher
     assert len(slow.sent) == 1
 
 
-def test_what_a_task_raised_is_its_futures_exception(dispatcher: Dispatcher) -> None:
+def test_an_exception_of_a_task_is_its_futures_exception(dispatcher: Dispatcher) -> None:
     only, hands = task(), Hands()
     dispatcher.join("a", hands)
     dispatcher.submit([only])

@@ -65,7 +65,7 @@ async def test_a_pool_names_so_many_and_no_more(core: Core) -> None:
 
 
 @pytest.mark.parametrize("act", [pool_environments, clear_environments])
-async def test_what_can_be_no_pools_name_is_refused(core: Core, act: object) -> None:
+async def test_invalid_names_of_pools_are_refused(core: Core, act: object) -> None:
     with pytest.raises(InvalidInput, match="pool"):
         await act(core, "../x")  # type: ignore[operator]
 

@@ -83,7 +83,7 @@ def test_a_tasks_id_tells_key_and_run(key: str, run: int) -> None:
 
 
 @pytest.mark.parametrize("yields", [False, True])
-def test_what_is_not_done_has_no_exception_yet(yields: bool) -> None:
+def test_a_future_that_is_not_done_has_no_exception_yet(yields: bool) -> None:
     future = FutureTable().enter("key", yields)
     assert (future.exception(), future.done()) == (None, False)
 

@@ -84,7 +84,7 @@ async def test_jobs_whose_records_are_gone_are_known_as_such(cluster: Cluster) -
 MONTH = retention_seconds(ClusterSettings())
 
 
-async def test_what_belongs_to_a_pool_that_nobody_uses_is_removed_after_retention(cluster: Cluster) -> None:
+async def test_objects_of_an_unused_pool_are_removed_after_retention(cluster: Cluster) -> None:
     """Outcomes and records of drivers that died stayed for ever."""
 
     core = await cluster.core()

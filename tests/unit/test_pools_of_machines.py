@@ -294,7 +294,7 @@ def test_a_pool_is_written_as_it_was_read(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("zones", [["z"], []])
-def test_what_a_provider_refuses_is_told_where_people_look(shell: Shell, zones: list[str]) -> None:
+def test_refusals_of_a_provider_are_reported_where_people_look(shell: Shell, zones: list[str]) -> None:
     create = ["sh", "-c", "echo no account >&2; exit 77"]
     pool = {"provider": "command", "zones": zones, "capacity": {"cpu": 1, "memory": "1GB"}, "hourly_cost": 1}
     pool["command"] = {"list": ["true"], "create": create, "delete": ["true"]}

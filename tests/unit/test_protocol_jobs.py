@@ -304,7 +304,7 @@ def test_a_running_job_is_asked_once() -> None:
 
 
 @pytest.mark.parametrize("status", [*sorted(TERMINAL), "hibernating"])
-def test_what_is_over_or_unknown_is_not_stopped(status: str) -> None:
+def test_ended_or_unknown_jobs_are_not_stopped(status: str) -> None:
     assert request_stop(job(str(status)), NOW, "enough") is None
 
 

@@ -194,7 +194,7 @@ def _fail(text: str) -> None:
     raise ImportError(text)
 
 
-def test_what_cannot_be_unpickled_is_a_dead_letter_and_the_consumer_lives(queue: Queue[Any]) -> None:
+def test_an_item_that_cannot_be_unpickled_is_a_dead_letter_and_the_consumer_lives(queue: Queue[Any]) -> None:
     queue.push_many([1, Unreadable(), 3], batch=3)
     assert [lease.item for lease in queue.pop_many(3)] == [1, 3]
     (letter,) = queue.letters()

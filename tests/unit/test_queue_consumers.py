@@ -24,7 +24,7 @@ from tests.support.queue_processes import NAMES, queue_process
 from tests.support.virtual import Cluster, VirtualClock, Way
 
 
-async def test_of_two_who_claim_one_segment_one_is_beaten(cluster: Cluster) -> None:
+async def test_only_one_of_two_concurrent_claims_of_a_segment_wins(cluster: Cluster) -> None:
     """The predecessor moved an item by copy and delete, so that both won."""
 
     one, two = await queue_process(cluster), await queue_process(cluster)
@@ -113,7 +113,7 @@ async def test_acknowledgements_of_one_second_are_one_write_on_a_bucket(cluster:
     assert (await admin.count_items(one.queue, {})).pending == 1
 
 
-async def test_what_is_finished_is_cleared_away_with_its_lease(cluster: Cluster) -> None:
+async def test_finished_segments_are_removed_with_their_leases(cluster: Cluster) -> None:
     one = await queue_process(cluster)
     await one.push("a", "b", "x" * 100_000, batch=3)
     await one.consumer.done([taken.id for taken in await one.take(3)])

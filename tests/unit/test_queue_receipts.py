@@ -28,7 +28,7 @@ async def test_items_by_themselves_that_are_done_together_are_one_write(cluster:
     assert await one.queue.core.store.list(NAMES.receipts) == [], "its writer removes it when the leases are gone"
 
 
-async def test_what_a_consumer_acknowledged_before_it_died_never_comes_back(cluster: Cluster) -> None:
+async def test_items_acknowledged_before_a_consumer_died_never_come_back(cluster: Cluster) -> None:
     dead, other = await queue_process(cluster), await queue_process(cluster)
     await dead.push(*"abc", batch=1)
     leases = await taken(dead, 3)

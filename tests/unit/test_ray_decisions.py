@@ -99,7 +99,7 @@ def test_a_finished_job_is_known_for_a_day() -> None:
     assert list(jobs._jobs) == ["new"]
 
 
-def test_of_a_jobs_output_the_end_is_kept() -> None:
+def test_the_end_of_a_jobs_output_is_kept() -> None:
     known = KnownJob(running(), "")
     for number in range(300):
         known.append([LogLine(1, 0, "", "stdout", b"%d" % number + b"x" * 10_000, True)])
@@ -134,7 +134,7 @@ def test_an_attempt_succeeds_only_when_every_replica_has() -> None:
     assert failed.exit.message == "replica 1 on h: message 1"
 
 
-def test_what_a_stopped_job_has_used_is_known() -> None:
+def test_the_usage_of_a_stopped_job_is_known() -> None:
     exits = left(ExitKind.SIGNALLED, ExitKind.SIGNALLED)
     for number, one in exits.items():
         one.exit.usage = ResourceUsage(cpu_seconds=1.0 + number)

@@ -56,7 +56,7 @@ async def test_whatever_an_agents_record_raises_the_others_are_watched(cluster: 
     assert type(error).__name__ in (await pass_now(user)).problems[AgentKeys.key(odd.id)]
 
 
-async def test_what_a_repair_found_is_told_until_the_next_one_has_ended(cluster: Cluster) -> None:
+async def test_problems_of_a_repair_are_reported_until_the_next_one_has_ended(cluster: Cluster) -> None:
     user, coordinator = await cluster.core(), Reconciler(await cluster.core(), "p")
     await user.store.put(JobKeys.key("odd-1"), b"garbage", ANY)
     await passes(coordinator, 30.0)

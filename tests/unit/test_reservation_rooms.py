@@ -236,7 +236,7 @@ async def test_a_small_job_of_a_group_does_not_sit_in_the_bundle_of_a_large_one(
         await team.runs(small)
 
 
-async def test_what_a_dead_host_had_is_given_to_another_and_its_job_runs_there(
+async def test_the_bundles_of_a_dead_host_move_to_another_and_its_job_runs_there(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     async with fleet(cluster, tmp_path, "a", "b") as team:

@@ -90,7 +90,7 @@ async def test_a_job_of_the_namespace_goes_into_its_reservation_by_itself(core: 
     assert too_large.spec.pool == other.spec.pool == "default"
 
 
-async def test_of_two_reservations_the_one_of_the_higher_priority_is_filled(core: Core) -> None:
+async def test_the_reservation_with_the_higher_priority_is_filled_first(core: Core) -> None:
     await reserve(core)
     urgent = await reserve(core, priority=5)
     (inside,) = await routed(core, spec())
@@ -111,7 +111,7 @@ async def test_a_job_that_names_a_reservation_is_let_in_by_its_namespace_while_i
         await routed(core, spec(pool="~nobody"))
 
 
-async def test_what_can_be_no_reservation_is_refused(core: Core) -> None:
+async def test_invalid_ids_of_reservations_are_refused(core: Core) -> None:
     with pytest.raises(InvalidInput, match=r"reservation_id: '\.\./secrets' .*fray reservations"):
         await reservations.release(core, "../secrets", "released")
 
@@ -132,7 +132,7 @@ async def test_a_reservation_lasts_as_long_as_it_is_renewed(cluster: Cluster) ->
         await reservations.renew(core, record.id)
 
 
-async def test_who_ends_a_reservation_stops_what_waits_in_it_and_leaves_no_index_entry(
+async def test_ending_a_reservation_stops_its_waiting_jobs_and_leaves_no_index_entry(
     cluster: Cluster, core: Core
 ) -> None:
     record = await reserve(core)

@@ -129,7 +129,7 @@ def test_the_spool_is_full_until_the_agent_removes_chunks(tmp_path: Path) -> Non
     assert not chunks.full()
 
 
-def test_what_a_full_disk_does_not_take_is_written_when_there_is_room(
+def test_writes_that_a_full_disk_refused_are_made_when_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chunks = LogChunks(str(tmp_path), 1 << 30, lambda number: None)

@@ -131,7 +131,7 @@ class Refuses:
         (Entrypoint.from_callable(print, [Refuses()]), "entrypoint.args[0]"),
     ],
 )
-def test_what_cannot_be_pickled_is_named(entrypoint: Entrypoint, field: str) -> None:
+def test_values_that_cannot_be_pickled_are_named(entrypoint: Entrypoint, field: str) -> None:
     with pytest.raises(InvalidInput, match="cannot be pickled") as caught:
         to_spec(a_request(entrypoint=entrypoint))
     assert caught.value.field == field

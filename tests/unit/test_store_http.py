@@ -196,7 +196,7 @@ async def test_who_is_refused_before_all_is_sent_hears_why() -> None:
         assert (found.status, found.body) == (403, b"no")
 
 
-async def test_of_a_long_page_of_errors_the_first_part_is_read() -> None:
+async def test_only_the_first_part_of_a_long_error_page_is_read() -> None:
     page = b"HTTP/1.1 500 Oh\r\nContent-Length: %d\r\n\r\n" % (3 * MAX_ERROR_BODY) + b"x" * 3 * MAX_ERROR_BODY
     async with served(saying(page)) as place, opened() as client:
         assert len((await client.request("GET", f"http://{place}/", {})).body) == MAX_ERROR_BODY

@@ -153,7 +153,7 @@ def test_a_private_file_does_not_leave_by_way_of_the_inbox(store: Store, tmp_pat
     assert not (tmp_path / "root/inbox/aside").exists() or not list((tmp_path / "root/inbox/aside").iterdir())
 
 
-def test_of_the_inbox_one_level_is_looked_at(store: Store, tmp_path: Path) -> None:
+def test_only_the_top_level_of_the_inbox_is_read(store: Store, tmp_path: Path) -> None:
     inbox = tmp_path / "root/inbox"
     for folder in ("a", "b/c", "rejected/d", "aside"):
         (inbox / folder).mkdir(parents=True)

@@ -86,7 +86,7 @@ def test_the_root_of_a_store_opens_it_again(tmp_path: Path, monkeypatch: pytest.
         "gs://b/a//c",
     ],
 )
-def test_what_is_no_root_is_named(root: str) -> None:
+def test_invalid_roots_are_named(root: str) -> None:
     with pytest.raises(InvalidInput, match="root"):
         asyncio.run(open_store(root))
 

@@ -144,7 +144,7 @@ def test_plain_settings_mean_what_botocore_makes_of_them(
         ({}, "[default\nbroken", KEYS),
     ],
 )
-def test_of_all_else_botocore_is_asked(
+def test_other_credentials_are_left_to_botocore(
     home: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], config: str, keys: str
 ) -> None:
     prepare(home, monkeypatch, variables, config, keys)

@@ -134,7 +134,7 @@ async def test_deletes_may_be_repeated_and_their_answers_lost(provider: TpuProvi
     assert (fake.requests, fake.nodes) == ({}, {})
 
 
-async def test_what_is_being_deleted_is_left_alone(provider: TpuProvider, fake: FakeTpu) -> None:
+async def test_machines_that_are_being_deleted_are_left_alone(provider: TpuProvider, fake: FakeTpu) -> None:
     await provider.create(request("m1"))
     fake.slow = True
     await provider.delete("m1", EAST, "m1")

@@ -74,7 +74,7 @@ def test_an_entrypoint_can_be_made_of_the_class_itself() -> None:
     assert pickle.loads(pickle.dumps(Entrypoint(callable=len))) == Entrypoint.from_callable(len)
 
 
-def test_what_cannot_be_called_is_no_entrypoint() -> None:
+def test_an_entrypoint_must_be_callable() -> None:
     with pytest.raises(InvalidInput, match=r"entrypoint\.callable: 3"):
         Entrypoint.from_callable(3)  # type: ignore[arg-type]
 

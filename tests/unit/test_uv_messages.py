@@ -92,7 +92,7 @@ def test_the_screen_keeps_lines_and_tells_of_bars(tmp_path: Path) -> None:
     assert seen == ["0 of 3 packages", "2 of 3 packages", "1 of 3 packages"]
 
 
-def test_what_is_kept_of_the_output_is_bounded(tmp_path: Path) -> None:
+def test_the_kept_output_is_bounded(tmp_path: Path) -> None:
     screen = Screen(BuildLog(tmp_path / "log"))
     with (tmp_path / "printed").open("wb+") as file:
         file.write(b"x" * 1_000_000 + b"\n" + b"line\nother\n" * 3_000 + b"y" * 3_000_000)

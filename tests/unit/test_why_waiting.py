@@ -93,7 +93,7 @@ def test_a_host_that_could_not_start_the_job_is_told_with_the_reason() -> None:
     assert set(reasons.values()) == {"a has room and should claim it soon"}
 
 
-def test_what_agents_say_of_themselves_commands_no_terminal() -> None:
+def test_control_characters_in_agents_records_are_escaped() -> None:
     told = why_waiting(job(), [agent("a", 4000, problem="\x1b[2J")], NOW)
     assert "\x1b" not in told
 

@@ -97,7 +97,7 @@ def test_both_sides_of_a_join_are_run(backend: FrayBackend) -> None:
     assert rows == [{"id": i, "left": i * 10, "right": i * 100} for i in range(3, 6)]
 
 
-def test_what_a_shard_raises_is_raised_with_its_place(backend: FrayBackend) -> None:
+def test_an_exception_of_a_shard_is_raised_with_its_place(backend: FrayBackend) -> None:
     def fail(item: int) -> int:
         raise LookupError(f"no {item}")
 
