@@ -47,6 +47,35 @@ def test_a_signal_while_a_fenced_agent_is_put_down_is_not_forgotten(
     assert joined == ["fenced"]
 
 
+@pytest.mark.parametrize("nohup", [False, True])
+def test_an_agent_whose_terminal_is_closed_leaves_unless_it_is_to_ignore_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nohup: bool
+) -> None:
+    told: list[str] = []
+
+    class Attached:
+        id = "attached"
+
+        def __init__(self, *args: object) -> None: ...
+
+        def terminate(self) -> None:
+            told.append("leave")
+
+        async def run(self) -> ExitReason:
+            for _ in range(2):  # the kernel and the shell both send it
+                os.kill(os.getpid(), signal.SIGHUP)
+            await asyncio.sleep(0.1)
+            return ExitReason.LEFT
+
+    monkeypatch.setattr(daemon, "Agent", Attached)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if nohup else signal.SIG_DFL)
+    try:
+        asyncio.run(daemon.run_agent(f"file://{tmp_path}/root", AgentOptions(network=NetworkSettings(inbound=False))))
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert told == ([] if nohup else ["leave"])
+
+
 FULL = OSError(errno.ENOSPC, "No space left on device")
 SOMEBODY_ELSES = UntrustedDirectory(Path("/tmp/fray"), "belongs to user 7")
 

@@ -41,6 +41,11 @@ class Departure:
         if self._signals > 1 or not self.asked.is_set():
             self._leave()
 
+    def hung_up(self) -> None:
+        """Leave because the terminal is gone. A second SIGHUP changes nothing: kernel and shell may both send one."""
+        if not self.asked.is_set():
+            self._leave()
+
     async def heed(self, end_of_host: EndOfHost) -> None:
         """Leave as at the first signal once the host is about to end."""
         why = await end_of_host()
@@ -55,7 +60,7 @@ class Departure:
 
 
 async def run_agent(root: str, options: AgentOptions, on_join: Callable[[str], None] = lambda agent_id: None) -> None:
-    """Serve the cluster under `root` until SIGTERM or SIGINT, or until its host ends; at a second signal exit at once.
+    """Serve the cluster under `root` until a signal, or until its host ends. A second SIGTERM or SIGINT exits at once.
 
     Args:
         on_join: called with the id under which the agent joins; again after it was declared dead.
@@ -75,6 +80,8 @@ async def run_agent(root: str, options: AgentOptions, on_join: Callable[[str], N
     notice = asyncio.create_task(departure.heed(options.end_of_host)) if options.end_of_host else None
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, departure.signalled)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
+        loop.add_signal_handler(signal.SIGHUP, departure.hung_up)
     try:
         while not departure.asked.is_set():
             agent = departure.agent = await _created_agent(core, options, departure.asked)
