@@ -11,8 +11,7 @@ from fray_coordinator.concurrency import map_concurrently, map_noting_problems
 from fray_coordinator.core import Core
 from fray_coordinator.protocol.naming import is_stale
 from fray_coordinator.protocol.retention import is_removable, mark_expiring, unneeded_blobs
-from fray_coordinator.reconcile.unreadable_records import UnreadableRecords
-from fray_coordinator.store.interface import Listed
+from fray_coordinator.reconcile.record_cache import RecordCache
 from fray_coordinator.store.records import Stored, record_of
 from fray_layouts.object_keys import BlobKeys, EndpointKey, JobKeys
 from fray_layouts.records import EndpointRecord, JobRecord
@@ -48,8 +47,10 @@ class StaleEndpoints:
     """Removes endpoints that outlived their jobs. Reads only endpoints that changed, and the jobs of doubtful ones."""
 
     core: Core
-    _known: dict[str, Stored[EndpointRecord]] = field(default_factory=dict)
-    _unreadable: UnreadableRecords = field(default_factory=UnreadableRecords)
+    _endpoints: RecordCache[EndpointRecord] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._endpoints = RecordCache(self.core, EndpointKey.area, EndpointRecord, EndpointKey.parse)
 
     async def remove(self, running: Callable[[str], int | None], problems: dict[str, str]) -> None:
         """List all endpoints, and remove those whose job does not run at the endpoint's attempt.
@@ -58,19 +59,9 @@ class StaleEndpoints:
             running: returns the attempt at which a job was just seen to run; None: it was not, so its record is read.
             problems: receives the endpoints that cannot be judged.
         """
-        rows = [
-            row for row in await self.core.store.list(EndpointKey.area, versions=True) if EndpointKey.parse(row.key)
-        ]
-        rows = self._unreadable.sift(rows, problems)
-        read = await map_noting_problems(rows, self._read_row, problems, lambda row: row.key)
-        self._known = {stored.key: stored for stored in read if stored is not None}
-        doubtful = [e for e in self._known.values() if running(e.record.job) != e.record.attempt]
+        await self._endpoints.refresh(problems)
+        doubtful = [e for e in self._endpoints.known.values() if running(e.record.job) != e.record.attempt]
         await map_noting_problems(doubtful, self._remove_if_outlived, problems, lambda endpoint: endpoint.key)
-
-    async def _read_row(self, row: Listed) -> Stored[EndpointRecord] | None:
-        before = self._known.get(row.key)
-        unchanged = before is not None and before.version == row.version
-        return before if unchanged else await self._unreadable.read(self.core.records, row, EndpointRecord)
 
     async def _remove_if_outlived(self, endpoint: Stored[EndpointRecord]) -> None:
         record = endpoint.record

@@ -11,8 +11,7 @@ from fray_coordinator.protocol.placements.launching import given_up, is_given_up
 from fray_coordinator.protocol.placements.owners import RESERVATION
 from fray_coordinator.protocol.placements.reservations import jobs_of
 from fray_coordinator.protocol.retention import retention_seconds
-from fray_coordinator.reconcile.unreadable_records import UnreadableRecords
-from fray_coordinator.store.interface import Listed
+from fray_coordinator.reconcile.record_cache import RecordCache
 from fray_coordinator.store.records import Stored
 from fray_layouts.index_keys import PlacementKey
 from fray_layouts.object_keys import ReservationKeys
@@ -34,8 +33,10 @@ class ReservationRepair:
     """Runs this repair, and remembers what it has read."""
 
     core: Core
-    _known: dict[str, Stored[ReservationRecord]] = field(default_factory=dict)
-    _unreadable: UnreadableRecords = field(default_factory=UnreadableRecords)
+    _reservations: RecordCache[ReservationRecord] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._reservations = RecordCache(self.core, ReservationKeys.area, ReservationRecord, ReservationKeys.parse)
 
     async def run(self, inside: list[JobInside], problems: dict[str, str]) -> None:
         """End reservations that must end, add missing index entries, and stop jobs left in ended reservations.
@@ -44,17 +45,16 @@ class ReservationRepair:
             inside: all jobs that are inside reservations, as read before.
             problems: receives the errors, by key.
         """
-        await self._read(problems)
-        entries = await self._entries() if self._known or inside else {}
+        await self._reservations.refresh(problems)
+        known = self._reservations.known
+        entries = await self._entries() if known or inside else {}
         by_reservation: dict[str, list[JobInside]] = {}
         for job in inside:
             by_reservation.setdefault(job.reservation, []).append(job)
+        await map_noting_problems(sorted(known), lambda key: self._look(known[key], entries, by_reservation), problems)
+        ids = {stored.record.id for stored in known.values()}
         await map_noting_problems(
-            sorted(self._known), lambda key: self._look(self._known[key], entries, by_reservation), problems
-        )
-        known = {stored.record.id for stored in self._known.values()}
-        await map_noting_problems(
-            sorted(by_reservation.keys() - known),
+            sorted(by_reservation.keys() - ids),
             lambda one: self._give_up(one, by_reservation[one], entries.get(one)),
             problems,
             ReservationKeys.key,
@@ -63,20 +63,6 @@ class ReservationRepair:
     async def _entries(self) -> dict[str, PlacementKey]:
         rows = [PlacementKey.parse(row.key) for row in await self.core.store.list(PlacementKey.area)]
         return {entry.owner: entry for entry in rows if entry is not None and entry.kind == RESERVATION}
-
-    async def _read(self, problems: dict[str, str]) -> None:
-        before, self._known = self._known, {}
-        rows = await self.core.store.list(ReservationKeys.area, versions=True)
-        rows = self._unreadable.sift((row for row in rows if ReservationKeys.parse(row.key)), problems)
-
-        async def read(row: Listed) -> None:
-            known = before.get(row.key)
-            if known is None or known.version != row.version:
-                known = await self._unreadable.read(self.core.records, row, ReservationRecord)
-            if known is not None:
-                self._known[row.key] = known
-
-        await map_noting_problems(rows, read, problems, lambda row: row.key)
 
     async def _look(
         self,
