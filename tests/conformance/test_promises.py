@@ -189,7 +189,7 @@ async def test_listed_versions_are_those_of_the_objects(target: Target) -> None:
 
 
 @every()
-async def test_what_was_written_is_seen_at_once(target: Target) -> None:
+async def test_a_write_is_visible_at_once(target: Target) -> None:
     async with target.open() as store:
         for number in range(10):
             await applied(store, "key", b"%d" % number)

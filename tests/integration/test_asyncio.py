@@ -99,7 +99,7 @@ async def test_calls_are_awaited(doorman: ActorHandle[Doorman]) -> None:
     assert await calls[0] == 0
 
 
-async def test_who_stops_waiting_does_not_cancel_the_call(doorman: ActorHandle[Doorman]) -> None:
+async def test_a_cancelled_wait_does_not_cancel_the_call(doorman: ActorHandle[Doorman]) -> None:
     before, call = doorman.count(), doorman.enter.remote(7)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(call, 0.01)

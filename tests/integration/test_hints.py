@@ -52,7 +52,7 @@ def status_becomes(cluster: StorageCluster, job: str, wanted: JobStatus) -> None
         time.sleep(0.02)
 
 
-def test_what_is_submitted_starts_and_what_is_stopped_ends_at_once(cluster: StorageCluster) -> None:
+def test_submitted_jobs_start_and_stopped_jobs_end_at_once(cluster: StorageCluster) -> None:
     job = cluster.launch(JobRequest("job", Entrypoint.from_binary("sleep", ["300"])))
     status_becomes(cluster, job, JobStatus.RUNNING)
     cluster.terminate(job)

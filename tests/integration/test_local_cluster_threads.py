@@ -201,7 +201,7 @@ def lines(cluster: LocalCluster, job: Any) -> list[str]:
     return [line.data.decode() for line in cluster.logs(job)]
 
 
-def test_what_threads_print_is_kept_apart_and_shown(cluster: LocalCluster, capsys: pytest.CaptureFixture[str]) -> None:
+def test_output_of_threads_is_kept_apart_and_shown(cluster: LocalCluster, capsys: pytest.CaptureFixture[str]) -> None:
     _gates["said"], _gates["say more"] = threading.Event(), threading.Event()
     jobs = cluster.launch_many([call(say, "one", "two"), call(say, "uno", "dos")])
     _gates["said"].wait(200)

@@ -339,7 +339,7 @@ def test_a_pool_that_is_resized_gets_more_workers_and_ends_those_that_are_spare(
             pool.resize(0)
 
 
-def test_what_only_a_queue_has_is_refused_by_its_name(cluster: StorageCluster) -> None:
+def test_options_that_only_a_queue_has_are_refused_by_name(cluster: StorageCluster) -> None:
     with WorkerPool(cluster, (0, 1), SMALL) as pool:
         with pytest.raises(InvalidInput, match="`put`"):
             pool.put(1)

@@ -268,7 +268,7 @@ def test_what_a_worker_writes_after_the_pool_was_shut_down_does_not_stay(
     assert stored(cluster, "hasty") == []
 
 
-def test_who_submits_does_not_wait_for_looks_at_workers(pool: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_submission_does_not_wait_for_looks_at_workers(pool: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> None:
     look, lookers = WorkerJobs._read, []
 
     def noted(watch: WorkerJobs) -> None:

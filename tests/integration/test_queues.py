@@ -159,7 +159,7 @@ def test_a_name_in_a_cluster(tmp_path: Path) -> None:
         FileQueue(tmp_path).size()
 
 
-def test_who_asks_for_one_incarnation_is_never_given_the_next(tmp_path: Path) -> None:
+def test_a_lookup_of_one_incarnation_never_returns_the_next(tmp_path: Path) -> None:
     def incarnation(number: int) -> FileQueue[str]:
         return FileQueue[str](tmp_path, name="work", namespace="team", incarnation=number)
 

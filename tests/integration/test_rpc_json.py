@@ -216,7 +216,7 @@ def test_a_call_whose_reply_was_lost_is_asked_for_again_and_runs_once(served: Se
     assert served.subject.notes == ["waited", "next"]
 
 
-def test_who_cannot_ask_again_is_forgotten_with_its_connection(served: Served) -> None:
+def test_a_caller_that_cannot_repeat_a_call_is_forgotten_with_its_connection(served: Served) -> None:
     for number in range(1, 4):
         connection = served.connect()
         assert connection.send("/v1/actors/subject/methods/note", b'{"args": [1]}') == number

@@ -43,7 +43,9 @@ def test_a_lookup_reads_only_what_has_changed(cluster: StorageCluster, serve: Se
     assert (spent.lists, spent.reads) == (1, 1)
 
 
-def test_who_shuts_down_is_no_longer_found_and_calls_go_to_the_others(cluster: StorageCluster, serve: Serve) -> None:
+def test_a_server_that_shuts_down_is_no_longer_found_and_calls_go_to_the_others(
+    cluster: StorageCluster, serve: Serve
+) -> None:
     first, _ = serve(counter=actors.Counter(1)), serve(counter=actors.Counter(2))
     pool = ClusterResolver(cluster).lookup("counter")
     assert sorted(pool.add(0) for _ in range(2)) == [1, 2]

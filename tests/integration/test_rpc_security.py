@@ -256,7 +256,7 @@ def test_no_memory_is_taken_for_a_length_that_is_not_authenticated(server: RpcSe
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # KB
 
 
-def test_who_is_slow_to_prove_itself_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_with_a_slow_handshake_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(acceptor, "HANDSHAKE_TIMEOUT", 0.3)
     server = serve_subject()
     silent, dripping = dial_tcp(server.address), dial_tcp(server.address)

@@ -119,7 +119,7 @@ def test_a_script_whose_interpreter_is_missing_says_so(tmp_path: Path) -> None:
     assert "interpreter" in end.message
 
 
-def test_what_the_host_lacks_is_not_the_jobs_failure(tmp_path: Path) -> None:
+def test_a_task_that_cannot_be_started_is_not_the_jobs_failure(tmp_path: Path) -> None:
     with pytest.raises(StartFailed, match="no-such-folder"):
         end_of(sh(tmp_path, "true", cwd=str(tmp_path / "no-such-folder")))
     with pytest.raises(StartFailed, match="log"):

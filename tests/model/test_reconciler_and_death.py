@@ -38,7 +38,7 @@ def test_every_death_is_declared_though_the_observers_die_one_after_another() ->
 
 
 @pytest.mark.slow
-def test_who_falls_silent_with_others_has_twice_the_time_and_is_then_declared_dead() -> None:
+def test_agents_that_fall_silent_together_are_declared_dead_after_twice_the_time() -> None:
     found = explored(Rules(), "crash", "outage", once=True, twin=True)
     assert found.holes == {}
     assert found.states > 20_000, "the model lost its interleavings"

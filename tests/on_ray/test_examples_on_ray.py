@@ -31,7 +31,7 @@ def test_training(local_ray: str, tmp_path: Path) -> None:
         ("wordcount", "", "the same as counted without workers"),
     ],
 )
-def test_those_that_bring_their_agents_are_submitted_to_ray(
+def test_examples_that_start_their_agents_are_submitted_to_ray(
     name: str, options: str, said: str, dashboard: str, tmp_path: Path
 ) -> None:
     client = JobSubmissionClient(dashboard)

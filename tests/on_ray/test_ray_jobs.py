@@ -294,7 +294,7 @@ def test_the_root_names_this_ray(client: RayClient, monkeypatch: pytest.MonkeyPa
         ("outputs", {"outputs": ["checkpoints/**"]}, "return their paths"),
     ],
 )
-def test_what_ray_cannot_do_is_refused_with_its_remedy(
+def test_options_that_ray_does_not_have_are_refused_with_a_remedy(
     client: RayClient, field: str, asked: dict[str, object], remedy: str
 ) -> None:
     before = len(client.cluster.list_jobs())

@@ -244,7 +244,7 @@ BREACHES: dict[str, Callable[[], None]] = {
     "a replica starts with its gang": a_replica_starts_alone,
     "attempts of a gang never overlap": an_attempt_starts_beside_another,
     "a job finds its chips free": nobody_looks_at_the_chips,
-    "what becomes free goes to who waits": a_later_single_takes_the_room,
+    "room that becomes free goes to a waiting owner": a_later_single_takes_the_room,
     "what is held stays held until it ends": what_was_held_forms_again,
     "a reservation is held with every vote": a_reservation_is_held_without_votes,
     "a group starts as one": a_job_of_a_group_starts_alone,

@@ -120,7 +120,7 @@ def an_attempt_waits_for_ever() -> list[Swap]:
     return everywhere(rounds.waits_for_lingering, lambda *given: True)
 
 
-@rule(8, "tests/unit/test_agent_placements.py::test_what_was_started_runs_once_and_only_with_trust")
+@rule(8, "tests/unit/test_agent_placements.py::test_a_started_replica_runs_once_and_only_with_trust")
 def replicas_start_without_trust() -> list[Swap]:
     """Who wakes up starts what its record says, as if no time had passed."""
     return [(membership.Membership, "trusts", lambda self: True)]
@@ -139,7 +139,7 @@ def replicas_start_with_the_vote() -> list[Swap]:
     return everywhere(real, duty)
 
 
-@rule(10, "tests/unit/test_placement_scheduler.py::test_what_is_free_now_is_preferred_a_few_times")
+@rule(10, "tests/unit/test_placement_scheduler.py::test_hosts_that_are_free_now_are_preferred_a_few_times")
 def better_sets_without_end() -> list[Swap]:
     """A gang moves whenever others are free."""
     return [(assignment, "MAX_MOVES", 10**9)]

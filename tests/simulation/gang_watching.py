@@ -97,7 +97,9 @@ class GangWatch:
         longest = math.inf if job.spec.timeout is None else job.spec.timeout + job.spec.grace
         if tried + longest > until + _CLOCKS_DIFFER:
             message = f"{job.id} takes up to {longest:.0f} s from {tried:.0f} in room that is kept from {until:.0f}"
-            raise Broken("what becomes free goes to who waits", message, job.id, job.lease.agent if job.lease else "")
+            raise Broken(
+                "room that becomes free goes to a waiting owner", message, job.id, job.lease.agent if job.lease else ""
+            )
 
     def note_votes(self, key: str, after: Object | None) -> None:
         """Take note of the votes in an agent's record, and check nothing."""

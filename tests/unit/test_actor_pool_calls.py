@@ -162,7 +162,7 @@ def test_a_call_that_may_have_run_is_not_made_twice_unless_that_does_no_harm() -
         assert [resolver.lookup("x").call(idempotent=True).f() for _ in range(2)] == ["b", "b"]
 
 
-def test_what_the_method_itself_raised_is_no_loss() -> None:
+def test_an_exception_of_the_method_itself_does_not_count_as_a_lost_call() -> None:
     """An actor that lost an actor of its own raises the same type."""
 
     def raised() -> ConnectionLost:

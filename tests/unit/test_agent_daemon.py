@@ -135,7 +135,7 @@ def test_a_signal_ends_the_wait_for_room(tmp_path: Path, monkeypatch: pytest.Mon
     assert joined == []
 
 
-def test_who_had_joined_waits_for_its_directory_whoever_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agent_that_joins_again_waits_for_its_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who starts an agent is told at once; one that was declared dead and joins again has nobody to tell."""
     short_of_room(monkeypatch, SOMEBODY_ELSES, 1, lambda: None)
     options = AgentOptions(network=NetworkSettings(inbound=False))

@@ -227,7 +227,7 @@ async def test_an_agent_whose_record_and_whose_jobs_record_were_overwritten_join
 
 
 @pytest.mark.slow
-async def test_what_stays_wrong_is_said_once_an_hour(
+async def test_a_lasting_problem_is_logged_once_an_hour(
     cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "fray"):

@@ -33,7 +33,7 @@ async def test_the_holder_of_the_pass_leaves_in_an_outage(cluster: Cluster, tmp_
 
 
 @pytest.mark.parametrize(("begins", "lasts"), BAD_MOMENTS)
-async def test_nobody_dies_because_nobody_could_write_for_a_while(
+async def test_no_agent_is_declared_dead_because_of_an_outage_of_writes(
     cluster: Cluster, begins: float, lasts: float, tmp_path: Path
 ) -> None:
     """Idle agents trust themselves for minutes; the busy one, who holds the pass, seems to neither renew nor beat."""

@@ -135,7 +135,7 @@ async def test_a_host_that_is_too_small_for_ever_refuses(cluster: Cluster) -> No
     assert await stage.look() is None
 
 
-async def test_what_was_started_runs_once_and_only_with_trust(cluster: Cluster) -> None:
+async def test_a_started_replica_runs_once_and_only_with_trust(cluster: Cluster) -> None:
     stage = Stage(await cluster.core())
     await stage.assign([1])
     await stage.look()
@@ -168,7 +168,7 @@ async def test_what_runs_hears_of_a_stop_and_of_an_end_elsewhere(cluster: Cluste
     assert stage.listed() == ("reserved", 2, [1])
 
 
-async def test_who_leaves_moves_the_round_before_it_lets_go(cluster: Cluster) -> None:
+async def test_a_leaving_member_moves_the_round_before_it_frees_its_room(cluster: Cluster) -> None:
     stage = Stage(await cluster.core())
     await stage.assign([1])
     await stage.look()
@@ -181,7 +181,7 @@ async def test_who_leaves_moves_the_round_before_it_lets_go(cluster: Cluster) ->
     assert stage.member.leases.nothing_to_do()
 
 
-async def test_who_leaves_and_reads_that_it_runs_ends_the_attempt_as_preempted(cluster: Cluster) -> None:
+async def test_a_leaving_member_that_reads_that_its_gang_runs_ends_the_attempt_as_preempted(cluster: Cluster) -> None:
     stage = Stage(await cluster.core())
     await stage.assign([1])
     await stage.look()
@@ -193,7 +193,7 @@ async def test_who_leaves_and_reads_that_it_runs_ends_the_attempt_as_preempted(c
     assert [bundle.stop for bundle in held.bundles] == [(0.0, ExitKind.PREEMPTED)]
 
 
-async def test_who_is_in_trouble_refuses(cluster: Cluster) -> None:
+async def test_an_unfit_member_refuses_its_bundles(cluster: Cluster) -> None:
     stage = Stage(await cluster.core())
     stage.member.problems.disk = "full"
     await stage.assign([1])
@@ -201,7 +201,7 @@ async def test_who_is_in_trouble_refuses(cluster: Cluster) -> None:
     assert stage.listed() == ("refused", 1, [])
 
 
-async def test_who_leaves_forgets_what_it_has_refused(cluster: Cluster) -> None:
+async def test_a_leaving_agent_forgets_what_it_has_refused(cluster: Cluster) -> None:
     stage = Stage(await cluster.core())
     await stage.assign([1], cpu=5)
     await stage.look()
@@ -255,7 +255,7 @@ async def test_a_replica_ends_with_the_trust_of_its_agent(cluster: Cluster) -> N
     assert stage.member.task_deadline(alone) > now + 2
 
 
-def test_who_leaves_says_so_in_each_beat_so_that_it_is_not_chosen() -> None:
+def test_a_leaving_agent_says_so_in_each_beat_and_is_not_chosen() -> None:
     record = AgentRecord(id="agent", host="h", pool="default")
     pulse = HeartbeatInput({"g": Holding(attempt=1, phase="reserved")}, 5.0, HOST, leaving=True)
     beat = next_beat(record, pulse)

@@ -78,7 +78,7 @@ async def test_an_environment_that_cannot_be_made_fails_the_job_at_once_and_its_
     ],
     ids=lambda error: type(error).__name__,
 )
-async def test_what_one_host_cannot_make_is_tried_on_another_one(
+async def test_an_environment_that_one_host_cannot_build_is_tried_on_another(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     async def prepare(*_: object) -> Prepared:

@@ -164,7 +164,7 @@ async def test_a_refusal_is_reported_while_it_lasts(
 
 
 @pytest.mark.parametrize("kind", ["refused", "unanswered", "spoilt"])
-async def test_who_cannot_read_the_doorbell_finds_work_on_the_repair_interval(
+async def test_an_agent_that_cannot_read_the_doorbell_finds_work_on_the_repair_interval(
     cluster: Cluster, kind: str, tmp_path: Path
 ) -> None:
     """And says so: an agent once listed nothing for minutes, and nothing was wrong with it."""
@@ -184,7 +184,9 @@ async def test_who_cannot_read_the_doorbell_finds_work_on_the_repair_interval(
 
 
 @pytest.mark.parametrize("kind", ["refused", "spoilt"])
-async def test_who_cannot_ring_submits_and_puts_back_all_the_same(cluster: Cluster, kind: str, tmp_path: Path) -> None:
+async def test_submissions_and_requeues_work_although_the_doorbell_cannot_be_rung(
+    cluster: Cluster, kind: str, tmp_path: Path
+) -> None:
     scene = Scene(cluster, tmp_path)
     user = await scene.begin()
     for way in cluster.ways:
@@ -264,7 +266,7 @@ async def test_no_error_in_a_loop_ends_the_agent(
     assert len(reported) == 2
 
 
-async def test_who_is_refused_before_it_ever_joined_is_told_at_once(cluster: Cluster, tmp_path: Path) -> None:
+async def test_an_agent_that_is_refused_before_it_joined_fails_at_once(cluster: Cluster, tmp_path: Path) -> None:
     core = await cluster.core()
     cluster.ways[0].refused = [("put", "agents/")]
     with pytest.raises(StoreRefused, match=r"put .*agents/.*HTTP 403"):
@@ -272,7 +274,7 @@ async def test_who_is_refused_before_it_ever_joined_is_told_at_once(cluster: Clu
     assert core.clock.boottime() < 10
 
 
-async def test_who_has_joined_before_waits_until_it_may_join_again(cluster: Cluster, tmp_path: Path) -> None:
+async def test_an_agent_that_has_joined_before_waits_until_it_may_join_again(cluster: Cluster, tmp_path: Path) -> None:
     core = await cluster.core()
     cluster.ways[0].refused = [("put", "agents/")]
     agent = Agent(core, AgentOptions(capacity=HOST, work_dir=tmp_path, rejoins=True))

@@ -65,7 +65,7 @@ async def test_a_child_of_an_attempt_that_is_over_is_stopped_by_its_claimer(clus
     assert (stopped.status, stopped.stop.by) == ("stopped", "parent")
 
 
-async def test_nobody_becomes_the_child_of_a_job_that_does_not_run(cluster: Cluster) -> None:
+async def test_a_job_that_does_not_run_gets_no_children(cluster: Cluster) -> None:
     user = await cluster.core()
     parent = await launch(user)
     with pytest.raises(ParentNotRunning, match="pending"):

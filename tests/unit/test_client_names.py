@@ -66,7 +66,7 @@ def test_names_of_other_namespaces_do_not_matter(client: StorageClient) -> None:
     assert client.submit(a_request(namespace="others")) == other.submit(a_request())
 
 
-def test_who_finds_a_name_whose_submitter_died_submits_that_very_job(client: StorageClient) -> None:
+def test_a_caller_that_finds_the_name_of_a_dead_submitter_submits_the_same_job(client: StorageClient) -> None:
     promised = JobIds.given("team", "job", "1" * 15)
     client.cluster.run(lambda core: naming.take_name(core, "team", "job", "job", promised))
     with pytest.raises(JobAlreadyExists):

@@ -164,7 +164,7 @@ async def test_a_pool_without_commands_or_of_an_unknown_provider_is_refused() ->
         ("Unable to contact slurm controller (connect failure)", "unavailable"),
     ],
 )
-async def test_what_slurm_refuses_is_told_by_its_kind(
+async def test_refusals_of_slurm_have_their_kind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, kind: str
 ) -> None:
     with slurm_world(tmp_path, monkeypatch) as world:

@@ -114,7 +114,7 @@ async def test_an_outage_kills_nobody(cluster: Cluster) -> None:
         task.cancel()
 
 
-async def test_who_cannot_write_takes_nobody_for_silent(cluster: Cluster) -> None:
+async def test_an_observer_that_cannot_write_counts_no_silence(cluster: Cluster) -> None:
     """Writes are refused to everybody, reads are answered: once they work again, agents have their time to beat."""
 
     coordinator, agent = Reconciler(await cluster.core(), "p"), await join(cluster, "a")

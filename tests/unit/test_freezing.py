@@ -22,7 +22,7 @@ while True: signal.pause()
 
 
 @pytest.mark.parametrize("lets_go", [True, False])
-def test_who_holds_a_lock_is_frozen_only_once_it_has_let_go(tmp_path: Path, lets_go: bool) -> None:
+def test_a_process_with_a_lock_is_frozen_only_once_it_has_released_it(tmp_path: Path, lets_go: bool) -> None:
     locks = tmp_path / LOCK_FOLDER
     locks.mkdir(parents=True)
     program = HOLDS.format("lock.close()" if lets_go else "None")

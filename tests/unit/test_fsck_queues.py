@@ -96,7 +96,7 @@ async def a_pool_that_was_not_removed_to_the_end(core: Core) -> str:
         (a_pool_that_was_not_removed_to_the_end, "removed as incarnation 1, 3 objects are left"),
     ],
 )
-async def test_what_was_left_behind_is_found_and_cleared_away(core: Core, make: Make, words: str) -> None:
+async def test_remains_of_queues_are_found_and_removed(core: Core, make: Make, words: str) -> None:
     await a_job(core)
     key = await make(core)
     assert await fsck.check(core) == [], "it may be on its way"

@@ -72,7 +72,9 @@ ALL_GOOD = exits(r0="success", r1="success", r2="success")
 
 @pytest.mark.parametrize("agent", ["a", "b"])
 @pytest.mark.parametrize("write", [ended, lost])
-def test_whoever_sees_all_replicas_succeed_writes_success_with_the_result_of_replica_0(agent: str, write: Any) -> None:
+def test_a_member_that_sees_all_replicas_succeed_writes_success_with_the_result_of_replica_0(
+    agent: str, write: Any
+) -> None:
     for job in (gang(), stopping()):
         done = write(job, agent, ALL_GOOD)
         assert done is not None

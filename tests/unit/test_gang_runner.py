@@ -71,7 +71,9 @@ async def test_the_others_find_that_the_attempt_is_over_and_write_nothing_more(
     assert (job.status, job.attempt, job.failures) == ("gathering", 2, 1)
 
 
-async def test_who_fails_because_a_host_died_is_no_failure_of_the_job(cluster: Cluster, tmp_path: Path) -> None:
+async def test_a_replica_that_fails_because_a_host_died_is_no_failure_of_the_job(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     stage = await stage_of(cluster, tmp_path, {"a": [0], "b": [1]})
     await stage.run("a")
     stage.answering.remove("b")

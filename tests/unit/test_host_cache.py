@@ -65,7 +65,7 @@ async def test_an_entry_is_built_once_for_all_who_ask(host_cache: HostCache) -> 
     assert build.count == 1
 
 
-async def test_those_who_use_an_entry_do_not_wait_for_each_other(host_cache: HostCache) -> None:
+async def test_users_of_one_entry_do_not_wait_for_each_other(host_cache: HostCache) -> None:
     async with host_cache.hold("kind", "key", Builder()) as first, host_cache.hold("kind", "key", Builder()) as second:
         assert first.path == second.path
 

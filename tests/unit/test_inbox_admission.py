@@ -112,9 +112,7 @@ async def test_a_file_that_is_changed_before_its_admission_does_not_run(cluster:
 
 
 @pytest.mark.parametrize("verb_and_key", [("get", KEY), ("put", "jobs/"), ("put", "pending/"), ("withdraw", KEY)])
-async def test_whoever_dies_at_whatever_step_the_job_comes_once(
-    cluster: Cluster, verb_and_key: tuple[str, str]
-) -> None:
+async def test_the_job_is_made_once_whoever_dies_at_any_step(cluster: Cluster, verb_and_key: tuple[str, str]) -> None:
     user = await cluster.core()
     await drop(user)
     mortal = Admission(await cluster.core())

@@ -162,7 +162,7 @@ async def test_what_would_fit_if_more_were_free_holds_up_nothing_and_comes_first
         await agent.claims(wide, within=LONGEST_PAUSE)
 
 
-async def test_what_needs_no_core_is_claimed_by_a_host_whose_cores_are_all_taken(cluster: Cluster) -> None:
+async def test_a_job_without_cores_is_claimed_by_a_host_whose_cores_are_all_taken(cluster: Cluster) -> None:
     unfit(cluster, 3 * PAGE_SIZE, WIDE)
     async with searching(cluster) as at_work:
         wide = await submitted(at_work.core, resources={"cpu": 4}, priority=1)

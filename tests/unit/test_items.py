@@ -97,7 +97,7 @@ async def test_the_source_ends_with_its_consumer(items: Source, is_under_way: bo
 
 
 @both
-def test_what_was_closed_gives_nothing_more(items: Source) -> None:
+def test_a_closed_stream_of_items_gives_nothing_more(items: Source) -> None:
     numbers = items(4)
     assert next(numbers) == 0
     numbers.close()

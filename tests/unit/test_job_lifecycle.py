@@ -134,9 +134,7 @@ async def test_other_words_are_another_job_even_if_they_read_the_same(cluster: C
         ({"pool": "big"}, "pool"),
     ],
 )
-async def test_who_submits_something_else_under_an_id_is_told_so(
-    cluster: Cluster, other: dict[str, Any], field: str
-) -> None:
+async def test_another_submission_under_an_id_is_refused(cluster: Cluster, other: dict[str, Any], field: str) -> None:
     user = await cluster.core()
     first = await launch(user, id="monday")
     with pytest.raises(InvalidInput, match=f"{first.id} was submitted under it with another {field}") as told:
@@ -145,7 +143,7 @@ async def test_who_submits_something_else_under_an_id_is_told_so(
     assert cluster.keys("jobs/") == [JobKeys.key(first.id)]
 
 
-async def test_somebody_else_finds_the_job_of_an_id_too(cluster: Cluster) -> None:
+async def test_another_submitter_finds_the_job_of_an_id_too(cluster: Cluster) -> None:
     user = await cluster.core()
     first = await launch(user, id="monday", user="ann")
     found = await launch(user, id="monday", user="ben")
@@ -195,7 +193,7 @@ async def test_a_callable_that_pickles_differently_is_still_the_same_submission(
     assert len(cluster.keys("jobs/")) == 1
 
 
-async def test_who_writes_a_default_out_submits_the_same(cluster: Cluster) -> None:
+async def test_an_explicit_default_submits_the_same_spec(cluster: Cluster) -> None:
     user = await cluster.core()
     written_out: dict[str, Any] = {"grace": 10.0, "resources": {"cpu": 1.0}}
     first = await launch(user, id="monday", **written_out)

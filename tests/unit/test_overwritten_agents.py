@@ -86,7 +86,7 @@ async def test_a_dead_agents_job_is_put_back_though_its_parents_record_was_overw
     assert (back.status, back.attempt) == ("pending", 2)
 
 
-async def test_what_nobody_needs_is_left_as_it_lies(cluster: Cluster) -> None:
+async def test_a_malformed_record_of_an_agent_that_no_job_names_is_left_unchanged(cluster: Cluster) -> None:
     """An odd object among the agents whose name no job says."""
 
     user = await cluster.core()

@@ -224,7 +224,7 @@ def test_an_earlier_owner_takes_what_no_later_one_was_given_if_that_is_enough() 
     assert agents_of(found["l"]) == ["a", "b"]
 
 
-def test_what_runs_keeps_its_room_whatever_the_order() -> None:
+def test_running_jobs_keep_their_room_in_any_order() -> None:
     running = gang("r", (1, 1), 9.0, members=("a", "b"), forming=False)
     assert agents_of(assign([host(name) for name in "abc"], [running, gang("g", (1,), 1.0)])["g"]) == ["c"]
 
@@ -246,7 +246,7 @@ def test_members_that_are_lost_are_exchanged_and_the_others_stay(lost: dict[str,
     assert (set(agents_of(found)), found.moved) == ({"a", "d"}, False)
 
 
-def test_who_refuses_is_left_out() -> None:
+def test_an_agent_that_refuses_is_left_out() -> None:
     found = assign([host("a"), host("b")], [gang("g", (1,), members=("a",), refused=["a"])])["g"]
     assert agents_of(found) == ["b"]
 

@@ -183,7 +183,7 @@ async def test_members_that_die_are_exchanged(cluster: Cluster) -> None:
     assert set(members_of(await job_now(found.core, job.id))) == {"b", "c"}
 
 
-async def test_what_is_free_now_is_preferred_a_few_times(cluster: Cluster) -> None:
+async def test_hosts_that_are_free_now_are_preferred_a_few_times(cluster: Cluster) -> None:
     found = await gathering(cluster, "a", "b")
     first, second = found.members
     job = await gang(found, 1 + 1)

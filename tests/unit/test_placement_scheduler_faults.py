@@ -52,14 +52,14 @@ async def test_a_plan_and_a_doorbell_that_somebody_overwrote_are_written_anew(cl
     assert await found.core.records.read(PoolKeys.doorbell("default"), Doorbell) is not None
 
 
-async def test_who_tells_people_of_a_problem_is_chosen_all_the_same(cluster: Cluster) -> None:
+async def test_an_agent_with_a_warning_for_people_is_chosen_anyway(cluster: Cluster) -> None:
     found = await gathering(cluster, "a", "b", problem="what environments the pool names cannot be read")
     job = await gang(found)
     await found.step()
     assert members_of(await job_now(found.core, job.id)) == {"a": [0], "b": [1]}
 
 
-async def test_who_has_refused_is_asked_again_when_nobody_else_is_left(cluster: Cluster) -> None:
+async def test_an_agent_that_refused_is_asked_again_when_no_other_is_left(cluster: Cluster) -> None:
     found = await gathering(cluster, "a", "b")
     job = await gang(found)
     await found.step()

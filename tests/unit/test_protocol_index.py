@@ -188,7 +188,7 @@ def test_the_chips_of_a_tpu_host_go_to_one_job() -> None:
 SPEC = parse_spec({"name": "j", "entrypoint": {"command": ["x"]}})
 
 
-def test_whoever_reads_a_drop_makes_the_same_record() -> None:
+def test_every_reader_of_a_drop_makes_the_same_record() -> None:
     one = record_of_drop("inbox/a.json", "v1", NOW, SPEC)
     assert one == record_of_drop("inbox/a.json", "v1", NOW, SPEC)
     assert (one.status, one.submitted_at) == ("unadmitted", NOW)

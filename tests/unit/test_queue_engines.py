@@ -22,7 +22,7 @@ from tests.support.virtual import Cluster
 
 
 @KINDS
-async def test_what_was_purged_is_not_delivered_and_its_holder_is_told(cluster: Cluster, kind: str) -> None:
+async def test_purged_items_are_not_delivered_and_their_holder_gets_an_error(cluster: Cluster, kind: str) -> None:
     """The process that purged went on handing out what it held."""
 
     world = World(cluster, kind)

@@ -168,7 +168,7 @@ async def test_what_is_noted_is_written_within_the_window(cluster: Cluster) -> N
     assert one.consumer.held == {}
 
 
-async def test_what_was_noted_when_the_process_died_is_delivered_again(cluster: Cluster) -> None:
+async def test_items_whose_acknowledgements_were_only_noted_are_delivered_again(cluster: Cluster) -> None:
     one, handout, way = await worker(cluster)
     other = await queue_process(cluster)
     await one.push(*"ab", batch=1)
@@ -252,7 +252,7 @@ async def test_a_slow_consumer_takes_nothing_ahead(cluster: Cluster) -> None:
         assert handout.done(delivery.id)
 
 
-async def test_what_the_storage_does_not_take_is_written_later(cluster: Cluster) -> None:
+async def test_acknowledgements_that_the_storage_refuses_are_written_later(cluster: Cluster) -> None:
     one, handout, way = await worker(cluster)
     await one.push(*"abc", batch=1)
     await work(cluster, one, handout, 3)

@@ -243,7 +243,7 @@ async def test_what_a_death_makes_due_is_done_by_whoever_takes_the_role_before_i
     assert (await job_now(dead.core, job.id)).attempt == 2
 
 
-async def test_who_loses_the_role_ends_its_repair(cluster: Cluster) -> None:
+async def test_a_reconciler_that_loses_the_role_ends_its_repair(cluster: Cluster) -> None:
     first, second = Reconciler(await cluster.core(), "p1"), Reconciler(await cluster.core(), "p2")
     ended = asyncio.Event()
 

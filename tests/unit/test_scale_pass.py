@@ -199,7 +199,7 @@ async def test_a_finished_job_is_read_once_and_goes_when_it_is_due_after_its_chi
     assert removed == [JobKeys.key(child.id), JobKeys.key(parent.id)]
 
 
-async def test_who_loses_the_lease_leaves_the_repair_to_its_successor(cluster: Cluster) -> None:
+async def test_a_reconciler_that_loses_the_lease_leaves_the_repair_to_its_successor(cluster: Cluster) -> None:
     user, coordinator = await cluster.core(), Reconciler(await cluster.core(), "p")
     gate = asyncio.Event()
     cluster.ways[-1].before["list", "jobs/"] = gate.wait

@@ -34,7 +34,7 @@ def intercept(cluster: Cluster, act: Callable[[MachineRecord], Awaitable[None]],
     way.put = watched  # type: ignore[method-assign]
 
 
-async def test_who_wakes_long_after_its_write_makes_no_call(cluster: Cluster) -> None:
+async def test_a_scaler_that_wakes_long_after_its_write_makes_no_call(cluster: Cluster) -> None:
     """Others have gone by that write, and count on a call that is over by now."""
     provider = MemoryProvider()
     core = await cluster.core()
@@ -49,7 +49,9 @@ async def test_who_wakes_long_after_its_write_makes_no_call(cluster: Cluster) ->
     assert provider.asked == [("create", "")]
 
 
-async def test_who_was_suspended_with_its_host_makes_no_call(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_scaler_that_was_suspended_with_its_host_makes_no_call(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The wall clock of such a host is set right only later."""
     core, provider = await cluster.core(), MemoryProvider()
     await with_pool(core, max=1)

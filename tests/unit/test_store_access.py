@@ -133,7 +133,7 @@ def test_what_is_no_groups_root_is_its_owners_alone(place: Path, mode: int) -> N
     assert {path.stat().st_mode & 0o777 for path in root.rglob("*")} == {0o700, 0o600}
 
 
-def test_nobody_writes_what_the_owner_could_not_read(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_users_cannot_write_to_the_owners_root(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = place / "root"
     asyncio.run(work_under(root))
     user = os.geteuid()
@@ -142,7 +142,7 @@ def test_nobody_writes_what_the_owner_could_not_read(place: Path, monkeypatch: p
         asyncio.run(work_under(root))
 
 
-def test_who_may_not_enter_cannot_stop_the_work_by_a_lock(place: Path) -> None:
+def test_a_user_without_access_cannot_block_agents_with_a_lock(place: Path) -> None:
     """Any right to open a lock file is enough to hold it for ever."""
     root = place / "root"
     asyncio.run(work_under(root))
@@ -165,7 +165,7 @@ def test_who_may_not_enter_cannot_stop_the_work_by_a_lock(place: Path) -> None:
 
 @pytest.mark.parametrize(
     ("root", "group", "remedy"),
-    [("root", "no-such-group", "getent group"), ("memory://shared", None, "leave it out"), ("full", None, "chgrp -R")],
+    [("root", "no-such-group", "getent group"), ("memory://shared", None, "leave --group out"), ("full", None, "chgrp -R")],
 )
 def test_what_cannot_be_given_to_a_group(place: Path, root: str, group: str | None, remedy: str) -> None:
     (place / "full").mkdir()

@@ -169,7 +169,7 @@ def test_keys_that_a_program_gives_are_renewed(home: Path, monkeypatch: pytest.M
     assert asyncio.run(access.keys()).access != first.access
 
 
-def test_who_has_no_keys_is_told_where_they_come_from(home: Path) -> None:
+def test_the_error_for_missing_keys_says_where_they_come_from(home: Path) -> None:
     with pytest.raises(Refused, match=r"Unable to locate credentials; `aws configure`") as refused:
         find_access("bucket", None)
     assert refused.value.may_pass

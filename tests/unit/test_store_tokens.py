@@ -179,7 +179,7 @@ def test_a_token_that_the_storage_does_not_accept_is_renewed(
         asyncio.run(main())
 
 
-async def test_who_has_no_credentials_is_told_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_missing_credentials_are_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Nothing is sent to the storage without any."""
     monkeypatch.setenv("NO_GCE_CHECK", "true")
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))

@@ -53,7 +53,7 @@ def test_a_member_votes_for_the_round_that_it_has_read(held: Vote | None, expect
 
 @pytest.mark.parametrize("held", [vote(), vote(RESERVED), vote(REFUSED)])
 @pytest.mark.parametrize("owner_phase", [OwnerPhase.FORMING, OwnerPhase.STARTED, OwnerPhase.OVER])
-def test_who_is_no_member_any_more_frees_what_it_kept(held: Vote, owner_phase: OwnerPhase) -> None:
+def test_a_former_member_frees_the_room_that_it_kept(held: Vote, owner_phase: OwnerPhase) -> None:
     assert duty(ME, owner(mine=[]), owner_phase, held) is Duty.RELEASE
     assert duty(ME, owner(mine=[]), owner_phase, None) is Duty.NOTHING
 
@@ -73,7 +73,7 @@ def test_what_runs_ends_when_the_record_moved_on_or_is_asked_to() -> None:
     assert duty(ME, owner(), OwnerPhase.OVER, vote(RUNNING)) is Duty.ABANDON
 
 
-def test_who_leaves_takes_its_vote_back_first() -> None:
+def test_a_leaving_member_takes_its_vote_back_first() -> None:
     leaver = Voter("me", leaving=True)
     assert duty(leaver, owner(), OwnerPhase.FORMING, vote(RESERVED)) is Duty.WITHDRAW
     assert duty(leaver, owner(), OwnerPhase.FORMING, vote(RESERVED, round=2)) is Duty.RELEASE
@@ -82,7 +82,7 @@ def test_who_leaves_takes_its_vote_back_first() -> None:
     assert duty(leaver, owner(), OwnerPhase.STARTED, vote(RESERVED)) is Duty.START
 
 
-def test_who_is_unfit_refuses_and_takes_its_vote_back() -> None:
+def test_an_unfit_agent_refuses_and_takes_its_vote_back() -> None:
     unfit = Voter("me", unfit=True)
     assert duty(unfit, owner(), OwnerPhase.FORMING, vote(RESERVED)) is Duty.WITHDRAW
     assert duty(unfit, owner(), OwnerPhase.FORMING, vote(RESERVED, round=2)) is Duty.REFUSE

@@ -226,7 +226,9 @@ def test_a_pattern_that_means_nothing_is_told_with_its_file(tmp_path: Path) -> N
         workspace_files(tmp_path)
 
 
-def test_what_is_too_large_names_the_largest_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_a_large_workspace_names_the_largest_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for number in range(12):
         (tmp_path / f"f{number:02}").write_bytes(os.urandom(1000 * (number + 1)))
     monkeypatch.setenv("FRAY_WORKSPACE_LIMIT", "20KB")

@@ -167,7 +167,7 @@ class Mistake(ValueError):
     """What users' functions raise."""
 
 
-def test_what_the_users_function_raises_reaches_the_driver_as_it_would_elsewhere(context: ZephyrContext) -> None:
+def test_an_exception_of_the_users_function_reaches_the_driver_as_it_would_elsewhere(context: ZephyrContext) -> None:
     def fail(item: int) -> int:
         raise Mistake(f"no {item}")
 
