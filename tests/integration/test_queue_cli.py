@@ -106,7 +106,7 @@ def test_a_removed_queue_leaves_nothing_and_its_name_is_free(shell: Shell) -> No
         assert "no such queue" in shell("rm", "work", "--yes", code=1).output
         cluster.run(lambda core: worker_pools.create(core, "default", "work", QueueRecord()))
     assert "worker pool" in shell("rm", "work", "--yes", code=1).output
-    assert "with that root" in shell("rm", f"{shell.root}/own", "--yes", code=1).output
+    assert "by removing that root" in shell("rm", f"{shell.root}/own", "--yes", code=1).output
 
 
 @pytest.mark.parametrize(
