@@ -1,1 +1,1 @@
-"""`fray` as programs of its first version import it."""
+"""The modules of `fray` under the paths of its first version."""

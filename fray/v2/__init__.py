@@ -1,4 +1,4 @@
-"""`fray` as programs of its second version import it."""
+"""The modules of `fray` under the paths of its second version, and their names."""
 
 from fray.actor import *
 from fray.client import *

@@ -1,3 +1,3 @@
-"""`fray.actor` under a second name."""
+"""The names of `fray.actor` under a second module path."""
 
 from fray.actor import *

@@ -1,3 +1,3 @@
-"""`fray.device_flops` under a second name."""
+"""The names of `fray.device_flops` under a second module path."""
 
 from fray.device_flops import *

@@ -1,3 +1,3 @@
-"""`fray.local_backend` under a second name."""
+"""The names of `fray.local_backend` under a second module path."""
 
 from fray.local_backend import *

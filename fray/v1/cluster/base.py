@@ -1,3 +1,3 @@
-"""`fray.cluster` under a second name."""
+"""The names of `fray.cluster` under a second module path."""
 
 from fray.cluster import *

@@ -1,3 +1,3 @@
-"""`fray.cluster.local_cluster` under a second name."""
+"""The names of `fray.cluster.local_cluster` under a second module path."""
 
 from fray.cluster.local_cluster import LocalCluster as LocalCluster, LocalClusterConfig as LocalClusterConfig

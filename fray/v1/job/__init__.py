@@ -1,3 +1,3 @@
-"""`fray.job` under a second name."""
+"""The names of `fray.job` under a second module path."""
 
 from fray.job import *

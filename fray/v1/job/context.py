@@ -1,4 +1,4 @@
-"""`fray.job` and `fray.job.context` under a second name."""
+"""The names of `fray.job` and `fray.job.context` under a second module path."""
 
 from fray.job import *
 from fray.job.context import _job_context as _job_context

@@ -1,3 +1,3 @@
-"""`fray.queue` under a second name."""
+"""The names of `fray.queue` under a second module path."""
 
 from fray.queue import FileQueue as FileQueue
