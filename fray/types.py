@@ -345,7 +345,7 @@ class JobInfo(Shown):
     hosts: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        """The id, the status and the fields that tell most, if they have other values than usual."""
+        """The id, the status and the most important fields that differ from their defaults."""
         facts = {
             "attempt": self.attempt if self.attempt > 1 else None,
             "replicas": self.replicas if self.replicas > 1 else None,

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fray.cluster.job_info import exit_reason, info_of, original_exception
+from fray.cluster.job_info import info_of, last_attempt, original_exception
 from fray.errors import ActorUnavailableError, JobFailed
 from fray_coordinator.backoff import WARN_AFTER
 from fray_coordinator.core import Core
@@ -41,7 +41,7 @@ class ActorAddress:
 async def wait_for_endpoint(
     core: Core,
     address: ActorAddress,
-    tell: Callable[[str, str], None] = lambda progress, why: None,
+    on_progress: Callable[[str, str], None] = lambda progress, why: None,
     failed: str = "",
     seen: Rank = (0, 0),
     on_machines: Callable[[], None] = lambda: None,
@@ -49,7 +49,7 @@ async def wait_for_endpoint(
     """Wait until an actor can be called, and return its endpoint.
 
     Args:
-        tell: called, once two seconds have passed, with the actor's progress and the reason why it has not started.
+        on_progress: called after two seconds with the actor's progress and the reason why it has not started.
         failed: nonce of an endpoint that did not answer; it is returned only if the storage says that its attempt runs.
         seen: the highest (incarnation, attempt) seen so far; a lower one was written late, by a dead process.
         on_machines: called if the actor's job waits in a pool that may have machines.
@@ -72,7 +72,7 @@ async def wait_for_endpoint(
         await reasons.update([job.record])
         await activity.update(job.record)
         if core.clock.boottime() - begin >= WARN_AFTER:
-            tell(f"{address} {_state(job.record, activity.activity)}", reasons.text)
+            on_progress(f"{address} {_state(job.record, activity.activity)}", reasons.text)
         if before is None or job.version != before.version:
             pace.reset()
         await pace.sleep()
@@ -100,8 +100,7 @@ def _state(job: JobRecord, activity: str) -> str:
 
     activity: what the job's agent reports, such as the building of an environment.
     """
-    last = job.history[-1] if job.history else None
-    before = f"; attempt {last.attempt} ended: {exit_reason(last.exit)}" if last is not None else ""
+    before = f"; {ended}" if (ended := last_attempt(job)) else ""
     if job.lease is None:
         return f"has not started{' again' * bool(before)}{before}"
     return f"starts on host {job.lease.host}: {activity or 'its __init__ has not returned'}{before}"

@@ -17,7 +17,7 @@ from fray.cluster.actors import ActorEndpoint
 from fray.cluster.log_printer import post
 from fray.cluster.storage import StorageCluster
 from fray.errors import ActorUnavailableError, CallInterrupted
-from fray.rpc.calling import ActorCaller, ReachedActor
+from fray.rpc.calling import ActorCaller, ReachedActor, died_during_call
 from fray.rpc.resolver import ClusterResolver
 from fray.wait_line import WaitLine
 from fray_agents.rpc.errors import LOST_ERRORS
@@ -80,20 +80,19 @@ class HandleCaller(ActorCaller):
                 self._reached = None
 
     def interrupted(self, method: str) -> CallInterrupted:
-        remedy = "make the call again if that does no harm, mark the method idempotent, or set max_task_retries"
-        return CallInterrupted(f"{self._address} died while {method}() may have been running; {remedy}")
+        return died_during_call(str(self._address), f"{method}()")
 
     def waiting_reason(self) -> str:
         return self._waiting_reason or super().waiting_reason()
 
     def _find(self) -> EndpointRecord:
-        def tell(progress: str, why: str) -> None:
+        def show(progress: str, why: str) -> None:
             self._waiting_reason = f"{progress}: {why}" if why else progress
             post(line, progress, why)
 
         async def find(core: Core) -> EndpointRecord:
             async with (await self._cluster.scaler()).during_wait() as on_machines:
-                return await wait_for_endpoint(core, self._address, tell, self._failed, self._seen, on_machines)
+                return await wait_for_endpoint(core, self._address, show, self._failed, self._seen, on_machines)
 
         self._waiting_reason = ""
         try:

@@ -77,11 +77,11 @@ class ActorGroup(Shown, Block, Generic[T]):
             ActorUnavailableError: so many actors have ended for good that `count` can no longer be reached.
             InvalidInput: `count` is below 0 or greater than the group.
         """
-        return self._tell(self._wait_ready(self._checked_count(count), timeout))
+        return self._mark_found(self._wait_ready(self._checked_count(count), timeout))
 
     async def wait_ready_async(self, count: int | None = None, timeout: float = 300.0) -> list[ActorHandle[T]]:
         """`wait_ready`, for coroutines."""
-        return self._tell(await self._wait_ready_async(self._checked_count(count), timeout))
+        return self._mark_found(await self._wait_ready_async(self._checked_count(count), timeout))
 
     def discover_new(self) -> list[ActorHandle[T]]:
         """The handles of actors that serve calls now and were not yet returned by this method or by `wait_ready`.
@@ -90,7 +90,7 @@ class ActorGroup(Shown, Block, Generic[T]):
         while work := more():
             workers += group.discover_new()
         """
-        return self._tell([index for index in self._ready() if index not in self._found])
+        return self._mark_found([index for index in self._ready() if index not in self._found])
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.shutdown()
@@ -129,7 +129,7 @@ class ActorGroup(Shown, Block, Generic[T]):
         """The message for a group that can no longer have `wanted` actors. ended: how one of its actors ended."""
         return f"only {living} of the {wanted} actors of {self._name!r} that are wanted can still come: {ended}"
 
-    def _tell(self, ready: list[int]) -> list[ActorHandle[T]]:
+    def _mark_found(self, ready: list[int]) -> list[ActorHandle[T]]:
         self._found.update(ready)
         return [self._handles[index] for index in ready]
 

@@ -30,11 +30,13 @@ class PolledActorGroup(ActorGroup[T]):
     def _wait_ready(self, wanted: int, timeout: float | None) -> list[int]:
         ready: set[int] = set()
 
-        def tell() -> str:
+        def progress() -> str:
             return f"{len(ready)} of {wanted} actors of {self._name!r} serve calls"
 
-        if not wait_with_progress(lambda within: self._gather(ready, wanted, time.monotonic() + within), timeout, tell):
-            raise TimeoutError(f"{tell()} after {timeout:g} s")
+        if not wait_with_progress(
+            lambda within: self._gather(ready, wanted, time.monotonic() + within), timeout, progress
+        ):
+            raise TimeoutError(f"{progress()} after {timeout:g} s")
         if wanted < len(self._handles):
             ready.update(self._ready())  # so that the lowest numbers are returned, not the quickest to answer
         return sorted(ready)[:wanted]

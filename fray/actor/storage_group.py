@@ -70,13 +70,13 @@ class StorageActorGroup(ActorGroup[T]):
     async def _wait(self, core: Core, wanted: int, timeout: float | None, line: WaitLine) -> list[int]:
         last = WaitProgress("", "", "")
 
-        def tell(jobs: WaitProgress) -> None:
+        def show(jobs: WaitProgress) -> None:
             nonlocal last
             last = jobs
             post(line, self._progress(wanted, jobs), jobs.why)
 
         enough = asyncio.ensure_future(self._enough(core, wanted))
-        too_few = asyncio.ensure_future(self._too_few(core, wanted, tell))
+        too_few = asyncio.ensure_future(self._too_few(core, wanted, show))
         try:
             async with asyncio.timeout(timeout):
                 done, _ = await asyncio.wait({enough, too_few}, return_when=asyncio.FIRST_COMPLETED)
@@ -99,14 +99,16 @@ class StorageActorGroup(ActorGroup[T]):
             await pace.sleep()
         return ready[:wanted]
 
-    async def _too_few(self, core: Core, wanted: int, tell: Callable[[WaitProgress], None]) -> list[int]:
+    async def _too_few(self, core: Core, wanted: int, on_progress: Callable[[WaitProgress], None]) -> list[int]:
         """Raise ActorUnavailableError once too many actors have ended for good; otherwise wait for ever."""
         living = list(self._job_ids)
         while len(living) >= wanted:
             if not living:
                 await asyncio.sleep(math.inf)
             async with (await self._cluster.scaler()).during_wait() as on_machines:
-                records = await wait_for(core, living, any_failure=True, on_progress=tell, on_machines=on_machines)
+                records = await wait_for(
+                    core, living, any_failure=True, on_progress=on_progress, on_machines=on_machines
+                )
             ended = [info for info in (info_of(core.root, job) for job in records.values()) if info.status.finished()]
             living = [job for job in living if job not in {info.job_id for info in ended}]
         why = self._shortage(len(living), wanted, JobFailed.of(ended[0]))

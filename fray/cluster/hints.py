@@ -42,15 +42,15 @@ class HintSender:
 
     def submitted(self, core: Core, pools: Iterable[str]) -> None:
         """Send a hint to a few agents of these pools that there is work; returns at once."""
-        self._begin(self._tell_pools(core, pools))
+        self._begin(self._send_to_pools(core, pools))
 
     def gathered(self, core: Core) -> None:
         """Send a hint to the reconciler that there is a gang or a reservation to gather; returns at once."""
-        self._begin(self._tell_pass(core))
+        self._begin(self._send_to_reconciler(core))
 
     def stopped(self, core: Core, agent: str) -> None:
         """Send a hint to an agent that a job that it runs is to be stopped; returns at once."""
-        self._begin(self._tell_agent(core, agent))
+        self._begin(self._send_to_agent(core, agent))
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(self._quietly(work))
@@ -64,15 +64,15 @@ class HintSender:
             log.debug("a hint could not be sent: %s", error)
             self._read_at = float("-inf")
 
-    async def _tell_pools(self, core: Core, pools: Iterable[str]) -> None:
+    async def _send_to_pools(self, core: Core, pools: Iterable[str]) -> None:
         await self._find_targets(core)
         endpoints = [endpoint for pool in pools for endpoint in self._pools.get(pool, PoolSummary()).hint_endpoints]
-        await asyncio.gather(*(self._quietly(self._tell(endpoint, "submitted")) for endpoint in endpoints))
+        await asyncio.gather(*(self._quietly(self._send(endpoint, "submitted")) for endpoint in endpoints))
 
-    async def _tell_pass(self, core: Core) -> None:
+    async def _send_to_reconciler(self, core: Core) -> None:
         await self._find_targets(core)
         if self._pass is not None:
-            await self._tell(self._pass, "placements")
+            await self._send(self._pass, "placements")
 
     async def _find_targets(self, core: Core) -> None:
         now = core.clock.boottime()
@@ -84,12 +84,12 @@ class HintSender:
             self._pools = found.record.pools if found is not None else {}
             self._pass = found.record.hint_endpoint if found is not None else None
 
-    async def _tell_agent(self, core: Core, agent: str) -> None:
+    async def _send_to_agent(self, core: Core, agent: str) -> None:
         found = await core.records.read(AgentKeys.key(agent), AgentRecord)
         if found is not None and found.record.hint_endpoint is not None:
-            await self._tell(found.record.hint_endpoint, "stopped")
+            await self._send(found.record.hint_endpoint, "stopped")
 
-    async def _tell(self, hint_endpoint: HintEndpoint, hint: str) -> None:
+    async def _send(self, hint_endpoint: HintEndpoint, hint: str) -> None:
         await asyncio.to_thread(self._call, hint_endpoint, hint)
 
     def _call(self, hint_endpoint: HintEndpoint, hint: str) -> None:

@@ -62,6 +62,12 @@ def exit_reason(end: AttemptExit) -> str:
     return one_line(f"{end.kind}: {end.message}" if end.message else end.kind)
 
 
+def last_attempt(job: JobRecord) -> str:
+    """One clause for people that says how the job's last attempt ended; "" if none has ended."""
+    last = job.history[-1] if job.history else None
+    return f"attempt {last.attempt} ended: {exit_reason(last.exit)}" if last is not None else ""
+
+
 def original_exception(end: AttemptExit | None) -> BaseException | None:
     """The exception that the job's callable raised; None if there is none, or if this process cannot load it."""
     if end is None or not end.data:

@@ -124,11 +124,11 @@ class StorageCluster(LaunchingCluster):
     async def _wait_in_loop(
         self, core: Core, ids: list[str], raise_on_failure: bool, timeout: float | None, line: WaitLine
     ) -> dict[str, JobRecord]:
-        def tell(now: WaitProgress) -> None:
+        def show(now: WaitProgress) -> None:
             log_printer.post(line, now.text, now.why)
 
         async with self._output.waiting(ids) as note, (await self.scaler()).during_wait() as on_machines:
-            return await wait_for(core, ids, timeout, raise_on_failure, note, tell, on_machines)
+            return await wait_for(core, ids, timeout, raise_on_failure, note, show, on_machines)
 
     async def _follow(self, job_id: str, replica: int | None) -> AsyncGenerator[Sequence[LogLine], None]:
         await self._output.forget(job_id)

@@ -10,9 +10,9 @@ from typing import Any, NoReturn, TypeVar
 from fray.actor.handle import ActorHandle
 from fray.cluster.iris.cluster import IrisCluster
 from fray.display import ShownTable
-from fray.errors import ActorUnavailableError, CallInterrupted, InvalidInput
+from fray.errors import ActorUnavailableError, InvalidInput
 from fray.iris_backend.actor_address import IrisActorAddress
-from fray.rpc.calling import MethodCaller, RetryPolicy
+from fray.rpc.calling import MethodCaller, RetryPolicy, died_during_call
 from fray.rpc.future import ActorFuture, RetryQueue
 from fray.types import JobStatus
 from fray_coordinator.backoff import backoff
@@ -76,7 +76,7 @@ class IrisCaller(MethodCaller):
                     raise
                 if sent and _REFUSED not in str(error):
                     if not policy.allows(method, repeated):
-                        raise CallInterrupted(f"{self._address} died while {method}() may have been running") from error
+                        raise died_during_call(str(self._address), f"{method}()") from error
                     repeated += 1
                 self._reached = None
                 self._check_job(error)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from fray.cluster import log_printer
-from fray.cluster.job_info import exit_reason, info_of
+from fray.cluster.job_info import exit_reason, info_of, last_attempt
 from fray.cluster.storage import StorageCluster
 from fray.types import JobId
 from fray.wait_line import above_line
@@ -129,6 +129,5 @@ def _state(core: Core, job: JobRecord, why_waiting: str) -> str:
         return f"{status} ({why_waiting})"
     if job.exit is not None:
         return f"{status} ({exit_reason(job.exit)})"
-    last = job.history[-1] if job.history else None
-    before = f" (attempt {last.attempt} ended: {exit_reason(last.exit)})" if last is not None else ""
+    before = f" ({ended})" if (ended := last_attempt(job)) else ""
     return f"{status} and cannot be called yet{before}"

@@ -10,6 +10,7 @@ from fray.cluster.ray.connection import import_ray
 from fray.errors import ActorUnavailableError, CallInterrupted
 from fray.futures import TaskFuture
 from fray.pool.dispatcher import TaskKillsWorkers
+from fray.rpc.calling import died_during_call
 from fray_agents.rpc.errors import ConnectionLost, RemoteError, RemoteTraceback
 
 _REFUSED = "The actor is restarting"
@@ -52,8 +53,7 @@ def fray_error(error: Exception, what: str) -> BaseException:
         case errors.RayActorError() if _REFUSED in str(error):
             return ConnectionLost(f"{what} is being restarted", started=False)
         case errors.RayActorError():
-            remedy = "make the call again if that does no harm, mark the method idempotent, or set max_task_retries"
-            return CallInterrupted(f"{what} died while the call may have been running; {remedy}")
+            return died_during_call(what, "the call")
         case errors.WorkerCrashedError() | errors.OutOfMemoryError():
             return TaskKillsWorkers(f"{what} was given up: each worker that ran it died; it may need more memory")
         case errors.RayTaskError():

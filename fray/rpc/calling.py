@@ -248,6 +248,12 @@ class ActorCaller(ABC):
         return coming.result()
 
 
+def died_during_call(whose: str, method: str) -> CallInterrupted:
+    """The error for a call to an actor that died. whose: the actor, as messages name it."""
+    remedy = "make the call again if that does no harm, mark the method idempotent, or set max_task_retries"
+    return CallInterrupted(f"{whose} died while {method} may have been running; {remedy}")
+
+
 _NOT_CONNECTED = ConnectionLost("no actor is known yet", started=False)
 _END: Any = object()
 

@@ -157,7 +157,7 @@ class JobController:
         """Store a chunk of a replica's output."""
         if job_id in self._jobs:
             self._jobs[job_id].append(parse_chunk(job_id, chunk, attempt, replica))
-            self._tell()
+            self._notify()
 
     async def stop(self, job_id: str, reason: str) -> bool:
         """Ask a job and its children to end. Returns whether there is such a job."""
@@ -182,7 +182,7 @@ class JobController:
                 known.results = known.attempt.results
                 known.attempt.close()
                 known.attempt = None
-                self._tell()
+                self._notify()
         known.call = ""
         self._stop_children(known.record, f"its parent {known.record.id} has {known.record.status}")
 
@@ -197,7 +197,7 @@ class JobController:
         except (EnvironmentUnavailable, import_ray().exceptions.RayError) as error:
             return self._not_placed(known.record, error)
         known.record = attempts.started(known.record, members, time.time())
-        self._tell()
+        self._notify()
         exits = await attempt.run(known.record)
         return attempts.ended(known.record, exits, time.time())
 
@@ -226,7 +226,7 @@ class JobController:
             self._stop_children(wished, f"its parent {wished.id} has {wished.status}")
         elif known.attempt is not None:
             known.attempt.stop(wished.spec.grace, ExitKind.STOPPED)
-        self._tell()
+        self._notify()
 
     def _stop_children(self, parent: JobRecord, reason: str) -> None:
         for known in list(self._jobs.values()):
@@ -258,7 +258,7 @@ class JobController:
             if len(ended) - number > MAX_FINISHED or now - (self._jobs[job].record.ended_at or now) > RETENTION:
                 del self._jobs[job]
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         """Wake all calls that wait for a change."""
         self._changed.set()
         self._changed = asyncio.Event()
