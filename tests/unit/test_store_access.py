@@ -165,7 +165,7 @@ def test_a_user_without_access_cannot_block_agents_with_a_lock(place: Path) -> N
 
 @pytest.mark.parametrize(
     ("root", "group", "remedy"),
-    [("root", "no-such-group", "getent group"), ("memory://shared", None, "leave --group out"), ("full", None, "chgrp -R")],
+    [("root", "no-such-group", "getent group"), ("memory://shared", None, "--group out"), ("full", None, "chgrp -R")],
 )
 def test_what_cannot_be_given_to_a_group(place: Path, root: str, group: str | None, remedy: str) -> None:
     (place / "full").mkdir()
