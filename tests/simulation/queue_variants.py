@@ -13,8 +13,8 @@ from fray_coordinator.errors import BadRecord
 from fray_coordinator.protocol import queue_lease as rules
 from fray_coordinator.queue import claiming, collector, dead_letters, scanner
 from fray_coordinator.queue.collector import Collector
+from fray_coordinator.queue.finished_log import FinishedLog
 from fray_coordinator.queue.held_segment import HeldSegment
-from fray_coordinator.queue.open_queue import FinishedLog
 from fray_coordinator.queue.poison_isolation import PoisonIsolation
 from fray_coordinator.queue.receipts import ReceiptLog
 from fray_coordinator.queue.segment_lease import SegmentLease
