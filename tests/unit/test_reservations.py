@@ -132,6 +132,15 @@ async def test_a_reservation_lasts_as_long_as_it_is_renewed(cluster: Cluster) ->
         await reservations.renew(core, record.id)
 
 
+async def test_a_reservation_without_a_ttl_needs_no_renewal_until_it_has_ended(core: Core) -> None:
+    record = await reserve(core, ttl=None, expires_at=None)
+    with pytest.raises(InvalidInput, match="without a ttl, so it never expires and needs no renewal; release it"):
+        await reservations.renew(core, record.id)
+    await reservations.release(core, record.id, "released")
+    with pytest.raises(InvalidInput, match="it has ended: released; make another one"):
+        await reservations.renew(core, record.id)
+
+
 async def test_ending_a_reservation_stops_its_waiting_jobs_and_leaves_no_index_entry(
     cluster: Cluster, core: Core
 ) -> None:

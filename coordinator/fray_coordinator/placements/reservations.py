@@ -80,7 +80,7 @@ async def renew(core: Core, reservation: str, ttl: float | None = None) -> Reser
 
     Raises:
         ReservationNotFound: there is none with this id.
-        InvalidInput: it has ended.
+        InvalidInput: it has ended, or it never expires because it was made without a ttl, and none is given.
     """
     known = await read(core, reservation)
     update = await core.records.change(
@@ -88,8 +88,7 @@ async def renew(core: Core, reservation: str, ttl: float | None = None) -> Reser
     )
     record = record_of(update.stored)
     if record is None or not update.wrote:
-        why = "it was made without a ttl" if record is not None and record.ttl is None else _why_ended(record)
-        raise InvalidInput("reservation_id", reservation, f"{why}; make another one")
+        raise InvalidInput("reservation_id", reservation, _why_not_renewed(record))
     return record
 
 
@@ -205,5 +204,9 @@ async def unreadable_jobs(core: Core, jobs: Collection[str]) -> set[str]:
     return set(compress(wanted, await map_concurrently(wanted, is_unreadable)))
 
 
-def _why_ended(record: ReservationRecord | None) -> str:
-    return "it is gone" if record is None else f"it has ended: {record.reason}"
+def _why_not_renewed(record: ReservationRecord | None) -> str:
+    if record is None:
+        return "it is gone; make another one"
+    if record.state == ReservationState.ENDED:
+        return f"it has ended: {record.reason}; make another one"
+    return "it was made without a ttl, so it never expires and needs no renewal; release it when you no longer need it"

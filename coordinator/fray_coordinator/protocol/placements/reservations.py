@@ -114,7 +114,7 @@ def ended(reservation: ReservationRecord, now: float, reason: str) -> Reservatio
 
 
 def renewed(reservation: ReservationRecord, now: float, ttl: float | None = None) -> ReservationRecord | None:
-    """The record, renewed for `ttl` seconds or for as many as it was made with; None if it has ended."""
+    """The record, renewed for `ttl` seconds or for as many as it was made with; None if it has ended, or has no ttl."""
     seconds = reservation.ttl if ttl is None else ttl
     if reservation.state == ReservationState.ENDED or seconds is None:
         return None
