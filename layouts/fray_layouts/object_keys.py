@@ -243,6 +243,9 @@ class DoctorKeys:
         return f"doctor/{token}"
 
 
+_POOL_KEY = re.compile("pools/([^/]+)/([^/]+)")
+
+
 class PoolKeys:
     """The keys of a pool: `pools/<pool>/doorbell`, `pools/<pool>/pool.json` and `pools/<pool>/plan.json`."""
 
@@ -255,8 +258,8 @@ class PoolKeys:
     @staticmethod
     def parse_record(key: str) -> str | None:
         """The pool whose record the key names; None for any other key."""
-        found = re.fullmatch(r"pools/([^/]+)/pool\.json", key)
-        return found[1] if found and is_name(found[1]) else None
+        pool = PoolKeys._pool_of(key, "pool.json")
+        return pool if is_name(pool) else None
 
     @staticmethod
     def doorbell(pool: str) -> str:
@@ -265,8 +268,8 @@ class PoolKeys:
     @staticmethod
     def parse(key: str) -> str | None:
         """The pool whose doorbell the key names; None for any other key."""
-        found = re.fullmatch("pools/([^/]+)/doorbell", key)
-        return found[1] if found and is_pool(found[1]) else None
+        pool = PoolKeys._pool_of(key, "doorbell")
+        return pool if is_pool(pool) else None
 
     @staticmethod
     def plan(pool: str) -> str:
@@ -275,8 +278,14 @@ class PoolKeys:
     @staticmethod
     def parse_plan(key: str) -> str | None:
         """The pool whose plan the key names; None for any other key."""
-        found = re.fullmatch(r"pools/([^/]+)/plan\.json", key)
-        return found[1] if found and is_name(found[1]) else None
+        pool = PoolKeys._pool_of(key, "plan.json")
+        return pool if is_name(pool) else None
+
+    @staticmethod
+    def _pool_of(key: str, object_name: str) -> str:
+        """The `<pool>` of the key `pools/<pool>/<object_name>`; "" for any other key."""
+        found = _POOL_KEY.fullmatch(key)
+        return found[1] if found and found[2] == object_name else ""
 
 
 _BLOB_KEY = re.compile("blobs/([0-9]{4}-(?:0[1-9]|1[0-2]))/[0-9a-f]{64}")
