@@ -13,6 +13,7 @@ from fray_coordinator.protocol.heartbeat import paced_interval, with_bounded_int
 from fray_coordinator.protocol.role_lease import LEASE_INTERVALS
 from fray_coordinator.reconcile.reconciler import MAX_LISTED_PER_SECOND
 from fray_coordinator.store.interface import Listed, Object
+from fray_coordinator.store.paging import list_pages
 from fray_coordinator.store.records import Stored
 from fray_layouts.object_keys import AgentKeys, CoordinatorKeys, EndpointKey, JobKeys
 from fray_layouts.records import (
@@ -188,13 +189,14 @@ async def _foreign_names(core: Core) -> list[str]:
 
     The contents of folders are not listed, except keys that sort after "~"; Fray has hardly any of these.
     """
-    found: dict[str, None] = {}
-    after = ""
-    while rows := await core.store.list("", after or None, ROOT_LISTING_PAGE):
-        tops = [_top_level(row.key) for row in rows]
-        found |= dict.fromkeys(top for top in tops if top not in TOP_LEVEL)
-        after = max(rows[-1].key, f"{tops[-1]}~" if tops[-1].endswith("/") else "")
-    return list(found)
+    pages = list_pages(core.store, "", ROOT_LISTING_PAGE, next_after=_skip_folder)
+    tops = [_top_level(row.key) async for page in pages for row in page]
+    return list(dict.fromkeys(top for top in tops if top not in TOP_LEVEL))
+
+
+def _skip_folder(key: str) -> str:
+    top = _top_level(key)
+    return max(key, f"{top}~" if top.endswith("/") else "")
 
 
 def _top_level(key: str) -> str:

@@ -20,7 +20,7 @@ from fray_coordinator.protocol.resubmission import check_resubmission
 from fray_coordinator.protocol.retention import retention_seconds
 from fray_coordinator.protocol.transitions import Status
 from fray_coordinator.store.interface import ABSENT, Object
-from fray_coordinator.store.metering import ROWS_PER_REQUEST
+from fray_coordinator.store.paging import list_pages
 from fray_coordinator.store.records import Stored, record_of
 from fray_layouts.errors import InvalidInput, Malformed
 from fray_layouts.inbox_keys import InboxKeys
@@ -83,16 +83,13 @@ class Admission:
 
     async def _drops(self) -> list[str]:
         """The keys in the inbox except rejections. If these fill a page of the listing, the rest of them is skipped."""
-        keys: list[str] = []
-        after: str | None = None
-        page = None if self.core.store.local else ROWS_PER_REQUEST
-        while True:
-            rows = await self.core.store.list(InboxKeys.area, after, page)
-            keys += [row.key for row in rows if not row.key.startswith(InboxKeys.rejected_prefix)]
-            if page is None or len(rows) < page:
-                return keys
-            last = rows[-1].key
-            after = InboxKeys.behind_rejections if last.startswith(InboxKeys.rejected_prefix) else last
+
+        def skip_rejections(last: str) -> str:
+            return InboxKeys.behind_rejections if last.startswith(InboxKeys.rejected_prefix) else last
+
+        pages = list_pages(self.core.store, InboxKeys.area, next_after=skip_rejections)
+        keys = [row.key async for page in pages for row in page]
+        return [key for key in keys if not key.startswith(InboxKeys.rejected_prefix)]
 
     async def _remove_old_rejections(self, problems: dict[str, str]) -> None:
         """Remove rejections that are older than the time for which finished jobs are kept."""

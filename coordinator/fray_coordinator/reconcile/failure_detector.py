@@ -26,7 +26,7 @@ from fray_coordinator.reconcile import reaper
 from fray_coordinator.reconcile.background_work import BackgroundWork
 from fray_coordinator.reconcile.unreadable_records import UnreadableRecords
 from fray_coordinator.store.interface import Listed
-from fray_coordinator.store.metering import ROWS_PER_REQUEST
+from fray_coordinator.store.paging import list_pages
 from fray_coordinator.store.records import Stored
 from fray_layouts.bounds import MAX_SAFE_INTEGER
 from fray_layouts.object_keys import AgentKeys
@@ -161,17 +161,13 @@ class FailureDetector:
 
     async def _list(self) -> dict[str, tuple[Listed, float, float]]:
         """By key: the row, and the times when its page was requested and received."""
-        page = None if self.core.store.local else ROWS_PER_REQUEST
         rows: dict[str, tuple[Listed, float, float]] = {}
-        after: str | None = None
-        while True:
-            asked = self.core.clock.boottime()
-            found = await self.core.store.list(AgentKeys.area, after, page, versions=True)
+        asked = self.core.clock.boottime()
+        async for page in list_pages(self.core.store, AgentKeys.area, versions=True):
             answered = self.core.clock.boottime()
-            rows |= {row.key: (row, asked, answered) for row in found}
-            if page is None or len(found) < page:
-                return rows
-            after = found[-1].key
+            rows |= {row.key: (row, asked, answered) for row in page}
+            asked = self.core.clock.boottime()
+        return rows
 
     async def _read_all(self) -> dict[str, float]:
         """Read all new and changed records; returns by key when its listing was requested."""

@@ -4,5 +4,5 @@ All code that reads or writes a root uses `Store`, mostly through `records`. A b
 and reports what it knows; `Store` repeats the attempt, and resolves lost replies by reading back.
 
 Read in this order: `interface`, `store`, `records`, `memory`, `local` with the `file_*` modules, `gcs` and `s3` with
-`http_client`, `probe`.
+`http_client`, `paging`, `probe`.
 """
