@@ -116,6 +116,7 @@ def test_settings_are_chosen_once(tmp_path: Path) -> None:
         (["run", "--name", "x" * 10_000, "--", "x"], 1, "give at most 128 characters"),
         (["run", "--memory", "lots", "--", "x"], 1, "resources.memory: 'lots' is not accepted"),
         (["run", "--env", "NOT_SET_ANYWHERE", "--", "x"], 1, "--env: 'NOT_SET_ANYWHERE' is not accepted"),
+        (["run", "--secret", "NOT_SET_ANYWHERE", "--", "x"], 1, "--secret: 'NOT_SET_ANYWHERE' is not accepted"),
         (["frobnicate"], 2, "`fray --help` lists all commands"),
         (["submitt"], 2, "did you mean `fray submit`?"),
     ],

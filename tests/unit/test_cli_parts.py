@@ -163,9 +163,9 @@ def test_a_job_is_named_after_its_program(program: str, name: str) -> None:
 
 def test_a_variable_without_a_value_is_taken_from_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINE", "value")
-    assert variables(["MINE", "OTHER=", "X=a=b"]) == {"MINE": "value", "OTHER": "", "X": "a=b"}
+    assert variables("--env", ["MINE", "OTHER=", "X=a=b"]) == {"MINE": "value", "OTHER": "", "X": "a=b"}
     with pytest.raises(InvalidInput, match="NOT_MINE"):
-        variables(["NOT_MINE"])
+        variables("--secret", ["NOT_MINE"])
 
 
 def test_a_workspace_is_named_or_left_out_or_the_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

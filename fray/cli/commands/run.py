@@ -128,8 +128,8 @@ def spec_of(words: tuple[str, ...], options: dict[str, Any]) -> JobSpec:
         resources["device"] = {"kind": "gpu", "variant": kind, "count": count}
     fields |= _gang(options["tpu"], options["replicas"], resources)
     environment: dict[str, Any] = {
-        "env_vars": variables(options["env"]),
-        "secret_env_vars": variables(options["secret"]),
+        "env_vars": variables("--env", options["env"]),
+        "secret_env_vars": variables("--secret", options["secret"]),
         "extras": list(options["extra"]),
         "pip_packages": list(options["with"]),
         "docker_image": options["image"] or "",
@@ -151,13 +151,13 @@ def _gang(tpu: str | None, replicas: int | None, resources: dict[str, Any]) -> d
     return gang_size(ResourceConfig(device=device), 1 if replicas is None else replicas)
 
 
-def variables(given: Iterable[str]) -> dict[str, str]:
+def variables(option: str, given: Iterable[str]) -> dict[str, str]:
     """Parse NAME=VALUE, or NAME alone for its value in this shell. Raises InvalidInput, without showing values."""
     found: dict[str, str] = {}
     for text in given:
         name, equals, value = text.partition("=")
         if not equals and name not in os.environ:
-            raise InvalidInput("--env", name, "it is not set in this shell; write NAME=VALUE")
+            raise InvalidInput(option, name, "it is not set in this shell; write NAME=VALUE")
         found[name] = value if equals else os.environ[name]
     return found
 
