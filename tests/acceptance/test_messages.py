@@ -99,7 +99,7 @@ TYPED = [
 
 
 @pytest.mark.parametrize(("words", "message"), TYPED, ids=lambda text: text[:40])
-def test_what_is_typed_wrong(words: str, message: str, tmp_path: Path) -> None:
+def test_a_mistyped_command_gets_its_message(words: str, message: str, tmp_path: Path) -> None:
     typed, file, content = words.replace("PLACE", str(tmp_path)).partition("FILE ")
     parts = shlex.split(typed)
     environ = {}
@@ -151,7 +151,7 @@ FAILED = [
 
 
 @pytest.mark.parametrize(("words", "reason"), FAILED, ids=lambda text: text[:40])
-def test_what_fails_says_why(words: str, reason: str, shell: Shell) -> None:
+def test_a_failed_job_says_why(words: str, reason: str, shell: Shell) -> None:
     last = last_error_line(shlex.split(words), shell.root.parent, FRAY_CLUSTER_SPEC=str(shell.root))
     _, _, why = last.partition(" failed: ")
     assert re.sub(r"\b(peak|with|pid|line) [\d,]+", r"\1 N", why) == reason
@@ -221,7 +221,7 @@ OF_JOBS = [
 """What is asked of jobs: zebra has ended, and LIONS waits."""
 
 
-def test_what_is_asked_in_vain(shell: Shell) -> None:
+def test_a_request_that_cannot_be_answered_gets_its_message(shell: Shell) -> None:
     job = shell.detached("--name", "zebra", "--", "true")
     lions = shell.detached("--name", "lions", "--pool", "other", "--", "true")
     shell.until_status(job, "succeeded")

@@ -56,7 +56,7 @@ TYPED = [
 
 
 @pytest.mark.parametrize(("words", "message"), TYPED, ids=lambda text: text[:60])
-def test_what_is_typed_wrong(words: str, message: str, tmp_path: Path) -> None:
+def test_a_mistyped_command_gets_its_message(words: str, message: str, tmp_path: Path) -> None:
     typed, file, content = words.partition("FILE ")
     parts = shlex.split(typed)
     if file:
@@ -122,7 +122,7 @@ WRITTEN: list[tuple[Callable[[StorageCluster], object], str]] = [
 
 
 @pytest.mark.parametrize(("mistake", "message"), WRITTEN, ids=[text[:40] for _, text in WRITTEN])
-def test_what_is_written_wrong(mistake: Callable[[StorageCluster], object], message: str) -> None:
+def test_a_mistake_in_a_program_gets_its_message(mistake: Callable[[StorageCluster], object], message: str) -> None:
     with pytest.raises(InvalidInput) as raised:
         mistake(StorageCluster("memory://gangs"))
     assert str(raised.value) == message

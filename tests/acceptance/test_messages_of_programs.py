@@ -157,13 +157,13 @@ WRITTEN: list[tuple[Callable[[StorageCluster], object], str]] = [
 
 
 @pytest.mark.parametrize(("mistake", "message"), WRITTEN)
-def test_what_is_written_wrong(mistake: Callable[[StorageCluster], object], message: str) -> None:
+def test_a_mistake_in_a_program_gets_its_message(mistake: Callable[[StorageCluster], object], message: str) -> None:
     with StorageCluster("memory://messages") as nobody, pytest.raises(Exception) as raised:  # noqa: PT011 its text is
         mistake(nobody)
     assert normalized(f"{type(raised.value).__name__}: {raised.value}") == message
 
 
-def test_what_is_given_instead_of_an_id() -> None:
+def test_an_argument_that_is_no_id_is_refused() -> None:
     with StorageCluster("memory://messages") as nobody:
         launched = nobody.launch(job(train))
         given = [job(train), nobody.poll(launched), StorageClient(nobody).submit(job(train))]
@@ -220,7 +220,7 @@ def test_a_time_out_says_what_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> 
     ]
 
 
-def test_what_a_job_or_actor_raises_arrives_with_what_to_do() -> None:
+def test_an_error_of_a_job_or_actor_arrives_with_its_remedy() -> None:
     def imports() -> None:
         import numpyy  # type: ignore[import-not-found]  # noqa: F401
 

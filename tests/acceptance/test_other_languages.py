@@ -262,7 +262,7 @@ await new Consumer(queue).run(refuse, { drain: true });
 
 
 @locally
-def test_what_fails_in_a_consumer_in_node_is_a_dead_letter_for_both(root: str) -> None:
+def test_an_item_that_fails_in_a_node_consumer_is_a_dead_letter_for_both(root: str) -> None:
     with FileQueue[str](root, name="poison", namespace="lab", encoding="json") as queue:
         queue.push_many(["good", "bad", "better"], batch=3)
         command = [node.NODE, "--input-type=module", "--eval", POISON, root]

@@ -112,7 +112,7 @@ def say(body: bytes, path: bytes = b"/hint", sealed: bool = True) -> Callable[[C
     return then
 
 
-async def test_who_holds_the_key_gets_nothing_unpickled_and_no_calls(tmp_path: Path) -> None:
+async def test_a_caller_with_the_key_gets_nothing_unpickled_and_no_calls(tmp_path: Path) -> None:
     bomb = pickle.dumps(Bomb(tmp_path / "exploded"))
 
     async with listening(tmp_path / "root") as (core, target, agent):
@@ -192,7 +192,7 @@ async def test_keys_are_read_once_however_many_hints_come_and_never_while_none_d
 
 
 @pytest.mark.parametrize("hint", ["submitted", "stopped"])
-async def test_who_holds_the_key_makes_the_agent_look_no_more_often_than_it_allows(
+async def test_a_caller_with_the_key_makes_the_agent_look_no_more_often_than_it_allows(
     hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hint_listener, "SUBMITTED_INTERVAL", 3600.0)

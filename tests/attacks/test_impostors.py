@@ -122,7 +122,7 @@ IMPOSTORS = [silent, dribbling, refusing, pretending, web_server, endless, refle
 
 @pytest.mark.parametrize("encrypted", [False, True])
 @pytest.mark.parametrize("impostor", IMPOSTORS)
-def test_whoever_answers_is_given_up_in_time(
+def test_a_caller_gives_up_an_impostor_in_time(
     monkeypatch: pytest.MonkeyPatch, impostor: Answer, encrypted: bool
 ) -> None:
     monkeypatch.setattr("fray_agents.rpc.client.connect.CONNECT_TIMEOUT", 0.3)
@@ -211,7 +211,7 @@ def passing_on(address: str, certificate: ServerCertificate | None, encrypted: b
 
 
 @pytest.mark.parametrize(("to_caller", "to_server"), [(False, True), (True, True), (True, False)])
-def test_who_passes_on_what_both_say_is_found_out(to_caller: bool, to_server: bool) -> None:
+def test_a_relay_between_caller_and_server_is_detected(to_caller: bool, to_server: bool) -> None:
     server = serve_subject(tls=to_server)
     own = ServerCertificate() if to_caller else None
     for stripped in (False, True):
@@ -305,7 +305,7 @@ def aged(bucket: Bucket) -> Cache:
     return cache
 
 
-def test_who_has_found_a_key_that_was_dropped_is_not_believed() -> None:
+def test_a_server_with_a_dropped_key_is_not_trusted() -> None:
     bucket = Bucket(KEY)
     caller = aged(bucket)
     bucket.current = (NEW,)

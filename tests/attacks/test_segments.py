@@ -81,7 +81,7 @@ ODD: dict[str, Callable[[], int]] = {
 
 
 @pytest.mark.parametrize("odd", ODD)
-def test_what_could_change_its_size_is_refused_and_let_go_of(odd: str) -> None:
+def test_a_file_that_could_change_its_size_is_refused_and_closed(odd: str) -> None:
     made = ODD[odd]()
     given = [made, pipe(), os.dup(made), pipe()]
     known = files(given)

@@ -156,7 +156,7 @@ def test_a_connection_that_fails_within_the_server_is_opened_again(
         channel.close()
 
 
-def test_who_takes_over_from_slow_calls_survives_a_thread_that_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_with_slow_calls_survives_a_thread_that_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
     healthy, failed = ServerConnection.replace_reader, threading.Event()
 
     def flawed(self: ServerConnection, number: int) -> None:

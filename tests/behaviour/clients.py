@@ -74,7 +74,7 @@ WRONG: dict[str, Callable[[Client], object]] = {
 
 
 @pytest.mark.parametrize("field", WRONG)
-def test_what_is_wrong_is_said_at_once(client: Client, field: str) -> None:
+def test_a_wrong_field_is_refused_at_once(client: Client, field: str) -> None:
     with pytest.raises(InvalidInput, match=f"{field}: "):
         WRONG[field](client)
 
@@ -141,7 +141,7 @@ def ask_a_subprocess(python: str) -> str:
     return subprocess.run([python, "-c", WHERE], capture_output=True, text=True, check=True).stdout.strip()
 
 
-def test_what_a_job_starts_as_a_process_finds_the_cluster_too(client: Client) -> None:
+def test_a_subprocess_of_a_job_finds_the_cluster_too(client: Client) -> None:
     job = client.submit(JobRequest("asks", Entrypoint.from_binary(sys.executable, ["-c", WHERE])))
     job.wait(timeout=200)
     assert job.logs() == (client.cluster.root,)

@@ -216,7 +216,7 @@ async def test_large_values(target: Target) -> None:
 
 
 @every()
-async def test_what_is_too_large_for_its_name_is_not_read(target: Target) -> None:
+async def test_an_object_that_is_too_large_for_its_name_is_not_read(target: Target) -> None:
     """Dropped by another client, say; nothing else is harmed."""
 
     async with target.open() as store:

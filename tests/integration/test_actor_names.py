@@ -159,7 +159,7 @@ def test_a_name_is_free_again_if_nothing_was_created(cluster: StorageCluster) ->
         assert made.add() == 1
 
 
-async def test_what_a_coroutines_block_has_made_ends_with_it(cluster: StorageCluster) -> None:
+async def test_an_actor_that_an_async_block_makes_ends_with_the_block(cluster: StorageCluster) -> None:
     client = StorageClient(cluster)
     group = await asyncio.to_thread(client.create_actor_group, actors.Counter, name="awaited", count=2)
     async with group:

@@ -159,7 +159,7 @@ async def test_an_environment_that_was_warmed_is_the_one_that_jobs_find(host: Pa
 
 
 @pytest.mark.slow
-async def test_what_is_warmed_for_a_pool_is_built_by_an_agent_that_no_job_asks_for_it(host: Path) -> None:
+async def test_an_agent_builds_a_pools_environment_before_any_job_asks_for_it(host: Path) -> None:
     project = host / "project"
     project.mkdir()
     (project / "pyproject.toml").write_bytes(PROJECT)

@@ -188,7 +188,7 @@ async def test_jobs_are_waited_for_and_their_results_read(cluster: StorageCluste
     assert await wait_all_async([]) == []
 
 
-async def test_who_stops_waiting_for_a_job_asks_for_it_no_more(cluster: StorageCluster) -> None:
+async def test_a_cancelled_wait_for_a_job_polls_no_more(cluster: StorageCluster) -> None:
     job = cluster.launch(begun(wait_at_gate, 1))
     waiting = asyncio.ensure_future(cluster.wait_async(job))
     await eventually(lambda: sync.awaited(tasks_of("run_in_loop")))
@@ -241,7 +241,9 @@ async def test_actors_are_waited_for(client: StorageClient) -> None:
         await resolver.lookup("doormen").wait_for_size_async(3, timeout=0.01)
 
 
-async def test_what_blocks_works_in_a_running_loop_too(cluster: StorageCluster, doorman: ActorHandle[Doorman]) -> None:
+async def test_blocking_calls_work_in_a_running_loop_too(
+    cluster: StorageCluster, doorman: ActorHandle[Doorman]
+) -> None:
     """As in the cells of a notebook."""
     gate.set()
     job = cluster.launch(begun(wait_at_gate, 1))

@@ -225,7 +225,7 @@ def test_failed_jobs_are_submitted_once_more(shell: Shell, tmp_path: Path) -> No
     shell("stop", waiting)
 
 
-def test_what_a_job_leaves_is_fetched_and_nothing_of_attempts_that_lost(shell: Shell, tmp_path: Path) -> None:
+def test_pull_fetches_the_outputs_of_the_successful_attempt_alone(shell: Shell, tmp_path: Path) -> None:
     script = 'mkdir ck; echo "$FRAY_ATTEMPT" > "ck/of-attempt-$FRAY_ATTEMPT"; echo no > other; test "$FRAY_ATTEMPT" = 2'
     command = {"command": ["sh", "-c", script]}
     job = {"name": "leaves", "entrypoint": command, "outputs": ["ck/**"], "max_retries_failure": 1}

@@ -30,7 +30,7 @@ def cluster(new_cluster: StorageCluster) -> StorageCluster:
     return team
 
 
-def test_what_is_reserved_is_listed_renewed_and_released(cluster: StorageCluster) -> None:
+def test_a_reservation_is_listed_renewed_and_released(cluster: StorageCluster) -> None:
     made = fray(cluster, "reserve", "--namespace", "team", "--cpu", "2", "--replicas", "2", "--max-replicas", "5")
     assert made.exit_code == 0, made.output
     reservation = made.output.strip()
@@ -67,7 +67,7 @@ def test_slices_and_gpus_are_reserved_by_their_kinds(cluster: StorageCluster) ->
         (("--tpu", "v5litepod-4", "--gpus", "1"), "not both"),
     ],
 )
-def test_what_cannot_be_reserved_is_refused(cluster: StorageCluster, words: tuple[str, ...], told: str) -> None:
+def test_an_impossible_reservation_is_refused(cluster: StorageCluster, words: tuple[str, ...], told: str) -> None:
     result = fray(cluster, "reserve", "--namespace", "team", *words)
     assert result.exit_code != 0
     assert told in result.output

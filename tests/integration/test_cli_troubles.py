@@ -179,7 +179,7 @@ def test_the_key_of_calls_is_replaced(empty: Shell) -> None:
     assert not set(ids()) & set(first)
 
 
-def test_who_is_terminated_while_it_follows_a_job_says_that_it_goes_on(empty: Shell) -> None:
+def test_a_command_that_is_terminated_while_it_follows_a_job_says_that_the_job_goes_on(empty: Shell) -> None:
     following = empty.start("run", "--", "true", stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
     assert following.stderr is not None
     job = following.stderr.readline().split()[-1]

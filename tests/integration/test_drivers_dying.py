@@ -133,7 +133,7 @@ def program(root: str, tmp_path: Path) -> Iterator[Program]:
         pytest.param("import os; os.kill(os.getpid(), 9)", "failed", id="is killed"),
     ],
 )
-def test_what_a_driver_owns_ends_with_it_and_its_jobs_go_on(program: Program, way: str, status: str) -> None:
+def test_a_drivers_actors_and_workers_end_with_it_and_its_jobs_go_on(program: Program, way: str, status: str) -> None:
     program.does(way)
     program.process.wait()
     wait_until(lambda: program.ended("owned") and program.ended("worker") and not program.is_served())

@@ -88,7 +88,7 @@ def test_a_creation_that_waits_for_an_init_says_so(
     local.shutdown(wait=False)
 
 
-def test_what_cannot_be_pickled_goes_as_it_is_within_a_local_client_and_nothing_else_does() -> None:
+def test_only_unpicklable_arguments_are_passed_by_reference_within_a_local_client() -> None:
     local, event, mine = LocalClient(), threading.Event(), [1]
     holder = local.create_actor(actors.Holder, name="holder")
     assert holder.take.remote(event).result(timeout=200) == 1, "before there is a connection"

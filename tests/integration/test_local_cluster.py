@@ -302,7 +302,9 @@ ELSEWHERE = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("resources", ELSEWHERE, ids=["tpu", "gpu"])
-def test_what_other_machines_have_is_not_looked_at_here(cluster: LocalCluster, resources: ResourceConfig) -> None:
+def test_requirements_on_machines_are_ignored_in_a_local_cluster(
+    cluster: LocalCluster, resources: ResourceConfig
+) -> None:
     environment = EnvironmentConfig.create(env_vars={"PLAIN": "a"}, extras=["tpu"], pip_packages=["x"], workspace=".")
     request = call(lambda: os.environ["PLAIN"], resources=resources, environment=environment)
 
@@ -315,7 +317,9 @@ def test_what_other_machines_have_is_not_looked_at_here(cluster: LocalCluster, r
 
 
 @pytest.mark.parametrize("resources", [ResourceConfig(ram="lots"), ResourceConfig(cpu=-1)])
-def test_what_is_wrong_anywhere_is_refused_here_too(cluster: LocalCluster, resources: ResourceConfig) -> None:
+def test_resources_that_are_invalid_anywhere_are_refused_here_too(
+    cluster: LocalCluster, resources: ResourceConfig
+) -> None:
     with pytest.raises(InvalidInput, match="resources"):
         cluster.launch(call(print, resources=resources))
 

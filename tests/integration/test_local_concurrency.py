@@ -105,7 +105,7 @@ def test_a_pool_has_the_workers_that_it_asks_for(cluster: LocalCluster) -> None:
         assert [future.result() for future in pool.map(abs, [-1, 2])] == [1, 2]
 
 
-def test_what_computes_keeps_to_the_slots(cluster: LocalCluster) -> None:
+def test_jobs_that_compute_keep_to_the_slots(cluster: LocalCluster) -> None:
     first = cluster.launch_many([JobRequest("sleep", Entrypoint.from_binary("sleep", ["600"])) for _ in range(2)])
     late = cluster.launch(call(lambda: None))
     why = cluster.run(lambda core: why_it_waits(core, late))

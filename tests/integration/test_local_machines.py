@@ -131,7 +131,7 @@ async def test_an_agent_that_does_not_leave_is_killed(
     await eventually(is_gone)
 
 
-async def test_who_made_it_may_die_at_any_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_maker_of_a_machine_may_die_at_any_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It dies between its two agents: the machine is lost, and the same request makes it whole."""
     monkeypatch.setattr(local, "_FRAY", ("sh", "-c", "exec sleep 1000", "sh"))
     provider = LocalProvider("cluster", "slices", SPEC)

@@ -75,7 +75,7 @@ def test_tasks_run_in_other_processes(pool: WorkerPool) -> None:
     assert os.getpid() not in {future.result(200) for future in [pool.submit(os.getpid) for _ in range(20)]}
 
 
-def test_what_a_closure_sees_is_what_it_was_when_submitted(pool: WorkerPool) -> None:
+def test_a_closure_is_captured_when_it_is_submitted(pool: WorkerPool) -> None:
     seen = [1]
     first = pool.submit(lambda: list(seen))
     seen.append(2)
@@ -102,7 +102,9 @@ def test_a_task_that_runs_has_no_exception_yet(pool: WorkerPool, tmp_path: Path)
 
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit])
-def test_whatever_a_task_raises_ends_it_and_not_its_worker(pool: WorkerPool, error: type[BaseException]) -> None:
+def test_an_exception_of_any_kind_ends_the_task_and_not_its_worker(
+    pool: WorkerPool, error: type[BaseException]
+) -> None:
     def raises() -> None:
         raise error("enough")
 
@@ -176,7 +178,7 @@ def test_an_elastic_pool_starts_workers_when_there_are_tasks(cluster: StorageClu
         assert 1 <= pool.size <= 2
 
 
-def test_what_is_not_done_at_a_hasty_shutdown_says_so(cluster: StorageCluster) -> None:
+def test_a_task_that_a_hasty_shutdown_abandons_raises_pool_closed(cluster: StorageCluster) -> None:
     pool = WorkerPool(cluster, 1, SMALL)
     running = pool.submit(time.sleep, 60.0)
     pool.shutdown(wait=False)
@@ -292,7 +294,7 @@ def test_a_generator_on_a_cluster_yields_while_it_runs(context: ClusterContext, 
 
 
 @pytest.mark.parametrize("transport", ["direct", "queue"])
-def test_who_waits_in_vain_learns_why(
+def test_a_wait_that_times_out_says_why(
     cluster: StorageCluster,
     transport: Literal["direct", "queue"],
     caplog: pytest.LogCaptureFixture,

@@ -96,7 +96,7 @@ def test_another_driver_goes_on_where_one_has_died(cluster: StorageCluster, tmp_
     mine.close()
 
 
-def test_what_a_driver_left_is_there_for_the_next(cluster: StorageCluster, tmp_path: Path) -> None:
+def test_a_later_driver_finds_the_tasks_of_an_earlier_one(cluster: StorageCluster, tmp_path: Path) -> None:
     def opened() -> WorkerPool:
         return WorkerPool.attach("nightly", cluster, (0, 2), SMALL, namespace="shared", create=True)
 
@@ -229,7 +229,7 @@ def test_a_pool_that_was_shut_down_takes_no_tasks_and_leaves_nothing(cluster: St
     wait_until(lambda: not stored(cluster, "over"))
 
 
-def test_what_another_driver_shut_down_is_over_for_all(
+def test_a_pool_that_one_driver_shuts_down_is_closed_for_all(
     cluster: StorageCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(monitor, "_DEAD_LETTER_INTERVAL", 0.1)
@@ -247,9 +247,7 @@ def test_what_another_driver_shut_down_is_over_for_all(
     WorkerPool(cluster, 1, SMALL, transport="queue", name="shared").shutdown()
 
 
-def test_what_a_worker_writes_after_the_pool_was_shut_down_does_not_stay(
-    cluster: StorageCluster, tmp_path: Path
-) -> None:
+def test_a_result_that_is_written_after_the_shutdown_does_not_stay(cluster: StorageCluster, tmp_path: Path) -> None:
     begun, gate = tmp_path / "begun", tmp_path / "gate"
 
     def stubborn() -> str:

@@ -101,7 +101,7 @@ PACKAGES = (
 )
 
 
-def test_what_asks_for_nothing_runs_with_the_agents_own_interpreter() -> None:
+def test_a_job_without_requirements_runs_with_the_agents_own_interpreter() -> None:
     assert not any(map(needs_interpreter, (job(), job(""), job(python=">=3.11"))))
     assert all(map(needs_interpreter, (job("uv.lock"), job(pip_packages=["alpha"]), job(python=">=3.99"))))
 

@@ -118,7 +118,7 @@ def test_how_many_is_at_least_one(shell: Shell, words: list[str]) -> None:
     assert shell.lines("peek", "work") == [1]
 
 
-def test_what_is_wrong_is_said(shell: Shell) -> None:
+def test_a_wrong_command_says_what_is_wrong(shell: Shell) -> None:
     shell("push", "other", "1")
     assert "write JSON" in shell("push", "work", "three", code=1).output
     for words in (["stat", "work"], ["peek", f"{shell.root}/nothing"], ["pop", "work"]):

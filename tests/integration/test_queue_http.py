@@ -95,7 +95,7 @@ def test_a_queue_in_storage_may_be_behind_it(server: HttpQueueServer, tmp_path: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("behind", ["memory", "files"])
-def test_what_kills_its_consumers_is_a_dead_letter_and_its_neighbours_are_done(
+def test_an_item_that_kills_its_consumers_is_a_dead_letter_and_its_neighbours_are_done(
     server: HttpQueueServer, tmp_path: Path, behind: str
 ) -> None:
     """It was delivered for ever, and what came behind it never was."""

@@ -309,7 +309,7 @@ def _die_with_an_item(root: str, started: Any) -> None:
 
 
 @pytest.mark.slow
-def test_what_kills_its_consumers_is_a_dead_letter_and_its_neighbours_are_done(tmp_path: Path) -> None:
+def test_an_item_that_kills_its_consumers_is_a_dead_letter_and_its_neighbours_are_done(tmp_path: Path) -> None:
     with FileQueue[str](tmp_path, max_deliveries=2) as queue:
         queue.push_many(["harmless", "deadly", "alive"], batch=3)
     for _ in range(8):

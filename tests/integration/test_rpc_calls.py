@@ -30,7 +30,7 @@ def test_a_value_comes_back(channel: Channel) -> None:
     assert channel.call("subject", "echo", (), {"value": 2}) == 2
 
 
-def test_what_pickle_cannot_travels(channel: Channel) -> None:
+def test_values_that_pickle_cannot_handle_are_transferred(channel: Channel) -> None:
     class Local:
         number = 7
 
@@ -45,7 +45,7 @@ def test_calls_run_in_the_order_they_were_made(channel: Channel) -> None:
     assert channel.call("subject", "notes", (), {})[-3001:] == list(range(3001))
 
 
-def test_who_is_no_thread_has_the_reply_as_soon_as_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_callback_runs_as_soon_as_the_reply_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_channel, "PUMP_DELAY", 600.0)
     with serving() as target:
         channel = connect(target, Keys())

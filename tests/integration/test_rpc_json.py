@@ -193,7 +193,7 @@ def test_errors_say_their_type_what_happened_and_whether_calling_again_may_do(se
         ("/calls", b"{}", "calls go to /v1/actors/<name>/methods/<method>"),
     ],
 )
-def test_what_is_no_call_is_told_what_is_wrong_with_it(served: Served, path: str, body: bytes, told: str) -> None:
+def test_a_malformed_call_is_answered_with_the_error(served: Served, path: str, body: bytes, told: str) -> None:
     connection = served.connect()
     error = error_of(lambda: connection.send(path, body))
     assert told in error["message"]

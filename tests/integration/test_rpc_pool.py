@@ -151,7 +151,7 @@ def test_a_context_is_asked_for_alone_or_in_a_union(serve: Serve, annotation: ob
 
 
 @pytest.mark.parametrize("annotation", [int, int | None, "dict[str, ActorContext | None]", "no ( annotation"])
-def test_what_only_mentions_a_context_asks_for_none(serve: Serve, annotation: object) -> None:
+def test_an_annotation_that_only_mentions_a_context_asks_for_none(serve: Serve, annotation: object) -> None:
     serve(asks=annotated(annotation))
     assert LocalResolver().lookup("asks").method(5) == ("int", ())
 

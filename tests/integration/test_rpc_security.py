@@ -234,7 +234,7 @@ def bad_requests() -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("name", bad_requests())
-def test_what_is_not_of_the_protocol_is_sent_away(server: RpcServer, name: str) -> None:
+def test_a_connection_that_speaks_another_protocol_is_closed(server: RpcServer, name: str) -> None:
     with dial_tcp(server.address) as sock:
         try:
             sock.sendall(bad_requests()[name])

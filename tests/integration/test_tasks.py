@@ -39,7 +39,7 @@ def test_the_usage_of_a_short_task_is_known_too(tmp_path: Path) -> None:
     assert usage.cpu_seconds > 0
 
 
-def test_what_a_task_holds_is_held_until_nothing_of_it_is_left_and_is_not_the_task_s(tmp_path: Path) -> None:
+def test_a_tasks_ports_are_held_until_its_last_process_ends_and_the_task_does_not_inherit_them(tmp_path: Path) -> None:
     async def scenario() -> None:
         with held_ports(["http"], random.Random()) as ports:
             held = ports.descriptors
@@ -96,7 +96,7 @@ def test_a_program_that_does_not_exist_is_the_jobs_failure(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("program", ["cd", "./run.sh --fast"])
-def test_what_only_a_shell_understands_is_told(tmp_path: Path, program: str) -> None:
+def test_a_command_that_only_a_shell_understands_fails_with_a_remedy(tmp_path: Path, program: str) -> None:
     assert 'run ["sh", "-c", "..."]' in end_of(spec(tmp_path, [program])).exit.message
 
 

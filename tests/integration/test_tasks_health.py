@@ -92,7 +92,7 @@ def test_failures_in_the_grace_do_not_count() -> None:
         (b"HTTP/1.1 302 Found\r\n\r\n", "302 Found"),
     ],
 )
-def test_what_was_seen_is_said(answer: bytes, seen: str) -> None:
+def test_a_failed_health_check_says_what_it_got(answer: bytes, seen: str) -> None:
     assert seen in failure(Job([answer]), failures=1, **({"timeout": 0.05} if answer == SILENCE else {}))
 
 

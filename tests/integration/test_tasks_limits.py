@@ -106,7 +106,7 @@ async def in_fake_cgroup(tmp_path: Path, script: str, limits: Limits) -> Process
     return await ProcessTask.start(what, boottime() + FAR, None, runner, prefix)
 
 
-async def test_what_the_kernel_keeps_is_written_before_the_task_starts(tmp_path: Path) -> None:
+async def test_the_kernels_limits_are_written_before_the_task_starts(tmp_path: Path) -> None:
     limits = Limits(memory=100 * MB, processes=20, cpu=1500, hard_cpu=True)
     names = "memory.max memory.swap.max memory.oom.group pids.max cpu.weight cpu.max"
     task = await in_fake_cgroup(tmp_path, f"for name in {names}; do cat $name; echo; done", limits)

@@ -68,7 +68,7 @@ def nested(depth: int) -> list[Any]:
 
 
 @pytest.mark.parametrize(("depth", "encoding"), [(MAX_RESULT_DEPTH, "json"), (MAX_RESULT_DEPTH + 1, "pickle")])
-def test_what_a_callable_returns_is_json_as_deep_as_records_may_be(depth: int, encoding: str) -> None:
+def test_a_result_is_encoded_as_json_up_to_the_depth_that_records_may_have(depth: int, encoding: str) -> None:
     assert callable_main.encode_result(nested(depth), 10**6)[0] == encoding
 
 
@@ -86,7 +86,7 @@ def test_what_a_callable_returns_is_json_as_deep_as_records_may_be(depth: int, e
         """open('../error.json', 'w').write('{"message": "\\\\ud800"}')""",
     ],
 )
-def test_whatever_a_callable_leaves_as_its_error_it_has_failed(tmp_path: Path, code: str) -> None:
+def test_a_callable_has_failed_with_any_content_of_its_error_file(tmp_path: Path, code: str) -> None:
     def call() -> None:
         exec(f"import os; {code}; os._exit(3)")
 
@@ -95,7 +95,7 @@ def test_whatever_a_callable_leaves_as_its_error_it_has_failed(tmp_path: Path, c
     assert len(msgspec.json.encode(end)) < 10_000
 
 
-def test_what_a_callable_raised_is_cut_to_what_a_record_takes(tmp_path: Path) -> None:
+def test_a_callables_error_is_cut_to_the_length_that_a_record_takes(tmp_path: Path) -> None:
     def call() -> None:
         import json
         import os

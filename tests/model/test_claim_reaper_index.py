@@ -63,7 +63,7 @@ def test_the_entry_leads_to_a_claim_that_no_beat_lists(fault: str) -> None:
     ],
     ids=" and ".join,
 )
-def test_what_a_live_agent_drops_goes_on_and_what_it_has_stays_with_it(faults: tuple[str, ...]) -> None:
+def test_a_lease_that_a_live_agent_drops_is_taken_on_and_its_other_leases_stay_with_it(faults: tuple[str, ...]) -> None:
     found = explored(Rules(), *faults, observed=True)
     assert found.holes == {}
     assert found.states > 1_000, "the model lost its interleavings"

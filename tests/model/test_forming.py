@@ -54,7 +54,7 @@ LONG = {
         for name, scope in (ONE_GANG | TWO_GANGS).items()
     ],
 )
-def test_whatever_happens_gangs_form_and_are_whole(scope: Scope) -> None:
+def test_gangs_form_and_are_whole_in_every_interleaving(scope: Scope) -> None:
     assert explored(Rules(), scope).holes == {}
 
 

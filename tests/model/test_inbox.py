@@ -47,7 +47,7 @@ def test_without_the_rule_a_drop_is_lost_or_runs_twice(
 
 
 @pytest.mark.parametrize("fault", ["", "stall", "chmod", "death"])
-def test_what_is_copied_into_the_inbox_of_local_files_is_read_whole_and_runs_once(fault: str) -> None:
+def test_a_file_copied_into_a_local_inbox_is_read_whole_and_runs_once(fault: str) -> None:
     assert dropworld.explored(dropworld.Rules(), 3, fault).holes == {}
 
 

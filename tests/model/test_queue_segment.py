@@ -28,7 +28,7 @@ def test_with_all_rules_nothing_is_lost_stuck_or_comes_back(scope: dict[str, Any
 
 
 @pytest.mark.slow
-def test_what_only_looks_late_must_not_be_deleted() -> None:
+def test_a_segment_that_only_looks_late_must_not_be_deleted() -> None:
     assert "stuck" in explored(Rules(late_is_not_void=False), CHANGED).holes
 
 

@@ -119,7 +119,7 @@ class Starter:
         return subprocess.run([python, "-c", HERE], input=pickled, capture_output=True, check=True).stdout.decode()
 
 
-def test_what_an_actor_starts_as_a_process_finds_the_same_ray(client: RayClient) -> None:
+def test_a_subprocess_of_an_actor_finds_the_same_ray(client: RayClient) -> None:
     counter = create(client, actors.Counter)
     told = create(client, Starter, name="starter").start(sys.executable, pickle.dumps(counter))
     assert told.split() == ["RayClient", "1"]

@@ -44,7 +44,7 @@ def test_local_development(root: str) -> None:
         ("multislice", ["--steps", "100", "--pause", "0.01"], r"the weights are found to within \S+"),
     ],
 )
-def test_those_that_take_a_root(root: str, name: str, options: list[str], said: str) -> None:
+def test_examples_that_take_a_root_run(root: str, name: str, options: list[str], said: str) -> None:
     assert re.search(said, "\n".join(run_example(name, "--root", root, *options)))
 
 

@@ -47,7 +47,7 @@ def test_tasks_run_in_processes_of_rays_and_a_context_works_there(context: JobCo
     assert pid != os.getpid()
 
 
-def test_where_ray_is_it_is_found(client: RayClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_finds_the_ray_that_is_there(client: RayClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FRAY_CLUSTER_SPEC", raising=False)
     assert isinstance(create_job_ctx("auto"), RayContext)
     assert isinstance(current_client(), RayClient)

@@ -82,7 +82,7 @@ print(ray.get_runtime_context().gcs_address)
         'current_client().cluster.available_slices("v4-8")',
     ],
 )
-def test_whatever_a_program_does_first_is_on_the_ray_that_it_names(use: str, local_ray: str) -> None:
+def test_a_programs_first_call_of_any_kind_is_on_the_ray_that_it_names(use: str, local_ray: str) -> None:
     command = [sys.executable, "-c", FIRST.format(use=use)]
     here = environment(FRAY_CLUSTER_SPEC=f"ray:{local_ray}")
     ran = subprocess.run(command, env=here, capture_output=True, text=True, check=False)

@@ -223,7 +223,7 @@ def launch_children() -> tuple[str, str, str]:
     return child.job_id, repr(client), inner.strip()
 
 
-def test_what_a_job_launches_is_on_the_same_ray_and_ends_with_it(client: RayClient) -> None:
+def test_a_jobs_children_are_on_the_same_ray_and_end_with_it(client: RayClient) -> None:
     job = client.submit(a_request("parent", launch_children))
     job.wait(PATIENCE)
     child, inside, deeper = client.cluster.result(job.job_id)
@@ -247,7 +247,9 @@ def test_the_time_of_an_attempt_is_limited(client: RayClient) -> None:
         job.wait(PATIENCE)
 
 
-def test_who_waits_for_what_no_node_has_room_for_is_told(client: RayClient, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_wait_for_a_job_that_no_node_has_room_for_logs_a_warning(
+    client: RayClient, caplog: pytest.LogCaptureFixture
+) -> None:
     job = client.submit(a_request("large", divide, 1, 1, resources=ResourceConfig(cpu=1000)))
     with pytest.raises(TimeoutError):
         job.wait(0.1)
@@ -257,7 +259,7 @@ def test_who_waits_for_what_no_node_has_room_for_is_told(client: RayClient, capl
     assert "actor 'large': no node of this Ray has CPU 1000 at once" in caplog.text
 
 
-def test_what_is_not_there_is_said(client: RayClient) -> None:
+def test_a_missing_job_result_or_output_is_an_error(client: RayClient) -> None:
     with pytest.raises(JobNotFound, match="nobody"):
         client.cluster.poll("nobody")
     job = client.submit(JobRequest("true", Entrypoint.from_binary("true"), NONE))

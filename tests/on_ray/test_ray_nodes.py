@@ -52,7 +52,7 @@ def client(local_ray: str) -> Iterator[RayClient]:
     client.shutdown()
 
 
-def test_what_must_not_be_taken_away_is_where_ray_has_head_node_and_goes_on_elsewhere_when_that_is_lost(
+def test_an_on_demand_job_runs_where_ray_has_head_node_and_moves_when_that_node_is_lost(
     client: RayClient, nodes: Any, tmp_path: Path
 ) -> None:
     with another_node(nodes, head_node=1) as first:

@@ -86,7 +86,7 @@ def test_a_job_that_is_terminated_ends_inside_of_ray_too(cluster: RayCluster) ->
     assert inside.wait(own, timeout=PATIENCE).status is JobStatus.STOPPED
 
 
-def test_what_it_cannot_do_is_refused(cluster: RayCluster, dashboard: str) -> None:
+def test_an_unsupported_request_is_refused(cluster: RayCluster, dashboard: str) -> None:
     with pytest.raises(JobNotFound, match="nobody"):
         cluster.poll("nobody")
     with pytest.raises(InvalidInput, match="JobRequest\\(replicas"):

@@ -91,7 +91,7 @@ async def test_a_name_is_found_as_soon_as_its_job_has_come(cluster: Cluster) -> 
     assert (await search).job == job_id
 
 
-async def test_what_needs_no_job_is_held_until_it_is_given_up(cluster: Cluster) -> None:
+async def test_a_name_without_a_job_is_held_until_it_is_freed(cluster: Cluster) -> None:
     core = await cluster.core()
     first = await naming.take_name(core, "ns", "queue", "q", "", exist_ok=True)
     await asyncio.sleep(1e6)

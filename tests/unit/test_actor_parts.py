@@ -80,7 +80,7 @@ class Some:
     def write(self) -> None: ...
 
 
-def test_what_may_have_run_is_repeated_only_where_that_is_allowed() -> None:
+def test_a_call_that_may_have_run_is_retried_only_if_that_is_allowed() -> None:
     configs = [ActorConfig(max_task_retries=n) for n in (None, 2, -1)]
     plain, twice, always = (RetryPolicy.of(asdict(retry_policy(Some, config))) for config in configs)
     assert [plain.allows(name, 0) for name in ("read", "write")] == [True, False]
@@ -146,7 +146,7 @@ def test_an_endpoint_that_failed_is_tried_again_while_its_attempt_runs(cluster: 
     assert cluster.run(act) == ["first", "second"]
 
 
-def test_what_a_dead_process_published_late_is_not_gone_back_to(cluster: StorageCluster) -> None:
+def test_an_endpoint_that_a_dead_process_published_late_is_not_used(cluster: StorageCluster) -> None:
     async def act(core: Core) -> str:
         await write_job(core, "running", attempt=2)
         await write_endpoint(core, "late", attempt=1)
@@ -311,7 +311,7 @@ def test_an_earlier_attempt_that_goes_on_may_not_reply(cluster: StorageCluster) 
     assert reopen(cluster, policy, attempt=3)[0].calls == ["client1"]
 
 
-def test_what_is_not_written_yet_is_written_at_the_end(cluster: StorageCluster) -> None:
+def test_calls_that_are_not_in_a_checkpoint_yet_are_written_at_the_end(cluster: StorageCluster) -> None:
     policy = CheckpointConfig(calls=100)
     instance, journal = reopen(cluster, policy)
     call(instance, journal, 1)

@@ -227,7 +227,7 @@ async def test_an_actor_ends_with_the_trust_in_its_lease_and_other_tasks_go_on(
         cluster.cut(False)
 
 
-async def test_what_a_task_published_is_removed_when_it_ends_and_not_what_its_next_attempt_publishes(
+async def test_a_tasks_endpoint_is_removed_when_it_ends_and_its_next_attempts_stays(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     def published(job: str, attempt: int) -> EndpointRecord:

@@ -103,7 +103,7 @@ async def test_a_callable_that_cannot_be_had_is_the_jobs_failure(
 
 @pytest.mark.parametrize("step", ["upload_logs", "end_attempt", "task_environment"])
 @pytest.mark.parametrize("error", [MemoryError(), ValueError("odd"), RecursionError("deep")])
-async def test_what_was_not_foreseen_puts_the_job_back_with_the_reason(
+async def test_an_unexpected_exception_requeues_the_job_with_the_reason(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, error: Exception
 ) -> None:
     async with with_an_agent(cluster, tmp_path) as stage:
@@ -175,7 +175,7 @@ async def test_an_end_that_cannot_be_written_ends_the_agent_which_lists_it_to_th
         assert (await job_now(stage.user, job.id)).status == "running"
 
 
-async def test_what_goes_wrong_after_the_end_was_written_changes_nothing(
+async def test_a_fault_after_the_end_was_written_changes_nothing(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with with_an_agent(cluster, tmp_path) as stage:

@@ -151,7 +151,7 @@ async def test_a_started_replica_runs_once_and_only_with_trust(cluster: Cluster)
     assert stage.started == [held]
 
 
-async def test_what_runs_hears_of_a_stop_and_of_an_end_elsewhere(cluster: Cluster) -> None:
+async def test_a_running_member_is_stopped_on_a_stop_and_on_an_end_elsewhere(cluster: Cluster) -> None:
     stage = Stage(await cluster.core())
     await stage.assign([1])
     await stage.look()

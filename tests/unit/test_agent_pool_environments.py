@@ -84,7 +84,7 @@ async def test_an_agent_builds_one_after_another_and_then_claims(
         assert (await agent_now(user, agent.id)).problem == ""
 
 
-async def test_what_cannot_be_built_is_told_and_keeps_the_agent_from_nothing(
+async def test_an_environment_that_cannot_be_built_is_reported_and_the_agent_works_on(
     cluster: Cluster, tmp_path: Path, prepared: list[str]
 ) -> None:
     user = await cluster.core()

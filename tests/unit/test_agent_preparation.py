@@ -96,7 +96,7 @@ async def test_an_environment_that_one_host_cannot_build_is_tried_on_another(
 
 
 @pytest.mark.parametrize("stopped", [False, True])
-async def test_what_is_done_is_told_and_all_is_let_go_in_the_end(
+async def test_the_step_of_a_preparation_is_shown_and_its_resources_are_released_at_the_end(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped: bool
 ) -> None:
     let_go: list[str] = []
@@ -125,7 +125,7 @@ async def test_what_is_done_is_told_and_all_is_let_go_in_the_end(
     assert let_go == [job.id]
 
 
-async def test_who_follows_a_job_is_told_what_is_done_for_it(
+async def test_a_follower_of_a_job_sees_the_steps_of_its_preparation(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def prepare(

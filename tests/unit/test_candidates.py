@@ -65,7 +65,7 @@ def test_claimers_spread_over_the_slots_of_the_head_and_no_further() -> None:
     assert {tried(candidates(listed), 1, draw / 30)[0] for draw in range(30)} == {listed[0]}
 
 
-def test_what_does_not_fit_hides_nothing_and_comes_first_once_it_fits() -> None:
+def test_an_entry_that_does_not_fit_hides_nothing_and_comes_first_once_it_fits() -> None:
     large, small = entries(0, 0, shape=LARGE), entries(0, 0, begin=2)
     known = candidates(large + small)
     assert tried(known) == small
@@ -73,7 +73,7 @@ def test_what_does_not_fit_hides_nothing_and_comes_first_once_it_fits() -> None:
     assert tried(known, free=Resources(cpu=9000, memory=8 * GIB, disk=8 * GIB)) == large + small
 
 
-def test_what_comes_before_a_stale_entry_is_tried_last() -> None:
+def test_entries_before_a_stale_one_are_tried_last() -> None:
     listed = entries(0, 0, 0, 0, 0)
     known = candidates(listed)
     stale = known.next(HOST, NOW, 5, 0.5)
@@ -83,7 +83,7 @@ def test_what_comes_before_a_stale_entry_is_tried_last() -> None:
     assert tried(known) == [*listed[3:], *listed[:2]]
 
 
-def test_where_others_have_been_to_the_end_entries_of_other_shapes_come_first() -> None:
+def test_entries_of_other_shapes_come_first_after_the_last_entry_of_a_shape_is_stale() -> None:
     listed, wide = entries(0, 0, 0), entries(0, begin=3, shape=Shape(2000, GIB, GIB, "", 0, False))
     known = candidates(listed + wide)
     stale = known.next(HOST, NOW, 3, 0.9)
@@ -119,7 +119,7 @@ def test_an_entry_that_is_too_early_comes_when_its_time_has_come_and_only_once()
     assert tried(known, now=NOW + 12.0) == []
 
 
-def test_what_is_no_entry_is_passed_by() -> None:
+def test_keys_that_are_no_entries_are_skipped() -> None:
     listed = entries(0)
     assert tried(candidates(["pending/p/what is this", "pending/p/000~1~c1m1d1", *listed])) == listed
 

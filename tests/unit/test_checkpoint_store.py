@@ -71,7 +71,7 @@ async def test_a_fence_that_lands_below_later_numbers_shuts_nobody_out(cluster: 
     assert (await open_log(other, "a-1", "a", 3))[0] == b"newer"
 
 
-async def test_what_a_new_attempt_reads_while_the_old_one_collects_is_found_all_the_same(cluster: Cluster) -> None:
+async def test_a_new_attempt_finds_the_checkpoint_while_the_old_one_collects_garbage(cluster: Cluster) -> None:
     core, other = await cluster.core(), await cluster.core()
     _, old = await open_log(core, "a-1", "a", 1)
     await old.write(b"one")

@@ -151,7 +151,7 @@ def test_a_host_is_unfit_while_somebody_holds_a_chip() -> None:
     run(scenario)
 
 
-def test_what_a_job_of_the_agent_holds_is_no_trouble_unless_it_cannot_be_killed() -> None:
+def test_a_chip_that_a_job_of_the_agent_holds_is_no_trouble_unless_the_job_cannot_be_killed() -> None:
     class Task:
         unkilled: ClassVar[list[int]] = []
 

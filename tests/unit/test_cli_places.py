@@ -53,7 +53,9 @@ def test_a_slice_of_one_host_needs_no_name() -> None:
         (("", "", ("=ssd",), None, None, None), "--label: '=ssd'"),
     ],
 )
-def test_what_cannot_be_is_refused(given: tuple[str, str, tuple[str, ...], None, None, None], message: str) -> None:
+def test_an_impossible_place_is_refused(
+    given: tuple[str, str, tuple[str, ...], None, None, None], message: str
+) -> None:
     with pytest.raises(InvalidInput, match=message):
         parse_place(*given)
 

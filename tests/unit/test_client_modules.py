@@ -74,7 +74,7 @@ fray.device_flops device_flops"""
 
 
 @pytest.mark.parametrize("line", IMPORTS.splitlines())
-def test_what_programs_import_is_there(line: str) -> None:
+def test_the_names_that_programs_import_exist(line: str) -> None:
     assert named(line.replace(" ", ".")) is not None
 
 

@@ -161,7 +161,7 @@ def stored(client: StorageClient, job_id: str) -> JobRecord:
     return found
 
 
-def test_what_programs_of_the_ecosystem_ask_for_is_accepted(
+def test_the_requests_of_the_ecosystems_programs_are_accepted(
     client: StorageClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "hunter2")

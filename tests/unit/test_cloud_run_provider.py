@@ -91,7 +91,7 @@ async def test_a_repeated_create_makes_nothing_and_a_lost_answer_is_found_by_the
     assert fake.faults.asked["UpdateJob"] == 1
 
 
-async def test_what_was_made_twice_is_listed_under_a_name_without_a_record(
+async def test_a_machine_that_was_made_twice_is_listed_under_a_name_without_a_record(
     provider: CloudRunProvider, fake: FakeCloudRun
 ) -> None:
     await provider.create(REQUEST)

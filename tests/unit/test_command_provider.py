@@ -93,7 +93,7 @@ async def test_machines_are_listed_by_their_names_and_others_are_left_out() -> N
 
 
 @pytest.mark.parametrize("printed", ["JOBID NAME", "[]", '{"name": "a"}', '{"name": "a", "state": "R"}', "\\377"])
-async def test_what_is_no_machine_is_refused_and_quoted(printed: str) -> None:
+async def test_a_line_that_describes_no_machine_is_refused_and_quoted(printed: str) -> None:
     error = await failure(["printf", f"{printed}\\n"])
     assert error.kind == "invalid"
     assert "the command that lists machines (printf " in str(error)

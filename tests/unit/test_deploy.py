@@ -99,7 +99,7 @@ def test_a_host_installs_its_agent_and_starts_it_and_at_the_next_boot_only_start
     assert host.read("upload.body") == ""
 
 
-def test_what_a_pool_has_its_hosts_install_is_installed(tmp_path: Path) -> None:
+def test_a_host_installs_the_package_that_its_pool_names(tmp_path: Path) -> None:
     package = "fray-cluster[agent,gcs]==9.9"
     host = Host(tmp_path, fray_root="gs://bucket/fray", fray_pool="p", fray_machine="m1", fray_package=package)
     assert host.boot().returncode == 0
@@ -163,7 +163,7 @@ def test_it_is_told_in_a_folder_that_hosts_share(tmp_path: Path, scheme: str) ->
     assert "no versions of fray-cluster" in host.read("root/shared/fray/machines/tpus/m1/boot-0.log")
 
 
-def test_what_cannot_be_told_is_printed(tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_stored_is_printed(tmp_path: Path) -> None:
     host = Host(tmp_path, fray_root="s3://bucket/fray", fray_pool="tpus", fray_machine="m1")
     host.put("no-packages", "")
     assert "this log could not be stored under s3://bucket/fray either" in host.boot().stdout

@@ -217,7 +217,7 @@ async def test_an_actors_last_lines_are_waited_for_when_the_program_ends(stage: 
     assert stage.shown == ["bye"]
 
 
-async def test_what_is_read_in_another_way_is_shown_no_more(stage: Stage) -> None:
+async def test_output_that_is_read_in_another_way_is_shown_no_more(stage: Stage) -> None:
     job_id = await stage.launch()
     stage.log.forget(job_id)
     job = await stage.start(job_id)

@@ -348,7 +348,7 @@ async def test_a_job_that_kills_its_hosts_fails_before_it_takes_them_all(cluster
     assert cluster.keys("pending/") == []
 
 
-async def test_what_cannot_be_read_among_the_agents_is_reported_and_the_rest_is_watched(cluster: Cluster) -> None:
+async def test_an_unreadable_agent_record_is_reported_and_the_other_agents_are_watched(cluster: Cluster) -> None:
     user = await cluster.core()
     await join(cluster, "a")
     await user.store.put("agents/odd.json", b"[]", ANY)

@@ -143,7 +143,7 @@ async def with_way(cluster: Cluster, kind: type[Way]) -> Core:
 # --- beside everything that is Fray's ------------------------------------------------------------------------------
 
 
-async def test_what_is_none_of_frays_is_told_once_each_and_left_alone(core: Core) -> None:
+async def test_foreign_keys_are_reported_once_each_and_left_alone(core: Core) -> None:
     theirs = ["Jobs/x", "a/1", "a/2", "jobs", "jobs0", "jobs~", "results/2026/x", "zz.txt", "\U0001f600/x"]
 
     await a_job(core)
@@ -164,7 +164,7 @@ async def test_what_is_none_of_frays_is_told_once_each_and_left_alone(core: Core
     assert await everything(core) == before
 
 
-async def test_what_is_frays_is_not_listed_twice(cluster: Cluster) -> None:
+async def test_frays_own_keys_are_not_listed_twice(cluster: Cluster) -> None:
     core = await cluster.core()
     for number in range(5000):
         await core.store.put(f"blobs/2999-01/{number:064x}", b"", ANY)
@@ -173,7 +173,7 @@ async def test_what_is_frays_is_not_listed_twice(cluster: Cluster) -> None:
     assert len([key for verb, key in cluster.ways[0].asked if (verb, key) == ("list", "")]) <= 4
 
 
-async def test_where_a_right_is_missing_to_look_beside_the_rest_is_judged(cluster: Cluster) -> None:
+async def test_fsck_judges_the_rest_if_it_may_not_list_the_whole_root(cluster: Cluster) -> None:
     class Refusing(Way):
         async def list(self, prefix: str, after: str | None, limit: int | None, versions: bool) -> list[Listed]:
             if not prefix:

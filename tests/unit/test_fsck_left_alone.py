@@ -232,7 +232,9 @@ async def data_of_an_attempt_that_never_was(core: Core) -> str:
         (data_of_an_attempt_that_never_was, "an attempt that never existed", "remove it"),
     ],
 )
-async def test_what_is_not_derived_is_found_and_left_alone(core: Core, make: Make, words: str, remedy: str) -> None:
+async def test_damage_to_objects_that_are_not_derived_is_found_and_left_alone(
+    core: Core, make: Make, words: str, remedy: str
+) -> None:
     await a_job(core)
     await assert_left_alone(core, await make(core), words, remedy)
 
@@ -284,7 +286,7 @@ async def test_a_lease_that_does_not_say_what_is_done_is_one_that_cannot_be_read
     assert "nobody gets the items" in problem.what
 
 
-async def test_what_may_belong_to_a_record_that_cannot_be_read_is_left_alone(core: Core) -> None:
+async def test_objects_that_may_belong_to_an_unreadable_record_are_left_alone(core: Core) -> None:
     job, other = await a_job(core), await a_job(core)
     old_entry = PendingKey("default", 0, OLD, job.id, 1, Shape(1000, 0, 0, "", 0, False)).key()
     its_own = [WorkKeys.log(job.id, 1, 0, 1), old_entry, f"blobs/2020-01/{0:064x}"]  # perhaps its callable
@@ -311,7 +313,7 @@ async def test_a_job_that_nobody_can_go_on_with_is_ended_by_a_stop(core: Core, m
     assert await fsck.check(core) == []
 
 
-async def test_what_retention_is_about_to_remove_may_be_incomplete(core: Core) -> None:
+async def test_a_job_that_retention_is_removing_may_be_incomplete(core: Core) -> None:
     result = JobResult(encoding="pickle", key=WorkKeys.result("job-x", 1, 0), size=10)
     await a_succeeded_job(core, expiring=True, result=result, exit=AttemptExit(kind="success", log_chunks=3))
     assert await fsck.check(core) == []
@@ -358,7 +360,7 @@ async def test_a_job_that_its_agent_does_not_list_is_put_back_once_that_agent_le
     assert await fsck.check(core) == []
 
 
-async def test_what_a_live_agent_says_is_wrong_is_told_until_it_is_silent(core: Core) -> None:
+async def test_the_problem_of_a_live_agent_is_reported_until_it_is_silent(core: Core) -> None:
     await an_agent(core, "live", problem="/scratch is full")
     [problem] = await fsck.check(core)
     assert (problem.key, problem.what) == (AgentKeys.key("live"), "the agent says: /scratch is full")

@@ -149,7 +149,9 @@ async def a_pool_that_nobody_ends(core: Core) -> str:
         (a_queue_of_an_incarnation_to_come, "the name's record says 1", "write the record back with incarnation 7"),
     ],
 )
-async def test_what_only_a_person_can_judge_is_left_alone(core: Core, make: Make, words: str, remedy: str) -> None:
+async def test_objects_that_only_a_person_can_judge_are_left_alone(
+    core: Core, make: Make, words: str, remedy: str
+) -> None:
     await assert_left_alone(core, await make(core), words, remedy)
 
 

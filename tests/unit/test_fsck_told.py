@@ -35,7 +35,7 @@ async def troubles(core: Core) -> dict[str, str]:
     return found
 
 
-async def test_what_the_pass_left_alone_is_told_though_it_looks_sound(cluster: Cluster) -> None:
+async def test_an_object_that_the_pass_left_alone_is_reported_though_it_looks_sound(cluster: Cluster) -> None:
     user, holder = await cluster.core(), await join(cluster, "p")
     beating = asyncio.create_task(holder.beat_for_ever())
     job = await launch(user)

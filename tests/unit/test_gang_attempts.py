@@ -60,7 +60,7 @@ async def test_agents_that_had_a_gang_before_are_told_that_they_have_it_again(cl
     assert now.version != told.version
 
 
-async def test_who_runs_the_pass_knows_when_a_gang_may_be_given_members_again(cluster: Cluster) -> None:
+async def test_the_scheduler_knows_when_a_gang_may_be_given_members_again(cluster: Cluster) -> None:
     found = await gathering(cluster, "a", "b")
     again = await lost(found, await started(found), "b")
     assert found.scheduler.due_in() == float("inf"), "the record was not read yet"

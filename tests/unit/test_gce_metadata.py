@@ -80,13 +80,13 @@ def test_a_type_that_fray_does_not_know_is_no_slice(caplog: pytest.LogCaptureFix
         ({"tpu_env": "NODE_ID: 'a node'"}, "NODE_ID: 'a node'"),
     ],
 )
-def test_what_cannot_be_is_refused(attributes: dict[str, str], message: str) -> None:
+def test_impossible_attributes_are_refused(attributes: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         host_of(tpu_vm(**attributes))
 
 
 @pytest.mark.parametrize("instance", [{"attributes": []}, {"attributes": {}, "scheduling": "?"}])
-def test_what_is_no_metadata_is_told(instance: dict[str, Any]) -> None:
+def test_an_answer_that_is_no_metadata_is_reported(instance: dict[str, Any]) -> None:
     with metadata_server(instance) as server, pytest.raises(MetadataUnavailable, match="something other than metadata"):
         read_host(server.host)
 

@@ -53,7 +53,7 @@ def test_parts_fill_what_is_shared_and_whole_ones_share_nothing(
 
 @settings(deadline=None, max_examples=30)
 @given(st.lists(st.tuples(st.sampled_from([0.25, 0.3, 0.5, 0.75, 1, 2, 3]), st.booleans()), max_size=40))
-def test_what_is_free_fits_and_no_gpu_is_given_twice(steps: list[tuple[float, bool]]) -> None:
+def test_a_request_within_the_free_gpus_fits_and_no_gpu_is_given_twice(steps: list[tuple[float, bool]]) -> None:
     leases = Leases(HOST)
     for number, (count, ends_one) in enumerate(steps):
         if ends_one and leases.held:
@@ -108,7 +108,9 @@ def test_a_task_is_told_its_gpus_in_every_vendor_s_words_and_without_any_that_th
         ("exit 9", "MIG-1", ""),
     ],
 )
-async def test_what_nvidia_smi_says_of_a_gpu(tmp_path: Path, script: str, name: str, why: str) -> None:
+async def test_nvidia_smis_answer_decides_whether_a_gpu_is_in_trouble(
+    tmp_path: Path, script: str, name: str, why: str
+) -> None:
     trouble = await gpus_in_trouble([name], nvidia_smi(tmp_path, script))
     assert list(trouble) == ([name] if why else [])
     assert why in trouble.get(name, "")

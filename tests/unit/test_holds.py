@@ -73,7 +73,7 @@ async def test_jobs_that_come_before_the_owner_go_first(cluster: Cluster) -> Non
     assert await claimed_by(member) == {earlier.spec.name, "urgent"}
 
 
-async def test_who_has_voted_lets_nobody_go_first(cluster: Cluster) -> None:
+async def test_an_agent_that_has_voted_lets_no_urgent_job_go_first(cluster: Cluster) -> None:
     core = await cluster.core()
     member = keeping(core, cpu=4)
     (placement,) = member.leases.placements.values()

@@ -143,7 +143,7 @@ def keys(host_cache: HostCache) -> list[str]:
     return [entry.key for entry in host_cache.entries()]
 
 
-async def test_what_was_not_used_for_longest_goes_first_and_what_is_used_stays(tmp_path: Path) -> None:
+async def test_the_least_recently_used_entry_goes_first_and_entries_in_use_stay(tmp_path: Path) -> None:
     host_cache = HostCache(tmp_path / "cache", 250 * KB)
     async with host_cache.hold("kind", "2", Builder(100 * KB)) as held:
         os.utime(held.path.parent / "lock", (2, 2))
@@ -163,7 +163,7 @@ async def test_a_full_disk_is_freed_of_what_nobody_uses(host_cache: HostCache) -
         assert keys(host_cache) == ["2"]
 
 
-async def test_what_died_builders_and_removers_left_goes_with_the_next_trim(host_cache: HostCache) -> None:
+async def test_the_leftovers_of_dead_builders_and_removers_go_with_the_next_trim(host_cache: HostCache) -> None:
     await use(host_cache, "1")
     for left in ("2/building-1f", "3~2e/content", "4"):
         (host_cache.root / "kind" / left).mkdir(parents=True)

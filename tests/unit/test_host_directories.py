@@ -79,7 +79,9 @@ def plant(what: Callable[[Path], None], names: tuple[str, ...]) -> Path:
 
 @pytest.mark.parametrize("names", LEVELS, ids=lambda names: "/".join(names) or "top")
 @pytest.mark.parametrize("what", PLANTED)
-def test_what_is_not_ours_is_refused_at_every_level(what: Callable[[Path], None], names: tuple[str, ...]) -> None:
+def test_a_directory_that_is_not_ours_is_refused_at_every_level(
+    what: Callable[[Path], None], names: tuple[str, ...]
+) -> None:
     path = plant(what, names)
     with pytest.raises(UntrustedDirectory, match=f"{path} .*remove it, or set TMPDIR"):
         user_dir(*names)
@@ -125,7 +127,7 @@ def test_a_directory_that_cannot_be_made_is_named() -> None:
         private_dir(Path("/proc/fray"))
 
 
-def test_what_we_make_is_for_us_alone(tmp_path: Path) -> None:
+def test_directories_that_we_make_are_for_us_alone(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         lock = agent_lock.acquire_lock(ROOT, "agent-1")
@@ -137,7 +139,7 @@ def test_what_we_make_is_for_us_alone(tmp_path: Path) -> None:
     lock.release()
 
 
-def test_what_others_could_only_read_is_closed_to_them(tmp_path: Path) -> None:
+def test_a_directory_that_others_could_only_read_is_closed_to_them(tmp_path: Path) -> None:
     path = tmp_path / "fray"
     path.mkdir(mode=0o755)
     assert private_dir(path) == path
@@ -244,7 +246,7 @@ async def test_an_agent_does_not_wait_for_what_no_signal_ends(monkeypatch: pytes
     lock.release()
 
 
-def test_what_the_tasks_of_a_dead_agent_left_ends_before_its_jobs_may_begin_again() -> None:
+def test_processes_left_by_a_dead_agents_tasks_end_before_its_jobs_may_begin_again() -> None:
     """Agent and runner were killed together, and the task had left the session."""
     left = left_by("dead-1", None)
     environment = {**os.environ, "FRAY_TASK_DIR": str(left / "job~1")}
@@ -318,7 +320,7 @@ async def test_an_agent_that_leaves_or_is_fenced_takes_its_directory_along(tmp_p
     assert list((tmp_path / "work").iterdir()) == []
 
 
-def test_what_cannot_be_removed_is_told(
+def test_a_directory_that_cannot_be_removed_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     directory = left_by("dead-1", None)

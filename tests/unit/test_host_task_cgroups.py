@@ -32,14 +32,16 @@ def put(root: Path, name: str, text: str) -> None:
     path.write_text(text)
 
 
-def test_what_is_in_the_cgroup_moves_to_a_leaf_and_controllers_are_enabled(root: Path) -> None:
+def test_processes_of_the_cgroup_move_to_a_leaf_and_controllers_are_enabled(root: Path) -> None:
     prefix = claim_prefix(root)
     assert Path(prefix).parent == root / OWN
     assert (root / OWN / "fray-agent/cgroup.procs").read_text() == str(os.getpid())  # the last that was written
     assert (root / OWN / "cgroup.subtree_control").read_text() == "+memory"
 
 
-def test_what_follows_is_said_where_the_kernel_limits_nothing(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_log_line_says_what_is_limited_if_the_kernel_limits_nothing(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     put(root, f"{OWN}/cgroup.controllers", "cpuset\n")
     with caplog.at_level("INFO", "fray"):
         claim_prefix(root)
@@ -77,7 +79,7 @@ def test_without_cgroups_there_are_none(tmp_path: Path) -> None:
     assert claim_prefix(tmp_path) == ""
 
 
-def test_what_a_dead_agent_left_is_removed_and_what_a_live_one_has_is_not(root: Path) -> None:
+def test_the_cgroups_of_a_dead_agent_are_removed_and_those_of_a_live_one_stay(root: Path) -> None:
     mine = Path(f"{claim_prefix(root)}1")
     _, _, namespace, agent, started, _ = mine.name.split("-")
     dead = mine.with_name(f"fray-task-{namespace}-{agent}-{started}0-1")

@@ -89,7 +89,7 @@ async def test_twelve_thousand_entries_that_can_never_run_here_cost_a_list_for_e
         assert agent.lists() == 13
 
 
-async def test_what_comes_behind_them_later_costs_the_head_and_the_end(cluster: Cluster) -> None:
+async def test_an_entry_that_comes_behind_them_later_costs_two_lists(cluster: Cluster) -> None:
     unfit(cluster, 12_500)
     client = await cluster.core()
     async with searching(cluster) as agent:
@@ -126,7 +126,7 @@ async def test_a_large_fleet_lists_no_faster_than_the_bucket_is_to_be_asked(clus
         assert agent.lists() == 4 + 12, "a head for each repair interval, which is as long there"
 
 
-async def test_what_comes_to_lie_among_those_that_were_passed_is_met_in_the_next_round(cluster: Cluster) -> None:
+async def test_an_entry_among_those_already_passed_is_found_in_the_next_round(cluster: Cluster) -> None:
     unfit(cluster, 5000, priority=1)
     unfit(cluster, 5000)
     client = await cluster.core()
@@ -146,7 +146,7 @@ async def test_an_urgent_job_need_not_wait_for_the_walk(cluster: Cluster) -> Non
         await agent.claims(wanted, within=LONGEST_PAUSE)
 
 
-async def test_what_would_fit_if_more_were_free_holds_up_nothing_and_comes_first_once_it_is(cluster: Cluster) -> None:
+async def test_entries_that_would_fit_an_emptier_host_hold_up_nothing_and_come_first_later(cluster: Cluster) -> None:
     client = await cluster.core()
     first = await submitted(client)
     async with searching(cluster) as agent:
@@ -215,7 +215,7 @@ async def test_entries_without_jobs_at_the_head_do_not_hide_the_others_while_the
         ringing.cancel()
 
 
-async def test_what_lies_before_the_place_that_was_drawn_is_met_too(cluster: Cluster) -> None:
+async def test_an_entry_before_the_random_starting_place_is_found_too(cluster: Cluster) -> None:
     unfit(cluster, 5500)
     wanted = await submitted(await cluster.core(), priority=1)
     unfit(cluster, 5500, priority=2)

@@ -70,7 +70,7 @@ async def take_all(numbers: Items[int], found: list[int], within: float | None =
 
 
 @both
-async def test_who_gives_up_after_a_time_misses_none(items: Source) -> None:
+async def test_a_consumer_that_times_out_misses_no_item(items: Source) -> None:
     numbers, found = items(4), list[int]()
     with pytest.raises(TimeoutError):
         await take_all(numbers, found, within=0.01)

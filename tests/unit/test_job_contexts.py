@@ -30,7 +30,7 @@ def context(request: pytest.FixtureRequest) -> JobContext:
 
 
 @pytest.mark.parametrize("kind", ["sync", "threadpool", "auto"])
-def test_what_programs_say_to_ray_means_nothing_inside_this_process(kind: str) -> None:
+def test_options_for_ray_mean_nothing_inside_this_process(kind: str) -> None:
     context = create_job_ctx(kind, max_workers=2, memory=2**30, num_cpus=4, num_gpus=1, max_retries=3)
     assert context.get(context.run(abs, -1)) == 1
 

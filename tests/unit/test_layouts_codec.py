@@ -96,7 +96,7 @@ def test_malformed_records_raise_one_kind_of_error(data: bytes) -> None:
 
 
 @given(st.recursive(st.none() | st.floats(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
-def test_what_is_read_can_be_written_again(value: Any) -> None:
+def test_a_record_that_was_read_can_be_written_again(value: Any) -> None:
     """Also by who stands deep in a stack of calls, where Python takes less deep values."""
     raw = {"namespace": "n", "name": "n", "actor_id": "a", "nonce": "n", "address": "h:1", "metadata": {"": value}}
     known = codec.decode(msgspec.json.encode(raw), EndpointRecord)

@@ -20,7 +20,7 @@ def test_terminal_control_characters_are_escaped(text: str) -> None:
     assert escaped(f"a{text}b").startswith("a\\")
 
 
-def test_what_people_write_stays() -> None:
+def test_ordinary_text_of_any_language_stays() -> None:
     text = "é 漢字 👩‍👩‍👧 עברית\tnext\nline"
     assert escaped(text) == text
     assert one_line("two\nlines") == r"two\nlines"

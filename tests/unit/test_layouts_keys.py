@@ -132,7 +132,7 @@ ODD_PARTS += ["a" * 300, "9" * 5000]
 
 
 @pytest.mark.parametrize("key", BUILT)
-def test_what_is_built_is_taken_apart(key: str) -> None:
+def test_a_built_key_is_parsed_to_its_parts(key: str) -> None:
     assert key in built_again(key)
 
 
@@ -155,7 +155,7 @@ def keys_that_were_tampered_with(draw: st.DrawFn) -> str:
 @example("children/p/²/c")
 @example("pending/default/499000000001-~1~c1m1d1")
 @example(f"queues/ns/q~1/segments/{SEGMENT}")
-def test_what_is_taken_apart_was_built_so_and_fits_every_store(key: str) -> None:
+def test_a_parsed_key_is_built_again_identically_and_fits_every_store(key: str) -> None:
     for again in built_again(key):
         assert again == key
         check_key(key)
@@ -231,7 +231,7 @@ def test_only_visible_json_files_are_drops(key: str, is_drop: bool) -> None:
     assert InboxKeys.is_drop(key) is is_drop
 
 
-def test_what_cannot_be_dropped_again_was_not_moved_aside() -> None:
+def test_a_name_that_cannot_be_dropped_again_was_not_moved_aside() -> None:
     assert InboxKeys.parse_aside("inbox/aside/.hidden~0af1~abcdefgh") is None
 
 

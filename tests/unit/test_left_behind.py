@@ -9,7 +9,7 @@ from tests.support.left_behind import ends_what_it_starts
 from tests.support.shell import Shell
 
 
-def test_what_a_test_started_ends_with_it_though_it_fails(tmp_path: Path) -> None:
+def test_the_processes_of_a_failing_test_end_with_it(tmp_path: Path) -> None:
     shell = Shell(tmp_path / "root")
     with ends_what_it_starts():
         lives_on = shell.start("--help")

@@ -40,5 +40,5 @@ def test_labels_tell_the_pools_of_two_clusters_apart() -> None:
         assert all(re.fullmatch(r"[a-z0-9-]*", value) and len(value) <= MAX_LABEL for value in labels.values())
 
 
-def test_what_carries_no_machines_name_is_no_machine() -> None:
+def test_labels_without_a_machines_name_are_no_machine() -> None:
     assert not is_of_pool(pool_labels("abcdef012345", "default"), "abcdef012345", "default")

@@ -92,7 +92,7 @@ def test_a_gang_pays_for_all_of_its_hosts() -> None:
     assert shares_of_jobs([gang], AGENTS, [MACHINE], 3600.0) == {"j-1": MachineShare(7.5, 7.5)}
 
 
-def test_what_runs_elsewhere_or_for_nothing_costs_nothing() -> None:
+def test_a_job_elsewhere_or_on_a_free_machine_costs_nothing() -> None:
     free = MachineRecord(pool="p", name="m", hourly_cost=0.0)
     unknown = MachineRecord(pool="p", name="m")
     assert shares_of_jobs([job(agent="c")], AGENTS, [MACHINE], 3600.0) == {}

@@ -50,7 +50,7 @@ async def test_a_copy_of_a_live_agents_record_is_no_agent_that_could_die(cluster
 
 
 @pytest.mark.parametrize(("prefix", "kind"), [("jobs/", JobRecord), ("agents/", AgentRecord)])
-async def test_who_asks_for_the_name_hears_where_the_record_belongs(
+async def test_a_read_of_a_misplaced_record_says_where_it_belongs(
     cluster: Cluster, prefix: str, kind: type[JobRecord | AgentRecord]
 ) -> None:
     user = await cluster.core()

@@ -52,7 +52,7 @@ class OlderJobRecord(Record, kw_only=True):
     attempt: int = 1
 
 
-async def test_what_an_older_version_writes_keeps_what_it_does_not_know(cluster: Cluster) -> None:
+async def test_an_older_versions_write_keeps_the_fields_that_it_does_not_know(cluster: Cluster) -> None:
     found = await gathering(cluster, "a", "b")
     gang = await launch(found.core, replicas=2)
     await found.step()
@@ -91,7 +91,7 @@ async def test_the_pass_is_not_taken_from_one_that_does(cluster: Cluster) -> Non
     assert not await second.try_pass()
 
 
-async def test_what_people_are_told_of_a_gang_that_only_older_agents_could_run(cluster: Cluster, core: Core) -> None:
+async def test_a_gang_that_only_older_agents_could_run_says_why_it_waits(cluster: Cluster, core: Core) -> None:
     gang = await launch(core, replicas=2)
     await join(cluster, "old")
     told = why_waiting(gang, [await agent_now(core, "old")], core.now())

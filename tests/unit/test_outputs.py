@@ -92,7 +92,7 @@ def test_more_files_or_bytes_than_are_kept_are_an_error_that_says_so(tmp_path: P
         list(found.parts(OutputManifest()))
 
 
-def test_what_is_kept_comes_back_byte_for_byte(tmp_path: Path) -> None:
+def test_outputs_come_back_byte_for_byte(tmp_path: Path) -> None:
     fill(tmp_path / "work")
     (tmp_path / "work/ck/1/a.pt").chmod(0o755)
 

@@ -128,7 +128,7 @@ def _early(job: JobRecord | None, now: float) -> JobRecord | None:
     return job
 
 
-async def test_who_serves_calls_takes_no_room_until_it_is_started_again(cluster: Cluster) -> None:
+async def test_an_actor_that_serves_calls_takes_no_room_until_it_is_restarted(cluster: Cluster) -> None:
     async with on_stage(cluster, Task(ENDPOINTS_FILE)) as (stage, parent):
         held: HeldLease = stage.leases.held[parent.id]
         assert stage.leases.free().cpu == 0
@@ -139,7 +139,7 @@ async def test_who_serves_calls_takes_no_room_until_it_is_started_again(cluster:
         assert stage.leases.free().cpu == 0
 
 
-async def test_what_is_no_file_in_a_tasks_directory_harms_nobody(cluster: Cluster) -> None:
+async def test_a_broken_file_in_a_tasks_directory_harms_nobody(cluster: Cluster) -> None:
     async with on_stage(cluster, Task(broken=True)) as (stage, _parent):
         await stage.looks()
         assert stage.leases.free().cpu == 1000

@@ -130,7 +130,9 @@ async def test_an_agent_in_an_unknown_state_keeps_its_jobs_as_long_as_it_beats(c
     assert (await agent_now(user, "newer")).state == "asleep"
 
 
-async def test_who_could_not_look_has_seen_no_silence_of_an_agent_in_an_unknown_state(cluster: Cluster) -> None:
+async def test_a_watcher_that_could_not_look_counts_no_silence_of_an_agent_in_an_unknown_state(
+    cluster: Cluster,
+) -> None:
     """Perhaps that one could not write either."""
     user, newer = await cluster.core(), await join(cluster, "newer")
     job = await held_by(newer, user)

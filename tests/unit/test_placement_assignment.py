@@ -125,7 +125,7 @@ def with_members(owner: Owner, found: Assignment) -> Owner:
     return replace(owner, placement=Placement(members=list(found.members), moves=MAX_MOVES))
 
 
-def test_who_fits_is_given_all_and_nobody_more_than_there_is() -> None:
+def test_a_gang_that_fits_gets_all_members_and_no_host_is_overfilled() -> None:
     kinds = [
         host("", cores, busy, 5.0 if busy else None, zone=zone, willing=willing)
         for cores in (1, 2)
@@ -202,7 +202,7 @@ def test_bundles_of_a_gang_that_spreads_are_each_on_an_agent_of_their_own() -> N
     assert assign([host("a", 4), host("b", 4)], [job("g", 3, spread=True)])["g"].members == ()
 
 
-def test_what_is_free_now_goes_before_what_is_free_soon_before_what_nobody_knows() -> None:
+def test_free_hosts_are_chosen_before_hosts_free_soon_before_hosts_with_unknown_ends() -> None:
     hosts = [host("unknown", busy=1), host("later", busy=1, until=9.0), host("soon", busy=1, until=5.0), host("z")]
     assert agents_of(assign(hosts, [gang("g", (1,))])["g"]) == ["z"]
     found = assign(hosts, [gang("g", (1, 1))])["g"]
@@ -317,7 +317,7 @@ def test_alternatives_of_a_device_are_taken_in_their_order_and_not_mixed() -> No
         ({"zone": "north-1"}, []),
     ],
 )
-def test_where_a_host_must_be_and_what_it_must_be(wants: dict[str, Any], chosen: list[str]) -> None:
+def test_hosts_are_chosen_by_place_labels_and_kind(wants: dict[str, Any], chosen: list[str]) -> None:
     hosts = [
         host("a", 2, zone="west-1", region="west"),
         host("b", 2, zone="east-1", region="east", labels={"disk": "fast"}, kind=HostKind(preemptible=True)),
@@ -407,7 +407,7 @@ def test_a_host_that_ends_an_attempt_is_free_soon_but_after_those_that_are_and_a
 @pytest.mark.parametrize(
     "fields", [{"state": "dead"}, {"places": False}, {"drain": True}, {"driver": True}, {"unfit": True}]
 )
-def test_who_may_not_be_chosen(fields: dict[str, Any]) -> None:
+def test_an_agent_that_may_not_be_chosen_is_unwilling(fields: dict[str, Any]) -> None:
     record = AgentRecord(id="a", host="a", pool="default", **({"places": True} | fields))
     assert not host_view(record, {}).willing
 

@@ -101,7 +101,7 @@ async def test_a_vote_of_an_earlier_round_is_not_told_for_this_one(cluster: Clus
     assert stage.told == 1
 
 
-async def test_who_leaves_has_what_runs_put_back_within_the_hosts_grace(cluster: Cluster) -> None:
+async def test_a_leaving_agent_has_its_running_gangs_requeued_within_the_hosts_grace(cluster: Cluster) -> None:
     stage = Stage(await cluster.core())
     stage.hold("runs", HoldingPhase.RUNNING)
     stage.hold("votes", HoldingPhase.RESERVED)

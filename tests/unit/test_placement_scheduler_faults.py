@@ -23,7 +23,7 @@ async def test_one_odd_record_does_not_keep_the_others_from_being_gathered(clust
     assert JobKeys.key(odd.id) in found.scheduler.problems
 
 
-async def test_what_went_wrong_with_a_member_is_no_problem_once_no_gang_forms(cluster: Cluster) -> None:
+async def test_a_fault_of_a_member_is_no_problem_once_no_gang_forms(cluster: Cluster) -> None:
     found = await gathering(cluster, "a", "b")
     job = await gang(found)
     await found.step()

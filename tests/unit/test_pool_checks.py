@@ -141,7 +141,7 @@ def test_a_cluster_is_not_given_a_pool_that_can_never_have_a_machine(tmp_path: P
     assert shell.json("pool", "ls") == []
 
 
-def test_what_keeps_machines_away_is_told_and_the_pool_is_set(
+def test_a_missing_right_for_machines_is_reported_and_the_pool_is_set(
     tmp_path: Path, cloud_tpu: FakeTpu, project: FakeProject
 ) -> None:
     project.rights = set()

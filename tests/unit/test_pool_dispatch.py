@@ -165,7 +165,7 @@ def test_a_task_cancelled_while_it_waits_holds_up_nobody(dispatcher: Dispatcher)
     assert dispatcher.unfinished == 0
 
 
-def test_what_was_cancelled_is_not_waited_for(dispatcher: Dispatcher) -> None:
+def test_a_cancelled_task_is_not_waited_for(dispatcher: Dispatcher) -> None:
     dispatcher.submit([only := task()])
     assert only.future.cancel()
     assert dispatcher.drain(200)
@@ -189,7 +189,7 @@ def test_only_a_worker_without_tasks_can_be_dismissed(dispatcher: Dispatcher) ->
     assert dispatcher.workers == 1
 
 
-def test_what_is_not_done_when_the_pool_closes_says_so(dispatcher: Dispatcher) -> None:
+def test_an_unfinished_task_raises_pool_closed_when_the_pool_closes(dispatcher: Dispatcher) -> None:
     sent, waiting, hands = task(), task(), Hands()
     dispatcher.join("a", hands)
     dispatcher.submit([sent, waiting])

@@ -30,7 +30,7 @@ def in_month(month: str, digit: int) -> EnvironmentSpec:
     return EnvironmentSpec(workspace=WorkspaceSpec(blob=f"blobs/{month}/{digit:064x}", dependencies="uv.lock"))
 
 
-async def test_what_several_people_name_at_once_is_all_named_and_equal_ones_once(cluster: Cluster) -> None:
+async def test_concurrent_additions_are_all_stored_and_equal_environments_once(cluster: Cluster) -> None:
     people = [await cluster.core() for _ in range(4)]
     await asyncio.gather(
         *(add_environment(user, "default", packages(str(number // 2))) for number, user in enumerate(people))

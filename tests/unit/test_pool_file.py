@@ -110,7 +110,7 @@ def test_all_that_a_pool_says_is_kept() -> None:
         ({**COMMAND, "command": {**COMMAND["command"], "create": ["a\0"]}}, "command.create", "a program"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_remedy(pool: dict[str, Any], field: str, remedy: str) -> None:
+def test_a_wrong_field_is_named_with_its_remedy(pool: dict[str, Any], field: str, remedy: str) -> None:
     with pytest.raises(InvalidInput) as error:
         parse_fray_file({"pools": {"one": pool}})
     assert error.value.field == f"pools.one.{field}"

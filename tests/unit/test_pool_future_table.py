@@ -38,7 +38,7 @@ def value(key: str, of: object, kind: str = "value", number: int = 0) -> TaskOut
 
 @pytest.mark.parametrize("error", [ModuleNotFoundError, SystemExit])
 @pytest.mark.parametrize("kind", ["value", "item"])
-def test_what_cannot_be_read_here_is_its_own_tasks_error(kind: str, error: type[BaseException]) -> None:
+def test_an_unreadable_result_is_an_error_of_its_own_task_alone(kind: str, error: type[BaseException]) -> None:
     table = FutureTable()
     bad, good = table.enter("bad", yields=kind == "item"), table.enter("good")
     table.apply([value("bad", Unreadable(error), kind), TaskOutcome("bad", "end", 1), value("good", 7)])

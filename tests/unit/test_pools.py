@@ -32,7 +32,7 @@ async def made(core: Core, exist_ok: bool = True) -> int:
     return incarnation
 
 
-async def test_who_comes_second_is_told_or_given_the_first(cluster: Cluster) -> None:
+async def test_the_second_creator_gets_an_error_or_the_first_pool(cluster: Cluster) -> None:
     core = await cluster.core()
     incarnation = await made(core, exist_ok=False)
     await worker_pools.note_jobs(core, TaskKeys.of("team", "nightly", incarnation), ["worker-1"], ())
@@ -64,7 +64,7 @@ async def test_a_queue_without_a_pool_keeps_its_name(cluster: Cluster) -> None:
         await made(core)
 
 
-async def test_what_is_noted_after_the_pool_was_removed_leaves_nothing(cluster: Cluster) -> None:
+async def test_a_note_of_jobs_after_the_pool_was_removed_leaves_nothing(cluster: Cluster) -> None:
     core = await cluster.core()
     incarnation = await made(core)
     tasks = TaskKeys.of("team", "nightly", incarnation)

@@ -66,7 +66,7 @@ def put_machine(shell: Shell, machine: MachineRecord, boot_log: bytes = b"") -> 
     asyncio.run(put())
 
 
-def test_what_the_zones_of_a_pool_refused_is_listed_with_it(shell: Shell) -> None:
+def test_the_refusals_of_a_pools_zones_are_listed_with_it(shell: Shell) -> None:
     shell("pool", "set", "train", *TPU)
     refused = ZoneAnswer(kind="denied", text="tpu.nodes.create is missing: grant roles/tpu.admin")
     scaler = ScalerRecord(pools={"train": PoolScaling(limit="zones", zones={"us-east5-a": refused})})
@@ -97,7 +97,7 @@ def test_a_pool_is_set_and_changed_by_options(shell: Shell) -> None:
     assert yaml.safe_load(shell("pool", "show", "train").stdout) == {"pools": {"train": shown}}
 
 
-def test_what_a_pool_had_of_another_provider_goes_with_it(shell: Shell) -> None:
+def test_a_pools_settings_of_another_provider_go_with_that_provider(shell: Shell) -> None:
     shell("pool", "set", "train", *TPU, "--max", "4", "--project", "p")
     assert shell.json("pool", "set", "train", "--provider", "local")["pools"] == {
         "train": {"provider": "local", "max": 4}
@@ -131,7 +131,7 @@ def test_what_a_pool_had_of_another_provider_goes_with_it(shell: Shell) -> None:
         (["rm", "a"], "there is no such pool of machines"),
     ],
 )
-def test_what_is_wrong_with_a_pool_is_said_in_one_line(shell: Shell, words: list[str], message: str) -> None:
+def test_a_mistake_in_a_pool_is_reported_in_one_line(shell: Shell, words: list[str], message: str) -> None:
     shell("init")
     assert message in shell("pool", *words, code=1).stderr
     assert shell.json("pool", "ls") == []

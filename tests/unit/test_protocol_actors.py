@@ -74,7 +74,7 @@ def test_without_the_holders_word_it_waits_for_whoever_has_room() -> None:
 
 
 @pytest.mark.parametrize("kind", ["preempted", "start-failed", "host-failed"])
-def test_what_the_host_did_is_no_reason_to_stay_on_it(kind: str) -> None:
+def test_an_attempt_that_its_host_ended_does_not_restart_there(kind: str) -> None:
     after = end_of_attempt(actor(), 1, "me", AttemptEnd(AttemptExit(kind=kind), restart=True), NOW, SETTINGS)
     assert isinstance(after, JobRecord)
     assert after.status == "pending"

@@ -146,7 +146,7 @@ def test_age_grows_only_while_the_beat_stands_still_between_close_reads() -> Non
     assert observe(agent(interval=60.0), first, None, 100.0).age == 100.0, "the promised interval counts"
 
 
-def test_what_others_saw_is_compared_and_never_added() -> None:
+def test_the_observations_of_others_are_compared_and_never_added() -> None:
     own, told = Suspect(beat=7, age=8.0), Suspect(beat=7, age=9.0)
     assert observe(agent(), own, told, 8.0).age == 16.0
     assert observe(agent(), own, replace(told, age=20.0), 8.0).age == 20.0

@@ -167,7 +167,7 @@ def test_an_actor_goes_where_it_can_be_called() -> None:
     assert shortage(SMALL, HOST, HostKind(inbound=False)) == []
 
 
-def test_what_runs_is_taken_from_what_is_free() -> None:
+def test_the_resources_of_a_running_job_are_subtracted_from_the_free_ones() -> None:
     left = remaining_after(HOST, Shape(1000, GIB, 0, "gpu", 1, on_demand=False))
     assert left == Resources(cpu=3000, memory=7 * GIB, disk=GIB, device="gpu-h100", device_count=1)
     assert [free_slots(r) for r in (left, Resources(cpu=999), Resources(cpu=-5))] == [3, 0, 0]

@@ -288,7 +288,7 @@ def test_deaths_spend_the_preemption_budget_until_it_is_empty() -> None:
 
 
 @pytest.mark.parametrize("status", ["pending", "unadmitted"])
-def test_what_does_not_run_is_stopped_by_one_write(status: str) -> None:
+def test_a_job_that_does_not_run_is_stopped_by_one_write(status: str) -> None:
     stopped = request_stop(job(status), NOW, "enough")
     assert stopped is not None
     assert stopped.exit is not None
@@ -327,7 +327,9 @@ KINDS = st.sampled_from(["success", "exited", "preempted", "start-failed", "host
 
 
 @given(st.lists(KINDS, max_size=30), st.integers(0, 3), st.integers(0, 5))
-def test_whatever_happens_attempts_grow_and_budgets_hold(kinds: list[str], failures: int, preemptions: int) -> None:
+def test_attempts_grow_and_budgets_hold_in_any_sequence_of_ends(
+    kinds: list[str], failures: int, preemptions: int
+) -> None:
     spec = {"max_retries_failure": failures, "max_retries_preemption": preemptions}
     record = running(spec=spec)
     for kind in kinds:

@@ -85,7 +85,7 @@ def test_a_claimer_leaves_the_job_to_others_that_have_its_python() -> None:
     assert isinstance(claim(record, 1, lease, ChildVerdict.KEEP), JobRecord)
 
 
-async def test_where_nobody_has_its_python_the_job_is_claimed_so_that_it_fails_and_says_so(cluster: Cluster) -> None:
+async def test_a_job_whose_python_no_agent_has_is_claimed_so_that_it_fails_with_the_reason(cluster: Cluster) -> None:
     core = await cluster.core()
     spec = JobSpec(name="j", entrypoint=EntrypointSpec(callable=CallableSpec(pickle="AA==", python="3.12")))
 

@@ -157,7 +157,7 @@ def test_each_bundle_of_a_held_reservation_stands_alone() -> None:
     assert not lost[1].placement.members
 
 
-def test_who_can_have_nothing_now_loses_what_it_has_and_is_given_none() -> None:
+def test_a_unit_that_can_have_no_host_now_loses_its_members_and_is_given_none() -> None:
     held = placed(reservation(GangSpec(count=2), low=2), a=[0], b=[1])
     first, second = units_of(held, {"a", "b"}, set(), refusing={"b"})
     assert not first.forming
@@ -265,7 +265,7 @@ def agent(cpu: int, device: str = "", chips: int = 0) -> AgentRecord:
     return AgentRecord(id="a", host="h", pool="default", capacity=capacity)
 
 
-def test_what_is_larger_than_every_host_of_its_kind_is_told_with_its_request_and_what_is_short() -> None:
+def test_a_request_larger_than_every_host_of_its_kind_is_refused_with_its_place_and_shortage() -> None:
     specs = [spec(), spec(resources={"cpu": 64})]
     parts = [bundles_of_job(one, f"j-{number}") for number, one in enumerate(specs)]
     owner = owner_of_reservation(ReservationRecord(id="g-1", kind="group", parts=parts, low=2))

@@ -58,7 +58,7 @@ def test_size_counts_what_nobody_has_and_pending_the_rest(queue: Queue[Any]) -> 
     assert (queue.size(), queue.pending()) == (3, 0)
 
 
-def test_what_is_released_comes_back_first_while_others_are_out(queue: Queue[Any]) -> None:
+def test_a_released_item_comes_back_first_while_others_are_out(queue: Queue[Any]) -> None:
     queue.push_many("abcd", batch=1)
     first, second = popped(queue), popped(queue)
     queue.release(first)
@@ -210,7 +210,7 @@ def test_a_look_at_what_cannot_be_unpickled_says_so_and_leaves_it_there(queue: Q
     assert (queue.size(), queue.letters()) == (1, [])
 
 
-def test_what_cannot_be_pickled_is_refused_by_its_place_and_nothing_is_pushed(queue: Queue[Any]) -> None:
+def test_an_unpicklable_item_is_refused_with_its_index_and_nothing_is_pushed(queue: Queue[Any]) -> None:
     with pytest.raises(InvalidInput, match=r"items\[1\].*cannot be pickled"):
         queue.push_many([1, threading.Lock()])
     assert queue.size() == 0

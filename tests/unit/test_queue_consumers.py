@@ -94,7 +94,7 @@ async def test_every_item_of_a_segment_has_two_fifths_of_the_time_out_asked_for_
     await one.consumer.done([long.id, short.id])
 
 
-async def test_what_a_consumer_does_not_ask_for_goes_to_others_before_the_time_out(cluster: Cluster) -> None:
+async def test_items_that_a_consumer_does_not_ask_for_go_to_others_before_the_timeout(cluster: Cluster) -> None:
     one, two = await queue_process(cluster), await queue_process(cluster)
     await one.push("a", "b", batch=2)
     (first,) = await one.take()
@@ -162,7 +162,7 @@ async def test_two_who_clear_at_once_forget_nothing_that_is_finished_meanwhile(
     assert all(key.endswith("~lease") for key in cluster.keys(NAMES.segments))
 
 
-async def test_what_a_consumer_that_is_gone_finished_is_cleared_away_by_others(cluster: Cluster) -> None:
+async def test_segments_that_a_closed_consumer_finished_are_removed_by_others(cluster: Cluster) -> None:
     one, two = await queue_process(cluster), await queue_process(cluster)
     await one.push("a")
     await one.consumer.done([taken.id for taken in await one.take()])
@@ -172,7 +172,7 @@ async def test_what_a_consumer_that_is_gone_finished_is_cleared_away_by_others(c
 
 
 @pytest.mark.parametrize("gone", [False, True])
-async def test_what_is_named_far_in_the_future_does_not_stay_for_ever_once_it_is_finished(
+async def test_a_finished_segment_with_a_name_far_in_the_future_does_not_stay_for_ever(
     cluster: Cluster, gone: bool
 ) -> None:
     """By the time in its name it was kept until then, by who finished it and by others."""
@@ -209,7 +209,7 @@ def rewritten(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("local", [True, False])
-async def test_what_the_storage_says_of_when_it_was_written_voids_nothing(cluster: Cluster, local: bool) -> None:
+async def test_a_later_modification_time_of_a_segment_voids_nothing(cluster: Cluster, local: bool) -> None:
     """Consumers deleted every segment that waited."""
 
     one = await queue_process(cluster, local)
@@ -239,7 +239,9 @@ async def test_a_create_that_lands_again_after_its_items_were_done_brings_nothin
         assert cluster.keys(NAMES.segments) == []
 
 
-async def test_who_is_refused_what_was_finished_takes_nothing_that_may_be_among_it(cluster: Cluster) -> None:
+async def test_a_consumer_whose_acknowledgements_are_refused_takes_no_item_that_may_be_among_them(
+    cluster: Cluster,
+) -> None:
     """Else a burst of refusals would bring acknowledged items back, and be remembered for longer than it lasts."""
 
     one, two = await queue_process(cluster), await queue_process(cluster)
@@ -314,7 +316,7 @@ async def test_counts_and_peek_of_what_others_hold(cluster: Cluster) -> None:
     assert [p.item.body for p in await admin.peek_items(two.queue, {}, 5)] == [b"a", b"b", b"c"]
 
 
-async def test_what_is_refused_once_is_still_held_and_can_be_done_again(cluster: Cluster) -> None:
+async def test_an_item_whose_completion_was_refused_is_still_held_and_can_be_done_again(cluster: Cluster) -> None:
     """Completing, giving back and tending: a refusal is like an outage to a consumer, and its item stays out."""
 
     one = await queue_process(cluster)

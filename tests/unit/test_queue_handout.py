@@ -140,7 +140,7 @@ async def test_consumers_that_come_later_read_few_leases_of_the_others(
     assert asked.total() / len(done) < most, f"{asked}"
 
 
-async def test_who_comes_new_reads_at_once_what_one_left_who_died(cluster: Cluster) -> None:
+async def test_a_new_consumer_reads_at_once_the_items_of_a_dead_one(cluster: Cluster) -> None:
     """More leases than it reads at first, and items that are free besides; it does not wait."""
     dead, _, way = await worker(cluster)
     await dead.push(*map(str, range(100)), batch=1)
@@ -154,13 +154,13 @@ async def test_who_comes_new_reads_at_once_what_one_left_who_died(cluster: Clust
     assert sorted(found, key=int) == [str(number) for number in range(100)]
 
 
-async def test_what_others_finished_long_ago_is_not_claimed_from_an_old_listing(cluster: Cluster) -> None:
+async def test_items_that_others_finished_long_ago_are_not_claimed_from_an_old_listing(cluster: Cluster) -> None:
     """Its lease had gone with it, so that the claim was won, and nothing was there."""
     asked, items = await shared(cluster, 2, 700, 0.2)
     assert asked["get"] - items <= 2, f"the doorbell, once each; {asked}"
 
 
-async def test_what_is_noted_is_written_within_the_window(cluster: Cluster) -> None:
+async def test_a_noted_acknowledgement_is_written_within_the_window(cluster: Cluster) -> None:
     one, handout, _ = await worker(cluster)
     await one.push(*"abc", batch=1)
     await work(cluster, one, handout, 3)
@@ -212,7 +212,7 @@ async def test_a_pop_waits_though_what_is_noted_is_written_while_it_looks(
     assert [delivery.item.body for delivery in await popping] == [b"b"]
 
 
-async def test_who_wants_each_acknowledgement_stored_has_it(cluster: Cluster) -> None:
+async def test_a_durable_consumer_has_each_acknowledgement_stored(cluster: Cluster) -> None:
     one, handout, _ = await worker(cluster, durable=True)
     await one.push(*"abc", batch=1)
     for body in "abc":
@@ -232,7 +232,7 @@ async def test_shortly_before_a_lease_ends_nothing_is_noted(cluster: Cluster) ->
     await one.consumer.done([delivery.id])
 
 
-async def test_what_nobody_asks_for_goes_back_to_the_others(cluster: Cluster) -> None:
+async def test_items_that_nobody_asks_for_go_back_to_the_others(cluster: Cluster) -> None:
     one, handout, _ = await worker(cluster)
     other = await queue_process(cluster)
     await one.push(*map(str, range(10)), batch=1)

@@ -105,7 +105,7 @@ async def test_a_lease_that_is_none_keeps_nobody_from_the_other_items(
     await admin.purge_items(two.queue)
 
 
-async def test_what_is_no_name_is_nobodys(cluster: Cluster) -> None:
+async def test_a_key_that_is_no_segment_name_is_ignored(cluster: Cluster) -> None:
     one = await queue_process(cluster)
     await one.push("a")
     [key] = cluster.keys(NAMES.segments)

@@ -136,7 +136,7 @@ async def cancelled(cluster: Cluster, one: QueueProcess, after: float) -> None:
     assert taking.cancelled()
 
 
-async def test_who_is_cancelled_while_he_takes_gives_back_what_he_gets(cluster: Cluster) -> None:
+async def test_a_consumer_that_is_cancelled_during_a_take_gives_the_items_back(cluster: Cluster) -> None:
     one, two = await queue_process(cluster), await queue_process(cluster)
     await one.push("a")
 
@@ -180,7 +180,7 @@ class Suspect:
         return False
 
 
-def test_what_another_gate_has_is_nothing_to_this_one() -> None:
+def test_one_gates_suspects_do_not_affect_another_gate() -> None:
     isolation, item = PoisonIsolation(), Suspect()
     isolation.enter(item)
     assert not isolation.admits(False)

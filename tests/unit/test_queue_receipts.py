@@ -73,7 +73,7 @@ async def test_a_receipt_that_is_too_late_acknowledges_nothing(cluster: Cluster,
     assert await third.bodies(2) == ["a"], "a receipt of a former claim says nothing"
 
 
-async def test_what_old_receipts_say_is_carried_over_before_they_go(cluster: Cluster) -> None:
+async def test_the_content_of_old_receipts_is_carried_over_before_they_are_deleted(cluster: Cluster) -> None:
     dead, other = await queue_process(cluster), await queue_process(cluster)
     await dead.push(*"ab", batch=1)
     leases = await taken(dead, 2)

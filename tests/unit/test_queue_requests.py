@@ -78,7 +78,7 @@ async def test_an_item_by_itself_costs_its_consumers_fewer_than_five_requests(
     assert sum(each.values()) - each["delete"] < 5, "with the looks of those who find nothing"
 
 
-async def test_what_a_holder_left_that_died_is_found_by_consumers_that_are_busy(cluster: Cluster) -> None:
+async def test_busy_consumers_find_the_items_of_a_dead_holder(cluster: Cluster) -> None:
     dead, one, two = [await queue_process(cluster) for _ in range(3)]
     await dead.push("left")
     await dead.take(timeout=20.0)
@@ -111,7 +111,7 @@ def test_consumers_that_know_each_other_share_the_segments_out() -> None:
 
 
 @pytest.mark.parametrize("wait", [0.0, 5.0])
-async def test_who_was_beaten_to_one_item_gets_the_next(cluster: Cluster, wait: float) -> None:
+async def test_a_consumer_that_loses_the_race_for_one_item_gets_the_next(cluster: Cluster, wait: float) -> None:
     """Who waits may leave what little there is to others, but not for longer than he waits."""
 
     one, other = await queue_process(cluster), await queue_process(cluster)

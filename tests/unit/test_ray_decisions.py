@@ -72,7 +72,7 @@ def finished(job_id: str, ended_at: float) -> KnownJob:
         (ResourceConfig(cpu=4, memory="64GB"), "CPU 4, memory 64 GB"),
     ],
 )
-def test_what_no_node_could_ever_have_room_for_is_told(asked: ResourceConfig, wants: str) -> None:
+def test_a_request_that_no_node_could_ever_have_room_for_is_reported(asked: ResourceConfig, wants: str) -> None:
     spec = to_spec(JobRequest("large", Entrypoint.from_binary("true"), asked))
     reason = too_large_for([{"CPU": 8.0, "memory": 32e9}, {"CPU": 2.0, "memory": 32e9, "GPU": 1.0}], spec.resources)
     assert (f"no node of this Ray has {wants} at once (the largest has CPU 8)" in reason) if wants else not reason
@@ -109,7 +109,7 @@ def test_the_end_of_a_jobs_output_is_kept() -> None:
 
 
 @pytest.mark.parametrize("made", [WorkerPool, ClusterContext, ActorServer, HttpQueueServer])
-def test_what_works_through_storage_refuses_ray(made: Callable[..., object]) -> None:
+def test_features_that_work_through_storage_refuse_ray(made: Callable[..., object]) -> None:
     with pytest.raises(InvalidInput, match=r"works through storage, .*StorageCluster\(root\)"):
         made(cluster=RayJobs())
 

@@ -234,7 +234,7 @@ async def test_a_repair_that_a_death_made_due_is_made_again_if_it_fails(cluster:
     assert (await job_now(dead.core, job.id)).attempt == 2
 
 
-async def test_what_a_death_makes_due_is_done_by_whoever_takes_the_role_before_it_is(cluster: Cluster) -> None:
+async def test_the_next_reconciler_repairs_the_jobs_of_a_dead_agent_before_the_repair_is_due(cluster: Cluster) -> None:
     cluster.settings = ClusterSettings(repair_interval=1000000.0)
     first, second = Reconciler(await cluster.core(), "p1"), Reconciler(await cluster.core(), "p2")
     dead, job = await died_unrepaired(cluster, first)
@@ -263,7 +263,7 @@ async def test_a_reconciler_that_loses_the_role_ends_its_repair(cluster: Cluster
     assert ended.is_set()
 
 
-async def test_who_takes_the_role_again_gathers_nobody_before_it_has_looked(cluster: Cluster) -> None:
+async def test_a_reconciler_that_takes_the_role_again_gathers_no_gang_before_it_has_looked(cluster: Cluster) -> None:
     first, second = Reconciler(await cluster.core(), "p1"), Reconciler(await cluster.core(), "p2")
     agents = [await join(cluster, name, places=True) for name in ("a", "b")]
     await first.try_pass()

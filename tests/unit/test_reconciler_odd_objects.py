@@ -47,7 +47,9 @@ def raising(error: Exception, odd: str) -> Any:
 
 
 @EVERY_ERROR
-async def test_whatever_an_agents_record_raises_the_others_are_watched(cluster: Cluster, error: Exception) -> None:
+async def test_an_agents_record_that_raises_any_error_leaves_the_others_watched(
+    cluster: Cluster, error: Exception
+) -> None:
     user = await cluster.core()
     odd, _silent = await join(cluster, "odd"), await join(cluster, "silent")
     with raising(error, AgentKeys.key(odd.id)):
@@ -68,7 +70,9 @@ async def test_problems_of_a_repair_are_reported_until_the_next_one_has_ended(cl
 
 
 @EVERY_ERROR
-async def test_whatever_a_jobs_record_raises_the_others_are_repaired(cluster: Cluster, error: Exception) -> None:
+async def test_a_jobs_record_that_raises_any_error_leaves_the_others_repaired(
+    cluster: Cluster, error: Exception
+) -> None:
     user = await cluster.core()
     odd, sound = await launch(user), await launch(user)
     await user.store.delete(entry_of(sound).key())
@@ -79,7 +83,7 @@ async def test_whatever_a_jobs_record_raises_the_others_are_repaired(cluster: Cl
 
 
 @pytest.mark.parametrize("step", [(FailureDetector, "look"), (Repair, "run")])
-async def test_what_is_raised_outside_of_any_object_keeps_the_pass_from_nothing_else(
+async def test_an_error_outside_of_any_object_does_not_stop_the_rest_of_the_pass(
     cluster: Cluster, step: tuple[type, str]
 ) -> None:
     user, coordinator = await cluster.core(), Reconciler(await cluster.core(), "p")

@@ -142,7 +142,7 @@ async def test_an_idle_agent_asks_for_its_beats_its_doorbell_and_the_repairs_lis
     assert plans == pytest.approx(settings_beats, abs=10), "one each repair interval"
 
 
-async def test_who_waits_where_people_start_agents_asks_for_no_scaler(cluster: Cluster) -> None:
+async def test_a_wait_on_a_cluster_whose_agents_people_start_reads_no_scaler_record(cluster: Cluster) -> None:
     client, way = await _cloud_core(cluster)
     job = await _submit(client)
     way.asked.clear()

@@ -325,7 +325,7 @@ async def test_a_job_of_a_group_that_has_ended_is_submitted_again_outside_of_it(
     assert (await outside_of_ended(core, again)).spec.pool == "default"
 
 
-async def test_who_may_not_read_what_is_reserved_submits_as_ever(cluster: Cluster) -> None:
+async def test_a_client_that_may_not_read_reservations_submits_as_ever(cluster: Cluster) -> None:
     core = await cluster.core()
     await reserve(core)
     cluster.ways[-1].refused = [("get", "placements/"), ("get_if_changed", "placements/")]

@@ -70,7 +70,7 @@ def test_an_original_that_comes_later_than_its_repetition_does_not_take_the_stre
     assert [data for _, _, data in new.replies] == [b"one", b"two", b"three", b"four"]
 
 
-def test_who_asks_for_the_rest_of_a_stream_again_gets_each_item_once() -> None:
+def test_a_caller_that_resumes_a_stream_again_gets_each_item_once() -> None:
     first, again = Caller(), Caller()
     stream = ServerStream(CallId("c", 1), [first], limit=4)
     stream.put(Payload(b"one"))
@@ -131,7 +131,7 @@ def test_an_outcome_that_nobody_asks_for_any_more_takes_no_room() -> None:
     assert caller.replies == [(2, ReplyKind.VALUE, bytes(900))]
 
 
-def test_who_never_comes_back_is_forgotten_when_it_leaves() -> None:
+def test_a_client_that_leaves_for_good_is_forgotten() -> None:
     table, caller = CallTable(max_bytes=1000), Caller()
     for number in range(100):
         (record,) = table.admit(f"c{number}", 1, [request(1, f"c{number}")], caller)

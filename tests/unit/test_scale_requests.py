@@ -43,7 +43,9 @@ async def test_the_entry_of_a_job_is_deleted_once_however_long_it_runs(
     assert deleted[0].startswith("pending/")
 
 
-async def test_what_fits_is_found_behind_a_page_of_what_does_not(cluster: Cluster, tmp_path: Path) -> None:
+async def test_an_entry_that_fits_is_found_behind_a_page_of_entries_that_do_not(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     core = await cluster.core(local=False)
     wide = {"name": "wide", "entrypoint": {"command": ["true"]}, "resources": {"cpu": 64}}
     await submit(core, [parse_spec(wide)] * 1001)

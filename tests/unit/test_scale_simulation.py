@@ -30,7 +30,7 @@ def test_a_bucket_serves_its_rate_and_refuses_the_rest() -> None:
     assert served(Rate(100.0, float("inf")), 0.0, 10, 90) == 90
 
 
-def test_what_is_served_doubles_over_twenty_minutes_of_load_and_not_without() -> None:
+def test_the_served_rate_doubles_over_twenty_minutes_of_load_and_not_without() -> None:
     loaded, calm = Rate(100.0, 1200.0), Rate(100.0, 1200.0)
     served(loaded, 0.0, 1200, 100)
     served(calm, 0.0, 1200, 40)

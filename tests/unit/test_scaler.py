@@ -54,7 +54,7 @@ async def machines(cluster: Cluster, core: Core) -> list[MachineRecord]:
     return [stored.record for stored in found if stored is not None]
 
 
-async def test_what_waits_makes_machines_within_the_bounds(cluster: Cluster) -> None:
+async def test_waiting_jobs_make_machines_within_the_bounds(cluster: Cluster) -> None:
     core, provider = await cluster.core(), MemoryProvider()
     await with_pool(core)
     await with_jobs(core, 6)
@@ -178,7 +178,7 @@ async def test_a_role_whose_record_cannot_be_read_is_taken_once_it_has_aged(clus
     assert found.record.holder == "one"
 
 
-async def test_who_was_not_asked_to_scale_leaves_it_to_others_where_a_right_is_missing(cluster: Cluster) -> None:
+async def test_a_volunteer_leaves_scaling_to_others_if_it_lacks_a_right(cluster: Cluster) -> None:
     core, provider = await cluster.core(), MemoryProvider(denied=True)
     await with_pool(core)
     volunteer = Scaler(core, "volunteer", provider.open, steps_back=True)
@@ -192,7 +192,7 @@ async def test_who_was_not_asked_to_scale_leaves_it_to_others_where_a_right_is_m
     assert found.record.pools[POOL].problem == "the role machines.list is missing"
 
 
-async def test_who_was_not_asked_to_scale_goes_on_while_a_provider_does_not_answer(cluster: Cluster) -> None:
+async def test_a_volunteer_goes_on_scaling_while_a_provider_does_not_answer(cluster: Cluster) -> None:
     core, provider = await cluster.core(), MemoryProvider(silent=True)
     await with_pool(core)
     volunteer = Scaler(core, "volunteer", provider.open, steps_back=True)

@@ -76,7 +76,7 @@ async def test_a_job_that_is_claimed_during_a_look_waits_no_more(cluster: Cluste
     assert provider.asked == []
 
 
-async def test_what_a_provider_answers_is_kept(cluster: Cluster) -> None:
+async def test_a_providers_answer_is_stored(cluster: Cluster) -> None:
     core, provider = await cluster.core(), MemoryProvider()
     await with_pool(core)
     await with_jobs(core, 1)

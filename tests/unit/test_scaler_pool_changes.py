@@ -80,7 +80,7 @@ async def test_machines_of_a_provider_that_a_pool_had_go_before_others_come(clus
 
 
 @pytest.mark.parametrize("says", [SPEC_ELSEWHERE, None])
-async def test_what_a_slow_look_makes_where_the_pool_was_is_removed_there(
+async def test_a_machine_that_a_slow_look_makes_at_the_pools_old_place_is_removed_there(
     cluster: Cluster, says: ProvisioningSpec | None
 ) -> None:
     """It has read the pool before that was changed, and is killed before it can tell of it."""

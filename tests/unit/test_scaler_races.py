@@ -94,7 +94,7 @@ async def test_a_machine_that_another_gives_up_meanwhile_is_not_asked_for(cluste
     assert [verb for verb, _ in provider.asked] == ["delete"]
 
 
-async def test_who_was_too_slow_to_give_an_intent_up_gives_up_the_next(cluster: Cluster) -> None:
+async def test_a_scaler_that_is_too_slow_to_give_up_one_intent_gives_up_the_next(cluster: Cluster) -> None:
     """Two scalers want a machine each, and the pool may have one; the later intent, which is to go, is asked for."""
     provider, name = MemoryProvider(), "z"
     other, core = await cluster.core(), await cluster.core()

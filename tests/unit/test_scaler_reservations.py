@@ -79,7 +79,7 @@ async def test_a_held_reservation_that_has_lost_a_host_makes_another(core: Core)
     assert await made(core) == ["us-a"]
 
 
-async def test_what_was_lost_of_a_reservation_in_one_zone_comes_in_that_zone(core: Core) -> None:
+async def test_a_lost_host_of_a_one_zone_reservation_is_replaced_in_that_zone(core: Core) -> None:
     await hold(core, await reserve(core, same="zone"), "a", "b")
     assert await made(core) == ["eu-b"]
 
@@ -89,7 +89,7 @@ async def test_a_held_reservation_makes_no_machine_beyond_what_it_needs(core: Co
     assert await made(core) == []
 
 
-async def test_what_a_group_has_lost_is_not_made_again_for_a_job_that_has_ended(core: Core) -> None:
+async def test_a_groups_lost_host_is_not_replaced_for_a_job_that_has_ended(core: Core) -> None:
     job = JobRecord(id="b-1", spec=parse_spec({"name": "b", "entrypoint": {"command": ["x"]}}), status="succeeded")
     await core.records.write(JobKeys.key(job.id), JobRecord, job, None)
     await hold(core, await reserve(core, "a-1", "b-1", kind="group"), "a", "b")
@@ -97,7 +97,7 @@ async def test_what_a_group_has_lost_is_not_made_again_for_a_job_that_has_ended(
 
 
 @pytest.mark.parametrize("pool", ["~r-1", "~group-1"])
-async def test_who_waits_in_a_reservation_waits_for_the_machines_of_its_pool(core: Core, pool: str) -> None:
+async def test_a_job_in_a_reservation_waits_for_the_machines_of_its_pool(core: Core, pool: str) -> None:
     await reserve(core)
     await reservations.create(core, ReservationRecord(id="group-1", kind="group", pool="~r-1", namespace="team"))
     spec = parse_spec({"name": "j", "entrypoint": {"command": ["x"]}, "pool": pool})

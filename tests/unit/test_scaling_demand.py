@@ -23,7 +23,7 @@ def test_jobs_are_packed_into_new_machines() -> None:
     assert orders(view()) == []
 
 
-def test_what_is_free_or_coming_is_subtracted() -> None:
+def test_free_and_coming_capacity_is_subtracted() -> None:
     jobs = [job(n) for n in range(4)]
     coming = machine("m1", "creating", asked_at=NOW)
     assert orders(view(SPEC, coming, jobs=jobs)) == [(1, "us-a", False)]
@@ -99,7 +99,7 @@ def test_a_machine_of_unknown_size_is_tried_first() -> None:
     assert capacity_of(SPEC, [agent("a", "m1")]) == CAPACITY
 
 
-def test_what_a_pool_does_not_say_of_its_hosts_is_as_they_have_it() -> None:
+def test_capacity_that_a_pool_does_not_state_is_taken_from_its_hosts() -> None:
     said = changed(TPU, capacity=Resources(cpu=8000))
     found = capacity_of(said, [])
     assert found is not None
@@ -143,7 +143,7 @@ def test_a_gang_of_a_group_stays_in_one_zone() -> None:
     assert orders(shut) == [(1, "eu-b", False)]
 
 
-def test_what_waits_in_one_zone_says_nothing_of_another() -> None:
+def test_owners_that_wait_in_one_zone_say_nothing_of_another() -> None:
     """Owners that want the same are compared with the machines of a pool once, but not if they must be elsewhere."""
     shut = replace(view(), zones={"eu-b": refusal(None, "stockout", "", NOW)})
     one = replace(owner_of_job(gang(2, same="zone", cpu=4.0)), within="eu-b")

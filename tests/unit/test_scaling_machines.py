@@ -179,7 +179,7 @@ def test_answers_of_a_create() -> None:
     assert refused(waits, "stockout", "none", again=True).state == "deleting"
 
 
-def test_what_was_refused_leaves_its_place_to_the_next_zone_at_once() -> None:
+def test_a_refused_machine_leaves_its_place_to_the_next_zone_at_once() -> None:
     waits = asked(machine("m1", "wanted"), NOW)
     answered = {"us-a": refusal(None, "stockout", "none", NOW)}
     there = {m.name: m for m in [refused(waits, "stockout", "none")] if m.state != "gone"}

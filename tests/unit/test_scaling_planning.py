@@ -129,7 +129,7 @@ def test_a_pool_is_looked_at_wherever_it_may_have_machines() -> None:
     assert [*accounts(here, [changed(here, zones=["there"])], []).values()] == [here]
 
 
-def test_where_machines_may_be_left_is_looked_at_again() -> None:
+def test_a_place_that_may_still_have_machines_is_looked_at_again() -> None:
     closed = changed(TPU, min=0, max=0)
     assert still_looked_at(TPU, TPU, []) == [TPU], "it may have some by the next look"
     assert still_looked_at(closed, closed, []) == []
@@ -138,7 +138,7 @@ def test_where_machines_may_be_left_is_looked_at_again() -> None:
     assert still_looked_at(moved, found, ["us-a"]) == still_looked_at(moved, found, None) == [found]
 
 
-def test_what_another_look_tells_meanwhile_is_kept() -> None:
+def test_the_accounts_that_another_look_adds_meanwhile_are_kept() -> None:
     lab, team = (changed(TPU, tpu=TpuSettings(project=name)) for name in ("lab", "team"))
     mine, theirs = {"p": PoolScaling(accounts=[team])}, {"p": PoolScaling(accounts=[lab, team])}
     assert with_others(mine, theirs, {})["p"].accounts == [lab, team]
@@ -179,7 +179,7 @@ def test_a_machine_with_work_or_a_placement_stays() -> None:
     assert plan(low, NOW).changed == {}
 
 
-def test_what_comes_and_is_no_longer_needed_is_given_up() -> None:
+def test_a_coming_machine_that_is_no_longer_needed_is_given_up() -> None:
     waits = machine("m1", "creating", asked_at=1.0, idle_since=1.0)
     assert plan(view(SPEC, waits), NOW).changed["m1"].state == "deleting"
     assert plan(view(SPEC, changed(waits, state="wanted")), NOW).changed["m1"].state == "gone"

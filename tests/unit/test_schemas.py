@@ -95,7 +95,7 @@ def test_the_contract_names_every_kind_of_object_and_every_field_of_a_spec() -> 
     assert unnamed == set()
 
 
-def test_what_the_services_write_is_as_the_schemas_say() -> None:
+def test_the_objects_that_the_services_write_match_the_schemas() -> None:
     objects = asyncio.run(_a_little_of_everything())
     seen = set()
     for key, content in objects.items():

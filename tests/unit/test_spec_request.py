@@ -81,7 +81,7 @@ def test_every_field_reaches_the_spec() -> None:
     assert (spec.ports, spec.outputs) == (["http"], ["checkpoints/**"])
 
 
-def test_what_is_not_said_is_the_spec_s_own_default() -> None:
+def test_an_omitted_field_has_the_specs_own_default() -> None:
     spec = to_spec(a_request(resources=ResourceConfig(ram=0, disk=0)))
     assert spec == JobSpec(name="job", entrypoint=spec.entrypoint)
 
@@ -213,7 +213,7 @@ def test_a_function_of_a_script_may_not_use_what_cannot_be_pickled(monkeypatch: 
         ({"timeout": 0}, "timeout: 0"),
     ],
 )
-def test_what_cannot_be_honoured_is_refused(fields: dict[str, Any], message: str) -> None:
+def test_a_field_that_cannot_be_honoured_is_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         to_spec(a_request(**fields))
 
@@ -253,7 +253,7 @@ def test_a_gang_has_a_process_on_each_host_of_its_slices(fields: dict[str, Any],
     assert (spec.replicas, spec.slices) == (replicas, slices)
 
 
-def test_where_a_job_may_run_reaches_the_spec() -> None:
+def test_requirements_on_a_jobs_place_reach_the_spec() -> None:
     resources = ResourceConfig.with_tpu(
         ["v5litepod-16", "v6e-16"], regions=["eu", "us"], zone="eu-1", labels={"rack": "4"}, preemptible=False
     )

@@ -113,7 +113,7 @@ def test_two_users_of_a_group_share_all_of_it(place: Path, umask: None) -> None:
     assert modes(root) == ({0o2770}, {0o660})
 
 
-def test_what_the_owner_made_of_the_root_counts_from_then_on(place: Path) -> None:
+def test_the_modes_that_the_owner_gives_the_root_count_from_then_on(place: Path) -> None:
     root = place / "root"
     asyncio.run(work_under(root))
     subprocess.run(["chmod", "-R", "u+rwX,g+rwX,o-rwx", root], check=True)
@@ -124,7 +124,7 @@ def test_what_the_owner_made_of_the_root_counts_from_then_on(place: Path) -> Non
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o770, 0o775, 0o2750])
-def test_what_is_no_groups_root_is_its_owners_alone(place: Path, mode: int) -> None:
+def test_a_root_without_a_group_is_its_owners_alone(place: Path, mode: int) -> None:
     """Others of the group would find the first record that they may not read."""
     root = place / "root"
     root.mkdir()
@@ -167,7 +167,9 @@ def test_a_user_without_access_cannot_block_agents_with_a_lock(place: Path) -> N
     ("root", "group", "remedy"),
     [("root", "no-such-group", "getent group"), ("memory://shared", None, "--group out"), ("full", None, "chgrp -R")],
 )
-def test_what_cannot_be_given_to_a_group(place: Path, root: str, group: str | None, remedy: str) -> None:
+def test_a_root_that_cannot_be_given_to_a_group_is_refused(
+    place: Path, root: str, group: str | None, remedy: str
+) -> None:
     (place / "full").mkdir()
     (place / "full/file").touch()
     code, told = init(root if "://" in root else place / root, "--group", group or a_group())

@@ -134,7 +134,7 @@ def test_no_answer_is_anything_but_a_result_or_a_failed_attempt(served: tuple[st
 
 
 @pytest.mark.parametrize("odd", ODD[:7], ids=str)
-def test_what_is_no_object_is_not_taken_for_one(served: tuple[str, list[Answer]], odd: Answer) -> None:
+def test_an_answer_that_is_no_object_is_not_taken_for_one(served: tuple[str, list[Answer]], odd: Answer) -> None:
     root, answers = served
     answers.append(odd)
     with pytest.raises(Unknown):
@@ -191,7 +191,7 @@ def test_doctor_on_a_server_that_does_not_say_whether_a_listing_is_complete(monk
 
 
 @pytest.mark.parametrize("told", [True, False], ids=["its length is told", "its length is not told"])
-def test_what_is_too_large_for_its_name_is_not_read(served: tuple[str, list[Answer]], told: bool) -> None:
+def test_an_object_that_is_too_large_for_its_name_is_not_read(served: tuple[str, list[Answer]], told: bool) -> None:
     root, answers = served
     headers = {**MODIFIED, "x-goog-generation": "7", "ETag": "v", **({} if told else {"Transfer-Encoding": "chunked"})}
     answers.append((200, headers, bytes(MAX_RECORD_BYTES + 1)))

@@ -36,7 +36,7 @@ async def test_the_ordinary_verbs_find_what_was_created_and_the_other_way_round(
     assert [row.key for row in await store.list("a/")] == ["a/b/2", "a/first"]
 
 
-async def test_what_shares_its_bytes_is_changed_alone(store: Store) -> None:
+async def test_an_object_of_a_batch_with_equal_bytes_is_changed_alone(store: Store) -> None:
     store.create_batch(["a/1", "a/2"], b"same")
     await store.delete("a/1")
     await store.put("a/1", b"other", ABSENT)
@@ -45,7 +45,7 @@ async def test_what_shares_its_bytes_is_changed_alone(store: Store) -> None:
     assert found.data == b"same"
 
 
-async def test_what_is_no_small_regular_file_is_not_read(store: Store, tmp_path: Path) -> None:
+async def test_a_path_that_is_no_small_regular_file_is_not_read(store: Store, tmp_path: Path) -> None:
     folder = tmp_path / "root" / "a"
     os.mkfifo(folder / "pipe")
     (folder / "link").symlink_to(folder / "first")
@@ -80,7 +80,7 @@ async def test_nothing_is_created_where_the_root_has_gone(store: Store, tmp_path
     assert not (tmp_path / "root").exists()
 
 
-async def test_what_cannot_be_made_is_left_to_the_ordinary_verbs(
+async def test_objects_that_cannot_be_created_as_a_batch_are_left_to_the_ordinary_verbs(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(handle: int, data: bytes) -> int:

@@ -101,7 +101,7 @@ async def test_an_answer_is_the_same_in_whatever_pieces_it_comes(answer: bytes) 
         (b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * MAX_HEAD_BYTES, "its headers have more"),
     ],
 )
-async def test_what_breaks_off_or_is_no_answer_says_nothing_of_the_request(answer: bytes, told: str) -> None:
+async def test_a_broken_or_malformed_answer_leaves_the_outcome_unknown(answer: bytes, told: str) -> None:
     async with served(saying(answer)) as place, opened() as client:
         with pytest.raises(Unknown, match=told):
             await client.request("PUT", f"http://{place}/", {}, b"data")
@@ -183,7 +183,7 @@ async def test_bodies_larger_than_what_a_socket_takes_go_both_ways() -> None:
             await client.request("PUT", f"http://{place}/", {}, large, max_body=1000)
 
 
-async def test_who_is_refused_before_all_is_sent_hears_why() -> None:
+async def test_a_client_that_is_refused_before_all_is_sent_gets_the_answer() -> None:
     refusal = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\n\r\nno"
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

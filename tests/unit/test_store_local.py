@@ -229,7 +229,7 @@ def test_a_key_below_an_object_is_refused(store: Store) -> None:
     assert asyncio.run(store.delete("a/b")) == NameAbsent()
 
 
-def test_what_killed_writers_left_is_swept_after_a_day(store: Store, tmp_path: Path) -> None:
+def test_the_files_of_killed_writers_are_swept_after_a_day(store: Store, tmp_path: Path) -> None:
     applied(store, "key", b"")
     for name, age in (("old", file_objects.ABANDONED_SECONDS + 60), ("new", 60)):
         (tmp_path / ".fray/tmp" / name).touch()

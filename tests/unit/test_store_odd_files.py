@@ -98,7 +98,7 @@ def quickly(store: Store, key: str) -> BaseException | object:
 
 @pytest.mark.parametrize("key", KEYS)
 @pytest.mark.parametrize("make", ODD)
-def test_what_is_no_regular_file_harms_its_name_alone(
+def test_a_path_that_is_no_regular_file_harms_its_name_alone(
     store: Store, tmp_path: Path, make: Callable[[Path], None], key: str
 ) -> None:
     make(tmp_path / "root" / key)
@@ -115,7 +115,7 @@ def test_what_is_no_regular_file_harms_its_name_alone(
 
 
 @pytest.mark.parametrize("make", ODD)
-def test_what_is_no_regular_file_is_listed(store: Store, tmp_path: Path, make: Callable[[Path], None]) -> None:
+def test_a_path_that_is_no_regular_file_is_listed(store: Store, tmp_path: Path, make: Callable[[Path], None]) -> None:
     make(tmp_path / "root/jobs/odd.json")
     named = "jobs/odd.json/" if make is a_folder else "jobs/odd.json"
     for versions in (False, True):
@@ -206,7 +206,7 @@ def test_names_as_long_as_the_file_system_allows(store: Store, tmp_path: Path) -
     assert [len(row.key) for row in asyncio.run(store.list("jobs/"))] == [19, 132]
 
 
-def test_what_this_user_may_not_read() -> None:
+def test_an_unreadable_path_is_one_odd_object_and_an_unreadable_area_refuses() -> None:
     """A file or a folder deeper down is one odd object; the root, or a whole area, refuses."""
 
     def look() -> list[str]:
@@ -241,7 +241,9 @@ def test_what_this_user_may_not_read() -> None:
 
 
 @pytest.mark.parametrize("spoiled", [".fray/tmp", ".fray/locks", ".fray/locks/*"])
-def test_what_every_write_needs_is_the_stores_fault(store: Store, tmp_path: Path, spoiled: str) -> None:
+def test_a_fault_of_a_path_that_every_write_needs_is_the_stores_fault(
+    store: Store, tmp_path: Path, spoiled: str
+) -> None:
     asyncio.run(store.put("jobs/a.json", b"{}", ANY))
     for path in (tmp_path / "root").glob(spoiled):
         path.rename(tmp_path / path.name)

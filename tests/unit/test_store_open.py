@@ -53,7 +53,7 @@ def without_rights() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("root", ["memory://here", "PATH", "PATH/", "file://PATH", "file://PATH%20x", "PATH/new/deep"])
-def test_what_one_opening_wrote_the_next_reads(root: str, tmp_path: Path) -> None:
+def test_the_next_opening_reads_the_data_of_the_last(root: str, tmp_path: Path) -> None:
     root = root.replace("PATH", str(tmp_path))
     assert asyncio.run(read(root)) is None
     asyncio.run(write(root))

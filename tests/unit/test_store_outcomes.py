@@ -251,7 +251,7 @@ def test_a_refusal_says_nothing_of_an_attempt_whose_answer_was_lost(expect: Expe
         asyncio.run(_await(put(expect)(Store(Script(refused), FakeClock(), RandomSource(1)))))
 
 
-async def test_what_fails_is_told_until_it_works_or_nobody_asks_any_more() -> None:
+async def test_a_failing_request_is_reported_until_it_works_or_nobody_asks_any_more() -> None:
     clock, refused = FakeClock(), Refused("HTTP 403: no")
     store = Store(Script(refused, BEFORE, refused, BUSY, LOST), clock, RandomSource(1))
 

@@ -93,7 +93,7 @@ def test_folders_in_another_order_are_no_error_and_what_follows_is_told(emulated
     assert "jobs, actors and queues do not depend on that" in found.remedy
 
 
-def test_who_joins_is_told_the_errors_alone_and_nothing_while_the_store_is_away(
+def test_a_joining_agent_gets_errors_alone_and_nothing_while_the_store_is_away(
     emulated: tuple[Emulator, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     emulator, root = emulated
@@ -183,7 +183,7 @@ def test_a_root_that_cannot_be_opened() -> None:
     assert only(problems("ftp://somewhere")).severity == "error"
 
 
-def test_who_holds_a_lock_for_long(tmp_path: Path) -> None:
+def test_the_process_that_holds_a_lock_for_long_is_named(tmp_path: Path) -> None:
     assert problems(str(tmp_path)) == []
     lock = sorted((tmp_path / ".fray/locks").iterdir())[0]
     with lock.open() as held:

@@ -167,7 +167,7 @@ async def note_its_course(begun: threading.Event, cleaned: threading.Event) -> N
         cleaned.set()
 
 
-async def test_who_is_cancelled_cancels_the_coroutine_and_nobody_complains() -> None:
+async def test_a_cancelled_awaiter_cancels_the_coroutine_without_complaints() -> None:
     begun, cleaned = threading.Event(), threading.Event()
     complaints: list[dict[str, Any]] = []
 
@@ -184,7 +184,7 @@ async def test_who_is_cancelled_cancels_the_coroutine_and_nobody_complains() -> 
     assert complaints == []
 
 
-def test_what_is_written_once_runs_in_both_fronts() -> None:
+def test_steps_that_are_written_once_run_in_both_fronts() -> None:
     """What is between the steps runs in the caller's thread, the steps run in the loop's."""
 
     async def steps(way: Callable[[Coroutine[Any, Any, str]], Awaitable[str]]) -> tuple[str, str]:
@@ -195,12 +195,12 @@ def test_what_is_written_once_runs_in_both_fronts() -> None:
     assert asyncio.run(steps(sync.awaited)) == (caller, "fray")
 
 
-def test_what_suspends_cannot_be_run_at_once() -> None:
+def test_a_coroutine_that_suspends_cannot_be_run_unsuspended() -> None:
     with pytest.raises(RuntimeError, match="other than the background loop"):
         sync.run_unsuspended(double(1))
 
 
-def test_what_the_storage_refuses_or_does_not_answer_is_done_again(
+def test_a_request_that_the_storage_refuses_or_does_not_answer_is_retried(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     answers: list[Exception | str] = [StoreRefused("HTTP 403"), StoreUnavailable("away"), StoreRefused("again"), "done"]

@@ -34,7 +34,7 @@ def test_numerical_libraries_use_the_cores_that_the_job_asked_for(monkeypatch: p
     assert [threads(8), threads(2.5), threads(0.1), threads(0)] == ["8", "2", "1", "1"]
 
 
-def test_what_the_job_or_its_agent_says_about_threads_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_setting_of_threads_by_the_job_or_its_agent_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     assert threads(8) == "3"
     assert threads(8, OMP_NUM_THREADS="4") == "4"

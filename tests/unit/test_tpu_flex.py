@@ -62,7 +62,7 @@ def test_a_change_comes_after_some_looks_in_a_row() -> None:
     assert [choice.look(4, runs=True) for _ in range(several + 1)] == [2] * several + [4]
 
 
-def test_what_runs_is_not_shrunk_and_what_waits_is() -> None:
+def test_a_running_job_is_not_shrunk_and_a_waiting_one_is() -> None:
     looks = flex.LOOKS_BEFORE_CHANGE
     assert {flex.FlexChoice([1, 2], current=2).look(1, runs=True) for _ in range(looks)} == {2}
     choice = flex.FlexChoice([1, 2], current=2)

@@ -127,7 +127,7 @@ def test_peak_arithmetic_is_that_of_the_chips() -> None:
 
 
 @pytest.mark.parametrize("device", [CpuConfig(), GpuConfig("auto"), GpuConfig("mystery")])
-def test_what_is_not_known_of_a_device_is_not_made_up(device: CpuConfig | GpuConfig) -> None:
+def test_an_unknown_figure_of_a_device_is_not_made_up(device: CpuConfig | GpuConfig) -> None:
     with pytest.raises(InvalidInput, match="known"):
         ResourceConfig(device=device).total_flops()
 
@@ -195,7 +195,7 @@ def test_an_environment_has_the_order_that_programs_give_it_in() -> None:
         (lambda: EnvironmentConfig(secrets=["A"]), "environment.secret_env_vars: .*dict"),  # type: ignore[arg-type]
     ],
 )
-def test_what_stands_in_another_place_than_it_should_is_named(make: Callable[[], object], message: str) -> None:
+def test_an_argument_in_the_wrong_place_is_named(make: Callable[[], object], message: str) -> None:
     with pytest.raises(InvalidInput, match=message) as caught:
         make()
     assert "hunter2" not in str(caught.value)

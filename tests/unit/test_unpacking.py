@@ -138,7 +138,7 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
 
 
 @pytest.mark.parametrize("what", HOSTILE)
-def test_what_is_made_by_hand_leads_nowhere(what: str, tmp_path: Path) -> None:
+def test_a_hostile_archive_writes_nothing_outside_its_folder(what: str, tmp_path: Path) -> None:
     top = tmp_path / "deep" / "top"
     top.mkdir(parents=True)
     with pytest.raises(EnvironmentFailed, match=r"cannot be unpacked: .*submit it again"):

@@ -9,7 +9,7 @@ from pathlib import Path
 from fray_agents.environments.uv import BuildLog, run_uv
 
 
-async def test_what_is_opened_while_uv_runs_stays_open(tmp_path: Path) -> None:
+async def test_a_file_that_is_opened_while_uv_runs_stays_open(tmp_path: Path) -> None:
     begun, gate, uv = tmp_path / "begun", tmp_path / "gate", tmp_path / "uv"
     os.mkfifo(begun)
     os.mkfifo(gate)

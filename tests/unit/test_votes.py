@@ -65,7 +65,7 @@ def test_only_a_vote_of_this_round_and_attempt_starts() -> None:
     assert duty(ME, owner(), OwnerPhase.STARTED, None) is Duty.NOTHING
 
 
-def test_what_runs_ends_when_the_record_moved_on_or_is_asked_to() -> None:
+def test_a_running_member_ends_when_the_record_moved_on_or_asks_it_to() -> None:
     assert duty(ME, owner(), OwnerPhase.STARTED, vote(RUNNING)) is Duty.NOTHING
     assert duty(ME, owner(), OwnerPhase.STARTED, vote(RUNNING), stopped=True) is Duty.STOP
     assert duty(ME, owner(attempt=2), OwnerPhase.STARTED, vote(RUNNING)) is Duty.ABANDON
@@ -113,7 +113,7 @@ def test_a_round_that_was_taken_back_has_no_members_and_counts() -> None:
         ("paused", OwnerPhase.UNKNOWN),
     ],
 )
-def test_where_a_gang_has_come_to(state: str, owner_phase: OwnerPhase) -> None:
+def test_a_jobs_status_gives_the_phase_of_its_gang(state: str, owner_phase: OwnerPhase) -> None:
     spec = JobSpec(name="g", entrypoint=EntrypointSpec(command=["true"]), replicas=2)
     assert phase_of_owner(JobRecord(id="g", spec=spec, status=state)) is owner_phase
 
@@ -127,11 +127,11 @@ def test_where_a_gang_has_come_to(state: str, owner_phase: OwnerPhase) -> None:
         ("paused", OwnerPhase.UNKNOWN),
     ],
 )
-def test_where_a_reservation_has_come_to(state: str, owner_phase: OwnerPhase) -> None:
+def test_a_reservations_state_gives_its_phase(state: str, owner_phase: OwnerPhase) -> None:
     assert phase_of_owner(ReservationRecord(id="r", kind="reservation", state=state)) is owner_phase
 
 
-def test_what_is_gone_is_over() -> None:
+def test_a_missing_record_is_over() -> None:
     assert phase_of_owner(None) is OwnerPhase.OVER
 
 

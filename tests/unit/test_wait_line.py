@@ -63,7 +63,7 @@ def test_of_two_waits_the_latest_is_shown_and_then_the_other_again(monkeypatch: 
         assert screen.getvalue().endswith("inner\x1b[K\rfray: outer\x1b[K")
 
 
-def test_what_hinders_is_a_warning_whenever_it_changes(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_reason_for_waiting_is_a_warning_whenever_it_changes(caplog: pytest.LogCaptureFixture) -> None:
     with WaitLine() as line:
         for why in ("", "no room", "no room", "no agent"):
             line.show("0 of 2 jobs done", why)

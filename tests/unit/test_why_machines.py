@@ -60,7 +60,7 @@ UP = MachineRecord(pool="p", name="m2", state="up", zone="us-east5-a")
         (PoolScaling(problem="no credentials"), [], "its pool cannot be scaled: no credentials"),
     ],
 )
-def test_what_keeps_a_pool_from_more_machines_is_said(
+def test_the_limit_on_a_pools_machines_is_reported(
     scaling: PoolScaling, machines: list[MachineRecord], says: str
 ) -> None:
     assert about_machines(SPEC, scaling, machines, 10.0) == says
@@ -71,7 +71,7 @@ def test_a_pool_that_nobody_looks_at_is_told() -> None:
     assert about_machines(SPEC, PoolScaling(), [UP], 900.0).endswith("no scaler has looked at it for 900 s")
 
 
-async def test_who_waits_for_machines_hears_within_half_a_minute_what_has_become_of_them(cluster: Cluster) -> None:
+async def test_a_job_that_waits_for_machines_reports_their_state_within_half_a_minute(cluster: Cluster) -> None:
     core = await cluster.core()
     await change_pool(core, "p", lambda record: AgentPoolRecord(provisioning=SPEC))
     reasons = WaitingReasons(core)

@@ -167,7 +167,7 @@ def a_pipe(folder: Path) -> None:
         (a_pipe, "a device, a pipe or a socket"),
     ],
 )
-def test_what_cannot_go_along_is_named(
+def test_a_file_that_cannot_be_packed_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path], None], why: str
 ) -> None:
     monkeypatch.chdir(tmp_path)

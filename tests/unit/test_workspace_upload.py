@@ -101,7 +101,7 @@ async def test_only_another_content_is_stored(core: Core, project: Path) -> None
     assert (await stored_later(core, project)).spec.files == 3
 
 
-def test_what_may_have_changed_unseen_is_not_remembered(project: Path) -> None:
+def test_a_folder_that_may_have_changed_unseen_is_not_remembered(project: Path) -> None:
     files = workspace_files(project)
     changed = max(file.status.st_ctime for file in files)
     became = PackedFolder(digest="d", size=1, files=2)
@@ -159,7 +159,7 @@ async def test_a_limit_that_was_lowered_holds_for_what_is_known(
         ({".python-version": ""}, Project("", "")),
     ],
 )
-def test_what_a_project_says_of_its_environment(tmp_path: Path, files: dict[str, str], says: Project) -> None:
+def test_a_projects_files_give_its_environment(tmp_path: Path, files: dict[str, str], says: Project) -> None:
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     assert read_project(tmp_path, files) == says
@@ -230,7 +230,9 @@ def request(entrypoint: Callable[[], object] | Entrypoint, workspace: str | None
     return JobRequest("job", entrypoint, environment=EnvironmentConfig(workspace=workspace))
 
 
-async def test_what_a_request_asks_for(core: Core, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_brings_the_workspace_that_it_asks_for(
+    core: Core, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     command, work = Entrypoint.from_binary("true"), loaded(project).work
 
     async def brings(entrypoint: Callable[[], object] | Entrypoint, workspace: str | None) -> bool:
