@@ -15,7 +15,8 @@ import pytest
 
 from fray.cli.places import look_at_chips
 from fray_agents.agent.agent import Agent, AgentOptions
-from fray_agents.agent.chip_watch import IDLE_PATIENCE, LOOK_INTERVAL, ChipWatch
+from fray_agents.agent.chip_watch import LOOK_INTERVAL, ChipWatch
+from fray_agents.agent.device_patience import IDLE_PATIENCE
 from fray_agents.agent.held import HeldBundle
 from fray_agents.environments.errors import HostUnfit
 from fray_agents.host.chips import chip_trouble

@@ -9,6 +9,6 @@ jobs use `driver`. Reading order:
 - a gang: `placement_duty`, which combines `placement_watch`, `pool_plan`, `voting`, `reservation_rooms` with
   `private_pools`, and `gang_runner`;
 - what the agent does for the cluster: `reconciler_duty` and `scaler_duty`;
-- the host, hints and problems: `gpu_watch`, `chip_watch`, `pool_environments`, `predecessors`, `overcommit`,
-  `idle_exit`, `hint_listener`, `hint_sender`, `problems`, `loops`.
+- the host, hints and problems: `gpu_watch` and `chip_watch` with `device_patience`, `pool_environments`,
+  `predecessors`, `overcommit`, `idle_exit`, `hint_listener`, `hint_sender`, `problems`, `loops`.
 """

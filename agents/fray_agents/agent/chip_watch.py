@@ -9,18 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from fray_agents.agent.device_patience import lasting_trouble
 from fray_agents.agent.held import HeldTask
 from fray_agents.agent.membership import Membership
 from fray_agents.environments.errors import HostUnfit
 
-IDLE_PATIENCE = 10.0
-"""Seconds to wait for free chips: the driver needs some to release a killed process, and tools open chips briefly."""
-
 LOOK_INTERVAL = 10.0
 """Seconds between two checks of chips that no job uses: a check reads the open files of all processes, some 10 ms."""
-
-BUSY_RECHECK_INTERVAL = 0.5
-"""Seconds between two checks of chips that are in use, within `IDLE_PATIENCE`: a check takes some 10 ms."""
 
 LookAtChips: TypeAlias = Callable[[], str]
 """Says why the chips of this host cannot be used now, as text for people; "" if they can."""
@@ -69,12 +64,7 @@ class ChipWatch:
         return any(not task.task.unkilled if task.task else task.starting for task in tasks)
 
     async def _lasting_trouble(self) -> str:
-        """What is wrong with the chips and stays wrong for `IDLE_PATIENCE`."""
-        clock = self.member.core.clock
-        give_up_at = clock.boottime() + IDLE_PATIENCE
-        while (trouble := await self._trouble()) and clock.boottime() < give_up_at:
-            await clock.sleep(BUSY_RECHECK_INTERVAL)
-        return trouble
+        return await lasting_trouble(self.member.core.clock, self._trouble)
 
     async def _trouble(self) -> str:
         return await asyncio.to_thread(self.look_at_chips) if self.look_at_chips is not None else ""

@@ -4,16 +4,11 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from fray_agents.agent.device_patience import lasting_trouble
 from fray_agents.agent.held import HeldTask
 from fray_agents.agent.membership import Membership
 from fray_agents.environments.errors import HostUnfit
 from fray_agents.host.gpus import gpu_names, gpu_variables, gpus_in_trouble
-
-IDLE_PATIENCE = 10.0
-"""Seconds to wait for a free GPU: the driver needs some to clear the memory of a killed process."""
-
-BUSY_RECHECK_INTERVAL = 0.5
-"""Seconds between two checks of a GPU that is in use, within `IDLE_PATIENCE`; each check runs nvidia-smi twice."""
 
 RECHECK_INTERVAL = 60.0
 """Seconds between two checks of GPUs that were taken out: somebody has to end a process or reset the GPU."""
@@ -50,14 +45,11 @@ class GpuWatch:
         if self.names and task.shape.device and not task.gpus:
             raise HostUnfit("the GPUs of this host have been given to others, or were taken out")
         places = {self.names[place]: place for place in task.gpus if leases.has_alone(task, place)}
-        clock = self.member.core.clock
-        give_up_at = clock.boottime() + IDLE_PATIENCE
-        while trouble := await gpus_in_trouble(list(places), self.environ):
-            if clock.boottime() >= give_up_at:
-                leases.gpus_out |= {places[name]: why for name, why in trouble.items()}
-                self._report_taken_out()
-                raise HostUnfit("; ".join(f"GPU {name} is taken out: {why}" for name, why in trouble.items()))
-            await clock.sleep(BUSY_RECHECK_INTERVAL)
+        trouble = await lasting_trouble(self.member.core.clock, lambda: gpus_in_trouble(list(places), self.environ))
+        if trouble:
+            leases.gpus_out |= {places[name]: why for name, why in trouble.items()}
+            self._report_taken_out()
+            raise HostUnfit("; ".join(f"GPU {name} is taken out: {why}" for name, why in trouble.items()))
 
     async def run(self) -> None:
         """Offer GPUs that were taken out again once they are free, for ever."""
