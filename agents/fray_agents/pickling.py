@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 from fray_layouts.errors import Permanent
 
 OWN_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+"""The minor version of this process's interpreter."""
 
 
 class PythonMismatch(Permanent, ImportError):

@@ -21,7 +21,8 @@ from fray_agents.environments.cache import HostCache
 from fray_agents.environments.errors import EnvironmentFailed, HostUnfit
 from fray_agents.environments.python_env import PythonEnvironment, hold_environment, needs_interpreter
 from fray_agents.environments.uv import BuildLog, run_uv
-from fray_agents.host.software import OWN_PYTHON, find_uv
+from fray_agents.host.software import find_uv
+from fray_agents.pickling import OWN_PYTHON
 from fray_agents.tasks import callable_main
 from fray_layouts.spec import JobSpec
 from fray_layouts.spec_parsing import parse_spec

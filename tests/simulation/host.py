@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fray_agents.agent.agent import Agent, AgentOptions
 from fray_agents.agent.daemon import run_agent
 from fray_agents.environments.errors import EnvironmentFailed
-from fray_agents.host.software import OWN_PYTHON
+from fray_agents.pickling import OWN_PYTHON
 from fray_agents.tasks.handle import StartFailed, TaskHandle, TaskSpec
 from fray_coordinator.errors import BadRecord, ParentNotRunning, StoreError, StoreRefused, StoreUnavailable
 from fray_coordinator.jobs.submission import submit

@@ -13,7 +13,7 @@ import pytest
 from fray_agents.agent.agent import Agent, AgentOptions
 from fray_agents.environments.errors import HostUnfit
 from fray_agents.environments.prepare import Prepared, Preparer
-from fray_agents.host.software import OWN_PYTHON
+from fray_agents.pickling import OWN_PYTHON
 from fray_coordinator.core import Core
 from fray_coordinator.jobs.pool_environments import add_environment
 from fray_coordinator.jobs.waiting import wait_for

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fray_agents.host.software import OWN_PYTHON, discover_software, find_pythons, find_uv
+from fray_agents.host.software import discover_software, find_pythons, find_uv
+from fray_agents.pickling import OWN_PYTHON
 
 ELF = b"\x7fELF"
 

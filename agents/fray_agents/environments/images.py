@@ -14,7 +14,8 @@ from fray_agents.environments.fray_layer import BEFORE, BEHIND, build_layer, fra
 from fray_agents.environments.uv import BuildLog
 from fray_agents.host.container_engine import ContainerEngine, EngineFailed
 from fray_agents.host.directories import user_dir
-from fray_agents.host.software import OWN_PYTHON, find_pythons, find_uv
+from fray_agents.host.software import find_pythons, find_uv
+from fray_agents.pickling import OWN_PYTHON
 from fray_coordinator.core import Core
 from fray_coordinator.store.opening import folder_of_root
 

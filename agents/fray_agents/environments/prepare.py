@@ -16,7 +16,7 @@ from fray_agents.environments.python_env import hold_environment, needs_interpre
 from fray_agents.environments.uv import BuildLog
 from fray_agents.host.container_engine import ContainerEngine, ContainerSpec, find_engine
 from fray_agents.host.directories import remove_tree
-from fray_agents.host.software import OWN_PYTHON
+from fray_agents.pickling import OWN_PYTHON
 from fray_coordinator.core import Core
 from fray_layouts.records import JobRecord
 from fray_layouts.spec import needs_environment

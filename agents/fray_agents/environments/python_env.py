@@ -27,7 +27,8 @@ from fray_agents.environments.packages import Packages, read_packages
 from fray_agents.environments.uv import BuildLog, run_uv
 from fray_agents.environments.workspace import copy_tree
 from fray_agents.host.file_threads import in_file_thread
-from fray_agents.host.software import OWN_PYTHON, find_pythons, find_uv
+from fray_agents.host.software import find_pythons, find_uv
+from fray_agents.pickling import OWN_PYTHON
 from fray_coordinator.protocol.pythons import chosen_python, python_shortage, will_do
 from fray_layouts.records import Software
 from fray_layouts.spec import JobSpec, needs_environment

@@ -11,10 +11,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from fray_agents.host.container_engine import find_engine
+from fray_agents.pickling import OWN_PYTHON
 from fray_layouts.records import Software
-
-OWN_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
-"""The minor version of this process's interpreter."""
 
 OLDEST_PYTHON = (3, 11)
 """The first version that Fray itself runs on; environments use no older one."""
