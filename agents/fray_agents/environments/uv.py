@@ -8,19 +8,16 @@ import fcntl
 import os
 import pty
 import re
-import signal
 import struct
 import termios
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
-from functools import partial
 from io import FileIO
 from pathlib import Path
 from typing import IO
 
 from fray_agents.environments.errors import MAX_EXPLANATION, EnvironmentFailed, HostUnfit
-from fray_agents.runner.process_tree import PR_SET_PDEATHSIG, prctl
+from fray_agents.host.bound_process import kill_group, start_bound_process
 
 BUILD_TIMEOUT = 3600.0
 """Most seconds for one run of uv: compiling a large package takes half an hour."""
@@ -131,16 +128,8 @@ async def _run(
     command: list[str], screen: Screen, leader: int, follower: FileIO, cwd: Path | None, variables: Mapping[str, str]
 ) -> int:
     """Run the command with `follower` as its terminal; its exit code."""
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        cwd=cwd,
-        env={**_host_environment(), **variables, "TERM": "xterm"},
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=follower,
-        stderr=follower,
-        start_new_session=True,
-        preexec_fn=partial(prctl, PR_SET_PDEATHSIG, signal.SIGKILL),
-    )
+    env = {**_host_environment(), **variables, "TERM": "xterm"}
+    process = await start_bound_process(*command, cwd=cwd, env=env, stdout=follower, stderr=follower)
     follower.close()
     loop = asyncio.get_running_loop()
 
@@ -155,8 +144,7 @@ async def _run(
     except TimeoutError:
         raise EnvironmentFailed(f"the packages were not installed within {BUILD_TIMEOUT:g} s") from None
     finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # kills uv's subprocesses, too
+        kill_group(process)
         await process.wait()
         loop.remove_reader(leader)
         screen.receive(leader)

@@ -11,16 +11,13 @@ import json
 import os
 import resource
 import shutil
-import signal
 import socket
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fray_agents.runner.process_tree import PR_SET_PDEATHSIG, prctl
+from fray_agents.host.bound_process import kill_group, start_bound_process
 from fray_layouts.errors import Temporary
 
 _DOCKER_SOCKET = "/var/run/docker.sock"
@@ -124,23 +121,15 @@ class ContainerEngine:
             EngineFailed: it failed, or cannot be executed.
         """
         try:
-            process = await asyncio.create_subprocess_exec(
-                self.program,
-                *arguments,
-                env=env,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                start_new_session=True,
-                preexec_fn=partial(prctl, PR_SET_PDEATHSIG, signal.SIGKILL),
+            process = await start_bound_process(
+                self.program, *arguments, env=env, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
             )
         except OSError as error:
             raise EngineFailed(f"{self.program} cannot be executed: {error.strerror}") from error
         try:
             out, err = await process.communicate()
         finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            kill_group(process)
         if process.returncode:
             raise EngineFailed(err.decode(errors="replace").strip() or f"{self.name} ended with {process.returncode}")
         return out.decode(errors="replace")

@@ -9,12 +9,12 @@ import asyncio
 import os
 import shlex
 import shutil
-import signal
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
 import msgspec
 
+from fray_agents.host.bound_process import kill_group
 from fray_agents.host.forks import start_process
 from fray_agents.provisioning.agent_arguments import agent_arguments
 from fray_agents.provisioning.identity import (
@@ -210,8 +210,7 @@ async def _kill_program(process: asyncio.subprocess.Process) -> None:
 
     The output must be read to its end, because asyncio reports the end of a program only after the end of its pipes.
     """
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+    kill_group(process)
     with suppress(TimeoutError):
         async with asyncio.timeout(DRAIN_TIMEOUT):
             for stream in (process.stdout, process.stderr):
