@@ -7,6 +7,7 @@ v6e type, it counts chips.
 from dataclasses import dataclass
 
 from fray_layouts.errors import InvalidInput
+from fray_layouts.wording import first_names
 
 CHIPS_PER_VM = 4
 """Chips per virtual machine in a slice of several hosts, in every family; a slice of one host is one machine."""
@@ -69,7 +70,7 @@ def _known_like(tpu_type: str) -> str:
     """Types of the same family, for an error; if the family is unknown, each family's smallest multi-host type."""
     family = tpu_type.rpartition("-")[0]
     if known := [name for name in TPU_TOPOLOGIES if name.rpartition("-")[0] == family]:
-        return f"{', '.join(known[:12])}{' ...' if len(known) > 12 else ''}"
+        return first_names(known, 12)
     smallest: dict[str, str] = {}
     for info in TPU_TOPOLOGIES.values():
         if info.vm_count > 1:

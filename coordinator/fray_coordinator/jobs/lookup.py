@@ -22,6 +22,7 @@ from fray_layouts.object_keys import AgentKeys, JobIds, JobKeys, ReservationKeys
 from fray_layouts.records import AgentRecord, JobRecord, ReservationRecord, ResourceUsage, total_usage
 from fray_layouts.spec import is_gang
 from fray_layouts.states import AgentState
+from fray_layouts.wording import first_names
 
 _MAX_SHOWN = 5
 """Ids that an error lists if a text matches many jobs."""
@@ -62,7 +63,7 @@ async def find_job(core: Core, text: str, eligible: Callable[[JobRecord], bool] 
     if len(fitting) > 1 and eligible is not None:
         fitting = [job.id for job in await read_jobs(core, fitting, {}) if eligible(job)] or fitting
     if len(fitting) > 1:
-        shown = ", ".join(fitting[:_MAX_SHOWN]) + (", ..." if len(fitting) > _MAX_SHOWN else "")
+        shown = first_names(fitting, _MAX_SHOWN)
         raise InvalidInput("job", text, f"{len(fitting)} jobs match ({shown}); give more of the id")
     return await read_job(core, fitting[0])
 

@@ -22,6 +22,7 @@ from fray_coordinator.store.metering import ROWS_PER_REQUEST
 from fray_coordinator.store.records import Stored
 from fray_layouts.object_keys import JobIds, JobKeys
 from fray_layouts.records import JobRecord
+from fray_layouts.wording import first_names
 
 READS_PER_LIST = 12
 """Reads that cost as much as one page of a listing, on GCS and on S3."""
@@ -114,7 +115,7 @@ async def wait_for(
         remaining = None if timeout is None else started + timeout - now
         if remaining is not None and remaining <= 0:
             progress = WaitProgress.of(records.values(), reasons.text)
-            late = f"{progress.text} after {timeout:g} s ({_some(left)})"
+            late = f"{progress.text} after {timeout:g} s ({first_names(left, 3)})"
             raise TimeoutError(f"{late}: {progress.why}" if progress.why else late)
         if on_progress is not None and now - started >= WARN_AFTER:
             on_progress(WaitProgress.of(records.values(), reasons.text))
@@ -159,7 +160,3 @@ def _missing_job(core: Core, job: str, was_there: bool) -> JobGone | JobNotFound
     if was_there:
         return JobGone(f"the record of {job} was removed while it was waited for; its outcome is no longer known")
     return job_not_found(core, job)
-
-
-def _some(jobs: list[str]) -> str:
-    return ", ".join(jobs[:3]) + (f" and {len(jobs) - 3} more" if len(jobs) > 3 else "")

@@ -18,6 +18,7 @@ from fray_coordinator.protocol.placements.private_pools import in_own_bundles, p
 from fray_layouts.object_keys import ReservationKeys
 from fray_layouts.records import AgentRecord, JobRecord, Placement, ReservationRecord
 from fray_layouts.states import ReservationKind, ReservationState
+from fray_layouts.wording import first_names
 
 _LEVELS = 2
 """Levels of nesting: a group may be in a reservation, and a reservation is in nothing."""
@@ -90,6 +91,6 @@ def _why_not_in(job: JobRecord, owner: Owner, is_group: bool) -> str:
                 f"{len(lacking)} of the {len(wanted)} places of this job were lost with their hosts; others are sought"
             )
         hosts = sorted({m.host or m.agent for m in members if wanted & set(m.bundles)})
-        return f"{', '.join(hosts[:3])} should start it soon"
+        return f"{first_names(hosts, 3)} should start it soon"
     has, total = sum(len(member.bundles) for member in members), sum(part.count for part in owner.parts)
     return f"no room is left for it in its {has} of at most {total} places, or an agent should claim it soon"

@@ -20,6 +20,7 @@ from fray_layouts.records import (
     ReservationRecord,
 )
 from fray_layouts.states import MachineState
+from fray_layouts.wording import first_names
 
 UNATTENDED_SECONDS = 300.0
 """Seconds without a look of the scaler after which people are told; looks are far more frequent."""
@@ -120,7 +121,7 @@ def _answers(spec: ProvisioningSpec, scaling: PoolScaling, coming: Sequence[Mach
 def _coming(coming: Sequence[MachineRecord]) -> str:
     if not coming:
         return ""
-    names = ", ".join(machine.name for machine in coming[:_SHOWN]) + ", ..." * (len(coming) > _SHOWN)
+    names = first_names([machine.name for machine in coming], _SHOWN)
     return f"{len(coming)} machine{'s are' if len(coming) > 1 else ' is'} on the way: {names}"
 
 

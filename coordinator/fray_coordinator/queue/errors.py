@@ -1,6 +1,7 @@
 """Errors of queues; each docstring says what the caller should do."""
 
 from fray_layouts.errors import Permanent
+from fray_layouts.wording import first_names
 
 MAX_NAMED_LEASES = 3
 """Leases that a message names one by one. More would make the message of a batch of hundreds unreadable."""
@@ -15,8 +16,7 @@ class UnknownLease(Permanent, ValueError):
         super().__init__(*leases)
 
     def __str__(self) -> str:
-        more = len(self.leases) - MAX_NAMED_LEASES
-        named = ", ".join(self.leases[:MAX_NAMED_LEASES]) + (f" and {more} more" if more > 0 else "")
+        named = first_names(self.leases, MAX_NAMED_LEASES)
         return f"lease {named}: {self.__doc__}" if named else f"{self.__doc__}"
 
 
