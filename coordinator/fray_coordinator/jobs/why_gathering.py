@@ -18,6 +18,7 @@ from fray_coordinator.protocol.placements.rounds import missing_votes, vote_of
 from fray_layouts.escaping import one_line
 from fray_layouts.records import AgentRecord, Placement
 from fray_layouts.states import HoldingPhase
+from fray_layouts.wording import first_names
 
 
 def why_gathering(owner: Owner, live: Sequence[AgentRecord], now: float) -> str:
@@ -126,7 +127,7 @@ def _too_few_slices(part: Part, able: Sequence[HostView]) -> str:
         return ""
     kind = part.resources.device.variant if part.resources.device is not None else "TPU"
     absent = Counter({name: size - len(workers) for name, workers in found.items() if name not in whole})
-    names = ", ".join(f"{name} lacks {count} of {size} hosts" for name, count in sorted(absent.items())[:3])
+    names = first_names([f"{name} lacks {count} of {size} hosts" for name, count in sorted(absent.items())], 3)
     lacking = f" ({names})" if names else ""
     return (
         f"{_slices(part.slices, kind)} wanted, {len(whole)} whole there{lacking}; start agents on every host of a slice"
