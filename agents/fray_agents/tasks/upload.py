@@ -7,7 +7,6 @@ import base64
 import logging
 import sys
 from collections.abc import AsyncIterator, Callable
-from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -48,7 +47,7 @@ async def upload_logs(
         data = path.read_bytes()  # at most a chunk: quicker than a thread
         key = WorkKeys.log(job.id, job.attempt, replica, number)
         try:
-            await persist(core, partial(core.store.put, key, data, ABSENT), gives_up)
+            await _create(core, key, data, gives_up)
         except StoreError as error:
             log.warning("the log of %s after chunk %d is lost: %s", job.id, last, error)
             break
@@ -71,7 +70,7 @@ async def upload_result(
     if file.size > MAX_INLINE_BYTES:
         data = await asyncio.to_thread(file.path.read_bytes)
         key = WorkKeys.result(job.id, job.attempt, replica)
-        await persist(core, lambda: core.store.put(key, data, ABSENT), gives_up)
+        await _create(core, key, data, gives_up)
         return JobResult(encoding=file.encoding, key=key, size=file.size)
     data = file.path.read_bytes()
     if file.encoding == "json":
@@ -97,14 +96,14 @@ async def upload_outputs(
     listed = OutputManifest(left_out=found.left_out)
     parts = enumerate(found.parts(listed), 1)
 
-    async def put(key: str, data: bytes) -> None:
-        await persist(core, lambda: core.store.put(key, data, ABSENT), gives_up)
+    async def create_part(part: tuple[int, bytes]) -> None:
+        await _create(core, WorkKeys.output_part(manifest, part[0]), part[1], gives_up)
 
     last = 0
     while some := await asyncio.to_thread(lambda: list(islice(parts, PARTS_AT_ONCE))):
-        await map_concurrently(some, lambda part: put(WorkKeys.output_part(manifest, part[0]), part[1]))
+        await map_concurrently(some, create_part)
         last += len(some)
-    await put(manifest, msgspec.json.encode(listed))
+    await _create(core, manifest, msgspec.json.encode(listed), gives_up)
     return KeptOutputs(key=manifest, parts=last, files=len(listed.files), size=sum(each.size for each in listed.files))
 
 
@@ -117,3 +116,8 @@ async def file_chunks(text: Path) -> AsyncIterator[tuple[int, TaskFile]]:
     chunks.seal()
     for number in range(1, chunks.count + 1):
         yield number, TaskFile(folder / chunk_name(number), 2 * CHUNK_BYTES)
+
+
+async def _create(core: Core, key: str, data: bytes, gives_up: Callable[[StoreError], bool]) -> None:
+    """Create an object. A failed attempt is repeated unless `gives_up` is true of its error, which is then raised."""
+    await persist(core, lambda: core.store.put(key, data, ABSENT), gives_up)
