@@ -1,4 +1,4 @@
-"""Actors as their callers see them, on the threads of a private cluster and through storage."""
+"""Actors from the caller's side, on the threads of a private cluster and through storage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Actors whose process or host dies: they come back, and what callers are told is true."""
+"""Actors whose process or host dies: they come back, and callers get true answers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def cluster(storage: tuple[StorageCluster, list[AgentProcess]]) -> StorageCluste
 
 
 class Worker:
-    """Notes each call that begins in a file, and dies where it is told to."""
+    """Records each call that begins in a file, and dies where it is told to."""
 
     def __init__(self, notes: Path) -> None:
         self.notes = notes
@@ -53,7 +53,7 @@ class Worker:
         return self.count
 
     def once(self, what: str, die_in_attempts: int = 0) -> str:
-        """Notes `what`, and dies if it was not noted more often than that."""
+        """Record `what`, and die if it was not recorded more often than that."""
         with self.notes.open("a") as file:
             file.write(f"{what}\n")
         if self.noted(what) <= die_in_attempts:
@@ -82,7 +82,7 @@ def kill(pid: int) -> None:
 
 
 def wait_for_end(pid: int) -> None:
-    """What is sent to the process after this does not begin: its parent has reaped it, so its sockets are closed."""
+    """Wait until the process has ended and been reaped. Its sockets are closed, so later calls do not begin."""
     wait_until(lambda: not Path(f"/proc/{pid}").exists())
 
 
@@ -112,7 +112,7 @@ def test_a_living_actor_is_called_without_a_word_to_the_storage(
 
 
 def noted_requests(cluster: StorageCluster, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """What this program asks of the storage from now on, but for the heartbeat of its own lease."""
+    """The requests of this program to the storage from now on, without the heartbeat of its own lease."""
     asked: list[tuple[str, str]] = []
     own = (f"jobs/{cluster.owner()}", "agents/")
 
@@ -237,7 +237,7 @@ def test_checkpoints_every_few_calls_and_seconds(cluster: StorageCluster, tmp_pa
 
 
 def checkpoints(cluster: StorageCluster, handle: Any) -> int:
-    """Highest number of the actor's sequence."""
+    """The highest number of the actor's sequence."""
     from fray_coordinator.actors.checkpoints import _list_numbers
 
     job = handle._address.job
@@ -262,7 +262,7 @@ def test_an_actor_of_a_host_that_is_gone_comes_back_elsewhere(
 
 
 class Announced:
-    """The storage does not take its first announcement."""
+    """The storage refuses its first announcement."""
 
     def __init__(self, flag: Path) -> None:
         if not flag.exists():

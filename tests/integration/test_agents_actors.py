@@ -27,7 +27,7 @@ async def test_a_killed_actor_is_started_again_on_its_host_and_its_agent_goes_on
     notes = tmp_path / "notes"
 
     async def started(count: int) -> list[str]:
-        """Attempt, address to bind and process id, noted by the last of `count` attempts."""
+        """Attempt, address to bind and process id, as the last of `count` attempts recorded them."""
         return await eventually(lambda: lines(notes)[-1].split() if len(lines(notes)) == count else None)
 
     async with quick_core(tmp_path / "root") as core:

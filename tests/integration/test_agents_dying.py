@@ -1,4 +1,4 @@
-"""Agents that are killed, frozen or told to leave: nothing is lost, nothing runs twice at once."""
+"""Agents that are killed, frozen or told to leave: no job is lost, and none runs twice at once."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def worker(tmp_path: Path) -> str:
 
 
 def effects(tmp_path: Path, what: str) -> list[tuple[int, int, float]]:
-    """(attempt, pid, boot time) of what the workers noted."""
+    """The (attempt, pid, boot time) rows that the workers recorded."""
     notes = [line.split() for line in lines(tmp_path / "effects")]
     return [(int(attempt), int(pid), float(when)) for kind, attempt, pid, when in notes if kind == what]
 
@@ -173,7 +173,7 @@ os.kill(agent, signal.SIGKILL)
 
     async with quick_core(tmp_path / "root") as core:
         job_id = await launch(core, code)
-        for _ in range(3):  # each buries its predecessor at once: the host's lock tells that it is gone
+        for _ in range(3):  # each declares its predecessor dead at once: the host's lock shows that it has ended
             agent = AgentProcess(core.root, tmp_path / "work")
             assert agent.process.wait(200) == -signal.SIGKILL
         with agents(core.root, tmp_path / "work") as (survivor,):

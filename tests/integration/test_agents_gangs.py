@@ -1,4 +1,4 @@
-"""Gangs on agents that are processes: all replicas run at once, and what ends one ends all."""
+"""Gangs on agents that are processes: all replicas run at once, and the end of one ends all."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def have(folder: Path, image: str) -> None:
-    """Have the image on this host."""
+    """Put the image on this host."""
     (folder / "state/images").mkdir(exist_ok=True)
     (folder / "state/images" / image.replace("/", "_")).touch()
 
@@ -97,7 +97,7 @@ async def test_a_registry_that_does_not_answer_is_the_hosts_trouble(tmp_path: Pa
 
 
 async def retried(core: Core, job_id: str) -> JobRecord | None:
-    """The record once an attempt has ended and another one is to follow."""
+    """The record after an attempt that another one will follow."""
     found = await job(core, job_id)
     return found if found.history else None
 

@@ -1,4 +1,4 @@
-"""The main job on servers that speak the real protocols of GCS and S3: a file in a bucket runs on a machine."""
+"""A whole job on servers that speak the real protocols of GCS and S3: a file in a bucket runs on a machine."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def _init(root: str) -> None:
 
 
 def fray(*words: str) -> str:
-    """What the command prints, in a folder that is no project; it must succeed."""
+    """The output of the command, run in a folder that is no project; it must succeed."""
     command = [sys.executable, "-m", "fray", *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, cwd="/")
     assert done.returncode == 0, done.stderr

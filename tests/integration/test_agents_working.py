@@ -1,4 +1,4 @@
-"""What an agent does with jobs while nobody dies: logs, limits, children, sick hosts, storage that does not answer."""
+"""Agents and their jobs while nobody dies: logs, limits, children, unfit hosts, storage that does not answer."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ HOST = Resources(cpu=2000, memory=2**33, disk=2**33)
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, AgentProcess]]:
-    """A root with an agent, for the tests to which any agent will do."""
+    """A root with an agent, for tests that need no particular agent."""
     folder = tmp_path_factory.mktemp("shared")
     with actors.storage(folder, count=1) as (_, (started,)):
         yield folder / "root", started
@@ -218,13 +218,13 @@ async def test_a_host_that_cannot_start_tasks_stops_claiming_and_others_run_them
             monkeypatch.setattr(socket, "gethostname", lambda: "good-host")
             async with embedded(core, tmp_path):
                 records = [await ended(core, job_id) for job_id in jobs]
-            limit = core.settings.start_failure_limit  # two run at once here: one more may have been on its way
+            limit = core.settings.start_failure_limit  # two run at once here, and one more may have been on its way
             assert limit <= sum(record.start_failures for record in records) <= limit + 1
             assert {(record.status, record.failures, record.preemptions) for record in records} == {("succeeded", 0, 0)}
 
 
 class Outage(LocalBackend):
-    """Local files that do not answer while `down`."""
+    """Local files that do not answer while `down` is set."""
 
     down = False
 
@@ -320,7 +320,7 @@ async def test_a_second_sigterm_ends_an_agent_whose_store_does_not_answer(tmp_pa
     agent.terminate()
     await asyncio.wait_for(running_agent, PATIENCE)
     Outage.down = False
-    assert (await job(core, job_id)).status == "running"  # the reaper will put it back
+    assert (await job(core, job_id)).status == "running"  # the reaper will requeue it
 
 
 async def test_an_agent_that_cannot_join_can_be_told_to_leave(tmp_path: Path) -> None:

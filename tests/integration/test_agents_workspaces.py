@@ -1,4 +1,4 @@
-"""Jobs that bring their code: where it lies, what attempts see of each other, and what happens when it is no code."""
+"""Jobs that bring their code: where it is unpacked, whether attempts share it, and what happens if it is no code."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def cache_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def below(folder: Path, pattern: str) -> list[str]:
-    """Names of what matches."""
+    """Names of the paths that match."""
     return sorted(path.name for path in folder.glob(pattern))
 
 
 async def log_of(core: Core, job: JobRecord) -> str:
-    """What the last attempt wrote, without times."""
+    """The log of the last attempt, without times."""
     assert job.exit is not None
     chunks = [
         await core.store.get(WorkKeys.log(job.id, job.attempt, 0, number + 1))
@@ -89,7 +89,7 @@ async def test_a_callable_imports_from_it_whether_its_process_was_prestarted_or_
     def call() -> list[str]:
         import os
 
-        there = sorted(os.listdir())  # Python may add what it compiles
+        there = sorted(os.listdir())  # Python may add compiled files
         import greeting
         import top
 

@@ -1,4 +1,4 @@
-"""Programs on an event loop, as servers and notebooks have one: nothing blocks it that can be awaited instead."""
+"""Programs on an event loop, such as servers and notebooks: no call that can be awaited blocks it."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ async def test_actors_are_waited_for(client: StorageClient) -> None:
 async def test_blocking_calls_work_in_a_running_loop_too(
     cluster: StorageCluster, doorman: ActorHandle[Doorman]
 ) -> None:
-    """As in the cells of a notebook."""
+    """The cells of a notebook make such calls."""
     gate.set()
     job = cluster.launch(begun(wait_at_gate, 1))
     assert cluster.result(job) == doorman.enter(1) == doorman.enter.remote(1).result()

@@ -218,7 +218,7 @@ def test_failed_jobs_are_submitted_once_more(shell: Shell, tmp_path: Path) -> No
     for job, before in zip(new, old, strict=True):
         shell.until_status(job, "succeeded")
         assert shell.json("status", job)["retry_of"] == before
-    assert shell.json("retry", "--failed", *mine) == []  # they were submitted once more already
+    assert shell.json("retry", "--failed", *mine) == []  # an earlier loop has submitted them
     assert shell.json("retry", old[0])[0]["retry_of"] == old[0]
     waiting = shell.detached("--name", "waiting", "--cpu", "1000", "--", "true")
     assert "it is pending" in shell("retry", waiting, code=1).stderr
@@ -329,7 +329,7 @@ def test_tables_are_drawn_on_a_terminal(shell: Shell) -> None:
     try:
         while data := os.read(screen, 65536):
             seen += data
-    except OSError:  # what Linux says when the other end is closed
+    except OSError:  # the message of Linux when the other end is closed
         pass
     os.close(screen)
     assert showing.wait(200) == 0

@@ -1,4 +1,4 @@
-"""Agents at the command line: what `fray agents` tells, what they give to jobs, how they leave, what they log."""
+"""Agents on the command line: the output of `fray agents`, what agents offer to jobs, how they leave, what they log."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_drained_agent_finishes_what_it_has_and_leaves(empty: Shell, tmp_path:
     (row,) = empty.json("agents")
     empty("drain", row["id"])
     later = empty.detached("--", "true")
-    wait_until(lambda: not empty.json("agents")[0].get("mail"))  # the agent has taken the wish
+    wait_until(lambda: not empty.json("agents")[0].get("mail"))  # the agent has read the request
     (tmp_path / "go").touch()
     assert agent.communicate(timeout=200)[1].endswith(f"{row['id']} has left\n")
     assert agent.returncode == 0

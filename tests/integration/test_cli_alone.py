@@ -13,7 +13,7 @@ import pytest
 
 
 def fray_run(place: Path, *words: str, stdin: int = subprocess.DEVNULL, **environ: str) -> subprocess.Popen[str]:
-    """The command, whose temporary files go to `place`."""
+    """Run the command with its temporary files in `place`."""
     outside = {name: value for name, value in os.environ.items() if not name.startswith("FRAY_")}
     pipes: dict[str, Any] = {"stdin": stdin, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     program = [sys.executable, "-m", "fray", "run", *words]
@@ -21,7 +21,7 @@ def fray_run(place: Path, *words: str, stdin: int = subprocess.DEVNULL, **enviro
 
 
 def left(place: Path) -> list[Path]:
-    """Files, and folders of single clusters, that are still in the temporary folder."""
+    """Files, and folders of private clusters, that are still in the temporary folder."""
     return [path for path in place.rglob("*") if path.is_file() or path.parent.name == "agents"] + [
         path for path in place.iterdir() if path.name != f"fray-{os.getuid()}"
     ]

@@ -1,4 +1,4 @@
-"""Looking at a cluster runs nothing of what its jobs made."""
+"""Commands that show a cluster unpickle nothing of its jobs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Trap:
 
 @pytest.fixture
 def trap(tmp_path: Path) -> Path:
-    """What is made if the result or the exception of a job under `tmp_path / "root"` is unpickled."""
+    """The folder that appears if the result or the exception of a job under `tmp_path / "root"` is unpickled."""
     sprung = tmp_path / "sprung"
     data = base64.b64encode(pickle.dumps(Trap(sprung))).decode()
     root = tmp_path / "root"

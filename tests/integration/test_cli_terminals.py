@@ -1,4 +1,4 @@
-"""Whatever lies under a root, no command passes on what a terminal would obey."""
+"""No command passes control sequences from a root on to the terminal."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ COMMANDS = [
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A root in which everything that may hold a text holds an evil one."""
+    """A root with a control sequence in every object that may hold a text."""
     root = tmp_path_factory.mktemp("root")
     CliRunner().invoke(cli, ["init", str(root)])
     job = {

@@ -1,4 +1,4 @@
-"""The command line where something is wrong: with records, roots, words and settings."""
+"""The command line with damaged records, wrong roots, wrong words and wrong settings."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_a_command_that_is_terminated_while_it_follows_a_job_says_that_the_job_g
     following = empty.start("run", "--", "true", stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
     assert following.stderr is not None
     job = following.stderr.readline().split()[-1]
-    said = following.stderr.readline()  # why it waits: it follows by now
+    said = following.stderr.readline()  # the reason why it waits: it follows by now
     following.terminate()
     assert said.startswith("fray: waiting")
     assert f"{job} keeps running; `fray stop {job}` stops it" in following.stderr.read()

@@ -1,4 +1,4 @@
-"""The client on threads, and on a root with two agents: the same programs, the same answers."""
+"""The client on threads, and on a root with two agents: the same programs give the same answers."""
 
 from __future__ import annotations
 

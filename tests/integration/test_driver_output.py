@@ -1,4 +1,4 @@
-"""What jobs, actors and workers print is seen where their driver prints; on a private cluster of either kind."""
+"""A driver prints the output of its jobs, actors and workers; on a private cluster of either kind."""
 
 from __future__ import annotations
 

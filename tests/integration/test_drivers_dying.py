@@ -1,4 +1,4 @@
-"""Programs outside of jobs as real processes: they end, are killed, and are stopped for longer than they may be."""
+"""Programs outside of jobs as real processes: they end, are killed, and are suspended for longer than allowed."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Program:
         return self.process.stdout.readline().strip()
 
     def job(self, name: str) -> JobInfo:
-        """Its latest job whose name begins so."""
+        """Its latest job whose name begins like this."""
         mine = [job for job in self.cluster.list_jobs() if job.namespace == self.cluster.namespace]
         return [job for job in mine if job.name.startswith(name)][-1]
 

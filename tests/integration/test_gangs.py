@@ -1,4 +1,4 @@
-"""Gangs on agents that are processes: replicas that talk to one another, and what ends them."""
+"""Gangs on agents that are processes: replicas that talk to one another, and the ways in which a gang ends."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ with open(os.environ["FRAY_RESULT"], "w") as file:
 
 
 async def meet(core: Core, notes: Path, last: int = 1, fails: int = -1, replicas: int = 3, **spec: Any) -> str:
-    """Submit the gang; `fails`: the replica that fails once all have met."""
+    """Submit the gang. `fails`: the replica that fails after all have met."""
     head = f"NOTES, LAST, FAILS = {str(notes)!r}, {last}, {fails}\n"
     return await launch(core, head + MEETING, replicas=replicas, **spec)
 
 
 async def met(notes: Path, attempt: int, replicas: int = 3) -> dict[int, int]:
-    """Wait until all replicas of the attempt have met; their pids, by replica."""
+    """Wait until all replicas of the attempt have met. Returns their pids by replica."""
 
     async def look() -> dict[int, int] | None:
         noted = [line.split() for line in lines(notes)]

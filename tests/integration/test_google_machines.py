@@ -1,4 +1,4 @@
-"""Machines of Google's providers whose hosts are real agents: they run jobs, end when idle, and are taken away."""
+"""Machines of Google's providers whose hosts are real agents: they run jobs, end when idle, and are preempted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 
 async def agents_of(core: Core, count: int) -> list[AgentRecord]:
-    """The records of agents, once there are so many."""
+    """The records of agents. Waits until there are this many."""
 
     async def look() -> list[AgentRecord] | None:
         rows = await core.store.list("agents/")

@@ -25,7 +25,7 @@ SELDOM = replace(LOCAL_SETTINGS, poll_interval=600.0, beat_interval=60.0, idle_b
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[StorageCluster]:
-    """One agent that looks around every ten minutes, and is known to the pass."""
+    """One agent that looks around every ten minutes, and that the pass knows."""
     root = str(tmp_path / "root")
     asyncio.run(_make(root))
     with agents(root, tmp_path / "work"), StorageCluster(root) as opened:

@@ -1,4 +1,4 @@
-"""What only threads of one process can have, and must: the client for development."""
+"""The client for development: behaviour that only threads of one process can have."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def call(name: str, fn: object, *args: object, **fields: object) -> JobRequest:
 
 
 class Knowing:
-    """Tells which client it works with."""
+    """Reports which client it works with."""
 
     def client(self) -> object:
         return current_client()
@@ -144,7 +144,7 @@ def test_threads_look_at_no_devices_and_run_all_replicas() -> None:
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[StorageCluster]:
-    """The current cluster of a program that has begun just now."""
+    """The current cluster of a program that has just begun."""
     monkeypatch.setattr("fray.cluster.current._clusters", {})
     monkeypatch.setattr("fray.current_client._default", None)
     with storage_cluster() as made:
@@ -175,7 +175,7 @@ def test_without_a_root_the_client_and_the_cluster_are_one_private_cluster_of_th
     assert counter.add() == 2
     for one in (client, client.cluster, cluster):
         assert pickle.loads(pickle.dumps(one)) is one
-    together = threading.Barrier(12)  # more than there are places for processes
+    together = threading.Barrier(12)  # more than there are slots for processes
     meeting = [client.submit(call(f"meeting-{number}", together.wait, 200)) for number in range(together.parties)]
     assert wait_all(meeting, timeout=200) == [JobStatus.SUCCEEDED] * together.parties
 
@@ -183,7 +183,7 @@ def test_without_a_root_the_client_and_the_cluster_are_one_private_cluster_of_th
 class Interrupted:
     def interrupt(self) -> None:
         assert self.in_main_thread()
-        signal.raise_signal(signal.SIGINT)  # what Ctrl-C does while a method runs in the thread of who waits for it
+        signal.raise_signal(signal.SIGINT)  # as Ctrl-C does while a method runs in the thread of its caller
 
     def in_main_thread(self) -> bool:
         return threading.current_thread() is threading.main_thread()

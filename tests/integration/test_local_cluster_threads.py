@@ -78,7 +78,7 @@ def test_calls_are_kept_until_their_jobs_have_ended() -> None:
 
 
 class Marker:
-    """An argument whose life is watched."""
+    """An argument whose lifetime the test observes."""
 
 
 MANY_CALLS = 99
@@ -165,7 +165,7 @@ _places: list[Path] = []
 
 
 def outlast() -> str:
-    """Hear nothing of a stop, and return once the test says so."""
+    """Ignore a stop, and return when the test says so."""
     on_stop(lambda: None)
     _places.append(Path(task_environ()["FRAY_TASK_DIR"]))
     _gates["running"].set()
@@ -211,12 +211,12 @@ def test_output_of_threads_is_kept_apart_and_shown(cluster: LocalCluster, capsys
     _gates["say more"].set()
     cluster.wait(jobs)
     assert [lines(cluster, job) for job in jobs] == [["one", "two"], ["uno", "dos"]]
-    shown = re.findall("one|two|uno|dos", capsys.readouterr().out)  # the ends of lines come by themselves
+    shown = re.findall("one|two|uno|dos", capsys.readouterr().out)  # `print` writes the ends of lines by themselves
     assert sorted(shown) == ["dos", "one", "two", "uno"]
 
 
 def test_streams_are_replaced_once_and_for_all(cluster: LocalCluster) -> None:
-    """A `print` of another thread has no reference to the stream: replaced and freed, it ends the interpreter."""
+    """A `print` of another thread has no reference to the stream. If that were freed, the interpreter would crash."""
     cluster.wait(cluster.launch(call(int)))
     streams = sys.stdout, sys.stderr
     assert all(isinstance(stream, OutputTee) for stream in streams)

@@ -1,4 +1,4 @@
-"""What runs at once on a private cluster: slots bound what computes, and never what is waited for."""
+"""Concurrency on a private cluster: slots bound computing jobs, but never a job that another one waits for."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def call(fn: Callable[..., Any], *args: Any, name: str = "job", **fields: Any) -
 
 
 def descend(depth: int) -> int:
-    """Wait for a child that does the same; the last but one waits for two."""
+    """Wait for a child that does the same. The last but one waits for two."""
     if depth == 0:
         return 1
     here, count = current(), 2 if depth == 1 else 1
@@ -69,7 +69,7 @@ def test_a_child_that_ended_or_waits_to_be_tried_again_does_not_keep_the_next_fr
 
 
 async def why_it_waits(core: Core, job: str) -> str:
-    """What is told of the job, once its agent has both slots taken."""
+    """The reason why the job waits, after its agent has filled both slots."""
     while True:
         (agent,) = [agent.record for agent in await refreshed_agents(core) if not agent.record.driver]
         if agent.free.cpu == 0:

@@ -1,4 +1,4 @@
-"""Gangs on a private cluster, as processes and as threads: all replicas run, whatever else does."""
+"""Gangs on a private cluster, as processes and as threads: all replicas run, whatever other jobs do."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_every_replica_runs_and_knows_its_place(cluster: LocalCluster) -> None:
 
 
 def meet(folder: str) -> int:
-    """Return once all replicas have come."""
+    """Return after all replicas have come."""
     mine = current_replica()
     Path(folder, str(mine.index)).touch()
     wait_until(lambda: len(list(Path(folder).iterdir())) == mine.count)
@@ -100,7 +100,7 @@ def test_monitor_tells_whose_each_line_is(cluster: LocalCluster, capfd: pytest.C
     cluster.log_to_driver = False
     info = cluster.monitor(cluster.launch(gang(say, replicas=2)))
     assert info.status is JobStatus.SUCCEEDED
-    shown = capfd.readouterr().out  # threads print there as well, a line's text and its end apart
+    shown = capfd.readouterr().out  # threads print there as well, with a line's text and its end apart
     assert (shown.count("[0] here"), shown.count("[1] here")) == (1, 1)
 
 

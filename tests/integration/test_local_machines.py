@@ -1,4 +1,4 @@
-"""Machines that are agents on this host: what `fray agent` makes of the arguments, and how they end."""
+"""Machines that are agents on this host: how `fray agent` uses the arguments, and how they end."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SPEC = ProvisioningSpec(
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where the machines of this host are; their agents are killed at the end."""
+    """The folder of the machines of this host. Their agents are killed at the end."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     machines = tmp_path / f"fray-{os.geteuid()}" / "machines"
     yield machines
@@ -55,7 +55,7 @@ def asked(root: str, hosts: int = 2) -> MachineRequest:
 
 
 async def only(provider: LocalProvider, state: ListedState) -> ListedMachine:
-    """The one machine, once it is in this state."""
+    """The only machine. Waits until it is in this state."""
 
     async def look() -> ListedMachine | None:
         [machine] = await provider.list()
@@ -132,7 +132,7 @@ async def test_an_agent_that_does_not_leave_is_killed(
 
 
 async def test_the_maker_of_a_machine_may_die_at_any_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It dies between its two agents: the machine is lost, and the same request makes it whole."""
+    """It dies after it has started one of two agents. The machine is lost, and the same request makes it whole."""
     monkeypatch.setattr(local, "_FRAY", ("sh", "-c", "exec sleep 1000", "sh"))
     provider = LocalProvider("cluster", "slices", SPEC)
     await provider.create(asked("memory://root"))

@@ -1,4 +1,4 @@
-"""Worker pools as their users see them, by direct calls and through a queue, on real worker processes."""
+"""Worker pools from the user's side, by direct calls and through a queue, on real worker processes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def pool(request: pytest.FixtureRequest, cluster: StorageCluster) -> Iterator[Wo
 
 @pytest.fixture(scope="module")
 def context(cluster: StorageCluster) -> Iterator[ClusterContext]:
-    """A context with one worker, which tests share that leave it as it is."""
+    """A context with one worker that tests share if they do not change it."""
     with ClusterContext(1, cluster, SMALL) as opened:
         yield opened
 
@@ -238,7 +238,7 @@ def test_waiting_ends_when_an_actor_is_gone_for_good(context: ClusterContext) ->
 
 
 def tripled(context: ClusterContext, number: int) -> int:
-    """As a task that submits, stores and closes."""
+    """A task that submits, stores and closes."""
     with context:
         total: int = context.get(context.run(double, number)) + context.get(context.put(number))
         return total

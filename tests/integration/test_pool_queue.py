@@ -1,4 +1,4 @@
-"""Worker pools through a queue: what outlives drivers, what is left in storage, and who gets which task."""
+"""Worker pools through a queue: which objects outlive drivers, which stay in storage, and who gets which task."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ CLUSTER = "storage"
 
 @pytest.fixture(scope="module")
 def pool(cluster: StorageCluster) -> Iterator[WorkerPool]:
-    """For those that need none of their own: two workers, which are up."""
+    """Two workers that are up, for tests that need no pool of their own."""
     with WorkerPool(cluster, 2, SMALL, transport="queue") as opened:
         opened.wait_for_workers(timeout=200)
         yield opened
@@ -181,7 +181,7 @@ def test_files_that_tasks_keep_with_the_pool_go_with_it(cluster: StorageCluster)
 
 
 class Telling:
-    """A function that notes, when it is unpickled, how many items of the queue somebody has."""
+    """A function that records, when it is unpickled, how many items of the queue are out."""
 
     def __init__(self, *queue: str) -> None:
         self.queue = queue
@@ -213,7 +213,7 @@ def test_an_object_is_fetched_whatever_argument_it_is(pool: WorkerPool) -> None:
 
 
 def stored(cluster: StorageCluster, name: str) -> list[str]:
-    """The keys of what a pool has in storage."""
+    """The keys of a pool in storage."""
     root = Path(cluster.root.removeprefix("file://"))
     return [str(path) for path in root.rglob("*") if path.is_file() and f"/{name}~" in str(path)]
 
@@ -319,7 +319,7 @@ def test_an_error_in_a_users_callback_leaves_no_future_waiting(cluster: StorageC
 
 def test_idle_workers_get_the_next_tasks_of_a_map(pool: WorkerPool, tmp_path: Path) -> None:
     def meet_at_the_end(number: int) -> None:
-        """Of the last four, one runs on each worker, or this never returns."""
+        """Of the last four calls, one runs on each worker; otherwise this never returns."""
         while number >= 316 and len(os.listdir(tmp_path)) < 2:
             (tmp_path / str(os.getpid())).touch()
             time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Environments that uv builds of what jobs ask for. No network: the packages are wheels that the tests make."""
+"""Environments that uv builds from the requirements of jobs. No network: the tests make the packages as wheels."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ async def held(cache: HostCache, spec: JobSpec, folder: Path | None = None) -> A
 
 
 def run(environment: PythonEnvironment, code: str) -> Any:
-    """What the code, run by the environment's interpreter, leaves in `out`."""
+    """The content of `out` after the environment's interpreter has run the code."""
     done = subprocess.run(
         [environment.python, "-c", f"import json\n{code}\nprint(json.dumps(out))"],
         capture_output=True,
@@ -269,7 +269,7 @@ SLEEPER = "#!/bin/sh\necho $$ > pid\nexec sleep 1000\n"
 
 @pytest.fixture
 def sleeper(tmp_path: Path) -> Path:
-    """A program that never ends, in place of uv; its pid is in the file `pid`."""
+    """A program that never ends, in place of uv. Its pid is in the file `pid`."""
     program = tmp_path / "uv"
     program.write_text(SLEEPER)
     program.chmod(0o755)

@@ -76,7 +76,7 @@ def test_dead_letters_and_purge(shell: Shell) -> None:
 
 
 class Harmful:
-    """Whoever unpickles it is gone."""
+    """Unpickling it ends the process."""
 
     def __reduce__(self) -> Any:
         return os._exit, (7,)

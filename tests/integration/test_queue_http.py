@@ -47,7 +47,7 @@ while queue.size() + queue.pending():
 
 
 def elsewhere(queue: HttpQueue[str]) -> list[str]:
-    """What a consumer in another process takes."""
+    """The items that a consumer in another process takes."""
     command = [sys.executable, "-c", _CONSUMER, pickle.dumps(queue).hex()]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
 
@@ -98,7 +98,7 @@ def test_a_queue_in_storage_may_be_behind_it(server: HttpQueueServer, tmp_path: 
 def test_an_item_that_kills_its_consumers_is_a_dead_letter_and_its_neighbours_are_done(
     server: HttpQueueServer, tmp_path: Path, behind: str
 ) -> None:
-    """It was delivered for ever, and what came behind it never was."""
+    """Once it was delivered for ever, and the items behind it never were."""
     queue = server.new_queue("prompts", MemoryQueue(2) if behind == "memory" else FileQueue(tmp_path, max_deliveries=2))
     queue.push_many(["good", "deadly", "alive"], batch=3)
     killed = 0

@@ -113,7 +113,7 @@ def test_items_stored_together_cost_at_most_20_writes_and_lists_a_thousand(bucke
 
 
 def test_an_item_alone_costs_a_consumer_that_runs_behind_two_requests(bucket: str) -> None:
-    """Its claim and reading it. Listings, rings and acknowledgements are shared: one for hundreds, one a second."""
+    """They are its claim and the read of the item. Listings, rings and acknowledgements are shared by many items."""
     items = 25
     with FileQueue[int](bucket) as queue:
         queue.size()
@@ -126,7 +126,7 @@ def test_an_item_alone_costs_a_consumer_that_runs_behind_two_requests(bucket: st
             lease = popped(queue)
             assert lease.item == item
             queue.done(lease)
-        queue.counts()  # writes what is noted
+        queue.counts()  # writes the noted acknowledgements
         receipts = time.monotonic() - began + 2
         spent = usage(queue) - before - pushed
     assert items <= pushed.writes <= items + rings
@@ -179,7 +179,7 @@ def test_a_lookup_of_one_incarnation_never_returns_the_next(tmp_path: Path) -> N
 
 
 def test_a_queue_without_a_name_keeps_its_root(tmp_path: Path) -> None:
-    """Opening a queue with a name there made the root a cluster's, and nobody could reach the items any more."""
+    """Once the opening of a queue with a name there made it a cluster's root, and nobody could reach the items."""
     with FileQueue[str](tmp_path) as queue:
         queue.push("precious")
         before = sorted(os.listdir(tmp_path))

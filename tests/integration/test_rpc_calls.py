@@ -122,7 +122,7 @@ def test_an_idle_server_uses_no_processor(channel: Channel) -> None:
     test_a_hundred_at_once(channel)
 
     def is_idle() -> bool:
-        """Once what the calls left is done."""
+        """Wait until the work that the calls left is done."""
         used = channel.call("wide", "processor_time", (), {})
         channel.call("wide", "sleep", (0.5,), {})
         return bool(channel.call("wide", "processor_time", (), {}) - used < 0.1)

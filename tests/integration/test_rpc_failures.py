@@ -1,4 +1,4 @@
-"""Calls when connections break, servers die, processes fork: at most once, in order, and said as it was."""
+"""Calls when connections break, servers die, and processes fork: at most once, in order, and with true errors."""
 
 from __future__ import annotations
 

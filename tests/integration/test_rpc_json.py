@@ -32,7 +32,7 @@ from tests.support.waiting import wait_until
 
 
 class Busy(Temporary):
-    """Not now."""
+    """A method that asks the caller to try later."""
 
 
 class Subject:
@@ -84,7 +84,7 @@ class Subject:
 
 @dataclass
 class Served:
-    """A server and how to reach it."""
+    """A server and the means to reach it."""
 
     server: RpcServer
     subject: Subject

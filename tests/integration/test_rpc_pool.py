@@ -193,7 +193,7 @@ def test_calls_of_one_caller_run_in_the_order_they_were_made(cluster: StorageClu
 
 
 class Narrow:
-    """Tells how many calls were inside at once; a call waits for another one to come in, as long as it has patience."""
+    """Reports how many calls were inside at once. A call waits for another one to come in, up to its patience."""
 
     def __init__(self) -> None:
         self.inside = self.most = 0

@@ -1,4 +1,4 @@
-"""`fray actors`: what is announced, for people and for scripts."""
+"""`fray actors`: the announced actors, for people and for scripts."""
 
 from __future__ import annotations
 

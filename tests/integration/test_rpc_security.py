@@ -1,4 +1,4 @@
-"""Nothing is done for who does not hold the key, whatever is sent; and who does not hold it gets nobody's trust."""
+"""A server does nothing for a caller without the key, and a caller trusts no server without the key."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def target() -> Iterator[Target]:
 
 
 def ended(sock: socket.socket) -> bytes:
-    """All that is answered before the server closes."""
+    """All bytes of the answer before the server closes."""
     sock.settimeout(20)
     answer = b""
     try:
@@ -67,7 +67,7 @@ def ended(sock: socket.socket) -> bytes:
 
 
 def own_channel(target: Target, keys: Keys) -> RemoteChannel:
-    """Not shared: over TCP even in this process."""
+    """A channel that is not shared, and uses TCP even within this process."""
     link, _ = open_connection(target, keys)
     return RemoteChannel(target, keys, secrets.token_hex(4), link, lambda channel: None)
 
@@ -107,7 +107,7 @@ def test_a_wrong_secret_and_an_unknown_key_are_refused(server: RpcServer) -> Non
 
 
 def test_a_channel_is_shared_by_those_who_hold_the_key_only(server: RpcServer, target: Target) -> None:
-    """Who held another cluster's key got the channel of who held the right one, if both were one process."""
+    """Once a caller with another cluster's key got the channel of a caller with the right key in the same process."""
     for meant in (Target("subject", server.address), target, target._replace(identity="")):
         shared = connect(meant, Keys())
         assert connect(meant, Keys(RpcKey("k2", b"the next secret 0123456789"), KEY)) is shared
@@ -141,7 +141,7 @@ def test_a_request_sent_twice_on_its_connection_runs_once(target: Target) -> Non
 
 
 def _once(change: Callable[[bytes], bytes], where: Callable[[bytes], bool]) -> Callable[[bytes], bytes]:
-    """Alter the first piece of which `where` holds."""
+    """Alter the first piece for which `where` holds."""
     left = [1]
 
     def alter(data: bytes) -> bytes:
@@ -239,7 +239,7 @@ def test_a_connection_that_speaks_another_protocol_is_closed(server: RpcServer, 
         try:
             sock.sendall(bad_requests()[name])
         except (BrokenPipeError, ConnectionResetError):
-            return  # sent away before the end
+            return  # refused before the end
         assert b" 200 " not in ended(sock)
     channel = own_channel(Target("subject", server.address, "", server.identity), Keys())
     assert channel.call("subject", "echo", (1,), {}) == 1

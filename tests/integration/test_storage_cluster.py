@@ -1,4 +1,4 @@
-"""The API on a root of its own, without an agent: what is asked of the storage, and what is refused."""
+"""The API on a root without an agent: which requests it sends to the storage, and which calls it refuses."""
 
 from __future__ import annotations
 

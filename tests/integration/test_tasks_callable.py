@@ -1,4 +1,4 @@
-"""What a callable returns or raises comes back, and what cannot come back says why."""
+"""The results and exceptions of callables come back, and if one cannot, an error says why."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Unpicklable(Exception):
 
 
 class HalfPicklable(Exception):
-    """Its pickle cannot be loaded: the constructor wants more than the args."""
+    """Its pickle cannot be loaded: the constructor takes more arguments than `args` has."""
 
     def __init__(self, a: int, b: int) -> None:
         super().__init__("half")

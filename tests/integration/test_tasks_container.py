@@ -26,7 +26,7 @@ from tests.support.waiting import eventually
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """Where the fake engine is; what it left running ends with the test."""
+    """The folder of the fake engine. Its processes end with the test."""
     folder = tmp_path / "engine"
     folder.mkdir()
     yield folder
@@ -47,7 +47,7 @@ def calls(folder: Path, verb: str) -> list[list[str]]:
 
 
 def removed(folder: Path) -> bool:
-    """Whether every container that was made is gone."""
+    """Whether every container that was made has been removed."""
     return not [made for made in folder.glob("state/*/made") if not made.parent.name.startswith("removed-")]
 
 
@@ -174,7 +174,7 @@ def test_agent_and_runner_killed_at_once_leave_no_container_and_the_lock_is_free
         os.kill(runner, signal.SIGKILL)
         agent.kill()
     with open(tmp_path / "lock") as freed:
-        fcntl.flock(freed, fcntl.LOCK_EX)  # what they started is gone
+        fcntl.flock(freed, fcntl.LOCK_EX)  # the processes that they started are gone
     assert removed(folder)
     assert not any(map(alive, pids))
 

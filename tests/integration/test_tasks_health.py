@@ -18,7 +18,7 @@ SILENCE = b""
 
 
 class Job:
-    """A server that gives one answer after the other, and repeats the last; keeps the requests' first lines."""
+    """A server that gives one answer after the other and repeats the last. It keeps the requests' first lines."""
 
     def __init__(self, answers: Sequence[bytes]) -> None:
         self.requests: list[str] = []
@@ -53,7 +53,7 @@ class SleepsOnly(SystemClock):
 
 
 def failure(job: Job, **fields: float) -> str:
-    """What `watch_health` says in the end about a server of `job`."""
+    """The failure that `watch_health` reports about a server of `job`."""
     said: list[str] = []
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""What a task may use is kept, by the kernel or by its runner, and the reason says what it used."""
+"""The kernel or the runner keeps a task within its limits, and the reason states its usage."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""The log of a running task: seen while it runs, complete at its end, and never more than bounded memory and disk."""
+"""The log of a running task: visible while it runs, complete at its end, and within bounds of memory and disk."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def test_output_is_seen_while_the_task_runs(tmp_path: Path) -> None:
 
 
 async def test_a_callables_prints_are_lines_at_once(tmp_path: Path) -> None:
-    """Not only when Python's buffer is full: seen before the process ends, which it does not do by itself."""
+    """They appear before the process ends, which it does not do by itself, and before Python's buffer is full."""
 
     def talk() -> None:
         import os

@@ -1,4 +1,4 @@
-"""Whatever a task leaves in its directory, and whatever becomes of its runner, its end is told and bounded."""
+"""A task's end is reported within bounds, for any content of its directory and any fate of its runner."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.support.tasks import (
 )
 from tests.support.waiting import eventually
 
-# --- what it leaves
+# --- files in the task's directory
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_a_file_of_the_task_is_read_as_a_strangers(tmp_path: Path) -> None:
         TaskFile(tmp_path / "file", 4).read_bytes()
 
 
-# --- what becomes of its runner
+# --- the fate of its runner
 
 
 @pytest.fixture
@@ -243,7 +243,7 @@ async def test_a_log_that_was_begun_is_kept_when_the_agent_ends_the_task_itself(
 
 @asynccontextmanager
 async def with_runner(says: str = "") -> AsyncIterator[asyncio.subprocess.Process]:
-    """A runner that is frozen from the start, or a process that says something else than one would."""
+    """A runner that is frozen from the start, or a process that sends other messages than a runner."""
 
     if says:
         code = f"import sys, time; sys.stdout.write({says}); sys.stdout.flush(); time.sleep(1000)"

@@ -1,4 +1,4 @@
-"""A dead or frozen agent leaves no task behind; here the agent is a process of its own that starts one and fails."""
+"""A dead or frozen agent leaves no task behind. Here the agent is a process of its own that starts a task and fails."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ asyncio.run(main())
 
 
 class Agent:
-    """The process, its runner's pid, and what else it prints."""
+    """The process, its runner's pid, and its other output."""
 
     def __init__(self, directory: Path, deadline: float, script: str = STUBBORN) -> None:
         arguments = [sys.executable, "-c", AGENT, str(directory), script, str(deadline)]
@@ -93,7 +93,7 @@ def test_a_frozen_agents_tasks_end_at_the_deadline_and_it_learns_so(tmp_path: Pa
     asyncio.run(all_gone(pids))
     assert boottime() >= deadline
     os.kill(agents[0].process.pid, signal.SIGCONT)
-    assert agents[0].line() == "preempted"  # whatever the agent's trust is by then, it was not the job's failure
+    assert agents[0].line() == "preempted"  # whether or not the agent is still trusted, it was not the job's failure
 
 
 def test_a_task_dies_with_its_runner_when_its_agent_cannot_help(tmp_path: Path, agents: list[Agent]) -> None:

@@ -1,4 +1,4 @@
-"""Callables that are started in a process that was there before them."""
+"""Callables that run in a prestarted process."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def run(prestarter: Prestarter, what: TaskSpec) -> TaskExit:
 
 
 async def ready(prestarter: Prestarter) -> int:
-    """The process id of the prestarted process's runner, once it waits."""
+    """The process id of the prestarted process's runner. Waits until the runner is ready."""
     await eventually(lambda: prestarter._prestarted is not None)
     assert prestarter._prestarted is not None
     runner = prestarter._prestarted.runner.pid
@@ -70,7 +70,7 @@ async def with_prestarter(*modules: str) -> AsyncIterator[Prestarter]:
 
 
 def tell() -> list[Any]:
-    """Where this call runs, what it was given, and what its process had imported before it."""
+    """The process of this call, its arguments, and the modules that its process had imported before it."""
     return [os.getpid(), os.getcwd(), sys.path[0], os.environ.get("GIVEN"), "colorsys" in sys.modules, sys.stdin.read()]
 
 

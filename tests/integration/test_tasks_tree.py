@@ -1,4 +1,4 @@
-"""Nothing of a task survives its end, whatever its processes do."""
+"""No process of a task survives its end, whatever its processes do."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ async def test_a_passed_deadline_kills_at_once(tmp_path: Path) -> None:
 
 
 async def test_a_deadline_that_has_passed_cannot_be_renewed(tmp_path: Path) -> None:
-    """A host that was frozen whole wakes up: the agent's renewal and the runner's look come in any order."""
+    """A host that was frozen as a whole wakes up. The agent's renewal and the runner's look come in any order."""
 
     task = await started(sh(tmp_path, "sleep 600"))
     os.kill(task.runner_pid, signal.SIGSTOP)
@@ -119,7 +119,7 @@ def has_cgroup(prefix: str, runner: int) -> bool:
 
 @pytest.mark.parametrize("grouped", [False, True])
 async def test_a_killed_runner_takes_the_whole_tree_with_it(tmp_path: Path, grouped: bool) -> None:
-    """Also what had left the session; in a cgroup of its own even what hides whose it is."""
+    """This includes processes that left the session, and in a cgroup even those that hide their origin."""
     prefix = claim_prefix() if grouped else ""
     script = STUBBORN.replace("setsid", "env -i setsid") if prefix else STUBBORN
     task = await ProcessTask.start(sh(tmp_path, script), boottime() + FAR, None, None, prefix)
@@ -211,7 +211,7 @@ os.write(1, b"x" * 999_999 + b"\\n")
 
 
 async def test_a_runner_that_looks_late_sees_what_came_first(tmp_path: Path) -> None:
-    """Frozen, it finds the end of the task, its last words and a stop all at once: the task had succeeded before."""
+    """A frozen runner finds the task's end, its last words and a stop at once. The task had succeeded before."""
 
     task = await started(spec(tmp_path, [sys.executable, "-c", PARTING_WORDS]))
     assert task.pid is not None

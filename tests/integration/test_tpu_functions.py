@@ -66,7 +66,7 @@ def test_a_run_goes_on_with_more_slices_when_they_come(
     seen.mkdir()
 
     def work() -> tuple[int, int]:
-        """The place of this process; on one slice alone it works until it is ended."""
+        """The place of this process. On one slice alone it works until it is stopped."""
         mine = current_replica()
         Path(seen, f"{mine.slices}-{mine.index}").touch()
         while mine.slices == 1:

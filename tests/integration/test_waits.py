@@ -1,4 +1,4 @@
-"""Whoever waits on a cluster without agents learns why: in the log after two seconds, and from the time-out."""
+"""A wait on a cluster without agents says why: in the log after two seconds, and in the time-out's message."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOBODY = "no live agent in pool default; start one with `fray agent --pool defau
 
 @pytest.fixture
 def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StorageClient]:
-    """A client of a cluster without agents, where seconds are shorter."""
+    """A client of a cluster without agents, on which seconds are shorter."""
     for module in (waiting, waiting_reasons):
         monkeypatch.setattr(module, "WARN_AFTER", 0.1)
     monkeypatch.setattr("fray.actor.address.WARN_AFTER", 0.1)

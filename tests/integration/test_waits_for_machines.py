@@ -1,4 +1,4 @@
-"""Whoever waits for machines makes them, if nobody else does: a cluster in which nothing runs starts by itself."""
+"""A client that waits for machines makes them if nobody else does, so an empty cluster starts by itself."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.support.waiting import wait_until
 
 @pytest.fixture
 def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
-    """A root without an agent, whose jobs may have one machine: a process here, which is killed in the end."""
+    """A root without an agent, whose jobs may have one machine, a process here. The process is killed at the end."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     root = tmp_path / "root"
     allow(root, 1)
@@ -55,7 +55,7 @@ def last_look(root: Path) -> ScalerRecord:
 
 
 def agents(root: Path) -> list[str]:
-    """The agents that live, each on a machine."""
+    """The live agents, each on a machine."""
 
     async def read(core: Core) -> list[str]:
         return [agent.machine for agent in live_agents(await read_agents(core, {}), core.now())]
@@ -127,7 +127,7 @@ def test_every_wait_for_machines_takes_the_role_and_gives_it_back(
         assert last_look(shell.root).holder.startswith("wait-")
         for job in cluster.list_jobs():
             cluster.terminate(job.job_id)
-        with suppress(Exception):  # what was waited for was stopped
+        with suppress(Exception):  # the job that was waited for has been stopped
             wait.result(200)
     wait_until(lambda: last_look(shell.root).holder == "")
     cluster.close()

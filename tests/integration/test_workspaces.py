@@ -1,4 +1,4 @@
-"""Projects that go along with what is submitted from them, as users see it."""
+"""Projects that are submitted with jobs, from the user's side."""
 
 import json
 import os
@@ -79,7 +79,7 @@ def root(tmp_path: Path) -> Iterator[str]:
 
 
 def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """What a Python program says in a folder; it must succeed."""
+    """The output of a Python program in a folder; it must succeed."""
     done = subprocess.run(
         [sys.executable, *words], cwd=folder, capture_output=True, text=True, timeout=PATIENCE, env=dict(os.environ)
     )

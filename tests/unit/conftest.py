@@ -1,4 +1,4 @@
-"""What many unit tests are given."""
+"""Fixtures that many unit tests use."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ from tests.support.virtual import Cluster
 
 @pytest.fixture
 async def core(cluster: Cluster) -> Core:
-    """A participant of a cluster in memory that keeps what it removes for a short while only."""
+    """A participant of a cluster in memory, with short retention."""
     cluster.settings = ClusterSettings(quarantine=10.0, inbox_patience=0.01)
     return await cluster.core()

@@ -1,4 +1,4 @@
-"""What the end of an actor's process means for its job."""
+"""How the end of an actor's process changes its job."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def endpoint(job: str = "", attempt: int = 1, incarnation: int = 1, **fields: An
 
 
 async def actor(core: Core, **spec: Any) -> JobRecord:
-    """A job that waits, by whose name an actor is held."""
+    """A pending job that holds an actor's name."""
     wanted: dict[str, Any] = {"name": "actor", "actor": True, "max_retries_failure": 9, **spec}
     return await launch(core, **wanted)
 

@@ -1,4 +1,4 @@
-"""Parts of actors by themselves: what configs are refused, what is repeated, where an actor is looked for, journals."""
+"""Single parts of actors: refused configs, retries, the search for an actor, journals."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_an_actor_of_one_attempt_ends_with_it(cluster: StorageCluster) -> None:
 
 
 class FakeChannel:
-    """Notes what is sent, and answers nothing."""
+    """Records the messages that are sent, and answers nothing."""
 
     def __init__(self) -> None:
         self.sent: list[str] = []
@@ -228,7 +228,7 @@ def test_no_call_overtakes_those_that_wait(cluster: StorageCluster) -> None:
 
 
 class LosesStreams:
-    """Loses the first stream before its first item came, and answers the others."""
+    """Loses the first stream before its first item came, and answers the later ones."""
 
     def __init__(self) -> None:
         self.streams = 0
@@ -272,7 +272,7 @@ def reopen(cluster: StorageCluster, policy: CheckpointConfig, attempt: int = 1) 
 
 
 def call(instance: Tally, journal: Any, sequence: int, client: str = "client", lowest: int = 0) -> None:
-    """One call as the server makes it; the client has the replies of its calls below `lowest`."""
+    """One call as the server makes it; the client has already received the replies of its calls below `lowest`."""
     call_id = CallId(client, sequence)
     assert journal.known(call_id) is None
     instance.calls.append(f"{client}{sequence}")

@@ -1,4 +1,4 @@
-"""What a pool does with calls whose actor is gone, and when it looks the name up again; the transport is a stand-in."""
+"""How a pool treats calls whose actor is gone, and when it looks the name up again; the transport is a stand-in."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class FakeChannel:
 
 
 class FakeResolver(Resolver):
-    """Servers by address; `listed` is what the storage would list."""
+    """Servers by address; `listed` is the answer to a listing of the storage."""
 
     patience = 0.3
 
@@ -130,7 +130,7 @@ def maybe_started() -> ConnectionLost:
 
 
 def first_call(resolver: FakeResolver) -> FakeCall:
-    """The first call that was started at server a, once it was."""
+    """The first call that was started at server a. Waits until there is one."""
     started = resolver.channels["a"].started
     wait_until(lambda: bool(started))
     return started[0]
@@ -163,7 +163,7 @@ def test_a_call_that_may_have_run_is_not_made_twice_unless_that_does_no_harm() -
 
 
 def test_an_exception_of_the_method_itself_does_not_count_as_a_lost_call() -> None:
-    """An actor that lost an actor of its own raises the same type."""
+    """A method may raise the same type because it lost an actor of its own."""
 
     def raised() -> ConnectionLost:
         error = unstarted()

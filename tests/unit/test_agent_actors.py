@@ -1,4 +1,4 @@
-"""An agent with actors: restarts in place, the end of trust, and what a task leaves published."""
+"""An agent with actors: restarts in place, the end of trust, and endpoints that a task leaves published."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Stage:
         return self.tasks[-1]
 
     async def started(self, count: int) -> FakeTask:
-        """The task that was started as the `count`-th, once it is."""
+        """The `count`-th task that was started. Waits until there is one."""
 
         async def look() -> FakeTask | None:
             return self.tasks[count - 1] if len(self.tasks) >= count else None
@@ -128,7 +128,7 @@ async def test_a_job_that_is_no_actor_goes_back_to_the_index(cluster: Cluster, t
 
 
 async def test_until_a_beat_lists_it_the_entry_of_a_restarted_job_stays(cluster: Cluster, tmp_path: Path) -> None:
-    """Its agent may die before anybody else knows that it holds the job."""
+    """The agent may die before anybody else knows that it holds the job."""
 
     async with staged(cluster, tmp_path) as stage:
         await asyncio.sleep(0.1)

@@ -1,4 +1,4 @@
-"""Signals are to the process, whichever agent it has just then."""
+"""A signal is for the process, and so for the agent that it has at that moment."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_signal_while_a_fenced_agent_is_put_down_is_not_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Fenced:
-        """Declared dead; the signal comes while it kills its tasks."""
+        """An agent that was declared dead, and gets the signal while it kills its tasks."""
 
         id = "fenced"
 
@@ -81,7 +81,7 @@ SOMEBODY_ELSES = UntrustedDirectory(Path("/tmp/fray"), "belongs to user 7")
 
 
 def short_of_room(monkeypatch: pytest.MonkeyPatch, error: Exception, times: int, instead: Callable[[], None]) -> None:
-    """The first tries to make an agent's directory fail; `instead` is done at the last of them."""
+    """The first tries to make an agent's directory fail; `instead` is called at the last of them."""
     real, failed = agent_lock.AgentLock.work_dir, [0]
 
     def work_dir(self: agent_lock.AgentLock, parent: Path | None) -> Path:
@@ -136,7 +136,7 @@ def test_a_signal_ends_the_wait_for_room(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_an_agent_that_joins_again_waits_for_its_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who starts an agent is told at once; one that was declared dead and joins again has nobody to tell."""
+    """A person who starts an agent gets the error at once. An agent that joins again has nobody to report to."""
     short_of_room(monkeypatch, SOMEBODY_ELSES, 1, lambda: None)
     options = AgentOptions(network=NetworkSettings(inbound=False))
     with pytest.raises(UntrustedDirectory):
@@ -150,7 +150,7 @@ def test_the_end_of_a_host_lets_jobs_end_and_the_signal_that_it_brings_does_not_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, signals: int
 ) -> None:
     class Leaving:
-        """Leaves once it was asked to."""
+        """An agent that leaves when it is asked to."""
 
         id = "leaving"
         asked = 0

@@ -1,4 +1,4 @@
-"""An exception on the way of an attempt ends the attempt with a reason, or ends its agent; in virtual time."""
+"""An exception during an attempt ends the attempt with a reason, or ends its agent; in virtual time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HOST = Resources(cpu=1000, memory=2**33, disk=2**33)
 
 @dataclass
 class Stage:
-    """One agent with one core, and who uses the cluster."""
+    """One agent with one core, and a user of the cluster."""
 
     cluster: Cluster
     user: Core
@@ -40,7 +40,7 @@ class Stage:
     life: asyncio.Task[object]
 
     async def ended(self, job: JobRecord) -> JobRecord:
-        """The job once it has ended; the agent must still be there."""
+        """The job after its end; the agent must still be there."""
         ended = await wait_for(self.user, [job.id], timeout=4000)
         assert ended[job.id].status in ("succeeded", "failed", "stopped")
         assert not self.life.done(), self.life
@@ -58,7 +58,7 @@ class Stage:
 async def with_an_agent(
     cluster: Cluster, folder: Path, wrap: Callable[[TaskHandle], Any] = lambda task: task, output: bytes = b""
 ) -> AsyncIterator[Stage]:
-    """Run `act` with an agent whose tasks are as `wrap` leaves them."""
+    """Run `act` with an agent whose tasks `wrap` has changed."""
     plain = fake(folder, {"quick": 1.0, "slow": 200.0}, output)
 
     async def start(spec: TaskSpec, deadline: float, lock_fd: int | None) -> TaskHandle:
@@ -129,7 +129,7 @@ async def test_a_log_that_cannot_be_shipped_ends_the_task_at_once(
 
 async def test_the_task_is_gone_before_its_attempt_ends(cluster: Cluster, tmp_path: Path) -> None:
     class Lingering:
-        """Its logs cannot be had, and it takes a minute to go."""
+        """A task whose logs cannot be read, and that takes a minute to end."""
 
         def __init__(self, task: TaskHandle) -> None:
             self._task = task
@@ -255,7 +255,7 @@ async def test_a_job_that_waits_for_its_callable_can_be_stopped(cluster: Cluster
 async def test_a_job_whose_objects_alone_cannot_be_had_leaves_its_room_to_others(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unanswered: tuple[str, str], how: str
 ) -> None:
-    """However often it is tried, nobody takes the host for one that can start nothing."""
+    """The job fails at every try, but nobody concludes that the host can start nothing."""
     async with with_an_agent(cluster, tmp_path) as stage:
         call = {"blob": BlobKeys.key(0.0, "slow")}
         await stage.user.store.put(call["blob"], b"pickled", ANY)
@@ -296,7 +296,7 @@ async def test_a_start_waits_for_the_end_of_an_outage(cluster: Cluster, tmp_path
 
 
 class Unkillable:
-    """No signal ends it."""
+    """A task that no signal ends."""
 
     def __init__(self, task: TaskHandle) -> None:
         self._task = task
@@ -400,7 +400,7 @@ async def test_a_claimed_job_that_nothing_carries_ends_the_agent(
 async def test_a_claim_in_doubt_stays_listed_whatever_its_repetition_raises(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was applied, and its reply was lost: who listed it no more would run it for ever, by its record."""
+    """The claim was applied, and its reply was lost. An agent that stopped listing it would hold the job for ever."""
     claimers: list[asyncio.Task[Any] | None] = []
     plain_claim, plain_sleep = claimer.try_claim, VirtualClock.sleep
 

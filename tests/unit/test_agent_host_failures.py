@@ -1,4 +1,4 @@
-"""What the host does to a task is not the job's failure."""
+"""A failure of the host is not the job's failure."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ async def test_an_agent_that_is_denied_its_machines_leaves_at_once(cluster: Clus
 
 @pytest.fixture
 def last_looks(monkeypatch: pytest.MonkeyPatch) -> list[ScalerDuty]:
-    """Those who looked after the machines once more after they had left."""
+    """The agents that looked after the machines once more after they had left."""
     looked = list[ScalerDuty]()
 
     async def look_last(duty: ScalerDuty) -> None:

@@ -1,4 +1,4 @@
-"""One odd object keeps an agent from nothing else: job records that cannot be read, in virtual time."""
+"""An unreadable job record does not stop an agent from other work; in virtual time."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ async def test_a_repair_that_ended_in_the_future_keeps_nobody_from_the_next(clus
 
 
 async def test_an_agent_lives_with_names_that_fray_never_gives(cluster: Cluster, tmp_path: Path) -> None:
-    """Such as a console's markers of empty folders; `fsck` tells of them."""
+    """Consoles write such keys as markers of empty folders. `fsck` reports them."""
 
     async with with_an_agent(cluster, tmp_path) as (user, _agent):
         for key in STRAYS:
@@ -186,7 +186,7 @@ async def test_a_second_attempt_begins_whatever_became_of_the_firsts_children(cl
 async def test_an_agent_whose_record_was_overwritten_ends_what_it_holds_and_joins_anew(
     cluster: Cluster, tmp_path: Path, busy: bool, beat: int | None
 ) -> None:
-    """Nobody knows its id any more, or no other beat can follow: it could not claim under it, for ever."""
+    """Nobody knows the agent's id, or no later beat can be written: under that id it could never claim again."""
 
     user = await cluster.core()
     agent = Agent(
@@ -210,7 +210,7 @@ async def test_an_agent_whose_record_was_overwritten_ends_what_it_holds_and_join
 async def test_an_agent_whose_record_and_whose_jobs_record_were_overwritten_joins_anew(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    """What it holds has ended, and it waits to write so; under this id it could not work meanwhile."""
+    """The agent's tasks have ended, and it waits to record that. Under this id it could not work meanwhile."""
 
     user = await cluster.core()
     agent = Agent(

@@ -1,4 +1,4 @@
-"""Agents while the store does not answer or takes no writes: nobody dies of it; who is to leave leaves afterwards."""
+"""Agents while the store does not answer or refuses writes: none is declared dead, and agents still leave later."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def test_the_holder_of_the_pass_leaves_in_an_outage(cluster: Cluster, tmp_
 async def test_no_agent_is_declared_dead_because_of_an_outage_of_writes(
     cluster: Cluster, begins: float, lasts: float, tmp_path: Path
 ) -> None:
-    """Idle agents trust themselves for minutes; the busy one, who holds the pass, seems to neither renew nor beat."""
+    """Idle agents trust themselves for minutes. The busy holder of the pass seems neither to renew nor to beat."""
 
     options = AgentOptions(capacity=HOST, work_dir=tmp_path, start_task=fake(tmp_path, {"job": 1e6}))
     agents = [Agent(await cluster.core(), options) for _ in range(3)]

@@ -1,4 +1,4 @@
-"""An agent and the owners that it has bundles of: it reads, keeps room, votes, starts, and lets go."""
+"""An agent and the owners that it holds bundles of: it reads, keeps room, votes, starts and lets go."""
 
 from __future__ import annotations
 
@@ -53,19 +53,19 @@ class Stage:
         await self.core.records.put(PoolKeys.plan("default"), PoolPlan(owners={"agent": [JobKeys.key("g")]}), ANY)
 
     async def look(self) -> HeldPlacement | None:
-        """Look at everything now; what the agent holds of the gang after it."""
+        """Look at everything now. Returns the gang's bundles that the agent holds afterwards."""
         self.watch.plan_rang()
         self.watch.look_now()
         await self.watch.look()
         return self.member.leases.placements.get("g")
 
     def listed(self) -> tuple[str, int, list[int]] | None:
-        """What the next heartbeat says of the gang."""
+        """The entries of the gang in the next heartbeat."""
         holding = self.member.leases.holdings().get("g")
         return (holding.phase, holding.round, holding.bundles) if holding is not None else None
 
     def fill(self, name: str, cpu: float) -> None:
-        """Have a single job run here."""
+        """Run a single job here."""
         spec = JobSpec(name=name, entrypoint=EntrypointSpec(command=["x"]), resources=ResourceSpec(cpu=cpu))
         self.member.leases.add(entry_of(JobRecord(id=name, spec=spec, status="running")))
 

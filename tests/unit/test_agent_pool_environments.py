@@ -1,4 +1,4 @@
-"""What an agent makes of the environments that its pool names; in virtual time."""
+"""How an agent builds the environments that its pool names; in virtual time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ READS = ("get", "get_if_changed")
 
 @pytest.fixture
 def prepared(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What agents prepare, in order; a package "broken" cannot be installed, a package "slow" is never finished."""
+    """The names of prepared environments. A package "broken" cannot be installed, a package "slow" never finishes."""
     order: list[str] = []
 
     async def prepare(

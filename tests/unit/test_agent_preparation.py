@@ -1,4 +1,4 @@
-"""What an agent makes of preparations that fail, take long, or are not wanted any more; in virtual time."""
+"""Preparations that fail, take long, or are no longer wanted; in virtual time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents whose requests are refused: nobody who has joined ends of it, it is told, and it passes when it passes."""
+"""Agents whose requests the store refuses: no joined agent ends, each reports it, and each recovers by itself."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ SELDOM_REFUSED = [
 
 
 class Scene:
-    """Two agents at work and a user; what is refused is refused to the agents."""
+    """Two agents at work and a user. Only the agents' requests are refused."""
 
     def __init__(self, cluster: Cluster, tmp_path: Path) -> None:
         self._cluster = cluster
@@ -93,7 +93,7 @@ class Scene:
 async def test_a_refusal_ends_no_agent_and_loses_no_job(
     cluster: Cluster, refused: tuple[str, str], tmp_path: Path
 ) -> None:
-    """Once, and then for a while."""
+    """The request is refused once, and then for a while."""
 
     scene = Scene(cluster, tmp_path)
     user = await scene.begin()
@@ -124,7 +124,7 @@ async def test_a_refusal_ends_no_agent_and_loses_no_job(
 async def test_rights_that_are_missing_on_one_prefix_concern_only_what_is_there(
     cluster: Cluster, prefix: str, tmp_path: Path
 ) -> None:
-    """An agent dies all the same, its job is put back, and others run."""
+    """An agent dies all the same, its job is requeued, and others run."""
 
     scene = Scene(cluster, tmp_path)
     user = await scene.begin()
@@ -167,7 +167,7 @@ async def test_a_refusal_is_reported_while_it_lasts(
 async def test_an_agent_that_cannot_read_the_doorbell_finds_work_on_the_repair_interval(
     cluster: Cluster, kind: str, tmp_path: Path
 ) -> None:
-    """And says so: an agent once listed nothing for minutes, and nothing was wrong with it."""
+    """The agent also reports it. Once an agent listed nothing for minutes and reported no problem."""
 
     scene = Scene(cluster, tmp_path)
     user = await scene.begin(local=False)
@@ -238,7 +238,7 @@ async def test_an_agent_whose_beats_are_refused_puts_its_tasks_down_as_in_an_out
 async def test_no_error_in_a_loop_ends_the_agent(
     cluster: Cluster, loop: type, method: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An error in the heartbeat is like an outage: trust runs out. Each is reported once an hour."""
+    """An error in the heartbeat is like an outage: trust runs out. Each error is reported once an hour."""
     real, failing, reported = getattr(loop, method), False, list[str]()
 
     async def look(self: object, *given: object) -> object:

@@ -1,4 +1,4 @@
-"""An agent in virtual time that meets its own jobs again."""
+"""An agent that claims its own jobs again, in virtual time."""
 
 from __future__ import annotations
 

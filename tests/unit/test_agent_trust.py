@@ -1,4 +1,4 @@
-"""An idle agent promises few beats, a busy one many: from when on that counts, in virtual time."""
+"""An idle agent promises beats rarely, a busy one often: when the new promise takes effect, in virtual time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an agent tries next, out of a long index that many agents share."""
+"""Which entry of a long, shared index an agent tries next."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def candidates(keys: list[str]) -> Candidates:
 
 
 def tried(known: Candidates, width: int = 1, draw: float = 0.0, free: Resources = HOST, now: float = NOW) -> list[str]:
-    """Everything that is tried, in that order."""
+    """All entries in the order in which they are tried."""
     order = []
     while (entry := known.next(free, now, width, draw)) is not None:
         order.append(entry.key())
@@ -130,7 +130,7 @@ def test_a_try_reads_one_name_however_long_the_index_is() -> None:
         known = candidates(listed)
         for _ in range(10):
             assert known.next(HOST, NOW, 5000, 0.5) is not None
-    assert parse.call_count == 11  # one for the shape
+    assert parse.call_count == 11  # one request for the shape
 
 
 def test_claimers_of_a_large_pool_begin_all_over_its_slots() -> None:

@@ -1,4 +1,4 @@
-"""Children: they end with the attempt of their parent that launched them, unless a later one adopts them."""
+"""Children end with the attempt of their parent that launched them, unless a later attempt adopts them."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def test_a_job_that_does_not_run_gets_no_children(cluster: Cluster) -> Non
 
 
 async def _second_attempt(cluster: Cluster, agent: ScriptedAgent, held: Any) -> Any:
-    """The parent fails and runs again; whatever else is in the index waits."""
+    """The parent fails and runs again; other entries of the index wait."""
     again = await agent.end(held, "exited")
     assert again is not None
     await cluster.clock.sleep(5.0)

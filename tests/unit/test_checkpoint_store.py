@@ -41,7 +41,7 @@ async def test_an_empty_state_is_a_state(cluster: Cluster) -> None:
 
 
 async def test_a_checkpoint_that_lands_behind_a_fence_acknowledges_nothing(cluster: Cluster) -> None:
-    """The number below a fence is free again once it was collected: only the listing tells."""
+    """The number below a fence is free again after garbage collection. Only the listing shows that it was used."""
 
     core, other = await cluster.core(), await cluster.core()
     _, old = await open_log(core, "a-1", "a", 1)
@@ -89,7 +89,7 @@ async def test_a_checkpoint_without_an_answer_is_written_again_or_found(cluster:
     way = cluster.ways[0]
 
     async def lost() -> None:
-        """The write lands, and nobody hears of it."""
+        """The write is applied, and its reply is lost."""
         body = b'{"attempt":1,"writer":"' + log.last.writer.encode() + b'"}\none'
         await way._backend.put(CheckpointKey("a-1", "a", log.last.number + 1).key(), body, ABSENT)
         way.cut = True

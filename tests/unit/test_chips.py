@@ -1,4 +1,4 @@
-"""TPU chips: who holds one, and what an agent does while somebody does."""
+"""TPU chips: which process holds one, and how an agent reacts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WANTS = replace(CPU, device="tpu-v5litepod-4", device_count=4)
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A host with four chips, and with the processes that are here."""
+    """A host with four chips and with the processes of this machine."""
     root = tmp_path / "host"
     (root / "dev").mkdir(parents=True)
     for number in range(4):

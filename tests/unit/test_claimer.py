@@ -1,4 +1,4 @@
-"""What an agent's search for work does with an index that is out of date."""
+"""How an agent's search for work copes with an outdated index."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def submitted(core: Core) -> JobRecord:
 
 
 async def first_claim(core: Core, fleet: int = 1) -> HeldLease:
-    """What a claimer that sees the root for the first time takes over first."""
+    """The first claim of a claimer that sees the root for the first time."""
     found: asyncio.Future[HeldLease] = asyncio.get_running_loop().create_future()
 
     async def take(held: HeldLease) -> None:

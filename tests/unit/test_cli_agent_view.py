@@ -1,4 +1,4 @@
-"""What people see of agents that keep room, are in slices, or contradict each other."""
+"""The command line's view of agents that keep room, are in slices, or contradict each other."""
 
 from __future__ import annotations
 

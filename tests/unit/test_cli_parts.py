@@ -109,7 +109,7 @@ def test_help_names_every_command_without_importing_any() -> None:
 
 
 def commands_of(group: click.Group, before: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The words of every command, those of groups within groups too."""
+    """The words of every command, also of those within groups."""
     context = click.Context(group)
     for name in group.list_commands(context):
         command = group.get_command(context, name)
@@ -250,7 +250,7 @@ def test_costs_follow_the_settings() -> None:
     )  # the doorbell at its slowest, and the lease of the pass
     assert idle.dollars == pytest.approx(86_400 * 0.005 / 1000 + idle.class_b * 0.0004 / 1000)
     assert busy.class_a > 6 * idle.class_a
-    assert (driver.class_a, driver.class_b) == (month / 5, month / 60)  # beats, and looks at its own job
+    assert (driver.class_a, driver.class_b) == (month / 5, month / 60)  # beats, and a look at its own job
     assert estimates(ClusterSettings(idle_beat_interval=30.0))[0].class_a > idle.class_a
     assert (turn.class_b, jobs.class_a, jobs.class_b) == (0, 7000, 8000)
 

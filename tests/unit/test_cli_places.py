@@ -1,4 +1,4 @@
-"""What `fray agent` says of its host's place, and of the TPU slice that it is in."""
+"""The place of its host that `fray agent` reports, and the TPU slice that the host is in."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def options_of_agent(monkeypatch: pytest.MonkeyPatch, root: Path, metadata: str,
         ran.append(options)
 
     monkeypatch.setattr(daemon, "run_agent", run_agent)
-    monkeypatch.setattr(agent, "log_to_stderr", lambda form: None)  # it would stay so for other tests
+    monkeypatch.setattr(agent, "log_to_stderr", lambda form: None)  # otherwise the variable would stay for other tests
     done = CliRunner(env={"GCE_METADATA_HOST": metadata}).invoke(cli, ["agent", "--root", str(root), *words])
     assert done.exit_code == 0, done.output
     return ran[0]

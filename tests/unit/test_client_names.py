@@ -1,4 +1,4 @@
-"""Jobs by name: who has a name, who may take it, and what is asked of the storage for a thousand of them."""
+"""Jobs by name: who has a name, who may take it, and how many requests a thousand of them cost."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_an_actor_reserves_no_core_unless_it_asks_for_one(
 
 @pytest.mark.slow
 def test_a_thousand_jobs_are_watched_with_a_handful_of_requests_a_second(client: StorageClient) -> None:
-    """With the settings of a bucket: where requests are free, looks are as frequent as they are quick."""
+    """With the settings of a bucket. Where requests are free, clients look as often as a look allows."""
     client.cluster.run(as_in_a_bucket)
     handles = [client.submit(a_request("one"))]
     handles += [JobHandle(client.cluster, job) for job in client.cluster.launch_many([a_request("many")] * 1000)]

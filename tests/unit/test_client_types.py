@@ -1,4 +1,4 @@
-"""What a type checker, and so an editor, knows of clients: asked of mypy itself."""
+"""The types of clients as mypy, and so an editor, infers them."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ async def test_a_machine_that_was_made_twice_is_listed_under_a_name_without_a_re
 ) -> None:
     await provider.create(REQUEST)
     hidden = dict(fake.executions)
-    fake.executions.clear()  # as another scaler saw it that asked at the same time
+    fake.executions.clear()  # as another scaler that asked at the same time saw it
     await provider.create(REQUEST)
     fake.executions.update(hidden)
     [other] = [name for name in await states(provider) if name != "m1"]

@@ -1,4 +1,4 @@
-"""The provider `command`: what programs are told, and what each of their failures means."""
+"""The provider `command`: the arguments that programs get, and the meaning of each of their failures."""
 
 from __future__ import annotations
 

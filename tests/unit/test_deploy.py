@@ -1,4 +1,4 @@
-"""The files by which hosts get their agents; the start-up script is run in another root, with stand-ins on its PATH."""
+"""The files that install agents on hosts. The start-up script runs in another root, with stand-ins on its PATH."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ fi""",
 
 
 class Host:
-    """A VM in a folder, whose metadata has these attributes."""
+    """A VM in a folder, with these metadata attributes."""
 
     def __init__(self, folder: Path, **attributes: str) -> None:
         self.folder, self.root = folder, folder / "root"
@@ -68,7 +68,7 @@ class Host:
         return path.read_text() if path.exists() else ""
 
     def boot(self, **more: str) -> subprocess.CompletedProcess[str]:
-        """Run the start-up script, with more variables."""
+        """Run the start-up script with additional variables."""
         environ = {
             "PATH": f"{self.folder}/bin:{os.environ['PATH']}",
             "STAGE": str(self.folder),

@@ -1,4 +1,4 @@
-"""How objects show themselves: in notebooks as tables, elsewhere in one line; and ids that stay text."""
+"""How objects are displayed: in notebooks as tables, elsewhere in one line; and ids that stay text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages tell the truth about the code: modules, files, links and the drawing that they name are there."""
+"""The pages name only modules, files, links and a drawing that exist in the code."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def files() -> list[str]:
 
 
 def prose(page: Path) -> str:
-    """A page without its blocks of code, and without what others' code is called."""
+    """A page without its blocks of code and without the names of other projects' code."""
     text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     return re.sub(r"^\| [^|]+", "", text, flags=re.MULTILINE) if page.name == "coming-from.md" else text
 
@@ -118,7 +118,7 @@ def test_every_file_that_a_page_names_exists(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=path_of)
 def test_every_name_with_an_underscore_is_one_of_the_code(page: Path) -> None:
-    """Fields, functions and settings; docs/client.md also has some that programs ask for in vain."""
+    """Fields, functions and settings. docs/client.md also has some names that programs ask for in vain."""
     named = {name for span in re.findall(r"`([^`\n]+)`", prose(page)) for name in re.findall(r"[A-Za-z]*_\w+", span)}
     assert sorted(named - words() - ABSENT) == []
 
@@ -146,7 +146,7 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 
 @cache
 def anchors(page: Path) -> set[str]:
-    """What may stand behind '#': the headings, as GitHub and GitLab write them."""
+    """The anchors that may follow '#': the headings, as GitHub and GitLab write them."""
     headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 

@@ -1,4 +1,4 @@
-"""What a driver shows of its jobs' output: what is shown, what it costs, and that it keeps nobody waiting."""
+"""Which output of its jobs a driver shows, how many requests that costs, and that it delays nobody."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.support.virtual import Cluster, VirtualClock, Way
 
 
 class Stage:
-    """A driver whose requests cost money, and an agent that is moved by hand. shown: the lines, without prefixes."""
+    """A driver whose requests cost money, and an agent that the test moves. shown: the lines, without prefixes."""
 
     def __init__(self, cluster: Cluster, driver: Core, agent: Core) -> None:
         self.way: Way = cluster.ways[0]
@@ -228,7 +228,7 @@ async def test_output_that_is_read_in_another_way_is_shown_no_more(stage: Stage)
     assert stage.log_requests() == []
 
 
-# --- what is shown of a line
+# --- how a line is shown
 
 
 def displayed(*lines: LogLine, display: LineDisplay | None = None) -> list[tuple[str, str]]:
@@ -270,7 +270,7 @@ async def test_the_last_of_too_many_lines_are_shown_and_the_others_counted(clust
 
 
 class StoppedTerminal(io.StringIO):
-    """A terminal that takes nothing until it may go on."""
+    """A terminal that accepts nothing until the test releases it."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Drivers: programs outside of jobs, what ends with them and when; in virtual time, under the pass of an agent."""
+"""Drivers, which are programs outside of jobs: what ends with them and when; in virtual time, under an agent's pass."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DEATH = 40.0
 
 
 class Served:
-    """What a program serves: an endpoint."""
+    """The endpoint that a program serves."""
 
     def __init__(self, core: Core) -> None:
         self.core = core
@@ -44,11 +44,11 @@ class Served:
         await discovery.publish(self.core, record, singleton=False)
 
     async def withdraw(self) -> None:
-        """It is left to the repair."""
+        """Do nothing: the repair removes the endpoint."""
 
 
 class Program:
-    """A program outside of jobs, and the way on which it asks."""
+    """A program outside of jobs, and its connection to the store."""
 
     def __init__(self, cluster: Cluster, core: Core) -> None:
         self.core = core
@@ -56,7 +56,7 @@ class Program:
         self.driver = Driver(core, "ns", "ann", "train.py")
 
     async def owns(self) -> JobRecord:
-        """A job that this program owns, which waits."""
+        """A pending job that this program owns."""
         return await launch(self.core, parent=await self.driver.job(), name="owned")
 
     async def agent(self) -> AgentRecord:

@@ -1,4 +1,4 @@
-"""Death by observation, and reaping, in virtual time."""
+"""Declaring agents dead after observation, and reaping their jobs, in virtual time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LOOK = 8.0
 async def watched(
     detector: FailureDetector, seconds: float, suspects: dict[str, Suspect] | None = None
 ) -> dict[str, Suspect]:
-    """Look again and again, as a pass does."""
+    """Look again and again, as the pass does."""
     suspects = suspects or {}
     end = detector.core.clock.boottime() + seconds
     while detector.core.clock.boottime() < end:
@@ -56,7 +56,7 @@ async def test_a_silent_agent_is_dead_after_the_stated_time_and_not_before(clust
 async def test_a_strange_promise_keeps_nobody_from_being_declared_dead(
     cluster: Cluster, promised: float, believed: float
 ) -> None:
-    """One of years would never be over; within one of an instant nobody looks twice."""
+    """A promise of years would never be over, and within one of an instant nobody looks twice."""
 
     user, agent = await cluster.core(), await join(cluster, "a", interval=promised)
     job = await launch(user)
@@ -115,7 +115,7 @@ async def test_an_outage_kills_nobody(cluster: Cluster) -> None:
 
 
 async def test_an_observer_that_cannot_write_counts_no_silence(cluster: Cluster) -> None:
-    """Writes are refused to everybody, reads are answered: once they work again, agents have their time to beat."""
+    """All writes are refused and reads are answered. When writes work again, agents get their time to beat."""
 
     coordinator, agent = Reconciler(await cluster.core(), "p"), await join(cluster, "a")
     for _ in range(3):
@@ -150,7 +150,7 @@ async def test_a_run_of_once_that_waited_until_it_could_write_takes_that_time_fo
 
 
 async def test_a_death_is_not_declared_at_the_end_of_the_outage_of_writes_in_which_it_was_due(cluster: Cluster) -> None:
-    """The verdict waits for the same instant as the beat of an agent that only was late."""
+    """The verdict comes in the same instant as the beat of an agent that was only late."""
 
     coordinator, agent = Reconciler(await cluster.core(), "p"), await join(cluster, "late")
     full_disk = asyncio.Event()
@@ -172,7 +172,7 @@ async def test_a_death_is_not_declared_at_the_end_of_the_outage_of_writes_in_whi
 async def test_a_run_of_once_gives_agents_their_time_after_an_outage_of_writes_that_it_did_not_notice(
     cluster: Cluster,
 ) -> None:
-    """It has nothing to write, and goes on from the silence that another saw before the outage."""
+    """The run has nothing to write, and goes on from the silence that another run saw before the outage."""
 
     user, agent = await cluster.core(), await join(cluster, "late")
     await passes(Reconciler(user, "p"), 20.0)
@@ -188,7 +188,7 @@ async def test_a_run_of_once_gives_agents_their_time_after_an_outage_of_writes_t
 
 
 async def test_a_frozen_observer_kills_nobody(cluster: Cluster) -> None:
-    """It looks, freezes for an hour, and looks again at an agent that beat all the time but for the last moment."""
+    """The observer looks, freezes for an hour, and looks again at an agent that beat until the last moment."""
 
     detector, agent = FailureDetector(await cluster.core()), await join(cluster, "a")
     suspects = await detector.look({})

@@ -1,4 +1,4 @@
-"""Waiting for jobs and reading logs: what is noticed, what is asked for, and that nothing hangs."""
+"""Waiting for jobs and reading logs: what is noticed, which requests are made, and that nothing hangs."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ STARTS: dict[str, Callable[[Path], Awaitable[object]]] = {
 async def test_no_thread_forks_while_a_process_is_started(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, what: str
 ) -> None:
-    """The child would hold the pipe on which whoever starts the process learns that its program was executed."""
+    """The child would inherit the pipe that tells the starter of a process that its program was executed."""
     notes: list[str] = []
     begun, forked, execute = threading.Event(), threading.Event(), subprocess.Popen._execute_child  # type: ignore[attr-defined]
 

@@ -1,4 +1,4 @@
-"""A process is frozen only where it holds no lock of the store: the other tests wait for what it left undone."""
+"""A process is frozen only while it holds no lock of the store; otherwise the other tests would wait for that lock."""
 
 from __future__ import annotations
 

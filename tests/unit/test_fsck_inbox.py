@@ -1,4 +1,4 @@
-"""fsck: what lies in the inbox and becomes no job, and what lies beside everything that is Fray's."""
+"""fsck: files in the inbox that become no job, and foreign objects beside Fray's."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DROP = InboxKeys.key("x")
 
 
 async def a_pass_by(core: Core, agent: str, problems: dict[str, str] | None = None) -> None:
-    """That agent has just ended a pass."""
+    """The agent has just ended a pass."""
 
     def renewed(now: ReconcilerRecord | None) -> ReconcilerRecord:
         found = now or ReconcilerRecord()

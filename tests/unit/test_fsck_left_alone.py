@@ -1,4 +1,4 @@
-"""fsck: what only a person can judge is found, told in words with what to do, and left alone."""
+"""fsck finds damage that only a person can judge, reports it with a remedy, and leaves it alone."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def runs_and_is_not_listed(core: Core) -> str:
 
 
 async def runs_and_was_not_listed_for_long(core: Core) -> str:
-    """Its entry is still there, but the agent has made beats since."""
+    """The job's entry is still there, but the agent has beaten since."""
     job = await a_job_running_under(core, "live")
     await core.store.put(entry_of(job).key(), b"{}", ANY)
     await core.clock.sleep(LONG)
@@ -304,7 +304,7 @@ async def test_objects_that_may_belong_to_an_unreadable_record_are_left_alone(co
 
 @pytest.mark.parametrize("make", [runs_and_does_not_say_where, is_of_no_file_of_the_inbox])
 async def test_a_job_that_nobody_can_go_on_with_is_ended_by_a_stop(core: Core, make: Make) -> None:
-    """What the remedy promises; the task that may run somewhere learns of it as of any lost lease."""
+    """The remedy promises this. A task that still runs somewhere learns of it as of any lost lease."""
 
     key = await make(core)
     job = await stop(core, JobKeys.parse(key) or "", "as fsck said")
@@ -346,7 +346,7 @@ async def test_a_job_with_an_id_of_its_own_needs_another(core: Core) -> None:
 
 
 async def test_a_job_that_its_agent_does_not_list_is_put_back_once_that_agent_left(core: Core) -> None:
-    """What the remedy promises."""
+    """The remedy promises this."""
 
     key = await runs_and_is_not_listed(core)
     assert [problem.key for problem in await fsck.check(core)] == [key]

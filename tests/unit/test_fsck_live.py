@@ -1,4 +1,4 @@
-"""fsck on a cluster at work: nothing is wrong, whatever it catches half-way. Real agents, in virtual time."""
+"""fsck on a cluster at work reports nothing, also in the middle of changes. Real agents, in virtual time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WORKING = 150.0
 
 
 class Site:
-    """The agents of a cluster and its users, who do everything at random."""
+    """The agents of a cluster and its users, all of which act at random."""
 
     def __init__(self, cluster: Cluster, folder: Path, seed: int) -> None:
         self.cluster = cluster
@@ -48,7 +48,7 @@ class Site:
         self.agents.append((agent, asyncio.create_task(agent.run())))
 
     async def work(self, user: Core) -> None:
-        """Use the cluster, and lose an agent now and then."""
+        """Use the cluster, and remove an agent now and then."""
         acts: dict[Callable[[Core], Awaitable[None]], int] = {
             self.submit: 8, self.beget: 6, self.drop: 3, self.stop: 2, self.lose_an_agent: 1
         }  # fmt: skip
@@ -79,7 +79,7 @@ class Site:
             await stop(user, self.draw.choice(alive).id, "a user wished so")
 
     async def lose_an_agent(self, user: Core) -> None:
-        """It is asked to leave, told to leave, or dies; another comes in its place."""
+        """Ask the agent to leave, tell it to leave, or kill it; another one replaces it."""
         agent, running = self.agents.pop(0)
         match self.draw.choice(["drain", "terminate", "die"]):
             case "drain":

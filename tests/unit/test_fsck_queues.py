@@ -1,4 +1,4 @@
-"""fsck: what belongs to no queue or pool, and what nobody will clear away; nothing is said of what is on its way."""
+"""fsck: objects that belong to no queue or pool and that nobody will remove. Objects about to go are not reported."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LARGE = b"x" * 70_000
 
 
 async def a_lease(core: Core, queue: QueueKeys, lease: QueueLease) -> str:
-    """The lease of a segment of three items that is gone."""
+    """The lease of a segment of three items that no longer exists."""
     key = queue.lease(str(SegmentName(core.now(), 0, "abcdef", 3)))
     await core.records.write(key, QueueLease, lease, None)
     return key
@@ -76,7 +76,7 @@ async def a_queue_that_was_not_removed_to_the_end(core: Core) -> str:
 
 
 async def a_pool_that_was_not_removed_to_the_end(core: Core) -> str:
-    """Its name was taken again since."""
+    """Its name was taken again before the removal ended."""
     await worker_pools.create(core, "n", "q", QueueRecord())
     await core.store.put(TaskKeys.of("n", "q", 1).outcome(core.now(), "abcdef"), b"", ANY)
     await naming.free_name(core, "n", "queue", "q", 1)
@@ -177,7 +177,7 @@ async def test_a_segment_may_wait_for_its_quarantine_to_be_cleared_away(core: Co
 
 
 async def test_a_removal_that_goes_on_is_no_trouble(cluster: Cluster) -> None:
-    """However long it takes: between the two looks something goes."""
+    """The removal may take any time, as long as it makes progress between the two looks."""
 
     core = await cluster.core()
     queue = await a_queue(core)
@@ -231,7 +231,7 @@ async def test_items_are_not_read(cluster: Cluster) -> None:
 
 
 async def test_nothing_is_wrong_with_queues_at_work(cluster: Cluster) -> None:
-    """Consumers and producers die at any moment, so that fsck meets what their likes clear away later."""
+    """Consumers and producers die at any moment, so fsck meets objects that other ones remove later."""
     draw = random.Random(1)
 
     async def produce(core: Core) -> None:

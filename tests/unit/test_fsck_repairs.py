@@ -1,4 +1,4 @@
-"""fsck: what is derived from the records, damaged by hand, is told in words and put right."""
+"""fsck reports and repairs damage to objects that are derived from the records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What fsck and doctor tell of odd objects that the pass met, and that no check of theirs ends by one."""
+"""fsck and doctor report the odd objects that the pass met, and none of these ends one of their checks."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def test_an_agent_in_an_unknown_state_is_told_of_once_it_is_silent(cluster
 async def test_an_area_that_cannot_be_listed_is_told_and_the_others_are_looked_at(
     cluster: Cluster, area: str, kind: str
 ) -> None:
-    """And what can be told only with it is not: nothing here is amiss but one odd object in each area."""
+    """Findings that need this area are not reported: the only damage here is one odd object in each area."""
 
     user = await cluster.core()
     job = await launch(user, pool="p")

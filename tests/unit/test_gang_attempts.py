@@ -120,7 +120,7 @@ async def test_the_next_attempt_is_where_the_last_one_was_though_that_is_not_gon
 
 
 async def failure(core: Core, job: JobRecord, agent: str) -> ReplicaExit:
-    """The exit of the agent's replica, which has failed; it is stored."""
+    """The exit of the agent's failed replica, as it is stored."""
     left = ReplicaExit(agent=agent, host=agent, exit=AttemptExit(kind="exited"), ended_at=core.now())
     return await store_exit(core, job, members_of(job)[agent][0], left)
 

@@ -1,4 +1,4 @@
-"""The end of a gang's attempt in the store: exits are created once, and one write follows from them."""
+"""The end of a gang's attempt in the store: each exit is created once, and one write ends the attempt."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ async def test_an_exit_is_created_once(core: Core) -> None:
 
 
 async def test_a_failure_that_meets_a_stop_ends_the_gang_once_all_have_ended(core: Core) -> None:
-    """The flag comes between the look of the member that failed and its write, and the others have ended before."""
+    """The stop comes between the failed member's look and its write. The other members have ended before."""
     gang = await running_gang(core)
     own = await leave_exit(core, gang.record, 0, "exited")
     await leave_exit(core, gang.record, 1)

@@ -1,4 +1,4 @@
-"""What a gang of four asks of the storage, counted: from its submission to its success, all participants together."""
+"""The requests of a gang of four from its submission to its success, counted over all participants."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REPLICAS = 4
 
 
 class Fleet:
-    """Agents of one core each, that take hints."""
+    """Agents of one core each that accept hints."""
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self.cluster = cluster
@@ -84,7 +84,8 @@ async def test_a_gang_of_four_costs_seven_writes_besides_its_votes_until_it_runs
     assert ended[gang].status == "succeeded"
     await asyncio.sleep(1.0)
     assert written(cluster, gang) - forming == {"work/": REPLICAS, "jobs/": 1, "placements/bell": 1, "removed": 1}
-    assert listed(cluster, f"work/{gang}/") == REPLICAS + 1  # each after its own exit; who writes the end once more
+    # Each member lists after its own exit, and the one that writes the end lists once more.
+    assert listed(cluster, f"work/{gang}/") == REPLICAS + 1
     await fleet.leave()
 
 
@@ -97,7 +98,7 @@ async def wait_until_running(core: Core, gang: str) -> None:
 
 
 def written(cluster: Cluster, gang: str) -> Counter[str]:
-    """Writes so far: those that name the gang by their areas, the others by their keys; not heartbeats."""
+    """All writes so far, by area for the gang's own and by key for the others; without heartbeats."""
     tally: Counter[str] = Counter()
     for way in cluster.ways:
         for verb, key in way.asked:

@@ -106,7 +106,7 @@ def test_a_failure_puts_the_whole_gang_back_and_spends_one_failure() -> None:
 
 
 def waits(kind: str, life: float, settings: ClusterSettings) -> list[float]:
-    """Seconds before each next attempt of a gang whose attempts last so long and end so."""
+    """Seconds before each next attempt of a gang whose attempts have these lengths and ends."""
     job, now, told = gang(spec={"max_retries_failure": 99, "max_retries_preemption": 99}), NOW, []
     for _ in range(8):
         again = end_of_gang(replace(job, started_at=now - life), job.attempt, "a", exits(r0=kind), now, settings)
@@ -242,7 +242,7 @@ def test_a_member_that_leaves_ends_the_attempt_as_preempted() -> None:
 
 
 def test_in_any_order_of_exits_exactly_one_end_is_written() -> None:
-    """Each member looks once, right after its last exit; a write that was decided is applied at once."""
+    """Each member looks once, right after its last exit; a decided write is applied at once."""
     kinds = ["success", "exited", "preempted"]
     for first, second, order in itertools.product(kinds, kinds, [("a", "b"), ("b", "a")]):
         left = {"a": exits(r0=first), "b": exits(r1=second, r2="success")}

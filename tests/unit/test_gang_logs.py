@@ -36,13 +36,13 @@ async def core() -> Core:
 
 
 async def print_chunk(core: Core, replica: int, number: int, *lines: tuple[int, str], attempt: int = 2) -> None:
-    """Store a chunk of lines, each with its second."""
+    """Store a chunk of lines, each with its time in seconds."""
     data = b"".join(f"2026-01-02T03:04:{at:02}.000000Z stdout F {text}\n".encode() for at, text in lines)
     await core.store.put(WorkKeys.log(ENDED.id, attempt, replica, number), data, ABSENT)
 
 
 async def printed(core: Core) -> None:
-    """A first attempt of which one replica printed, and a second one of which two did."""
+    """A first attempt with output of one replica, and a second one with output of two."""
     await print_chunk(core, 1, 1, (0, "before"), attempt=1)
     await print_chunk(core, 0, 1, (1, "a"), (4, "d"))
     await print_chunk(core, 2, 1, (2, "b"))

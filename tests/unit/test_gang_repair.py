@@ -1,4 +1,4 @@
-"""Gangs in all that keeps jobs right: burials, the repair, the cascade, retention, fsck."""
+"""How gangs are treated by burials, the repair, the cascade, retention and fsck."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.virtual import Cluster
 
 
 async def member(cluster: Cluster, name: str, lists: bool = True) -> ScriptedAgent:
-    """A member's agent, which lists the gang, or does not."""
+    """A member's agent that lists the gang or does not."""
     hand = await join(cluster, name)
     if lists:
         hand.holding["g-1"] = Holding(attempt=1, phase="running", round=1, bundles=[int(name[1:])])
@@ -32,7 +32,7 @@ async def member(cluster: Cluster, name: str, lists: bool = True) -> ScriptedAge
 
 
 async def passes_by(cluster: Cluster, seconds: float, *beating: ScriptedAgent) -> None:
-    """Passes are made for a while, by somebody who is no member, and these agents beat."""
+    """A participant that is no member makes passes for a while, and these agents beat."""
     lives = [asyncio.create_task(hand.beat_for_ever()) for hand in beating]
     await passes(Reconciler(await cluster.core(), "p"), seconds)
     for life in lives:

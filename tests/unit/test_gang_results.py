@@ -1,4 +1,4 @@
-"""What is known of a gang: where its replicas are, what each returned, and what they use together."""
+"""The view of a gang: where its replicas are, what each returned, and what they use together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A member's replicas of a gang, from their start to what is written of their end; in virtual time."""
+"""A member's replicas of a gang, from their start to the record of their end; in virtual time."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ async def test_nobody_is_asked_through_another_network(cluster: Cluster, tmp_pat
 
 
 async def test_an_agent_that_wakes_after_its_replica_s_deadline_is_waited_for(cluster: Cluster, tmp_path: Path) -> None:
-    """It lives, and its replica had ended before the other failed: that is what the other's failure came of."""
+    """The agent lives, and its replica had ended before the other one failed, which failed because of that."""
     stage = await stage_of(cluster, tmp_path, {"a": [0], "b": [1]})
     await stage.run("a", "b")
     stage.answering.remove("b")

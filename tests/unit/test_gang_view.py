@@ -1,4 +1,4 @@
-"""A gang in `fray status` and `fray ps`: who is there, who is missing, and which replicas have ended."""
+"""A gang in `fray status` and `fray ps`: present and missing members, and the replicas that have ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How late a gang's replicas end after one has failed, where agents take no hints and only poll; in virtual time."""
+"""How soon a gang's replicas end after one has failed if agents take no hints and only poll; in virtual time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a VM of Google Cloud is told of itself, and of its end."""
+"""What a VM of Google Cloud learns from its metadata server about itself and its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GPUs: which a job gets, what it is told of them, and when one is taken out."""
+"""GPUs: which ones a job gets, how it learns of them, and when a GPU is taken out of use."""
 
 import asyncio
 from pathlib import Path

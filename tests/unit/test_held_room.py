@@ -1,4 +1,4 @@
-"""What bundles of several owners, and jobs within them, leave free of a host."""
+"""The room that the bundles of several owners, and jobs within them, leave free on a host."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TPU = Resources(cpu=16_000, memory=8 * 10**9, disk=10**11, device="tpu-v5litepod
 
 
 def gang(name: str, replicas: int, numbers: list[int], resources: ResourceSpec) -> HeldPlacement:
-    """A placement of these replicas, that waits for room."""
+    """A placement of these replicas that waits for room."""
     spec = JobSpec(name=name, entrypoint=EntrypointSpec(command=["true"]), resources=resources, replicas=replicas)
     job = JobRecord(id=name, spec=spec, status="gathering", placement=Placement(round=1))
     owner = owner_of_job(job)

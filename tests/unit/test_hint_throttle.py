@@ -1,4 +1,4 @@
-"""However many hints come, an agent looks no more often than it would like to."""
+"""Any number of hints makes an agent look no more often than its interval allows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an agent that keeps room for a gang claims meanwhile: what comes first, and what ends in time."""
+"""Which jobs an agent claims while it keeps room for a gang: those that come first, and those that end in time."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def keeping(core: Core, cpu: float, until: float | None = None, priority: int = 
 
 
 async def claimed_by(member: Membership, seconds: float = 300.0) -> set[str]:
-    """The names of the jobs that the agent claims in this time."""
+    """The names of the jobs that the agent claims within this time."""
 
     async def take(held: Any) -> None:
         return

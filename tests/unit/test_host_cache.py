@@ -1,4 +1,4 @@
-"""The host's cache: built once however many ask at once, never seen half built, never removed while it is used."""
+"""The host's cache: each entry is built once for all, never seen half built, and never removed while in use."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ async def test_remains_of_a_killed_build_are_removed_and_the_next_agent_builds(h
 
 
 async def use(host_cache: HostCache, key: str, size: int = 1) -> None:
-    """Use an entry; its key is also the time of that, in seconds since 1970."""
+    """Use an entry; its key is also the time of that use, in seconds since 1970."""
     async with host_cache.hold("kind", key, Builder(size)) as entry:
         pass
     os.utime(entry.path.parent / "lock", (int(key), int(key)))

@@ -1,4 +1,4 @@
-"""Which container engine a host has, and how it is told to run a task as if there were no container."""
+"""Which container engine a host has, and the arguments with which it runs a task as if there were no container."""
 
 import socket
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.support import fake_engine
 
 @pytest.fixture
 def info(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What each engine says of itself; a test changes it."""
+    """The answer of each engine about itself; a test changes it."""
     said: dict[str, Any] = {
         "host": {
             "serviceIsRemote": False,

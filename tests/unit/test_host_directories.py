@@ -1,4 +1,4 @@
-"""Directories and locks outside of the root: ours alone, or refused; what dead agents left is removed, and no more."""
+"""Directories and locks outside of the root are ours alone or refused; only the files of dead agents are removed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LEVELS = ((), ("agents",), ("work",), ("rpc",))
 
 @pytest.fixture(autouse=True)
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A temporary directory in which other users may make what they like."""
+    """A temporary directory in which other users may create files."""
     folder = tmp_path / "tmp"
     folder.mkdir()
     folder.chmod(0o1777)
@@ -48,7 +48,7 @@ def somebody_elses(path: Path) -> None:
     path.mkdir(mode=0o777)
     if is_root():
         os.chown(path, STRANGER, STRANGER)
-    else:  # what others own cannot be made here: one that they may write into stands for it
+    else:  # these tests cannot make files of other users: a directory that others may write to stands for one
         path.chmod(0o777)
 
 
@@ -159,7 +159,7 @@ def test_another_user_cannot_enter(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_new_lock_that_another_agent_holds_for_a_moment_does_not_stop_the_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Another agent that starts comes by between the open and the lock of this one's file."""
+    """Another agent starts between the open and the lock of this agent's file."""
     real = fcntl.flock
     theirs: list[int | None] = []
 
@@ -192,11 +192,11 @@ def test_a_file_that_was_removed_while_it_was_locked_is_no_agents(monkeypatch: p
     assert agent_lock.try_lock(lock.path) is None
 
 
-# --- what dead agents left
+# --- files of dead agents
 
 
 def left_by(agent: str, work_dir: Path | None) -> Path:
-    """What an agent that was killed leaves: a lock that nobody holds, and directories of tasks, one of them odd."""
+    """The files of an agent that was killed: a lock that nobody holds, and directories of tasks, one of them odd."""
     lock = agent_lock.acquire_lock(ROOT, agent)
     directory = lock.work_dir(work_dir)
     (directory / "job~1/work").mkdir(parents=True)
@@ -232,7 +232,7 @@ def test_the_work_directories_of_dead_agents_are_removed_and_no_others(tmp_path:
 
 
 async def test_an_agent_does_not_wait_for_what_no_signal_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The dead agent keeps its lock file and its directories: the next one that starts here looks again."""
+    """The dead agent keeps its lock file and its directories. The next agent that starts here looks again."""
 
     async def never(directory: Path, cgroup: TaskCgroup) -> None:
         await asyncio.Event().wait()
@@ -263,7 +263,7 @@ def test_processes_left_by_a_dead_agents_tasks_end_before_its_jobs_may_begin_aga
 
 
 async def test_an_agent_that_was_killed_here_is_dead_though_its_record_was_overwritten() -> None:
-    """Its free lock tells that nothing of it is left."""
+    """Its free lock shows that no process of it is left."""
     left_by("dead-1", None)
 
     user = await open_core(ROOT)
@@ -275,7 +275,7 @@ async def test_an_agent_that_was_killed_here_is_dead_though_its_record_was_overw
 
 
 async def test_an_agent_that_was_killed_here_is_dead_though_its_state_is_unknown() -> None:
-    """A state tells nothing of a process that the lock tells has ended."""
+    """If the lock shows that the process has ended, the state in its record means nothing."""
     left_by("dead-1", None)
     user = await open_core(ROOT)
     record = AgentRecord(id="dead-1", host="h", pool="default", state="asleep")
@@ -296,7 +296,7 @@ def test_folders_without_end_are_removed(tmp_path: Path, monkeypatch: pytest.Mon
     try:
         asyncio.run(starts("new-1")).release()
         assert not directory.exists()
-    finally:  # what is so deep would end later runs of pytest, when they remove the folders of earlier ones
+    finally:  # so deep a directory would stop later runs of pytest when they remove the folders of earlier ones
         subprocess.run(["rm", "-rf", directory], check=True)
 
 

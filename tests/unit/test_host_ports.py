@@ -1,4 +1,4 @@
-"""Ports that jobs hold: no two have one, whoever their agents are, and nobody else listens on it."""
+"""Ports that jobs hold: no two jobs have the same, whichever agents they have, and nobody else listens on them."""
 
 import random
 import socket
@@ -67,7 +67,7 @@ def test_agents_of_one_host_never_hold_the_same_port_and_death_frees_it() -> Non
 
 @contextmanager
 def few() -> Iterator[int]:
-    """Three ports in a row are all that there are, and nobody has them; the first of them."""
+    """The first of three ports in a row. Nobody has them, and there are no others."""
     first = random.randrange(10_000, 19_000)
     while any(map(ports._is_port_in_use, range(first, first + 3))):
         first = random.randrange(10_000, 19_000)

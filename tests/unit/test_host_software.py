@@ -1,4 +1,4 @@
-"""What an agent finds on its host besides resources."""
+"""The facts besides resources that an agent finds on its host."""
 
 import os
 import sys

@@ -35,7 +35,7 @@ def put(root: Path, name: str, text: str) -> None:
 def test_processes_of_the_cgroup_move_to_a_leaf_and_controllers_are_enabled(root: Path) -> None:
     prefix = claim_prefix(root)
     assert Path(prefix).parent == root / OWN
-    assert (root / OWN / "fray-agent/cgroup.procs").read_text() == str(os.getpid())  # the last that was written
+    assert (root / OWN / "fray-agent/cgroup.procs").read_text() == str(os.getpid())  # the value that was written last
     assert (root / OWN / "cgroup.subtree_control").read_text() == "+memory"
 
 
@@ -70,7 +70,7 @@ def test_under_systemd_only_what_it_delegated_is_divided(root: Path, monkeypatch
 
 
 def test_a_cgroup_that_this_process_is_not_in_is_left_alone(root: Path) -> None:
-    """As the kernel names it, the path is one of the host, and a container sees another one there."""
+    """The kernel names the path as the host sees it, and a container sees another group there."""
     put(root, f"{OWN}/cgroup.procs", "7\n")
     assert claim_prefix(root) == ""
 

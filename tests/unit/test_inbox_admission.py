@@ -1,4 +1,4 @@
-"""The inbox: whoever looks, in whatever order, each dropped file becomes one job or one reason."""
+"""The inbox: each dropped file becomes one job or one reason, in any order of looks by any participants."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KEY = "inbox/a.json"
 
 
 async def drop(core: Core, content: bytes | dict[str, Any] = SPEC, key: str = KEY) -> None:
-    """What a person does with `cp`."""
+    """Copy a file as a person does with `cp`."""
     data = content if isinstance(content, bytes) else msgspec.json.encode(content)
     await core.store.put(key, data, ANY)
 
@@ -62,7 +62,7 @@ async def test_several_who_look_at_once_admit_one_job(cluster: Cluster, looks: i
 
 
 async def test_a_slow_second_look_does_not_run_the_job_again(cluster: Cluster) -> None:
-    """It read the file before; meanwhile the job is admitted, runs and ends."""
+    """It read the file before the job was admitted, ran and ended."""
 
     user, agent = await cluster.core(), await join(cluster, "a")
     await drop(user)
@@ -138,7 +138,7 @@ async def test_the_job_is_made_once_whoever_dies_at_any_step(cluster: Cluster, v
 
 
 async def test_an_unadmitted_record_is_decided_by_the_repair(cluster: Cluster) -> None:
-    """Its creator died, and the file was taken away before anybody looked again."""
+    """The record's creator died, and the file was removed before anybody looked again."""
 
     user = await cluster.core()
     await drop(user)
@@ -179,7 +179,7 @@ async def test_a_job_that_is_stopped_before_its_file_is_gone_does_not_leave_the_
 
 
 async def test_a_record_is_admitted_only_if_it_is_the_one_read_before_the_inbox(cluster: Cluster) -> None:
-    """Retention removed the record and a zombie created it again, between the second look at the inbox and the CAS."""
+    """Between the second look and the write, retention removed the record and a zombie created it again."""
 
     user = await cluster.core()
     await drop(user)

@@ -1,4 +1,4 @@
-"""The inbox on local files: what happens to a file's times, mode and links makes it no other drop."""
+"""The inbox on local files: changed times, modes and links of a file do not make it another drop."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SPEC = msgspec.json.encode({"name": "train", "entrypoint": {"command": ["true"]}
 
 
 class Killed(BaseException):
-    """Ends an agent where it stands."""
+    """Ends an agent at once."""
 
 
 def touch(path: Path) -> None:
@@ -32,7 +32,7 @@ def link(path: Path) -> None:
 
 
 def copy_over(path: Path) -> None:
-    """As `cp -p` does: the same file, written again."""
+    """Write the same file again, as `cp -p` does."""
     with path.open("r+b") as file:
         file.truncate()
         file.write(SPEC)
@@ -102,7 +102,7 @@ async def test_a_drop_that_is_touched_while_two_agents_look_is_one_job(
 
 
 async def test_the_same_file_copied_in_again_later_is_a_new_job(tmp_path: Path) -> None:
-    """With its times kept, and under an inode that the file system gives again."""
+    """The times are kept, and the file system uses the same inode again."""
 
     admission = Admission(await open_core(str(tmp_path / "root"), LOCAL_SETTINGS))
     source = tmp_path / "train.json"

@@ -1,4 +1,4 @@
-"""What fits an agent is found behind any number of entries that do not, and what that asks of the store."""
+"""An agent finds an entry that fits behind any number of others; and the requests that this costs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LONGEST_PAUSE = REMOTE_POLL_BACKOFF[2] * 1.2
 
 @dataclass
 class Searching:
-    """A claimer at work on a host with four cores; what it has claimed is held until it is let go."""
+    """A claimer at work on a host with four cores. It holds its claims until the test releases them."""
 
     core: Core
     asked: list[tuple[str, str]]
@@ -102,7 +102,7 @@ async def test_an_entry_that_comes_behind_them_later_costs_two_lists(cluster: Cl
 
 
 async def test_in_an_hour_without_news_an_agent_lists_less_than_its_looks_may(cluster: Cluster) -> None:
-    """A round of 13 pages lasts 7.25 repair intervals; else head and end are listed on each."""
+    """A round of 13 pages lasts 7.25 repair intervals; otherwise head and end are listed in each interval."""
 
     unfit(cluster, 12_500)
     async with searching(cluster) as agent:
@@ -194,7 +194,7 @@ async def test_a_bell_that_never_rests_does_not_keep_the_walk_at_the_head(cluste
 
 
 async def test_entries_without_jobs_that_would_fit_cost_a_few_tries_a_page(cluster: Cluster) -> None:
-    """Somebody has left them there; until the quarantine nobody removes them."""
+    """A participant has left them there, and nobody removes them before the quarantine ends."""
 
     unfit(cluster, 5500, shape=SMALL)
     wanted = await submitted(await cluster.core())

@@ -1,4 +1,4 @@
-"""What `for` and `async for` take one by one, from an async generator in the background loop or one that blocks."""
+"""`for` and `async for` over an async generator in the background loop, or over one that blocks."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_thread_gets_all_and_then_the_error(items: Source) -> None:
 
 
 async def take_all(numbers: Items[int], found: list[int], within: float | None = None) -> None:
-    """Take numbers until none comes within so many seconds, or an error does."""
+    """Take numbers until none comes within this time in seconds, or until an error is raised."""
     while True:
         found.append(await asyncio.wait_for(anext(numbers), within))
 

@@ -120,7 +120,7 @@ def test_jobs_that_share_a_process_share_no_default(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_fork_has_a_default_of_its_own() -> None:
-    get_default_job_ctx().run(abs, -1).result()  # has threads, which no fork copies
+    get_default_job_ctx().run(abs, -1).result()  # has threads, which a fork does not copy
     child = os.fork()
     if not child:
         code: Any = get_default_job_ctx().run(abs, -7).result(200)

@@ -175,7 +175,7 @@ async def test_a_large_callable_is_an_object_of_its_own_and_keeps_what_is_known_
 
 
 async def test_a_default_that_is_written_out_is_the_same_submission(cluster: Cluster) -> None:
-    """Also once somebody has written the record again."""
+    """It also is if somebody has written the record again."""
 
     user = await cluster.core()
     spec = parse_spec({**SPEC, "id": "monday", "grace": 10.0, "resources": {"cpu": 1}})

@@ -1,4 +1,4 @@
-"""The codec: a record written by a newer version, changed by this one, keeps what this one does not know."""
+"""The codec: if this version changes a record of a newer one, the unknown fields stay."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_malformed_records_raise_one_kind_of_error(data: bytes) -> None:
 
 @given(st.recursive(st.none() | st.floats(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
 def test_a_record_that_was_read_can_be_written_again(value: Any) -> None:
-    """Also by who stands deep in a stack of calls, where Python takes less deep values."""
+    """Also deep in a stack of calls, where Python accepts less deep values."""
     raw = {"namespace": "n", "name": "n", "actor_id": "a", "nonce": "n", "address": "h:1", "metadata": {"": value}}
     known = codec.decode(msgspec.json.encode(raw), EndpointRecord)
     assert codec.decode(codec.encode(known.record, known.raw), EndpointRecord) == known

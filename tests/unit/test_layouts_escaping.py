@@ -1,4 +1,4 @@
-"""What a terminal would obey never reaches it."""
+"""No control sequence reaches a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names: what is built is taken apart again, list order is the schedule, and odd keys are nobody's."""
+"""Keys: built keys are parsed again, list order is the schedule, and odd keys are ignored."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_jobs_that_fill_a_host_fit_there_as_their_keys_say_too() -> None:
 
 
 def built_again(key: str) -> list[object]:
-    """What every area makes of the key, as a key again."""
+    """The keys that all areas build from their parsed parts of this key."""
     found: list[object] = [
         (parsed := PendingKey.parse(key)) and parsed.key(),
         (child := ChildKey.parse(key)) and child.key(),
@@ -138,7 +138,7 @@ def test_a_built_key_is_parsed_to_its_parts(key: str) -> None:
 
 @st.composite
 def keys_that_were_tampered_with(draw: st.DrawFn) -> str:
-    """A key of ours, cut, doubled, or with something else in it."""
+    """One of our keys, cut, doubled, or with an insertion."""
     key = draw(st.sampled_from(BUILT))
     begin, end = sorted(draw(st.tuples(*[st.integers(0, len(key))] * 2)))
     return key[:begin] + draw(st.sampled_from(ODD_PARTS) | st.text(max_size=3)) + key[end:]

@@ -1,4 +1,4 @@
-"""Specs and sizes: whatever a person writes is either a job or a complaint that names the field."""
+"""Specs and sizes: any input is either a job or an error that names the field."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def complaint(spec: Any) -> InvalidInput:
 
 
 def accepted_is_sound(spec: JobSpec) -> None:
-    """What every accepted spec promises to the rest of the system."""
+    """Check the properties of every accepted spec that the rest of the system relies on."""
     assert msgspec.json.decode(msgspec.json.encode(spec), type=JobSpec) == spec
     for name in filter(None, (spec.name, spec.id, spec.namespace, spec.pool, spec.parent)):
         assert re.fullmatch(r"[A-Za-z0-9._-]+", name)

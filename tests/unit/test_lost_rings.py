@@ -1,4 +1,4 @@
-"""Rings heard just before a request fails: what they told of is looked for again, not a repair interval later."""
+"""Rings that are heard just before a request fails: the agent looks again soon, not a repair interval later."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_a_gang_is_seen_though_the_listing_after_its_ring_fails(cluster: C
 
 
 async def test_a_plan_that_could_not_be_written_anew_is_written_in_the_next_step(cluster: Cluster) -> None:
-    """It names the owner already; but its agents look at that no longer, until a plan is written again."""
+    """It names the owner already, but the agents look at an owner only when a plan is written."""
     core, wanted = await cluster.core(), {"default": {"agent": ["jobs/g.json"]}}
     plans, reader = PoolPlans(core), PlanReader(trusted_member(core, Resources(cpu=1000)))
     await plans.publish(wanted)
@@ -68,7 +68,7 @@ async def test_a_plan_that_could_not_be_written_anew_is_written_in_the_next_step
 
 
 async def test_members_are_told_though_the_step_that_assigned_them_was_cut_short(cluster: Cluster) -> None:
-    """They had the same gang before, so that the plan names it already."""
+    """They had the same gang before, so the plan names it already."""
     found = await gathering(cluster, "a", "b", "c", "d")
     first, second = await gang(found), await gang(found)
     await found.step()

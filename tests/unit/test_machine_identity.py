@@ -1,4 +1,4 @@
-"""The names and labels of machines: of no two machines alike, and within what every provider allows."""
+"""The names and labels of machines: unique, and valid for every provider."""
 
 import re
 from itertools import product

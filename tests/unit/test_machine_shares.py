@@ -1,4 +1,4 @@
-"""Which jobs the money for machines goes to."""
+"""How the cost of machines is divided among jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A record that lies under another name than its own is nobody's: it changes nothing for its original."""
+"""A record under another name than its own is ignored: it changes nothing for the original."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ async def test_a_gang_waits_while_there_are_too_few_agents_that_know_it(cluster:
 
 
 class OlderJobRecord(Record, kw_only=True):
-    """The fields of a job's record that an older version goes by."""
+    """The fields of a job's record that an older version uses."""
 
     id: str
     spec: dict[str, Any]

@@ -1,4 +1,4 @@
-"""Members of a gang that ask one another whether they live: what ends the attempt, and what does not."""
+"""Members of a gang that ask one another whether they live: which answers end the attempt, and which do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One object that the store never answers for harms itself only: no pass, no search and no look stops at it."""
+"""If the store never answers for one object, no pass, search or look stops at it."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ async def test_a_file_that_is_not_answered_keeps_no_other_from_becoming_a_job(
     await user.store.put(InboxKeys.key("a"), SPEC, ANY)
     for number in range(4):
         await user.store.put(InboxKeys.key(f"b{number}"), SPEC, ANY)
-        await passes(coordinator, 24.0 if verbs is READS else 80.0)  # its round ends when what it has begun does
+        await passes(coordinator, 24.0 if verbs is READS else 80.0)  # its round ends when its requests end
         assert not cluster.keys("inbox/b")
     await passes(coordinator, 90.0)
     assert "HTTP 500" in (await pass_now(user)).problems[InboxKeys.key("a")]
@@ -194,7 +194,7 @@ async def test_a_full_disk_is_an_outage_though_everything_can_be_read(cluster: C
     reading = asyncio.create_task(passes(coordinator, 300.0))
     with pytest.raises(StoreUnavailable):
         await reading
-    await cluster.clock.sleep(120.0)  # what the pass has begun ends too
+    await cluster.clock.sleep(120.0)  # the requests that the pass has begun end too
     assert coordinator.problems == {}
 
 

@@ -1,4 +1,4 @@
-"""Outcomes of tasks: every one is found, once, however late its batch lands."""
+"""Outcomes of tasks: each one is found exactly once, even if its batch lands late."""
 
 from __future__ import annotations
 

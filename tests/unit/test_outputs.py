@@ -1,4 +1,4 @@
-"""What a task leaves is found and kept, and fetched again, whatever it is and whatever the storage says that it is."""
+"""A task's outputs are found, stored and fetched again, for any kind of file and any answer of the storage."""
 
 import asyncio
 import os
@@ -217,7 +217,7 @@ def read(found: FoundOutputs, path: str) -> bytes:
 def with_outputs(
     folder: Path, patterns: list[str], scenario: Callable[[Core, JobRecord], Awaitable[Any]], part_bytes: int = 10
 ) -> Any:
-    """What the scenario returns, with a job that has succeeded and left what the patterns name of `work`."""
+    """The scenario's result, for a succeeded job whose outputs are the files in `work` that match the patterns."""
 
     async def run() -> Any:
         core = await open_core(f"memory://outputs-{folder}")

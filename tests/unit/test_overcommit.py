@@ -1,4 +1,4 @@
-"""Room beyond an agent's slots: who gets it, and that odd objects harm themselves only."""
+"""Room beyond an agent's slots: who gets it, and that odd objects harm only themselves."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.virtual import Cluster
 
 
 class Task:
-    """What a task has left in its directory, as far as overcommitting reads it."""
+    """The files in a task's directory that overcommitting reads."""
 
     def __init__(self, *names: str, broken: bool = False) -> None:
         self.names, self.broken = names, broken
@@ -36,7 +36,7 @@ class Task:
 
 
 class Stage:
-    """An agent of one slot with a parent in it, and what it claims beyond that."""
+    """An agent of one slot with a parent in it, and the jobs that it claims beyond that."""
 
     def __init__(self, core: Core) -> None:
         self.core = core
@@ -51,7 +51,7 @@ class Stage:
         return True
 
     async def holds(self, agent: ScriptedAgent, task: Task) -> JobRecord:
-        """Claim what waits first, and run it."""
+        """Claim and run the first job that waits."""
         job = await agent.claim()
         held = self.leases.add(entry_of(job.record))
         held.job, held.phase, held.task = job, "running", cast(TaskHandle, task)

@@ -1,4 +1,4 @@
-"""Agents whose records were overwritten: the jobs that they hold are served all the same, in virtual time."""
+"""Agents whose records were overwritten: their jobs are still served, in virtual time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SILENT = 1200.0
 
 
 async def held_by(agent: ScriptedAgent, user: Core) -> JobRecord:
-    """A job that the agent runs, and that no entry of the index points at."""
+    """A running job of the agent that has no entry in the index."""
     job = await launch(user)
     await agent.claim()
     await user.store.delete(entry_of(job).key())
@@ -35,7 +35,7 @@ async def overwrite(core: Core, agent: str, data: bytes) -> None:
 
 @pytest.mark.parametrize("odd", ["garbage", "another's record"])
 async def test_a_dead_agents_job_is_put_back_though_its_record_was_overwritten(cluster: Cluster, odd: str) -> None:
-    """It could not beat over that either; once its trust must have run out, it is as dead as any other."""
+    """The agent could not beat over it either. Once its trust must have run out, it is as dead as any other."""
 
     user, gone, other = await cluster.core(), await join(cluster, "gone"), await join(cluster, "other")
     job = await held_by(gone, user)
@@ -56,7 +56,7 @@ async def test_a_dead_agents_job_is_put_back_though_its_record_was_overwritten(c
 
 
 async def test_an_agent_whose_record_changes_lives_though_this_version_cannot_read_it(cluster: Cluster) -> None:
-    """A newer version may write what this one does not understand."""
+    """A newer version may write records that this one cannot read."""
 
     user, newer = await cluster.core(), await join(cluster, "newer")
     job = await held_by(newer, user)
@@ -70,7 +70,7 @@ async def test_an_agent_whose_record_changes_lives_though_this_version_cannot_re
 
 
 async def test_a_dead_agents_job_is_put_back_though_its_parents_record_was_overwritten(cluster: Cluster) -> None:
-    """It waits for its parent then, as all of that parent's children do."""
+    """The child then waits for its parent, as all of that parent's children do."""
 
     user, gone, other = await cluster.core(), await join(cluster, "gone"), await join(cluster, "other")
     parent = await launch(user)
@@ -87,7 +87,7 @@ async def test_a_dead_agents_job_is_put_back_though_its_parents_record_was_overw
 
 
 async def test_a_malformed_record_of_an_agent_that_no_job_names_is_left_unchanged(cluster: Cluster) -> None:
-    """An odd object among the agents whose name no job says."""
+    """An odd object among the agents, whose name no job contains."""
 
     user = await cluster.core()
     await overwrite(user, "odd", b"garbage")
@@ -103,7 +103,7 @@ async def put_into_an_unknown_state(core: Core, agent: str) -> None:
 
 
 async def test_a_silent_agent_in_an_unknown_state_is_dead_once_no_agent_could_trust_itself(cluster: Cluster) -> None:
-    """Its word is no proof that it ended, and none that it lives."""
+    """Its record proves neither that it ended nor that it lives."""
     user, gone = await cluster.core(), await join(cluster, "gone")
     job = await held_by(gone, user)
     await put_into_an_unknown_state(user, "gone")
@@ -118,7 +118,7 @@ async def test_a_silent_agent_in_an_unknown_state_is_dead_once_no_agent_could_tr
 
 
 async def test_an_agent_in_an_unknown_state_keeps_its_jobs_as_long_as_it_beats(cluster: Cluster) -> None:
-    """It may be of a newer version; also one that beats as rarely as any agent may."""
+    """It may be of a newer version. The rule also holds for one that beats as rarely as any agent may."""
     user, newer = await cluster.core(), await join(cluster, "newer", interval=240.0)
     job = await held_by(newer, user)
     await put_into_an_unknown_state(user, "newer")
@@ -133,7 +133,7 @@ async def test_an_agent_in_an_unknown_state_keeps_its_jobs_as_long_as_it_beats(c
 async def test_a_watcher_that_could_not_look_counts_no_silence_of_an_agent_in_an_unknown_state(
     cluster: Cluster,
 ) -> None:
-    """Perhaps that one could not write either."""
+    """Perhaps the agent could not write either."""
     user, newer = await cluster.core(), await join(cluster, "newer")
     job = await held_by(newer, user)
     await put_into_an_unknown_state(user, "newer")
@@ -146,7 +146,7 @@ async def test_a_watcher_that_could_not_look_counts_no_silence_of_an_agent_in_an
 
 
 async def test_runs_without_the_lease_find_a_silent_agent_in_an_unknown_state_too(cluster: Cluster) -> None:
-    """Where nobody but a timer coordinates."""
+    """This happens if only a timer runs the coordinator."""
     user, gone = await cluster.core(), await join(cluster, "gone")
     job = await held_by(gone, user)
     await put_into_an_unknown_state(user, "gone")
@@ -156,7 +156,7 @@ async def test_runs_without_the_lease_find_a_silent_agent_in_an_unknown_state_to
 
 
 async def test_a_job_that_an_agent_in_an_unknown_state_has_dropped_is_put_back(cluster: Cluster) -> None:
-    """Whatever its state means, a beat lists what the agent holds."""
+    """In every state, an agent's beat lists the jobs that it holds."""
     user, newer = await cluster.core(), await join(cluster, "newer")
     job = await held_by(newer, user)
     await put_into_an_unknown_state(user, "newer")

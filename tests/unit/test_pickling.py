@@ -1,4 +1,4 @@
-"""What is pickled with its code comes back with the place of its source."""
+"""Objects that are pickled with their code keep the place of their source."""
 
 import pickle
 import traceback

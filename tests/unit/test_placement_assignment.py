@@ -1,4 +1,4 @@
-"""Which agents owners are given: against brute force over small clusters, and case by case."""
+"""Which agents owners get: compared with brute force over small clusters, and single cases."""
 
 import itertools
 import random
@@ -90,7 +90,7 @@ def agents_of(found: Assignment) -> list[str]:
 
 
 def fits(owner: Owner, hosts: Iterable[HostView], left: dict[str, int]) -> bool:
-    """By trying every way: whether the owner fits at all."""
+    """Whether the owner fits at all, found by trying every way."""
     views = {h.agent: h for h in hosts if h.willing}
     needs = [owner.part_of(n).shape.cpu for n in range(owner.low)]
     for pick in itertools.product(views, repeat=len(needs)):
@@ -335,7 +335,7 @@ def test_all_in_one_zone_or_region_and_never_where_none_is_told() -> None:
 
 @pytest.mark.parametrize("both", ["", "zone", "region"])
 def test_the_gangs_of_a_group_are_each_where_they_ask_to_be(both: str) -> None:
-    """The group takes what all of it needs, and its gangs never find their bundles in several zones."""
+    """The group has all the hosts that it needs, but a gang never gets bundles in several zones."""
     hosts = [
         host("a", zone="x", region="r"),
         host("b", zone="y", region="r"),

@@ -1,4 +1,4 @@
-"""What an agent does about its votes and gangs besides following their records."""
+"""How an agent acts on its votes and gangs besides following their records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.virtual import Cluster
 
 
 class Gangs:
-    """Takes note of what it is to run and to leave."""
+    """Records which gangs are to run and to leave."""
 
     def __init__(self) -> None:
         self.left: list[tuple[str, float]] = []
@@ -65,7 +65,7 @@ class Stage:
         self.told += 1
 
     def hold(self, name: str, phase: str) -> HeldPlacement:
-        """Have one bundle of a gang."""
+        """Hold one bundle of a gang."""
         spec = JobSpec(name=name, entrypoint=EntrypointSpec(command=["x"]), replicas=2, grace=20.0)
         job = JobRecord(id=name, spec=spec, status="gathering", placement=Placement(round=1))
         owner = owner_of_job(job)

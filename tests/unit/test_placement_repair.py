@@ -1,4 +1,4 @@
-"""The index of owners is mended: entries that gangs lack, and entries that nobody needs."""
+"""The repair of the index of owners: it adds missing entries of gangs, and removes entries that nobody needs."""
 
 from __future__ import annotations
 

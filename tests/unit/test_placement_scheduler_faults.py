@@ -1,4 +1,4 @@
-"""Gathering gangs although records are odd, agents warn, and plans are overwritten."""
+"""Gathering gangs in spite of odd records, agents with problems, and overwritten plans."""
 
 from __future__ import annotations
 

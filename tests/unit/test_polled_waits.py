@@ -1,4 +1,4 @@
-"""`wait` of clusters that have to poll each job, as those on Iris and on Ray's job submission API."""
+"""`wait` on clusters that have to poll each job, such as Iris and Ray's job submission API."""
 
 import itertools
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from fray.types import JobId, JobInfo, JobStatus
 
 
 class PolledCluster(ClusterWithoutStorage):
-    """A cluster whose jobs have these statuses at one poll after the other; the last one stays."""
+    """A cluster whose jobs have these statuses in successive polls; the last one stays."""
 
     root = "polled:"
 

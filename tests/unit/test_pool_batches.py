@@ -1,4 +1,4 @@
-"""How the tasks of one submission are put together for the queue."""
+"""How the tasks of one submission are grouped for the queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an agent hears of its pool's doorbell: new jobs, or only a new plan of placements."""
+"""What an agent learns from its pool's doorbell: new jobs, or only a new plan of placements."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Ear:
         self.rings += 1
 
     async def hears(self) -> tuple[int, bool]:
-        """How often it has rung, and whether the index is to be listed; as if it was then."""
+        """How often it has rung, and whether the index is to be listed; then counts it as listed."""
         await self.bell.hear()
         for_jobs, self.bell.rang_for_jobs = self.bell.rang_for_jobs, False
         return self.rings, for_jobs

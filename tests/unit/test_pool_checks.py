@@ -1,4 +1,4 @@
-"""What is told of a pool before its first machine is ordered: by its provider, and by `fray up`."""
+"""Problems of a pool that its provider and `fray up` report before its first machine is ordered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which worker of a pool gets which task, and what becomes of tasks whose worker dies."""
+"""Which worker of a pool gets which task, and what happens to tasks whose worker dies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The environments that a pool names: who may name which, and what is kept for them."""
+"""The environments that a pool names: who may add which, and which objects are kept for them."""
 
 from __future__ import annotations
 

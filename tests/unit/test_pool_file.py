@@ -1,4 +1,4 @@
-"""Pools as people write them: whatever a file says is either a pool or a complaint that names the field."""
+"""Pools in files: any file is either a pool or an error that names the field."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What outcomes make of the futures of a pool with a queue, in whatever order and shape they come."""
+"""How outcomes complete the futures of a pool with a queue, in any order and shape."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fray_layouts.pool_records import TaskOutcome, key_and_run, task_id
 
 
 class Unreadable:
-    """Its pickle can be written, and not read."""
+    """Its pickle can be written but not read."""
 
     def __init__(self, error: type[BaseException]) -> None:
         self.error = error
@@ -118,7 +118,7 @@ def test_a_task_that_could_not_be_submitted_may_be_submitted_again() -> None:
 
 
 class Result:
-    """Can be referred to weakly."""
+    """An object that can have weak references."""
 
 
 def test_results_that_nobody_can_ask_for_by_key_are_not_kept() -> None:

@@ -1,4 +1,4 @@
-"""Pools in storage: whose a name is, whatever a driver died of while it made or removed one."""
+"""Pools in storage: who owns a name, also if a driver died while it made or removed a pool."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ MONTH = retention_seconds(ClusterSettings())
 
 
 async def test_objects_of_an_unused_pool_are_removed_after_retention(cluster: Cluster) -> None:
-    """Outcomes and records of drivers that died stayed for ever."""
+    """Outcomes and records of dead drivers once stayed for ever."""
 
     core = await cluster.core()
     tasks = TaskKeys.of("team", "nightly", await made(core))

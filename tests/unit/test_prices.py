@@ -1,4 +1,4 @@
-"""What machines cost an hour."""
+"""The hourly prices of machines."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def running(**fields: Any) -> JobRecord:
 
 
 def ended(record: JobRecord, kind: str, **ending: Any) -> JobRecord:
-    """The record after its holder ended the attempt that way."""
+    """The record after its holder ended the attempt with this exit."""
     result = end_of_attempt(record, record.attempt, "me", AttemptEnd(AttemptExit(kind=kind), **ending), NOW, SETTINGS)
     assert isinstance(result, JobRecord), result
     return result

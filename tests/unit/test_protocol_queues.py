@@ -1,4 +1,4 @@
-"""Decisions of consumers: how long a lease is another's, what a receipt may say, how far a scan looks."""
+"""Decisions of consumers: how long another's lease counts, what a receipt may contain, how far a scan looks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decisions about reservations and launch groups: what goes in, what stands alone, when they end."""
+"""Decisions about reservations and launch groups: which jobs go in, which stand alone, when they end."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def units(record: ReservationRecord, live: str, used: str = "", done: str = "") 
 
 
 def again(record: ReservationRecord, found: dict[int, Owner]) -> ReservationRecord | None:
-    """The record after a pass that left all units as they were found."""
+    """The record after a pass that found all units unchanged."""
     return with_members(record, {unit.id: unit.placement.members for unit in found.values()})
 
 

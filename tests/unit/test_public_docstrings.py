@@ -1,4 +1,4 @@
-"""Every public name, and every public method of it, has documentation where editors and `help` look for it."""
+"""Every public name, and every public method of it, has a docstring that editors and `help` find."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_public_names_and_their_methods_have_docstrings(package: str) -> None:
 
 @pytest.mark.parametrize("kind", [StorageCluster, LocalCluster, StorageClient, LocalClient, JobHandle])
 def test_help_on_a_method_names_every_argument(kind: type) -> None:
-    """Of the interfaces that programs hold; `help` shows what a method inherits from them."""
+    """The interfaces that programs hold; `help` shows the methods that they inherit."""
     promised = {name for interface in (Cluster, Client, JobHandle) for name in vars(interface)}
     for name in sorted(vars(kind).keys() | promised):
         method = getattr(kind, name, None)

@@ -1,4 +1,4 @@
-"""What every queue promises its users, on memory and on local files."""
+"""The promises of every queue to its users, on memory and on local files."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_a_lost_lease_keeps_none_of_the_others_from_being_ended(queue: Queue[Any
 
 
 def test_a_lease_that_is_given_twice_ends_its_own_item_only(queue: Queue[Any]) -> None:
-    """The bits of a segment's items were added up, so that the item behind it counted as done."""
+    """Once the bits of a segment's items were added up, so the item behind it counted as done."""
     queue.push_many(range(3), batch=3)
     first = popped(queue)
     queue.done([first, first])
@@ -184,7 +184,7 @@ def test_a_release_that_is_no_failure_does_not_count(tmp_path: Path) -> None:
 
 
 class Unreadable:
-    """Pickles, and cannot be unpickled."""
+    """Can be pickled and cannot be unpickled."""
 
     def __reduce__(self) -> Any:
         return _fail, ("this object is of no use here",)
@@ -247,7 +247,7 @@ async def test_async_twins(queue: Queue[Any]) -> None:
 
 
 class Threads:
-    """Notes the threads in which it is encoded."""
+    """Records the threads in which it is encoded."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -263,7 +263,7 @@ def noting(names: list[str]) -> Iterator[int]:
 
 
 async def test_items_are_made_and_encoded_in_the_callers_thread(queue: Queue[Any]) -> None:
-    """In the background loop an item's own code would hold up every queue of the process, and could use none."""
+    """In the background loop, an item's own code would delay every queue of the process, and could use none."""
     mine, items, made = threading.current_thread().name, Threads(), list[str]()
 
     queue.push(items)
@@ -276,7 +276,7 @@ async def test_items_are_made_and_encoded_in_the_callers_thread(queue: Queue[Any
 def test_items_may_come_from_another_queue_as_they_are_pushed(queue: Queue[Any]) -> None:
     source: Queue[int] = MemoryQueue()
     source.push_many(range(3))
-    with source:  # what is out in this process keeps items from it that may have killed another
+    with source:  # the items in this process's hands keep from it an item that may have killed another process
         queue.push_many(lease.item for lease in source)
     assert queue.size() == 3
 
@@ -386,7 +386,7 @@ def test_odd_arguments_are_refused(queue: Queue[Any], call: Callable[[Any], Any]
 
 @pytest.mark.parametrize("odd", [0, -1.5, math.inf, math.nan, "5", None])
 def test_odd_times_are_refused_in_both_fronts(queue: Queue[Any], odd: Any) -> None:
-    """One endless lease made the queue unreadable for everybody else."""
+    """One endless lease once made the queue unreadable for everybody else."""
     queue.push("x")
     lease = popped(queue)
     calls: list[tuple[str, Callable[[Any], Any]]] = [

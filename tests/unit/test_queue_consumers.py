@@ -1,4 +1,4 @@
-"""What consumers of one queue do to each other, step by step, in virtual time."""
+"""How consumers of one queue affect each other, step by step, in virtual time."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def test_only_one_of_two_concurrent_claims_of_a_segment_wins(cluster: Clus
 
 
 class WrongClock(VirtualClock):
-    """An hour ahead of everybody."""
+    """A clock that is an hour ahead of all others."""
 
     def wall(self) -> float:
         return super().wall() + 3600.0
@@ -80,7 +80,7 @@ async def test_a_lease_that_is_extended_is_not_taken(cluster: Cluster) -> None:
 
 
 async def test_every_item_of_a_segment_has_two_fifths_of_the_time_out_asked_for_it(cluster: Cluster) -> None:
-    """The lease was written for the first item only, so that a later one, with a longer time-out, went to others."""
+    """The lease was once written for the first item only, so a later one with a longer time-out went to others."""
 
     one, two = await queue_process(cluster), await queue_process(cluster)
     await one.push("a", "b", "c", batch=3)
@@ -133,7 +133,7 @@ async def test_finished_segments_are_removed_with_their_leases(cluster: Cluster)
 async def test_two_who_clear_at_once_forget_nothing_that_is_finished_meanwhile(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A user who asks for counts clears beside the consumer's own rounds, of which there are none here."""
+    """A user who asks for counts clears beside the consumer's own rounds, which do not run here."""
     one = await queue_process(cluster)
     await one.push("a")
     await one.push("b")
@@ -175,7 +175,7 @@ async def test_segments_that_a_closed_consumer_finished_are_removed_by_others(cl
 async def test_a_finished_segment_with_a_name_far_in_the_future_does_not_stay_for_ever(
     cluster: Cluster, gone: bool
 ) -> None:
-    """By the time in its name it was kept until then, by who finished it and by others."""
+    """Its consumer and others once kept it until the time in its name."""
 
     one, other = await queue_process(cluster), await queue_process(cluster)
     await one.producer.create(SegmentName(cluster.clock.wall() + 1e9, 0, "abcdef", 1), [EncodedItem(b"x")])
@@ -203,14 +203,14 @@ async def test_a_segment_that_came_late_is_handed_out(cluster: Cluster) -> None:
 
 
 def rewritten(cluster: Cluster) -> None:
-    """The same bytes, written now: chmod -R, cp -a, a restored backup, a copy of a bucket."""
+    """Store the same bytes again, as chmod -R, cp -a, a restored backup or a copy of a bucket may do."""
     for key, found in list(cluster.contents.objects.items()):
         cluster.contents.objects[key] = replace(found, updated=cluster.clock.wall())
 
 
 @pytest.mark.parametrize("local", [True, False])
 async def test_a_later_modification_time_of_a_segment_voids_nothing(cluster: Cluster, local: bool) -> None:
-    """Consumers deleted every segment that waited."""
+    """Consumers once deleted every segment that waited."""
 
     one = await queue_process(cluster, local)
     await one.push(*"abcdef", batch=2)
@@ -242,7 +242,7 @@ async def test_a_create_that_lands_again_after_its_items_were_done_brings_nothin
 async def test_a_consumer_whose_acknowledgements_are_refused_takes_no_item_that_may_be_among_them(
     cluster: Cluster,
 ) -> None:
-    """Else a burst of refusals would bring acknowledged items back, and be remembered for longer than it lasts."""
+    """Otherwise a burst of refusals would bring acknowledged items back, and have effects after its end."""
 
     one, two = await queue_process(cluster), await queue_process(cluster)
     await one.push("a")
@@ -317,7 +317,7 @@ async def test_counts_and_peek_of_what_others_hold(cluster: Cluster) -> None:
 
 
 async def test_an_item_whose_completion_was_refused_is_still_held_and_can_be_done_again(cluster: Cluster) -> None:
-    """Completing, giving back and tending: a refusal is like an outage to a consumer, and its item stays out."""
+    """Done, release and extend: a refusal is like an outage to a consumer, and its item stays out."""
 
     one = await queue_process(cluster)
     way = cluster.ways[-1]

@@ -1,4 +1,4 @@
-"""What is behind a queue, of each kind, below what its users see; in virtual time."""
+"""The engines behind queues, each kind of them, below the public API; in virtual time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.virtual import Cluster
 
 @KINDS
 async def test_purged_items_are_not_delivered_and_their_holder_gets_an_error(cluster: Cluster, kind: str) -> None:
-    """The process that purged went on handing out what it held."""
+    """The process that purged once went on handing out the items that it held."""
 
     world = World(cluster, kind)
     engine, me = await world.engine(), world.process("me")
@@ -41,7 +41,7 @@ async def test_purged_items_are_not_delivered_and_their_holder_gets_an_error(clu
 async def test_a_time_out_that_no_record_can_hold_is_refused_and_the_queue_goes_on(
     cluster: Cluster, kind: str, seconds: Any
 ) -> None:
-    """An endless lease could not be read by anybody, whoever extended it was gone."""
+    """Once nobody could read an endless lease, and the consumer that had extended an item to one was gone."""
 
     engine = await World(cluster, kind).engine()
     await push(engine, "a")
@@ -56,7 +56,7 @@ async def test_a_time_out_that_no_record_can_hold_is_refused_and_the_queue_goes_
 
 @KINDS
 async def test_a_dead_letter_says_how_often_it_was_delivered(cluster: Cluster, kind: str) -> None:
-    """Of an item that could not be read it said one time in memory, and none in storage."""
+    """The letter of an unreadable item once said one time in memory, and none in storage."""
 
     engine = await World(cluster, kind).engine()
     await push(engine, "unreadable", "failing", batch=1)
@@ -83,7 +83,7 @@ async def test_a_lease_that_ran_out_is_not_counted_as_pending(cluster: Cluster, 
 
 @KINDS
 async def test_a_deadline_is_counted_from_the_hand_out(cluster: Cluster, kind: str) -> None:
-    """It was counted from the call, so that who waited long for an item had a deadline in the past."""
+    """It was once counted from the call, so a consumer that waited long for an item had a deadline in the past."""
 
     engine = await World(cluster, kind).engine()
     waiting = asyncio.create_task(engine.take(1, 10.0, 60.0))
@@ -102,14 +102,14 @@ def test_a_maximum_that_cannot_be(most: Any, tmp_path: Path) -> None:
 
 
 def test_no_segment_is_larger_than_its_dead_letters_can_be_told_apart() -> None:
-    """Two items of one segment had the same letter, and a segment of a million a name that nobody could read."""
+    """Once two items of one segment had the same letter, and a segment of a million had an unreadable name."""
     most = batch_size(2_000_000, 1_200_000)
     assert len({str(dead_letter_name(0.0, "segment", item)) for item in range(most)}) == most
     assert SegmentName.parse(str(SegmentName(0.0, 0, "000000", most))) is not None
 
 
 async def test_large_items_without_a_segment_are_found_behind_any_number_of_others(cluster: Cluster) -> None:
-    """Only the first thousand were ever looked at."""
+    """Once consumers looked at the first thousand only."""
 
     one = await queue_process(cluster)
     store, names = one.queue.core.store, one.queue.keys

@@ -1,4 +1,4 @@
-"""The handout: items taken ahead, acknowledgements written together, and what becomes of both when a process ends."""
+"""The handout: items taken ahead, acknowledgements written together, and the fate of both when a process ends."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def worker(cluster: Cluster, durable: bool = False, local: bool = False) -
 
 
 async def work(cluster: Cluster, one: QueueProcess, handout: Handout, items: int, seconds: float = 0.0) -> list[str]:
-    """Take, work for so long, and acknowledge, one by one; the items."""
+    """Take each item, work for this time, and acknowledge it, one by one. Returns the items."""
     done: list[str] = []
     while len(done) < items:
         ready = handout.pop(TIMEOUT)
@@ -54,7 +54,7 @@ async def test_items_pushed_one_by_one_cost_two_requests_each_and_some_for_all(
 
 
 async def test_local_files_are_listed_once_for_what_is_there_and_once_at_the_end(cluster: Cluster) -> None:
-    """A listing reads what was finished seconds ago, too; so nothing is listed that is only to be taken ahead."""
+    """A listing also reads segments that were finished seconds ago, so none is made only to take items ahead."""
     one, handout, way = await worker(cluster, local=True)
     await one.push(*map(str, range(200)), batch=1)
     before = len(way.asked)
@@ -73,7 +73,7 @@ async def shared(
     """
     workers = [await worker(cluster) for _ in range(consuming)]
     for _, handout, _ in workers:
-        assert await handout.refill(TIMEOUT, 0.0) == []  # whoever is new reads what others left
+        assert await handout.refill(TIMEOUT, 0.0) == []  # a new consumer reads what others left
     await workers[0][0].push(*map(str, range(items)), batch=1)
     done = list[str]()
 
@@ -101,14 +101,14 @@ async def shared(
 async def test_many_consumers_that_run_behind_ask_for_little_more(
     cluster: Cluster, consuming: int, most: float
 ) -> None:
-    """What they ask for more are claims that another won, until they know each other, and for the last items."""
+    """The additional requests are claims that others won, before they know each other and for the last items."""
     asked, items = await shared(cluster, consuming, 400 * consuming, 0.02)
     assert asked.total() / items < most, f"{asked}"
 
 
 @pytest.mark.parametrize("consuming", [2, pytest.param(8, marks=pytest.mark.slow)])
 async def test_consumers_that_know_each_other_lose_no_claims(cluster: Cluster, consuming: int) -> None:
-    """Each tried what was another's once it had done its own part of a listing."""
+    """Once a consumer that had finished its own part of a listing tried the others' parts."""
     asked, _ = await shared(cluster, consuming, 400 * consuming, 0.02, settled=100 * consuming)
     assert asked["get lease"] <= consuming // 4, f"{asked}"
     assert asked["put lease"] <= asked["get"] + asked["get lease"] + consuming, "each claim reads a segment"
@@ -118,7 +118,7 @@ async def test_consumers_that_know_each_other_lose_no_claims(cluster: Cluster, c
 async def test_consumers_that_come_later_read_few_leases_of_the_others(
     cluster: Cluster, consuming: int, most: float
 ) -> None:
-    """Once, when it found nothing more, each read whatever others were working on: a read for each item in all."""
+    """Once each of them that found nothing more read all leases of the others, a read for each item in all."""
     producer, _, _ = await worker(cluster)
     await producer.push(*map(str, range(400 * consuming)), batch=1)
     done = list[str]()
@@ -141,7 +141,7 @@ async def test_consumers_that_come_later_read_few_leases_of_the_others(
 
 
 async def test_a_new_consumer_reads_at_once_the_items_of_a_dead_one(cluster: Cluster) -> None:
-    """More leases than it reads at first, and items that are free besides; it does not wait."""
+    """There are more leases than it reads at first, and also free items; it does not wait."""
     dead, _, way = await worker(cluster)
     await dead.push(*map(str, range(100)), batch=1)
     assert len(await dead.take(80, TIMEOUT)) == 80
@@ -155,7 +155,7 @@ async def test_a_new_consumer_reads_at_once_the_items_of_a_dead_one(cluster: Clu
 
 
 async def test_items_that_others_finished_long_ago_are_not_claimed_from_an_old_listing(cluster: Cluster) -> None:
-    """Its lease had gone with it, so that the claim was won, and nothing was there."""
+    """Once the lease had gone with the item, so the claim was won, and nothing was there."""
     asked, items = await shared(cluster, 2, 700, 0.2)
     assert asked["get"] - items <= 2, f"the doorbell, once each; {asked}"
 

@@ -1,4 +1,4 @@
-"""Whatever lies in a queue's folders, its other items are delivered, and what is odd is told of and stays."""
+"""Odd objects in a queue's folders: the other items are delivered, and the odd ones are reported and stay."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def odd_segment(one: QueueProcess, body: bytes) -> str:
 
 
 async def rest(one: QueueProcess) -> list[str]:
-    """What is delivered, one item at a time."""
+    """The items that are delivered, taken one at a time."""
     found: list[str] = []
     while taken := await one.take(1):
         found += [delivery.item.body.decode() for delivery in taken]
@@ -68,7 +68,7 @@ async def rest(one: QueueProcess) -> list[str]:
 @pytest.mark.parametrize("local", [True, False])
 @pytest.mark.parametrize("body", SEGMENTS.values(), ids=SEGMENTS)
 async def test_a_segment_that_is_none_is_set_aside(cluster: Cluster, body: bytes, local: bool) -> None:
-    """Every pop of every consumer raised, and what was claimed with it was stranded."""
+    """Once every pop of every consumer raised, and the items claimed with it were stranded."""
 
     one, two = await queue_process(cluster, local), await queue_process(cluster, local)
     segment = await odd_segment(one, body)
@@ -167,7 +167,7 @@ def test_other_engines_go_on_too(kind: str, tmp_path: Path) -> None:
 
 
 class Fails:
-    """A way on which the n-th request fails like this."""
+    """A connection to the store whose n-th request fails like this."""
 
     def __init__(self, cluster: Cluster, way: int, number: int, error: BaseException) -> None:
         self.way, self.left, self.error = cluster.ways[way], number, error
@@ -182,7 +182,7 @@ class Fails:
 
 
 async def a_life(cluster: Cluster, number: int, error: Exception, local: bool) -> bool:
-    """A consumer whose n-th request fails, then another one; whether there was such a request."""
+    """A consumer whose n-th request fails, then another one. Returns whether there was such a request."""
     one, two = await queue_process(cluster, local), await queue_process(cluster, local)
     await one.push(*"abcd", batch=2)
     fault = Fails(cluster, -2, number, error)
@@ -228,7 +228,7 @@ async def test_a_request_that_fails_in_any_way_leaves_all_usable(
 
 @pytest.mark.parametrize("local", [True, False])
 async def test_a_large_item_that_cannot_be_read_is_told_and_left_alone(cluster: Cluster, local: bool) -> None:
-    """Its segment was claimed and given back without end, and nothing else was delivered."""
+    """Once its segment was claimed and released without end, and nothing else was delivered."""
 
     one, two = await queue_process(cluster, local), await queue_process(cluster, local)
     await one.push("x" * LARGE_ITEM_BYTES, "a", batch=1)
@@ -256,7 +256,7 @@ async def test_a_refused_acknowledgement_is_told_and_can_be_repeated(cluster: Cl
 async def test_an_exception_before_a_write_of_the_lease_is_told_and_the_next_write_begins_anew(
     cluster: Cluster,
 ) -> None:
-    """Every later acknowledgement failed with the same exception, for ever."""
+    """Once every later acknowledgement failed with the same exception for ever."""
 
     one = await queue_process(cluster)
     await one.push("a", "b", batch=2)

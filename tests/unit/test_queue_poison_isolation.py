@@ -1,4 +1,4 @@
-"""Leases that run out, items that are handed out alone, and callers that are cancelled; in virtual time."""
+"""Leases that run out, items that are delivered alone, and cancelled callers; in virtual time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.virtual import Cluster
 async def test_an_item_whose_leases_run_out_again_and_again_is_a_dead_letter_and_no_neighbour_is(
     cluster: Cluster, kind: str
 ) -> None:
-    """Behind a server a consumer that was killed looks like this; it was redelivered for ever."""
+    """A consumer behind a server that was killed looks like this. The item was once redelivered for ever."""
 
     world = World(cluster, kind)
     engine = await world.engine()
@@ -41,7 +41,7 @@ async def test_an_item_whose_leases_run_out_again_and_again_is_a_dead_letter_and
 
 @KINDS
 async def test_while_one_process_has_a_suspect_others_go_on(cluster: Cluster, kind: str) -> None:
-    """A server's own gate was used for all of its clients."""
+    """Once a server used its own gate for all of its clients."""
 
     world = World(cluster, kind)
     engine, other = await world.engine(), await world.engine()
@@ -61,7 +61,7 @@ async def test_while_one_process_has_a_suspect_others_go_on(cluster: Cluster, ki
 async def test_a_suspect_waits_for_what_is_out_in_other_queues_until_that_lease_has_run_out(
     cluster: Cluster, kind: str
 ) -> None:
-    """A forgotten lease kept everything else from its process until its own queue was asked."""
+    """Once a forgotten lease kept all other items from its process until its own queue was asked."""
 
     world = World(cluster, kind)
     engine, other = await world.engine(), await world.engine()
@@ -75,7 +75,7 @@ async def test_a_suspect_waits_for_what_is_out_in_other_queues_until_that_lease_
 
 @KINDS
 async def test_no_lease_is_ever_called_like_another(cluster: Cluster, kind: str) -> None:
-    """A stale holder completed what another had, after a server's restart or in another queue."""
+    """Once a stale holder completed another's item, after a server's restart or in another queue."""
 
     world = World(cluster, kind)
     engines = [await world.engine() for _ in range(2)]
@@ -107,7 +107,7 @@ async def test_a_process_in_whose_hands_nothing_is_leaves_no_trace(cluster: Clus
     assert isolation_of(me).admits(True)
 
 
-# --- callers that are cancelled
+# --- cancelled callers
 
 
 async def test_a_done_whose_caller_was_cancelled_leaves_nothing_out(cluster: Cluster) -> None:
@@ -128,7 +128,7 @@ async def test_a_done_whose_caller_was_cancelled_leaves_nothing_out(cluster: Clu
 
 
 async def cancelled(cluster: Cluster, one: QueueProcess, after: float) -> None:
-    """A take that is given up while it waits for the storage."""
+    """A take that is cancelled while it waits for the storage."""
     taking = asyncio.create_task(one.take())
     await cluster.clock.sleep(after)
     taking.cancel()
@@ -172,7 +172,7 @@ async def test_a_start_that_was_marked_for_nobody_does_not_count(cluster: Cluste
 
 
 class Suspect:
-    """An item that must be alone in its process, as long as it is out."""
+    """An item that must be alone in its process while it is out."""
 
     suspect = True
 

@@ -1,4 +1,4 @@
-"""Receipts: one write that acknowledges many segments, and what becomes of it when its writer dies or is late."""
+"""Receipts, of which each is one write that acknowledges many segments: what happens if its writer dies or is late."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ async def test_the_content_of_old_receipts_is_carried_over_before_they_are_delet
 
 
 async def test_beside_a_write_that_may_still_land_there_is_no_receipt(cluster: Cluster) -> None:
-    """A release that nobody answered landed after the receipt, and what was acknowledged was anybody's again."""
+    """Once an unanswered release landed after the receipt, and the acknowledged items were free again."""
     one = await queue_process(cluster)
     await one.push(*"abc", batch=1)
     leases = await taken(one, 3, timeout=600.0)

@@ -1,5 +1,4 @@
-"""What many consumers of one queue on a bucket ask for, counted in virtual time, and how they keep out of each other's
-way."""
+"""The requests of many consumers of one queue on a bucket, in virtual time, and how consumers avoid conflicts."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ def far(way: Way) -> None:
 
 
 async def steady(cluster: Cluster, consuming: int, rate: int, seconds: float) -> tuple[Counter[str], int]:
-    """Requests of so many consumers of `rate` items a second by verb, those for leases apart, and items done."""
+    """Counts of requests by verb, with those for leases apart, and of items, for consumers of `rate` items a second."""
     producer = await queue_process(cluster)
     consumers = [await queue_process(cluster) for _ in range(consuming)]
     for way in cluster.ways:
@@ -67,7 +66,7 @@ async def steady(cluster: Cluster, consuming: int, rate: int, seconds: float) ->
 async def test_an_item_by_itself_costs_its_consumers_fewer_than_five_requests(
     cluster: Cluster, consuming: int, rate: int
 ) -> None:
-    """Every consumer read the lease of every finished segment, and all of them ran for every item."""
+    """Once every consumer read the lease of every finished segment, and all of them competed for every item."""
 
     asked, done = await steady(cluster, consuming, rate, SECONDS)
     assert done > 0.8 * rate * SECONDS
@@ -112,7 +111,7 @@ def test_consumers_that_know_each_other_share_the_segments_out() -> None:
 
 @pytest.mark.parametrize("wait", [0.0, 5.0])
 async def test_a_consumer_that_loses_the_race_for_one_item_gets_the_next(cluster: Cluster, wait: float) -> None:
-    """Who waits may leave what little there is to others, but not for longer than he waits."""
+    """A waiting consumer may leave a few items to others, but not for longer than its own wait."""
 
     one, other = await queue_process(cluster), await queue_process(cluster)
     way = cluster.ways[0]

@@ -1,4 +1,4 @@
-"""One object of a queue that the store never answers for keeps nobody from the other items, nor these from going."""
+"""If the store never answers for one object of a queue, consumers still get the other items, and these are removed."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ LOCAL = pytest.mark.parametrize("local", [True, False])
 
 
 async def pushed(cluster: Cluster, local: bool) -> tuple[QueueProcess, list[str]]:
-    """Who consumes, and the segments of five items."""
+    """A consumer, and the segments of five items."""
     producer, consumer = await queue_process(cluster, local), await queue_process(cluster, local)
     await producer.push(*"abcde", batch=1)
     return consumer, cluster.keys(NAMES.segments)
 
 
 async def delivered(consumer: QueueProcess, seconds: float) -> str:
-    """What comes in so much time; what one segment failed with is told in between."""
+    """The items that arrive within this time; the errors of one segment are reported in between."""
     found, clock = "", consumer.queue.core.clock
     end = clock.boottime() + seconds
     while clock.boottime() < end:
@@ -52,7 +52,7 @@ async def test_a_finished_segment_that_cannot_be_removed_keeps_no_other(cluster:
 
 @LOCAL
 async def test_a_lease_that_cannot_be_written_hides_no_other_segment(cluster: Cluster, local: bool) -> None:
-    """This consumer writes nothing else: nothing but a write of its own tells it that the disk is not full."""
+    """This consumer makes no other write, and only a successful write would tell it that the disk is not full."""
     consumer, segments = await pushed(cluster, local)
     cluster.ways[-1].unanswered = [("put", segments[0]), ("delete", segments[0])]
     assert await delivered(consumer, 60.0) == "bcde"

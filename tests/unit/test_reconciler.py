@@ -1,4 +1,4 @@
-"""The coordinator's pass: who holds its lease, what a successor knows, runs beside it, in virtual time."""
+"""The coordinator's pass: its lease, the knowledge of its successor, and runs beside it, in virtual time."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def test_runs_of_once_do_not_keep_a_dead_holders_lease_young(cluster: Clus
     assert await first.try_pass()
     visitor = Reconciler(await cluster.core(), "once-1")
     for _ in range(6):
-        await visitor.run_once()  # it writes down at which beat it saw the agent
+        await visitor.run_once()  # it records the beat at which it saw the agent
         await second.try_pass()
     beating.cancel()
     assert (await pass_now(second.core)).holder == "p2"
@@ -113,7 +113,7 @@ async def test_a_holder_that_resigns_is_followed_at_once(cluster: Cluster) -> No
 
 
 async def test_suspects_outlive_the_holder_of_the_pass(cluster: Cluster) -> None:
-    """Each holder runs for less than a time-out, and dies; the silent agent is declared dead all the same."""
+    """Each holder runs for less than the time-out and dies. The silent agent is still declared dead."""
 
     await join(cluster, "silent")
     cores = [await cluster.core() for _ in range(6)]
@@ -155,7 +155,7 @@ async def test_several_runs_of_once_declare_a_death_and_one_does_not(cluster: Cl
 
 
 async def test_runs_of_once_beside_the_holder_do_not_count_the_same_silence_twice(cluster: Cluster) -> None:
-    """An agent that beats every 20 s is late but never silent for the 25 s that would kill it."""
+    """An agent that beats every 20 s is late, but never silent for the 25 s after which it is declared dead."""
 
     async def _once_after_once(core: Core, number: int) -> None:
         await core.clock.sleep(number * 2.3)
@@ -198,7 +198,7 @@ async def test_two_passes_at_once_do_no_harm(cluster: Cluster) -> None:
 
 
 async def test_a_job_claimed_after_its_agents_last_beat_is_put_back_when_the_agent_dies(cluster: Cluster) -> None:
-    """No beat lists it, so no reaper sees it; the repair that would is far away."""
+    """No beat lists it, so no reaper sees it, and the next repair is far away."""
 
     cluster.settings = ClusterSettings(repair_interval=1000000.0)
     coordinator = Reconciler(await cluster.core(), "pass")
@@ -213,7 +213,7 @@ async def test_a_job_claimed_after_its_agents_last_beat_is_put_back_when_the_age
 
 
 async def died_unrepaired(cluster: Cluster, coordinator: Reconciler) -> tuple[ScriptedAgent, JobRecord]:
-    """An agent that was declared dead, and its job; the repair that would find it fails, as jobs cannot be listed."""
+    """An agent that was declared dead, and its job. The repair would find it, but cannot list jobs."""
     dead = await join(cluster, "dead")
     await coordinator.try_pass()
     job = await launch(dead.core)

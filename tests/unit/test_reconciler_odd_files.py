@@ -1,4 +1,4 @@
-"""The coordinator's pass over a local root with files that are none: it goes on, names each, and serves the others."""
+"""The coordinator's pass over a local root with odd paths: it goes on, names each, and serves the others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PRIVATE = "what agents may read, and who drops files may not"
 
 
 def spoil(root: Path, private: Path) -> set[str]:
-    """Put odd things everywhere; the keys of those whose names are right."""
+    """Put odd paths everywhere. Returns the keys of those with valid names."""
     private.write_text(PRIVATE)
     for area in ("inbox", "jobs", "agents"):
         folder = root / area

@@ -1,4 +1,4 @@
-"""One odd object harms itself only: whatever a step on it raises, the pass goes on and tells of it."""
+"""One odd object harms only itself: the pass goes on after any error of a step on it, and reports the object."""
 
 from __future__ import annotations
 
@@ -308,7 +308,7 @@ async def test_a_copy_of_an_agents_record_puts_nothing_back(cluster: Cluster) ->
 
 
 def slowed(cluster: Cluster, coordinator: Reconciler) -> Reconciler:
-    """Each of its requests takes as long as one to a bucket."""
+    """A connection on which each request takes as long as one to a bucket."""
     way = cluster.ways[-1]
     real = way._pass
 

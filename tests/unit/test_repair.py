@@ -1,4 +1,4 @@
-"""The slow repair: whatever hints and indexes missed is found, and what nobody needs any more goes, in order."""
+"""The slow repair: it finds objects that hints and indexes missed, and removes objects that nobody needs, in order."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ DAY = 86400.0
 
 
 async def repaired(cluster: Cluster) -> Reconciler:
-    """One repair by a newcomer."""
+    """One repair by a new participant."""
     newcomer = Reconciler(await cluster.core(), "newcomer")
     await newcomer.try_pass()
     return newcomer
 
 
 async def orphaned_entry(core: Core) -> str:
-    """What a submitter leaves that dies after its first write."""
+    """The entry of a submitter that died after its first write."""
     job = JobRecord(id="job-lost", spec=(await launch(core)).spec, status="pending", submitted_at=core.now())
     await pending_index.create_entry(core, job)
     return entry_of(job).key()
@@ -79,7 +79,7 @@ async def test_an_entry_without_a_record_goes_after_the_quarantine_and_not_befor
 async def test_a_submitter_that_stalls_past_the_quarantine_keeps_its_entry(
     cluster: Cluster, step: tuple[str, str]
 ) -> None:
-    """Its record is created while a sweeper deals with its entry: before it looks, or just before it deletes."""
+    """Its record is created while a sweeper handles its entry: before the look, or just before the delete."""
 
     user = await cluster.core()
     gate = asyncio.Event()
@@ -143,7 +143,7 @@ async def test_an_entry_of_a_job_that_ended_goes(cluster: Cluster) -> None:
 
 
 async def test_two_entries_of_one_job_are_one_in_the_end(cluster: Cluster) -> None:
-    """Two submitters of one id wrote an entry each; one of them made the record."""
+    """Two submitters of one id wrote an entry each, and one of them made the record."""
 
     user, agent = await cluster.core(), await join(cluster, "a")
     job = await launch(user, id="monday")
@@ -193,7 +193,7 @@ async def test_a_record_that_cannot_be_read_is_reported_and_the_rest_is_repaired
 
 
 async def test_many_jobs_are_repaired_with_few_reads(cluster: Cluster) -> None:
-    """Only what changed since the last repair is read."""
+    """Only records that changed since the last repair are read."""
 
     user = await cluster.core()
     jobs = [await launch(user, name=f"job{n}") for n in range(30)]
@@ -248,7 +248,7 @@ async def test_a_job_that_every_agent_drops_fails_in_the_end(cluster: Cluster) -
 
 @pytest.mark.parametrize("beats", [0, 1])
 async def test_a_job_stays_with_an_agent_that_may_not_have_listed_it_yet(cluster: Cluster, beats: int) -> None:
-    """It claimed the job long ago; since the first look, so many beats have come that were composed before."""
+    """It claimed the job long ago. All beats since the first look were composed before the claim was known."""
 
     user, agent = await cluster.core(), await join(cluster, "a")
     job = await launch(user)

@@ -1,4 +1,4 @@
-"""What a job and an idle agent ask of the storage, counted: these figures are exact, and they are the bill."""
+"""The requests of a job and of an idle agent, counted exactly, since they are the bill."""
 
 from __future__ import annotations
 

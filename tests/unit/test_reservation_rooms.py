@@ -45,11 +45,11 @@ class Fleet:
             await self._start(name, HOST, None)
 
     async def join_small(self, name: str) -> None:
-        """Have a host of one core join."""
+        """Add a host of one core."""
         await self._start(name, replace(HOST, cpu=1000), None)
 
     async def join_slice(self, slice_id: str, name: str, index: int = 0) -> None:
-        """Have a host of a slice of two join."""
+        """Add a host of a slice of two."""
         capacity = replace(HOST, device="tpu-v5litepod-16", device_count=4)
         await self._start(name, capacity, SliceMember(id=slice_id, type="v5litepod-16", index=index, hosts=2))
 
@@ -63,7 +63,7 @@ class Fleet:
         self.running[name] = asyncio.create_task(agent.run())
 
     async def crash(self, name: str) -> None:
-        """Have an agent end without a word."""
+        """End an agent as a crash does."""
         self.running[name].cancel()
         await asyncio.wait([self.running[name]])
 
@@ -116,7 +116,7 @@ class Fleet:
             await self.until(partial(self.has_status, job, "running"))
 
     async def bundles(self, reservation: str) -> int:
-        """How many bundles agents really hold."""
+        """The number of bundles that agents really hold."""
         held = [agent.member.leases.placements.get(reservation) for agent in self.live()]
         return sum(bundle.taken for one in held if one is not None for bundle in one.bundles)
 

@@ -1,4 +1,4 @@
-"""Reservations and groups as services: made, renewed, ended with all that is left in them, repaired."""
+"""Reservations and groups as services: they are made, renewed, ended with all jobs in them, and repaired."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def reserve(core: Core, count: int = 2, **fields: Any) -> ReservationRecor
 
 
 async def routed(core: Core, *specs: JobSpec) -> list[JobRecord]:
-    """What becomes of specs that are submitted in the namespace."""
+    """The specs after routing, submitted in the namespace."""
     return [one.job for one in await submit(core, await ReservationRouter().route(core, specs))]
 
 
@@ -60,7 +60,7 @@ async def launched(core: Core, specs: Sequence[JobSpec], **wish: Any) -> list[Jo
 
 
 async def repaired(cluster: Cluster) -> None:
-    """One repair by a newcomer."""
+    """One repair by a new participant."""
     newcomer = Reconciler(await cluster.core(), "newcomer")
     await newcomer.try_pass()
     await newcomer.repair.run({})
@@ -75,7 +75,7 @@ async def record_now(core: Core, reservation: str) -> ReservationRecord:
 
 
 async def test_jobs_that_are_routed_at_once_all_go_into_the_reservation(core: Core) -> None:
-    """As files in the inbox are: those beside the first wait for what it finds."""
+    """Files in the inbox come so: the others wait for the result of the first one's lookup."""
     record, router = await reserve(core, count=4), ReservationRouter()
     found = await asyncio.gather(*(router.route(core, [spec()]) for _ in range(4)))
     assert {one.pool for routed in found for one in routed} == {ReservationKeys.pool(record.id)}
@@ -334,7 +334,7 @@ async def test_a_client_that_may_not_read_reservations_submits_as_ever(cluster: 
 
 
 async def held_group(cluster: Cluster, core: Core) -> tuple[ScriptedAgent, JobRecord]:
-    """An agent that holds a group of two jobs, the first of which has ended; and the second one."""
+    """An agent that holds a group of two jobs, of which the first has ended. Returns it and the second job."""
     hand = await join(cluster, "a", places=True)
     first, second = await launched(core, [spec("a"), spec("b")])
     (key,) = groups(cluster)

@@ -1,4 +1,4 @@
-"""Results that are not what their records say."""
+"""Results that differ from their records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Retention: a finished job goes with all that is its own, blobs, agents and rejections too, in order."""
+"""Retention: a finished job goes with all its objects; blobs, agents and rejections go too, in order."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ DAY = 86400.0
 
 
 async def repaired(cluster: Cluster) -> Reconciler:
-    """One repair by a newcomer."""
+    """One repair by a new participant."""
     newcomer = Reconciler(await cluster.core(), "newcomer")
     await newcomer.try_pass()
     return newcomer
 
 
 async def finished(cluster: Cluster, **spec: Any) -> tuple[Core, JobRecord]:
-    """A job that has run, with a log and a result."""
+    """A finished job with a log and a result."""
     user, agent = await cluster.core(), await join(cluster, "a")
     job = await launch(user, **spec)
     held = await agent.claim()

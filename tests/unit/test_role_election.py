@@ -1,4 +1,4 @@
-"""A role's election: what its holder does under the lease, and what becomes of that when the lease is lost."""
+"""A role's election: the work of its holder under the lease, and what happens to it when the lease is lost."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def won(core: Core) -> RoleElection[ScalerRecord]:
 
 
 class Work:
-    """Work without end, which takes a second to close what it has open."""
+    """Endless work that takes a second to clean up."""
 
     closed = False
 

@@ -1,4 +1,4 @@
-"""What a server knows of calls: each runs once, outcomes are kept within bounds, ids longer."""
+"""A server's records of calls: each call runs once, outcomes are kept within bounds, ids longer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The framing and the seals under whatever bytes: a message is whole and authentic, or there is none."""
+"""The framing and the seals against any bytes: a message is whole and authentic, or it is refused."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_no_altered_message_is_accepted(parts: list[bytes], data: st.DataObject)
         found = server.receive()
     except (BadMessage, NotAuthentic):
         found = None
-    # What is outside of the seal (the start line, names of other headers) may differ, and changes nothing.
+    # Parts outside of the seal (the start line, names of other headers) may differ, and change nothing.
     assert found is None or [bytes(part) for part in found] == parts
     for sock in (sink, between, other):
         sock.close()

@@ -1,4 +1,4 @@
-"""Sockets: where Unix sockets lie, that killed servers leave none, and how long the system waits for a host."""
+"""Sockets: where Unix sockets are, that killed servers leave none, and how long the system waits for a host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The runner's talk with the agent: complete, in request, and never waited for."""
+"""The runner's messages to the agent: complete, in order, and never blocking."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Agent:
         os.write(self.to_runner, text.encode())
 
     def hear(self) -> list[dict[str, Any]]:
-        """Everything the runner has to say, taken out of the pipe as it makes room."""
+        """All messages of the runner, read from the pipe as it makes room."""
         heard = b""
         os.set_blocking(self.from_runner, False)
         while self.pipe.congested:

@@ -1,4 +1,4 @@
-"""The reasons for which an attempt ended are told apart, in words that a person understands."""
+"""The reasons for the end of an attempt are distinct, in words that a person understands."""
 
 from __future__ import annotations
 

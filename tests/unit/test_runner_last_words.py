@@ -1,4 +1,4 @@
-"""What a task said last on stderr is the reason of its end, and a stack that it left is found."""
+"""The last lines of a task on stderr give the reason of its end, and a stack that it left is found."""
 
 import pytest
 

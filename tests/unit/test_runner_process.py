@@ -1,4 +1,4 @@
-"""The pipe to a runner on event loops that are not asyncio's own."""
+"""The pipe to a runner on event loops other than asyncio's own."""
 
 from __future__ import annotations
 

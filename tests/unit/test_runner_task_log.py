@@ -20,7 +20,7 @@ LINE = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z (stdout|stderr) ([FP
 
 
 def content(formatted: bytes, stream: bytes = b"stdout") -> bytes:
-    """The bytes the task printed, put together as the format says; fails if anything is no line of the format."""
+    """The bytes that the task printed, joined as the format says; fails if a line is not of the format."""
     assert LINE.sub(b"", formatted) == b""
     return b"".join(
         text + (b"\n" if kind == b"F" else b"") for name, kind, text in LINE.findall(formatted) if name == stream
@@ -28,7 +28,7 @@ def content(formatted: bytes, stream: bytes = b"stdout") -> bytes:
 
 
 def printed(*pieces: bytes) -> tuple[bytes, OutputStream]:
-    """What a stream makes of `pieces`, each read by itself."""
+    """The log lines of a stream that reads `pieces` one by one."""
     read, write = os.pipe()
     os.set_blocking(read, False)
     stream = OutputStream("stdout", read)

@@ -1,4 +1,4 @@
-"""The pass of a large cluster: agents are watched while a long repair goes on, and agents ask more rarely."""
+"""The pass of a large cluster: it watches agents during a long repair, and agents send fewer requests."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_a_death_is_told_while_a_repair_goes_on_and_the_repair_ends(cluste
 
 
 async def test_a_death_is_told_while_a_file_of_the_inbox_is_looked_at(cluster: Cluster) -> None:
-    """However many lie there, and however long each takes."""
+    """This holds for any number of files, and for any time that each takes."""
     user, agent = await cluster.core(), await join(cluster, "a")
     await user.store.put(InboxKeys.key("drop"), b"{}", ANY)
     coordinator, gate = Reconciler(await cluster.core(), "p"), asyncio.Event()
@@ -105,7 +105,7 @@ async def test_the_effort_of_a_look_for_each_agent_does_not_grow_with_the_fleet(
 
 
 async def test_a_look_that_takes_long_adds_to_the_age_of_those_whom_it_read_at_first(cluster: Cluster) -> None:
-    """Each look hangs for 7 s at one agent's record; the silent other one is dead after its 25 s all the same."""
+    """Each look hangs for 7 s at one agent's record. The silent other one is still dead after its 25 s."""
 
     user = await cluster.core()
     beating, silent = await join(cluster, "beating"), await join(cluster, "silent")
@@ -144,7 +144,7 @@ async def test_very_many_new_records_keep_no_known_agent_from_being_declared_dea
 
 
 async def test_a_listing_that_takes_long_adds_to_the_age_of_those_whom_it_shows(cluster: Cluster) -> None:
-    """Three pages, a second and a half each; each look begins 2 s after the last has ended."""
+    """There are three pages of a second and a half each, and each look begins 2 s after the last has ended."""
     user, core = await cluster.core(), await cluster.core(local=False)
     way = cluster.ways[1]
     listed = way.list
@@ -241,7 +241,7 @@ def test_the_larger_the_fleet_the_more_rarely_each_looks(live: int, seconds: flo
 
 
 async def test_every_agent_of_a_large_fleet_asks_more_rarely(cluster: Cluster, tmp_path: Path) -> None:
-    """It is told the size of the fleet by the pass of another."""
+    """The pass of another agent tells it the size of the fleet."""
 
     core = await cluster.core(local=False)
     way = cluster.ways[-1]

@@ -1,4 +1,4 @@
-"""What is asked for each job where very many jobs are run."""
+"""The requests for each job on a cluster with very many jobs."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from fray_coordinator.store.memory import MemoryContents
 
 
 def served(rate: Rate, begin: float, seconds: int, asked: int) -> float:
-    """Requests a second that are served of `asked` a second."""
+    """The number of requests a second that are served if `asked` a second arrive."""
     times = (begin + second + n / asked for second in range(seconds) for n in range(asked))
     return sum(rate.take(now) for now in times) / seconds
 

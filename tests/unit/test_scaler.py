@@ -1,4 +1,4 @@
-"""Looks of the scaler: what waits makes machines, what is idle releases them, and nothing is made twice."""
+"""Looks of the scaler: waiting work makes machines, idle machines are released, and nothing is made twice."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ async def test_two_scalers_at_once_make_no_more_than_the_pool_may_have(cluster: 
 
 
 async def _killed_at(cluster: Cluster, ticks: int) -> bool:
-    """A look that is killed after so many steps, and the looks of others after it; whether it had ended before."""
+    """A look that is killed after this many steps, then looks of others. Returns whether it had ended before."""
     core, provider = await cluster.core(), MemoryProvider()
     await with_pool(core, max=2)
     await with_jobs(core, 2)
@@ -284,7 +284,7 @@ async def test_a_machine_whose_record_cannot_be_read_is_left_alone_and_told(clus
 
 
 async def test_a_damaged_record_of_a_machine_is_its_pools_trouble_only(cluster: Cluster) -> None:
-    """Also one that is a record but for its zone, which the scaler's own record would repeat."""
+    """This includes a valid record whose only fault is its zone, which the scaler's own record would repeat."""
     core, provider = await cluster.core(), MemoryProvider()
     await with_pool(core)
     await core.records.write(PoolKeys.record("other"), AgentPoolRecord, AgentPoolRecord(provisioning=SOUND), None)
@@ -295,7 +295,7 @@ async def test_a_damaged_record_of_a_machine_is_its_pools_trouble_only(cluster: 
 
 
 async def test_a_job_whose_agent_was_killed_right_after_its_claim_makes_a_machine(cluster: Cluster) -> None:
-    """With no agent left nobody runs the pass that would put it back: its entry is what is left of it."""
+    """Without agents nobody runs the pass that would requeue it. Its entry is all that is left of it."""
     core, provider = await cluster.core(), MemoryProvider()
     await with_pool(core)
     (done,) = await submit(core, [parse_spec({"name": "j", "pool": POOL, "entrypoint": {"command": ["true"]}})])

@@ -1,4 +1,4 @@
-"""Looks of the scaler: whose jobs count as waiting, also while a provider is slow, and what of its answers is kept."""
+"""Looks of the scaler: whose jobs count as waiting, also while a provider is slow, and which answers are stored."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.unit.test_scaler import HOST, POOL, with_jobs, with_pool
 
 
 async def with_silent_agent(core: Core, state: str, job: dict[str, Any], **fields: Any) -> None:
-    """An agent that was last heard of an hour ago, or that somebody has declared dead, and what it runs."""
+    """An agent whose last beat is an hour old, or that was declared dead, and its jobs."""
     spec = parse_spec({"name": "j", "pool": POOL, "entrypoint": {"command": ["true"]}, **job})
     record = JobRecord(
         id="j-1",
@@ -54,7 +54,7 @@ async def with_silent_agent(core: Core, state: str, job: dict[str, Any], **field
 async def test_a_job_whose_agent_was_lost_waits_though_nobody_has_put_it_back(
     cluster: Cluster, state: str, job: dict[str, Any], fields: dict[str, Any], machines: int
 ) -> None:
-    """A gang waits as an owner once it is put back; a program that has ended needs no machine."""
+    """A requeued gang waits as an owner. A program that has ended needs no machine."""
     core, provider = await cluster.core(), MemoryProvider()
     await with_pool(core)
     await with_silent_agent(core, state, job, **fields)

@@ -1,4 +1,4 @@
-"""Looks of the scaler at pools whose records people change: what they had is removed before it is forgotten."""
+"""Looks of the scaler at pools whose records people change: old machines are removed before they are forgotten."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SPEC_ELSEWHERE = ProvisioningSpec(provider="cloud_run", zones=["us-central1"], c
 
 
 class Deaf(MemoryProvider):
-    """Makes machines, and never says so."""
+    """Makes machines, but does not list them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Deaf(MemoryProvider):
 
 
 async def set_pool(core: Core, spec: ProvisioningSpec | None) -> None:
-    """What people write into the pool's record by hand."""
+    """Change the pool's record as people do by hand."""
     await core.records.update(PoolKeys.record(POOL), AgentPoolRecord, lambda now: AgentPoolRecord(provisioning=spec))
 
 
@@ -83,7 +83,7 @@ async def test_machines_of_a_provider_that_a_pool_had_go_before_others_come(clus
 async def test_a_machine_that_a_slow_look_makes_at_the_pools_old_place_is_removed_there(
     cluster: Cluster, says: ProvisioningSpec | None
 ) -> None:
-    """It has read the pool before that was changed, and is killed before it can tell of it."""
+    """The look read the pool before the change, and is killed before it can record the machine."""
     core, old, new = await cluster.core(), Deaf(), MemoryProvider()
 
     async def opened(core: Core, pool: str, spec: ProvisioningSpec) -> MemoryProvider:
@@ -150,7 +150,7 @@ async def test_a_pool_whose_record_cannot_be_read_keeps_its_machines_and_says_so
 
 
 async def test_a_machine_that_cannot_be_deleted_yet_is_not_forgotten_with_its_pool(cluster: Cluster) -> None:
-    """Its record is gone too, so only the provider's list tells of it."""
+    """Its record is gone too, so only the provider's list shows it."""
     core, provider = await cluster.core(), MemoryProvider()
     await with_pool(core)
     await with_jobs(core, 1)
@@ -201,7 +201,7 @@ async def test_a_provider_that_does_not_answer_is_not_forgotten_with_its_pool(cl
 
 
 async def test_a_provider_that_was_closed_is_not_called_again(cluster: Cluster) -> None:
-    """The pool said something in between with which none could be opened."""
+    """In between, the pool's record had a provider that could not be opened."""
     core, opened = await cluster.core(), list[MemoryProvider]()
 
     async def open_provider(core: Core, pool: str, spec: ProvisioningSpec) -> MemoryProvider:

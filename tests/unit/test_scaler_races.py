@@ -22,7 +22,7 @@ from tests.unit.test_scaler import POOL, machines, with_jobs, with_pool
 
 
 def intercept(cluster: Cluster, act: Callable[[MachineRecord], Awaitable[None]], when: MachineState) -> None:
-    """Before the last participant's first write of a machine in this state is sent, `act`."""
+    """Call `act` before the last participant's first write of a machine in this state."""
     way, put = cluster.ways[-1], cluster.ways[-1].put
 
     async def watched(key: str, data: bytes, expect: Expectation) -> Applied:
@@ -35,7 +35,7 @@ def intercept(cluster: Cluster, act: Callable[[MachineRecord], Awaitable[None]],
 
 
 async def test_a_scaler_that_wakes_long_after_its_write_makes_no_call(cluster: Cluster) -> None:
-    """Others have gone by that write, and count on a call that is over by now."""
+    """Others have acted on that write, and rely on the call being over by now."""
     provider = MemoryProvider()
     core = await cluster.core()
     await with_pool(core, max=1)
@@ -52,7 +52,7 @@ async def test_a_scaler_that_wakes_long_after_its_write_makes_no_call(cluster: C
 async def test_a_scaler_that_was_suspended_with_its_host_makes_no_call(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The wall clock of such a host is set right only later."""
+    """The wall clock of such a host is corrected only later."""
     core, provider = await cluster.core(), MemoryProvider()
     await with_pool(core, max=1)
     await with_jobs(core, 1)
@@ -95,7 +95,7 @@ async def test_a_machine_that_another_gives_up_meanwhile_is_not_asked_for(cluste
 
 
 async def test_a_scaler_that_is_too_slow_to_give_up_one_intent_gives_up_the_next(cluster: Cluster) -> None:
-    """Two scalers want a machine each, and the pool may have one; the later intent, which is to go, is asked for."""
+    """Two scalers want a machine each, and the pool may have one. The later intent, which is to go, is asked for."""
     provider, name = MemoryProvider(), "z"
     other, core = await cluster.core(), await cluster.core()
     key = MachineKeys.key(POOL, name)

@@ -1,4 +1,4 @@
-"""Reservations in pools of machines: what they need makes machines, and so does what they have lost."""
+"""Reservations in pools of machines: the hosts that they need or have lost make machines."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def core(cluster: Cluster) -> Core:
 
 
 async def reserve(core: Core, *jobs: str, **fields: Any) -> ReservationRecord:
-    """A reservation of whole hosts: one for each of the jobs, or two for anybody."""
+    """A reservation of whole hosts: one for each of the jobs, or two for any jobs."""
     gang = GangSpec(resources=ResourceSpec(cpu=4.0))
     parts = [ReservedPart(gang=gang, job=job) for job in jobs] or [ReservedPart(gang=replace(gang, count=2))]
     usual: dict[str, Any] = {"kind": "reservation", "pool": POOL, "namespace": "team", "low": 2, "parts": parts}
@@ -53,7 +53,7 @@ async def reserve(core: Core, *jobs: str, **fields: Any) -> ReservationRecord:
 
 
 async def hold(core: Core, record: ReservationRecord, *agents: str) -> None:
-    """Make it held, with its bundles on these agents; only the first of them lives."""
+    """Mark it as held, with its bundles on these agents, of which only the first lives."""
     members = [PlacementMember(agent=agent, bundles=[number]) for number, agent in enumerate(agents)]
     key = ReservationKeys.key(record.id)
     held = replace(record, state="held", placement=Placement(round=1, members=members))

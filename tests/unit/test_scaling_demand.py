@@ -1,4 +1,4 @@
-"""What the work that waits needs of a pool: how many machines, where, and in which requests."""
+"""The demand of waiting work for a pool: how many machines, where, and in which requests."""
 
 from dataclasses import replace
 
@@ -55,7 +55,7 @@ def test_jobs_say_in_which_zone_a_machine_must_be() -> None:
 
 
 def test_work_for_one_zone_says_that_it_is_avoided() -> None:
-    """Also where another zone is the pool's first."""
+    """This also holds if another zone is the pool's first."""
     there = ResourceSpec(cpu=2, zone="eu-b")
     avoided = {zone: refusal(None, "stockout", "none left", NOW) for zone in SPEC.zones}
     seen = replace(view(), zones=avoided)
@@ -133,7 +133,7 @@ def group(*jobs: JobRecord) -> Owner:
 
 
 def test_a_gang_of_a_group_stays_in_one_zone() -> None:
-    """Free hosts in two zones are no room for it, though the group may be in both."""
+    """Free hosts in two zones are no room for it, though the group may use both."""
     there = [agent("a", ""), changed(agent("b", ""), zone="eu-b", region="eu")]
     waiting = replace(view(), owners=[group(gang(2, same="zone", cpu=4.0))])
     assert orders(with_agents(waiting, *there)) == [(1, "us-a", False)]
@@ -144,7 +144,7 @@ def test_a_gang_of_a_group_stays_in_one_zone() -> None:
 
 
 def test_owners_that_wait_in_one_zone_say_nothing_of_another() -> None:
-    """Owners that want the same are compared with the machines of a pool once, but not if they must be elsewhere."""
+    """Owners with equal demands are compared with a pool's machines once, but not if they need other places."""
     shut = replace(view(), zones={"eu-b": refusal(None, "stockout", "", NOW)})
     one = replace(owner_of_job(gang(2, same="zone", cpu=4.0)), within="eu-b")
     other = replace(one, id="g-2", submitted_at=2.0, within="us-a")
@@ -152,7 +152,7 @@ def test_owners_that_wait_in_one_zone_say_nothing_of_another() -> None:
 
 
 def test_the_largest_bundles_of_a_group_are_packed_first() -> None:
-    """As they are when the group is given its hosts."""
+    """The group is given its hosts in the same order."""
 
     def with_memory(replicas: int, gigabytes: int) -> JobRecord:
         job = gang(replicas, cpu=1.0)
@@ -187,7 +187,7 @@ def test_a_gang_that_finds_the_pool_full_says_so() -> None:
 
 
 def test_a_large_cluster_is_planned_with_few_looks_at_each_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hosts of one zone are compared with a kind of work once, however many there are."""
+    """Hosts of one zone are compared with a kind of work once, however many they are."""
     looked: list[str] = []
 
     def counted(host: HostView, part: Part, shape: Shape) -> list[str]:

@@ -1,4 +1,4 @@
-"""What became of each machine, and whom to ask for, to drain and to delete."""
+"""The fate of each machine, and which machines to order, to drain and to delete."""
 
 from dataclasses import replace
 
@@ -135,7 +135,7 @@ def test_a_refusal_that_the_list_tells_is_the_zones_answer_once() -> None:
 
 
 def test_strangers_are_deleted() -> None:
-    """Also one in another zone than its record's, whose call came late; not one that ends already."""
+    """This includes a machine in another zone than its record's, whose call came late; not one that ends already."""
     up = machine("m1", "up", up_at=1.0, created_at=1.0)
     late, other, ending = listed("m1", zone="eu-b"), listed("m9"), listed("m8", ListedState.ENDING)
     found = observe(replace(view(SPEC, up), listed=[listed("m1"), late, other, ending]), NOW)
@@ -161,7 +161,7 @@ def test_a_list_that_was_asked_for_before_a_machine_was_made_says_nothing_of_it(
 
 
 def test_a_slice_that_is_taken_away_on_its_way_goes_though_another_of_its_request_is_up() -> None:
-    """Nobody asks for it again: that would be for half of the request."""
+    """It is not ordered again, since that would be half of the request."""
     pair = {"batch": "m1", "batch_size": 2, "asked_at": NOW - 300.0, "created_at": NOW - 290.0}
     up, lost = machine("m1", "up", up_at=NOW - 200.0, **pair), machine("m2", "creating", **pair)
     seen = replace(view(SPEC, up, lost), listed=[listed("m1")], listed_at=NOW)

@@ -1,4 +1,4 @@
-"""What a pool should have: within its bounds, in zones that grant it, and no longer than it is needed."""
+"""The machines that a pool should have: within its bounds, in zones that grant them, and only while they are needed."""
 
 from dataclasses import replace
 
@@ -83,7 +83,7 @@ def test_a_gang_whose_batch_exceeds_the_bounds_gets_no_part_of_it() -> None:
 
 
 def test_two_scalers_at_once_do_not_exceed_max() -> None:
-    """Whoever lists last counts the other's intents, and takes its own back."""
+    """The scaler that lists last counts the other's intents, and takes its own back."""
     spec = changed(SPEC, max=1)
     mine, other = machine("m2", "wanted"), machine("m1", "wanted")
     assert set(confirmed(view(spec, mine, other), NOW)) == {"m2"}

@@ -1,4 +1,4 @@
-"""The JSON Schemas that are checked in: generated from the records as they are, and true of what the services write."""
+"""The JSON Schemas in the repository are generated from the records, and match the objects that the services write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From requests to specs: what is refused names field, value and remedy."""
+"""Specs from requests: an error names the field, the value and the remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a project's files say about its packages, as far as Fray reads them."""
+"""The packages that a project's files state, as far as Fray reads them."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""The states in records: what this version does not know is kept, and the contract names those that it knows."""
+"""The states in records: unknown ones are kept, and the contract names the known ones."""
 
 from __future__ import annotations
 

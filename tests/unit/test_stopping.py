@@ -1,4 +1,4 @@
-"""Stopping jobs: on request, and those that wait too long."""
+"""Stopping jobs on request, and stopping jobs that wait too long."""
 
 from __future__ import annotations
 

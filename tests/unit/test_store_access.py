@@ -1,4 +1,4 @@
-"""Whose a local root is: what its own mode says, for all that is made below it, whatever the umask."""
+"""The owner of a local root: the mode of the root decides the modes of all paths below it, under any umask."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def umask(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 async def work_under(root: Path) -> Core:
-    """What agents and clients do: records, data, secrets, locks."""
+    """Write records, data, secrets and locks as agents and clients do."""
     core = await open_core(str(root))
     await submit(core, [parse_spec({"name": "job", "entrypoint": {"command": ["true"]}})])
     await rpc_keys(core)
@@ -52,13 +52,13 @@ async def work_under(root: Path) -> Core:
 
 
 def modes(root: Path) -> tuple[set[int], set[int]]:
-    """Of folders and of files, the root's included."""
+    """The modes of folders and of files, including the root's."""
     found = [root, *root.rglob("*")]
     return tuple({path.stat().st_mode & 0o7777 for path in found if path.is_dir() == kind} for kind in (True, False))  # type: ignore[return-value]
 
 
 def a_group() -> str:
-    """The name of a group of who runs the tests."""
+    """The name of a group of the user that runs the tests."""
     return grp.getgrgid(os.getegid()).gr_name
 
 
@@ -91,7 +91,7 @@ def test_a_groups_root_is_the_groups_throughout(place: Path, umask: None) -> Non
 
 
 def test_two_users_of_a_group_share_all_of_it(place: Path, umask: None) -> None:
-    """Where the tests' user cannot become another, both are the same, and the modes are judged above."""
+    """If the tests' user cannot become another one, both are the same user, and only the modes are checked."""
     root = place / "root"
     root.mkdir()
     if is_root():
@@ -125,7 +125,7 @@ def test_the_modes_that_the_owner_gives_the_root_count_from_then_on(place: Path)
 
 @pytest.mark.parametrize("mode", [0o755, 0o770, 0o775, 0o2750])
 def test_a_root_without_a_group_is_its_owners_alone(place: Path, mode: int) -> None:
-    """Others of the group would find the first record that they may not read."""
+    """Other members of the group would find the first record that they may not read."""
     root = place / "root"
     root.mkdir()
     root.chmod(mode)

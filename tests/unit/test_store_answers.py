@@ -1,4 +1,4 @@
-"""Answers that no server should give: pages of proxies, and what servers leave out or do not know."""
+"""Answers that no server should give: pages of proxies, missing headers, and unknown features."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ ODD: list[Answer] = [
 
 @pytest.fixture(params=["gs", "s3"])
 def served(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, list[Answer]]]:
-    """A root, and what its server answers to everything: the last of the list for ever."""
+    """A root, and its server's answers, of which the last is repeated for ever."""
     answers: list[Answer] = []
 
     async def answer(asked: web.Request) -> web.Response:
@@ -142,7 +142,7 @@ def test_an_answer_that_is_no_object_is_not_taken_for_one(served: tuple[str, lis
 
 
 def test_a_redirect_that_leads_nowhere_is_followed_once(served: tuple[str, list[Answer]]) -> None:
-    """botocore asks the bucket for its region, and would ask again for the region of who answers to that."""
+    """botocore asks the bucket for its region, and would ask again for the region of the server that answers."""
     root, answers = served
     answers[:] = [(307, DATE, "")] * 20
     with pytest.raises(AttemptFailed):

@@ -1,4 +1,4 @@
-"""Many small files in one go: what is told to be done is, and what is odd is left to the ordinary verbs."""
+"""Many small files in one call: every reported write is done, and odd paths are left to the ordinary verbs."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def test_a_link_on_the_way_is_not_followed(store: Store, tmp_path: Path) -
 
 
 async def test_a_folder_that_was_replaced_is_opened_again(store: Store, tmp_path: Path) -> None:
-    """Otherwise what is written lands where nobody looks."""
+    """Otherwise the data would be written where nobody looks."""
     store.create_batch(["a/1"], b"x")
     (tmp_path / "root" / "a").rename(tmp_path / "moved")
     assert store.create_batch(["a/2"], b"x").keys() == {"a/2"}
@@ -94,7 +94,7 @@ async def test_objects_that_cannot_be_created_as_a_batch_are_left_to_the_ordinar
 
 
 async def test_before_the_first_write_nothing_is_done_here(tmp_path: Path) -> None:
-    """The first write sees whether this user may write here at all."""
+    """The first write shows whether this user may write here at all."""
     fresh = await open_store(str(tmp_path / "fresh"), SystemClock(), RandomSource(1))
     assert fresh.create_batch(["a/1"], b"x") == {}
     assert not (tmp_path / "fresh").exists()

@@ -1,4 +1,4 @@
-"""The HTTP client of the stores, beside servers that say what no honest one would, and behind proxies."""
+"""The HTTP client of the stores, with servers that break the protocol, and behind proxies."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 @asynccontextmanager
 async def served(serve: Serve, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
-    """The address of a server that deals with every connection as `serve` does, and closes it then."""
+    """The address of a server that handles every connection with `serve` and then closes it."""
 
     async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -56,7 +56,7 @@ async def head_of(reader: asyncio.StreamReader) -> str:
 
 
 def saying(*answers: bytes) -> Serve:
-    """Answers one request with each, and then closes the connection."""
+    """Answers one request with each answer, and then closes the connection."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         for answer in answers:

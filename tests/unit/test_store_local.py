@@ -1,4 +1,4 @@
-"""Local files: plain for people, safe between processes, and clear about what the disk refuses."""
+"""Local files: readable for people, safe between processes, and with clear errors from the disk."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fray_coordinator.store.store import Store
 
 
 class HurryingClock(SystemClock):
-    """Says that a second has passed with every sleep."""
+    """A clock on which a second passes with every sleep."""
 
     def __init__(self) -> None:
         self.ahead = 0.0

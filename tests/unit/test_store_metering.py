@@ -1,4 +1,4 @@
-"""What is counted and what it costs; and the parts of the bucket stores that need no server."""
+"""The counts and costs of requests, and the parts of the bucket stores that need no server."""
 
 from __future__ import annotations
 

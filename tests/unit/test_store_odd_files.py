@@ -1,4 +1,4 @@
-"""Local files: whatever lies under a name harms that name alone, is listed, and costs nobody time or memory."""
+"""Local files: an odd path harms only its own name, is listed, and costs nobody time or memory."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ ODD = [a_pipe, a_socket, a_link_to_endless_zeros, a_link_to_a_private_file, a_li
 
 
 def quickly(store: Store, key: str) -> BaseException | object:
-    """What a read gives; a read that blocks is an error rather than the end of the tests."""
+    """The error of a read. A read that blocks is an error rather than the end of the tests."""
     answer: list[BaseException | object] = []
 
     def read() -> None:
@@ -146,7 +146,7 @@ def test_the_root_itself_may_be_a_link(store: Store, tmp_path: Path) -> None:
 
 
 def test_a_private_file_does_not_leave_by_way_of_the_inbox(store: Store, tmp_path: Path) -> None:
-    """Not even if the link takes the place of a file that was just looked at."""
+    """Not even if the link replaces a file that was just looked at."""
     a_link_to_a_private_file(tmp_path / "root/inbox/odd.json")
     with pytest.raises(BadRecord):
         asyncio.run(store.withdraw("inbox/odd.json", "any version", "inbox/aside/odd"))
@@ -169,7 +169,7 @@ def test_only_the_top_level_of_the_inbox_is_read(store: Store, tmp_path: Path) -
 
 @pytest.mark.parametrize("theirs", ["names/b/c.json", "names"])
 def test_a_folder_that_others_make_at_the_same_time(store: Store, theirs: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They may have put something into it by the time that ours is ready, or have only just made it."""
+    """They may have filled it before ours is ready, or may only just have made it."""
     root, rename = Path(store.root.removeprefix("file://")), os.rename
 
     def others_first(source: str, target: str, **where: int) -> None:
@@ -207,7 +207,7 @@ def test_names_as_long_as_the_file_system_allows(store: Store, tmp_path: Path) -
 
 
 def test_an_unreadable_path_is_one_odd_object_and_an_unreadable_area_refuses() -> None:
-    """A file or a folder deeper down is one odd object; the root, or a whole area, refuses."""
+    """A file or a folder deeper down is one odd object. An unreadable root or area refuses."""
 
     def look() -> list[str]:
         root = place / "root"
@@ -286,7 +286,7 @@ def test_nothing_is_written_that_could_not_be_read(store: Store) -> None:
 
 
 def test_a_file_that_grows_while_it_is_read(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is read to where it ends then, and never beyond what its name may have."""
+    """The read goes to the file's end at that moment, and never beyond the size limit of its name."""
     path = tmp_path / "root/inbox/grows.json"
     path.write_bytes(b"a" * 10)
     read, rest = os.read, [b"b" * 100_000, b"c" * 10]

@@ -1,4 +1,4 @@
-"""Roots: what opens which store, what is refused, and in which words."""
+"""Roots: which root opens which store, which are refused, and with which words."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def read(root: str, key: str = "key") -> bytes | None:
 
 @contextmanager
 def without_rights() -> Iterator[None]:
-    """As another user, if this one may do anything."""
+    """Become another user if this one may do anything."""
     mine = os.geteuid()
     if mine == 0:
         os.seteuid(65534)

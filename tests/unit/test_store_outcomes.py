@@ -1,4 +1,4 @@
-"""What `Store.put` and the others answer to every sequence of answers from the storage, with a scripted backend."""
+"""The results of `Store.put` and the other verbs for every sequence of answers from a scripted backend."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BUSY = NotApplied("429", after=3)
 
 
 class FakeClock:
-    """Time passes only in sleeps, which are written down."""
+    """Time passes only in sleeps, which are recorded."""
 
     def __init__(self) -> None:
         self.time = 1000.0
@@ -54,7 +54,7 @@ class FakeClock:
 
 
 class Script(MemoryBackend):
-    """Answers as told, call by call; raises what is an exception."""
+    """Gives these answers call by call; raises those that are exceptions."""
 
     def __init__(self, *answers: object, offset: float | None = 0.0) -> None:
         super().__init__("memory://script", MemoryContents(), FakeClock())
@@ -124,7 +124,7 @@ async def _await(work: Awaitable[Any]) -> Any:
     ("expect", "answers", "expected"),
     [
         ("v1", [Applied("v2", 1.0)], Applied("v2", 1.0)),
-        # Only what is found under the name decides, however the doubt came about.
+        # Only the object under the name decides, whatever caused the doubt.
         ("v1", [LOST, MINE], Applied("v2", 5.0)),
         ("v1", [FULL, MINE], Applied("v2", 5.0)),
         ("v1", [LOST, AFTER], Superseded(AFTER)),

@@ -1,4 +1,4 @@
-"""`fray doctor ROOT`: what is wrong with a root is found and said, and what is right is not called wrong."""
+"""`fray doctor ROOT` reports each fault of a root, and nothing that is right."""
 
 from __future__ import annotations
 

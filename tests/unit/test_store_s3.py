@@ -1,4 +1,4 @@
-"""S3 without its libraries: signatures, where a bucket is and whose keys are used, and buckets in other regions."""
+"""S3 without its libraries: signatures, the place of a bucket, the choice of keys, and buckets in other regions."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_the_examples_of_amazons_documentation(
 
 
 def test_signatures_are_botocores(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For keys that expire, and with everything that a key of an object may hold."""
+    """For keys that expire, and with every character that a key of an object may hold."""
     now = calendar.timegm((2026, 11, 22, 2, 33, 1))
     keys = S3Keys("access", "secret", "token")
     path, query = "/prefix/a%20b%2Bc/%C3%A9~%27%28%29", query_text({"prefix": "a b/é+&=~*'", "start-after": "/"})
@@ -88,7 +88,7 @@ def test_signatures_are_botocores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home without anything of AWS, in an environment without it."""
+    """A home folder without files of AWS, in an environment without its variables."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -186,7 +186,7 @@ def test_a_server_of_credentials_that_is_away_is_an_outage(home: Path, monkeypat
 
 @contextmanager
 def answered_by(answer: Callable[[web.Request], Awaitable[web.Response]]) -> Iterator[Served]:
-    """A server that answers every request so."""
+    """A server that gives this answer to every request."""
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", answer)
     with serving(app) as server:
@@ -226,7 +226,7 @@ def test_a_bucket_in_another_region_is_found_there(monkeypatch: pytest.MonkeyPat
 
 
 def test_keys_that_have_expired_are_looked_for_again(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As when somebody, or a program, writes new ones into the profile."""
+    """A person or a program may write new ones into the profile."""
     asked: list[Any] = []
 
     async def answer(request: web.Request) -> web.Response:

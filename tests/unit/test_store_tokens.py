@@ -1,4 +1,4 @@
-"""Access tokens for GCS, with google-auth's own credentials and a metadata server that is slow, away, or says no."""
+"""Access tokens for GCS, with google-auth's own credentials and a metadata server that is slow, away, or refuses."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def metadata(monkeypatch: pytest.MonkeyPatch) -> Iterator[Metadata]:
 
 
 def credentials(seconds_left: float) -> Any:
-    """Those of a virtual machine, with a token that is good for so long."""
+    """The credentials of a virtual machine, with a token that is valid for this time."""
     made = google.auth.compute_engine.Credentials()  # type: ignore[no-untyped-call]
     made.token = "first"
     made.expiry = datetime.datetime.now(datetime.UTC).replace(tzinfo=None) + datetime.timedelta(seconds=seconds_left)
@@ -77,7 +77,7 @@ def credentials(seconds_left: float) -> Any:
 
 
 class Stopped(SystemClock):
-    """No time passes on it."""
+    """A clock on which no time passes."""
 
     def boottime(self) -> float:
         return 0.0
@@ -112,7 +112,7 @@ async def test_the_loop_goes_on_while_an_old_token_is_renewed(metadata: Metadata
     waiting = [asyncio.create_task(sent(token)) for _ in range(3)]
     await asyncio.to_thread(metadata.asked.wait)  # this loop stands still if the request is made in it
     assert not any(task.done() for task in waiting)
-    waiting.pop().cancel()  # who waits no longer takes it from nobody
+    waiting.pop().cancel()  # a caller that stops waiting takes it from nobody
     await asyncio.sleep(0)
     metadata.open.set()
     assert await asyncio.gather(*waiting) == ["Bearer token-1"] * 2
@@ -180,7 +180,7 @@ def test_a_token_that_the_storage_does_not_accept_is_renewed(
 
 
 async def test_missing_credentials_are_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Nothing is sent to the storage without any."""
+    """No request is sent to the storage without them."""
     monkeypatch.setenv("NO_GCE_CHECK", "true")
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
     monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)

@@ -63,7 +63,7 @@ def test_calling_from_the_own_loop_raises_instead_of_hanging() -> None:
 def test_a_call_that_is_interrupted_before_it_begins_leaves_no_coroutine_behind(
     monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """Python complains of one at the end of the program."""
+    """Python would complain of it at the end of the program."""
     interruptions, healthy = iter([KeyboardInterrupt()]), resolve(f"fray.sync:{step}")
 
     def interrupted(*args: object) -> object:
@@ -185,7 +185,7 @@ async def test_a_cancelled_awaiter_cancels_the_coroutine_without_complaints() ->
 
 
 def test_steps_that_are_written_once_run_in_both_fronts() -> None:
-    """What is between the steps runs in the caller's thread, the steps run in the loop's."""
+    """Code between the steps runs in the caller's thread; the steps run in the loop's."""
 
     async def steps(way: Callable[[Coroutine[Any, Any, str]], Awaitable[str]]) -> tuple[str, str]:
         return await thread_name(), await way(thread_name())

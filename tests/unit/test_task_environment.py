@@ -1,4 +1,4 @@
-"""What tasks find in their environment besides what `layouts/README.md` promises about FRAY_*."""
+"""The environment variables of tasks besides the FRAY_* ones that `layouts/README.md` promises."""
 
 from __future__ import annotations
 

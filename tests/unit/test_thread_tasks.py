@@ -1,4 +1,4 @@
-"""A task in a thread ends with a reason whatever its callable does to the process around it."""
+"""A task in a thread ends with a reason, whatever its callable does to the process."""
 
 from __future__ import annotations
 

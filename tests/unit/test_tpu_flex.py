@@ -1,4 +1,4 @@
-"""Which number of slices a flexible run takes, and when it changes."""
+"""How many slices a flexible run takes, and when it changes the number."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class ScriptedCluster:
 
 
 def use(cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make it the current cluster, which says itself how many slices there are."""
+    """Make it the current cluster, which reports the number of slices itself."""
     monkeypatch.setattr(pods, "current_cluster", lambda: cluster)
     monkeypatch.setattr(pods, "_available", cluster.available)
 

@@ -227,7 +227,7 @@ async def test_a_zone_that_does_not_exist_is_named_with_those_that_do(provider: 
 
 
 async def test_a_zone_that_is_refused_for_once_is_not_empty(provider: TpuProvider, fake: FakeTpu) -> None:
-    """Google says so too of zones that exist; machines there must not be taken for gone."""
+    """Google also says so of zones that exist. Machines there must not count as gone."""
     text = f"Location {EAST} is not found or access is unauthorized."
     fake.faults.refuse("ListQueuedResources", code_pb2.PERMISSION_DENIED, text)
     with pytest.raises(ProviderError):

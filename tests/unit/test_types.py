@@ -1,4 +1,4 @@
-"""Types that users write against: both spellings of the documents, values that compare and pickle."""
+"""Public types: both spellings of the documents, and values that compare and pickle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Unpacking workspaces: what Fray packs arrives as it was; what is made by hand leads nowhere, and ends."""
+"""Unpacking workspaces: archives of Fray keep their content; hostile ones write nothing outside, and end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.virtual import Cluster
 
 
 def looks(top: Path) -> dict[str, tuple[str, bytes]]:
-    """Mode, or kind, and content of everything below."""
+    """The mode or kind and the content of everything below."""
     found = {}
     for path in sorted(top.rglob("*")):
         name = str(path.relative_to(top))
@@ -96,7 +96,7 @@ def sized(info: tarfile.TarInfo, size: int) -> tarfile.TarInfo:
 
 
 def header_of(size: int, kind: bytes) -> bytes:
-    """An archive that begins with a header of so many bytes, all zeros."""
+    """An archive that begins with a header of this many zero bytes."""
     info = tarfile.TarInfo("x")
     info.type, info.size = kind, size
     return zstandard.compress(info.tobuf(tarfile.GNU_FORMAT) + bytes(size))

@@ -1,4 +1,4 @@
-"""Claims whose outcome was not known at first."""
+"""Claims whose outcome was unknown at first."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def test_a_claim_in_doubt_that_is_no_longer_wanted_cannot_land_any_more(cl
 async def test_a_claim_in_doubt_is_resolved_whatever_became_of_the_parents_record(
     cluster: Cluster, parent_is: str
 ) -> None:
-    """Dropped in doubt, it could land late: the job would run for ever under an agent that does not list it."""
+    """A claim dropped in doubt could land late: the job would run under an agent that does not list it."""
 
     holder = await join(cluster, "holder")
     parent = await launch(holder.core)

@@ -1,4 +1,4 @@
-"""What uv says: which failures are the job's own, and what of its output people see."""
+"""The messages of uv: which failures are the job's own, and which part of its output people see."""
 
 import os
 from pathlib import Path
@@ -73,7 +73,7 @@ def test_the_screen_keeps_lines_and_tells_of_bars(tmp_path: Path) -> None:
     screen = Screen(BuildLog(tmp_path / "log", seen.append))
     read, write = os.pipe()
     os.set_blocking(read, False)
-    for byte in range(0, len(written), 7):  # whatever the reads cut apart
+    for byte in range(0, len(written), 7):  # the reads may cut the output anywhere
         os.write(write, written[byte : byte + 7])
         assert screen.receive(read)
     os.close(write)

@@ -1,4 +1,4 @@
-"""The test vectors that are checked in are what the code makes of their inputs, and the contract names each file."""
+"""The test vectors in the repository match what the code computes, and the contract names each file."""
 
 from __future__ import annotations
 

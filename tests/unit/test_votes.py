@@ -1,4 +1,4 @@
-"""What a member does about the record of an owner that it has read."""
+"""How a member acts on the record of an owner that it has read."""
 
 from __future__ import annotations
 

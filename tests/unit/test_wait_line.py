@@ -1,4 +1,4 @@
-"""The line of a wait: renewed on a terminal, out of the way of what is printed, logged now and then elsewhere."""
+"""The line of a wait: renewed on a terminal, clear of printed output, and logged now and then elsewhere."""
 
 import asyncio
 import io

@@ -1,4 +1,4 @@
-"""Why a gang waits: the sentence names which agents are short of what, and what to do."""
+"""Why a gang waits: the sentence names the agents that are short, the resource, and the remedy."""
 
 from __future__ import annotations
 

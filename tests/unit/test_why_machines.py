@@ -1,4 +1,4 @@
-"""Why a job waits in a pool of machines: what is on its way, what zones answered, and what keeps the pool from more."""
+"""Why a job waits in a pool of machines: coming machines, the zones' answers, and the limit on the pool's machines."""
 
 from __future__ import annotations
 

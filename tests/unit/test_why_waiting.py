@@ -1,4 +1,4 @@
-"""Why a job waits: the sentence names what is short, which agent comes closest, and what to do."""
+"""Why a job waits: the sentence names the missing resource, the agent that comes closest, and the remedy."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +19,7 @@ def job(name: str = "j", **fields: Any) -> JobRecord:
 
 
 def agent(name: str, free: int = 0, **fields: Any) -> AgentRecord:
-    """An agent of four cores, of which so many thousandths are free."""
+    """An agent of four cores, of which this many thousandths are free."""
     capacity = Resources(cpu=4000, memory=16 * 10**9)
     left = Resources(cpu=free, memory=16 * 10**9)
     base: dict[str, Any] = {"id": name, "host": "h", "pool": "default", "capacity": capacity, "free": left}

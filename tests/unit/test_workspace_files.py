@@ -1,4 +1,4 @@
-"""Which files make up a workspace, and the archive of them."""
+"""Which files belong to a workspace, and the archive of them."""
 
 import io
 import os

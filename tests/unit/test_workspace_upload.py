@@ -1,4 +1,4 @@
-"""Storing workspaces: once for each content, and which project a job brings."""
+"""Storing workspaces: once for each content, and which project belongs to a job."""
 
 import hashlib
 import importlib.util
@@ -40,7 +40,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A project of one module, whose files were last changed a while ago, as far as anybody can tell."""
+    """A project of one module, whose files seem to have been changed last a while ago."""
     folder = tmp_path / "project"
     folder.mkdir()
     (folder / "pyproject.toml").write_text(
@@ -57,7 +57,7 @@ async def core(tmp_path: Path) -> Core:
 
 
 async def stored_later(core: Core, folder: Path, seconds: float = 3600.0) -> StoredWorkspace:
-    """Store the workspace as if the files had last been changed so long ago."""
+    """Store the workspace as if the files had been changed last this long ago."""
     now = time.time() + seconds
     with mock.patch.object(upload.time, "time", return_value=now):
         return await store_workspace(core, folder)
