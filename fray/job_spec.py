@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import inspect
 import logging
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -24,7 +23,7 @@ from fray.types import (
     ResourceConfig,
     TpuConfig,
 )
-from fray_agents.pickling import pickled_by_value
+from fray_agents.pickling import OWN_PYTHON, pickled_by_value
 from fray_layouts.bounds import MAX_CALLABLE_NAME
 from fray_layouts.errors import InvalidInput
 from fray_layouts.spec import JobSpec, ResourceSpec, is_gang
@@ -127,12 +126,11 @@ def _entrypoint(given: object) -> dict[str, Any]:
     if isinstance(entrypoint, BinaryEntrypoint):
         return {"command": [entrypoint.command, *entrypoint.args]}
     if isinstance(entrypoint, CallableEntrypoint):
-        python = f"{sys.version_info.major}.{sys.version_info.minor}"
         data, name = pickled(entrypoint), _name_of(entrypoint.callable)
         if len(data) > _LARGE_CALL:
             size = f"the call of {name} has {format_bytes(len(data))} with its arguments and what it uses"
             log.warning("%s; each job stores this again: write large data to storage once, and pass its path", size)
-        return {"callable": {"pickle": base64.b64encode(data).decode(), "name": name, "python": python}}
+        return {"callable": {"pickle": base64.b64encode(data).decode(), "name": name, "python": OWN_PYTHON}}
     remedy = "give a function, Entrypoint.from_callable(function, args=(...)) or Entrypoint.from_binary(program, [...])"
     raise InvalidInput("entrypoint", given, remedy)
 

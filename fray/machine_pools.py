@@ -27,6 +27,7 @@ from fray_layouts.records import AgentPoolRecord, ProvisioningSpec, Resources
 from fray_layouts.spec import EnvironmentSpec
 from fray_layouts.spec_parsing import parse_spec
 from fray_layouts.states import MachineState
+from fray_layouts.wording import first_names
 
 T = TypeVar("T")
 
@@ -124,7 +125,7 @@ async def remove_pool(core: Core, name: str) -> None:
     alive = [machine.name for machine in left if machine.state != MachineState.GONE]
     if alive or problems:
         remedy = "first run `fray pool set NAME --min 0 --max 0`, and wait until they are gone"
-        raise InvalidInput("pool", name, f"it has machines ({', '.join([*alive, *problems][:3])}); {remedy}")
+        raise InvalidInput("pool", name, f"it has machines ({first_names([*alive, *problems], 3)}); {remedy}")
     await change_pool(core, name, lambda record: replace(record, provisioning=None))
 
 

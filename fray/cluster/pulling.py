@@ -21,6 +21,7 @@ from fray_coordinator.core import Core
 from fray_coordinator.protocol.transitions import Status
 from fray_layouts.path_patterns import PathMatch
 from fray_layouts.records import JobRecord, LeftOut, OutputFile, OutputManifest
+from fray_layouts.wording import first_names
 from fray_layouts.work_keys import WorkKeys
 
 PARTS_AHEAD = 4
@@ -115,9 +116,8 @@ def _wanted(manifest: OutputManifest, path: str, job_id: str) -> list[_Slice]:
     match = PathMatch.of([path])
     wanted = [each for each in slices if f"{each.file.path}/".startswith(f"{plain}/") or match.has(each.file.path)]
     if not wanted:
-        there = ", ".join(file.path for file in manifest.files[:5]) or "nothing"
-        more = f" and {len(manifest.files) - 5} more" if len(manifest.files) > 5 else ""
-        raise NoOutputs(f"job {job_id} has no output {path}; there is {there}{more}")
+        there = first_names([file.path for file in manifest.files], 5) or "nothing"
+        raise NoOutputs(f"job {job_id} has no output {path}; there is {there}")
     return wanted
 
 

@@ -26,6 +26,7 @@ from fray_layouts.errors import InvalidInput
 from fray_layouts.records import JobRecord, JobResult, ResourceUsage
 from fray_layouts.spec import JobSpec
 from fray_layouts.spec_checks import check_namespace
+from fray_layouts.wording import first_names
 
 _LOOK_SECONDS = 10.0
 """Seconds that one waiting request to the controller lasts at most. An interrupt takes effect within that time."""
@@ -257,5 +258,5 @@ def _check_time(deadline: float | None, found: dict[str, JobRecord], timeout: fl
     if deadline is not None and time.monotonic() >= deadline:
         left = sorted(job.id for job in found.values() if not is_terminal(job))
         raise TimeoutError(
-            f"{len(left)} of {len(found)} jobs have not ended after {timeout:g} s: {', '.join(left[:3])}"
+            f"{len(left)} of {len(found)} jobs have not ended after {timeout:g} s: {first_names(left, 3)}"
         )
