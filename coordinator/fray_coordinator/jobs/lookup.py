@@ -37,7 +37,11 @@ async def read_job(core: Core, job_id: str) -> Stored[JobRecord]:
 
 
 async def find_reservation(core: Core, reservation: str) -> ReservationRecord | None:
-    """The record of a reservation or a launch group; None if there is none. Raises BadRecord: it cannot be read."""
+    """The record of a reservation or a launch group; None if there is none. Raises BadRecord: it cannot be read.
+
+    It is for ids that come from records. For an id that a user gives, `placements.reservations.read` checks the id and
+    raises an error with a remedy.
+    """
     return record_of(await core.records.read(ReservationKeys.key(reservation), ReservationRecord, one_of_many=True))
 
 
