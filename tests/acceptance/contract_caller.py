@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 
 class NotAuthentic(Exception):
-    """Who answers does not hold the cluster's key, or refuses ours."""
+    """The server does not hold the cluster's key, or it refuses ours."""
 
 
 class ActorError(Exception):
@@ -39,7 +39,7 @@ class Answer(NamedTuple):
 
 
 def endpoint_of(root: Path, namespace: str, name: str) -> dict[str, Any]:
-    """Where an actor of that name is called: one of the highest incarnation. Raises LookupError: none is announced."""
+    """The endpoint of an actor, one with the highest incarnation. Raises LookupError: none is announced."""
     found = []
     for path in (root / "actors" / namespace / name).glob("*.json"):
         with contextlib.suppress(FileNotFoundError):  # it has just ended
@@ -50,7 +50,7 @@ def endpoint_of(root: Path, namespace: str, name: str) -> dict[str, Any]:
 
 
 def key_of(root: Path) -> tuple[str, bytes]:
-    """Id and secret of the key for new connections."""
+    """The id and the secret of the key for new connections."""
     key = json.loads((root / "secrets/rpc.json").read_bytes())["keys"][0]
     return key["id"], base64.b64decode(key["secret"])
 
@@ -60,12 +60,12 @@ def mac(key: bytes, data: bytes) -> bytes:
 
 
 def joined(*parts: bytes) -> bytes:
-    """The parts, each behind its length."""
+    """The parts, each after its length."""
     return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
 
 
 def seal(key: bytes, position: int, data: bytes) -> str:
-    """Of what stands at that position of the key's direction."""
+    """The seal at that position of the key's direction."""
     return mac(key, position.to_bytes(8, "big") + data).hex()
 
 
@@ -104,7 +104,7 @@ class Connection:
         return self.send(f"/v1/actors/{self._name}/methods/{method}", json.dumps(call).encode())
 
     def send(self, path: str, body: bytes) -> Any:
-        """What a sealed request came to."""
+        """The answer to a sealed request."""
         self._sent += 1
         answer = self._post(path, {"fray-seal": seal(self._up, self._sent, joined(path.encode(), body))}, body)
         expected = seal(self._down, self._sent, joined(path.encode(), answer.body))
@@ -131,7 +131,7 @@ def opened(endpoint: dict[str, Any]) -> tuple[HTTPConnection, str]:
     if not endpoint.get("fingerprint"):
         return HTTPConnection(host, int(port)), ""
     context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # it is known by its fingerprint
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # the fingerprint identifies it
     http = HTTPSConnection(host, int(port), context=context)
     http.connect()
     shown = hashlib.sha256(http.sock.getpeercert(binary_form=True) or b"").hexdigest()

@@ -16,7 +16,7 @@ ENDED = ("succeeded", "failed", "stopped")
 
 
 def drop(root: Path, name: str, spec: bytes) -> None:
-    """Submit: a file in the inbox, written under another name and renamed, so that no one reads half of it."""
+    """Submit: put a file into the inbox, written under another name and renamed, so that nobody reads half of it."""
     inbox = root / "inbox"
     inbox.mkdir(parents=True, exist_ok=True)
     (inbox / f".{name}").write_bytes(spec)
@@ -31,12 +31,12 @@ def jobs_of(root: Path, name: str) -> list[dict[str, Any]]:
 
 
 def rejections_of(root: Path, name: str) -> list[dict[str, Any]]:
-    """Why drops of that name were not admitted."""
+    """The reasons why drops of that name were not admitted."""
     return [json.loads(path.read_bytes()) for path in (root / "inbox/rejected").glob(f"{name}.*.json")]
 
 
 def log_of(root: Path, job: dict[str, Any], stream: str = "stdout") -> bytes:
-    """What the last attempt of a job that has ended printed."""
+    """The output of the last attempt of a job that has ended."""
     out = b""
     for number in range(1, job["exit"].get("log_chunks", 0) + 1):
         chunk = root / f"work/{job['id']}/{job.get('attempt', 1)}/0/log-{number:08d}"
@@ -48,7 +48,7 @@ def log_of(root: Path, job: dict[str, Any], stream: str = "stdout") -> bytes:
 
 
 def result_of(root: Path, job: dict[str, Any]) -> Any:
-    """What the job returned: the value if it is JSON, else bytes; None if there is none."""
+    """The result of the job: the value if it is JSON, else bytes; None if there is none."""
     result = job.get("result") or {"encoding": "json"}
     if key := result.get("key"):
         data = (root / key).read_bytes()

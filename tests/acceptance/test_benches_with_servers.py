@@ -1,4 +1,4 @@
-"""The benches that start servers run, and say one well-formed line. What they measure is not judged here."""
+"""The benches that start servers run and print one well-formed line. Their figures are not judged here."""
 
 from __future__ import annotations
 

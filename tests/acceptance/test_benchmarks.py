@@ -1,4 +1,4 @@
-"""The benches run, say one well-formed line, and find nothing lost or doubled. What they measure is not judged here."""
+"""The benches run, print one well-formed line, and find nothing lost or doubled. Their figures are not judged here."""
 
 from __future__ import annotations
 

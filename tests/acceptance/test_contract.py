@@ -1,4 +1,4 @@
-"""The storage contract, kept by a client that knows nothing but layouts/README.md, against a real agent process."""
+"""The storage contract: a client that knows only layouts/README.md, against a real agent process."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SETTINGS = {
     "poll_interval": 0.05,
     "pass_interval": 0.2,
     "repair_interval": 5,
-    "inbox_patience": 200,  # however long two passes take, a half of a file is waited for
+    "inbox_patience": 200,  # an agent waits for the rest of a file, even if two passes take longer
 }
 
 
@@ -58,7 +58,7 @@ def shell(script: str, **fields: Any) -> dict[str, Any]:
 
 
 def ended(root: Path, name: str, count: int = 1) -> list[dict[str, Any]]:
-    """The `count` jobs made from drops of that name, once all have ended."""
+    """The `count` jobs made from drops of that name. Waits until all have ended."""
 
     def look() -> list[dict[str, Any]]:
         jobs = client.jobs_of(root, name)
@@ -70,7 +70,7 @@ def ended(root: Path, name: str, count: int = 1) -> list[dict[str, Any]]:
 
 
 def passes(root: Path, count: int = 2) -> None:
-    """Wait for `count` more of the coordinator's passes: the last of two began after this call."""
+    """Wait for `count` more of the coordinator's passes. The last of two began after this call."""
 
     def progress() -> int:
         path = root / "coordinator/reconciler.json"

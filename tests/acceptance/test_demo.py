@@ -1,4 +1,4 @@
-"""The demo, small: real agents, a real SIGKILL, a real plot, and nothing left behind."""
+"""The demo with small numbers: real agents, a real SIGKILL, a real plot, and no files or processes left behind."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def said(place: Path) -> str:
-    """What a small run prints."""
+    """The output of a small run."""
     (place / "tmp").mkdir()
     command = [sys.executable, str(DEMO), "--files", str(FILES), "--shards", str(SHARDS), "--output", "pictures"]
     environment = {**os.environ, "TMPDIR": str(place / "tmp"), "COLUMNS": "120"}

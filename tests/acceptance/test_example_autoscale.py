@@ -1,4 +1,4 @@
-"""The example of a pool that makes its own machines, here and on the fakes of clouds; it judges what it sees itself."""
+"""The example of a pool that makes its own machines, here and on the fakes of clouds. It checks its own results."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_on_executions_of_cloud_run(
     fake = FakeCloudRun()
 
     def boot(arguments: list[str]) -> Callable[[], None]:
-        """An execution ends when its agent does; one that was killed has failed."""
+        """An execution ends when its agent does. If the agent was killed, the execution has failed."""
         execution, stop = [*fake.executions][-1], booted.start(arguments)
         process = booted.of_machine[arguments[arguments.index("--machine") + 1]][-1]
 

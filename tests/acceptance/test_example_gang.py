@@ -1,4 +1,4 @@
-"""The example of a gang on two slices, in its own environment with JAX; it judges what it sees itself."""
+"""The example of a gang on two slices, in its own environment with JAX. It checks its own results."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # an environment with JAX may have to be made first
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # an environment with JAX may have to be built first
 
 
 def test_a_gang_on_two_slices_trains_on_after_a_host_was_killed() -> None:

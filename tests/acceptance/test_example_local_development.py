@@ -1,4 +1,4 @@
-"""The local-development example: the very same program on a private cluster and on a root with agents."""
+"""The local-development example: the same program on a private cluster and on a root with agents."""
 
 from __future__ import annotations
 

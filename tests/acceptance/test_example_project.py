@@ -28,7 +28,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=["files", "s3"])
 def root(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A cluster's root, for this process's children too."""
+    """A cluster's root, also for the children of this process."""
     if request.param == "files":
         yield str(tmp_path / "root")
         return
@@ -40,13 +40,13 @@ def root(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A copy of the example, to be edited."""
+    """A copy of the example that the test may edit."""
     return Path(shutil.copytree(EXAMPLE, tmp_path / "project", ignore=shutil.ignore_patterns("__pycache__")))
 
 
 @pytest.fixture
 def hosts(root: str, wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Path]]:
-    """The caches of two agents, "first" and "second", each the only one of a pool and as if on a host of its own."""
+    """The caches of two agents, "first" and "second". Each is alone in its pool, as if on a host of its own."""
     for name in ("humanize", "snowballstemmer", "tabulate"):
         assert importlib.util.find_spec(name) is None, "the agents' own environment has it"
     for name, value in {"UV_FIND_LINKS": str(wheels), "UV_NO_INDEX": "1"}.items():
@@ -64,7 +64,7 @@ def hosts(root: str, wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def fray_run(root: str, project: Path, pool: str) -> tuple[str, str]:
-    """What `fray run` in the project's folder prints: the job's output, and its own words."""
+    """The output of `fray run` in the project's folder: that of the job, and its own messages."""
     run = [sys.executable, "-m", "fray", "run", "--root", root, "--pool", pool]
     command = [*run, "--", "python", "-m", "reviews", "--top", "3"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, cwd=project)
@@ -73,7 +73,7 @@ def fray_run(root: str, project: Path, pool: str) -> tuple[str, str]:
 
 
 def environments(cache: Path) -> int:
-    """How many environments a host has built."""
+    """The number of environments that a host has built."""
     return len(list(cache.glob(f"fray/built/{KIND}/*")))
 
 

@@ -1,4 +1,4 @@
-"""The training example: in a private cluster, and on a root whose hosts are taken away twice."""
+"""The training example: in a private cluster, and on a root that loses its hosts twice."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def start(folder: Path, **environment: str) -> subprocess.Popen[str]:
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[float, list[int], str]:
-    """Loss, the steps at which attempts began, and the digest of the weights."""
+    """The loss, the steps at which attempts began, and the digest of the weights."""
     said, _ = process.communicate(timeout=PATIENCE)
     found = re.search(LAST_LINE, said)
     assert process.returncode == 0, said

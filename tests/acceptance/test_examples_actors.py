@@ -1,4 +1,4 @@
-"""The actor examples as anybody runs them: on a private cluster, and on one with two agents of which one is killed."""
+"""The actor examples on a private cluster, and on a cluster with two agents of which one is killed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ UNDER_WAY = {
 
 
 class Running:
-    """An example that runs; it prints into a file."""
+    """A running example that prints into a file."""
 
     def __init__(self, name: str, options: list[str], place: Path) -> None:
         self.output = place / f"{name}.txt"
@@ -72,7 +72,7 @@ class Running:
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What each example prints on a cluster of its own."""
+    """The output of each example on a cluster of its own."""
     place = tmp_path_factory.mktemp("alone")
     with ExitStack() as stack:
         running = {name: stack.enter_context(Running(name, options, place)) for name, options in LOCAL.items()}
@@ -81,7 +81,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def after_a_kill(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[str, str], list[JobInfo]]]:
-    """What the examples print that share two agents, one of which is killed; and what became of their jobs."""
+    """The output of the examples that share two agents, one of which is killed; and the fate of their jobs."""
     place = tmp_path_factory.mktemp("shared")
     root = (place / "root").as_uri()
     sync.run(_create(root))

@@ -57,7 +57,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=["files", "s3"])
 def root(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    """The URL of an empty root, and the variables with which a person reaches it."""
+    """The URL of an empty root, and the variables that a person sets to reach it."""
     with ExitStack() as stack:
         if request.param == "files":
             yield str(tmp_path / "cluster"), {}
@@ -81,7 +81,7 @@ def terminal(root: tuple[str, dict[str, str]], wheels: Path, tmp_path: Path) -> 
         terminal.run(f"pip install --no-index --no-deps --find-links {wheels} fray-cluster")
         assert terminal.code == 0, terminal.seen
         (packages,) = (tmp_path / "env").glob("lib/python*/site-packages")
-        others = sysconfig.get_path("purelib")  # what Fray needs: nothing is downloaded
+        others = sysconfig.get_path("purelib")  # these are Fray's dependencies: nothing is downloaded
         (packages / "others.pth").write_text(f"{others}\n")
         yield terminal
 
@@ -101,7 +101,7 @@ def test_from_the_installation_to_a_sweep_whose_failures_are_explained_and_tried
     run("fray doctor")
     assert terminal.code == 0, terminal.seen
 
-    terminal.type("fray run -- true\n")  # nothing runs yet: this says so, and can be left
+    terminal.type("fray run -- true\n")  # nothing runs yet: the output says so, and the command can be left
     assert terminal.until(r"fray: waiting: (.*)\n")
     terminal.type("\x03")
     terminal.until(r"\(no leaves it running\)")
@@ -117,7 +117,7 @@ def test_from_the_installation_to_a_sweep_whose_failures_are_explained_and_tried
     terminal.type("python sweep.py\n")
     terminal.until(rf"fray: \d+ of {JOBS} jobs done")
     screen = terminal.until("@ready 0@")
-    assert len(re.findall(r"^\(train-\d+-\w+\) training \d+$", screen, re.MULTILINE)) > JOBS / 2  # what they print
+    assert len(re.findall(r"^\(train-\d+-\w+\) training \d+$", screen, re.MULTILINE)) > JOBS / 2  # their output
     assert f"succeeded: {JOBS - len(MISSING)} of {JOBS}" in screen
 
     screen = run("fray ps --state failed")

@@ -160,7 +160,7 @@ def test_a_failed_job_says_why(words: str, reason: str, shell: Shell) -> None:
 def test_a_job_that_cannot_run_says_which_resources_are_short(shell: Shell) -> None:
     asks = ["--pool gpu", "--gpus h100:8", "--cpu 1"]
     first = shell.detached("--name", "first", "--", "sleep", "1000")
-    wait_until(lambda: first in shell.json("agents")[0]["holdings"])  # as its heartbeat tells
+    wait_until(lambda: first in shell.json("agents")[0]["holdings"])  # as its heartbeat reports it
     jobs = [shell.detached(*ask.split(), "--", "true") for ask in asks]
     (agent,) = shell.json("agents")
     waiting = {job["id"]: normalized(*job["waiting"], AGENT=agent["id"]) for job in shell.json("ps") if job["waiting"]}

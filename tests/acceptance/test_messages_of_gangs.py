@@ -1,4 +1,4 @@
-"""Mistakes with gangs, slices and places, each with all of the text that a person gets for it."""
+"""Mistakes with gangs, slices and places, each with the full text that a person gets for it."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_a_mistake_in_a_program_gets_its_message(mistake: Callable[[StorageClust
 
 @pytest.fixture(scope="module")
 def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
-    """A root with an agent of two cores, which tells no zone."""
+    """A root with an agent of two cores that states no zone."""
     shell = Shell(tmp_path_factory.mktemp("place") / "root")
     shell("init")
     agent = shell.start("agent", "--cpu", "2", "--memory", "2GB", stdout=subprocess.PIPE)

@@ -1,4 +1,4 @@
-"""Typical mistakes in programs, each with all of the text that a person gets for it."""
+"""Typical mistakes in programs, each with the full text that a person gets for it."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def test_a_time_out_says_what_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> 
         task = WorkerPool(nobody, 1).submit(train)
 
         def told_by(wait: Callable[..., object]) -> str:
-            """The error once it has its reason, which is looked for while something waits."""
+            """The error, after the reason was added that the cluster looks for during a wait."""
             return wait_until(lambda: said if nobody_there in (said := normalized(str(error_of(wait)))) else None)
 
         def error_of(wait: Callable[..., object]) -> BaseException:

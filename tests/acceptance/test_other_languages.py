@@ -1,4 +1,4 @@
-"""Clients, agents, producers and consumers in Node, which know the storage contract alone, beside ours on one root."""
+"""Clients, agents, producers and consumers in Node that know only the storage contract, beside ours on one root."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ everywhere = pytest.mark.parametrize("root", ["local", *BUCKETS], indirect=True)
 
 @pytest.fixture(scope="module")
 def root(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A cluster with an agent in Python, which does the coordinator's pass, and one in Node; it is whole in the end."""
+    """A cluster with an agent in Python, which makes the passes, and one in Node. Both live at the end."""
     folder = tmp_path_factory.mktemp(request.param)
     with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as stack:
         address = str(folder / "root")
@@ -141,7 +141,7 @@ async def all_ended(core: Core, jobs: list[str]) -> list[JobRecord]:
 
 @in_a_bucket_too
 def test_an_agent_in_node_runs_our_jobs(root: str) -> None:
-    """Well, failing with a retry, not to be found, beyond its deadline, stopped, and with more output than a chunk."""
+    """Jobs that succeed, are retried, are not found, exceed their deadline, are stopped, and print more than a chunk."""
     text = "".join(f"line {number} \u00e9\n" for number in range(8_000)) + "a long line " * 4000
     loud = """
 import os
@@ -179,7 +179,7 @@ def _kind_and_code(job: JobRecord) -> tuple[str, int | None]:
 
 @locally
 def test_jobs_of_agents_in_node_that_are_killed_or_frozen_run_elsewhere(root: str, tmp_path: Path) -> None:
-    """What ran there has ended before: whoever froze has not told the runner of its task that it may go on."""
+    """The killed agent's tasks have ended before. A frozen agent has not told its task's runner that it may go on."""
     starts = {pool: tmp_path / pool for pool in ("killed", "frozen")}
     code = """
 import os, sys, time

@@ -1,4 +1,4 @@
-"""What README.md and docs/ show runs as it stands, and every public name is described there and used in an example."""
+"""The programs in README.md and docs/ run, and every public name is described there and used in an example."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ PROGRAMS = Path(__file__).parent / "seed_programs"
 
 
 class PosedCluster:
-    """A root with agents that say what they are told to."""
+    """A root with agents that pose as hosts of slices."""
 
     def __init__(self, place: Path) -> None:
         self.project = shutil.copytree(PROGRAMS, place / "project")
@@ -50,7 +50,7 @@ class PosedCluster:
         return subprocess.Popen(words, cwd=self.project, env=environ, text=True, stdout=subprocess.PIPE)
 
     def run(self, program: str) -> str:
-        """What a program printed, which has ended well."""
+        """The output of a program that has succeeded."""
         begun = self.begin(program)
         printed, _ = begun.communicate(timeout=200)
         assert begun.returncode == 0

@@ -58,14 +58,14 @@ def test_programs_are_clean_under_pyright(tmp_path: Path) -> None:
 
 
 def _second_names() -> Iterator[str]:
-    """A program that imports every second name that there is, and what it stands for."""
+    """A program that imports every second name that exists, together with the name that it stands for."""
     for dotted in {name for pair in second_names.pairs() for name in pair}:
         module, _, name = dotted.rpartition(".")
         yield f"from {module} import {name}\n"
 
 
 def _pyright(config: dict[str, Any], folder: Path) -> list[str]:
-    """What basedpyright, which is pyright with its JavaScript in the wheel, has to say."""
+    """The messages of basedpyright, which is pyright with its JavaScript in the wheel."""
     path = folder / "pyrightconfig.json"
     path.write_text(json.dumps(config))
     command = [sys.executable, "-m", "basedpyright", "-p", str(path), "--pythonpath", sys.executable, "--outputjson"]

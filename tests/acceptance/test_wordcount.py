@@ -1,4 +1,4 @@
-"""The word count: real files, four real workers, two real SIGKILLs, the same words as without."""
+"""The word count: real files, four real workers, two real SIGKILLs, and the same words as without them."""
 
 from __future__ import annotations
 

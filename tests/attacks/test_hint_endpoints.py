@@ -1,4 +1,4 @@
-"""What an agent's hint endpoint does for strangers, and for who holds the key and sends something else: nothing."""
+"""An agent's hint endpoint does nothing for strangers, nor for a caller that has the key and sends other messages."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Bomb:
 
 
 class Hinted:
-    """As much of an agent as hints reach."""
+    """The part of an agent that hints reach."""
 
     def __init__(self) -> None:
         self.hints: list[str] = []
@@ -101,7 +101,7 @@ def accepted(target: Target, keys: Keys) -> bool:
 
 
 def say(body: bytes, path: bytes = b"/hint", sealed: bool = True) -> Callable[[ClientHandshake, Session], int]:
-    """As a second request; the status of the answer."""
+    """Send this as a second request. Returns the status of the answer."""
 
     def then(conversation: ClientHandshake, session: Session) -> int:
         seal = _seal(session, body) if sealed else b"0" * 32

@@ -1,4 +1,4 @@
-"""Who answers in a server's place, or stands between it and its callers, is found out, and holds nobody up."""
+"""An impostor that answers for a server, or relays between it and its callers, is detected and delays nobody."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ Answer = Callable[[socket.socket], None]
 
 @contextlib.contextmanager
 def listening(answer: Answer) -> Iterator[str]:
-    """Somebody at a port, who does `answer` to each connection in a thread of its own."""
+    """A listening impostor that runs `answer` for each connection in a thread of its own."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def attend(sock: socket.socket) -> None:
@@ -78,7 +78,7 @@ def silent(sock: socket.socket) -> None:
 
 
 def dribbling(sock: socket.socket) -> None:
-    """A head that never ends."""
+    """A response whose head never ends."""
     sock.sendall(b"HTTP/1.1 200 OK\r\nx: ")
     while True:
         sock.sendall(b"y")
@@ -276,7 +276,7 @@ def test_all_that_serves_in_an_encrypting_cluster_answers_nobody_plainly(encrypt
 
 
 class Bucket:
-    """Where keys are read; once `gate` is set."""
+    """A stand-in for the place of the keys; a read waits until `gate` is set."""
 
     def __init__(self, *keys: RpcKey) -> None:
         self.current = keys
@@ -298,7 +298,7 @@ NEW = RpcKey("k2", b"the second secret of them")
 
 
 def aged(bucket: Bucket) -> Cache:
-    """What it held is known, and was read long ago."""
+    """A cache that read the keys long ago, so that it reads them again."""
     cache = Cache(bucket.read)
     cache.keys()
     cache._read_at -= STALE_AFTER
@@ -309,7 +309,7 @@ def test_a_server_with_a_dropped_key_is_not_trusted() -> None:
     bucket = Bucket(KEY)
     caller = aged(bucket)
     bucket.current = (NEW,)
-    impostor = serve_subject()  # with the dropped key
+    impostor = serve_subject()  # it has the dropped key
     with pytest.raises(NotAuthentic):
         open_connection(Target("subject", impostor.address), caller)
     impostor.close()

@@ -1,4 +1,4 @@
-"""Calls in JSON under attack: nothing runs for who does not hold the key, and nothing that comes is unpickled."""
+"""Calls in JSON under attack: nothing runs for a caller without the key, and no input is unpickled."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def served(request: pytest.FixtureRequest) -> Iterator[Served]:
 
 @pytest.fixture
 def plain() -> Iterator[Served]:
-    """Where somebody stands between, he sees and changes everything."""
+    """A relay in the middle sees and changes everything."""
     made = Served()
     yield made
     made.server.close()
@@ -73,7 +73,7 @@ def request(path: str, body: bytes, **headers: str) -> bytes:
 
 
 def rest_of(sock: socket.socket) -> bytes:
-    """All that comes before the server closes."""
+    """All bytes that come before the server closes."""
     sock.settimeout(30)
     heard = b""
     with contextlib.suppress(ConnectionResetError):
@@ -83,7 +83,7 @@ def rest_of(sock: socket.socket) -> bytes:
 
 
 def refused(call: Callable[[], object]) -> None:
-    """The connection ends without an answer."""
+    """Check that the connection ends without an answer."""
     with pytest.raises((OSError, HTTPException)):
         call()
 
@@ -147,7 +147,7 @@ def test_a_seal_of_another_key_place_or_content_ends_the_connection(served: Serv
     assert served.subject.log == ["honest"]
 
 
-# --- somebody between
+# --- a relay in the middle
 
 
 def test_a_recorded_connection_is_worth_nothing_later_or_elsewhere(plain: Served, proxy: Proxy) -> None:
@@ -225,7 +225,7 @@ def test_a_pickle_in_the_place_of_a_call_is_never_loaded(served: Served, bomb: b
         head = {"fray_seal": seal(connection._up, 1, joined(path.encode(), bomb)), "content_type": kind}
         sock_of(connection).sendall(request(path, bomb, **head))
         assert b'"type": "InvalidInput"' in sock_of(connection).recv(65536)
-        connection._sent = 1  # it goes on
+        connection._sent = 1  # the connection goes on
         assert connection.call("note", [path]) == path
 
 
@@ -248,7 +248,7 @@ def test_json_ends_a_connection_that_speaks_tables(plain: Served, bomb: bytes) -
 
 
 def _speaking_tables(connection: Connection, served: Served) -> socket.socket:
-    """A connection whose proof was for tables of calls; `connection` gets its keys."""
+    """A connection whose proof was for tables of calls. `connection` gets its keys."""
     sock = dial_tcp(served.server.address)
     sock.sendall(request("/session", b"", fray_key=KEY.id, fray_nonce="00" * 16))
     told = sock.recv(4096)

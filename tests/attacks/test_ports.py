@@ -1,4 +1,4 @@
-"""Every port and Unix socket under every stranger: what they cost is bounded, and who holds the key is served."""
+"""Every port and Unix socket with every kind of stranger: their cost is bounded, and a holder of the key is served."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def header(answer: bytes, name: bytes) -> bytes:
 def saying(*pieces: bytes) -> Callable[[Port], list[socket.socket]]:
     def attack(port: Port) -> list[socket.socket]:
         sock = port.connect()
-        with contextlib.suppress(OSError):  # it may be sent away before the end
+        with contextlib.suppress(OSError):  # the server may close before the end
             for piece in pieces:
                 sock.sendall(piece)
         return [sock]
@@ -210,7 +210,7 @@ def many_sessions(port: Port) -> list[socket.socket]:
 
 
 def reflected(port: Port) -> list[socket.socket]:
-    """The server's own proofs, as ours."""
+    """The server's own proofs, sent back as ours."""
     first, second = port.connect(), port.connect()
     with contextlib.suppress(OSError):
         first.settimeout(5)
@@ -287,7 +287,7 @@ def open_files() -> int:
 
 @contextlib.contextmanager
 def more_descriptors() -> Iterator[None]:
-    """Those of strangers and server are all of this process."""
+    """The descriptors of strangers and of the server all belong to this process."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
     try:

@@ -1,4 +1,4 @@
-"""Shared memory from a caller who does not keep to the protocol harms his own connection only."""
+"""A caller that breaks the protocol of shared memory harms only its own connection."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def pipe() -> int:
 
 
 def files(descriptors: Iterable[int]) -> set[tuple[int, int]]:
-    """Device and inode of each; of descriptors that are closed none. Event counters cannot be told from one another."""
+    """Device and inode of each open descriptor; closed ones are left out. Event counters all look the same."""
     found = set()
     for descriptor in descriptors:
         with contextlib.suppress(OSError):
@@ -100,7 +100,7 @@ def test_a_segment_without_a_counter_of_its_pieces_is_refused_and_let_go_of() ->
 
 @pytest.fixture
 def pair() -> Iterator[tuple[SegmentSender, SegmentReceiver, socket.socket]]:
-    """Both ends, and the sender's socket."""
+    """Both ends of a connection, and the sender's socket."""
     near, far = socket.socketpair()
     with near, far:
         yield SegmentSender(), SegmentReceiver(far.fileno()), near
@@ -178,7 +178,7 @@ def test_a_segment_that_was_sent_never_shrinks() -> None:
 
 
 class Shrinking(SegmentSender):
-    """Its segments are no longer there when the receiver looks into them a second time."""
+    """Its segments are gone when the receiver looks into them a second time."""
 
     def _make(self, size: int) -> int | None:
         descriptor = os.memfd_create("shrinking")

@@ -1,4 +1,4 @@
-"""Strangers at every port: whatever they send, whoever holds the key is served."""
+"""Strangers at every port: a holder of the key is served, whatever they send."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def answers(server: RpcServer) -> bool:
 
 
 def reset(address: str, data: bytes) -> None:
-    """Connect, say something and break the connection."""
+    """Connect, send these bytes and reset the connection."""
     sock = dial_tcp(address)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     if data:
@@ -115,7 +115,7 @@ def test_a_refused_accept_is_tried_again(monkeypatch: pytest.MonkeyPatch, number
 
 
 class Leaving:
-    """Its coroutines would end the loop that runs them."""
+    """Its coroutines would end the event loop that runs them."""
 
     async def leave(self) -> None:
         raise SystemExit(3)
@@ -216,7 +216,7 @@ def test_calls_for_which_no_thread_can_be_started_fail_and_later_ones_are_served
 
 
 class SlowKeys(Keys):
-    """Reading them again takes until `gate` is opened."""
+    """A second read of them waits until `gate` is opened."""
 
     def __init__(self) -> None:
         super().__init__()

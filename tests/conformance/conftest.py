@@ -42,7 +42,7 @@ BREAKS = {
 
 
 def every(*promises: str) -> pytest.MarkDecorator:
-    """Run on every store that keeps `promises`."""
+    """Run the test on every store that keeps `promises`."""
     kept = [store for store in EVERY if not BREAKS.get(_name(store), set()) & set(promises)]
     return pytest.mark.parametrize("target", kept, indirect=True)
 
@@ -70,7 +70,7 @@ class Target:
 
     @asynccontextmanager
     async def open(self, plan: Plan | None = None, clock: Clock | None = None) -> AsyncIterator[Store]:
-        """The store; with `plan`, its requests suffer, and `release` lets late ones land."""
+        """The store. With `plan`, its requests fail or are delayed, and `release` lets late ones land."""
         clock = clock or QuickClock()
         backend = open_backend(self.root, clock)
         if plan and self.proxy:

@@ -1,4 +1,4 @@
-"""What every store promises while requests fail, get lost and land late."""
+"""The promises of every store while requests fail, get lost and land late."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ async def test_a_late_change_does_not_bring_back_a_deleted_name(target: Target) 
 
 @every()
 async def test_a_late_create_does_bring_back_a_deleted_name(target: Target) -> None:
-    """The one thing that no precondition prevents: why the protocol never deletes a name that may still be created."""
+    """No precondition prevents this, so the protocol never deletes a name that may still be created."""
     plan = Plan()
 
     async with target.open(plan) as store:

@@ -1,4 +1,4 @@
-"""What every store promises while nothing fails."""
+"""The promises of every store while nothing fails."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ async def test_large_values(target: Target) -> None:
 
 @every()
 async def test_an_object_that_is_too_large_for_its_name_is_not_read(target: Target) -> None:
-    """Dropped by another client, say; nothing else is harmed."""
+    """Another client may have stored it. Nothing else is harmed."""
 
     async with target.open() as store:
         backend = open_backend(target.root, SystemClock())

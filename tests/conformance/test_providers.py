@@ -1,4 +1,4 @@
-"""What every provider of machines promises, on each of them."""
+"""The promises of every provider of machines, checked on each of them."""
 
 from __future__ import annotations
 

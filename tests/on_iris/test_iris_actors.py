@@ -146,7 +146,7 @@ os._exit(1)
 
 
 def leave(path: str) -> None:
-    """A job that dies, too."""
+    """A job that dies."""
     group = current_client().create_actor_group(Counter, name="orphan", count=1)
     group.wait_ready(timeout=200)
     Path(path).write_text(group.jobs[0].job_id)

@@ -23,7 +23,7 @@ else:
 
 @pytest.fixture(scope="session")
 def nodes() -> Iterator[Any]:
-    """A Ray of this machine alone; this process is connected to it."""
+    """A Ray of this machine alone, to which this process is connected."""
     os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])  # `python` is Ray's
     with ray_nodes.local_ray(include_dashboard=True) as cluster:
         yield cluster
@@ -44,12 +44,12 @@ def dashboard(nodes: Any) -> str:
 
 @pytest.fixture(scope="module", autouse=True)
 def _module_leaves_nothing_behind() -> None:
-    """Nothing to check: Ray keeps processes for what comes next, and ends them with itself."""
+    """Check nothing: Ray keeps processes for later tests, and ends them with itself."""
 
 
 @pytest.fixture(scope="module")
 def client(local_ray: str) -> Iterator[RayClient]:
-    """A client of it, whose actors end with the module."""
+    """A client of this Ray, whose actors end with the module."""
     client = RayClient()
     yield client
     client.shutdown()

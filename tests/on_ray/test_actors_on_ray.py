@@ -1,4 +1,4 @@
-"""Actors on Ray: what they do on every backend, and what Ray does in its own way."""
+"""Actors on Ray: the behaviour that all backends share, and the behaviour that is Ray's own."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ print(type(current_client()).__name__, handle.add())
 
 
 class Starter:
-    """Starts a process, and gives it a handle."""
+    """Starts a process and passes a handle to it."""
 
     def start(self, python: str, pickled: bytes) -> str:
         return subprocess.run([python, "-c", HERE], input=pickled, capture_output=True, check=True).stdout.decode()
@@ -134,7 +134,7 @@ def test_a_stream_that_is_left_ends_its_generator(client: RayClient) -> None:
     assert endless.open.remote().result(timeout=200) is None
 
 
-# What Ray does in its own way: each has its row in docs/backends.md.
+# Behaviour that is Ray's own: each has its row in docs/backends.md.
 
 
 def test_the_error_of_an_init_is_told_in_words_and_is_no_cause(client: RayClient) -> None:
@@ -201,7 +201,7 @@ def test_calls_behind_one_that_ends_the_actor_are_interrupted(client: RayClient)
 
 
 class Secretive:
-    """Tells what its process was given."""
+    """Reports the arguments and variables of its process."""
 
     def variables(self) -> tuple[str, str]:
         return os.environ["PLAIN"], os.environ["SECRET"]

@@ -1,4 +1,4 @@
-"""Agents that are jobs on Ray: examples that work through storage run on Ray's nodes by them, unchanged."""
+"""Agents that are jobs on Ray: on Ray's nodes, they run the examples that need storage, unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client on Ray: what it does on every backend."""
+"""The client on Ray: the behaviour that all backends share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Examples on Ray, as their first lines say."""
+"""The examples on Ray, run as their first lines say."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Job contexts on Ray: what they do on every backend, and what Ray adds."""
+"""Job contexts on Ray: the behaviour that all backends share, and Ray's additions."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_task_that_ends_its_worker_is_given_up(context: JobContext) -> None:
 
 
 class Waiting:
-    """Waits for its own end."""
+    """Waits until it is ended."""
 
     def wait(self) -> bool:
         return current_actor().shutdown_event.wait(200)
@@ -88,7 +88,7 @@ def test_an_actor_that_is_deleted_has_no_grace(context: JobContext) -> None:
 
 
 def met(folder: str, count: int) -> int:
-    """This process's id, once `count` processes have come to the folder."""
+    """This process's id. Waits until `count` processes have come to the folder."""
     (Path(folder) / str(os.getpid())).touch()
     wait_until(lambda: len(os.listdir(folder)) >= count)
     return os.getpid()

@@ -1,4 +1,4 @@
-"""Programs that reach Ray in other ways than the tests do: through its proxy, as a job that was submitted to it."""
+"""Programs that reach Ray in other ways than the tests do: through its proxy, or as a submitted job."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_ray_that_wants_another_token_says_so(local_ray: str) -> None:
 
 
 def check(output: str, streams: str) -> None:
-    """What the program itself says, among what Ray does."""
+    """The program's own output, without Ray's."""
     said = dict(line.split(" ", 1) for line in output.splitlines() if " " in line)
     assert {name: said[name] for name in ("jobs", "actors", "named", "tasks", "streams", "ended")} == {
         "jobs": "[['RayClient', 'RayClient'], ['RayClient']] ()",

@@ -1,4 +1,4 @@
-"""Jobs on a real Ray: what `Client.submit`, `JobHandle` and `Cluster` promise, and the table of what Ray cannot do."""
+"""Jobs on a real Ray: the promises of `Client.submit`, `JobHandle` and `Cluster`, and the table of Ray's limits."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_failure_has_the_jobs_exception_and_its_output(client: RayClient) -> N
 
 
 def leave_threads_in_ray() -> str:
-    """Return while 200 daemon threads wait for what never comes; one of them asks for the interpreter at any moment."""
+    """Return while 200 daemon threads wait for ever. One of them may ask for the interpreter at any moment."""
     import threading
 
     from fray.cluster.ray.connection import connected
@@ -153,7 +153,7 @@ def test_output_is_followed_and_a_job_that_is_stopped_ends(client: RayClient) ->
 
 
 def die_once(path: str) -> str:
-    """Kill Ray's worker that watches this task, as when its node goes away."""
+    """Kill Ray's worker that watches this task, as the loss of its node does."""
     if not os.path.exists(path):
         Path(path).touch()
         runner = Path(f"/proc/{os.getppid()}/stat").read_text()
@@ -271,7 +271,7 @@ def test_a_missing_job_result_or_output_is_an_error(client: RayClient) -> None:
 
 
 def test_the_root_names_this_ray(client: RayClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fray.cluster.current._clusters", {})  # as in a program that has begun just now
+    monkeypatch.setattr("fray.cluster.current._clusters", {})  # as in a program that has just begun
     monkeypatch.setenv("FRAY_CLUSTER_SPEC", "ray:auto")
     monkeypatch.setenv("FRAY_NAMESPACE", client.cluster.namespace)
     assert isinstance(current_cluster(), RayJobs)

@@ -1,4 +1,4 @@
-"""What Ray's nodes are to a job: places that are not taken away, that are lost, and that need its code and packages."""
+"""Jobs and Ray's nodes: nodes that are not preempted, nodes that are lost, and nodes that need the job's code."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STAYS = ResourceConfig(cpu=1, preemptible=False)
 
 
 def node_after_a_loss(folder: str) -> str:
-    """The node that this runs on; the first attempt stays there for ever."""
+    """The node of this task. The first attempt stays there for ever."""
     first = Path(folder, "first")
     if not first.exists():
         first.touch()
@@ -37,9 +37,9 @@ def node_after_a_loss(folder: str) -> str:
 
 
 class Place:
-    """Knows where it is."""
+    """Reports its node."""
 
-    @idempotent  # Ray may send a call to a node of which this process does not know yet that it is lost
+    @idempotent  # Ray may send a call to a lost node until this process has learned of the loss
     def node(self) -> str:
         found: str = ray.get_runtime_context().get_node_id()
         return found

@@ -33,7 +33,7 @@ HOSTS = (
 
 @pytest.fixture(scope="module")
 def cluster(nodes: Any) -> Iterator[RayJobs]:
-    """The current cluster: the local Ray with two nodes more."""
+    """The current cluster: the local Ray with two additional nodes."""
     with another_node(nodes, **HOSTS[0]), another_node(nodes, **HOSTS[1]):
         wait_until(lambda: (len(free_slices(PAIR)), len(free_slices(SINGLE))) == (1, 2))
         made = RayJobs()

@@ -1,4 +1,4 @@
-"""What must be true of gangs: asked on every write of their records and their agents', and at every start of a task."""
+"""Invariants of gangs, checked on every write of their records and their agents', and at every start of a task."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def moves_are_few(w: GangWatch, c: Change) -> None:
 
 
 def the_window_of_backfill_is_fixed(w: GangWatch, c: Change) -> None:
-    """Once an attempt has one, it stays, whatever runs on the members by now."""
+    """An attempt's window never changes, whatever runs on the members by now."""
     job, until = c.after, _placements(c)[1].until
     if job is None or job.status != Status.GATHERING or until is None:
         return
@@ -56,7 +56,7 @@ def the_window_of_backfill_is_fixed(w: GangWatch, c: Change) -> None:
 
 
 def a_stopped_gang_has_ended(w: GangWatch, c: Change) -> None:
-    """But who is lost with a replica cannot tell how that ended."""
+    """This does not hold if a replica was lost, since nobody can tell how it ended."""
     before, after = c.before, c.after
     if before is None or after is None or (before.status, after.status) != (Status.RUNNING, Status.STOPPED):
         return
@@ -105,7 +105,7 @@ def only_who_knows_the_rules_is_chosen(w: GangWatch, c: Change) -> None:
 
 
 def nobody_has_more_than_its_host(w: GangWatch, c: Change) -> None:
-    """All gangs that run, by their records; a replica that has left its end uses nothing while the others go on."""
+    """The sum is over all running gangs, by their records. A replica whose exit is stored uses nothing."""
     if c.after is None or c.after.status != Status.RUNNING or (c.before and c.before.status == Status.RUNNING):
         return
     for member in _placements(c)[1].members:
@@ -137,7 +137,7 @@ def one_result_and_it_is_that_of_all(w: GangWatch, c: Change) -> None:
 
 
 def a_complete_gang_is_never_thrown_away(w: GangWatch, c: Change) -> None:
-    """Once the ends of all replicas are there, and good, the attempt ends so, whoever looks after that."""
+    """If the exits of all replicas are stored and are successes, the attempt succeeds, whoever looks after that."""
     before, after = c.before, c.after
     if before is None or after is None or before.status != Status.RUNNING or after.status == Status.SUCCEEDED:
         return
@@ -155,7 +155,7 @@ def a_complete_gang_is_never_thrown_away(w: GangWatch, c: Change) -> None:
 
 
 def a_gangs_failure_is_a_replicas_own(w: GangWatch, c: Change) -> None:
-    """And a replica's failure is the gang's, unless another one was lost with its host: that may be why it failed."""
+    """A replica's failure is the gang's, unless another replica was lost with its host and may be the cause."""
     before, after = c.before, c.after
     if before is None or after is None or before.status != Status.RUNNING:
         return
@@ -181,7 +181,7 @@ def a_gangs_failure_is_a_replicas_own(w: GangWatch, c: Change) -> None:
 
 
 def a_vote_binds(w: GangWatch, c: Change) -> None:
-    """What a beat has listed as a vote stays listed until the owner's record has moved on."""
+    """A vote that a beat has listed stays listed until the owner's record has moved on."""
     before, after = c.before, c.after
     if not isinstance(before, AgentRecord) or after is None or after.state != "live" or before.state != "live":
         return
@@ -201,7 +201,7 @@ def a_vote_binds(w: GangWatch, c: Change) -> None:
 
 
 def an_exit_comes_before_anything_else(w: GangWatch, c: Change) -> None:
-    """Who has run a replica leaves how it ended before it drops the job."""
+    """An agent that has run a replica stores its exit before it drops the job."""
     before, after = c.before, c.after
     if not isinstance(before, AgentRecord) or after is None or after.state == "dead":
         return
@@ -232,7 +232,7 @@ def a_replica_starts_with_its_gang(w: GangWatch, run: Run) -> None:
 
 
 def attempts_never_overlap(w: Watching, run: Run, others: list[Run]) -> None:
-    """But after grace and two repair intervals nobody waits for what cannot be killed."""
+    """After the grace and two repair intervals, an attempt may start beside tasks that cannot be killed."""
     job = w.jobs.get(run.job)
     for other in others:
         waited = w.world.loop.now - max(w.attempt_since.get((run.job, n), 0.0) for n in (run.attempt, other.attempt))
@@ -243,7 +243,7 @@ def attempts_never_overlap(w: Watching, run: Run, others: list[Run]) -> None:
 
 
 def no_agent_runs_more_than_it_has(w: GangWatch, run: Run) -> None:
-    """Tasks that run, whatever the records say."""
+    """The check counts the tasks that run, whatever the records say."""
     taken: Counter[str] = Counter()
     for task in w.world.process_host(run.agent).running:
         job = w.watching.jobs.get(task.run.job)
@@ -253,7 +253,7 @@ def no_agent_runs_more_than_it_has(w: GangWatch, run: Run) -> None:
 
 
 def a_job_finds_its_chips_free(w: GangWatch, run: Run) -> None:
-    """Its agent has looked at them since the last job that had them ended, and found them free."""
+    """Its agent has found them free since the last job with these chips ended."""
     if not _has_chips(w, run):
         return
     here = [other for other in w.world.effects.runs.values() if other.host == run.host and _has_chips(w, other)]
@@ -270,7 +270,7 @@ def _has_chips(w: GangWatch, run: Run) -> bool:
 
 
 def take(taken: Counter[str], job: JobRecord, bundles: int) -> None:
-    """Add what so many replicas of a job use of their host."""
+    """Add the host's resources that this many replicas of a job use."""
     shape = shape_of(job.spec)
     taken["cpu"] += bundles * shape.cpu
     taken["chips"] += bundles * (CHIPS if shape.device.startswith("tpu") else 0)

@@ -1,4 +1,4 @@
-"""The real code with one rule about gangs switched off: all must be caught, by seeds or by the test that is named."""
+"""The real code with one rule about gangs switched off. Seeds, or the named test, must catch each variant."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def members_change_within_a_round() -> list[Swap]:
 
 @rule(2)
 def votes_are_given_without_room() -> list[Swap]:
-    """A bundle is listed, whether there is room for it or not."""
+    """A bundle is listed even if there is no room for it."""
 
     def reserve(self: Leases, bundles: Any, host: Any) -> bool:
         for bundle in bundles:
@@ -60,7 +60,7 @@ def votes_are_given_without_room() -> list[Swap]:
 
 @rule(3, "tests/unit/test_placement_scheduler.py::test_only_votes_of_the_round_by_agents_that_live_count")
 def a_vote_of_any_round_counts() -> list[Swap]:
-    """Who has ever voted for the owner has voted."""
+    """A vote for any earlier round counts."""
     real = rounds.vote_of
 
     def vote_of(owner: Owner, agent: Any, *phase: Any) -> Any:
@@ -74,7 +74,7 @@ def a_vote_of_any_round_counts() -> list[Swap]:
 
 @rule(4)
 def a_vote_is_no_more_than_a_wish() -> list[Swap]:
-    """Until the gang starts, singles may have the room of a vote."""
+    """Until the gang starts, single jobs may take the room of a vote."""
     real = Leases._in
 
     def within(self: Leases, room: Any) -> Iterator[HeldTask]:
@@ -107,7 +107,7 @@ def a_majority_of_votes_will_do() -> list[Swap]:
 
 @rule(7, "tests/unit/test_gang_attempts.py::test_the_next_attempt_waits_for_agents_that_list_the_last_one")
 def the_next_attempt_waits_for_nobody() -> list[Swap]:
-    """An attempt starts, whoever still lists an earlier one."""
+    """An attempt starts although agents still list an earlier one."""
     return everywhere(rounds.lingering, lambda *given: [])
 
 
@@ -116,19 +116,19 @@ def the_next_attempt_waits_for_nobody() -> list[Swap]:
     "tests/unit/test_gang_attempts.py::test_a_process_that_cannot_be_killed_does_not_hold_the_next_attempt_for_ever",
 )
 def an_attempt_waits_for_ever() -> list[Swap]:
-    """An attempt waits for whoever lists an earlier one, however long."""
+    """An attempt waits without limit for agents that list an earlier one."""
     return everywhere(rounds.waits_for_lingering, lambda *given: True)
 
 
 @rule(8, "tests/unit/test_agent_placements.py::test_a_started_replica_runs_once_and_only_with_trust")
 def replicas_start_without_trust() -> list[Swap]:
-    """Who wakes up starts what its record says, as if no time had passed."""
+    """An agent that wakes up starts the replicas in its record, as if no time had passed."""
     return [(membership.Membership, "trusts", lambda self: True)]
 
 
 @rule(8)
 def replicas_start_with_the_vote() -> list[Swap]:
-    """Whoever has voted starts its replicas."""
+    """A member starts its replicas as soon as it has voted."""
     real = votes.duty
 
     def duty(voter: Any, owner: Owner, owner_phase: OwnerPhase, vote: Any, *more: Any) -> Duty:
@@ -141,7 +141,7 @@ def replicas_start_with_the_vote() -> list[Swap]:
 
 @rule(10, "tests/unit/test_placement_scheduler.py::test_hosts_that_are_free_now_are_preferred_a_few_times")
 def better_sets_without_end() -> list[Swap]:
-    """A gang moves whenever others are free."""
+    """A gang moves whenever other hosts are free."""
     return [(assignment, "MAX_MOVES", 10**9)]
 
 
@@ -169,20 +169,20 @@ def agents_that_know_no_gangs_are_chosen() -> list[Swap]:
 
 @rule(16)
 def half_a_gang_is_enough() -> list[Swap]:
-    """An owner is given what there is."""
+    """An owner gets the hosts that there are, even if they are too few."""
     real = assignment.needed_parts
     return everywhere(real, lambda owner: [changed(p, count=p.count - 1) for p in real(owner) if p.count > 1])
 
 
 @rule(9)
 def hosts_are_given_twice() -> list[Swap]:
-    """What an earlier owner was given is given to a later one as well."""
+    """Hosts that an earlier owner got are given to a later one as well."""
     return [(assignment._FreeRoom, "_take", lambda self, owner, members: None)]
 
 
 @rule(16)
 def slices_are_given_in_parts() -> list[Swap]:
-    """A gang of slices is given any hosts of the type."""
+    """A gang of slices gets any hosts of the type."""
     real = owners._part
 
     def part(*given: Any) -> Any:
@@ -206,14 +206,14 @@ def what_becomes_free_goes_to_whoever_comes() -> list[Swap]:
 
 @rule(14, "tests/unit/test_holds.py::test_jobs_that_come_before_the_owner_go_first")
 def nobody_goes_before_a_gang() -> list[Swap]:
-    """Room is kept for a gang from singles that come earlier, too."""
+    """Room is kept for a gang also from single jobs that come earlier."""
     real = Leases.unreserved
     return [(Leases, "unreserved", lambda self, room=None, order=None: real(self, room))]
 
 
 @rule(15)
 def the_window_is_counted_from_now() -> list[Swap]:
-    """Later singles may use the room for as long as what runs there lasts, whenever that was claimed."""
+    """Later single jobs may use the room for the full time of the jobs that run there, whenever these were claimed."""
     real = rounds.next_round
     return everywhere(real, lambda placement, known, *given: real(replace(placement, until=None), known, *given))
 
@@ -223,13 +223,13 @@ def the_window_is_counted_from_now() -> list[Swap]:
 
 @rule(17)
 def nobody_watches_its_gang() -> list[Swap]:
-    """What runs is looked at once an hour."""
+    """A member looks at its running gangs once an hour."""
     return [(placement_watch, "RUNNING_POLLS", 3600)]
 
 
 @rule(18)
 def exits_are_not_stored() -> list[Swap]:
-    """A member drops its gang without a word."""
+    """A member drops its gang without storing an exit."""
 
     async def store_exit(core: Any, job: Any, replica: int, left: Any) -> Any:
         return left
@@ -239,13 +239,13 @@ def exits_are_not_stored() -> list[Swap]:
 
 @rule(19, "tests/unit/test_gang_end.py::test_a_member_of_an_attempt_that_is_over_writes_nothing")
 def whoever_was_a_member_ends_the_gang() -> list[Swap]:
-    """A write about an attempt is made whatever the record says by now."""
+    """A write about an attempt is made even if the record has moved on."""
     return everywhere(gang_end.runs_gang, lambda job, attempt, agent: job is not None and job.status == Status.RUNNING)
 
 
 @rule(20)
 def only_the_first_looks_for_all() -> list[Swap]:
-    """Who has replica 0 writes the end, if it sees all."""
+    """The member with replica 0 writes the end, if it sees all exits."""
     real = gang_commit.end_member
 
     async def end_member(core: Any, held: Any, agent: str, own: Any) -> Any:
@@ -256,7 +256,7 @@ def only_the_first_looks_for_all() -> list[Swap]:
 
 @rule(20)
 def a_replicas_success_is_the_gangs() -> list[Swap]:
-    """The first that succeeds writes the end, as if all had ended so."""
+    """The first member that succeeds writes the end, as if all replicas had succeeded."""
     real = gang_end.end_of_gang
 
     def end(job: Any, attempt: int, agent: str, exits: Any, *more: Any) -> Any:
@@ -268,20 +268,20 @@ def a_replicas_success_is_the_gangs() -> list[Swap]:
 
 @rule(21, "tests/unit/test_gang_commit.py::test_few_members_of_a_large_gang_write_that_one_has_failed")
 def all_members_write_at_once() -> list[Swap]:
-    """Nobody waits for its turn to end the gang."""
+    """No member waits for its turn to end the gang."""
     return everywhere(gang_commit._turn, lambda *given: 0.0)
 
 
 @rule(22, "tests/unit/test_gang_commit.py::test_a_failure_that_meets_a_stop_ends_the_gang_once_all_have_ended")
 def a_stopped_gang_may_go_on() -> list[Swap]:
-    """A bad exit requeues, whatever was asked for."""
+    """A failed exit requeues the gang although it was to stop."""
     real = gang_end.end_of_gang
     return everywhere(real, lambda job, *given: real(replace(job, stop=None) if job else None, *given))
 
 
 @rule(22, "tests/unit/test_gang_end.py::test_a_stopped_gang_ends_once_all_replicas_have_ended")
 def stopped_is_written_at_the_first_exit() -> list[Swap]:
-    """Who hears of the stop writes that the gang has stopped."""
+    """The first member that learns of the stop writes that the gang has stopped."""
     real = gang_end.end_of_gang
 
     def end(job: Any, attempt: int, agent: str, exits: Any, now: float, *more: Any) -> Any:
@@ -294,7 +294,7 @@ def stopped_is_written_at_the_first_exit() -> list[Swap]:
 
 @rule(23, "tests/unit/test_gang_repair.py::test_a_member_that_dies_after_its_part_ends_the_gang_if_all_others_have")
 def who_is_lost_has_left_nothing() -> list[Swap]:
-    """A gang is put back when a member dies, whatever its replicas have left."""
+    """A gang is requeued when a member dies, whatever exits its replicas have stored."""
     real = gang_end.gang_without
     return everywhere(
         real, lambda job, attempt, agent, exits, *more, **named: real(job, attempt, agent, {}, *more, **named)
@@ -303,7 +303,7 @@ def who_is_lost_has_left_nothing() -> list[Swap]:
 
 @rule(19)
 def a_gangs_preemption_is_a_failure() -> list[Swap]:
-    """Whatever ends a replica spends the failure budget."""
+    """Every end of a replica spends the failure budget."""
     real = gang_end.after_exit
     return everywhere(real, lambda job, end, *given: real(job, replace(end, kind="exited"), *given))
 

@@ -1,4 +1,4 @@
-"""The observer of gangs: their votes, starts and ends, as the storage and the hosts show them at once."""
+"""The observer of gangs: their votes, starts and ends, read from storage and hosts at once."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class GangWatch:
         return self.world.watching
 
     def on_write(self, key: str, after: Object | None, sender: Participant) -> None:
-        """Take note of one change, after the world has, and check everything that it could break."""
+        """Record one change after the world has, and check everything that it could break."""
         if WorkKeys.parse_exit(key) is not None and after is not None:
             self._exit(key, after)
         elif (job := JobKeys.parse(key)) and key.startswith(JobKeys.area):
@@ -73,7 +73,7 @@ class GangWatch:
             self._agent(agent, sound(AgentRecord, after), sender)
 
     def check_room(self, agent: str, taken: Counter[str], about: str) -> None:
-        """Raises: that is more than the agent's host has."""
+        """Raises: the replicas need more than the agent's host has."""
         host = self.world.process_host(agent)
         has = Counter(cpu=host.capacity.cpu, chips=host.capacity.device_count)
         if over := taken - has:
@@ -81,7 +81,7 @@ class GangWatch:
             raise Broken("no agent has more than its host", message, agent, about)
 
     def claims(self, leases: Leases, entry: PendingKey, room: HeldPlacement | None) -> None:
-        """An agent tries to claim a single, in room that is perhaps kept for owners that come earlier."""
+        """An agent tries to claim a single job, perhaps in room that is kept for owners that come earlier."""
         order = order_of(entry)
         free = leases.unreserved(room, order)
         waits = [held for held in leases.waiting_placements(room) if held.owner.order < order]
@@ -91,7 +91,7 @@ class GangWatch:
             self._fills[id(leases), entry.job, entry.attempt] = self.world.storage.clock.wall(), until
 
     def claimed(self, job: JobRecord) -> None:
-        """Raises: a single was claimed in the room of an owner that comes earlier, and may not have ended by then."""
+        """Raises: a single job was claimed in the room of an earlier owner, and may not end in time."""
         leases = self.world.agents[job.lease.agent].member.leases if job.lease else None
         tried, until = self._fills.pop((id(leases), job.id, job.attempt), (0.0, math.inf))
         longest = math.inf if job.spec.timeout is None else job.spec.timeout + job.spec.grace
@@ -102,7 +102,7 @@ class GangWatch:
             )
 
     def note_votes(self, key: str, after: Object | None) -> None:
-        """Take note of the votes in an agent's record, and check nothing."""
+        """Record the votes in an agent's record, and check nothing."""
         record = sound(AgentRecord, after) if AgentKeys.parse(key) and key.startswith(AgentKeys.area) else None
         if record is not None:
             self._note_votes(record)

@@ -1,4 +1,4 @@
-"""People who run gangs, and single jobs in their way."""
+"""Simulated people who run gangs, and single jobs that compete with them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ NAMESPACE = "team"
 
 
 def drawn_reservation(draw: random.Random, reservation: str, now: float) -> ReservationRecord:
-    """A reservation as a user wishes it: so many bundles at least, perhaps some more."""
+    """A reservation as a user writes it: this many bundles at least, perhaps some more."""
     low, more, ttl = draw.choice([1, 2, 3]), draw.choice([0, 0, 2]), draw.uniform(60, LONGEST_TTL)
     wants = ResourceSpec(cpu=draw.choice([1.0, 2.0]))
     parts = [ReservedPart(gang=GangSpec(resources=wants, count=count)) for count in (low, more) if count]
@@ -118,7 +118,7 @@ class GangUser(User):
             await reservations.release(self.core, reservation, "a user wished so")
 
     def _bare_spec(self) -> dict[str, Any]:
-        """Without a time to wait: its group ends with it."""
+        """A spec without a time to wait: the job's group ends with it."""
         spec = self._spec(self.draw)
         spec.pop("pending_timeout", None)
         return spec

@@ -90,7 +90,7 @@ class GangHost(Host):
         return "a stranger has a chip" if self.chip_is_held else ""
 
     def hold_chip(self, held: bool) -> None:
-        """A stranger's process takes a chip, or lets go of it."""
+        """A stranger's process takes a chip or releases it."""
         self.chip_is_held = held
         self.world.note(self.name, "a stranger takes a chip" if held else "the stranger lets go of the chip", "")
 
@@ -157,7 +157,7 @@ class GangWorld(World):
         ):
             super().run()
 
-    # --- who lives here
+    # --- hosts and agents
 
     def made(self, agent: Agent) -> None:
         super().made(agent)
@@ -223,7 +223,7 @@ class GangWorld(World):
             host.hold_chip(True)
             self.loop.call_later(self.draw.uniform(1, 120), host.hold_chip, False)
 
-    # --- what is checked
+    # --- checks
 
     def task_began(self, run: Run) -> None:
         super().task_began(run)
@@ -260,7 +260,7 @@ class GangWorld(World):
         super()._calm()
 
     def _settle(self) -> None:
-        """Also until reservations have ended that nobody renews any more."""
+        """Wait also until reservations have ended that nobody renews any more."""
         super()._settle()
         begin = self.loop.now
         while reserved := self._reserved():
@@ -275,9 +275,9 @@ class GangWorld(World):
         return [name for name in kept if not self.strangers.is_stranger(ReservationKeys.key(name))]
 
     def _is_to_be_stopped(self, job: JobRecord) -> bool:
-        """Also what all sound hosts together have no room for; later, what those have none for whose agents others see.
+        """Also stop a gang that has no room on all sound hosts; later, one without room on those whose agents others see.
 
-        Of a group that has not been held by then they may have room for each job, and not for all.
+        A job of a group that is not held by then is stopped, too: there may be room for each of its jobs, but not for all.
         """
         sound = [host for host in self.hosts if not host.fails_starts]
         waited = self.loop.now - self.calm_since > SETTLED + FORMS
@@ -305,7 +305,7 @@ class GangWorld(World):
                 raise Broken("who hears that the others end, ends", f"{job.id}: {message}", job.id, task.run.agent)
 
     def _check_first(self) -> None:
-        """The first gang in order forms, once nothing that never ends is in its way."""
+        """The first gang in order forms, once there is no endless job."""
         waiting = [job for job in self.watching.jobs.values() if job.status == Status.GATHERING]
         waiting = [job for job in waiting if not ReservationKeys.of_pool(job.spec.pool)]
         waiting = [job for job in waiting if not self._is_to_be_stopped(job) and not self.strangers.excuses(job)]
@@ -329,7 +329,7 @@ class GangWorld(World):
         return any(r.placement.members and owner_of(r).order < owner_of(job).order for r in forming)
 
     def _unharmed(self) -> list[GangHost]:
-        """Sound hosts whose agents others can see, and which keep no room for a gang whose record nobody can read."""
+        """The sound hosts whose agents others can see, and which keep no room for a gang with an unreadable record."""
         agents = {host: host.agent for host in self.hosts if not host.fails_starts}
         return [host for host, agent in agents.items() if agent is None or not self._is_harmed(agent)]
 

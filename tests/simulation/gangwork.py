@@ -1,4 +1,4 @@
-"""What simulated gangs ask for and do: by the first part of their name, and by chance."""
+"""The requests and the work of simulated gangs: by the first part of their name, and by chance."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Fleet(Plan):
 
     @property
     def slice_hosts(self) -> int:
-        """So many hosts are parts of slices."""
+        """This many hosts are parts of slices."""
         return sum(SLICE_HOSTS[kind] for kind in self.slices)
 
 
@@ -76,7 +76,7 @@ class GangTask(HostTask):
         return replica_script(seed, env["FRAY_JOB_NAME"], self.run.job, self.run.attempt, self.run.replica, env)
 
     def lose_a_peer(self) -> None:
-        """Another replica of its attempt was killed: what it computes with that one fails."""
+        """Another replica of its attempt was killed, so its common computation fails."""
         if self.run.end is None and self.tight:
             self._end(AttemptExit(kind=self._cause or "exited", code=1), "a peer was lost")
 
@@ -88,7 +88,7 @@ class GangTask(HostTask):
 
 
 def replica_script(seed: str, name: str, job: str, attempt: int, replica: int, env: dict[str, str]) -> Script:
-    """What one replica of this attempt does: all of them work together."""
+    """The script of one replica of this attempt: all replicas work together."""
     kind, replicas = name.partition("-")[0], int(env["FRAY_REPLICAS"])
     own = script(seed, name, job, attempt)
     draw = random.Random(f"gang {seed} {job} {attempt}")
@@ -146,7 +146,7 @@ def _slices(draw: random.Random, kind: str) -> dict[str, Any]:
 
 
 def fits(world: World, spec: JobSpec, hosts: Sequence[Host]) -> bool:
-    """Whether so many hosts have room for the gang when they do nothing else."""
+    """Whether so many idle hosts have room for the gang."""
     if spec.slices:
         whole = _whole_slices(hosts, spec.resources.device.variant if spec.resources.device else "")
         return whole >= spec.slices

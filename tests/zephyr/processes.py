@@ -1,4 +1,4 @@
-"""The processes of a cluster, found by what stands in their environment or by where they work; and waiting for them."""
+"""Finds the processes of a cluster by their environment or working directory, and waits for them."""
 
 from __future__ import annotations
 

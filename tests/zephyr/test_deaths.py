@@ -60,14 +60,14 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 
 def nobody_is_left(place: Place) -> None:
-    """Every job but this program's own has ended, and every process of one is gone."""
+    """Check that every job but this program's own has ended, and that no process of one is left."""
     own = place.cluster.owner()
     wait_until(lambda: all(job.status.finished() for job in place.cluster.list_jobs() if job.job_id != own))
     wait_until(lambda: not processes("FRAY_CLUSTER_SPEC", place.cluster.root, str(place.folder / "work")))
 
 
 def doubled_unless(first: Callable[[Path], None], folder: Path) -> Dataset:
-    """Items times two; whoever works on item 3 for the first time calls `first`."""
+    """Items times two. The first worker on item 3 calls `first`."""
 
     def double(item: int) -> int:
         if item == 3:
@@ -90,11 +90,11 @@ def wait_to_be_killed(folder: Path) -> None:
     (folder / "agent").write_text(os.environ["FRAY_AGENT_ID"])
     while not (folder / "killed").exists():
         time.sleep(0.02)
-    time.sleep(1.0)  # so that the killer's victim has not reported this item before it died
+    time.sleep(1.0)  # so that the victim has not reported this item before it dies
 
 
 def killed_on_the_way(place: Place, kill: Callable[[], Iterable[int]]) -> list[int]:
-    """The results of a pipeline during which the processes that `kill` names are killed, while item 3 is worked on."""
+    """The results of a pipeline, of which the processes that `kill` names are killed during the work on item 3."""
     victims: list[int] = []
 
     def when_it_is_time() -> None:
@@ -127,7 +127,7 @@ def test_the_coordinator_is_killed_in_a_pipeline(place: Place) -> None:
 
 
 def is_runner(pid: int) -> bool:
-    """Whether this is not the task itself but what watches over it."""
+    """Whether this is the process that watches over the task, and not the task itself."""
     return b"fray_agents.runner" in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 

@@ -1,4 +1,4 @@
-"""Real pipelines on file queues: two agents, workers and drivers that are killed, nothing that coordinates."""
+"""Real pipelines on file queues: two agents, workers and drivers that are killed, and no coordinator."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ print(backend.execute(Dataset.from_list(list(range(6))).map(marked), name="goes-
 
 
 def paths() -> str:
-    """Where a driver finds the modules of these tests, and what this process finds too."""
+    """The paths with the modules of these tests, and this process's own, for a driver."""
     return os.pathsep.join([str(Path(__file__).parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
 
 
@@ -188,7 +188,7 @@ def test_a_killed_driver_is_started_again_and_finished_shards_are_not(cluster: S
 
 
 def test_a_job_that_was_killed_goes_on_with_its_executions(cluster: StorageCluster, tmp_path: Path) -> None:
-    """The name is the job's own, and its workers are its children."""
+    """The name belongs to the job, and its workers are its children."""
 
     def drive() -> list[int]:
         def marked(item: int) -> int:

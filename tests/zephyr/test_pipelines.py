@@ -52,7 +52,7 @@ def ray_client() -> Iterator[Client]:
     from fray.ray_backend import RayClient
     from tests.support.ray_nodes import local_ray
 
-    with local_ray(head_node=1):  # where Zephyr has its coordinator
+    with local_ray(head_node=1):  # Zephyr's coordinator runs here
         client = RayClient()
         yield client
         client.shutdown()
@@ -92,7 +92,7 @@ def documents(source: Path) -> Dataset:
 
 
 def met(folder: Path, count: int) -> int:
-    """This process's id, once `count` processes have come here: one that starts late must find work."""
+    """This process's id. Waits until `count` processes have come here, so one that starts late finds work."""
     (folder / str(os.getpid())).touch()
     deadline = time.monotonic() + PATIENCE
     while len(list(folder.iterdir())) < count and time.monotonic() < deadline:
@@ -164,7 +164,7 @@ def test_zephyrs_own_choice_of_runner_works(client: StorageClient, tmp_path: Pat
 
 
 class Mistake(ValueError):
-    """What users' functions raise."""
+    """The exception that users' functions raise."""
 
 
 def test_an_exception_of_the_users_function_reaches_the_driver_as_it_would_elsewhere(context: ZephyrContext) -> None:
