@@ -141,7 +141,7 @@ async def all_ended(core: Core, jobs: list[str]) -> list[JobRecord]:
 
 @in_a_bucket_too
 def test_an_agent_in_node_runs_our_jobs(root: str) -> None:
-    """Jobs that succeed, are retried, are not found, exceed their deadline, are stopped, and print more than a chunk."""
+    """Jobs that succeed, are retried, are not found, exceed their deadline, are stopped, or print more than a chunk."""
     text = "".join(f"line {number} \u00e9\n" for number in range(8_000)) + "a long line " * 4000
     loud = """
 import os

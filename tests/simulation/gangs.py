@@ -275,9 +275,9 @@ class GangWorld(World):
         return [name for name in kept if not self.strangers.is_stranger(ReservationKeys.key(name))]
 
     def _is_to_be_stopped(self, job: JobRecord) -> bool:
-        """Also stop a gang that has no room on all sound hosts; later, one without room on those whose agents others see.
+        """Also stop a gang without room on all sound hosts; later, one without room on those whose agents others see.
 
-        A job of a group that is not held by then is stopped, too: there may be room for each of its jobs, but not for all.
+        A job of a group that is not held by then is stopped, too: there may be room for each job, but not for all.
         """
         sound = [host for host in self.hosts if not host.fails_starts]
         waited = self.loop.now - self.calm_since > SETTLED + FORMS
