@@ -33,10 +33,37 @@ _RENEWAL = 1.0
 """Seconds between two updates of a wait's line on a terminal."""
 
 
-class WaitLine:
-    """The line of one wait, as a context manager. If there are several, the terminal shows the latest one."""
+class Waiters:
+    """Counts the threads and coroutines that wait for a background thread. Each waits in a block `with waiters`.
+
+    The lines of the background thread are drawn only while there are any, so that none is drawn over a prompt.
+    """
 
     def __init__(self) -> None:
+        self._inside: list[
+            None
+        ] = []  # its methods are atomic, so that coroutines need no lock that others may hold long
+
+    def __bool__(self) -> bool:
+        return bool(self._inside)
+
+    def __enter__(self) -> None:
+        self._inside.append(None)
+        _terminal.draw_if_open()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._inside.pop()
+        _terminal.draw_if_open()
+
+
+class WaitLine:
+    """The line of one wait, as a context manager. If there are several, the terminal shows the latest one.
+
+    waiters: those who wait for the background thread that shows the line; None: the thread that shows it waits itself.
+    """
+
+    def __init__(self, waiters: Waiters | None = None) -> None:
+        self._waiters = waiters
         self._text = ""
         self._why = ""
         self._pauses = backoff(*_LOG_PAUSES)
@@ -55,6 +82,10 @@ class WaitLine:
             with _terminal.lock:
                 self._text = progress
                 _terminal.draw()
+
+    def drawn_text(self) -> str:
+        """The text to draw on a terminal; "" if there is none yet, or if nobody waits."""
+        return self._text if self._waiters is None or self._waiters else ""
 
     def _log(self, level: int, text: str) -> None:
         self._log_at = time.monotonic() + next(self._pauses)
@@ -82,7 +113,10 @@ def above_line() -> Iterator[None]:
 
 
 def wait_with_progress(
-    step: Callable[[float], bool], timeout: float | None, progress: Callable[[], str] | None
+    step: Callable[[float], bool],
+    timeout: float | None,
+    progress: Callable[[], str] | None,
+    waiters: Waiters | None = None,
 ) -> bool:
     """Wait until `step` returns True, and show the progress after two seconds. Returns False if the time has run out.
 
@@ -90,11 +124,12 @@ def wait_with_progress(
         step: waits for the given number of seconds, and returns whether the wait is over.
         timeout: seconds; None waits for ever.
         progress: returns the progress as text. None: something else shows it.
+        waiters: as for `WaitLine`, if a background thread may call this.
     """
     deadline = math.inf if timeout is None else time.monotonic() + timeout
     if step(min(deadline - time.monotonic(), WARN_AFTER)):
         return True
-    with WaitLine() as line:
+    with WaitLine(waiters) as line:
         while (left := deadline - time.monotonic()) > 0:
             if progress is not None:
                 line.show(progress())
@@ -144,8 +179,14 @@ class _Terminal:
         self._drawn = ""
         self._width = 0
 
+    def draw_if_open(self) -> None:
+        """Draw the lines anew. It takes the lock only if there are any."""
+        if self.lines:
+            with self.lock:
+                self.draw()
+
     def draw(self) -> None:
-        text = next((line._text for line in reversed(self.lines) if line._text), "")
+        text = next((text for line in reversed(self.lines) if (text := line.drawn_text())), "")
         if not text:
             self.clear()
         if text == self._drawn:

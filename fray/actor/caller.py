@@ -96,7 +96,7 @@ class HandleCaller(ActorCaller):
 
         self._waiting_reason = ""
         try:
-            with WaitLine() as line:
+            with WaitLine(self._queue.waiters) as line:
                 endpoint = self._cluster.run(find)
         except ActorUnavailableError as error:
             self._ended = error

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from fray.cluster.actors import ActorEndpoint
 from fray.errors import ActorNotFoundError
-from fray.wait_line import wait_with_progress
+from fray.wait_line import Waiters, wait_with_progress
 from fray_coordinator.backoff import backoff, exponential_wait
 
 MIN_LOOKUP_PAUSE = 0.05
@@ -39,11 +39,13 @@ class Balancer:
     Args:
         name: the actors' name, for messages.
         find: looks up the name.
+        waiters: those who wait for calls that a background thread makes; see `WaitLine`.
     """
 
-    def __init__(self, name: str, find: Callable[[], Sequence[ActorEndpoint]]) -> None:
+    def __init__(self, name: str, find: Callable[[], Sequence[ActorEndpoint]], waiters: Waiters) -> None:
         self._name = name
         self._find = find
+        self._waiters = waiters
         self._known: tuple[ActorEndpoint, ...] = ()
         self._turn = itertools.count()
         self._lock = threading.Lock()
@@ -151,7 +153,8 @@ class Balancer:
     def _wait_for_any(self, deadline: float) -> tuple[ActorEndpoint, ...]:
         """Wait for endpoints, and return them. One of several threads does the lookups, and the others wait for it."""
         with self._looking:
-            if not wait_with_progress(self._finds_any, deadline - time.monotonic(), lambda: self._lack(1)):
+            within = deadline - time.monotonic()
+            if not wait_with_progress(self._finds_any, within, lambda: self._lack(1), self._waiters):
                 raise ActorNotFoundError(
                     f"no actor {self._name} could be called in time; {_REMEDY}"
                 ) from self._last_error

@@ -235,7 +235,8 @@ class ActorCaller(ABC):
         if reached is not None:
             return reached
         if not self.one_actor:
-            return self.reach(since)
+            with self._queue.waiters:
+                return self.reach(since)
         coming: Future[ReachedActor] = Future()
 
         def reach() -> None:
@@ -245,7 +246,8 @@ class ActorCaller(ABC):
                 coming.set_exception(error)
 
         self._queue.put(reach)
-        return coming.result()
+        with self._queue.waiters:
+            return coming.result()
 
 
 def died_during_call(whose: str, method: str) -> CallInterrupted:

@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import Any, Protocol, TypeVar, cast
 
 from fray.futures import TaskFuture
+from fray.wait_line import Waiters
 from fray_agents.rpc.errors import LOST_ERRORS, is_lost
 
 T = TypeVar("T")
@@ -48,11 +49,16 @@ lost, and the time of the loss on the clock of `time.monotonic`."""
 class RetryQueue:
     """The calls of one caller that wait to be sent, in order. A thread sends them, and lives while there are any.
 
-    waiting_reason: returns the reason why they wait, for people.
+    Attributes:
+        waiters: those who wait for the calls.
+
+    Args:
+        waiting_reason: returns the reason why they wait, for people.
     """
 
     def __init__(self, waiting_reason: Callable[[], str]) -> None:
         self.waiting_reason = waiting_reason
+        self.waiters = Waiters()
         self._todo: deque[Callable[[], None]] = deque()
         self._thread: threading.Thread | None = None
 
@@ -148,10 +154,13 @@ class ActorFuture(TaskFuture[T]):
                 if not is_lost(error):
                     raise
                 resent = self._lost(call, error)
-            if resent is not None and not wait([resent], _seconds_left(deadline)).done:
+            if resent is None:
+                continue
+            with self._queue.waiters:
+                is_sent = wait([resent], _seconds_left(deadline)).done
+            if not is_sent:
                 raise TimeoutError(self._timeout_message(timeout))
-            if resent is not None:
-                resent.result()
+            resent.result()
 
     def done(self) -> bool:
         """Whether `result` would return or raise at once. It never waits, and makes no request.
@@ -175,7 +184,8 @@ class ActorFuture(TaskFuture[T]):
             TimeoutError: there is no result yet.
         """
         if timeout is not None:
-            return super().exception(timeout)
+            with self._queue.waiters:
+                return super().exception(timeout)
         if not self.done():
             return None
         resent = self._resent
@@ -198,6 +208,10 @@ class ActorFuture(TaskFuture[T]):
         if self.done():
             self._announce()
         return self.__dict__[name]
+
+    async def _awaited(self) -> T:
+        with self._queue.waiters:
+            return await super()._awaited()
 
     def _progress_text(self) -> str:
         return self._queue.waiting_reason() if self._resent is not None else "the call runs"

@@ -89,7 +89,7 @@ class PoolCaller(ActorCaller):
         super().__init__(name, one_actor=False, by_reference=True)
         self._resolver = resolver
         self._only = only
-        self.balancer = Balancer(name, self._find)
+        self.balancer = Balancer(name, self._find, self._queue.waiters)
 
     def connected(self) -> ReachedActor | None:
         endpoint = self.balancer.pick_known()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 import re
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,6 +15,8 @@ import pytest
 from fray import wait_line
 from fray.client import StorageClient
 from fray.cluster import StorageCluster
+from fray.errors import ActorNotFoundError
+from fray.rpc import ClusterResolver
 from fray.types import Entrypoint, JobRequest
 from fray_coordinator.jobs import waiting, waiting_reasons
 from tests.support import actors
@@ -84,3 +89,53 @@ def test_one_who_waits_for_ever_is_told_while_waiting(client: StorageClient, cap
         wait_until(lambda: f"0 of 1 jobs done, 1 waiting: {NOBODY}" in caplog.messages)
         job.terminate()
         assert waits.result(200).value == "stopped"
+
+
+class Screen(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+    @property
+    def line(self) -> str:
+        """What the terminal shows in the line of waits."""
+        return self.getvalue().rpartition("\r")[2].removesuffix("\x1b[K")
+
+
+def made_screen(monkeypatch: pytest.MonkeyPatch) -> Screen:
+    """A terminal in the place of stderr, which pytest replaces before each phase of a test."""
+    monkeypatch.setattr(sys, "stderr", shown := Screen())
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "200")
+    return shown
+
+
+def test_a_call_to_an_actor_draws_its_line_only_while_somebody_waits(
+    client: StorageClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    screen = made_screen(monkeypatch)
+    actor = client.create_actor(actors.Counter, name="it")
+    future = actor.add.remote(1)
+    wait_until(lambda: any(message.endswith(NOBODY) for message in caplog.messages))
+    assert "fray: actor 'it'" not in screen.getvalue()
+    for wait in (future.result, future.exception, lambda timeout: asyncio.run(asyncio.wait_for(future, timeout))):
+        with ThreadPoolExecutor(1) as thread:
+            waits = thread.submit(wait, 1.0)
+            wait_until(lambda: screen.line.startswith("fray: actor 'it' (it-0-") and "has not started" in screen.line)
+            assert isinstance(waits.exception(), TimeoutError)
+        assert screen.line == ""
+
+
+def test_a_call_to_a_name_without_actors_draws_its_line_only_while_somebody_waits(
+    client: StorageClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen = made_screen(monkeypatch)
+    monkeypatch.setattr(wait_line, "WARN_AFTER", 0.1)
+    resolver = ClusterResolver(client.cluster)
+    resolver.patience = 3.0
+    future = resolver.lookup("it").add.remote(1)
+    wait_until(lambda: bool(wait_line._terminal.lines and wait_line._terminal.lines[0]._text))
+    assert screen.getvalue() == ""
+    with pytest.raises(ActorNotFoundError):
+        future.result()
+    assert "\rfray: 0 of 1 actors it are up" in screen.getvalue()
+    assert screen.line == ""
