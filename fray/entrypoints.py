@@ -85,6 +85,13 @@ class CallableEntrypoint(Entrypoint):
 
 
 @dataclass(frozen=True)
+class NamedEntrypoint(CallableEntrypoint):
+    """A call of one of Fray's own functions. `fray status` shows `name` instead of the function's name."""
+
+    name: str = ""
+
+
+@dataclass(frozen=True)
 class BinaryEntrypoint(Entrypoint):
     """A program, `command`, with its arguments `args`, started without a shell."""
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from fray.entrypoints import entrypoint_of
+from fray.entrypoints import NamedEntrypoint, entrypoint_of
 from fray.types import (
     ANY_REGION,
     BinaryEntrypoint,
@@ -126,7 +126,7 @@ def _entrypoint(given: object) -> dict[str, Any]:
     if isinstance(entrypoint, BinaryEntrypoint):
         return {"command": [entrypoint.command, *entrypoint.args]}
     if isinstance(entrypoint, CallableEntrypoint):
-        data, name = pickled(entrypoint), _name_of(entrypoint.callable)
+        data, name = pickled(entrypoint), _name_of(entrypoint)
         if len(data) > _LARGE_CALL:
             size = f"the call of {name} has {format_bytes(len(data))} with its arguments and what it uses"
             log.warning("%s; each job stores this again: write large data to storage once, and pass its path", size)
@@ -135,12 +135,17 @@ def _entrypoint(given: object) -> dict[str, Any]:
     raise InvalidInput("entrypoint", given, remedy)
 
 
-def _name_of(function: object) -> str:
+def _name_of(call: CallableEntrypoint) -> str:
+    """The name of a call, for people."""
+    name = call.name if isinstance(call, NamedEntrypoint) else callable_name(call.callable)
+    return name[:MAX_CALLABLE_NAME]
+
+
+def callable_name(function: object) -> str:
     """The name of a function, or of another object's type, with its module unless that is `__main__`."""
     named = function if hasattr(function, "__qualname__") else type(function)
     module = getattr(named, "__module__", None) or "__main__"
-    name = f"{module}.{named.__qualname__}".removeprefix("__main__.")
-    return name.replace("<locals>.", "")[:MAX_CALLABLE_NAME]
+    return f"{module}.{named.__qualname__}".removeprefix("__main__.").replace("<locals>.", "")
 
 
 def pickled(call: CallableEntrypoint) -> bytes:

@@ -9,10 +9,11 @@ from fray.actor.hosting import GRACE, serve_actor
 from fray.actor.storage_group import StorageActorGroup
 from fray.cluster.api import Cluster
 from fray.cluster.storage import StorageCluster
+from fray.entrypoints import NamedEntrypoint
+from fray.job_spec import callable_name
 from fray.types import (
     ActorConfig,
     CallableEntrypoint,
-    Entrypoint,
     EnvironmentConfig,
     JobId,
     JobRequest,
@@ -121,8 +122,12 @@ def actor_request(
     config: ActorConfig | None = None,
     resources: ResourceConfig | None = None,
     environment: EnvironmentConfig | None = None,
+    shown_as: str | None = None,
 ) -> JobRequest:
-    """The request for the job that serves an actor. Its name still lacks the actor's number in its group."""
+    """The request for the job that serves an actor. Its name still lacks the actor's number in its group.
+
+    shown_as: what `fray status` says that the job runs; None: the actor's class.
+    """
     check_name("name", name)
     if not callable(cls):
         raise InvalidInput("actor_class", cls, "give a class")
@@ -130,7 +135,9 @@ def actor_request(
     restarts = MAX_ATTEMPTS if config.max_restarts is None else config.max_restarts
     return JobRequest(
         name=name,
-        entrypoint=Entrypoint.from_callable(serve_actor, (cls, tuple(args), dict(kwargs), name, config)),
+        entrypoint=NamedEntrypoint(
+            serve_actor, (cls, tuple(args), dict(kwargs), name, config), name=shown_as or f"actor {callable_name(cls)}"
+        ),
         resources=ResourceConfig(cpu=0) if resources is None else resources,
         environment=environment,
         max_retries_failure=restarts,

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fray.cluster.storage import StorageCluster
+from fray.entrypoints import NamedEntrypoint
 from fray.errors import InvalidInput, Permanent
 from fray.futures import TaskFuture
 from fray.pool import queue_worker
@@ -22,7 +23,7 @@ from fray.pool.objects import ObjectRef
 from fray.pool.pool_task import PackedFunction, content_digest, pickled
 from fray.pool.transport import SPARE_SECONDS, TaskCall, pool_progress
 from fray.queue.file_queue import FileQueue
-from fray.types import Entrypoint, EnvironmentConfig, JobRequest, ResourceConfig
+from fray.types import EnvironmentConfig, JobRequest, ResourceConfig
 from fray_coordinator.pool import task_outcomes, worker_pools
 from fray_coordinator.protocol.queue_segments import batch_size
 from fray_coordinator.store.interface import ABSENT
@@ -66,7 +67,9 @@ class QueueTransport:
         self._worker = JobRequest(
             name=name,
             namespace=namespace,
-            entrypoint=Entrypoint.from_callable(queue_worker.run_worker, args=(name, self._incarnation, idle)),
+            entrypoint=NamedEntrypoint(
+                queue_worker.run_worker, (name, self._incarnation, idle), name=f"worker of pool {name}"
+            ),
             resources=resources,
             environment=environment,
             grace=queue_worker.GRACE,

@@ -177,7 +177,8 @@ class WorkerSupervisor:
         if self._ended:
             return
         config = ActorConfig(max_restarts=MAX_RESTARTS)
-        request = actor_request(TaskRunner, (), {}, self._name, config, self._resources, self._environment)
+        shown_as = f"worker of pool {self._name}"
+        request = actor_request(TaskRunner, (), {}, self._name, config, self._resources, self._environment, shown_as)
         group = create_actors(self._cluster, request, count)
         self._jobs.update(job.job_id for job in group.jobs)
 

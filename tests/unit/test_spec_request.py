@@ -6,12 +6,14 @@ import base64
 import pickle
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 
+from fray.actor.create import actor_request
 from fray.cluster import StorageCluster
 from fray.errors import InvalidInput
 from fray.job_spec import local_spec, to_spec
@@ -28,7 +30,11 @@ from fray.types import (
     ResourceConfig,
     TpuConfig,
 )
+from fray_coordinator.core import Core
+from fray_coordinator.jobs.lookup import all_jobs
+from fray_layouts.records import JobRecord
 from fray_layouts.spec import DeviceSpec, JobSpec, ResourceSpec
+from tests.support.waiting import wait_until
 
 LOCK = threading.Lock()
 
@@ -99,6 +105,28 @@ def test_a_callable_is_known_by_its_name(function: Callable[..., Any], name: str
     call = to_spec(JobRequest("job", Entrypoint.from_callable(function))).entrypoint.callable
     assert call is not None
     assert call.name == name
+
+
+def test_the_job_of_an_actor_is_known_by_the_actors_class() -> None:
+    call = to_spec(actor_request(threading.Thread, (), {}, "it")).entrypoint.callable
+    assert call is not None
+    assert call.name == "actor threading.Thread"
+
+
+@pytest.mark.parametrize("transport", ["direct", "queue"])
+def test_the_job_of_a_worker_is_known_by_its_pool(tmp_path: Path, transport: Literal["direct", "queue"]) -> None:
+    with StorageCluster(str(tmp_path)) as cluster:
+        with WorkerPool(cluster, 1, name_prefix="sums", transport=transport) as pool:
+            pool.submit(sum, [1])
+            jobs = wait_until(lambda: [job for job in cluster.run(all_of_them) if job.spec.name.startswith("sums")])
+            pool.shutdown(wait=False)
+    call = jobs[0].spec.entrypoint.callable
+    assert call is not None
+    assert call.name.startswith("worker of pool sums-")
+
+
+def all_of_them(core: Core) -> Coroutine[Any, Any, list[JobRecord]]:
+    return all_jobs(core, {})
 
 
 def test_a_plain_callable_is_an_entrypoint() -> None:
