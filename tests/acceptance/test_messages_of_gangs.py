@@ -141,7 +141,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     assert agent.wait(200) == 0
 
 
-def test_a_gang_that_cannot_be_says_what_is_short(shell: Shell) -> None:
+def test_an_impossible_gang_names_the_missing_resource(shell: Shell) -> None:
     (shell.root.parent / "zone.yaml").write_text("{name: zone, entrypoint: {command: [ls]}, replicas: 2, same: zone}")
     shell("submit", "zone.yaml")
     for words in ("--name three --replicas 3", "--name slice --tpu v5p-16"):

@@ -185,7 +185,7 @@ def test_an_argument_that_is_no_id_is_refused() -> None:
     }
 
 
-def test_a_time_out_says_what_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_time_out_names_the_awaited_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (
         "fray_coordinator.jobs.waiting",
         "fray_coordinator.jobs.waiting_reasons",

@@ -91,7 +91,7 @@ def test_these_programs_agree_with_the_test_vectors() -> None:
 
 
 @everywhere
-def test_a_client_in_node_submits_to_our_agents_and_reads_what_they_leave(root: str) -> None:
+def test_a_client_in_node_submits_to_our_agents_and_reads_their_results(root: str) -> None:
     job = submitted(root, "echo out; echo err >&2; printf half; printf '{\"answer\": 42}' > $FRAY_RESULT")
     followed = node.node("client.mjs", root, "follow", job)
     assert followed.returncode == 0, followed.stderr

@@ -25,13 +25,13 @@ def test_the_examples_run(page: Path, tmp_path: Path) -> None:
     run(program(page), page, tmp_path)
 
 
-def test_the_readme_prints_what_it_should(tmp_path: Path) -> None:
+def test_the_readmes_programs_print_the_expected_output(tmp_path: Path) -> None:
     counted = [len(Path(path).read_text().splitlines()) for path in ("/etc/hosts", "/etc/passwd")]
     items = "".join(f"{number}\n" for number in range(10))
     assert run(program(README), README, tmp_path) == f"{counted}\neasy\nhard\n{items}[1, 2, 3]\n[0, 1, 2]\n"
 
 
-def test_every_block_is_marked_with_what_is_known() -> None:
+def test_every_block_has_a_known_mark() -> None:
     marks = {mark for page in PAGES for mark in re.findall(r"^```python ?(.*)$", page.read_text(), re.MULTILINE)}
     assert marks <= set(NEEDS)
 

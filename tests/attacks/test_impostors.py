@@ -131,7 +131,7 @@ def test_a_caller_gives_up_an_impostor_in_time(
 
 
 @pytest.mark.parametrize("impostor", [dribbling, pretending, web_server])
-def test_calls_of_a_pool_go_on_to_who_holds_the_key(monkeypatch: pytest.MonkeyPatch, impostor: Answer) -> None:
+def test_calls_of_a_pool_go_on_to_a_server_with_the_key(monkeypatch: pytest.MonkeyPatch, impostor: Answer) -> None:
     monkeypatch.setattr("fray_agents.rpc.client.connect.CONNECT_TIMEOUT", 0.3)
     with listening(impostor) as taken, serving() as honest:
 
@@ -231,7 +231,7 @@ def test_without_a_fingerprint_an_encrypting_cluster_is_called_encrypted_all_the
             assert not any(b"the secret word" in data for data in proxy.said)
 
 
-def test_an_encrypting_clusters_caller_says_nothing_to_who_speaks_plainly() -> None:
+def test_an_encrypting_clusters_caller_sends_nothing_to_a_plain_server() -> None:
     said: list[bytes] = []
 
     def plain(sock: socket.socket) -> None:
@@ -253,7 +253,7 @@ def encrypting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StorageClus
         yield cluster
 
 
-def test_all_that_serves_in_an_encrypting_cluster_answers_nobody_plainly(encrypting: StorageCluster) -> None:
+def test_no_server_of_an_encrypting_cluster_answers_a_plain_caller(encrypting: StorageCluster) -> None:
     with HttpQueueServer(cluster=encrypting) as queues:
         queues.new_queue("prompts").push("the secret word")
         server = ActorServer(encrypting)

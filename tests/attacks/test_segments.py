@@ -123,7 +123,7 @@ def test_a_buffer_arrives_piece_by_piece(pair: tuple[SegmentSender, SegmentRecei
     assert len(sender._segments) == 1
 
 
-def test_a_sender_who_goes_within_a_buffer_holds_up_nobody(
+def test_a_sender_that_leaves_within_a_buffer_delays_nobody(
     pair: tuple[SegmentSender, SegmentReceiver, socket.socket],
 ) -> None:
     sender, receiver, near = pair
@@ -135,7 +135,7 @@ def test_a_sender_who_goes_within_a_buffer_holds_up_nobody(
         receiver.take(reference)
 
 
-def test_a_sender_who_stops_within_a_buffer_is_given_up(
+def test_a_sender_that_stops_within_a_buffer_is_disconnected(
     monkeypatch: pytest.MonkeyPatch, pair: tuple[SegmentSender, SegmentReceiver, socket.socket]
 ) -> None:
     monkeypatch.setattr(shared_memory, "STALL_TIMEOUT", 0.05)

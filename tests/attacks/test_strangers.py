@@ -230,7 +230,7 @@ class SlowKeys(Keys):
         return super().keys(fresh)
 
 
-def test_while_keys_are_read_for_strangers_whoever_holds_a_known_one_is_served(
+def test_while_keys_are_read_for_strangers_a_holder_of_a_known_key_is_served(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(accepted_keys, "KEY_READ_INTERVAL", 0.0)
@@ -249,7 +249,7 @@ def test_while_keys_are_read_for_strangers_whoever_holds_a_known_one_is_served(
     server.close()
 
 
-def test_a_clusters_keys_are_read_once_for_all_who_want_them_and_never_in_the_way_of_others() -> None:
+def test_a_clusters_keys_are_read_once_for_all_callers_and_delay_no_others() -> None:
     reads: list[int] = []
     gate, reading = threading.Event(), threading.Event()
 

@@ -115,7 +115,7 @@ def test_an_actor_knows_itself_in_init_in_calls_and_in_threads(client: Client) -
     group.shutdown()
 
 
-def test_an_init_that_raises_reaches_those_who_wait(client: Client) -> None:
+def test_an_init_that_raises_reaches_the_waiting_callers(client: Client) -> None:
     group = create_group(client, actors.Broken, name="broken", count=2)
     with pytest.raises(ActorUnavailableError, match="no such model") as caught:
         group.handles[0].anything()
@@ -124,7 +124,7 @@ def test_an_init_that_raises_reaches_those_who_wait(client: Client) -> None:
         group.wait_ready()
 
 
-def test_a_group_tells_who_is_ready(client: Client) -> None:
+def test_a_group_reports_its_ready_members(client: Client) -> None:
     group = create_group(client, actors.Counter, name="counters", count=3)
     ready = group.wait_ready(count=3, timeout=200)
     assert ready == group.handles

@@ -23,7 +23,7 @@ def count_to(limit: int) -> Iterator[int]:
     yield from range(limit)
 
 
-def test_a_task_may_take_what_was_put(context: JobContext) -> None:
+def test_a_task_may_take_an_object_that_was_put(context: JobContext) -> None:
     kept = context.put([1, 2, 3])
     assert context.get(context.run(sum, context.get(kept))) == 6
 
@@ -32,13 +32,13 @@ def test_get_passes_plain_values_through(context: JobContext) -> None:
     assert context.get("plain") == "plain"
 
 
-def test_get_of_a_list_gives_what_its_members_stand_for(context: JobContext) -> None:
+def test_get_of_a_list_gives_the_values_of_its_members(context: JobContext) -> None:
     actor = context.create_actor(Counter)
     several = [context.run(abs, -1), "plain", actor.add.remote(5), context.put([7])]
     assert context.get(several) == [1, "plain", 5, [7]]
 
 
-def test_get_of_a_list_raises_what_one_of_its_members_raised(context: JobContext) -> None:
+def test_get_of_a_list_raises_the_error_of_a_member(context: JobContext) -> None:
     with pytest.raises(ValueError, match="seven"):
         context.get([context.run(abs, -1), context.run(int, "seven")])
 

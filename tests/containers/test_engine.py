@@ -62,7 +62,7 @@ async def test_a_programs_exit_code_is_the_tasks(
     assert (end.exit.kind, end.exit.code) == ("exited", code)
 
 
-async def test_a_program_reads_what_goes_along_to_its_end(tmp_path: Path, engine: ContainerEngine, image: str) -> None:
+async def test_a_program_reads_its_input_to_the_end(tmp_path: Path, engine: ContainerEngine, image: str) -> None:
     text = b"hello\n" * 20_000
     _, log = await run(replace(contained(engine, tmp_path, "cat > all; echo read", image=image), stdin=text))
     assert b"stdout F read" in log

@@ -93,7 +93,7 @@ async def test_logs_can_be_read_while_the_job_runs(core: Core) -> None:
     assert record.exit.log_chunks == 1
 
 
-async def test_the_heartbeat_and_the_exit_record_tell_what_a_task_uses(
+async def test_the_heartbeat_and_the_exit_record_state_the_usage_of_a_task(
     agent: AgentProcess, core: Core, tmp_path: Path
 ) -> None:
     code = f"""

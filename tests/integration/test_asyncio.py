@@ -126,7 +126,7 @@ async def test_tasks_are_awaited_and_come_as_they_are_done(cluster: StorageClust
         gate.set()
 
 
-async def test_a_task_that_was_not_sent_is_cancelled_with_who_awaits_it(cluster: StorageCluster) -> None:
+async def test_an_unsent_task_is_cancelled_with_the_coroutine_that_awaits_it(cluster: StorageCluster) -> None:
     with WorkerPool(cluster, 1) as pool:
         running, unsent = pool.submit(wait_at_gate, 1), pool.submit(wait_at_gate, 2)
         await eventually(running.running)

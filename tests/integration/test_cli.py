@@ -263,7 +263,9 @@ def test_the_environment_may_name_the_namespace(empty: Shell, monkeypatch: pytes
     assert empty.json("status", job)["spec"]["namespace"] == "mine"
 
 
-def test_a_job_and_its_children_are_of_the_user_who_submitted_it(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_and_its_children_belong_to_the_user_who_submitted_it(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FRAY_USER", "ann@lab")
     inner = f"{' '.join(FRAY)} run --name bens -- true"
     shell("run", "--name", "anns", "--cpu", "1", "--", "sh", "-c", inner)

@@ -13,7 +13,7 @@ from tests.support.shell import Shell
 from tests.support.waiting import wait_until
 
 
-def test_agents_tell_for_whom_they_keep_room(empty: Shell) -> None:
+def test_agents_report_for_which_gangs_they_keep_room(empty: Shell) -> None:
     agent = empty.start("agent", "--cpu", "2", "--memory", "1GB", "--zone", "z-a", "--tpu", "v5litepod-4")
     running = empty.detached("--", "sleep", "600")
     empty.until_status(running, "running")
@@ -26,7 +26,7 @@ def test_agents_tell_for_whom_they_keep_room(empty: Shell) -> None:
     assert agent.wait(timeout=200) == 0
 
 
-def test_a_drained_agent_finishes_what_it_has_and_leaves(empty: Shell, tmp_path: Path) -> None:
+def test_a_drained_agent_finishes_its_jobs_and_leaves(empty: Shell, tmp_path: Path) -> None:
     streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
     agent = empty.start("agent", "--cpu", "1", "--memory", "1GB", **streams)
     wait = f"import pathlib, time\nwhile not pathlib.Path({str(tmp_path / 'go')!r}).exists(): time.sleep(0.02)"
@@ -65,7 +65,7 @@ def test_jobs_have_gpus_of_their_own_or_share_one_and_agents_show_which(empty: S
     assert agent.wait(200) == 0
 
 
-def test_the_log_of_an_agent_tells_what_happened(empty: Shell) -> None:
+def test_the_log_of_an_agent_reports_the_events(empty: Shell) -> None:
     agent = empty.start("agent", "--log-format", "json", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     empty("run", "--name", "good", "--", "true")
     empty("run", "--name", "bad", "--", "sh", "-c", "exit 3", code=3)

@@ -74,7 +74,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("as_json", [False, True])
 @pytest.mark.parametrize("words", COMMANDS, ids=lambda words: words[0])
-def test_no_command_passes_on_what_a_terminal_obeys(root: Path, words: tuple[str, ...], as_json: bool) -> None:
+def test_no_command_passes_on_control_sequences(root: Path, words: tuple[str, ...], as_json: bool) -> None:
     done = CliRunner(env={"FRAY_CLUSTER_SPEC": str(root)}).invoke(cli, [*words, *["--json"] * as_json])
     shown = done.stdout_bytes.decode() + done.stderr_bytes.decode()
     if words[0] == "logs" and not as_json:
@@ -84,7 +84,7 @@ def test_no_command_passes_on_what_a_terminal_obeys(root: Path, words: tuple[str
     assert not [line for line in shown.splitlines() if line.startswith("forged")]
 
 
-def test_a_log_is_shown_byte_for_byte_to_who_asks_for_it(root: Path) -> None:
+def test_a_log_is_shown_byte_for_byte_on_request(root: Path) -> None:
     done = CliRunner(env={"FRAY_CLUSTER_SPEC": str(root)}).invoke(cli, ["logs", "--raw", "evil-1"])
     assert done.stdout_bytes == f"{EVIL}\n".encode()
     assert done.stderr_bytes == b"\xff\n"

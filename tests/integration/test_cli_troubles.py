@@ -88,7 +88,7 @@ def test_doctor_says_which_record_of_the_whole_cluster_cannot_be_read(empty: She
     assert f"{key} does not hold" in told
 
 
-def test_doctor_tells_what_the_last_pass_skipped(empty: Shell) -> None:
+def test_doctor_reports_the_objects_that_the_last_pass_skipped(empty: Shell) -> None:
     (empty.root / "jobs").mkdir()
     (empty.root / "jobs" / "odd.json").write_text("garbage")
     lease = {"holder": "", "problems": {"jobs/odd.json": "jobs/odd.json does not hold a JobRecord"}}

@@ -43,6 +43,6 @@ def test_a_jobs_usage_is_reported_while_it_runs_and_after_its_end(client: Storag
     assert used.cpu_seconds > 0
 
 
-def test_nothing_is_known_of_what_a_job_uses_before_it_runs() -> None:
+def test_the_usage_of_a_job_is_unknown_before_it_runs() -> None:
     job = StorageClient(f"memory://{uuid.uuid4()}").submit(call("waits", print))
     assert job.usage() is None

@@ -168,7 +168,7 @@ def test_a_driver_that_is_stopped_owns_nothing_more(program: Program) -> None:
     assert program.process.poll() is None
 
 
-def test_closing_the_client_ends_what_it_owns_at_once(program: Program) -> None:
+def test_closing_the_client_ends_its_actors_at_once(program: Program) -> None:
     program.does("client.shutdown(); print('closed', flush=True)")
     assert program.reads() == "closed"
     assert program.ended("driver")

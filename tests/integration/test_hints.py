@@ -67,7 +67,7 @@ def test_a_gang_is_gathered_started_and_stopped_by_hints_alone(cluster: StorageC
     status_becomes(cluster, job, JobStatus.STOPPED)
 
 
-def test_only_who_can_read_the_cluster_may_hint(cluster: StorageCluster) -> None:
+def test_only_a_reader_of_the_cluster_may_hint(cluster: StorageCluster) -> None:
     class Stranger:
         encrypted = False
 

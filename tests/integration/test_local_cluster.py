@@ -324,7 +324,7 @@ def test_resources_that_are_invalid_anywhere_are_refused_here_too(
         cluster.launch(call(print, resources=resources))
 
 
-def test_wait_has_a_second_name_for_what_it_waits_for(cluster: LocalCluster) -> None:
+def test_wait_has_a_second_name_for_its_first_parameter(cluster: LocalCluster) -> None:
     job = cluster.launch(command("true"))
     assert cluster.wait(job_ids=job).status is JobStatus.SUCCEEDED
     assert [info.job_id for info in cluster.wait(job_ids=[job, job])] == [job, job]

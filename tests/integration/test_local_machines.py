@@ -70,7 +70,7 @@ async def agent_records(core: Core, state: str) -> list[AgentRecord]:
     return [one.record for one in found if one is not None and one.record.state == state]
 
 
-async def test_each_host_of_a_slice_is_an_agent_that_outlives_whoever_made_it(core: Core, folder: Path) -> None:
+async def test_each_host_of_a_slice_is_an_agent_that_outlives_its_maker(core: Core, folder: Path) -> None:
     provider = LocalProvider("cluster", "slices", SPEC)
     await provider.create(asked(core.root))
     await provider.close()

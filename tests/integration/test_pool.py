@@ -271,7 +271,7 @@ with LocalCluster() as cluster:
 """
 
 
-def test_all_who_ask_for_the_default_context_on_a_cluster_use_one_pool() -> None:
+def test_all_default_contexts_on_a_cluster_use_one_pool() -> None:
     ended = subprocess.run([sys.executable, "-c", _SHARED], capture_output=True, text=True, check=True)
     assert ended.stdout == "1 1\n"
     assert "Traceback" not in ended.stderr
@@ -327,7 +327,7 @@ def test_more_workers_than_the_pool_wants_never_come(
 
 
 @pytest.mark.slow
-def test_a_pool_that_is_resized_gets_more_workers_and_ends_those_that_are_spare(
+def test_a_resized_pool_gets_more_workers_or_ends_spare_ones(
     cluster: StorageCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fray.pool.worker_pool.SPARE_SECONDS", 0.2)

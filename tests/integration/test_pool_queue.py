@@ -206,7 +206,7 @@ def test_a_worker_is_ready_for_a_task_before_it_takes_it(cluster: StorageCluster
     assert (tmp_path / "notes").read_text() == "0"
 
 
-def test_an_object_is_fetched_whatever_argument_it_is(pool: WorkerPool) -> None:
+def test_an_object_is_fetched_in_the_place_of_any_argument(pool: WorkerPool) -> None:
     kept: Any = pool.put([3, 1, 2])
     assert pool.submit(sorted, kept, reverse=True).result(200) == [3, 2, 1]
     assert pool.submit(dict, kept=kept).result(200) == {"kept": [3, 1, 2]}

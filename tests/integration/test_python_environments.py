@@ -151,7 +151,7 @@ async def test_without_a_project_packages_come_on_top_of_the_agents_own(cache: H
         assert run(found, code) == ["2.0", fray.__file__]
 
 
-async def test_the_agents_fray_is_there_and_the_projects_packages_win_over_what_fray_needs(
+async def test_the_agents_fray_is_there_and_the_projects_packages_win_over_frays_dependencies(
     cache: HostCache, project: Path
 ) -> None:
     (project / "requirements.txt").write_text("cloudpickle==99.0")
@@ -231,7 +231,7 @@ async def test_an_environment_that_no_host_can_build_fails_the_job(
     assert [entry for entry in cache.entries() if entry.kind == python_env.KIND] == []
 
 
-async def test_a_callable_of_another_version_names_both_and_what_to_do(cache: HostCache) -> None:
+async def test_a_callable_of_another_version_fails_with_both_versions_and_a_remedy(cache: HostCache) -> None:
     spec = job()
     spec.entrypoint.command, spec.entrypoint.callable = (
         [],

@@ -52,7 +52,7 @@ def elsewhere(queue: HttpQueue[str]) -> list[str]:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
 
 
-def test_a_consumer_in_another_process_takes_what_was_pushed(server: HttpQueueServer) -> None:
+def test_a_consumer_in_another_process_takes_the_pushed_items(server: HttpQueueServer) -> None:
     queue = server.new_queue("prompts")
     queue.push_many(["a", "b", "c"])
     assert elsewhere(queue) == ["a", "b", "c"]
@@ -125,7 +125,7 @@ def test_a_lease_of_a_server_that_was_restarted_ends_nothing(cluster: StorageClu
         new.done(mine)
 
 
-async def test_a_pop_that_was_cancelled_gives_back_what_it_gets(server: HttpQueueServer) -> None:
+async def test_a_cancelled_pop_gives_its_items_back(server: HttpQueueServer) -> None:
     queue = server.new_queue("prompts")
 
     waiting = asyncio.ensure_future(queue.aio.pop(wait=200.0))
@@ -154,7 +154,7 @@ def test_a_server_that_is_not_there_says_so(cluster: StorageCluster) -> None:
         HttpQueue("127.0.0.1", port, "prompts", cluster=cluster).push(1)
 
 
-def test_only_who_can_read_the_servers_cluster_may_use_it(server: HttpQueueServer, tmp_path: Path) -> None:
+def test_only_a_reader_of_the_servers_cluster_may_use_it(server: HttpQueueServer, tmp_path: Path) -> None:
     server.new_queue("prompts").push("secret")
     with StorageCluster(str(tmp_path / "other")) as other:
         with pytest.raises(subprocess.CalledProcessError) as refused:

@@ -273,7 +273,7 @@ def test_in_this_process_everything_is_pickled_all_the_same(local: tuple[RpcServ
         channel.call("nobody", "echo", (1,), {})
 
 
-def test_an_actor_that_is_removed_refuses_what_waits_and_ends_what_runs(local: tuple[RpcServer, Channel]) -> None:
+def test_a_removed_actor_refuses_waiting_calls_and_ends_running_ones(local: tuple[RpcServer, Channel]) -> None:
     server, channel = local
     subject = Subject()
     server.add("going", subject)

@@ -155,7 +155,7 @@ def test_jobs_that_are_threads_serve_too() -> None:
         assert pool.size == 0
 
 
-def test_a_job_that_is_stopped_answers_what_runs_and_withdraws_its_records(
+def test_a_stopped_job_answers_its_running_calls_and_withdraws_its_records(
     machine: LocalCluster, tmp_path: Path
 ) -> None:
     hosting = machine.launch(job(serve_counter, 0))

@@ -152,7 +152,7 @@ def test_a_result_that_is_no_json_is_an_error_that_names_it(served: Served, what
     assert (error["type"], error["retry"]) == ("RemoteError", False)
 
 
-def test_errors_say_their_type_what_happened_and_whether_calling_again_may_do(served: Served) -> None:
+def test_errors_have_a_type_a_message_and_whether_a_retry_may_help(served: Served) -> None:
     connection = served.connect()
     error = error_of(lambda: connection.call("fail", []))
     assert (error["type"], error["retry"]) == ("KeyError", False)
@@ -237,7 +237,7 @@ class Kept:
         self.outcomes[call] = outcome
 
 
-def test_a_durable_actor_answers_from_what_it_kept_after_a_restart() -> None:
+def test_a_durable_actor_answers_from_its_stored_replies_after_a_restart() -> None:
     journal, subject = Kept(), Subject()
     for _ in range(2):
         server = RpcServer(Keys())

@@ -31,7 +31,7 @@ def test_the_cost_of_a_lookup_does_not_grow_with_the_number_of_actors(cluster: S
     assert [resolver.lookup(f"actor-{n}-{i}").add(0) for n in range(5) for i in range(100)] == list(range(500))
 
 
-def test_a_lookup_reads_only_what_has_changed(cluster: StorageCluster, serve: Serve) -> None:
+def test_a_lookup_reads_only_changed_endpoints(cluster: StorageCluster, serve: Serve) -> None:
     for _ in range(4):
         serve(counter=actors.Counter())
     pool = ClusterResolver(cluster).lookup("counter")

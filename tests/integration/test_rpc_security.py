@@ -106,7 +106,7 @@ def test_a_wrong_secret_and_an_unknown_key_are_refused(server: RpcServer) -> Non
         RpcKey("k1", b"short")
 
 
-def test_a_channel_is_shared_by_those_who_hold_the_key_only(server: RpcServer, target: Target) -> None:
+def test_only_callers_with_the_key_share_a_channel(server: RpcServer, target: Target) -> None:
     """Once a caller with another cluster's key got the channel of a caller with the right key in the same process."""
     for meant in (Target("subject", server.address), target, target._replace(identity="")):
         shared = connect(meant, Keys())
@@ -326,7 +326,7 @@ def refused(address: str, key: RpcKey) -> bool:
     return False
 
 
-def test_a_key_that_was_dropped_opens_nothing_and_what_it_opened_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dropped_key_opens_no_connection_and_its_open_connections_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accepted_keys, "KEY_RECHECK_INTERVAL", 0.05)
     monkeypatch.setattr(accepted_keys, "KEY_READ_INTERVAL", 0.0)
     old, new = KEY, RpcKey("k2", b"the second secret of them")
@@ -405,7 +405,7 @@ def test_another_certificate_is_refused_before_anything_is_said() -> None:
             open_connection(target._replace(fingerprint=""), Keys())
 
 
-def test_tls_hides_what_is_said() -> None:
+def test_tls_hides_the_messages() -> None:
     with serving(tls=True) as target, through_proxy(target) as (proxy, channel):
         assert channel.call("subject", "echo", ("the secret word",), {}) == "the secret word"
         assert not any(b"the secret word" in data for data in proxy.said)

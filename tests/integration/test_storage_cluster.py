@@ -66,7 +66,7 @@ def test_a_wrong_reservation_is_told_by_its_field(cluster: StorageCluster) -> No
         cluster.get_reservation("r-1")
 
 
-def test_a_reservation_tells_what_it_lacks_and_what_waits_in_it(cluster: StorageCluster) -> None:
+def test_a_reservation_reports_its_shortage_and_its_waiting_jobs(cluster: StorageCluster) -> None:
     least, most = ResourceConfig(cpu=2, ram="1g", replicas=2), ResourceConfig(cpu=2, ram="1g", replicas=5)
     held = cluster.create_reservation(ReservationConfig(least, most, ttl_seconds=60))
     inside = cluster.launch(a_request())

@@ -132,7 +132,7 @@ def test_a_runner_that_cannot_go_on_ends_the_task_and_blames_the_host(tmp_path: 
     assert "No such file" in end.message
 
 
-def test_the_environment_is_exactly_what_was_given(tmp_path: Path) -> None:
+def test_the_environment_has_exactly_the_given_variables(tmp_path: Path) -> None:
     only = TaskSpec(tmp_path, ["/usr/bin/env"], None, {"A": "1"}, None, 1.0)
     _, log = asyncio.run(run(only))
     assert sorted(line.split(b" ")[3] for line in log.splitlines()) == [

@@ -168,7 +168,7 @@ def test_a_result_that_cannot_be_pickled_names_its_type(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", ["x" * 100, b"x" * 100])
-def test_a_result_that_is_too_large_says_what_to_do(tmp_path: Path, value: Any) -> None:
+def test_a_result_that_is_too_large_is_an_error_with_a_remedy(tmp_path: Path, value: Any) -> None:
     end = end_of(spec(tmp_path, call=lambda: value, result_limit=99))
     assert (end.exit.kind, end.result) == ("too-large", None)
     assert "bytes, more than the limit of 99; write it to storage and return its path" in end.exit.message

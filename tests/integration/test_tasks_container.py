@@ -51,7 +51,7 @@ def removed(folder: Path) -> bool:
     return not [made for made in folder.glob("state/*/made") if not made.parent.name.startswith("removed-")]
 
 
-async def test_output_result_and_exit_code_are_those_of_the_program(
+async def test_the_command_has_the_programs_output_result_and_exit_code(
     tmp_path: Path, folder: Path, engine: ContainerEngine
 ) -> None:
     end, log = await run(contained(engine, tmp_path, "echo out; echo err >&2; pwd; echo 7 > $FRAY_RESULT; exit 3"))

@@ -31,7 +31,9 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         ("../../big", "host-failed", "this job's work directory has 0 MB; remove what is there, also what jobs left"),
     ],
 )
-def test_the_output_is_kept_and_who_filled_the_disk_is_told(disk: Path, file: str, kind: str, message: str) -> None:
+def test_the_output_is_kept_and_the_end_names_the_process_that_filled_the_disk(
+    disk: Path, file: str, kind: str, message: str
+) -> None:
     if not may_mount():
         return
     end, log = asyncio.run(run(sh(disk / "task", FILL.format(file))))

@@ -32,7 +32,7 @@ def put(directory: Path, **files: str) -> None:
         (directory / name.replace("_", ".")).write_text(text)
 
 
-def test_a_task_above_its_memory_is_killed_whole_and_told_what_it_used(tmp_path: Path) -> None:
+def test_a_task_above_its_memory_is_killed_whole_and_its_end_states_the_usage(tmp_path: Path) -> None:
     script = f"""
 import os, subprocess, sys, time
 other = subprocess.Popen(["setsid", "sleep", "600"])
@@ -144,7 +144,7 @@ async def test_a_failure_after_a_refused_fork_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("cpu", "weight"), [(0, "50"), (100, "50"), (1000, "100"), (2500, "250"), (10**8, "10000")])
-def test_cores_are_shared_by_what_was_asked_for(tmp_path: Path, cpu: int, weight: str) -> None:
+def test_cores_are_shared_in_proportion_to_the_requests(tmp_path: Path, cpu: int, weight: str) -> None:
     put(tmp_path, cpu_weight="100", cpu_max="max")
     TaskCgroup(str(tmp_path)).share_cpu(cpu, False)
     assert (tmp_path / "cpu.weight").read_text() == weight
@@ -155,7 +155,7 @@ def request(**resources: object) -> JobRequest:
     return JobRequest("job", Entrypoint.from_binary("true"), resources=ResourceConfig(**resources))  # type: ignore[arg-type]
 
 
-def test_only_what_was_asked_for_is_limited() -> None:
+def test_only_requested_resources_are_limited() -> None:
     unasked = limits_of(to_spec(request()).resources)
     assert (unasked.memory, unasked.disk, unasked.cpu, unasked.hard_cpu) == (0, 0, 1000, False)
     asked = limits_of(to_spec(request(cpu=2, ram="4g", disk="10g", hard_cpu=True)).resources)
@@ -170,7 +170,7 @@ def test_only_what_was_asked_for_is_limited() -> None:
         ({"cpu": 2, "ram": "1GiB", "disk": 0}, "2 cores, 1.1 GB of memory"),
     ],
 )
-def test_status_tells_what_is_reserved_and_not_limited(asked: dict[str, object], told: str) -> None:
+def test_status_reports_resources_that_are_reserved_and_not_limited(asked: dict[str, object], told: str) -> None:
     job = JobRecord(id="j-1", spec=to_spec(request(**asked)), status="pending")
     assert dict(describe(job, None, Members(), [], 0.0))["resources"] == told
 

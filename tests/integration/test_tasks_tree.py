@@ -167,7 +167,7 @@ async def test_nothing_is_left_of_a_prestarted_process_that_nobody_needed() -> N
     assert not has_cgroup(prefix, runner.pid)
 
 
-async def test_the_runner_ignores_what_is_sent_to_whole_groups(tmp_path: Path) -> None:
+async def test_the_runner_ignores_signals_to_whole_groups(tmp_path: Path) -> None:
     task = await started(sh(tmp_path, "while ! [ -e go ]; do sleep 0.02; done"))
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         os.kill(task.runner_pid, number)
@@ -210,7 +210,7 @@ os.write(1, b"x" * 999_999 + b"\\n")
 """
 
 
-async def test_a_runner_that_looks_late_sees_what_came_first(tmp_path: Path) -> None:
+async def test_a_runner_that_looks_late_sees_the_events_in_their_order(tmp_path: Path) -> None:
     """A frozen runner finds the task's end, its last words and a stop at once. The task had succeeded before."""
 
     task = await started(spec(tmp_path, [sys.executable, "-c", PARTING_WORDS]))

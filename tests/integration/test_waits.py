@@ -82,7 +82,7 @@ def test_the_log_and_the_time_out_say_why(
     assert any(message.endswith(NOBODY) for message in caplog.messages)
 
 
-def test_one_who_waits_for_ever_is_told_while_waiting(client: StorageClient, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_endless_wait_logs_the_reason(client: StorageClient, caplog: pytest.LogCaptureFixture) -> None:
     job = client.submit(JobRequest("j", Entrypoint.from_binary("true")))
     with ThreadPoolExecutor(1) as thread:
         waits = thread.submit(job.wait, raise_on_failure=False)

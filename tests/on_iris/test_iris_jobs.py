@@ -40,7 +40,7 @@ def text_of(client: FrayIrisClient, job_id: str) -> str:
     return "\n".join(line.data.decode() for line in client.cluster.logs(job_id))
 
 
-def test_a_callable_runs_and_what_it_prints_is_its_log(client: FrayIrisClient, tmp_path: Path) -> None:
+def test_a_callable_runs_and_its_output_is_its_log(client: FrayIrisClient, tmp_path: Path) -> None:
     job = client.submit(JobRequest("callable", Entrypoint.from_callable(print, args=("hello from", "iris"))))
     assert job.wait(timeout=200) is JobStatus.SUCCEEDED
     assert "hello from iris" in text_of(client, job.job_id)

@@ -42,7 +42,7 @@ def test_the_roots_of_ray(root: str, expected: bool) -> None:
     assert is_ray(root) is expected
 
 
-def test_ray_is_imported_by_who_uses_it_only() -> None:
+def test_only_users_of_ray_import_it() -> None:
     program = "import sys, fray, fray.current_client, fray.job; fray.current_client; print('ray' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "False"

@@ -194,7 +194,7 @@ def slices_are_given_in_parts() -> list[Swap]:
 # --- holds
 
 
-@rule(13, "tests/unit/test_holds.py::test_later_jobs_have_only_what_is_not_kept")
+@rule(13, "tests/unit/test_holds.py::test_later_jobs_have_only_the_room_that_is_not_kept")
 def what_becomes_free_goes_to_whoever_comes() -> list[Swap]:
     """An agent claims singles while a gang waits for its room."""
 

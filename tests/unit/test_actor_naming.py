@@ -162,7 +162,7 @@ async def test_one_without_the_name_does_not_publish(cluster: Cluster) -> None:
     assert await discovery.lookup(core, "ns", "a") == []
 
 
-async def test_members_of_a_pool_publish_beside_one_another_and_are_looked_up_by_what_changed(cluster: Cluster) -> None:
+async def test_members_of_a_pool_publish_independently_and_lookups_read_only_changes(cluster: Cluster) -> None:
     core = await cluster.core()
     members = [endpoint(f"j-{n}", actor_id=f"m{n}") for n in range(50)]
     await asyncio.gather(*(discovery.publish(core, member, singleton=False) for member in members))
@@ -185,7 +185,7 @@ async def test_a_member_that_wakes_does_not_publish_over_its_later_attempt(clust
         await discovery.publish(core, endpoint("j-1", 1), singleton=False)
 
 
-async def test_a_server_withdraws_only_what_it_published(cluster: Cluster) -> None:
+async def test_a_server_withdraws_only_its_own_endpoints(cluster: Cluster) -> None:
     core = await cluster.core()
     old, new = endpoint("j-1", 1), endpoint("j-1", 2)
     await discovery.publish(core, old, singleton=False)
@@ -196,7 +196,7 @@ async def test_a_server_withdraws_only_what_it_published(cluster: Cluster) -> No
     assert await discovery.lookup(core, "ns", "a") == []
 
 
-async def test_an_agent_removes_what_its_task_published_and_nothing_else(cluster: Cluster) -> None:
+async def test_an_agent_removes_only_its_tasks_endpoints(cluster: Cluster) -> None:
     core = await cluster.core()
     job = replace(await actor(core), attempt=2)
     later = endpoint(job.id, 3, actor_id="later")
@@ -260,7 +260,7 @@ async def test_the_name_says_which_attempt_serves(cluster: Cluster) -> None:
 # --- keys --------------------------------------------------------------------------------------------------------
 
 
-async def test_all_who_ask_for_the_keys_at_once_get_the_same(cluster: Cluster) -> None:
+async def test_all_concurrent_readers_of_the_keys_get_the_same(cluster: Cluster) -> None:
     cores = [await cluster.core() for _ in range(5)]
     found = await asyncio.gather(*(rpc_secrets.rpc_keys(core) for core in cores))
     assert all(one == found[0] for one in found)

@@ -205,7 +205,7 @@ class FakeChannel:
     def grant(self, call: CallId, limit: int) -> None: ...
 
 
-def test_no_call_overtakes_those_that_wait(cluster: StorageCluster) -> None:
+def test_no_call_overtakes_waiting_calls(cluster: StorageCluster) -> None:
     calls, channel, release = HandleCaller(cluster, ADDRESS), FakeChannel(), threading.Event()
     endpoint = EndpointRecord(namespace="space", name="actor", actor_id="a", nonce="n", address="127.0.0.1:1")
     calls._reached = ReachedActor(channel, ActorEndpoint.of(endpoint))  # type: ignore[arg-type]

@@ -338,7 +338,7 @@ def test_a_broadcast_has_an_outcome_for_each_actor_and_losses_are_outcomes() -> 
     assert [future.endpoint.address for future in futures] == ["a", "b", "c"]
 
 
-def test_a_broadcast_reaches_those_who_have_come_since() -> None:
+def test_a_broadcast_reaches_actors_that_have_come_since() -> None:
     resolver = FakeResolver(a=answers("a"), b=answers("b"))
     resolver.listed = ["a"]
     pool = resolver.lookup("x")

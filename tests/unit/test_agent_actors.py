@@ -271,7 +271,7 @@ async def test_actors_are_not_placed_where_nobody_can_call_them_and_status_says_
         (NetworkSettings(bind="0.0.0.0"), "0.0.0.0", "127.0.0.1"),
     ],
 )
-async def test_tasks_learn_where_to_listen_and_what_to_advertise(
+async def test_tasks_learn_their_address_to_listen_on_and_to_advertise(
     cluster: Cluster, tmp_path: Path, network: NetworkSettings, bind: str, advertise: str
 ) -> None:
     async with staged(cluster, tmp_path, network=network) as stage:

@@ -330,7 +330,7 @@ async def test_a_task_that_cannot_be_killed_stays_listed_and_is_told_of(cluster:
         assert (await agent_now(stage.user, stage.agent.id)).problem == ""
 
 
-async def test_an_agent_ends_at_a_second_signal_whatever_cannot_be_killed(cluster: Cluster, tmp_path: Path) -> None:
+async def test_an_agent_ends_at_a_second_signal_though_tasks_cannot_be_killed(cluster: Cluster, tmp_path: Path) -> None:
     async with with_an_agent(cluster, tmp_path, Unkillable) as stage:
         job = await launch(stage.user, name="slow")
         await stage.until_running(job)
@@ -397,7 +397,7 @@ async def test_a_claimed_job_that_nothing_carries_ends_the_agent(
             await asyncio.wait_for(stage.life, 600)
 
 
-async def test_a_claim_in_doubt_stays_listed_whatever_its_repetition_raises(
+async def test_a_claim_in_doubt_stays_listed_if_its_repetition_raises_any_error(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The claim was applied, and its reply was lost. An agent that stopped listing it would hold the job for ever."""

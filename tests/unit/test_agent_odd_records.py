@@ -134,7 +134,7 @@ async def test_an_agent_lives_with_names_that_fray_never_gives(cluster: Cluster,
         assert set(STRAYS) <= {problem.key for problem in await fsck.check(user)}
 
 
-async def test_an_agent_claims_what_it_can_read(cluster: Cluster, tmp_path: Path) -> None:
+async def test_an_agent_claims_jobs_that_it_can_read(cluster: Cluster, tmp_path: Path) -> None:
     async with with_an_agent(cluster, tmp_path) as (user, _agent):
         for way in cluster.ways:
             way.cut = way is not cluster.ways[0]
@@ -167,7 +167,7 @@ async def test_a_copy_of_an_agents_record_takes_no_job_from_it(cluster: Cluster,
         assert f"a copy of {key}" in (await pass_now(user)).problems[copy]
 
 
-async def test_a_second_attempt_begins_whatever_became_of_the_firsts_children(cluster: Cluster, tmp_path: Path) -> None:
+async def test_a_second_attempt_begins_in_any_state_of_the_firsts_children(cluster: Cluster, tmp_path: Path) -> None:
     async with with_an_agent(cluster, tmp_path) as (user, _agent):
         cluster.ways[1].cut = True
         first = await join(cluster, "first")
@@ -183,7 +183,7 @@ async def test_a_second_attempt_begins_whatever_became_of_the_firsts_children(cl
 
 @pytest.mark.parametrize("beat", [None, MAX_SAFE_INTEGER], ids=["garbage", "last beat"])
 @pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
-async def test_an_agent_whose_record_was_overwritten_ends_what_it_holds_and_joins_anew(
+async def test_an_agent_whose_record_was_overwritten_ends_its_tasks_and_joins_anew(
     cluster: Cluster, tmp_path: Path, busy: bool, beat: int | None
 ) -> None:
     """Nobody knows the agent's id, or no later beat can be written: under that id it could never claim again."""

@@ -201,7 +201,7 @@ async def test_an_unfit_member_refuses_its_bundles(cluster: Cluster) -> None:
     assert stage.listed() == ("refused", 1, [])
 
 
-async def test_a_leaving_agent_forgets_what_it_has_refused(cluster: Cluster) -> None:
+async def test_a_leaving_agent_forgets_its_refusals(cluster: Cluster) -> None:
     stage = Stage(await cluster.core())
     await stage.assign([1], cpu=5)
     await stage.look()

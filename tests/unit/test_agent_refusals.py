@@ -121,7 +121,7 @@ async def test_a_refusal_ends_no_agent_and_loses_no_job(
         *(pytest.param(prefix, marks=pytest.mark.slow) for prefix in ("actors/", "pools/", "queues/", "secrets/")),
     ],
 )
-async def test_rights_that_are_missing_on_one_prefix_concern_only_what_is_there(
+async def test_missing_rights_on_one_prefix_concern_only_its_objects(
     cluster: Cluster, prefix: str, tmp_path: Path
 ) -> None:
     """An agent dies all the same, its job is requeued, and others run."""

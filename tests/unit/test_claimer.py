@@ -61,7 +61,7 @@ async def test_entries_of_jobs_that_have_ended_are_looked_at_once_and_hide_nothi
     assert (core.store.usage - before).lists <= 2
 
 
-async def test_in_a_large_fleet_who_met_only_stale_entries_rests_until_the_bell_rings(cluster: Cluster) -> None:
+async def test_in_a_large_fleet_an_agent_with_only_stale_entries_rests_until_the_bell_rings(cluster: Cluster) -> None:
     core = await cluster.core(local=False)
     for _ in range(40):
         job = await submitted(core)

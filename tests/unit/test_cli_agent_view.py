@@ -29,7 +29,7 @@ def agent(name: str = "a", slice: SliceMember | None = None, **holdings: Holding
     return AgentRecord(id=name, host="h", pool="default", holdings=holdings, slice=slice)
 
 
-def test_room_is_kept_for_those_that_gather() -> None:
+def test_room_is_kept_for_gathering_gangs() -> None:
     reserved = agent(g=Holding(attempt=1, phase="reserved", round=2))
     assert holds_of(reserved, [gang("g")]) == [Hold("g", 2, True, None)]
     assert holds_of(agent(), [gang("g", until=9.0)]) == [Hold("g", 2, False, 9.0)]

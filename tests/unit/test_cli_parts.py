@@ -200,7 +200,7 @@ def test_gpus_are_a_count_with_or_without_a_kind(text: str) -> None:
         capacity_of(None, None, text)
 
 
-def test_options_set_what_an_agent_offers() -> None:
+def test_options_set_an_agents_offer() -> None:
     offered = capacity_of(1.5, "1GiB", "H100:8")
     assert (offered.cpu, offered.memory, offered.device, offered.device_count) == (1500, 2**30, "gpu-h100", 8)
     assert capacity_of(None, None, "0").device == ""
@@ -270,7 +270,7 @@ def test_requests_of_a_kind_that_this_version_does_not_know_are_left_out() -> No
 
 
 @pytest.mark.parametrize("option", ["--workspace", "--extra", "--with", "--image"])
-def test_a_private_cluster_refuses_what_only_agents_prepare(tmp_path: Path, option: str) -> None:
+def test_a_private_cluster_refuses_environments_that_only_agents_prepare(tmp_path: Path, option: str) -> None:
     result = CliRunner(env={"FRAY_CLUSTER_SPEC": ""}).invoke(cli, ["run", option, str(tmp_path), "--", "true"])
     assert result.exit_code == 2
     assert f"leave {option} out, or give --root ROOT" in result.output

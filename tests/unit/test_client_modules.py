@@ -86,7 +86,7 @@ def test_modules_that_need_each_other_can_be_imported_first(module: str) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", ["import fray.current_client", "from fray import current_client", "import fray.v2"])
-def test_the_current_client_is_called_by_its_name_whatever_was_imported_before(first: str) -> None:
+def test_the_current_client_is_called_by_its_name_after_any_imports(first: str) -> None:
     code = f"{first}\nimport fray\nfrom fray import current_client\nassert fray.current_client() == current_client()"
     environment = {"FRAY_CLUSTER_SPEC": "memory://here", "FRAY_NAMESPACE": "here"}
     subprocess.run([sys.executable, "-c", code], check=True, env=environment)
@@ -114,7 +114,7 @@ def test_every_slice_adds_up() -> None:
         assert info.host_count <= info.vm_count
 
 
-def test_an_unknown_slice_is_refused_with_those_there_are() -> None:
+def test_an_unknown_slice_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match="v6e-1, v6e-4"):
         get_tpu_topology("v6e-5")
 

@@ -90,7 +90,7 @@ def test_actors_show_their_jobs(cluster: LocalCluster) -> None:
     group.shutdown()
 
 
-def test_pools_and_queues_show_what_waits(cluster: LocalCluster) -> None:
+def test_pools_and_queues_show_their_waiting_items(cluster: LocalCluster) -> None:
     with WorkerPool(cluster, 1) as pool:
         future = pool.submit(len, "ab")
         assert future.result() == 2

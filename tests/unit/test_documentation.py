@@ -151,7 +151,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_the_drawing_is_what_its_text_says() -> None:
+def test_the_drawing_matches_its_text() -> None:
     draw = runpy.run_path(str(ROOT / "docs/draw.py"))["draw"]
     drawn = draw((ROOT / "docs/architecture.txt").read_text())
     assert drawn == (ROOT / "docs/architecture.svg").read_text(), "run `make drawing`"

@@ -158,7 +158,7 @@ async def test_attempts_follow_one_another(stage: Stage) -> None:
     assert stage.shown == ["first", "second"]
 
 
-async def test_of_a_job_that_an_earlier_driver_launched_the_last_chunk_is_shown_and_what_follows(stage: Stage) -> None:
+async def test_the_last_chunk_of_an_earlier_drivers_job_is_shown_with_all_later_ones(stage: Stage) -> None:
     job_id = (await submit(stage.driver, [parse_spec({"name": "old", "entrypoint": {"command": ["true"]}})]))[0].job.id
     job = await stage.start(job_id)
     for number in range(1, 51):
@@ -187,7 +187,7 @@ async def test_a_job_that_prints_faster_than_it_is_read_is_caught_up_with(stage:
 
 
 @pytest.mark.parametrize("trouble", ["outage", "foreign", "gone"])
-async def test_no_trouble_with_the_log_is_trouble_for_who_waits(stage: Stage, trouble: str) -> None:
+async def test_an_error_of_the_log_does_not_disturb_a_wait(stage: Stage, trouble: str) -> None:
     job_id = await stage.launch()
     waiting = asyncio.create_task(stage.wait(job_id))
     job = await stage.start(job_id)
@@ -315,7 +315,7 @@ def test_a_stream_that_raises_anything_ends_no_printing(monkeypatch: pytest.Monk
     assert good.getvalue() == "hello\n"
 
 
-def test_it_prints_in_the_context_of_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_log_prints_in_the_context_of_the_waiting_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     cell, shown = ContextVar("cell", default="first"), list[str]()
     stream = io.StringIO()
     monkeypatch.setattr(stream, "flush", lambda: shown.append(cell.get()))  # as a notebook's stream finds its cell

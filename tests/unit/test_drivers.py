@@ -132,7 +132,7 @@ async def test_one_repair_after_the_death_is_enough_also_if_the_reaper_is_slower
         assert await discovery.lookup(program.core, "ns", "a") == []
 
 
-async def test_a_driver_that_leaves_ends_what_it_owns_at_once(cluster: Cluster) -> None:
+async def test_a_leaving_driver_ends_its_jobs_at_once(cluster: Cluster) -> None:
     async with drive(cluster) as (program, _coordinator):
         owned, agent, job = await program.owns(), await program.agent(), await program.driver.job()
         begun = cluster.clock.boottime()
@@ -203,7 +203,7 @@ async def test_a_driver_whose_job_is_created_after_its_death_is_dead_too(cluster
         assert (await job_now(program.core, job)).status == "failed"
 
 
-async def test_stopping_a_driver_ends_what_it_owns_and_it_owns_nothing_more(cluster: Cluster) -> None:
+async def test_stopping_a_driver_ends_its_jobs_and_it_can_own_no_more(cluster: Cluster) -> None:
     async with drive(cluster) as (program, coordinator):
         owned, job = await program.owns(), await program.driver.job()
         await stopping.stop(coordinator.core, job, "it is too much")

@@ -113,7 +113,7 @@ async def test_any_failure_ends_the_wait_while_others_run(core: Core) -> None:
     assert [records[first].status, records[second].status] == ["pending", "failed"]
 
 
-async def test_a_timeout_names_what_has_not_ended(core: Core) -> None:
+async def test_a_timeout_names_the_unfinished_jobs(core: Core) -> None:
     [job] = await submitted(core)
     with pytest.raises(TimeoutError, match=job):
         await wait_for(core, [job], timeout=0.02)
@@ -238,7 +238,7 @@ async def test_logs_are_followed_through_attempts_to_the_last_chunk(core: Core) 
     assert [str(line) for line in lines[:2]] == ["one", "\N{REPLACEMENT CHARACTER}two"]
 
 
-async def test_followers_of_a_lost_attempt_read_what_it_left_and_go_on(core: Core) -> None:
+async def test_followers_of_a_lost_attempt_read_its_log_and_go_on(core: Core) -> None:
     [job] = await submitted(core)
     held = await claimed(core, job)
     await print_chunk(core, job, 1, 1, stamp("stdout", "F", b"last words"))

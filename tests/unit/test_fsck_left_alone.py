@@ -278,7 +278,7 @@ async def test_garbage_is_found_wherever_it_lies_and_left_alone(core: Core, key:
     assert found.data == b"garbage"
 
 
-async def test_a_lease_that_does_not_say_what_is_done_is_one_that_cannot_be_read(core: Core) -> None:
+async def test_a_lease_without_the_finished_items_counts_as_unreadable(core: Core) -> None:
     await a_queue(core)
     await core.store.put(QUEUE.lease(SEGMENT), codec.encode(QueueLease(owner="x", done="both")), ANY)
     await core.clock.sleep(LONG)
@@ -325,7 +325,7 @@ async def test_an_agent_that_is_cut_off_may_live_on(core: Core) -> None:
     assert await fsck.check(core) == []
 
 
-async def test_a_silent_agent_is_the_business_of_whoever_makes_the_passes(core: Core) -> None:
+async def test_the_participant_that_makes_the_passes_declares_a_silent_agent_dead(core: Core) -> None:
     key = await an_agent_is_silent_and_the_last_pass_was_long_ago(core)
     await core.clock.sleep(LONG)
     assert [problem.key for problem in await fsck.check(core)] == [key]

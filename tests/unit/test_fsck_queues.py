@@ -207,7 +207,7 @@ async def test_a_pool_is_not_idle_while_a_worker_is_known(core: Core) -> None:
     assert await fsck.check(core) == []
 
 
-async def test_a_gap_in_checkpoints_is_what_a_writer_leaves_that_dies_as_it_clears_up(core: Core) -> None:
+async def test_a_writer_that_dies_during_a_cleanup_leaves_a_gap_in_checkpoints(core: Core) -> None:
     job = await a_job(core)
     for number in (1, 3, 4):
         await core.store.put(CheckpointKey(job.id, "actor", number).key(), b"{}\n", ANY)

@@ -109,7 +109,7 @@ async def test_an_outage_is_no_trouble_of_an_area(cluster: Cluster) -> None:
         await fsck.check(user)
 
 
-async def test_machines_and_what_they_printed_belong_there(cluster: Cluster) -> None:
+async def test_machines_and_their_output_belong_there(cluster: Cluster) -> None:
     user = await cluster.core()
     name = MachineKeys.fresh(user.now(), "0123456789")
     await user.records.put(MachineKeys.key("p", name), MachineRecord(pool="p", name=name), ANY)

@@ -113,7 +113,7 @@ async def test_a_failure_that_meets_a_stop_ends_the_gang_once_all_have_ended(cor
     assert await entries(core) == []
 
 
-async def test_the_burial_of_a_member_does_what_its_exit_says(core: Core) -> None:
+async def test_the_burial_of_a_member_follows_its_stored_exit(core: Core) -> None:
     gang = await running_gang(core)
     await leave_exit(core, gang.record, 0)
     await leave_exit(core, gang.record, 1)

@@ -177,7 +177,7 @@ def test_a_lost_member_that_left_a_failure_counts_as_that_failure_once_all_have_
 
 @pytest.mark.parametrize("left", [exits(r1="exited"), exits(r1="exited", r2="exited")])
 @pytest.mark.parametrize("how", [gang_without, gang_left])
-def test_a_failure_of_who_is_lost_does_not_count_while_others_may_be_what_has_died(how: Any, left: Any) -> None:
+def test_a_lost_members_failure_does_not_count_while_a_dead_member_may_be_its_cause(how: Any, left: Any) -> None:
     again = how(gang(), 2, "b", left, NOW, SETTINGS)
     assert again is not None
     assert (again.status, again.preemptions, again.failures) == ("gathering", 1, 0)
@@ -277,7 +277,7 @@ def test_the_host_of_replica_0_holds_the_ports() -> None:
     assert gang_port_names(replace(spec, slices=2), [0]) == [COORDINATOR_PORT, MEGASCALE_PORT]
 
 
-def test_a_success_tells_what_all_replicas_have_used() -> None:
+def test_a_success_states_the_usage_of_all_replicas() -> None:
     used = ResourceUsage(cpu_seconds=1.5, memory_peak=100)
     found = exits(r0="success", r1="success", r2="success")
     for number in (0, 1):

@@ -64,7 +64,7 @@ async def test_one_replica_is_read_alone(core: Core) -> None:
     assert followed == [b"before"]
 
 
-async def test_followers_get_what_every_replica_printed(core: Core) -> None:
+async def test_followers_get_the_output_of_every_replica(core: Core) -> None:
     await printed(core)
     lines = [line async for chunk in follow_chunks(core, ENDED.id) for line in chunk]
     assert sorted(line.data for line in lines) == [b"a", b"b", b"before", b"c", b"d", b"e"]
@@ -81,7 +81,7 @@ async def test_a_late_reader_begins_with_the_last_chunk_of_each_replica(core: Co
 
 
 @pytest.mark.parametrize("replica", [-1, 3])
-async def test_a_replica_that_is_none_is_refused_with_those_there_are(core: Core, replica: int) -> None:
+async def test_an_unknown_replica_is_refused_with_the_known_ones(core: Core, replica: int) -> None:
     with pytest.raises(InvalidInput, match=rf"replica: {replica} .*the replicas of train-1 are 0 to 2"):
         await read_logs(core, ENDED, replica=replica)
     with pytest.raises(InvalidInput, match=rf"replica: {replica} .*the replicas of train-1 are 0 to 2"):

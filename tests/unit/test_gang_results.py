@@ -82,7 +82,7 @@ async def test_the_result_of_a_job_that_is_no_gang_is_that_of_its_only_replica(c
         await fetch_result(core, done, replica=1)
 
 
-async def test_a_gang_uses_what_its_members_use_together(core: Core) -> None:
+async def test_the_usage_of_a_gang_is_the_sum_over_its_members(core: Core) -> None:
     await core.records.write(JobKeys.key(RUNNING.id), JobRecord, RUNNING, None)
     assert await job_usage(core, RUNNING.id) is None
     for name, seconds in (("agent-a", 1.5), ("agent-b", 2.0)):

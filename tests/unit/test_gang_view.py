@@ -33,7 +33,7 @@ def left(kind: str, message: str = "") -> ReplicaExit:
     return ReplicaExit(agent="agent-a", host="vm-a", exit=AttemptExit(kind=kind, message=message), ended_at=1.0)
 
 
-def test_a_gang_that_gathers_tells_who_keeps_room_and_who_does_not() -> None:
+def test_a_gathering_gang_reports_which_agents_keep_room() -> None:
     shown = member_lines(GATHERING, Members(holdings={"agent-a": VOTE}))
     assert shown.splitlines() == [
         "replicas 2-3 on vm-b, by agent-b: has no room yet",
@@ -95,14 +95,14 @@ def test_scripts_get_members_and_ends() -> None:
     assert data["exits"]["0"] == {"agent": "agent-a", "host": "vm-a", "kind": "success", "message": ""}
 
 
-def test_a_row_has_the_hosts_and_what_all_members_use() -> None:
+def test_a_row_has_the_hosts_and_the_usage_of_all_members() -> None:
     row = job_row(RUNNING, as_one([RUNS, RUNS]), "", 5.0)
     assert (row[1], row[5], row[6], row[7]) == ("running", "vm-a, vm-b", "180%", "2 MB")
     hosts = [PlacementMember(agent=f"a{n}", host=f"vm-{n}", bundles=[n]) for n in range(4)]
     assert job_row(replace(RUNNING, placement=Placement(members=hosts)), None, "", 5.0)[5] == "vm-0, vm-1 +2"
 
 
-def test_a_description_says_how_many_and_what_they_wait_for() -> None:
+def test_a_description_states_the_number_of_waiting_replicas_and_the_reason() -> None:
     pairs = dict(describe(GATHERING, None, Members(), ["for room"], 5.0))
     assert pairs["replicas"] == "4, each on an agent of its own, all in one zone"
     assert pairs["waiting for"] == "for room"

@@ -69,7 +69,7 @@ def test_a_request_within_the_free_gpus_fits_and_no_gpu_is_given_twice(steps: li
         assert leases.free().device_count == parts.count(0)
 
 
-def test_a_job_that_is_idle_leaves_its_gpus_to_others_and_gets_what_is_left() -> None:
+def test_an_idle_job_leaves_its_gpus_to_others_and_gets_the_remaining_ones() -> None:
     leases = Leases(HOST)
     first = leases.add(entry(3, 1))
     first.idle = True

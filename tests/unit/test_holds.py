@@ -52,7 +52,7 @@ async def claimed_by(member: Membership, seconds: float = 300.0) -> set[str]:
     return {lease.job.record.spec.name for lease in member.leases.held.values() if lease.job is not None}
 
 
-async def test_later_jobs_have_only_what_is_not_kept(cluster: Cluster) -> None:
+async def test_later_jobs_have_only_the_room_that_is_not_kept(cluster: Cluster) -> None:
     core = await cluster.core()
     member = keeping(core, cpu=3)
     await asyncio.sleep(1)
@@ -101,7 +101,7 @@ async def test_its_grace_counts_too(cluster: Cluster) -> None:
     assert await claimed_by(member, 30.0) == set()
 
 
-async def test_nobody_uses_the_room_of_who_does_not_know_when_it_is_wanted(cluster: Cluster) -> None:
+async def test_nobody_uses_room_whose_owner_does_not_know_when_it_starts(cluster: Cluster) -> None:
     core = await cluster.core()
     member = keeping(core, cpu=4)
     await asyncio.sleep(1)

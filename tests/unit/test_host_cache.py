@@ -48,7 +48,7 @@ def everything_in(host_cache: HostCache) -> list[str]:
     return sorted(os.path.relpath(path, host_cache.root) for path in host_cache.root.rglob("*"))
 
 
-async def test_an_entry_is_built_once_for_all_who_ask(host_cache: HostCache) -> None:
+async def test_an_entry_is_built_once_for_all_users(host_cache: HostCache) -> None:
     build = Builder()
     build.may_end.clear()
     other = HostCache(host_cache.root, host_cache.limit)  # of another agent
@@ -154,7 +154,7 @@ async def test_the_least_recently_used_entry_goes_first_and_entries_in_use_stay(
     assert keys(host_cache) == ["5", "2"], "it was in use until now"
 
 
-async def test_a_full_disk_is_freed_of_what_nobody_uses(host_cache: HostCache) -> None:
+async def test_unused_entries_are_removed_from_a_full_disk(host_cache: HostCache) -> None:
     await use(host_cache, "1")
     async with host_cache.hold("kind", "2", Builder()):
         with pytest.raises(OSError, match=f"full: .{host_cache.root}"):

@@ -109,7 +109,7 @@ def test_docker_counts_only_where_its_daemon_listens(tmp_path: Path) -> None:
     assert find_engine(environ | {"DOCKER_HOST": "tcp://elsewhere:2375"}) is None
 
 
-def test_devices_are_given_to_those_who_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_are_given_to_jobs_that_asked_for_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     podman, docker = ContainerEngine("podman", "podman"), ContainerEngine("docker", "docker")
     monkeypatch.setattr(container_engine.shutil, "which", lambda name: None)
     (tmp_path / "dev").mkdir()

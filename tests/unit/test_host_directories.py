@@ -88,7 +88,7 @@ def test_a_directory_that_is_not_ours_is_refused_at_every_level(
 
 
 @pytest.mark.parametrize("what", PLANTED)
-def test_nothing_of_ours_is_put_where_others_could_change_it(what: Callable[[Path], None]) -> None:
+def test_no_file_of_ours_is_in_a_directory_that_others_can_change(what: Callable[[Path], None]) -> None:
     """Locks, work directories of tasks, sockets."""
     plant(what, ())
     core = asyncio.run(open_core(ROOT))
@@ -231,7 +231,7 @@ def test_the_work_directories_of_dead_agents_are_removed_and_no_others(tmp_path:
         lock.release()
 
 
-async def test_an_agent_does_not_wait_for_what_no_signal_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_agent_does_not_wait_for_a_process_that_no_signal_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """The dead agent keeps its lock file and its directories. The next agent that starts here looks again."""
 
     async def never(directory: Path, cgroup: TaskCgroup) -> None:

@@ -61,7 +61,7 @@ def test_nothing_is_moved_out_of_the_outermost_cgroup_of_a_host(root: Path) -> N
     assert not (root / OWN / "fray-agent").exists()
 
 
-def test_under_systemd_only_what_it_delegated_is_divided(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_under_systemd_only_the_delegated_cgroup_is_divided(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(root, "run/systemd/system/x", "")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert claim_prefix(root) == ""

@@ -51,7 +51,7 @@ async def test_a_dropped_spec_becomes_a_job_and_leaves_the_inbox(cluster: Cluste
 
 
 @pytest.mark.parametrize("looks", [2, 3])
-async def test_several_who_look_at_once_admit_one_job(cluster: Cluster, looks: int) -> None:
+async def test_several_concurrent_looks_admit_one_job(cluster: Cluster, looks: int) -> None:
     user = await cluster.core()
     await drop(user)
     admissions = [Admission(await cluster.core()) for _ in range(looks)]
@@ -112,7 +112,9 @@ async def test_a_file_that_is_changed_before_its_admission_does_not_run(cluster:
 
 
 @pytest.mark.parametrize("verb_and_key", [("get", KEY), ("put", "jobs/"), ("put", "pending/"), ("withdraw", KEY)])
-async def test_the_job_is_made_once_whoever_dies_at_any_step(cluster: Cluster, verb_and_key: tuple[str, str]) -> None:
+async def test_the_job_is_made_once_though_a_participant_dies_at_any_step(
+    cluster: Cluster, verb_and_key: tuple[str, str]
+) -> None:
     user = await cluster.core()
     await drop(user)
     mortal = Admission(await cluster.core())

@@ -98,7 +98,7 @@ def test_the_default_is_the_enclosing_one() -> None:
     assert isinstance(get_default_job_ctx(), ThreadContext)
 
 
-def test_all_who_ask_for_the_default_share_one() -> None:
+def test_all_users_of_the_default_share_one() -> None:
     together = threading.Barrier(8)
 
     def ask() -> JobContext:

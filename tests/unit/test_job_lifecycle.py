@@ -164,7 +164,7 @@ async def test_a_large_callable_that_is_no_base64_is_refused(cluster: Cluster) -
     assert cluster.keys("jobs/") == cluster.keys("pending/") == []
 
 
-async def test_a_large_callable_is_an_object_of_its_own_and_keeps_what_is_known_of_it(cluster: Cluster) -> None:
+async def test_a_large_callable_is_an_object_of_its_own_and_keeps_its_metadata(cluster: Cluster) -> None:
     user = await cluster.core()
     call = {"pickle": "A" * 100_000, "name": "trainer.train", "python": "3.12"}
     (done,) = await submit(user, [parse_spec({**SPEC, "entrypoint": {"callable": call}})])
@@ -257,7 +257,7 @@ async def test_a_job_that_failed_to_start_is_left_to_other_hosts_for_a_while(clu
     assert (await fine.claim()).record.attempt == 2
 
 
-async def test_a_ring_changes_the_doorbell_whoever_else_rings(cluster: Cluster) -> None:
+async def test_a_ring_changes_the_doorbell_also_beside_other_rings(cluster: Cluster) -> None:
     cores = [await cluster.core() for _ in range(3)]
     await asyncio.gather(*(doorbell.ring(core, "default") for core in cores))
     first = await cores[0].store.get(PoolKeys.doorbell("default"))

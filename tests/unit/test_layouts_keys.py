@@ -67,7 +67,7 @@ def test_text_order_of_times_is_time_order(one: float, other: float) -> None:
 
 
 @given(entries())
-def test_an_entry_is_what_its_key_says(entry: PendingKey) -> None:
+def test_an_entry_is_read_from_its_key(entry: PendingKey) -> None:
     assert PendingKey.parse(entry.key()) == entry
 
 
@@ -180,7 +180,7 @@ FOREIGN += ["blobs/2020-13/" + 64 * "a", "blobs/2020-12/" + 63 * "a", "work/j/ch
 
 
 @pytest.mark.parametrize("key", [*(f"{folder}/" for folder in FOLDERS), *FOREIGN])
-def test_folder_markers_and_what_others_put_there_are_nobodys(key: str) -> None:
+def test_folder_markers_and_foreign_objects_are_ignored(key: str) -> None:
     assert built_again(key) == []
 
 
@@ -191,7 +191,7 @@ def test_a_time_that_no_name_can_hold_is_refused(seconds: float) -> None:
 
 
 @given(words, st.integers(1, 10**6), words)
-def test_a_child_is_what_its_key_says(parent: str, attempt: int, child: str) -> None:
+def test_a_child_is_read_from_its_key(parent: str, attempt: int, child: str) -> None:
     entry = ChildKey(parent, attempt, child)
     assert ChildKey.parse(entry.key()) == entry
 
@@ -235,7 +235,7 @@ def test_a_name_that_cannot_be_dropped_again_was_not_moved_aside() -> None:
     assert InboxKeys.parse_aside("inbox/aside/.hidden~0af1~abcdefgh") is None
 
 
-def test_a_file_moved_aside_says_what_it_was() -> None:
+def test_the_name_of_a_file_moved_aside_tells_its_old_name() -> None:
     assert InboxKeys.parse_aside(InboxKeys.aside("inbox/my~job.json", 'W/"ab-1"', "token")) == ("my-job", "Wab-1")
 
 

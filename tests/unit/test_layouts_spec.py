@@ -224,7 +224,7 @@ def test_secrets_are_never_in_a_complaint(wrong: dict[str, Any]) -> None:
     ],
     ids=lambda wrong: next(iter(wrong))[:20],
 )
-def test_a_complaint_shows_little_of_what_is_large_and_looks_at_no_more(wrong: dict[Any, Any]) -> None:
+def test_an_error_quotes_only_the_beginning_of_a_large_value(wrong: dict[Any, Any]) -> None:
     with mock.patch("difflib.SequenceMatcher.set_seq1", lambda self, text: bounded(text) and set_seq1(self, text)):
         complaint({**MINIMAL, **wrong})
 

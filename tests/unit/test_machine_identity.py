@@ -18,7 +18,7 @@ POOLS = ("default", "TPU_v5", "tpu.v5", "tpu-v5", "t" * 128, "t" * 127, "~" + "r
 MACHINES = ("m01jbcdefghijkl0", "m01jbcdefghijkl1", "b-m01jbcdefghijkl0", "M.1", "x" * 144)
 
 
-def test_provider_names_are_within_what_every_provider_allows_and_no_two_alike() -> None:
+def test_provider_names_are_unique_and_valid_for_every_provider() -> None:
     names = [provider_name(*of) for of in product(CLUSTERS, POOLS, MACHINES)]
     assert all(re.fullmatch(r"[a-z]([a-z0-9-]*[a-z0-9])?", name) and len(name) <= MAX_PROVIDER_NAME for name in names)
     assert len(set(names)) == len(names)

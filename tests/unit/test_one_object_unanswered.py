@@ -303,7 +303,7 @@ async def test_an_upload_that_failed_before_the_agent_was_asked_to_leave_is_trie
 
 
 @pytest.mark.parametrize("area", ["jobs/", "work/"])
-async def test_an_agent_that_leaves_does_not_wait_for_what_is_never_answered(
+async def test_a_leaving_agent_does_not_wait_for_unanswered_requests(
     cluster: Cluster, area: str, tmp_path: Path
 ) -> None:
     user, core = await cluster.core(), await cluster.core(local=False)

@@ -217,7 +217,7 @@ def test_a_later_owner_gets_nothing_that_an_earlier_one_got() -> None:
     assert found["l"] == Assignment()
 
 
-def test_an_earlier_owner_takes_what_no_later_one_was_given_if_that_is_enough() -> None:
+def test_an_earlier_owner_takes_hosts_that_no_later_one_has_if_they_are_enough() -> None:
     hosts = [host(name) for name in "abcd"]
     found = assign(hosts, [gang("l", (1, 1), 2.0, members=("a", "b")), gang("e", (1, 1), 1.0)])
     assert agents_of(found["e"]) == ["c", "d"]
@@ -263,7 +263,7 @@ def test_a_host_that_failed_to_start_the_job_comes_last() -> None:
     assert agents_of(assign([host("a")], [owner])["g"]) == ["a"]
 
 
-def test_hosts_with_devices_are_left_to_those_who_want_them() -> None:
+def test_hosts_with_devices_are_left_to_owners_that_want_devices() -> None:
     hosts = [worker("a", "s", 0, 1), host("b", 8)]
     assert agents_of(assign(hosts, [gang("g", (1,))])["g"]) == ["b"]
 
@@ -280,7 +280,7 @@ def test_a_slice_is_not_shared_and_one_that_lacks_a_worker_is_not_given() -> Non
     assert (member.slice.id, member.slice.index) == ("s", 1)
 
 
-def test_a_slice_with_a_host_to_avoid_goes_after_those_without_one_but_before_those_that_are_busy() -> None:
+def test_a_slice_with_a_host_to_avoid_goes_after_other_free_slices_but_before_busy_ones() -> None:
     avoided, other, busy = ([worker(f"{s}{n}", s, n, 2) for n in range(2)] for s in "xyz")
     busy = [replace(one, busy=Room(devices=4000), until=5.0) for one in busy]
     owner = replace(slices("g", 1, 2), avoid_hosts=("x1.example",))
@@ -375,7 +375,7 @@ def test_a_vote_that_a_heartbeat_lists_is_room_for_its_owner() -> None:
     assert host_view(record, {}).until is None
 
 
-def test_a_host_that_ends_an_attempt_is_free_soon_but_after_those_that_are_and_at_once_for_who_goes_on_there() -> None:
+def test_a_host_that_ends_an_attempt_counts_as_free_soon_and_at_once_for_the_same_owner() -> None:
     again = replace(gang("g", (1,)), attempt=2)
     record = AgentRecord(
         id="a",

@@ -39,7 +39,7 @@ async def test_a_gang_without_an_entry_gets_one_and_the_bell_is_rung(cluster: Cl
     assert after.version != bell.version
 
 
-async def test_entries_of_what_ended_or_never_was_go_and_those_of_gangs_that_run_stay(
+async def test_entries_of_ended_or_missing_owners_go_and_those_of_running_gangs_stay(
     cluster: Cluster, core: Core
 ) -> None:
     ended, runs, single = [await launch(core, replicas=2) for _ in range(2)] + [await launch(core)]

@@ -171,7 +171,7 @@ def test_a_cancelled_task_is_not_waited_for(dispatcher: Dispatcher) -> None:
     assert dispatcher.drain(200)
 
 
-def test_closing_leaves_what_was_cancelled_as_it_is(dispatcher: Dispatcher) -> None:
+def test_closing_leaves_cancelled_tasks_as_they_are(dispatcher: Dispatcher) -> None:
     dispatcher.submit([cancelled := task(), waiting := task()])
     assert cancelled.future.cancel()
     dispatcher.close("shut down")

@@ -130,7 +130,7 @@ def test_a_wrong_field_is_named_with_its_remedy(pool: dict[str, Any], field: str
         ({"pools": {7: LOCAL}}, "pools"),
     ],
 )
-def test_a_file_that_holds_no_pools_says_what_it_must_hold(document: object, field: str) -> None:
+def test_a_file_without_pools_is_refused_with_the_expected_content(document: object, field: str) -> None:
     with pytest.raises(InvalidInput) as error:
         parse_fray_file(document)
     assert error.value.field == field

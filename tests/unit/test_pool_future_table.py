@@ -54,7 +54,7 @@ def test_an_error_that_cannot_be_read_here_is_its_own_tasks_error() -> None:
     assert future.exception(0) is not None
 
 
-def test_a_key_that_failed_has_the_future_of_its_latest_run_in_whatever_order_runs_become_known() -> None:
+def test_a_failed_key_has_the_future_of_its_latest_run_in_any_order_of_news() -> None:
     table = FutureTable()
     first = table.enter("key")
     table.apply([TaskOutcome("key", "error", data=pack_error(ValueError("first")).data)])

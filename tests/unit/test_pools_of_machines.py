@@ -211,7 +211,7 @@ def test_the_first_agent_is_started_and_goes_on(shell: Shell, monkeypatch: pytes
         os.waitpid(done["agent_pid"], 0)
 
 
-def test_machines_are_listed_with_what_they_cost(shell: Shell) -> None:
+def test_machines_are_listed_with_their_cost(shell: Shell) -> None:
     shell("pool", "set", "train", *TPU)
     gone = MachineRecord(
         pool="train", name="m1", state="gone", hourly_cost=10.0, wanted_at=1000.0, billed_at=1000.0, ended_at=8200.0
@@ -239,7 +239,7 @@ def test_a_pool_that_has_machines_is_not_forgotten(shell: Shell) -> None:
     assert [pool["pool"] for pool in shell.json("pool", "ls")] == ["train"]
 
 
-def test_down_closes_the_pools_drains_and_says_what_is_left(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_down_closes_the_pools_drains_and_lists_the_rest(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nowhere")
     (shell.root.parent / "fray.yaml").write_text(FILE)
     shell("up")

@@ -69,7 +69,7 @@ def test_a_restart_spends_the_failure_budget_and_no_more() -> None:
     assert crashed(last).status == "failed"
 
 
-def test_without_the_holders_word_it_waits_for_whoever_has_room() -> None:
+def test_without_the_holders_word_a_child_waits_for_any_agent_with_room() -> None:
     assert crashed(actor(), restart=False).status == "pending"
 
 
@@ -229,7 +229,7 @@ def test_a_checkpoint_follows_the_writers_own_last_number() -> None:
 # --- keys --------------------------------------------------------------------------------------------------------
 
 
-def test_a_rotated_key_is_kept_for_those_who_have_not_read_the_new_one() -> None:
+def test_a_rotated_key_is_kept_for_participants_that_have_not_read_the_new_one() -> None:
     first = with_new_key(RpcSecrets(), NOW, 100)
     second = with_new_key(first, NOW + 1000, 100)
     assert [key.id for key in second.keys][1:] == [key.id for key in first.keys]

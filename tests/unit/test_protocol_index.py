@@ -108,7 +108,7 @@ def test_an_entry_is_a_function_of_the_record_and_only_the_attempt_changes() -> 
     assert later.key() == entry.key().replace("~1~", "~2~")
 
 
-def test_the_shape_says_what_a_host_must_have() -> None:
+def test_the_shape_states_a_hosts_required_resources() -> None:
     resources = {
         "cpu": 0.5,
         "memory": "1GiB",
@@ -139,7 +139,7 @@ SMALL = Shape(cpu=1000, memory=GIB, disk=0, device="", device_count=0, on_demand
         ({"device": "tpu", "device_count": 1}, "tpu: 1 wanted, gpu-h100 here"),
     ],
 )
-def test_a_shortage_names_what_is_short(wanted: dict[str, Any], what: str) -> None:
+def test_a_shortage_names_the_missing_resource(wanted: dict[str, Any], what: str) -> None:
     assert shortage(dataclasses.replace(SMALL, **wanted), HOST, HostKind()) == ([what] if what else [])
 
 

@@ -134,7 +134,7 @@ def test_a_claim_waits_for_the_back_off_and_longer_on_a_host_to_avoid() -> None:
     )
 
 
-def test_a_claimer_stops_what_waited_too_long_or_lost_its_parent() -> None:
+def test_a_claimer_stops_jobs_that_waited_too_long_or_lost_their_parent() -> None:
     late = claim(job(spec={"pending_timeout": 10}), 1, replace(ME, since=NOW), ChildVerdict.KEEP)
     orphan = claim(job(), 1, ME, ChildVerdict.STOP)
     for stopped, by in ((late, "expired"), (orphan, "parent")):

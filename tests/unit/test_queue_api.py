@@ -203,7 +203,7 @@ def test_an_item_that_cannot_be_unpickled_is_a_dead_letter_and_the_consumer_live
     assert letter.reason == "it cannot be read: ImportError: this object is of no use here"
 
 
-def test_a_look_at_what_cannot_be_unpickled_says_so_and_leaves_it_there(queue: Queue[Any]) -> None:
+def test_a_look_at_an_unreadable_item_is_an_error_and_leaves_it_there(queue: Queue[Any]) -> None:
     queue.push(Unreadable())
     with pytest.raises(engine.Unreadable, match=r"of no use here; .* let pop make it a dead letter"):
         queue.peek()
@@ -345,7 +345,7 @@ def test_the_error_of_a_block_comes_out_though_the_item_cannot_be_given_back(err
     assert all(note in text for text in notes)
 
 
-def test_a_purge_completes_everything_whoever_has_it(queue: Queue[Any]) -> None:
+def test_a_purge_completes_items_of_all_holders(queue: Queue[Any]) -> None:
     queue.push_many(range(10), batch=3)
     lease = popped(queue)
     assert queue.purge() == 10

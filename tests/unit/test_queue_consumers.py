@@ -130,7 +130,7 @@ async def test_finished_segments_are_removed_with_their_leases(cluster: Cluster)
     assert cluster.keys(NAMES.finished) == []
 
 
-async def test_two_who_clear_at_once_forget_nothing_that_is_finished_meanwhile(
+async def test_two_concurrent_cleanups_forget_no_item_that_is_finished_meanwhile(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A user who asks for counts clears beside the consumer's own rounds, which do not run here."""
@@ -262,7 +262,7 @@ async def test_a_consumer_whose_acknowledgements_are_refused_takes_no_item_that_
     assert await two.bodies(wait=300.0) == []
 
 
-async def test_a_push_is_seen_by_who_waits_within_its_next_poll(cluster: Cluster) -> None:
+async def test_a_waiting_consumer_sees_a_push_within_its_next_poll(cluster: Cluster) -> None:
     one, two = await queue_process(cluster), await queue_process(cluster)
     waiting = asyncio.create_task(two.bodies(wait=1000.0))
     await cluster.clock.sleep(30.0)
@@ -303,7 +303,7 @@ async def test_a_close_gives_everything_back_and_takes_the_marks_back(cluster: C
     assert await admin.peek_items(await open_dead_letters(two.queue), {}, 5) == []
 
 
-async def test_counts_and_peek_of_what_others_hold(cluster: Cluster) -> None:
+async def test_counts_and_peek_include_items_that_others_hold(cluster: Cluster) -> None:
     one, two = await queue_process(cluster), await queue_process(cluster)
     await one.push("a", "b", "c", batch=2)
     (first,) = await one.take()

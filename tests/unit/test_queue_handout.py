@@ -182,7 +182,7 @@ async def test_items_whose_acknowledgements_were_only_noted_are_delivered_again(
     assert found == ["a", "b"]
 
 
-async def test_a_pop_that_finds_nothing_writes_what_is_noted(cluster: Cluster) -> None:
+async def test_a_pop_that_finds_nothing_writes_the_noted_acknowledgements(cluster: Cluster) -> None:
     one, handout, way = await worker(cluster)
     await one.push(*"ab", batch=1)
     await work(cluster, one, handout, 2)
@@ -191,7 +191,7 @@ async def test_a_pop_that_finds_nothing_writes_what_is_noted(cluster: Cluster) -
     assert [key for verb, key in way.asked if verb == "put" and key.startswith(NAMES.receipts)]
 
 
-async def test_a_pop_waits_though_what_is_noted_is_written_while_it_looks(
+async def test_a_pop_waits_though_noted_acknowledgements_are_written_while_it_looks(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, handout, _ = await worker(cluster)

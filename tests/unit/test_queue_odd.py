@@ -130,7 +130,7 @@ async def test_a_key_that_is_no_segment_name_is_ignored(cluster: Cluster) -> Non
     assert set(foreign) <= set(cluster.keys())
 
 
-async def test_fsck_names_what_was_set_aside_and_gives_it_back_when_it_can_be_read(core: Core) -> None:
+async def test_fsck_names_objects_set_aside_and_restores_them_when_they_can_be_read(core: Core) -> None:
     queue = await open_queue(core, await a_queue(core))
     segment = str(SegmentName(core.now(), 0, "abcdef", 2))
     key = queue.keys.segment(segment)

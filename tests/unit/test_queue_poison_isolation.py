@@ -58,7 +58,7 @@ async def test_while_one_process_has_a_suspect_others_go_on(cluster: Cluster, ki
 
 
 @KINDS
-async def test_a_suspect_waits_for_what_is_out_in_other_queues_until_that_lease_has_run_out(
+async def test_a_suspect_waits_for_items_of_other_queues_until_their_leases_run_out(
     cluster: Cluster, kind: str
 ) -> None:
     """Once a forgotten lease kept all other items from its process until its own queue was asked."""

@@ -88,7 +88,7 @@ def test_a_request_that_no_node_could_ever_have_room_for_is_reported(asked: Reso
         ("the node\n was lost", "the node was lost"),
     ],
 )
-def test_of_what_ray_says_the_errors_of_pip_are_told(error: str, said: str) -> None:
+def test_pips_errors_are_taken_from_rays_message(error: str, said: str) -> None:
     assert error_text(RuntimeError(error)) == said
 
 

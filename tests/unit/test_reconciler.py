@@ -73,7 +73,7 @@ async def test_a_holder_that_lost_its_lease_in_the_middle_of_a_pass_does_not_tak
     assert (await pass_now(first.core)).holder == "p2"
 
 
-async def test_the_time_as_holder_does_not_count_against_whoever_took_the_lease_over(cluster: Cluster) -> None:
+async def test_the_time_as_holder_does_not_count_against_the_next_holder(cluster: Cluster) -> None:
     first = Reconciler(await cluster.core(), "p1")
     await passes(first, 120.0)
     successor = await join(cluster, "p2", places=True)

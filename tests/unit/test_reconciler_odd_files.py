@@ -30,7 +30,7 @@ def spoil(root: Path, private: Path) -> set[str]:
     return {f"{area}/{name}.json" for area in ("inbox", "jobs", "agents") for name in ("pipe", "zeros", "link", "huge")}
 
 
-async def test_the_pass_names_what_is_no_file_and_admits_the_others(tmp_path: Path) -> None:
+async def test_the_pass_names_paths_that_are_no_files_and_admits_the_others(tmp_path: Path) -> None:
     root = tmp_path / "root"
     core = await open_core(str(root), LOCAL_SETTINGS)
     odd = spoil(root, tmp_path / "private")

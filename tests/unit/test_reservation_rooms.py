@@ -181,7 +181,7 @@ async def test_jobs_take_no_more_than_the_bundles_and_wait_in_the_reservation(cl
         await team.until(team.nothing_held)
 
 
-async def test_it_grows_to_its_maximum_and_gives_back_what_is_idle_to_an_earlier_owner(
+async def test_a_reservation_grows_to_its_maximum_and_returns_idle_bundles_to_an_earlier_owner(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     async with fleet(cluster, tmp_path, "a", "b") as team:

@@ -156,7 +156,7 @@ async def test_ending_a_reservation_stops_its_waiting_jobs_and_leaves_no_index_e
     assert cluster.keys(f"pools/~{record.id}/") == []
 
 
-async def test_the_repair_stops_what_came_too_late_and_enters_what_is_missing(cluster: Cluster, core: Core) -> None:
+async def test_the_repair_stops_late_jobs_and_adds_missing_entries(cluster: Cluster, core: Core) -> None:
     record, other = await reserve(core), await reserve(core, namespace="others")
     await reservations.release(core, record.id, "released")
     (late,) = (one.job for one in await submit(core, [spec(pool=f"~{record.id}")]))

@@ -38,7 +38,7 @@ def done(table: CallTable, record: ServedCall, data: bytes = b"result") -> None:
     table.complete(record, Reply(record.request.id, ReplyKind.VALUE, Payload(data)))
 
 
-def test_a_call_asked_for_again_is_joined_and_then_answered_from_what_was_kept() -> None:
+def test_a_repeated_call_joins_the_first_and_later_gets_the_stored_reply() -> None:
     table, first, second, third = CallTable(), Caller(), Caller(), Caller()
     (record,) = table.admit("c", 1, [request(1)], first)
     first.open = False

@@ -63,7 +63,7 @@ def agent() -> Iterator[Agent]:
         os.close(fd)
 
 
-def test_a_request_and_what_was_sent_right_behind_it(agent: Agent) -> None:
+def test_a_request_and_the_bytes_right_behind_it_are_kept_apart(agent: Agent) -> None:
     agent.say(json.dumps(REQUEST) + '\n{"deadline": 5}\n{"ki')
     request = agent.pipe.start_request()
     assert request is not None

@@ -104,7 +104,7 @@ async def test_the_effort_of_a_look_for_each_agent_does_not_grow_with_the_fleet(
     assert watched.call_count < 10
 
 
-async def test_a_look_that_takes_long_adds_to_the_age_of_those_whom_it_read_at_first(cluster: Cluster) -> None:
+async def test_a_long_look_adds_to_the_age_of_the_agents_that_it_read_first(cluster: Cluster) -> None:
     """Each look hangs for 7 s at one agent's record. The silent other one is still dead after its 25 s."""
 
     user = await cluster.core()
@@ -143,7 +143,7 @@ async def test_very_many_new_records_keep_no_known_agent_from_being_declared_dea
     assert coordinator.detector.complete
 
 
-async def test_a_listing_that_takes_long_adds_to_the_age_of_those_whom_it_shows(cluster: Cluster) -> None:
+async def test_a_long_listing_adds_to_the_age_of_the_agents_that_it_shows(cluster: Cluster) -> None:
     """There are three pages of a second and a half each, and each look begins 2 s after the last has ended."""
     user, core = await cluster.core(), await cluster.core(local=False)
     way = cluster.ways[1]
@@ -222,7 +222,7 @@ async def test_a_repair_of_very_many_jobs_comes_more_rarely(cluster: Cluster) ->
     assert early == 1
 
 
-async def test_the_lease_names_only_those_who_owe_a_beat(cluster: Cluster) -> None:
+async def test_the_lease_names_only_agents_that_owe_a_beat(cluster: Cluster) -> None:
     user = await cluster.core()
     beating, silent = await join(cluster, "beating"), await join(cluster, "silent")
     coordinator = Reconciler(await cluster.core(), "p")

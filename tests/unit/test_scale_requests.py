@@ -58,7 +58,7 @@ async def test_an_entry_that_fits_is_found_behind_a_page_of_entries_that_do_not(
     await running
 
 
-def test_of_many_who_ring_at_once_few_ring_and_the_others_see_that(tmp_path: Path) -> None:
+def test_few_of_many_concurrent_ringers_ring_and_the_others_see_that(tmp_path: Path) -> None:
     loop = ManyTimersLoop()
     fleet = Fleet(Storage(GCS, LoopClock(loop), 1), tmp_path, 1)
     bell = object_keys.PoolKeys.doorbell("default")

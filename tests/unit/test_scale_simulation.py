@@ -116,7 +116,7 @@ def test_a_burst_of_small_submissions_is_taken_as_it_comes_though_all_ring_one_b
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", ["gang", "crowd"])
-def test_a_gang_forms_and_forms_again_whatever_happens_to_its_hosts_and_is_in_its_way(scenario: str) -> None:
+def test_a_gang_forms_and_forms_again_in_spite_of_lost_hosts_and_other_jobs(scenario: str) -> None:
     figures = scale(scenario, "--agents", "12", "--gang", "4", "--jobs", "24", "--hints")
     phases = [figures[phase] for phase in figures if phase.startswith("formed")]
     assert [phase["running"] for phase in phases] == [4] * len(phases)

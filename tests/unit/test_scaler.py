@@ -308,7 +308,7 @@ async def test_a_job_whose_agent_was_killed_right_after_its_claim_makes_a_machin
     assert len(provider.machines) == 1
 
 
-async def test_a_provider_that_does_not_say_what_there_is_is_asked_for_nothing(cluster: Cluster) -> None:
+async def test_a_provider_that_cannot_list_is_asked_for_nothing(cluster: Cluster) -> None:
     core, provider = await cluster.core(), MemoryProvider(silent=True)
     await with_pool(core, min=1)
     await with_jobs(core, 2)

@@ -84,7 +84,7 @@ async def test_a_lost_host_of_a_one_zone_reservation_is_replaced_in_that_zone(co
     assert await made(core) == ["eu-b"]
 
 
-async def test_a_held_reservation_makes_no_machine_beyond_what_it_needs(core: Core) -> None:
+async def test_a_held_reservation_makes_no_machine_that_it_does_not_need(core: Core) -> None:
     await hold(core, await reserve(core, low=1), "a")
     assert await made(core) == []
 

@@ -109,7 +109,7 @@ def test_requests_that_wait_are_withdrawn_if_another_zone_may_be_asked() -> None
     assert withdrawn(low, NOW)[0].keys() == {"m1"}
 
 
-def test_nothing_is_made_while_the_provider_does_not_say_what_there_is() -> None:
+def test_no_machine_is_made_while_the_provider_cannot_list() -> None:
     blind = replace(view(changed(SPEC, min=1), machine("m1", "wanted"), jobs=[job(n) for n in range(9)]), listed=None)
     assert (plan(blind, NOW).orders, to_ask(blind, NOW)) == ((), [])
     assert plan(blind, NOW).scaling.wanted == 5

@@ -70,7 +70,7 @@ def checked_in(name: str) -> jsonschema.Draft202012Validator:
     return jsonschema.Draft202012Validator(json.loads((CHECKED_IN / f"{name}.json").read_bytes()))
 
 
-def test_the_files_are_what_the_records_make_of_them() -> None:
+def test_the_files_match_the_records() -> None:
     found = {path.name: path.read_bytes() for path in CHECKED_IN.iterdir()}
     assert found == dict(schemas.files()), "run `make schemas` and commit what it changes"
 

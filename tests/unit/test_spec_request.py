@@ -174,7 +174,7 @@ def test_a_call_that_is_slow_to_store_is_told_of_once_with_its_size(caplog: pyte
     assert told.endswith("write large data to storage once, and pass its path")
 
 
-def test_a_function_of_a_script_may_not_use_what_cannot_be_pickled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_of_a_script_may_not_use_unpicklable_objects(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uses_a_lock, "__module__", "__main__")  # so it is pickled with the globals that it uses
     with pytest.raises(InvalidInput, match="which uses 'LOCK'"):
         to_spec(a_request(entrypoint=uses_a_lock))

@@ -58,7 +58,7 @@ def test_a_lock_knows_each_requirement_in_its_version(dependencies: list[str], u
         ({"tool": {"setuptools": {"ext-modules": [{"name": "x"}]}}}, True),
     ],
 )
-def test_a_project_with_compiled_parts_is_known_by_what_builds_it(
+def test_a_project_with_compiled_parts_is_recognized_by_its_build_backend(
     project: dict[str, Any], compiled: bool, tmp_path: Path
 ) -> None:
     assert is_compiled(tmp_path, project) == compiled

@@ -61,7 +61,7 @@ async def test_a_result_counts_if_it_was_complete_before_sigterm(cluster: Cluste
     assert ended.status == status
 
 
-async def test_stopping_what_does_not_exist_says_so(cluster: Cluster) -> None:
+async def test_stopping_a_missing_job_is_an_error(cluster: Cluster) -> None:
     with pytest.raises(JobNotFound, match="job-nothing"):
         await stopping.stop(await cluster.core(), "job-nothing", "")
 

@@ -200,7 +200,7 @@ def findings(root: Path) -> list[Finding]:
         (0o770, ["warning: group"]),
     ],
 )
-def test_doctor_tells_who_else_may_use_a_root(place: Path, mode: int, expected: list[str]) -> None:
+def test_doctor_names_the_group_that_may_use_a_root(place: Path, mode: int, expected: list[str]) -> None:
     root = place / "root"
     root.mkdir()
     root.chmod(mode)
@@ -213,7 +213,7 @@ def test_doctor_tells_who_else_may_use_a_root(place: Path, mode: int, expected: 
         assert [finding.severity for finding in judge_permissions(os.stat(root))] == ["ok"]
 
 
-def test_doctor_names_what_is_no_object(place: Path) -> None:
+def test_doctor_names_paths_that_are_no_objects(place: Path) -> None:
     root = place / "root"
     asyncio.run(work_under(root))
     os.mkfifo(root / "jobs/pipe.json")

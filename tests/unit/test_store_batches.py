@@ -21,7 +21,7 @@ async def store(tmp_path: Path) -> Store:
     return opened
 
 
-async def test_the_ordinary_verbs_find_what_was_created_and_the_other_way_round(store: Store) -> None:
+async def test_the_ordinary_verbs_find_objects_of_a_batch_and_the_other_way_round(store: Store) -> None:
     created = store.create_batch(["a/b/1", "a/first", "a/b/2", "c/3"], b"same")
     assert created.keys() == {"a/b/1", "a/b/2", "c/3"}, "a name that is taken stays as it is"
     for key, applied in created.items():

@@ -76,7 +76,7 @@ GOOD = {
 
 
 @pytest.mark.parametrize("answer", GOOD.values(), ids=GOOD)
-async def test_an_answer_is_the_same_in_whatever_pieces_it_comes(answer: bytes) -> None:
+async def test_an_answer_is_the_same_in_pieces_of_any_size(answer: bytes) -> None:
     async def in_pieces(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await head_of(reader)
         for byte in answer:
@@ -168,7 +168,7 @@ async def test_a_request_that_is_cancelled_leaves_no_connection_to_be_used_again
         assert (await client.request("GET", f"http://{place}/", {})).body == b"hello"
 
 
-async def test_bodies_larger_than_what_a_socket_takes_go_both_ways() -> None:
+async def test_bodies_larger_than_a_sockets_buffer_go_both_ways() -> None:
     large = bytes(range(256)) * 16 * 1024
 
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -263,7 +263,7 @@ async def test_a_proxys_tunnel_leads_to_the_server_that_is_meant(
             await client.request("PUT", f"https://{behind}/key", {}, b"data")
 
 
-async def test_a_proxy_is_asked_for_what_is_not_encrypted(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_proxy_is_asked_for_plain_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await head_of(reader)
         assert head.startswith("GET http://storage.test/key?a=b HTTP/1.1\r\nHost: storage.test\r\n")

@@ -94,7 +94,7 @@ def test_names_by_hand_that_are_no_keys_are_listed_as_nobodys(store: Store, tmp_
     assert listed == ["inbox/bad\\nname/", "inbox/bad\\xffname/", "inbox/good"]
 
 
-def test_withdrawing_keeps_what_a_slow_copy_still_writes(store: Store, tmp_path: Path) -> None:
+def test_a_withdrawal_keeps_a_file_that_a_slow_copy_still_writes(store: Store, tmp_path: Path) -> None:
     version = applied(store, "inbox/slow.json", b"{")
     with (tmp_path / "inbox/slow.json").open("ab") as copying:
         assert asyncio.run(store.withdraw("inbox/slow.json", version, "aside/slow")) == NameAbsent()
@@ -104,7 +104,7 @@ def test_withdrawing_keeps_what_a_slow_copy_still_writes(store: Store, tmp_path:
     assert aside.data == b"{}"
 
 
-def test_a_create_does_not_overwrite_what_appeared_meanwhile(
+def test_a_create_does_not_overwrite_a_file_that_appeared_meanwhile(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A plain `cp` takes no lock: the last step itself must fail."""

@@ -85,7 +85,7 @@ def test_a_store_with_some_conditions_is_an_error(at: Any) -> None:
     assert "Two consumers may get the same item of a queue" in found[0].remedy
 
 
-def test_folders_in_another_order_are_no_error_and_what_follows_is_told(emulated: tuple[Emulator, str]) -> None:
+def test_folders_in_another_order_are_a_note_with_the_consequence(emulated: tuple[Emulator, str]) -> None:
     emulator, root = emulated
     emulator.folders_first = True
     found = only(problems(root))

@@ -118,7 +118,7 @@ PLAIN: list[tuple[str, dict[str, str], str, str]] = [
 
 
 @pytest.mark.parametrize(("bucket", "variables", "config", "keys"), PLAIN)
-def test_plain_settings_mean_what_botocore_makes_of_them(
+def test_plain_settings_mean_the_same_as_to_botocore(
     home: Path, monkeypatch: pytest.MonkeyPatch, bucket: str, variables: dict[str, str], config: str, keys: str
 ) -> None:
     prepare(home, monkeypatch, variables, config, keys)

@@ -115,7 +115,7 @@ def test_the_hosts_of_a_slice_have_the_variables_of_tpus() -> None:
     assert not any(name.startswith("MEGASCALE_") for name in env)
 
 
-def test_several_slices_have_those_that_connect_them() -> None:
+def test_several_slices_have_the_variables_that_connect_them() -> None:
     env = of_replica(slices(2), 3)
     assert (env["TPU_WORKER_ID"], env["TPU_WORKER_HOSTNAMES"]) == ("1", "host2,host3")
     assert {name: value for name, value in env.items() if name.startswith("MEGASCALE_")} == {

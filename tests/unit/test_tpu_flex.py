@@ -120,7 +120,7 @@ def replicas_of(cluster: ScriptedCluster) -> list[int]:
     return [request.resources.replicas for request in cluster.launched]
 
 
-def test_a_run_is_restarted_with_more_slices_and_keeps_what_is_left_of_its_retries(
+def test_a_run_is_restarted_with_more_slices_and_keeps_its_remaining_retries(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cluster = ScriptedCluster(

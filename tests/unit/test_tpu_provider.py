@@ -216,7 +216,7 @@ async def test_a_quota_of_zero(provider: TpuProvider, fake: FakeTpu) -> None:
     assert "Limit: 0" in str(error)
 
 
-async def test_a_zone_that_does_not_exist_is_named_with_those_that_do(provider: TpuProvider, fake: FakeTpu) -> None:
+async def test_an_unknown_zone_is_named_with_the_known_ones(provider: TpuProvider, fake: FakeTpu) -> None:
     error = await refused(provider, request("m1", zone="us-east9-z"))
     assert error.kind == "invalid"
     assert str(error).endswith(f"write one of these zones instead of us-east9-z: {WEST}, {EAST}")

@@ -148,7 +148,7 @@ def test_a_scale_that_makes_no_sense(scale: Callable[[ResourceConfig], object]) 
         scale(ResourceConfig())
 
 
-def test_programs_are_told_what_their_device_wants() -> None:
+def test_programs_get_the_variables_of_their_device() -> None:
     devices = (CpuConfig(), GpuConfig("h100"), TpuConfig("v6e-4"))
     assert [device.default_env_vars() for device in devices] == [
         {"JAX_PLATFORMS": "cpu"},

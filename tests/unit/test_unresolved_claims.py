@@ -57,7 +57,7 @@ async def test_a_claim_in_doubt_that_is_no_longer_wanted_cannot_land_any_more(cl
 
 
 @pytest.mark.parametrize("parent_is", ["spoilt", "refused"])
-async def test_a_claim_in_doubt_is_resolved_whatever_became_of_the_parents_record(
+async def test_a_claim_in_doubt_is_resolved_in_any_state_of_the_parents_record(
     cluster: Cluster, parent_is: str
 ) -> None:
     """A claim dropped in doubt could land late: the job would run under an agent that does not list it."""

@@ -11,7 +11,7 @@ from tests.vectors.__main__ import files
 LAYOUTS = Path(fray_layouts.__file__).parents[1]
 
 
-def test_the_vectors_are_what_the_code_makes_of_them() -> None:
+def test_the_vectors_match_the_code() -> None:
     found = {path.name: path.read_bytes() for path in (LAYOUTS / "vectors").iterdir()}
     assert found == dict(files()), (
         "run `make vectors`, commit what it changes, and see whether the contract says it too"

@@ -38,7 +38,7 @@ def test_on_a_terminal_the_line_is_renewed_cut_and_taken_away(monkeypatch: pytes
     assert screen.getvalue() == f"{renewed}{cut}\r\x1b[Kprinted\n{cut}\r\x1b[K"
 
 
-def test_in_a_notebook_the_line_is_overwritten_in_the_stream_of_what_jobs_print(
+def test_in_a_notebook_the_line_is_overwritten_in_the_stream_of_the_jobs_output(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: SimpleNamespace(kernel=None)))

@@ -112,7 +112,7 @@ class Case:
         ),
     ],
 )
-def test_a_gang_without_members_says_what_is_short(case: Case) -> None:
+def test_a_gang_without_members_names_the_missing_resource(case: Case) -> None:
     assert why_waiting(a_gang(**case.wants), case.live, NOW) == case.says
 
 

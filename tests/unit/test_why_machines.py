@@ -89,7 +89,7 @@ async def test_a_job_that_waits_for_machines_reports_their_state_within_half_a_m
     assert "stockout in us-east5-a" in reasons.text
 
 
-async def test_a_job_says_what_its_pool_of_machines_does() -> None:
+async def test_a_job_reports_the_state_of_its_pool_of_machines() -> None:
     core = await open_core("memory://why-machines")
     spec = parse_spec({"name": "j", "entrypoint": {"command": ["x"]}, "pool": "p"})
     job = JobRecord(id="j-1", spec=spec, status="pending")

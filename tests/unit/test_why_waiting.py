@@ -64,7 +64,7 @@ class Case:
         Case([agent("a", 4000), agent("b", 500)], "a has room and should claim it soon"),
     ],
 )
-def test_the_reason_names_the_agent_that_comes_closest_and_what_it_lacks(case: Case) -> None:
+def test_the_reason_names_the_closest_agent_and_its_shortage(case: Case) -> None:
     assert why_waiting(job(**case.wants), case.live, NOW) == case.says
 
 

@@ -42,7 +42,7 @@ def members(folder: Path) -> dict[str, tarfile.TarInfo]:
         return {member.name: member for member in opened}
 
 
-def test_with_git_they_are_what_is_tracked_and_what_is_not_ignored(tmp_path: Path) -> None:
+def test_with_git_the_files_are_all_that_are_tracked_or_not_ignored(tmp_path: Path) -> None:
     write(tmp_path, tracked_py="", untracked_py="", gone_py="", out__log="", _dot_gitignore="out/\n", kept__a_py="")
     git(tmp_path, "init")
     git(tmp_path, "add", "tracked.py", "gone.py", ".gitignore")

@@ -124,7 +124,7 @@ async def test_a_cache_that_cannot_be_used_costs_time_only(core: Core, project: 
     assert not (await stored_later(core, project)).uploaded
 
 
-async def test_a_limit_that_was_lowered_holds_for_what_is_known(
+async def test_a_lowered_limit_holds_for_known_entries(
     core: Core, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await stored_later(core, project)
@@ -305,7 +305,7 @@ async def test_a_child_has_its_parent_s_environment(core: Core, project: Path, m
 _COMMAND = {"name": "a", "entrypoint": {"command": ["true"]}}
 
 
-def test_resubmission_looks_at_the_content_of_what_a_command_reads_and_of_its_workspace() -> None:
+def test_resubmission_compares_the_content_of_a_commands_input_and_workspace() -> None:
     def a_job(month: str, digit: int, **entrypoint: object) -> JobSpec:
         workspace = {"blob": f"blobs/{month}/{digit:064x}"}
         return parse_spec({"name": "a", "entrypoint": entrypoint, "environment": {"workspace": workspace}})

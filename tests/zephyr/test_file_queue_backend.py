@@ -256,6 +256,6 @@ def test_a_private_cluster_will_do() -> None:
         assert FrayBackend(cluster, memory_per_worker="1GB").execute(Dataset.from_list([1]).map(lambda n: n + 1)) == [2]
 
 
-def test_ray_is_refused_with_what_to_use_instead() -> None:
+def test_ray_is_refused_with_an_alternative() -> None:
     with pytest.raises(InvalidInput, match=r"through storage, .*StorageCluster\(root\)"):
         FrayBackend(RayJobs())
