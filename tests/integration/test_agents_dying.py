@@ -181,7 +181,7 @@ os.kill(agent, signal.SIGKILL)
             assert (record.status, record.failures, record.preemptions) == ("failed", 1, 2)
             assert record.exit is not None
             assert record.exit.kind == "lost"
-            assert "may be what kills its hosts" in record.exit.message
+            assert "perhaps the job kills its hosts" in record.exit.message
             assert survivor.process.poll() is None
 
 

@@ -211,7 +211,7 @@ def cluster_of_kind(kind: str, directory: Path) -> Iterator[StorageCluster]:
         case "alone":
             opened = StorageCluster(str(directory / "root"))
         case _:
-            with storage(directory, count=1) as (cluster, _):
+            with storage(directory) as (cluster, _):
                 yield cluster
             return
     with opened as cluster:

@@ -69,7 +69,7 @@ def after_loss(job: JobRecord, lost: AttemptExit, holder: JobLease, now: float, 
     """
     limit = settings.host_killer_limit
     if job.agent_deaths + 1 >= limit:
-        message = f"{lost.message}, for the {limit}. time in a row: perhaps the job kills its hosts"
+        message = f"{lost.message}; {limit} attempts in a row ended like this: perhaps the job kills its hosts"
         return _failed(job, replace(lost, message=message), holder, now, settings)
     return _preempted(replace(job, agent_deaths=job.agent_deaths + 1), lost, holder, now, settings)
 
