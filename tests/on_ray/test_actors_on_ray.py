@@ -170,7 +170,7 @@ def test_actors_have_no_jobs(client: RayClient) -> None:
 
 
 def test_there_are_no_checkpoints(client: RayClient) -> None:
-    with pytest.raises(InvalidInput, match="in storage, which Ray does not have"):
+    with pytest.raises(InvalidInput, match="need storage, which Ray does not have"):
         create(client, actors.Counter, checkpoint=CheckpointConfig(replies=True))
 
 
