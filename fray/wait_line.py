@@ -40,9 +40,8 @@ class Waiters:
     """
 
     def __init__(self) -> None:
-        self._inside: list[
-            None
-        ] = []  # its methods are atomic, so that coroutines need no lock that others may hold long
+        # append and pop are atomic, so coroutines need no lock, which another thread might hold for long
+        self._inside: list[None] = []
 
     def __bool__(self) -> bool:
         return bool(self._inside)
