@@ -6,45 +6,20 @@ import re
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from tests.simulation.campaign import failed_once
-from tests.simulation.gangs import GangWorld
 from tests.simulation.stage import Stage
-from tests.simulation.strength import VARIANTS, WORLDS
+from tests.simulation.strength import WORLDS
+from tests.support.scripts import run_python
 
-ROOT = Path(__file__).parents[2]
 JOBS, ACTORS, QUEUES = "tests.simulation", "tests.simulation.actors", "tests.simulation.queues"
 GANGS, MACHINES = "tests.simulation.gangs", "tests.simulation.machines"
-STRENGTH = "tests.simulation.strength"
-
-QUICK: dict[str, tuple[str, ...]] = {
-    "unconditional_claim": (
-        "every body succeeds the one before",
-        "unknown fields survive",
-        "attempts only grow",
-        "every drop is dealt with",
-    ),
-    "entry_deleted_at_the_claim": ("no job is ever unreachable",),
-    "commit_before_outputs": ("outputs come before the commit",),
-    "budgets_swapped": ("failure spends the failure budget", "preemption never spends the failure budget"),
-    "requeue_before_death": ("one copy at a time",),
-    "child_before_its_index_entry": ("a child is indexed before it exists",),
-    "unknown_fields_are_dropped": ("unknown fields survive",),
-    "polling_without_back_off": ("an idle cluster asks for what is stated",),
-    "fences_without_state": ("an acknowledged call is never lost",),
-    "replies_before_checkpoints": ("an acknowledged call is never lost",),
-    "takeover_without_waiting": ("nobody takes what its holder trusts",),
-    "nothing_is_collected": ("what is finished is collected",),
-    "an_empty_queue_is_listed": ("an empty queue is polled by conditional reads",),
-}
-"""Broken variants that the first seeds catch, and by which invariant: the first one that a seed comes to."""
 
 
 def simulate(*arguments: str, module: str = JOBS) -> subprocess.CompletedProcess[str]:
-    return _run([sys.executable, "-m", module, *arguments])
+    return run_python("-m", module, *arguments)
 
 
 @pytest.mark.timeout(600)
@@ -92,43 +67,11 @@ def test_a_seed_gives_one_history_byte_for_byte_and_another_seed_another(module:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_broken_variants_of_the_code_are_caught() -> None:
-    run = simulate(*QUICK, module=STRENGTH)
-    assert run.returncode == 0, run.stdout + run.stderr
-    rows = (line.strip("| ").split(" | ") for line in run.stdout.splitlines() if line.count("|") == 4)
-    caught = {row[0].replace(" ", "_"): row[1] for row in rows}
-    assert {name: caught.get(name) for name in QUICK if caught.get(name) not in QUICK[name]} == {}
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_broken_rules_of_gangs_to_which_hardly_any_seed_comes_turn_their_tests_red() -> None:
-    run = simulate(*(name for name, variant in GangWorld.variants.items() if variant.test), module=STRENGTH)
-    assert run.returncode == 0, run.stdout + run.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_every_twelfth_other_variant_is_caught() -> None:
-    others = [name for name, variant in VARIANTS.items() if name not in QUICK and not variant.test]
-    run = simulate(*others[::12], module=STRENGTH)
-    assert run.returncode == 0, run.stdout + run.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize(("module", "made"), list(zip((JOBS, ACTORS, GANGS, QUEUES, MACHINES), WORLDS, strict=True)))
 def test_a_seed_that_once_failed_breaks_no_invariant(module: str, made: type[Stage]) -> None:
     for seed in failed_once(made.kind):
         run = simulate("--seed", str(seed), module=module)
         assert run.returncode == 0, run.stdout + run.stderr
-
-
-@pytest.mark.campaign
-@pytest.mark.timeout(3600)
-def test_every_broken_variant_is_caught() -> None:
-    run = simulate(module=STRENGTH)
-    assert run.returncode == 0, run.stdout + run.stderr
 
 
 @pytest.mark.parametrize(
@@ -145,11 +88,7 @@ def test_a_broken_invariant_is_told_with_its_history_and_a_command_that_replays_
     assert re.search(r"what happened to .*:\n( .*\n)+", run.stdout)
     story = run.stdout.partition("\n")[2]
     replay = shlex.split(story.partition("replay with: ")[2].partition("\n")[0])
-    again = _run([sys.executable, *replay[1:]])
+    again = run_python(*replay[1:])
     assert again.returncode == 1
     assert story in again.stdout
     assert len(again.stdout) > 2 * len(run.stdout), "everything that happened"
-
-
-def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
