@@ -364,7 +364,7 @@ def test_an_empty_list_says_so(empty: Shell, command: tuple[str, ...], said: str
     assert empty.json(*command) == []
 
 
-def test_jobs_that_wait_say_for_what(empty: Shell) -> None:
+def test_waiting_jobs_say_what_they_wait_for(empty: Shell) -> None:
     assert empty("ps").stderr == "fray: no job waits or runs; --all also lists finished jobs\n"
     job = empty.detached("--name", "waits", "--", "true")
     assert "no live agent in pool default" in empty("status", job).stdout

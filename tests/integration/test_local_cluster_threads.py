@@ -101,7 +101,7 @@ def fail() -> None:
     raise LookupError("gone")
 
 
-def test_failures_are_told_like_those_of_processes(cluster: LocalCluster) -> None:
+def test_failures_have_the_same_reasons_as_in_processes(cluster: LocalCluster) -> None:
     with pytest.raises(JobFailed, match="in fail") as caught:
         cluster.result(cluster.launch(call(fail)))
     assert isinstance(caught.value.__cause__, LookupError)

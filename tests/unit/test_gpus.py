@@ -45,7 +45,7 @@ def entry(count: float, number: int = 0) -> PendingKey:
         (0.5, [400, 0], ()),
     ],
 )
-def test_parts_fill_what_is_shared_and_whole_ones_share_nothing(
+def test_parts_of_a_gpu_share_it_and_whole_gpus_are_not_shared(
     count: float, left: list[int], places: tuple[int, ...]
 ) -> None:
     assert gpus_for(shape(count), left) == places

@@ -13,7 +13,7 @@ from tests.support.virtual import EPOCH, Cluster
 TASKS = TaskKeys.of("team", "tokenize", 1)
 
 
-async def test_each_look_gives_what_came_since_the_one_before(cluster: Cluster) -> None:
+async def test_each_read_returns_the_new_entries_only(cluster: Cluster) -> None:
     worker, driver = await cluster.core(), await cluster.core()
     reader = task_outcomes.OutcomeReader(driver, TASKS)
     assert await reader.look() == []

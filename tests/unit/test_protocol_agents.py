@@ -120,7 +120,7 @@ def test_intervals_are_short_with_leases_and_grow_with_the_fleet() -> None:
 
 @pytest.mark.parametrize("settings", [ClusterSettings(), ClusterSettings(beat_interval=0.5, idle_beat_interval=0.5)])
 @pytest.mark.parametrize("holds_leases", [True, False])
-def test_observers_believe_what_an_agent_promises_however_many_there_seem_to_be(
+def test_observers_use_the_interval_that_an_agent_promises_whatever_the_size_of_the_fleet(
     holds_leases: bool, settings: ClusterSettings
 ) -> None:
     promised = beat_interval(holds_leases, 10**6, settings)

@@ -50,7 +50,7 @@ def test_first_in_first_out(queue: Queue[Any]) -> None:
     assert (queue.size(), queue.pending()) == (0, 0)
 
 
-def test_size_counts_what_nobody_has_and_pending_the_rest(queue: Queue[Any]) -> None:
+def test_size_counts_free_items_and_pending_counts_leased_ones(queue: Queue[Any]) -> None:
     queue.push_many("abcd", batch=4)
     lease = popped(queue)
     assert (queue.size(), queue.pending()) == (3, 1)

@@ -53,7 +53,7 @@ async def test_items_pushed_one_by_one_cost_two_requests_each_and_some_for_all(
     assert asked["put"] + asked["list"] <= 400 + 5 + 400 * seconds / ACKNOWLEDGE_WITHIN, "claims; receipts, listings"
 
 
-async def test_local_files_are_listed_once_for_what_is_there_and_once_at_the_end(cluster: Cluster) -> None:
+async def test_local_files_are_listed_once_for_all_items_and_once_at_the_end(cluster: Cluster) -> None:
     """A listing also reads segments that were finished seconds ago, so none is made only to take items ahead."""
     one, handout, way = await worker(cluster, local=True)
     await one.push(*map(str, range(200)), batch=1)
