@@ -26,8 +26,8 @@ class QueueRecord(Record, kw_only=True):
         layout: version of this contract.
         quarantine: seconds; the lease of a finished segment stays for half of it after the time in the name.
         max_deliveries: an item that failed this often (its process died, or it was released as failed) becomes a dead
-            letter; 0 for never. When a process dies while it holds several items, nobody knows which one killed it, so
-            that delivery does not count. Later deliveries of these items do; each runs alone in its process.
+            letter; 0 for never. When a process dies, nobody knows which of its items killed it, so that delivery does
+            not count. Later deliveries of these items do; each runs alone in its process.
     """
 
     layout: int = QUEUE_LAYOUT

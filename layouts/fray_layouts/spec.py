@@ -232,7 +232,7 @@ class JobSpec(SpecPart, kw_only=True):
         same: "zone" or "region": all replicas are in the same one; "" for anywhere.
         spread: whether each replica is on a different agent.
         max_retries_failure: further attempts after the job's own failures.
-        max_retries_preemption: further attempts after its host was lost.
+        max_retries_preemption: further attempts after its host was taken away, died or failed.
         timeout: seconds that one attempt may run.
         pending_timeout: seconds that the job may wait for its start before it is stopped.
         grace: seconds between SIGTERM and SIGKILL when it is stopped or preempted.

@@ -71,7 +71,7 @@ def unfinished_queues(seen: Snapshot) -> Iterator[SuspectedProblem]:
 
 
 def orphan_leases(seen: Snapshot) -> Iterator[SuspectedProblem]:
-    """Find leases without a segment; consumers delete both together."""
+    """Find leases whose segments are gone; consumers delete such leases, many at a time."""
     for queue, keys in _living(seen):
         for segment in queue_scan.parse_listing(queue, keys).orphans:
             key = queue.lease(segment)

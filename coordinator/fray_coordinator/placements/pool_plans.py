@@ -1,8 +1,8 @@
 """Writes the plans of pools, which tell agents the owners that they are members of. A lost plan only costs latency.
 
-A plan contains only records that were read, never ones that are about to be written. After a plan, the pool's doorbell
-is rung. The ring names the version of the bell that it replaced, so a listener that knew that version need not list the
-jobs.
+A plan is made from records that were read, never from ones that are about to be written. After a plan, the pool's
+doorbell is rung. The ring names the version of the bell that it replaced, so a listener that knew that version need not
+list the jobs.
 """
 
 from collections.abc import Iterable, Mapping

@@ -70,5 +70,5 @@ def _action_while_running(job: JobRecord, holder: AgentRecord | None) -> IndexAc
 
 
 def is_created_late(job: JobRecord, created_at: float, settings: ClusterSettings) -> bool:
-    """Whether the submitter must create the entry again: a repair may have deleted it before the record was there."""
+    """Whether the submitter must write the entry again: a repair that found no record may delete it, or has."""
     return created_at - job.submitted_at > settings.quarantine / 2

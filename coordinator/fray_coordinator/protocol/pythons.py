@@ -21,8 +21,8 @@ from fray_layouts.records import Software
 from fray_layouts.spec import JobSpec
 
 _PATCHES = 40
-"""Patch releases of a minor version that are tried against a specifier such as ">=3.11.4". No minor version has had
-half as many."""
+"""Patch releases of a minor version that are tried against a specifier such as ">=3.11.4". Python 3.9 had the
+most so far, 26."""
 
 
 def chosen_python(spec: JobSpec, software: Software) -> str:

@@ -18,9 +18,10 @@ the lease, or from when the storage wrote it. Every change is a compare-and-swap
 items. The owner is a nonce of the claim, so a former claim of the same process is not the owner.
 
 **Receipts.** One write for each segment is expensive if each segment holds one item. So a holder that has finished all
-items of many segments may write one object, a receipt, that names these segments by their claims. The receipt counts as
-an acknowledgement if, when the holder learns that it was written, the holder still trusts each of these leases and no
-write of them is unresolved. Otherwise nothing was acknowledged, and the holder changes the leases instead.
+items of many segments may write one object, a receipt, that names these segments by their claims. The receipt
+acknowledges a segment if, when the holder learns that it was written, the holder still trusts the segment's lease and
+no write of that lease is unresolved. Otherwise that segment was not acknowledged, and the holder changes its lease
+instead.
 
 *Unsafe sequence*: the receipt is written after B has taken a segment over, and A's `done` returns. Or: A dies, and B
 hands out items that the receipt calls done. Or: a release by A, to which A got no reply, is applied, and B takes the

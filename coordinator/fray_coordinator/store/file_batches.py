@@ -1,10 +1,9 @@
 """Batches of small files, read or written in the caller's thread with as few system calls as possible.
 
 Each verb makes one attempt at every name and returns the names that certainly succeeded. It raises nothing and repeats
-nothing: the verbs of `LocalBackend` handle all other names and find out their state. So a batch may only be used where
-    an
-object never changes (a create is final; equal bytes under many names are links of one file), or does not matter (a
-delete).
+nothing: the verbs of `LocalBackend` handle all other names and find out their state. So a batch may only be used
+where an object never changes (a create is final; equal bytes under many names are links of one file), or where its
+content does not matter (a delete).
 
 Folders stay open between calls, and each is compared with what lies at its path before it is used.
 """
