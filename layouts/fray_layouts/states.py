@@ -51,7 +51,7 @@ class ExitKind(StrEnum):
     HOST_FAILED = "host-failed"
     """The host failed while the attempt ran."""
     ENVIRONMENT_FAILED = "environment-failed"
-    """No host can make the job's environment: workspace, packages, image or version of Python. A retry does not help."""
+    """No host can make the job's environment: workspace, packages, image, version of Python. A retry does not help."""
     LOST = "lost"
     """The attempt's agent died."""
     TOO_LARGE = "too-large"
