@@ -107,7 +107,7 @@ def too_large_for(nodes: Iterable[Mapping[str, float]], resources: ResourceSpec)
         return ""
     wants = ", ".join(_resource_text(name, amount) for name, amount in asked.items() if name != "memory" or amount > 1)
     cores = max((node.get("CPU", 0) for node in known), default=0)
-    return f"no node of this Ray has {wants} at once (the largest has CPU {cores:g}), so it waits for a larger node"
+    return f"no node of this Ray has {wants} at once (the largest has CPU {cores:g}), so it waits for one that does"
 
 
 def _resource_text(name: str, amount: float) -> str:
@@ -117,7 +117,7 @@ def _resource_text(name: str, amount: float) -> str:
 
 
 def warn_if_too_large(what: str, resources: ResourceSpec) -> None:
-    """Log a warning if `what` has to wait for a larger node. Ray itself says so only in its own logs."""
+    """Log a warning if `what` fits on no node, and so has to wait for one. Ray itself says so only in its own logs."""
     nodes = [node["Resources"] for node in import_ray().nodes() if node["Alive"]]
     if why := too_large_for(nodes, resources):
         log.warning("%s: %s", what, why)
