@@ -2,7 +2,7 @@
 
 Calls are authenticated in both directions. They run in the order in which each caller made them, and at most once in
 each server. This package knows nothing of storage, names, jobs, or actors that move; `fray.rpc` and `fray.queue` do. Of
-the project it imports only base classes of errors, bounds, and the parsing of JSON.
+the project it imports only base classes of errors, bounds, the parsing of JSON, and `fray_agents.pickling`.
 
     client     channels: one to each server, which keeps its calls through connections that break
     server     accepts connections, runs calls in order, keeps outcomes until they are acknowledged

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.option("--cpu", type=float, default=1.0, show_default=True, help="Cores of each replica.")
 @click.option("--memory", help="Memory of each replica, such as 512MiB or 2GB.")
 @click.option("--gpus", help="GPUs of each replica: a count, or kind:count such as h100:8.")
-@click.option("--tpu", metavar="TYPE", help="TPU slices, such as v5litepod-16; the numbers of replicas are then slices.")
+@click.option("--tpu", metavar="TYPE", help="TPU slices, such as v5litepod-16; replicas are then counted in slices.")
 @click.option("--replicas", type=int, default=1, show_default=True, help="Least number of replicas.")
 @click.option("--max-replicas", type=int, help="Greatest number of replicas; by default the least.")
 @click.option("--ttl", type=float, default=3600.0, show_default=True, help="Seconds until it ends, unless renewed.")
