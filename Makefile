@@ -59,7 +59,7 @@ tests: collected
 collected: $(VENV)/.dev
 	-$(BIN)/python -m pytest --collect-only --quiet >/dev/null
 
-# CI runs this after `make test`, some 25 minutes on two cores: types, the slow tests, more fixed seeds and malformed bytes,
+# CI runs this after `make test`, 25 to 40 minutes on two cores: types, slow tests, more fixed seeds and malformed bytes,
 # and the release of Zephyr that needs no newer Python. Fresh seeds are for `make simulate` and `make fuzz`.
 test-long: $(VENV)/.dev $(ZEPHYR)/old/.ready
 	$(MAKE) types
