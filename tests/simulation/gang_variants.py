@@ -28,7 +28,7 @@ rule = VARIANTS.rule
 
 
 @rule(1)
-def rounds_start_anew_with_each_attempt() -> list[Swap]:
+def each_attempt_counts_rounds_from_zero() -> list[Swap]:
     """A new attempt counts its rounds from 0."""
     real = votes.withdrawn
     return everywhere(real, lambda placement: replace(real(placement), round=0))
@@ -59,7 +59,7 @@ def votes_are_given_without_room() -> list[Swap]:
 
 
 @rule(3, "tests/unit/test_placement_scheduler.py::test_only_votes_of_the_round_by_agents_that_live_count")
-def a_vote_of_any_round_counts() -> list[Swap]:
+def votes_for_earlier_rounds_count() -> list[Swap]:
     """A vote for any earlier round counts."""
     real = rounds.vote_of
 
@@ -73,7 +73,7 @@ def a_vote_of_any_round_counts() -> list[Swap]:
 
 
 @rule(4)
-def a_vote_is_no_more_than_a_wish() -> list[Swap]:
+def votes_do_not_reserve_room() -> list[Swap]:
     """Until the gang starts, single jobs may take the room of a vote."""
     real = Leases._in
 
@@ -86,7 +86,7 @@ def a_vote_is_no_more_than_a_wish() -> list[Swap]:
 
 
 @rule(5)
-def who_leaves_forgets_its_vote() -> list[Swap]:
+def votes_are_withdrawn_without_a_new_round() -> list[Swap]:
     """A vote is taken back silently."""
     real = votes.duty
     released = {Duty.WITHDRAW: Duty.RELEASE}
@@ -94,7 +94,7 @@ def who_leaves_forgets_its_vote() -> list[Swap]:
 
 
 @rule(6)
-def a_majority_of_votes_will_do() -> list[Swap]:
+def owners_start_with_one_vote_missing() -> list[Swap]:
     """A gang starts when one vote is missing."""
     real = rounds.missing_votes
 
@@ -106,7 +106,7 @@ def a_majority_of_votes_will_do() -> list[Swap]:
 
 
 @rule(7, "tests/unit/test_gang_attempts.py::test_the_next_attempt_waits_for_agents_that_list_the_last_one")
-def the_next_attempt_waits_for_nobody() -> list[Swap]:
+def attempts_do_not_wait_for_the_last_one_to_end() -> list[Swap]:
     """An attempt starts although agents still list an earlier one."""
     return everywhere(rounds.lingering, lambda *given: [])
 
@@ -115,7 +115,7 @@ def the_next_attempt_waits_for_nobody() -> list[Swap]:
     7,
     "tests/unit/test_gang_attempts.py::test_a_process_that_cannot_be_killed_does_not_hold_the_next_attempt_for_ever",
 )
-def an_attempt_waits_for_ever() -> list[Swap]:
+def attempts_wait_for_the_last_one_without_limit() -> list[Swap]:
     """An attempt waits without limit for agents that list an earlier one."""
     return everywhere(rounds.waits_for_lingering, lambda *given: True)
 
@@ -127,7 +127,7 @@ def replicas_start_without_trust() -> list[Swap]:
 
 
 @rule(8)
-def replicas_start_with_the_vote() -> list[Swap]:
+def replicas_start_before_their_gang() -> list[Swap]:
     """A member starts its replicas as soon as it has voted."""
     real = votes.duty
 
@@ -140,13 +140,13 @@ def replicas_start_with_the_vote() -> list[Swap]:
 
 
 @rule(10, "tests/unit/test_placement_scheduler.py::test_hosts_that_are_free_now_are_preferred_a_few_times")
-def better_sets_without_end() -> list[Swap]:
+def members_move_without_limit() -> list[Swap]:
     """A gang moves whenever other hosts are free."""
     return [(assignment, "MAX_MOVES", 10**9)]
 
 
 @rule(11, "tests/unit/test_placement_scheduler.py::test_a_member_that_refuses_is_exchanged_for_this_attempt")
-def whoever_refuses_is_asked_again() -> list[Swap]:
+def agents_that_refuse_are_chosen_again() -> list[Swap]:
     """Members that can never have their bundles are chosen again."""
     return everywhere(rounds.refusals, lambda *given: [])
 
@@ -155,33 +155,33 @@ def whoever_refuses_is_asked_again() -> list[Swap]:
     11,
     "tests/unit/test_placement_scheduler.py::test_a_member_that_shows_room_and_does_not_vote_is_exchanged_in_time",
 )
-def whoever_is_silent_is_waited_for() -> list[Swap]:
+def members_that_do_not_vote_stay_members() -> list[Swap]:
     """Members that show room and do not vote stay members."""
     return [(PlacementScheduler, "_slow", lambda *given: [])]
 
 
 @rule(12)
-def agents_that_know_no_gangs_are_chosen() -> list[Swap]:
+def agents_without_these_rules_are_chosen() -> list[Swap]:
     """Any live agent may be a member."""
     real = hosts.host_view
     return everywhere(real, lambda agent, *given: real(replace(agent, places=True), *given))
 
 
 @rule(16)
-def half_a_gang_is_enough() -> list[Swap]:
+def owners_get_fewer_hosts_than_they_need() -> list[Swap]:
     """An owner gets the hosts that there are, even if they are too few."""
     real = assignment.needed_parts
     return everywhere(real, lambda owner: [changed(p, count=p.count - 1) for p in real(owner) if p.count > 1])
 
 
 @rule(9)
-def hosts_are_given_twice() -> list[Swap]:
+def two_owners_get_the_same_hosts() -> list[Swap]:
     """Hosts that an earlier owner got are given to a later one as well."""
     return [(assignment._FreeRoom, "_take", lambda self, owner, members: None)]
 
 
 @rule(16)
-def slices_are_given_in_parts() -> list[Swap]:
+def gangs_of_slices_get_any_hosts() -> list[Swap]:
     """A gang of slices gets any hosts of the type."""
     real = owners._part
 
@@ -195,7 +195,7 @@ def slices_are_given_in_parts() -> list[Swap]:
 
 
 @rule(13, "tests/unit/test_holds.py::test_later_jobs_have_only_the_room_that_is_not_kept")
-def what_becomes_free_goes_to_whoever_comes() -> list[Swap]:
+def free_room_is_not_kept_for_waiting_gangs() -> list[Swap]:
     """An agent claims singles while a gang waits for its room."""
 
     def unreserved(self: Leases, room: Any = None, order: Any = None) -> Any:
@@ -205,14 +205,14 @@ def what_becomes_free_goes_to_whoever_comes() -> list[Swap]:
 
 
 @rule(14, "tests/unit/test_holds.py::test_jobs_that_come_before_the_owner_go_first")
-def nobody_goes_before_a_gang() -> list[Swap]:
+def room_is_kept_from_earlier_single_jobs() -> list[Swap]:
     """Room is kept for a gang also from single jobs that come earlier."""
     real = Leases.unreserved
     return [(Leases, "unreserved", lambda self, room=None, order=None: real(self, room))]
 
 
 @rule(15)
-def the_window_is_counted_from_now() -> list[Swap]:
+def the_end_of_the_backfill_window_moves() -> list[Swap]:
     """Later single jobs may use the room for the full time of the jobs that run there, whenever these were claimed."""
     real = rounds.next_round
     return everywhere(real, lambda placement, known, *given: real(replace(placement, until=None), known, *given))
@@ -222,7 +222,7 @@ def the_window_is_counted_from_now() -> list[Swap]:
 
 
 @rule(17)
-def nobody_watches_its_gang() -> list[Swap]:
+def members_do_not_watch_their_gang() -> list[Swap]:
     """A member looks at its running gangs once an hour."""
     return [(placement_watch, "RUNNING_POLLS", 3600)]
 
@@ -238,13 +238,13 @@ def exits_are_not_stored() -> list[Swap]:
 
 
 @rule(19, "tests/unit/test_gang_end.py::test_a_member_of_an_attempt_that_is_over_writes_nothing")
-def whoever_was_a_member_ends_the_gang() -> list[Swap]:
+def members_of_an_earlier_attempt_end_the_gang() -> list[Swap]:
     """A write about an attempt is made even if the record has moved on."""
     return everywhere(gang_end.runs_gang, lambda job, attempt, agent: job is not None and job.status == Status.RUNNING)
 
 
 @rule(20)
-def only_the_first_looks_for_all() -> list[Swap]:
+def only_the_member_with_replica_0_writes_the_success() -> list[Swap]:
     """The member with replica 0 writes the end, if it sees all exits."""
     real = gang_commit.end_member
 
@@ -255,7 +255,7 @@ def only_the_first_looks_for_all() -> list[Swap]:
 
 
 @rule(20)
-def a_replicas_success_is_the_gangs() -> list[Swap]:
+def a_gang_succeeds_with_its_first_replica() -> list[Swap]:
     """The first member that succeeds writes the end, as if all replicas had succeeded."""
     real = gang_end.end_of_gang
 
@@ -273,14 +273,14 @@ def all_members_write_at_once() -> list[Swap]:
 
 
 @rule(22, "tests/unit/test_gang_commit.py::test_a_failure_that_meets_a_stop_ends_the_gang_once_all_have_ended")
-def a_stopped_gang_may_go_on() -> list[Swap]:
+def a_stopped_gang_is_requeued() -> list[Swap]:
     """A failed exit requeues the gang although it was to stop."""
     real = gang_end.end_of_gang
     return everywhere(real, lambda job, *given: real(replace(job, stop=None) if job else None, *given))
 
 
 @rule(22, "tests/unit/test_gang_end.py::test_a_stopped_gang_ends_once_all_replicas_have_ended")
-def stopped_is_written_at_the_first_exit() -> list[Swap]:
+def a_gang_is_marked_stopped_at_the_first_exit() -> list[Swap]:
     """The first member that learns of the stop writes that the gang has stopped."""
     real = gang_end.end_of_gang
 
@@ -293,7 +293,7 @@ def stopped_is_written_at_the_first_exit() -> list[Swap]:
 
 
 @rule(23, "tests/unit/test_gang_repair.py::test_a_member_that_dies_after_its_part_ends_the_gang_if_all_others_have")
-def who_is_lost_has_left_nothing() -> list[Swap]:
+def stored_exits_are_ignored_when_a_member_dies() -> list[Swap]:
     """A gang is requeued when a member dies, whatever exits its replicas have stored."""
     real = gang_end.gang_without
     return everywhere(
@@ -302,13 +302,13 @@ def who_is_lost_has_left_nothing() -> list[Swap]:
 
 
 @rule(19)
-def a_gangs_preemption_is_a_failure() -> list[Swap]:
+def preemptions_of_gangs_count_as_failures() -> list[Swap]:
     """Every end of a replica spends the failure budget."""
     real = gang_end.after_exit
     return everywhere(real, lambda job, end, *given: real(job, replace(end, kind="exited"), *given))
 
 
 @rule(24, "tests/unit/test_agent_placements.py::test_a_replica_ends_with_the_trust_of_its_agent")
-def replicas_live_through_outages() -> list[Swap]:
+def replicas_outlive_the_trust_of_their_agent() -> list[Swap]:
     """A replica has the outage grace of single jobs."""
     return [(membership, "is_gang", lambda spec: False)]

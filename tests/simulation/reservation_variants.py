@@ -19,7 +19,7 @@ rule = VARIANTS.rule
 
 
 @rule(25, "tests/unit/test_reservation_rooms.py::test_a_group_starts_all_at_once_or_waits_as_one")
-def jobs_start_before_all_is_held() -> list[Swap]:
+def jobs_start_before_their_reservation_is_held() -> list[Swap]:
     """An agent with room for a bundle looks for jobs in it at once."""
 
     def is_open(held: Any) -> bool:
@@ -31,13 +31,13 @@ def jobs_start_before_all_is_held() -> list[Swap]:
 @rule(
     26, "tests/unit/test_reservation_rooms.py::test_the_bundles_of_a_dead_host_move_to_another_and_its_job_runs_there"
 )
-def what_is_lost_stays_lost() -> list[Swap]:
+def lost_bundles_are_not_replaced() -> list[Swap]:
     """A held reservation keeps the members that it was held with."""
     return everywhere(decisions.with_members, lambda *given: None)
 
 
 @rule(27, "tests/unit/test_reservation_rooms.py::test_a_bundle_that_is_another_s_by_now_is_kept_while_its_job_runs")
-def bundles_are_given_up_under_their_jobs() -> list[Swap]:
+def bundles_are_freed_while_their_jobs_run() -> list[Swap]:
     """An agent frees a bundle as soon as the record names another agent for it."""
 
     def give_up(self: ReservationRooms, held: Any, mine: tuple[int, ...]) -> None:
@@ -48,7 +48,7 @@ def bundles_are_given_up_under_their_jobs() -> list[Swap]:
 
 
 @rule(28, "tests/unit/test_reservation_rooms.py::test_a_small_job_of_a_group_does_not_sit_in_the_bundle_of_a_large_one")
-def a_groups_bundles_are_anybodys() -> list[Swap]:
+def jobs_of_a_group_take_any_of_its_bundles() -> list[Swap]:
     """A job of a group takes any bundle that it fits into."""
     return [
         *everywhere(reservation_rooms.jobs_bound, lambda *given: {""}),
@@ -71,7 +71,7 @@ def bundles_of_ended_jobs_are_kept() -> list[Swap]:
     29,
     "tests/unit/test_reservations.py::test_ending_a_reservation_stops_its_waiting_jobs_and_leaves_no_index_entry",
 )
-def what_is_left_waits_on() -> list[Swap]:
+def jobs_of_an_ended_reservation_are_not_stopped() -> list[Swap]:
     """The jobs of a reservation that has ended are not stopped."""
 
     async def stop_left(*given: Any) -> None:
@@ -81,7 +81,7 @@ def what_is_left_waits_on() -> list[Swap]:
 
 
 @rule(30, "tests/unit/test_reservations.py::test_a_group_s_record_comes_last_and_names_all_of_its_jobs")
-def a_groups_record_comes_first() -> list[Swap]:
+def the_record_of_a_group_is_written_first() -> list[Swap]:
     """The group may start before all of its jobs exist."""
     real = placement_index.enter
 
@@ -94,7 +94,7 @@ def a_groups_record_comes_first() -> list[Swap]:
 
 
 @rule(30, "tests/unit/test_reservations.py::test_a_submitter_that_wakes_after_it_was_given_up_starts_nothing")
-def who_is_given_up_is_not_told() -> list[Swap]:
+def a_late_submitter_can_still_create_its_group() -> list[Swap]:
     """The jobs of a submitter that seems gone are stopped, but the group's name stays free for it."""
 
     async def give_up(self: ReservationRepair, reservation: str, inside: Any, entry: Any) -> None:
@@ -105,7 +105,7 @@ def who_is_given_up_is_not_told() -> list[Swap]:
 
 
 @rule(31, "tests/unit/test_reservations.py::test_a_group_of_which_a_job_ends_before_it_is_held_is_void")
-def a_group_starts_with_what_is_left_of_it() -> list[Swap]:
+def a_group_starts_although_one_of_its_jobs_has_ended() -> list[Swap]:
     """A group whose job ended early waits for room, and starts the others."""
     real = decisions.end_reason
 
