@@ -6,9 +6,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.vectors import bodies, calls, jobs, names, queues
+from tests.vectors import actors, agents, bodies, calls, jobs, names, queues
 
-FILES = {**names.FILES, **bodies.FILES, **jobs.FILES, **queues.FILES, **calls.FILES}
+FILES = {**names.FILES, **bodies.FILES, **jobs.FILES, **agents.FILES, **actors.FILES, **queues.FILES, **calls.FILES}
 """Name of the file, without `.json`, and what makes it."""
 
 

@@ -1,4 +1,4 @@
-"""What is decided about jobs and agents: records in, records out."""
+"""What is decided about jobs: records in, records out."""
 
 from __future__ import annotations
 
@@ -7,28 +7,23 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fray_coordinator.protocol import cascade, heartbeat
+from fray_coordinator.protocol import cascade
 from fray_coordinator.protocol.claiming import Skip, claim
 from fray_coordinator.protocol.commit import AttemptEnd, end_of_attempt, requeue_lost
-from fray_coordinator.protocol.naming import announced, holder_of, taken_for
 from fray_coordinator.protocol.pending_index import action_for
-from fray_coordinator.protocol.scheduling import HostKind, entry_of, shortage
+from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.protocol.stopping import request_stop
 from fray_layouts.index_keys import PendingKey
 from fray_layouts.records import (
     AgentRecord,
     AttemptExit,
     ClusterSettings,
-    EndpointRecord,
     Holding,
     JobLease,
     JobRecord,
     JobResult,
-    NameRecord,
     ParentLink,
     PastAttempt,
-    Resources,
-    Software,
     StopRequest,
 )
 from fray_layouts.spec_parsing import parse_spec
@@ -297,167 +292,10 @@ def _entries() -> File:
     )
 
 
-def _fits() -> File:
-    free = Resources(cpu=4000, memory=2**30, disk=0, device="gpu-h100", device_count=4)
-    shapes = [
-        "c4000m1024d0",
-        "c4001m0d0",
-        "c0m1025d0",
-        "c0m0d1",
-        "c0m0d0g4gpu",
-        "c0m0d0g5gpu-h100",
-        "c0m0d0g1gpu-h1",
-    ]
-    cases: dict[str, Any] = {}
-    for shape, host in [
-        *((shape, HostKind()) for shape in shapes),
-        ("c0m0d0o", HostKind(preemptible=True)),
-        ("c0m0d0a", HostKind(inbound=False)),
-        ("c0m0d0oaeig1gpu", HostKind()),
-        ("c0m0d0e", HostKind(packages=False)),
-        ("c0m0d0i", HostKind(containers=False)),
-    ]:
-        entry = PendingKey.parse(f"pending/default/4991kdvdna00-a-1~1~{shape}")
-        assert entry is not None
-        software = Software(pythons=["3.11"] * host.packages, containers="podman" * host.containers)
-        told = {"preemptible": host.preemptible, "inbound": host.inbound, "software": plain(software)}
-        cases[f"{shape} on {told}"] = (
-            {"shape": shape, "free": plain(free), **told},
-            not shortage(entry.shape, free, host),
-        )
-    shared = replace(free, device_count=0, device_shares=[250, 500])
-    for part, here in (("0.5", free), ("0.5", shared), ("0.501", shared), ("1", shared)):
-        entry = PendingKey.parse(f"pending/default/4991kdvdna00-a-1~1~c0m0d0g{part}gpu")
-        assert entry is not None
-        case = f"{part} of a GPU where {here.device_count} are free and {here.device_shares} of others"
-        given = {"shape": f"c0m0d0g{part}gpu", "free": plain(here)}
-        cases[case] = given, not shortage(entry.shape, here, HostKind(packages=False, containers=False))
-    return File(
-        "input: the shape of an entry, and an agent's `free`, `preemptible`, `inbound`, `software`. "
-        "expected: whether the agent may claim the entry",
-        cases,
-    )
-
-
-def _beats() -> File:
-    cases: dict[str, Any] = {}
-    for busy, live in (
-        (True, 1),
-        (True, 101),
-        (True, 1001),
-        (True, 100_000),
-        (False, 1),
-        (False, 1001),
-        (False, 100_000),
-    ):
-        interval = heartbeat.beat_interval(busy, live, SETTINGS)
-        cases[f"{'busy' if busy else 'idle'}, one of {live}"] = (
-            {"busy": busy, "live_agents": live},
-            {
-                "interval": interval,
-                "trusted_for": heartbeat.trusted_until(0.0, interval),
-                "declared_dead_after": heartbeat.DEATH_INTERVALS * interval,
-            },
-        )
-    return File(
-        "input: whether an agent holds anything, and how many agents live; with the settings' defaults. "
-        "expected: the interval that the agent promises, and how long the agent (from the first sending "
-        "of the heartbeat) and observers then wait",
-        cases,
-    )
-
-
-def _deadlines() -> File:
-    cases = {}
-    for now, is_actor in (
-        (0.0, False),
-        (9.9, False),
-        (10.0, False),
-        (100.0, False),
-        (914.0, False),
-        (1000.0, False),
-        (14.0, True),
-    ):
-        at = heartbeat.task_deadline(now, 15.0, SETTINGS, is_actor)
-        cases[f"{now:g} s, {'an actor' if is_actor else 'no actor'}"] = (
-            {"now": now, "trusted_until": 15.0, "actor": is_actor},
-            at,
-        )
-    return File(
-        "input: the agent's clock and the end of its trust. expected: the time until which a task may run "
-        "if the agent is not heard of any more",
-        cases,
-    )
-
-
-def _names() -> File:
-    held = NameRecord(job="a-1", incarnation=3, attempt=2, since=NOW - 59)
-    cases: dict[str, tuple[NameRecord | None, JobRecord | None, float]] = {
-        "never taken": (None, None, NOW),
-        "given up": (replace(held, state="free"), None, NOW),
-        "its job runs": (held, running(), NOW),
-        "its job has ended": (held, job("failed"), NOW),
-        "its job is to be stopped": (held, running(stop=StopRequest(at=NOW)), NOW),
-        "its job is not there yet": (held, None, NOW),
-        "its job did not come": (held, None, NOW + 2),
-        "a queue's": (replace(held, job=""), None, NOW),
-    }
-    made = {}
-    for case, (found, holder, now) in cases.items():
-        hold = holder_of(found, holder, now)
-        write = plain(taken_for(found, "b-1", now)) if hold.name == "FREE" else None
-        made[case] = (
-            {"name": plain(found), "job": plain(holder), "for": "b-1", "now": now},
-            {
-                "hold": hold.name.lower(),
-                "write": write,
-            },
-        )
-    return File(
-        "input: a name's record and that of its job (read after it). expected: who has the name, and the "
-        "record that takes it for b-1",
-        made,
-    )
-
-
-def _announcements() -> File:
-    held = NameRecord(job="a-1", incarnation=3, attempt=2, since=NOW)
-    cases = {
-        "a later attempt": (held, 3),
-        "the same attempt": (held, 2),
-        "an earlier attempt": (held, 1),
-        "the next incarnation has begun": (replace(held, incarnation=4), 3),
-        "it was given up": (replace(held, state="free"), 3),
-    }
-    made = {}
-    for case, (found, attempt) in cases.items():
-        endpoint = EndpointRecord(
-            namespace="a",
-            name="store",
-            actor_id="a-1",
-            job="a-1",
-            attempt=attempt,
-            incarnation=3,
-            nonce="n",
-            address="h:1",
-        )
-        made[case] = {"name": plain(found), "endpoint": plain(endpoint)}, plain(announced(found, endpoint))
-    return File(
-        "input: a name's record and the endpoint to announce under it. expected: what is written into the "
-        "name's record first (null: the process must end)",
-        made,
-    )
-
-
 FILES = {
     "claims": _claims,
     "ends": _ends,
     "budgets": _budgets,
     "stops": _stops,
     "entries": _entries,
-    "fits": _fits,
-    "beats": _beats,
-    "deadlines": _deadlines,
-    "names": _names,
-    "announcements": _announcements,
 }
