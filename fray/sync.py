@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-import os
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
@@ -19,6 +18,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from fray_coordinator.backoff import STORE_PAUSES, backoff
 from fray_coordinator.errors import StoreError
+from fray_coordinator.per_process import PerProcess
 from fray_layouts.errors import Permanent
 
 T = TypeVar("T")
@@ -138,22 +138,22 @@ class _LoopCall(Generic[T]):
             self.outcome.set_result(task.result())
 
 
-_loop_thread = LoopThread()
+_loop_thread = PerProcess(LoopThread)
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine in this process's background loop, and wait for its result; see `LoopThread.run`."""
-    return _loop_thread.run(coroutine)
+    return _loop_thread.value.run(coroutine)
 
 
 def start(coroutine: Coroutine[Any, Any, T]) -> Future[T]:
     """Start a coroutine in this process's background loop, and return a future of its result."""
-    return _loop_thread.start(coroutine).outcome
+    return _loop_thread.value.start(coroutine).outcome
 
 
 async def awaited(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine in the background loop, and await its result in the caller's; see `LoopThread.awaited`."""
-    return await _loop_thread.awaited(coroutine)
+    return await _loop_thread.value.awaited(coroutine)
 
 
 async def in_thread(wait: Callable[[], T]) -> T:
@@ -210,11 +210,3 @@ def at_exit(close: Callable[[], None]) -> None:
     import concurrent.futures.thread  # noqa: F401 - so that its own hook is registered by now
 
     threading._register_atexit(close)  # type: ignore[attr-defined]
-
-
-def _forget() -> None:
-    global _loop_thread
-    _loop_thread = LoopThread()
-
-
-os.register_at_fork(after_in_child=_forget)

@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from fray_coordinator.backoff import WARN_AFTER, backoff
+from fray_coordinator.per_process import PerProcess
 from fray_layouts.escaping import one_line
 
 log = logging.getLogger("fray")
@@ -48,11 +49,11 @@ class Waiters:
 
     def __enter__(self) -> None:
         self._inside.append(None)
-        _terminal.draw_if_open()
+        _terminal.value.draw_if_open()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._inside.pop()
-        _terminal.draw_if_open()
+        _terminal.value.draw_if_open()
 
 
 class WaitLine:
@@ -78,9 +79,9 @@ class WaitLine:
             # a program that has not configured logging shows warnings only
             self._log(logging.INFO if log.hasHandlers() else logging.WARNING, progress)
         if _is_renewed():
-            with _terminal.lock:
+            with _terminal.value.lock:
                 self._text = progress
-                _terminal.draw()
+                _terminal.value.draw()
 
     def drawn_text(self) -> str:
         """The text to draw on a terminal; "" if there is none yet, or if nobody waits."""
@@ -92,23 +93,23 @@ class WaitLine:
             log.log(level, "%s", text)
 
     def __enter__(self) -> Self:
-        with _terminal.lock:
-            _terminal.lines.append(self)
+        with _terminal.value.lock:
+            _terminal.value.lines.append(self)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        with _terminal.lock:
-            _terminal.lines.remove(self)
-            _terminal.draw()
+        with _terminal.value.lock:
+            _terminal.value.lines.remove(self)
+            _terminal.value.draw()
 
 
 @contextlib.contextmanager
 def above_line() -> Iterator[None]:
     """The block in which whole lines may be printed on the terminal. A wait's line is shown below them afterwards."""
-    with _terminal.lock:
-        _terminal.clear()
+    with _terminal.value.lock:
+        _terminal.value.clear()
         yield
-        _terminal.draw()
+        _terminal.value.draw()
 
 
 def wait_with_progress(
@@ -226,12 +227,4 @@ def _is_renewed() -> bool:
     return drawn and os.environ.get("TERM") != "dumb" and log.isEnabledFor(logging.WARNING)
 
 
-_terminal = _Terminal()
-
-
-def _forget() -> None:
-    global _terminal
-    _terminal = _Terminal()
-
-
-os.register_at_fork(after_in_child=_forget)
+_terminal = PerProcess(_Terminal)

@@ -47,7 +47,7 @@ def pytest_asyncio_loop_factories(
 @pytest.fixture(autouse=True)
 def _leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Nothing that a test began waits on in its process; items that it took and lost are out for itself only."""
-    monkeypatch.setattr(poison_isolation, "_of_this_process", {})
+    monkeypatch.setattr(poison_isolation._of_this_process, "value", poison_isolation.PoisonIsolation())
     with left_behind.nothing_left(left_behind.waits), left_behind.ends_what_it_starts():
         yield
 

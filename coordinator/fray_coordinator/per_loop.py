@@ -1,9 +1,10 @@
 """Resources that belong to one event loop, such as connections."""
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
+
+from fray_coordinator.per_process import PerProcess
 
 T = TypeVar("T")
 
@@ -37,7 +38,7 @@ class PerLoop(Generic[T]):
     def opened(self) -> T | None:
         """The resource if it is open in this process, for methods of it that any thread may call; otherwise None."""
         opened = self._opened
-        return opened[1] if opened is not None and opened[0] is _process else None
+        return opened[1] if opened is not None and opened[0] is _process.value else None
 
     async def take(self) -> T | None:
         """Hand the running loop's resource to the caller, who closes it; None if none is open. `get` opens another."""
@@ -47,21 +48,13 @@ class PerLoop(Generic[T]):
         return await opening
 
 
-_process = object()
-"""Identifies this process without the system call for its number; a fork replaces it."""
+_process = PerProcess(object)
+"""Identifies this process without the system call for its number."""
 
 
 def _owner() -> tuple[object, object]:
-    return _process, asyncio.get_running_loop()
+    return _process.value, asyncio.get_running_loop()
 
 
 def _failed(opening: asyncio.Future[T]) -> bool:
     return opening.done() and (opening.cancelled() or opening.exception() is not None)
-
-
-def _forked() -> None:
-    global _process
-    _process = object()
-
-
-os.register_at_fork(after_in_child=_forked)

@@ -47,11 +47,11 @@ class DriverOutput:
 
     def belong_here(self) -> None:
         """Show the output where the caller prints: in a notebook, below the cell that runs."""
-        log_printer.printer.belong_here()
+        log_printer.printer.value.belong_here()
 
     def flush(self) -> None:
         """Wait a moment for the terminal to show all lines that were read."""
-        log_printer.printer.flush(PRINT_TIMEOUT)
+        log_printer.printer.value.flush(PRINT_TIMEOUT)
 
     async def follow(self, launched: Sequence[Submitted]) -> None:
         """Show the output of these jobs from now on."""
@@ -96,4 +96,4 @@ class DriverOutput:
     async def _open(self) -> DriverLog:
         from fray.cluster.driver_log import DriverLog  # imported late: most programs show nothing
 
-        return DriverLog(await self._core(), self._has_log_only, log_printer.printer.put)
+        return DriverLog(await self._core(), self._has_log_only, log_printer.printer.value.put)

@@ -18,6 +18,7 @@ from typing import TextIO
 
 from fray.wait_line import WaitLine, above_line, notebook
 from fray_agents.runner.task_log import STREAMS
+from fray_coordinator.per_process import PerProcess
 
 log = logging.getLogger("fray")
 
@@ -174,17 +175,9 @@ def _print(lines: Iterable[tuple[str, str]]) -> None:
             stream.flush()
 
 
-printer = LogPrinter()
+printer = PerProcess(LogPrinter)
 
 
 def post(line: WaitLine, progress: str, why: str) -> None:
     """Have the printer's thread show a wait's progress on its line; returns at once. See `WaitLine.show`."""
-    printer.update(line, partial(line.show, progress, why))
-
-
-def _forget() -> None:
-    global printer
-    printer = LogPrinter()
-
-
-os.register_at_fork(after_in_child=_forget)  # the thread, and perhaps the lock, are the parent's
+    printer.value.update(line, partial(line.show, progress, why))

@@ -1,7 +1,6 @@
 """The job context on a cluster in storage: tasks go through a queue to workers, and objects are stored there."""
 
 import logging
-import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from fray.job.job_context import ProcessActorsContext, checked_workers, map_refs
 from fray.pool.objects import ObjectRef, fetch
 from fray.pool.worker_pool import WorkerPool
 from fray.types import JobRequest, ResourceConfig
+from fray_coordinator.per_process import PerProcess
 
 T = TypeVar("T")
 
@@ -125,25 +125,16 @@ class ClusterContext(ProcessActorsContext):
             log.warning("the workers of a job context could not be ended: %s", error)
 
 
-_making = threading.Lock()
-_borrowed_contexts: dict[BorrowedPool, ClusterContext] = {}
+_making = PerProcess(threading.Lock)
+_borrowed_contexts: PerProcess[dict[BorrowedPool, ClusterContext]] = PerProcess(dict)
+"""A forked child starts without, because it has neither the threads nor the connections of the contexts."""
 
 
 def _borrowed_context(lent: BorrowedPool, max_workers: int, resources: ResourceConfig | None) -> ClusterContext:
     """The context on this pool that all tasks of this process share, since each of them may bring a pickled one."""
-    with _making:
-        if lent not in _borrowed_contexts:
+    with _making.value:
+        if lent not in _borrowed_contexts.value:
             made = ClusterContext(max_workers, cluster_at(lent.root), resources)
             made._lent = lent
-            _borrowed_contexts[lent] = made
-        return _borrowed_contexts[lent]
-
-
-def _forget() -> None:
-    """Start without contexts in a forked child, which has neither the threads nor the connections."""
-    global _making
-    _making = threading.Lock()
-    _borrowed_contexts.clear()
-
-
-os.register_at_fork(after_in_child=_forget)
+            _borrowed_contexts.value[lent] = made
+        return _borrowed_contexts.value[lent]

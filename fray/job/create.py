@@ -1,6 +1,5 @@
 """Creates job contexts by their kind, and keeps the default context of each job."""
 
-import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from fray.job.job_context import JobContext
 from fray.resource_options import Size
 from fray.resources import ResourceConfig
 from fray_agents.tasks.current_task import task_environ
+from fray_coordinator.per_process import PerProcess
 
 ContextKind = Literal["sync", "threadpool", "fray", "ray", "auto"]
 
@@ -79,8 +79,9 @@ def _task_resources(memory: Size | None, num_cpus: float | None) -> ResourceConf
 
 _job_context: ContextVar[JobContext | None] = ContextVar("fray_job_context", default=None)
 
-_lock = threading.Lock()
-_defaults: dict[tuple[str | None, ...], JobContext] = {}
+_lock = PerProcess(threading.Lock)
+_defaults: PerProcess[dict[tuple[str | None, ...], JobContext]] = PerProcess(dict)
+"""The shared context of each job. A forked child starts without, because it does not have the contexts' threads."""
 
 
 C = TypeVar("C", bound=JobContext)
@@ -111,17 +112,7 @@ def _shared() -> JobContext:
     """The shared context of the caller's job. A process may run several jobs in threads, each with its own context."""
     environ = task_environ()
     job = tuple(map(environ.get, ("FRAY_CLUSTER_SPEC", "FRAY_JOB_ID", "FRAY_ATTEMPT")))
-    with _lock:
-        if job not in _defaults:
-            _defaults[job] = create_job_ctx("auto")
-        return _defaults[job]
-
-
-def _forget() -> None:
-    """Start without contexts in a forked child, which does not have their threads."""
-    global _lock
-    _lock = threading.Lock()
-    _defaults.clear()
-
-
-os.register_at_fork(after_in_child=_forget)
+    with _lock.value:
+        if job not in _defaults.value:
+            _defaults.value[job] = create_job_ctx("auto")
+        return _defaults.value[job]

@@ -58,7 +58,7 @@ class AbsenceWatch:
             self._explained = set(missing)
             self.why = self._cluster.run(partial(self._explain, jobs=missing[:_MAX_EXPLAINED]))
             text = f"pool {self._name}: {up} of {up + len(missing)} workers are up: {self.why}"
-            log_printer.printer.update(self, partial(_warn, text))
+            log_printer.printer.value.update(self, partial(_warn, text))
         elif self._explained != set(missing):
             self.why = ""
 

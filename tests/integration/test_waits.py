@@ -133,7 +133,7 @@ def test_a_call_to_a_name_without_actors_draws_its_line_only_while_somebody_wait
     resolver = ClusterResolver(client.cluster)
     resolver.patience = 3.0
     future = resolver.lookup("it").add.remote(1)
-    wait_until(lambda: bool(wait_line._terminal.lines and wait_line._terminal.lines[0]._text))
+    wait_until(lambda: bool(wait_line._terminal.value.lines and wait_line._terminal.value.lines[0]._text))
     assert screen.getvalue() == ""
     with pytest.raises(ActorNotFoundError):
         future.result()

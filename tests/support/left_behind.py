@@ -24,7 +24,9 @@ Left = dict[object, str]
 
 def waits() -> Left:
     """Waits in this process that are reported to somebody, and threads that wait for something of Fray."""
-    lines: Left = {line: f"the line of a wait: {line._text or 'not shown yet'}" for line in wait_line._terminal.lines}
+    lines: Left = {
+        line: f"the line of a wait: {line._text or 'not shown yet'}" for line in wait_line._terminal.value.lines
+    }
     threads = (thread for thread in threading.enumerate() if thread.name == "fray-wait")
     return lines | {thread: f"thread {thread.name} waits" for thread in threads}
 

@@ -108,7 +108,7 @@ async def test_coroutines_that_wait_for_the_same_have_one_line(monkeypatch: pyte
     lines, ended = list[int](), asyncio.Event()
 
     def tell() -> str:
-        lines.append(len(wait_line._terminal.lines))
+        lines.append(len(wait_line._terminal.value.lines))
         return "2 of 3 done"
 
     async def wait() -> None:
@@ -120,7 +120,7 @@ async def test_coroutines_that_wait_for_the_same_have_one_line(monkeypatch: pyte
     waiting[0].cancel()
     ended.set()
     await asyncio.wait(waiting)
-    await eventually(lambda: not wait_line._terminal.lines)
+    await eventually(lambda: not wait_line._terminal.value.lines)
     assert lines == [1]
     assert screen.getvalue() == "\rfray: 2 of 3 done\x1b[K\r\x1b[K"
     assert wait_line._updaters == {}

@@ -4,9 +4,10 @@ An item whose lease ran out counts no more: its process has died, or is late and
 a server passes on counts in the client process that asked for it.
 """
 
-import os
 from typing import Protocol
 from weakref import WeakValueDictionary
+
+from fray_coordinator.per_process import PerProcess
 
 
 class Outstanding(Protocol):
@@ -42,14 +43,13 @@ def isolation_of(process: str) -> PoisonIsolation:
     """The isolation of a process: "" is this one; a server's clients have the names that they send with their calls."""
     if process:
         return _of_clients.setdefault(process, PoisonIsolation())
-    return _of_this_process.setdefault(os.getpid(), PoisonIsolation())
+    return _of_this_process.value
 
 
 def _all_over(items: set[Outstanding]) -> bool:
     return all(item.is_over() for item in items)
 
 
-_of_this_process: dict[int, PoisonIsolation] = {}
-"""By pid, so that nothing is out in a forked process."""
+_of_this_process = PerProcess(PoisonIsolation)
 _of_clients: WeakValueDictionary[str, PoisonIsolation] = WeakValueDictionary()
 """Each is kept alive by the items that are out there."""
