@@ -36,6 +36,21 @@ async def test_one_of_several_runs_the_pass_and_another_takes_over_when_it_dies(
     assert not await first.try_pass(), "the old holder sees that it lost the lease"
 
 
+async def test_a_reconciler_without_an_agent_runs_passes_until_it_is_cancelled_and_then_resigns(
+    cluster: Cluster,
+) -> None:
+    core = await cluster.core()
+    running = asyncio.create_task(Reconciler(core, "p1").run())
+    await asyncio.sleep(1)
+    first = await pass_now(core)
+    assert first.holder == "p1"
+    await asyncio.sleep(5 * core.settings.pass_interval)
+    assert (await pass_now(core)).progress > first.progress
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert (await pass_now(core)).holder == ""
+
+
 async def test_runs_of_once_do_not_keep_a_dead_holders_lease_young(cluster: Cluster) -> None:
     first, second = Reconciler(await cluster.core(), "p1"), Reconciler(await cluster.core(), "p2")
     beating = asyncio.create_task((await join(cluster, "agent")).beat_for_ever())

@@ -98,6 +98,19 @@ class Reconciler:
         """Number of live agents in all pools, from the last pass, but at least 1; a hint."""
         return max(sum(view.agents for view in self._role.record.pools.values()), 1)
 
+    async def run(self) -> None:
+        """Run passes and schedule placements whenever they may be due, until this is cancelled; then resign."""
+        core = self.core
+        try:
+            while True:
+                await self.try_pass()
+                until = core.clock.boottime() + core.jittered(core.settings.pass_interval)
+                while core.clock.boottime() < until:
+                    await self.schedule_placements()
+                    await core.clock.sleep(core.settings.poll_interval)
+        finally:
+            await self.resign()
+
     async def try_pass(self) -> bool:
         """Read the lease, take it if it is free or stale, and run a pass if it is held; returns whether a pass ran."""
         try:

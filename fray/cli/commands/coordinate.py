@@ -22,7 +22,7 @@ def command(app: App, once: bool) -> None:
     Agents do this too, besides their jobs. With --once, it takes several runs to declare a silent agent dead: its
     silence adds up between the runs.
     """
-    problems = app.run(_once if once else _until_stopped)
+    problems = app.run(lambda core: _reconcile(core, once))
     app.show({"problems": problems}, lambda: _print_problems(problems))
 
 
@@ -32,24 +32,9 @@ def _print_problems(problems: dict[str, str]) -> None:
     output.echo(f"done, {len(problems)} problems" if problems else "done")
 
 
-async def _once(core: Core) -> dict[str, str]:
+async def _reconcile(core: Core, once: bool) -> dict[str, str]:
     from fray_coordinator.reconcile.reconciler import Reconciler
 
-    reconciler = Reconciler(core, f"once-{core.rng.token()}")
-    await reconciler.run_once()
+    reconciler = Reconciler(core, f"{'once' if once else 'coordinator'}-{core.rng.token()}")
+    await (reconciler.run_once() if once else reconciler.run())
     return reconciler.problems
-
-
-async def _until_stopped(core: Core) -> dict[str, str]:
-    from fray_coordinator.reconcile.reconciler import Reconciler
-
-    reconciler = Reconciler(core, f"coordinator-{core.rng.token()}")
-    try:
-        while True:
-            await reconciler.try_pass()
-            until = core.clock.boottime() + core.jittered(core.settings.pass_interval)
-            while core.clock.boottime() < until:
-                await reconciler.schedule_placements()
-                await core.clock.sleep(core.settings.poll_interval)
-    finally:
-        await reconciler.resign()

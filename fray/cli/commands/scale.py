@@ -25,7 +25,7 @@ def command(app: App, once: bool) -> None:
     """
     from msgspec import to_builtins
 
-    pools = app.run(_once if once else _until_stopped)
+    pools = app.run(lambda core: _scale(core, once))
     app.show({"pools": {name: to_builtins(pool) for name, pool in pools.items()}}, lambda: _print(pools))
 
 
@@ -39,18 +39,14 @@ def _print(pools: dict[str, PoolScaling]) -> None:
     output.print_table(("POOL", "MACHINES", "WANTED", "LIMIT", "PROBLEM"), rows)
 
 
-async def _once(core: Core) -> dict[str, PoolScaling]:
+async def _scale(core: Core, once: bool) -> dict[str, PoolScaling]:
     from fray_agents.provisioning.scaler import Scaler
 
-    scaler = Scaler(core, f"once-{core.rng.token()}")
-    try:
-        return await scaler.look()
-    finally:
-        await scaler.close()
-
-
-async def _until_stopped(core: Core) -> dict[str, PoolScaling]:
-    from fray_agents.provisioning.scaler import Scaler
-
-    await Scaler(core, f"scale-{core.rng.token()}").run()
+    scaler = Scaler(core, f"{'once' if once else 'scale'}-{core.rng.token()}")
+    if once:
+        try:
+            return await scaler.look()
+        finally:
+            await scaler.close()
+    await scaler.run()
     return {}
