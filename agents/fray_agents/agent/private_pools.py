@@ -1,4 +1,8 @@
-"""Claims jobs that wait in the private pools of held reservations, for the agent's bundles of them."""
+"""Claims jobs that wait in the private pools of held reservations, for the agent's bundles of them.
+
+A pool is listed from its first job on when its doorbell has rung, and on the repair interval. If none of the listed
+jobs fits the free room, the listing goes on page by page, so that large jobs never hide a small one behind them.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from fray_agents.agent.held import HeldPlacement
-from fray_agents.agent.index_search import PAGE_SIZE
+from fray_agents.agent.index_search import PAGE_SIZE, PAGES_PER_POLL
 from fray_agents.agent.leases import Leases
 from fray_agents.agent.loops import is_set_within
 from fray_agents.agent.membership import Membership
@@ -24,11 +28,20 @@ PUT_OFF_POLLS = 5
 
 @dataclass(slots=True)
 class PrivatePool:
-    """The jobs that wait in one reservation, as last listed."""
+    """The jobs that wait in one reservation, as last listed.
+
+    Attributes:
+        bell: the version of the pool's doorbell at the last listing.
+        listed_at: when the listing began again with the first job, in seconds of `Clock.boottime`.
+        entries: the listed entries that this agent has not claimed.
+        last: the key after which the listing goes on; None: all of it was listed.
+        not_before: for entries that could not be claimed, the time of the next try.
+    """
 
     bell: Version | None = None
     listed_at: float | None = None
     entries: list[PendingKey] = field(default_factory=list)
+    last: str | None = None
     not_before: dict[str, float] = field(default_factory=dict)
 
 
@@ -74,10 +87,20 @@ class PrivatePools:
 
     async def _look_in(self, held: HeldPlacement, pool: PrivatePool) -> None:
         await self._list_if_due(ReservationKeys.pool(held.owner.id), pool)
-        jobs = jobs_bound(held.owner, self.member.id)
-        for entry in list(pool.entries):
-            if not self.member.may_claim() or not is_open(held):
+        jobs, begin, pages = jobs_bound(held.owner, self.member.id), 0, 1
+        while await self._claim_fitting(held, pool, pool.entries[begin:], jobs):
+            if pool.last is None or pages == PAGES_PER_POLL:
                 return
+            begin, pages = len(pool.entries), pages + 1
+            await self._list_more(ReservationKeys.pool(held.owner.id), pool)
+
+    async def _claim_fitting(
+        self, held: HeldPlacement, pool: PrivatePool, entries: list[PendingKey], jobs: set[str]
+    ) -> bool:
+        """Try the entries that fit; whether all were gone through, so that further ones may be listed."""
+        for entry in entries:
+            if not self.member.may_claim() or not is_open(held):
+                return False
             if entry.job in self._leases.held or not (entry.job in jobs or "" in jobs):
                 continue
             room, now = room_for_jobs(held, self._leases, self.member.id), self._core.clock.boottime()
@@ -87,18 +110,27 @@ class PrivatePools:
                 pool.entries.remove(entry)
             else:
                 pool.not_before[entry.key()] = now + PUT_OFF_POLLS * self._core.settings.poll_interval
+        return True
 
     async def _list_if_due(self, name: str, pool: PrivatePool) -> None:
-        """List the pool's jobs if its doorbell rang, and on the repair interval."""
+        """List the pool's jobs from the first on, if its doorbell rang and on the repair interval."""
         answer = await self._core.store.get_if_changed(PoolKeys.doorbell(name), pool.bell, patience=0.0)
         rang = answer is not None and not isinstance(answer, NotModified)
         now = self._core.clock.boottime()
         if not rang and pool.listed_at is not None and now - pool.listed_at < self._core.settings.repair_interval:
             return
-        rows = await self._core.store.list(PendingKey.prefix(name), None, PAGE_SIZE)
-        parsed = (PendingKey.parse(row.key) for row in rows)
-        pool.entries = [entry for entry in parsed if entry is not None]
+        pool.entries, pool.last = await self._page(name, None)
         pool.not_before = {key: at for key, at in pool.not_before.items() if at > now}
         pool.listed_at = now
         if answer is not None and not isinstance(answer, NotModified):
             pool.bell = answer.version
+
+    async def _list_more(self, name: str, pool: PrivatePool) -> None:
+        entries, pool.last = await self._page(name, pool.last)
+        pool.entries += entries
+
+    async def _page(self, name: str, after: str | None) -> tuple[list[PendingKey], str | None]:
+        """The entries of one listing, and the key after which the next one goes on; None at the end of the pool."""
+        rows = await self._core.store.list(PendingKey.prefix(name), after, PAGE_SIZE)
+        parsed = (PendingKey.parse(row.key) for row in rows)
+        return [entry for entry in parsed if entry is not None], rows[-1].key if len(rows) == PAGE_SIZE else None
