@@ -95,8 +95,8 @@ class Dispatcher:
         self,
         max_deaths: int,
         on_loss: Callable[[str], None],
-        on_join: Callable[[], None] = lambda: None,
-        give_up: Callable[[PoolTask, str, str], None] = lambda task, worker, why: give_up(task, why),
+        on_join: Callable[[], None],
+        give_up: Callable[[PoolTask, str, str], None],
     ) -> None:
         self._max_deaths = max_deaths
         self._give_up = give_up

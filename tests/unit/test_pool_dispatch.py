@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from fray.pool import pool_task
-from fray.pool.dispatcher import Dispatcher, PoolClosed, TaskDone, TaskKillsWorkers, WorkerDied
+from fray.pool.dispatcher import Dispatcher, PoolClosed, TaskDone, TaskKillsWorkers, WorkerDied, give_up
 from fray.pool.pool_task import PoolTask, packed_function
 
 
@@ -44,7 +44,7 @@ def lost() -> list[str]:
 
 @pytest.fixture
 def dispatcher(lost: list[str]) -> Dispatcher:
-    return Dispatcher(3, lost.append)
+    return Dispatcher(3, lost.append, lambda: None, lambda task, worker, why: give_up(task, why))
 
 
 def test_tasks_wait_for_the_first_worker(dispatcher: Dispatcher) -> None:
