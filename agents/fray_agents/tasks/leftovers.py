@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import logging
+import functools
 import os
 import signal
 from collections.abc import Callable
@@ -12,10 +12,7 @@ from pathlib import Path
 from fray_agents.runner.process_tree import descendants, environment_of, is_alive, signal_each
 from fray_agents.runner.task_cgroup import TaskCgroup
 from fray_agents.tasks.environment import TASK_DIR_VAR
-from fray_agents.tasks.force_kill import FIRST_WAIT, LONGEST_WAIT
-from fray_coordinator.backoff import backoff
-
-log = logging.getLogger("fray")
+from fray_agents.tasks.force_kill import kill_until_none_left
 
 
 async def end_leftovers(
@@ -27,20 +24,12 @@ async def end_leftovers(
 
     Args:
         directory: a task's, or a folder that holds those of several tasks.
-        on_left: called with the processes that are still there, after each round once rounds are a second apart.
+        on_left: see `kill_until_none_left`.
     """
-    for wait in backoff(FIRST_WAIT, LONGEST_WAIT):
-        try:
-            left = await asyncio.to_thread(_kill_round, directory, cgroup)
-        except Exception:  # descriptors or memory may have run out; there must be another round
-            log.exception("cannot look for processes that were started for %s now", directory)
-        else:
-            if not left:
-                cgroup.remove()
-                return
-            if wait == LONGEST_WAIT:
-                on_left(left)
-        await asyncio.sleep(wait)
+    kill_round = functools.partial(asyncio.to_thread, _kill_round, directory, cgroup)
+    failure = f"cannot look for processes that were started for {directory} now"
+    await kill_until_none_left(kill_round, on_left, failure)
+    cgroup.remove()
 
 
 def _kill_round(directory: Path, cgroup: TaskCgroup) -> list[int]:
