@@ -169,7 +169,7 @@ async def test_a_hint_that_was_heard_by_others_is_worth_nothing(tmp_path: Path) 
 async def test_a_key_that_was_dropped_gives_no_hints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accepted_keys, "KEY_RECHECK_INTERVAL", 0.02)
     monkeypatch.setattr(accepted_keys, "KEY_READ_INTERVAL", 0.0)
-    monkeypatch.setattr("fray_agents.rpc.wire.key_cache.MIN_READ_INTERVAL", 0.0)
+    monkeypatch.setattr("fray_agents.rpc.wire.key_cache.KEY_READ_INTERVAL", 0.0)
 
     async with listening(tmp_path / "root") as (core, target, agent):
         leaked = await keys_of(core)

@@ -33,7 +33,8 @@ from fray_agents.rpc import (
 from fray_agents.rpc.client.connect import open_connection
 from fray_agents.rpc.client.remote_channel import RemoteChannel
 from fray_agents.rpc.wire import key_cache
-from fray_agents.rpc.wire.key_cache import STALE_AFTER, KeyCache
+from fray_agents.rpc.wire.key_cache import KeyCache
+from fray_agents.rpc.wire.session import KEY_RECHECK_INTERVAL
 from fray_agents.rpc.wire.tls import ServerCertificate, start_tls as connect_tls
 from fray_coordinator.core import LOCAL_SETTINGS, open_core
 from tests.support.rpc import (
@@ -301,7 +302,7 @@ def aged(bucket: Bucket) -> Cache:
     """A cache that read the keys long ago, so that it reads them again."""
     cache = Cache(bucket.read)
     cache.keys()
-    cache._read_at -= STALE_AFTER
+    cache._read_at -= KEY_RECHECK_INTERVAL
     return cache
 
 

@@ -26,7 +26,8 @@ from fray_agents.rpc.client.remote_channel import RemoteChannel
 from fray_agents.rpc.server import accepted_keys
 from fray_agents.rpc.server.acceptor import Acceptor
 from fray_agents.rpc.server.connection import ServerConnection
-from fray_agents.rpc.wire.key_cache import MIN_READ_INTERVAL, KeyCache
+from fray_agents.rpc.wire.key_cache import KeyCache
+from fray_agents.rpc.wire.session import KEY_READ_INTERVAL
 from tests.support.rpc import (
     KEY,
     Keys,
@@ -263,7 +264,7 @@ def test_a_clusters_keys_are_read_once_for_all_callers_and_delay_no_others() -> 
     cache = KeyCache(read)
     assert cache.keys() == [KEY]
     assert cache.keys(fresh=True) == [KEY], "what was just read is fresh"
-    cache._read_at -= MIN_READ_INTERVAL
+    cache._read_at -= KEY_READ_INTERVAL
     with ThreadPoolExecutor(20) as pool:
         fresh = [pool.submit(cache.keys, True) for _ in range(20)]
         assert reading.wait(200)

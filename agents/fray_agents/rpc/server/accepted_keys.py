@@ -12,13 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
-from fray_agents.rpc.wire.session import Keyring, RpcKey
-
-KEY_READ_INTERVAL = 1.0
-"""Least seconds between two reads of the keys, however many callers name unknown ones: strangers cause no more."""
-
-KEY_RECHECK_INTERVAL = 60.0
-"""Seconds after which the keys are read again even if all named keys are known: one read a minute is cheap."""
+from fray_agents.rpc.wire.session import KEY_READ_INTERVAL, KEY_RECHECK_INTERVAL, Keyring, RpcKey
 
 _log = logging.getLogger(__name__)
 

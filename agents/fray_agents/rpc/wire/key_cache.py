@@ -5,12 +5,12 @@ needs only known keys.
 **Unsafe sequence.** Strangers name keys that do not exist, each makes this process read the bucket, and all other
 callers wait for that.
 **Why this cannot happen.** Of the callers that want fresh keys one reads and the others wait for it, and keys that were
-read less than `MIN_READ_INTERVAL` ago count as fresh. Known keys are returned without a lock.
+read less than `KEY_READ_INTERVAL` ago count as fresh. Known keys are returned without a lock.
 
 **Invariant.** A dropped key is not used for long.
 **Unsafe sequence.** A caller goes on using it, and so trusts anybody who has found it.
-**Why this cannot happen.** If the keys are older than `STALE_AFTER`, a caller that asks for them has them read first.
-It waits for that at most `REFRESH_WAIT`, because calls must go on during an outage of the storage.
+**Why this cannot happen.** If the keys are older than `KEY_RECHECK_INTERVAL`, a caller that asks for them has them read
+first. It waits for that at most `REFRESH_WAIT`, because calls must go on during an outage of the storage.
 """
 
 import logging
@@ -20,14 +20,7 @@ import time
 from collections.abc import Callable, Iterable
 from weakref import WeakSet
 
-from fray_agents.rpc.wire.session import RpcKey
-
-MIN_READ_INTERVAL = 1.0
-"""Least seconds between the starts of two reads: it bounds the requests to the bucket that strangers can cause."""
-
-STALE_AFTER = 60.0
-"""Age in seconds from which keys are read again before they are returned: one read a minute is cheap, and bounds the
-time for which a dropped key is trusted."""
+from fray_agents.rpc.wire.session import KEY_READ_INTERVAL, KEY_RECHECK_INTERVAL, RpcKey
 
 REFRESH_WAIT = 2.0
 """Most seconds that a caller waits for that read; a store that is reachable takes a tenth of this."""
@@ -54,7 +47,7 @@ class KeyCache:
         if fresh or not self._known:
             return self._fresh()
         now = time.monotonic()
-        if now - max(self._read_at, self._tried_at) >= STALE_AFTER:
+        if now - max(self._read_at, self._tried_at) >= KEY_RECHECK_INTERVAL:
             self._tried_at = now
             trying = threading.Thread(target=self._try_refresh, name="fray-keys", daemon=True)
             trying.start()
@@ -64,7 +57,7 @@ class KeyCache:
     def _fresh(self) -> list[RpcKey]:
         with self._lock:
             begun = time.monotonic()
-            if not self._known or begun - self._read_at >= MIN_READ_INTERVAL:
+            if not self._known or begun - self._read_at >= KEY_READ_INTERVAL:
                 self._known = [RpcKey(name, secret) for name, secret in self._read()]
                 self._read_at = begun
             return self._known

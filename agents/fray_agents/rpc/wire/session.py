@@ -32,6 +32,14 @@ NONCE_BYTES = 16
 BODY_SEAL_BYTES = 16
 """Size of the tag of AES-GMAC."""
 
+KEY_READ_INTERVAL = 1.0
+"""Least seconds between two reads of the keys by one server or cache, however many callers name unknown keys: it bounds
+the requests to the bucket that strangers can cause."""
+
+KEY_RECHECK_INTERVAL = 60.0
+"""Age in seconds from which the keys are read again even if all named keys are known: one read a minute is cheap, and
+bounds the time for which a dropped key is trusted."""
+
 _MIN_SECRET_BYTES = 16
 """Least size of a secret: a shorter one could be guessed from recorded seals."""
 
