@@ -14,6 +14,7 @@ from fray_coordinator.core import Core
 from fray_layouts.errors import FrayError
 from fray_layouts.object_keys import AgentKeys, CoordinatorKeys
 from fray_layouts.records import AgentRecord, HintEndpoint, PoolSummary, ReconcilerRecord
+from fray_layouts.states import Hint
 
 if TYPE_CHECKING:
     from fray_agents.rpc import Keyring
@@ -67,12 +68,12 @@ class HintSender:
     async def _send_to_pools(self, core: Core, pools: Iterable[str]) -> None:
         await self._find_targets(core)
         endpoints = [endpoint for pool in pools for endpoint in self._pools.get(pool, PoolSummary()).hint_endpoints]
-        await asyncio.gather(*(self._quietly(self._send(endpoint, "submitted")) for endpoint in endpoints))
+        await asyncio.gather(*(self._quietly(self._send(endpoint, Hint.SUBMITTED)) for endpoint in endpoints))
 
     async def _send_to_reconciler(self, core: Core) -> None:
         await self._find_targets(core)
         if self._pass is not None:
-            await self._send(self._pass, "placements")
+            await self._send(self._pass, Hint.PLACEMENTS)
 
     async def _find_targets(self, core: Core) -> None:
         now = core.clock.boottime()
@@ -87,12 +88,12 @@ class HintSender:
     async def _send_to_agent(self, core: Core, agent: str) -> None:
         found = await core.records.read(AgentKeys.key(agent), AgentRecord)
         if found is not None and found.record.hint_endpoint is not None:
-            await self._send(found.record.hint_endpoint, "stopped")
+            await self._send(found.record.hint_endpoint, Hint.STOPPED)
 
-    async def _send(self, hint_endpoint: HintEndpoint, hint: str) -> None:
+    async def _send(self, hint_endpoint: HintEndpoint, hint: Hint) -> None:
         await asyncio.to_thread(self._call, hint_endpoint, hint)
 
-    def _call(self, hint_endpoint: HintEndpoint, hint: str) -> None:
+    def _call(self, hint_endpoint: HintEndpoint, hint: Hint) -> None:
         # Imported late: most programs that submit jobs make no calls.
         from fray_agents.rpc.client.connect import Target
         from fray_agents.rpc.hints import send_hint

@@ -1,4 +1,4 @@
-"""The states and kinds that records hold as text.
+"""The states and kinds that records hold as text, and the hints to agents.
 
 A record may hold a value that this version does not know; Fray then keeps the value and leaves the object alone. The
 records' fields are therefore `str`: an enum would make the whole record unreadable.
@@ -15,6 +15,19 @@ class AgentState(StrEnum):
     """An observer declared the agent dead."""
     LEFT = "left"
     """The agent ended by itself and held nothing."""
+
+
+class Hint(StrEnum):
+    """A message straight to an agent that there is something to do."""
+
+    SUBMITTED = "submitted"
+    """Something was submitted: look for work now."""
+    STOPPED = "stopped"
+    """A job may have been stopped: read the records of the jobs that you run."""
+    PLACEMENTS = "placements"
+    """Read the pool's plan and the owners in it. The agent that runs the pass then looks at their members."""
+    ALIVE = "alive"
+    """An agent accepts this only if it is alive and vouches for its replicas of gangs; see `Membership.vouches`."""
 
 
 class HoldingPhase(StrEnum):

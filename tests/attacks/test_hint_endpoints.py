@@ -13,7 +13,7 @@ import pytest
 
 from fray_agents.agent import hint_listener
 from fray_agents.agent.hint_listener import HintListener
-from fray_agents.agent.hint_sender import PlacementHints
+from fray_agents.agent.placement_hints import PlacementHints
 from fray_agents.host.network import NetworkSettings
 from fray_agents.rpc import (
     ConnectionLost,

@@ -10,5 +10,5 @@ jobs use `driver`. Reading order:
   `private_pools`, and `gang_runner`;
 - what the agent does for the cluster: `reconciler_duty` and `scaler_duty`;
 - the host, hints and problems: `gpu_watch` and `chip_watch` with `device_patience`, `pool_environments`,
-  `predecessors`, `overcommit`, `idle_exit`, `hint_listener`, `hint_sender`, `problems`, `loops`.
+  `predecessors`, `overcommit`, `idle_exit`, `hint_listener`, `placement_hints`, `problems`, `loops`.
 """

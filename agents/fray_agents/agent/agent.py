@@ -22,7 +22,6 @@ from fray_agents.agent.gang_runner import GangRunner
 from fray_agents.agent.gpu_watch import GpuWatch
 from fray_agents.agent.heartbeat import Heartbeat
 from fray_agents.agent.held import HeldLease
-from fray_agents.agent.hint_sender import nobody_answers
 from fray_agents.agent.idle_exit import IdleExit
 from fray_agents.agent.job_watch import JobWatch
 from fray_agents.agent.leases import Leases
@@ -30,6 +29,7 @@ from fray_agents.agent.loops import run_until_first_ends
 from fray_agents.agent.membership import Membership
 from fray_agents.agent.overcommit import Overcommit
 from fray_agents.agent.placement_duty import PlacementDuty
+from fray_agents.agent.placement_hints import nobody_answers
 from fray_agents.agent.pool_environments import PoolEnvironments
 from fray_agents.agent.reconciler_duty import ReconcilerDuty
 from fray_agents.agent.replica_runner import ReplicaRunner

@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Callable
 
 from fray_agents.agent.agent import Agent
-from fray_agents.agent.hint_sender import ALIVE_HINT, PLACEMENTS_HINT
 from fray_agents.host.network import NetworkSettings
 from fray_agents.rpc.hints import HintServer
 from fray_agents.rpc.wire.key_cache import KeyCache
@@ -18,6 +17,7 @@ from fray_agents.rpc.wire.sockets import host_and_port
 from fray_coordinator.actors.rpc_secrets import rpc_keys
 from fray_coordinator.core import Core
 from fray_layouts.records import HintEndpoint
+from fray_layouts.states import Hint
 
 SUBMITTED_INTERVAL, STOPPED_INTERVAL, PLACEMENTS_INTERVAL = 0.1, 1.0, 0.1
 """Least seconds between two reads caused by hints: of the doorbell (one request), of the records of all held jobs, and
@@ -66,13 +66,14 @@ class HintListener:
         resolved = network.resolved(core.store.local)
         self._agent: Agent | None = None
         self._throttles = {
-            "submitted": HintThrottle(lambda: self._current_agent.look_for_work(), SUBMITTED_INTERVAL),
-            "stopped": HintThrottle(lambda: self._current_agent.check_jobs(), STOPPED_INTERVAL),
-            PLACEMENTS_HINT: HintThrottle(
+            Hint.SUBMITTED: HintThrottle(lambda: self._current_agent.look_for_work(), SUBMITTED_INTERVAL),
+            Hint.STOPPED: HintThrottle(lambda: self._current_agent.check_jobs(), STOPPED_INTERVAL),
+            Hint.PLACEMENTS: HintThrottle(
                 lambda: self._current_agent.check_placements(), PLACEMENTS_INTERVAL, PLACEMENTS_BURST
             ),
         }
-        hints = {hint: throttle.ask for hint, throttle in self._throttles.items()} | {ALIVE_HINT: self._vouches}
+        hints: dict[str, Callable[[], bool]] = {hint: throttle.ask for hint, throttle in self._throttles.items()}
+        hints[Hint.ALIVE] = self._vouches
         self._server = HintServer(ClusterKeys(core, asyncio.get_running_loop()), resolved.bind, hints)
         port = self._server.address.rpartition(":")[2]
         self.endpoint = HintEndpoint(address=host_and_port(resolved.advertise, port), nonce=self._server.identity)

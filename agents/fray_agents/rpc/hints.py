@@ -79,7 +79,7 @@ def send_hint(target: Target, keyring: Keyring, hint: str) -> None:
         answer = handshake.ask(http_request(_PATH, body, seal=_seal(session, body)))
         handshake.sock.close()
         if answer.status != 200:
-            raise NotAuthentic(f"the hint {hint!r} was refused")
+            raise NotAuthentic(f"the hint '{hint}' was refused")
 
     open_session(target, keyring, None, give)
 

@@ -16,14 +16,9 @@ from fray_agents.rpc.wire.session import Keyring
 from fray_coordinator.jobs.gang_peers import PeerAnswer
 from fray_layouts.errors import FrayError
 from fray_layouts.records import HintEndpoint
+from fray_layouts.states import Hint
 
 log = logging.getLogger("fray")
-
-PLACEMENTS_HINT = "placements"
-"""The hint to read the pool's plan and the owners in it. The agent that runs the pass then looks at their members."""
-
-ALIVE_HINT = "alive"
-"""A hint that an agent accepts only if it is alive and vouches for its replicas of gangs; see `Membership.vouches`."""
 
 ANSWER_PATIENCE = 2.0
 """Seconds to wait for an agent's answer: one that is alive and reachable answers within milliseconds."""
@@ -52,9 +47,9 @@ class PlacementHints:
 
     async def ask(self, endpoint: HintEndpoint) -> PeerAnswer:
         """Whether the agent there is alive and vouches for its replicas: it accepts a hint that asks this."""
-        return await self._deliver(endpoint, ALIVE_HINT)
+        return await self._deliver(endpoint, Hint.ALIVE)
 
-    async def _deliver(self, endpoint: HintEndpoint, hint: str) -> PeerAnswer:
+    async def _deliver(self, endpoint: HintEndpoint, hint: Hint) -> PeerAnswer:
         target = Target("agent", endpoint.address, identity=endpoint.nonce)
         try:
             async with asyncio.timeout(ANSWER_PATIENCE):
@@ -73,10 +68,10 @@ class PlacementHints:
 
     async def _send(self, endpoint: HintEndpoint) -> None:
         """Send the hint, and again if something changed meanwhile: the agent may have looked before the change."""
-        await self._deliver(endpoint, PLACEMENTS_HINT)
+        await self._deliver(endpoint, Hint.PLACEMENTS)
         while endpoint.nonce in self._resend:
             self._resend.discard(endpoint.nonce)
-            await self._deliver(endpoint, PLACEMENTS_HINT)
+            await self._deliver(endpoint, Hint.PLACEMENTS)
 
 
 async def nobody_answers(endpoint: HintEndpoint) -> PeerAnswer:
