@@ -96,7 +96,7 @@ class Fleet:
                 work_dir=self.folder,
                 start_task=self._starter(core.rng),
                 hint_endpoint=HintEndpoint(address="host:1", nonce=core.rng.token()) if self.hints else None,
-                poke=self._poke,
+                send_hints=self._send_hints,
             )
             agent = Agent(core, options)
             way.own = AgentKeys.key(agent.id)
@@ -118,13 +118,13 @@ class Fleet:
         tallies = [member.agent.claim_counts for member in self.members]
         return sum(tally.won for tally in tallies), sum(tally.rejected for tally in tallies)
 
-    def poke_pass(self) -> None:
+    def hint_reconciler(self) -> None:
         """Wake the agent that runs the pass, if it takes hints, as submitters of gangs do."""
         lease = codec.decode(
             self.storage.contents.objects[object_keys.CoordinatorKeys.lease].data, ReconcilerRecord
         ).record
         if lease.hint_endpoint is not None:
-            self._poke([lease.hint_endpoint])
+            self._send_hints([lease.hint_endpoint])
 
     async def leave(self) -> None:
         """End everything at once."""
@@ -141,7 +141,7 @@ class Fleet:
             data = codec.encode(record)
             self.storage.contents.set(key, Object(data, digest(data), submitted_at))
 
-    def _poke(self, endpoints: Collection[HintEndpoint]) -> None:
+    def _send_hints(self, endpoints: Collection[HintEndpoint]) -> None:
         loop = asyncio.get_running_loop()
         for endpoint in endpoints:
             loop.call_later(HINT_SECONDS, self._hearing[endpoint.nonce].check_placements)

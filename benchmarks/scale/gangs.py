@@ -80,7 +80,7 @@ async def gathered(fleet: Fleet, replicas: int, priority: int = 0) -> tuple[str,
     core, _ = await fleet.core()
     watch = await Watch.begin(fleet)
     (submitted,) = await submit(core, [replace(job_spec(), name="gang", replicas=replicas, priority=priority)])
-    fleet.poke_pass()
+    fleet.hint_reconciler()
     return submitted.job.id, await watch.until_all_run(submitted.job.id, 1, replicas)
 
 

@@ -143,7 +143,7 @@ class LocalCluster(StorageCluster):
             ids = self._references.launch(checked_requests(requests), super().launch_many)
         else:
             ids = super().launch_many(requests)
-        sync.run(self._poke())
+        sync.run(self._wake_agent())
         return ids
 
     @property
@@ -185,7 +185,7 @@ class LocalCluster(StorageCluster):
         ended = [job for job, record in found.items() if record is None or is_terminal(record)]
         return set(map(JobId, ended))
 
-    async def _poke(self) -> None:
+    async def _wake_agent(self) -> None:
         if self._agent is not None:
             self._agent.look_for_work()
             self._agent.check_placements()

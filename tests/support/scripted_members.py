@@ -63,13 +63,13 @@ class Gathering:
 
     core: Core
     members: list[Member]
-    poked: list[str] = field(default_factory=list)
+    hinted: list[str] = field(default_factory=list)
     suspects: dict[str, Suspect] = field(default_factory=dict)
     scheduler: PlacementScheduler = field(init=False)
     _seen: dict[str, Stored[AgentRecord]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.scheduler = PlacementScheduler(self.core, lambda: self._seen, lambda: self.suspects, self._poke)
+        self.scheduler = PlacementScheduler(self.core, lambda: self._seen, lambda: self.suspects, self._send_hints)
 
     async def look(self) -> None:
         """Read all agents, as the pass does now and then."""
@@ -85,9 +85,9 @@ class Gathering:
             await self.look()
         await self.scheduler.step(woken)
 
-    def _poke(self, endpoints: object) -> None:
+    def _send_hints(self, endpoints: object) -> None:
         assert isinstance(endpoints, list)
-        self.poked += [endpoint.address for endpoint in endpoints if isinstance(endpoint, HintEndpoint)]
+        self.hinted += [endpoint.address for endpoint in endpoints if isinstance(endpoint, HintEndpoint)]
 
 
 async def gathering(cluster: Cluster, *names: str, core: Core | None = None, **fields: Any) -> Gathering:

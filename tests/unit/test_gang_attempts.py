@@ -128,18 +128,18 @@ async def failure(core: Core, job: JobRecord, agent: str) -> ReplicaExit:
 async def test_the_members_of_a_gang_whose_attempt_was_ended_or_is_to_stop_look_at_once(cluster: Cluster) -> None:
     found = await gathering(cluster, "a", "b")
     stored = await started(found)
-    found.poked.clear()
+    found.hinted.clear()
     await found.step()
-    assert found.poked == []
+    assert found.hinted == []
     await stopping.stop(found.core, stored.record.id, "enough")
     await found.step()
-    assert sorted(found.poked) == ["a.example:1", "b.example:1"]
-    found.poked.clear()
+    assert sorted(found.hinted) == ["a.example:1", "b.example:1"]
+    found.hinted.clear()
     await found.step()
-    assert found.poked == []
+    assert found.hinted == []
     await lost(found, stored, "b")
     await found.step()
-    assert sorted(found.poked) == ["a.example:1", "b.example:1"]
+    assert sorted(found.hinted) == ["a.example:1", "b.example:1"]
 
 
 async def test_a_process_that_cannot_be_killed_does_not_hold_the_next_attempt_for_ever(cluster: Cluster) -> None:

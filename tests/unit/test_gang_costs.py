@@ -38,7 +38,11 @@ class Fleet:
         core = await self.cluster.core(local=False)
         endpoint = HintEndpoint(address="host:1", nonce=core.rng.token())
         options = AgentOptions(
-            capacity=ONE_CORE, work_dir=self.folder, start_task=self.start, hint_endpoint=endpoint, poke=self.poke
+            capacity=ONE_CORE,
+            work_dir=self.folder,
+            start_task=self.start,
+            hint_endpoint=endpoint,
+            send_hints=self.send_hints,
         )
         self.by_nonce[endpoint.nonce] = agent = Agent(core, options)
         self.running.append(asyncio.create_task(agent.run()))
@@ -47,7 +51,7 @@ class Fleet:
         """Replicas end one after the other."""
         return FakeTask(spec, self.folder, 30.0 + int(spec.env["FRAY_REPLICA"]), b"", None)
 
-    def poke(self, endpoints: Collection[HintEndpoint]) -> None:
+    def send_hints(self, endpoints: Collection[HintEndpoint]) -> None:
         for endpoint in endpoints:
             self.by_nonce[endpoint.nonce].check_placements()
 
@@ -70,7 +74,7 @@ async def test_a_gang_of_four_costs_seven_writes_besides_its_votes_until_it_runs
     spec = {"name": "gang", "entrypoint": {"command": ["true"]}, "replicas": REPLICAS}
     (submitted,) = await submit(client, [parse_spec(spec)])
     gang = submitted.job.id
-    fleet.poke([HintEndpoint(address="host:1", nonce=nonce) for nonce in fleet.by_nonce])
+    fleet.send_hints([HintEndpoint(address="host:1", nonce=nonce) for nonce in fleet.by_nonce])
     await wait_until_running(client, gang)
     forming = written(cluster, gang)
     assert forming == {

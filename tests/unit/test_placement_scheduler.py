@@ -33,7 +33,7 @@ async def test_a_gang_is_assigned_then_started_when_all_have_voted(cluster: Clus
     assigned = await job_now(found.core, job.id)
     assert (assigned.status, members_of(assigned)) == ("gathering", {"a": [0], "b": [1]})
     assert [await member.plan() for member in found.members] == [[JobKeys.key(job.id)], [JobKeys.key(job.id)], []]
-    assert found.poked == ["a.example:1", "b.example:1"]
+    assert found.hinted == ["a.example:1", "b.example:1"]
     await found.members[0].vote(job.id, ports={"coordinator": 7777})
     await found.step()
     assert (await job_now(found.core, job.id)).status == "gathering", "one vote is missing"

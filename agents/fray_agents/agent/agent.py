@@ -96,7 +96,7 @@ class AgentOptions:
         idle_exit: seconds without work after which it leaves; None: it stays.
         end_of_host: makes `run_agent` leave before the host ends; None: nothing announces that end.
         rejoins: this process has joined before. It waits until it may join again, even while the store refuses it.
-        poke: makes the agents that receive hints at these endpoints look at their placements.
+        send_hints: sends hints to these endpoints, so that the agents there read their placements.
         ask_peer: asks the agent that receives hints at an endpoint whether it is alive.
     """
 
@@ -120,7 +120,7 @@ class AgentOptions:
     idle_exit: float | None = None
     end_of_host: EndOfHost | None = None
     rejoins: bool = False
-    poke: Callable[[Collection[HintEndpoint]], None] = lambda endpoints: None
+    send_hints: Callable[[Collection[HintEndpoint]], None] = lambda endpoints: None
     ask_peer: AskPeer = nobody_answers
 
 
@@ -139,7 +139,7 @@ class Agent:
         self._heartbeat = Heartbeat(self.member, self._on_listed, self.check_jobs)
         self._claimer = Claimer(self.member, self._take_over, lambda: self._placements.plan_rang())
         self._job_watch = JobWatch(self.member)
-        self._reconciler_duty = ReconcilerDuty(self.member, options.poke)
+        self._reconciler_duty = ReconcilerDuty(self.member, options.send_hints)
         self._gpus = GpuWatch(self.member)
         self._chips = ChipWatch(self.member, options.look_at_chips)
         preparer = Preparer(core, options.env_cache)

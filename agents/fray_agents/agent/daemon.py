@@ -75,7 +75,9 @@ async def run_agent(root: str, options: AgentOptions, on_join: Callable[[str], N
     prestarter = Prestarter(options.preload, task_cgroups.claim_prefix())
     endpoint = listener.endpoint if listener else None
     hints = PlacementHints(ClusterKeys(core, loop))
-    options = replace(options, start_task=prestarter.start, hint_endpoint=endpoint, poke=hints.send, ask_peer=hints.ask)
+    options = replace(
+        options, start_task=prestarter.start, hint_endpoint=endpoint, send_hints=hints.send, ask_peer=hints.ask
+    )
     departure = Departure()
     notice = asyncio.create_task(departure.heed(options.end_of_host)) if options.end_of_host else None
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -18,12 +18,12 @@ class ReconcilerDuty:
     """Takes part in the pass for one agent, and stores what the pass saw of the cluster in its membership.
 
     Attributes:
-        poke: makes the agents at these addresses look at their placements.
+        send_hints: sends hints to these endpoints, so that the agents there read their placements.
         wake: set it to gather gangs now, if this agent runs the pass.
     """
 
     member: Membership
-    poke: Callable[[Collection[HintEndpoint]], None] = lambda endpoints: None
+    send_hints: Callable[[Collection[HintEndpoint]], None] = lambda endpoints: None
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     _reconciler: Reconciler = field(init=False)
     _watches: bool = True
@@ -32,7 +32,11 @@ class ReconcilerDuty:
     def __post_init__(self) -> None:
         endpoint = self.member.record.hint_endpoint
         self._reconciler = Reconciler(
-            self.member.core, self.member.id, lambda: self.member.beat, endpoint, lambda endpoints: self.poke(endpoints)
+            self.member.core,
+            self.member.id,
+            lambda: self.member.beat,
+            endpoint,
+            lambda endpoints: self.send_hints(endpoints),
         )
 
     async def run(self) -> None:
@@ -56,7 +60,7 @@ class ReconcilerDuty:
         if self._reconciler.holds_lease:
             self.wake.set()
         elif (lease := self._reconciler.lease) is not None and lease.record.hint_endpoint is not None:
-            self.poke([lease.record.hint_endpoint])
+            self.send_hints([lease.record.hint_endpoint])
 
     async def _try_pass(self) -> None:
         member, reconciler = self.member, self._reconciler

@@ -46,13 +46,13 @@ class PlacementScheduler:
     Args:
         seen: by id, the agents that have not ended, from the last look at all of them.
         suspects: by id, the agents whose heartbeat is overdue.
-        poke: makes the agents at these addresses look at once; returns at once.
+        send_hints: sends hints to these endpoints, so that the agents there read their placements; returns at once.
     """
 
     core: Core
     seen: Callable[[], Mapping[str, Stored[AgentRecord]]]
     suspects: Callable[[], Mapping[str, Suspect]]
-    poke: Callable[[Collection[HintEndpoint]], None] = lambda endpoints: None
+    send_hints: Callable[[Collection[HintEndpoint]], None] = lambda endpoints: None
     _owners: OwnerTable = field(init=False)
     _agents: AgentTable = field(init=False)
     _gate: StartGate = field(init=False)
@@ -92,7 +92,7 @@ class PlacementScheduler:
         rung = await self._owners.refresh()
         for stored in running:
             if self._owners.has_moved_on(stored):
-                self._poke(stored)
+                self._hint_members_in(stored)
         if look_at_held := self._held.due() or (rung and self._held.any()):
             await self._held.look(self._agents.records())
         if not self._owners.forming() and not look_at_held:
@@ -103,7 +103,7 @@ class PlacementScheduler:
 
         async def start(stored: Stored[OwnerRecord]) -> None:
             if await self._gate.try_start(stored, read):
-                self._poke_members(stored)
+                self._hint_members(stored)
 
         await self._owners.each_forming(start)
         await self._assign()
@@ -163,7 +163,7 @@ class PlacementScheduler:
         changed += held
         await self._plans.publish(self._wanted_plans(agents))
         for stored in changed:
-            self._poke_members(stored)
+            self._hint_members(stored)
 
     async def _assigned(self, hosts: list[HostView], owners: list[Owner]) -> dict[str, Assignment]:
         """The assignment of each owner, computed again only if anything has changed since the last step."""
@@ -238,12 +238,12 @@ class PlacementScheduler:
         members = (agents.get(member.agent) for owner in owners for member in owner.placement.members)
         return {agent.pool for agent in members if agent is not None}
 
-    def _poke_members(self, stored: Stored[OwnerRecord]) -> None:
+    def _hint_members(self, stored: Stored[OwnerRecord]) -> None:
         """Make the owner's present members look at its record."""
-        self._poke(self._owners.known.get(stored.key, stored))
+        self._hint_members_in(self._owners.known.get(stored.key, stored))
 
-    def _poke(self, stored: Stored[OwnerRecord]) -> None:
+    def _hint_members_in(self, stored: Stored[OwnerRecord]) -> None:
         """Make the members in this earlier record of an owner look at the present one."""
         agents = self._agents.records()
         members = (agents.get(member.agent) for member in owner_of(stored.record).placement.members)
-        self.poke([m.hint_endpoint for m in members if m is not None and m.hint_endpoint is not None])
+        self.send_hints([m.hint_endpoint for m in members if m is not None and m.hint_endpoint is not None])

@@ -45,7 +45,7 @@ class Reconciler:
         identity: agent id, or "once-..." for a run without an agent.
         own_beat: returns the agent's current beat, which the lease notes for a successor.
         hint_endpoint: where this process takes hints; the lease notes it for submitters of gangs.
-        poke: makes the agents at these addresses look at once.
+        send_hints: sends hints to these endpoints, so that the agents there read their placements.
         placements: gathers the members of gangs; the agent that runs the passes runs its steps between them, see
             `schedule_placements`.
     """
@@ -54,7 +54,7 @@ class Reconciler:
     identity: str
     own_beat: Callable[[], int] = lambda: 0
     hint_endpoint: HintEndpoint | None = None
-    poke: Callable[[Collection[HintEndpoint]], None] = lambda endpoints: None
+    send_hints: Callable[[Collection[HintEndpoint]], None] = lambda endpoints: None
     detector: FailureDetector = field(init=False)
     admission: Admission = field(init=False)
     repair: Repair = field(init=False)
@@ -72,7 +72,7 @@ class Reconciler:
         self.detector = FailureDetector(self.core, self._background)
         self.admission = Admission(self.core)
         self.repair = Repair(self.core, self.admission)
-        self.placements = PlacementScheduler(self.core, self.detector.watched, self.detector.silent, self.poke)
+        self.placements = PlacementScheduler(self.core, self.detector.watched, self.detector.silent, self.send_hints)
 
     @property
     def lease(self) -> Stored[ReconcilerRecord] | None:
