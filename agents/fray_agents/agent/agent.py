@@ -357,7 +357,7 @@ class Agent:
             running = list(self.member.leases.running())
             for job, task in running:
                 task.set_deadline(self.member.task_deadline(job))
-            self.member.note_room(lack_of_room(self._work_dir))
+            self.member.note_disk_problem(lack_of_room(self._work_dir))
             self.member.problems.unkilled = "; ".join(
                 f"SIGKILL does not end processes {task.unkilled} of {job.id}" for job, task in running if task.unkilled
             )

@@ -89,11 +89,11 @@ class Membership:
     def may_claim(self) -> bool:
         return self.trusts() and not self.leaving and not self.draining and not self.unfit
 
-    def note_room(self, lack: str) -> None:
+    def note_disk_problem(self, problem: str) -> None:
         """Record what is wrong with the tasks' disk, "" for nothing; while something is, the agent takes no work."""
         remedy = "the agent claims no jobs until somebody removes files there or starts it with TMPDIR on a larger disk"
-        was, self.problems.disk = self.problems.disk, lack and f"{lack}; {remedy}"
-        if bool(was) != bool(lack):
+        was, self.problems.disk = self.problems.disk, problem and f"{problem}; {remedy}"
+        if bool(was) != bool(problem):
             self.request_beat()
 
     def task_deadline(self, job: JobRecord) -> float:
