@@ -121,7 +121,7 @@ class Fleet:
     def hint_reconciler(self) -> None:
         """Wake the agent that runs the pass, if it takes hints, as submitters of gangs do."""
         lease = codec.decode(
-            self.storage.contents.objects[object_keys.CoordinatorKeys.lease].data, ReconcilerRecord
+            self.storage.contents.objects[object_keys.CoordinatorKeys.reconciler].data, ReconcilerRecord
         ).record
         if lease.hint_endpoint is not None:
             self._send_hints([lease.hint_endpoint])

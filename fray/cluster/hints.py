@@ -81,7 +81,7 @@ class HintSender:
             TARGETS_TTL if any(view.hint_endpoints for view in self._pools.values()) else NO_TARGETS_TTL
         ):
             self._read_at = now
-            found = await core.records.read(CoordinatorKeys.lease, ReconcilerRecord)
+            found = await core.records.read(CoordinatorKeys.reconciler, ReconcilerRecord)
             self._pools = found.record.pools if found is not None else {}
             self._pass = found.record.hint_endpoint if found is not None else None
 

@@ -224,7 +224,7 @@ class CoordinatorKeys:
     """The keys of the leases of the reconciler and the scaler, `coordinator/reconciler.json` and `.../scaler.json`."""
 
     area = "coordinator/"
-    lease = "coordinator/reconciler.json"
+    reconciler = "coordinator/reconciler.json"
     scaler = "coordinator/scaler.json"
 
 
@@ -266,7 +266,7 @@ class PoolKeys:
         return f"pools/{pool}/doorbell"
 
     @staticmethod
-    def parse(key: str) -> str | None:
+    def parse_doorbell(key: str) -> str | None:
         """The pool whose doorbell the key names; None for any other key."""
         pool = PoolKeys._pool_of(key, "doorbell")
         return pool if is_pool(pool) else None

@@ -109,7 +109,7 @@ class Havoc:
     async def _pass_holder(self) -> AgentProcess | None:
         try:
             async with asyncio.timeout(2):
-                found = await self.core.records.read(CoordinatorKeys.lease, ReconcilerRecord)
+                found = await self.core.records.read(CoordinatorKeys.reconciler, ReconcilerRecord)
         except (StoreUnavailable, TimeoutError):
             return None
         return self.fleet.find(found.record.holder) if found else None

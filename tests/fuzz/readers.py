@@ -267,7 +267,7 @@ READERS = [
         records.AgentPoolRecord,
         {"environments": [{"extras": ["tpu"], "pip_packages": ["einops"], "workspace": {"blob": "blobs/2026-01/0"}}]},
     ),
-    _record("pass", CoordinatorKeys.lease, records.ReconcilerRecord, PASS),
+    _record("pass", CoordinatorKeys.reconciler, records.ReconcilerRecord, PASS),
     _record("endpoint", EndpointKey("lab", "actor", "actor-1").key(), records.EndpointRecord, ENDPOINT),
     _record("name", NameKeys.key("lab", "actor", "actor"), records.NameRecord, {"job": "train-1", "attempt": 2}),
     _record("queue settings", _QUEUE.settings, QueueRecord, {"quarantine": 60.0, "max_deliveries": 5}),

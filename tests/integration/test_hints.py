@@ -40,7 +40,7 @@ async def _make(root: str) -> None:
 
 def _ears(cluster: StorageCluster) -> list[HintEndpoint]:
     async def read(core: Core) -> list[HintEndpoint]:
-        found = await core.records.read(CoordinatorKeys.lease, ReconcilerRecord)
+        found = await core.records.read(CoordinatorKeys.reconciler, ReconcilerRecord)
         pools = found.record.pools if found is not None else {}
         return pools["default"].hint_endpoints if "default" in pools else []
 

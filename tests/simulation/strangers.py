@@ -54,9 +54,9 @@ _KINDS: list[tuple[str, Callable[[str], object | None], type[Record] | None]] = 
     (AgentKeys.area, AgentKeys.parse, AgentRecord),
     (NameKeys.area, NameKeys.parse, NameRecord),
     (EndpointKey.area, EndpointKey.parse, EndpointRecord),
-    (PoolKeys.area, PoolKeys.parse, Doorbell),
+    (PoolKeys.area, PoolKeys.parse_doorbell, Doorbell),
     (PoolKeys.area, PoolKeys.parse_record, AgentPoolRecord),
-    (CoordinatorKeys.lease, lambda key: key, ReconcilerRecord),
+    (CoordinatorKeys.reconciler, lambda key: key, ReconcilerRecord),
     (ReservationKeys.area, ReservationKeys.parse, ReservationRecord),
     (PoolKeys.area, PoolKeys.parse_plan, PoolPlan),
     (WorkKeys.prefix("")[:-1], WorkKeys.parse, None),
@@ -128,7 +128,7 @@ class Strangers:
         self._overwrite([key for key, _ in self._lying("pending/", "children/")], odd=False)
 
     def spoil_pass(self) -> None:
-        self._overwrite([CoordinatorKeys.lease])
+        self._overwrite([CoordinatorKeys.reconciler])
 
     def spoil_job(self) -> None:
         jobs = [job for job in self.world.watching.jobs.values() if job.spec.name != "endless"]

@@ -101,7 +101,7 @@ class Watching:
             self._entry(key, before, after, sender)
         elif key.startswith(PlacementKey.area):
             self._placement(key, after, sender)
-        elif key == CoordinatorKeys.lease and after is not None:
+        elif key == CoordinatorKeys.reconciler and after is not None:
             self._pass(msgspec.json.decode(after.data, type=ReconcilerRecord), sender)
         else:
             self.world.note(sender.name, "deletes" if after is None else "writes", key)

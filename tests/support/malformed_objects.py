@@ -271,7 +271,7 @@ PLACES: Sequence[tuple[type[msgspec.Struct], Place]] = (
     (JobRecord, lambda draw, stem: JobKeys.key(stem)),
     (AgentRecord, lambda draw, stem: AgentKeys.key(stem)),
     (JobSpec, lambda draw, stem: InboxKeys.key(stem)),
-    (ReconcilerRecord, lambda draw, stem: f"{CoordinatorKeys.lease}.{stem}"),
+    (ReconcilerRecord, lambda draw, stem: f"{CoordinatorKeys.reconciler}.{stem}"),
     (PendingEntry, _pending),
     (ChildEntry, lambda draw, stem: ChildKey(stem, draw.choice([1, 10**30]), draw.choice(["x", stem])).key()),
     (Doorbell, lambda draw, stem: PoolKeys.doorbell(stem)),

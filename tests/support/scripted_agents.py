@@ -101,7 +101,7 @@ async def agent_now(core: Core, agent_id: str) -> AgentRecord:
 
 async def pass_now(core: Core) -> ReconcilerRecord:
     """The lease of the pass, which must exist."""
-    found = await core.records.read(CoordinatorKeys.lease, ReconcilerRecord)
+    found = await core.records.read(CoordinatorKeys.reconciler, ReconcilerRecord)
     assert found is not None
     return found.record
 

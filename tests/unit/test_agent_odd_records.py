@@ -114,7 +114,7 @@ async def test_a_repair_that_ended_in_the_future_keeps_nobody_from_the_next(clus
         def spoilt(now: ReconcilerRecord | None) -> ReconcilerRecord:
             return msgspec.structs.replace(now or ReconcilerRecord(), holder="nobody-1", repaired_at=MAX_TIME)
 
-        await user.records.update(CoordinatorKeys.lease, ReconcilerRecord, spoilt)
+        await user.records.update(CoordinatorKeys.reconciler, ReconcilerRecord, spoilt)
         cluster.ways[1].cut = True
         job = await launch(user, name="quick")
         for key in cluster.keys("pending/"):

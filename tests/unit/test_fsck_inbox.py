@@ -29,7 +29,7 @@ async def a_pass_by(core: Core, agent: str, problems: dict[str, str] | None = No
         found = now or ReconcilerRecord()
         return replace(found, holder=agent, progress=found.progress + 1, problems=problems or {})
 
-    await core.records.update(CoordinatorKeys.lease, ReconcilerRecord, renewed)
+    await core.records.update(CoordinatorKeys.reconciler, ReconcilerRecord, renewed)
 
 
 async def drop(core: Core, data: bytes = SPEC) -> None:

@@ -178,7 +178,7 @@ async def an_agent_is_silent_and_nobody_notices(core: Core) -> str:
 
 
 async def an_agent_is_silent_and_the_last_pass_was_long_ago(core: Core) -> str:
-    await core.records.write(CoordinatorKeys.lease, ReconcilerRecord, ReconcilerRecord(holder="live"), None)
+    await core.records.write(CoordinatorKeys.reconciler, ReconcilerRecord, ReconcilerRecord(holder="live"), None)
     await an_agent(core, "live")
     await core.clock.sleep(core.settings.outage_grace)
     return AgentKeys.key("live")
@@ -248,7 +248,7 @@ SEGMENT = str(SegmentName(1.8e9, 0, "abcdef", 3))
     [
         (JobKeys.key("job-odd"), "nobody can run, end or remove this job"),
         (AgentKeys.key("odd"), "are put back only after"),
-        (CoordinatorKeys.lease, "until it is replaced, no file is admitted"),
+        (CoordinatorKeys.reconciler, "until it is replaced, no file is admitted"),
         (NameKeys.key("n", "actor", "x"), "nobody can take this name"),
         (EndpointKey("n", "x", "id").key(), "no caller finds this actor"),
         (SecretKeys.rpc, "no actor can be called"),
@@ -330,7 +330,7 @@ async def test_the_participant_that_makes_the_passes_declares_a_silent_agent_dea
     await core.clock.sleep(LONG)
     assert [problem.key for problem in await fsck.check(core)] == [key]
     await core.records.update(
-        CoordinatorKeys.lease,
+        CoordinatorKeys.reconciler,
         ReconcilerRecord,
         lambda now: replace(now, progress=now.progress + 1) if now else None,
     )

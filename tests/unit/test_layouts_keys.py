@@ -97,7 +97,7 @@ def built_again(key: str) -> list[object]:
         (job := JobKeys.parse(key)) and JobKeys.key(job),
         (agent := AgentKeys.parse(key)) and AgentKeys.key(agent),
         (name := NameKeys.parse(key)) and NameKeys.key(*name),
-        (pool := PoolKeys.parse(key)) and PoolKeys.doorbell(pool),
+        (pool := PoolKeys.parse_doorbell(key)) and PoolKeys.doorbell(pool),
         (pool := PoolKeys.parse_record(key)) and PoolKeys.record(pool),
         (month := BlobKeys.parse(key)) and f"blobs/{month}/{key[-64:]}",
         (work := WorkKeys.parse(key)) and f"{WorkKeys.prefix(work[0])}{key.split('/', 2)[2]}",

@@ -39,7 +39,7 @@ async def test_the_pass_names_paths_that_are_no_files_and_admits_the_others(tmp_
     record = ReconcilerRecord()
     while not odd <= record.problems.keys():
         assert await one.try_pass()
-        record = record_of(await core.records.read(CoordinatorKeys.lease, ReconcilerRecord)) or record
+        record = record_of(await core.records.read(CoordinatorKeys.reconciler, ReconcilerRecord)) or record
     jobs = [row.key for row in await core.store.list("jobs/") if row.key.startswith("jobs/sound-")]
     told = {one.key for one in await fsck.check(core)}
     untold, jobs, told = (odd - told, jobs, {key.rpartition("/")[2] for key in told})

@@ -131,7 +131,7 @@ async def test_problems_are_bounded_and_the_rest_is_counted(cluster: Cluster) ->
     record = await pass_now(user)
     assert len(record.problems) == MAX_PROBLEMS
     assert record.problems_omitted == 3 * MAX_PROBLEMS + 1 - MAX_PROBLEMS
-    lies = await user.store.get(CoordinatorKeys.lease)
+    lies = await user.store.get(CoordinatorKeys.reconciler)
     assert lies is not None
     assert len(lies.data) < 100_000
 
@@ -140,7 +140,7 @@ async def test_a_lease_that_cannot_be_read_is_replaced_once_it_has_aged(cluster:
     cluster.settings = ClusterSettings(pass_interval=7.5)
     user, coordinator = await cluster.core(), Reconciler(await cluster.core(), "p")
     await join(cluster, "silent")
-    await user.store.put(CoordinatorKeys.lease, b"garbage", ANY)
+    await user.store.put(CoordinatorKeys.reconciler, b"garbage", ANY)
     spoilt = cluster.clock.boottime()
     while not await coordinator.try_pass():
         assert coordinator.lease is not None
@@ -159,7 +159,7 @@ async def test_a_lease_whose_holder_has_no_id_of_an_agent_is_replaced_once_it_ha
 ) -> None:
     user = await cluster.core()
     await user.store.put(
-        CoordinatorKeys.lease, codec.encode(ReconcilerRecord(op="x", created_op="x", holder=holder)), ANY
+        CoordinatorKeys.reconciler, codec.encode(ReconcilerRecord(op="x", created_op="x", holder=holder)), ANY
     )
     await passes(Reconciler(user, "p"), 2 * LEASE_INTERVALS * user.settings.pass_interval)
     assert (await pass_now(user)).holder == "p"
@@ -168,7 +168,7 @@ async def test_a_lease_whose_holder_has_no_id_of_an_agent_is_replaced_once_it_ha
 async def test_however_far_a_stranger_says_that_the_pass_has_come_its_record_can_be_read(cluster: Cluster) -> None:
     user = await cluster.core()
     far = ReconcilerRecord(holder="", progress=MAX_SAFE_INTEGER, op="far")
-    await user.store.put(CoordinatorKeys.lease, codec.encode(far), ANY, far.op)
+    await user.store.put(CoordinatorKeys.reconciler, codec.encode(far), ANY, far.op)
     await passes(Reconciler(await cluster.core(), "p"), 30.0)
     assert (await pass_now(user)).holder == "p"
 
@@ -178,7 +178,7 @@ async def test_a_lease_that_is_spoilt_under_its_holder_is_taken_anew(cluster: Cl
     await passes(coordinator, 20.0)
 
     async def spoil() -> None:
-        await user.store.put(CoordinatorKeys.lease, b"[" * 5, ANY)
+        await user.store.put(CoordinatorKeys.reconciler, b"[" * 5, ANY)
 
     cluster.ways[1].before["list", AgentKeys.area] = spoil
     await passes(coordinator, 60.0)
@@ -189,10 +189,10 @@ async def test_one_run_of_once_serves_a_cluster_whose_lease_cannot_be_read(clust
     user = await cluster.core()
     job = await launch(user)
     await user.store.delete(entry_of(job).key())
-    await user.store.put(CoordinatorKeys.lease, b"garbage", ANY)
+    await user.store.put(CoordinatorKeys.reconciler, b"garbage", ANY)
     await Reconciler(await cluster.core(), "once").run_once()
     assert cluster.keys("pending/") == [entry_of(job).key()]
-    lies = await user.store.get(CoordinatorKeys.lease)
+    lies = await user.store.get(CoordinatorKeys.reconciler)
     assert lies is not None
     assert lies.data == b"garbage", "it was not seen for long enough"
 

@@ -204,7 +204,7 @@ async def test_a_reconciler_that_loses_the_lease_leaves_the_repair_to_its_succes
     gate = asyncio.Event()
     cluster.ways[-1].before["list", "jobs/"] = gate.wait
     await coordinator.try_pass()
-    await user.records.update(CoordinatorKeys.lease, ReconcilerRecord, lambda now: ReconcilerRecord(holder="q"))
+    await user.records.update(CoordinatorKeys.reconciler, ReconcilerRecord, lambda now: ReconcilerRecord(holder="q"))
     await coordinator.try_pass()
     gate.set()
     await cluster.clock.sleep(1.0)
@@ -249,17 +249,17 @@ async def test_every_agent_of_a_large_fleet_asks_more_rarely(cluster: Cluster, t
     agent = Agent(core, AgentOptions(capacity=HOST, work_dir=tmp_path))
     running = asyncio.create_task(agent.run())
     for _ in range(200):  # the other's pass goes on
-        await core.records.update(CoordinatorKeys.lease, ReconcilerRecord, lambda now: held)
+        await core.records.update(CoordinatorKeys.reconciler, ReconcilerRecord, lambda now: held)
         await cluster.clock.sleep(5.0)
     way.asked.clear()
     for _ in range(720):
-        await core.records.update(CoordinatorKeys.lease, ReconcilerRecord, lambda now: held)
+        await core.records.update(CoordinatorKeys.reconciler, ReconcilerRecord, lambda now: held)
         await cluster.clock.sleep(5.0)
     counts = {
         "bells": way.asked.count(("get_if_changed", "pools/default/doorbell")),
         "lists": way.asked.count(("list", "pending/default/")),
         "beats": sum(verb == "put" and key.startswith("agents/") for verb, key in way.asked),
-        "turns": way.asked.count(("get_if_changed", CoordinatorKeys.lease)),
+        "turns": way.asked.count(("get_if_changed", CoordinatorKeys.reconciler)),
     }
     agent.terminate()
     await running

@@ -37,7 +37,7 @@ def unnoticed_silence(seen: Snapshot) -> Iterator[SuspectedProblem]:
 
     An agent that is cut off from the store runs its tasks for the outage grace, and has none after that.
     """
-    if seen.is_doubtful(CoordinatorKeys.lease) or not seen.is_settled(CoordinatorKeys.lease):
+    if seen.is_doubtful(CoordinatorKeys.reconciler) or not seen.is_settled(CoordinatorKeys.reconciler):
         return
     for agent in seen.agents.values():
         key = AgentKeys.key(agent.id)

@@ -100,7 +100,7 @@ def _of_queue(key: str) -> Kind | None:
 def _of_pool(key: str) -> Kind | None:
     if PoolKeys.parse_plan(key):
         return PoolPlan
-    return AgentPoolRecord if PoolKeys.parse_record(key) else Doorbell if PoolKeys.parse(key) else None
+    return AgentPoolRecord if PoolKeys.parse_record(key) else Doorbell if PoolKeys.parse_doorbell(key) else None
 
 
 def _of_work(key: str) -> Kind | None:
@@ -119,7 +119,7 @@ def _of_tasks(key: str) -> Kind | None:
 
 
 def _of_coordinator(key: str) -> Kind | None:
-    return ScalerRecord if key == CoordinatorKeys.scaler else _only(CoordinatorKeys.lease, ReconcilerRecord)(key)
+    return ScalerRecord if key == CoordinatorKeys.scaler else _only(CoordinatorKeys.reconciler, ReconcilerRecord)(key)
 
 
 def _of_machines(key: str) -> Kind | None:

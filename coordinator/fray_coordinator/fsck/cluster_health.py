@@ -14,7 +14,7 @@ from fray_layouts.records import ClusterSettings, ReconcilerRecord, Record, RpcS
 CLUSTER_RECORDS: tuple[tuple[str, type[Record]], ...] = (
     (CLUSTER_KEY, ClusterSettings),
     (SecretKeys.rpc, RpcSecrets),
-    (CoordinatorKeys.lease, ReconcilerRecord),
+    (CoordinatorKeys.reconciler, ReconcilerRecord),
 )
 """Records of the whole cluster. Agents replace the last one by themselves, so it is only a warning."""
 

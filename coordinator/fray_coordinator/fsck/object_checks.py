@@ -44,7 +44,7 @@ def skipped_by_reconciler(seen: Snapshot) -> Iterator[SuspectedProblem]:
             yield SuspectedProblem(Problem(key, what, "the next pass tries again; if it stays so, look at it"))
     if last.problems_omitted:
         what = f"the reconciler's last pass skipped more objects than it lists: {last.problems_omitted} more"
-        yield SuspectedProblem(Problem(CoordinatorKeys.lease, what, "deal with those that are named first"))
+        yield SuspectedProblem(Problem(CoordinatorKeys.reconciler, what, "deal with those that are named first"))
 
 
 def _unlisted(area: str, why: str) -> Problem:
@@ -64,7 +64,7 @@ def _stray(key: str) -> Problem:
 
 def _unreadable(key: str, problem: str) -> SuspectedProblem:
     means, remedy = CONSEQUENCES[_kind(key)]
-    what, pool = f"{means} ({problem})", PoolKeys.parse(key)
+    what, pool = f"{means} ({problem})", PoolKeys.parse_doorbell(key)
     if pool is not None:
         return SuspectedProblem(Problem(key, what, BY_FSCK), fix=partial(doorbell.ring, pool=pool))
     return SuspectedProblem(Problem(key, what, remedy))

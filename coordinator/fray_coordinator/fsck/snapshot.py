@@ -75,7 +75,7 @@ class Snapshot:
     @property
     def reconciler(self) -> Stored[ReconcilerRecord] | None:
         """The reconciler's record, written at the end of each pass."""
-        return self.stored.get(CoordinatorKeys.lease)
+        return self.stored.get(CoordinatorKeys.reconciler)
 
     def reconciler_runs(self) -> bool:
         """Whether an agent that started long ago runs the reconciler without interruption."""

@@ -68,7 +68,7 @@ class Reconciler:
     _judged: tuple[str, bool] = ("", False)
 
     def __post_init__(self) -> None:
-        self._role = RoleElection(self.core, CoordinatorKeys.lease, ReconcilerRecord, self.identity)
+        self._role = RoleElection(self.core, CoordinatorKeys.reconciler, ReconcilerRecord, self.identity)
         self.detector = FailureDetector(self.core, self._background)
         self.admission = Admission(self.core)
         self.repair = Repair(self.core, self.admission)
