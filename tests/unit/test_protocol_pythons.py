@@ -7,7 +7,7 @@ import pytest
 from fray_coordinator.jobs.claiming import Claimed, NotClaimed, try_claim
 from fray_coordinator.jobs.why_waiting import why_waiting
 from fray_coordinator.protocol.cascade import ChildVerdict
-from fray_coordinator.protocol.claiming import AVOIDED_HOST_SECONDS, Skip, claim
+from fray_coordinator.protocol.claiming import CLAIM_RETRY_SECONDS, Skip, claim
 from fray_coordinator.protocol.pythons import chosen_python, python_shortage, some_other_has_python
 from fray_coordinator.protocol.scheduling import entry_of
 from fray_layouts.errors import InvalidInput
@@ -81,7 +81,7 @@ def test_pip_packages_are_requirements_only(requirement: str) -> None:
 def test_a_claimer_leaves_the_job_to_others_that_have_its_python() -> None:
     record = JobRecord(id="j-1", spec=job("3.12"), status="pending", submitted_at=90.0)
     lease = JobLease(agent="a", host="h", since=100.0)
-    assert claim(record, 1, lease, ChildVerdict.KEEP, for_others=True) == Skip(100.0 + AVOIDED_HOST_SECONDS)
+    assert claim(record, 1, lease, ChildVerdict.KEEP, for_others=True) == Skip(100.0 + CLAIM_RETRY_SECONDS)
     assert isinstance(claim(record, 1, lease, ChildVerdict.KEEP), JobRecord)
 
 

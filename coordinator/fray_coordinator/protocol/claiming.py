@@ -26,6 +26,11 @@ AVOIDED_HOST_SECONDS = 60.0
 """Seconds for which a host leaves a job to other hosts, after it failed to start the job: long enough for another host
 to take it, short enough that the job still runs where there is only one host."""
 
+CLAIM_RETRY_SECONDS = 60.0
+"""Seconds after which an agent tries again to claim a job that it may not run yet, because the job's parent has not
+started its next attempt, the job is for other hosts, or the room is kept for an owner. None of these shows when it
+ends. A try costs a few reads, so once a minute is seldom enough for many such jobs."""
+
 WAITING_TO_START = frozenset({Status.PENDING, Status.GATHERING})
 """The statuses of admitted jobs whose attempt has not started yet."""
 
@@ -68,9 +73,9 @@ def claim(
     if (too_late := expired(job, now)) is not None:
         return too_late
     if family is ChildVerdict.WAIT or for_others:
-        return Skip(now + AVOIDED_HOST_SECONDS)
+        return Skip(now + CLAIM_RETRY_SECONDS)
     if ends_before is not None and not _has_ended_by(job, now, ends_before):
-        return Skip(min(ends_before, now + AVOIDED_HOST_SECONDS))
+        return Skip(min(ends_before, now + CLAIM_RETRY_SECONDS))
     if now < (ready := avoided_until(job, lease.host)):
         return Skip(ready)
     return transition(job, Event.CLAIM, lease=lease, started_at=now)
