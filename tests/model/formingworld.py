@@ -340,7 +340,7 @@ def _record(agent: int, state: str, leaving: bool, listed: Use, round_named: boo
         host=f"a{agent}",
         pool="default",
         state=state,
-        places=True,
+        supports_placements=True,
         drain=leaving,
         capacity=CORE,
         free=CORE if listed is None else Resources(),

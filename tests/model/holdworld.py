@@ -178,7 +178,9 @@ class HoldWorld:
         elif host != IDLE:
             holdings = {"s": Holding(attempt=1, phase="running", ends_by=NOW + host * TICK if self.known else None)}
         free = HOST if host == IDLE else changed(HOST, cpu=0)
-        record = AgentRecord(id=str(number), host="h", pool="default", capacity=HOST, free=free, places=True)
+        record = AgentRecord(
+            id=str(number), host="h", pool="default", capacity=HOST, free=free, supports_placements=True
+        )
         return changed(record, holdings=holdings)
 
 

@@ -164,7 +164,7 @@ def members_that_do_not_vote_stay_members() -> list[Swap]:
 def agents_without_these_rules_are_chosen() -> list[Swap]:
     """Any live agent may be a member."""
     real = hosts.host_view
-    return everywhere(real, lambda agent, *given: real(replace(agent, places=True), *given))
+    return everywhere(real, lambda agent, *given: real(replace(agent, supports_placements=True), *given))
 
 
 @rule(16)

@@ -164,7 +164,7 @@ class GangWorld(World):
         host = self.process_host(agent.id)
         assert isinstance(host, GangHost)
         if host.older:
-            agent.member.record = replace(agent.member.record, places=False)
+            agent.member.record = replace(agent.member.record, supports_placements=False)
             self.gangs.older.add(agent.id)
 
     def machines(self) -> list[Host]:

@@ -48,7 +48,9 @@ def machine(name: str, state: str, **fields: object) -> MachineRecord:
 
 
 def agent(name: str, on: str, **fields: object) -> AgentRecord:
-    made = AgentRecord(id=name, host=name, pool="p", machine=on, capacity=CAPACITY, free=CAPACITY, places=True)
+    made = AgentRecord(
+        id=name, host=name, pool="p", machine=on, capacity=CAPACITY, free=CAPACITY, supports_placements=True
+    )
     return changed(made, zone="us-a", region="us", **fields)
 
 

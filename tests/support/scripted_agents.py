@@ -25,13 +25,13 @@ CAPACITY = Resources(cpu=8000, memory=2**36, disk=2**36)
 
 @dataclass(slots=True)
 class ScriptedAgent:
-    """One scripted agent. holding: what its next heartbeat lists; places: whether it knows gangs."""
+    """One scripted agent. holding: what its next heartbeat lists; supports_placements: whether it knows gangs."""
 
     core: Core
     id: str
     interval: float = 5.0
     holding: dict[str, Holding] = field(default_factory=dict)
-    places: bool = False
+    supports_placements: bool = False
 
     async def beat(self, leaving: bool = False) -> bool:
         """Send a heartbeat; the first one creates the record. Returns False once the agent is fenced."""
@@ -39,7 +39,13 @@ class ScriptedAgent:
         def next_body(now: AgentRecord | None) -> AgentRecord | None:
             if now is not None and is_fenced(now):
                 return None
-            fresh = AgentRecord(id=self.id, host=self.id, pool="default", capacity=CAPACITY, places=self.places)
+            fresh = AgentRecord(
+                id=self.id,
+                host=self.id,
+                pool="default",
+                capacity=CAPACITY,
+                supports_placements=self.supports_placements,
+            )
             return next_beat(now or fresh, HeartbeatInput(self.holding, self.interval, CAPACITY, leaving=leaving))
 
         return (await self.core.records.update(AgentKeys.key(self.id), AgentRecord, next_body)).wrote
@@ -72,9 +78,9 @@ class ScriptedAgent:
         return record_of(ended)
 
 
-async def join(cluster: Cluster, name: str, interval: float = 5.0, places: bool = False) -> ScriptedAgent:
+async def join(cluster: Cluster, name: str, interval: float = 5.0, supports_placements: bool = False) -> ScriptedAgent:
     """A new agent whose record exists."""
-    hand = ScriptedAgent(await cluster.core(), name, interval, places=places)
+    hand = ScriptedAgent(await cluster.core(), name, interval, supports_placements=supports_placements)
     await hand.beat()
     return hand
 

@@ -99,7 +99,7 @@ async def gathering(cluster: Cluster, *names: str, core: Core | None = None, **f
                 id=name,
                 host=f"{name}.example",
                 hint_endpoint=HintEndpoint(address=f"{name}.example:1", nonce=name),
-                **{"pool": "default", "places": True, "capacity": ONE_CORE, "free": ONE_CORE, **fields},
+                **{"pool": "default", "supports_placements": True, "capacity": ONE_CORE, "free": ONE_CORE, **fields},
             ),
         )
         for name in names

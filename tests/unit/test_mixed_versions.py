@@ -85,7 +85,7 @@ async def test_the_pass_is_taken_from_an_agent_that_gathers_no_gangs(cluster: Cl
 
 
 async def test_the_pass_is_not_taken_from_one_that_does(cluster: Cluster) -> None:
-    await join(cluster, "holder", places=True)
+    await join(cluster, "holder", supports_placements=True)
     first, second = Reconciler(await cluster.core(), "holder"), Reconciler(await cluster.core(), "second")
     assert await first.try_pass()
     assert not await second.try_pass()

@@ -365,7 +365,7 @@ def test_a_vote_that_a_heartbeat_lists_is_room_for_its_owner() -> None:
         id="a",
         host="a.example",
         pool="default",
-        places=True,
+        supports_placements=True,
         capacity=Resources(cpu=2000),
         free=Resources(),
         holdings={"g": Holding(attempt=1, phase="reserved", bundles=[1]), "other": Holding(attempt=1, ends_by=7.0)},
@@ -381,7 +381,7 @@ def test_a_host_that_ends_an_attempt_counts_as_free_soon_and_at_once_for_the_sam
         id="a",
         host="a.example",
         pool="default",
-        places=True,
+        supports_placements=True,
         capacity=Resources(cpu=1000),
         free=Resources(),
         holdings={"g": Holding(attempt=1, phase="running", bundles=[0])},
@@ -405,10 +405,10 @@ def test_a_host_that_ends_an_attempt_counts_as_free_soon_and_at_once_for_the_sam
 
 
 @pytest.mark.parametrize(
-    "fields", [{"state": "dead"}, {"places": False}, {"drain": True}, {"driver": True}, {"unfit": True}]
+    "fields", [{"state": "dead"}, {"supports_placements": False}, {"drain": True}, {"driver": True}, {"unfit": True}]
 )
 def test_an_agent_that_may_not_be_chosen_is_unwilling(fields: dict[str, Any]) -> None:
-    record = AgentRecord(id="a", host="a", pool="default", **({"places": True} | fields))
+    record = AgentRecord(id="a", host="a", pool="default", **({"supports_placements": True} | fields))
     assert not host_view(record, {}).willing
 
 

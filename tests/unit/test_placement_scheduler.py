@@ -258,7 +258,7 @@ async def test_a_gang_that_needs_more_than_there_is_waits_and_holds_nothing(clus
 
 async def test_agents_that_do_not_know_placements_are_not_chosen(cluster: Cluster) -> None:
     found = await gathering(cluster, "a", "b")
-    await found.members[0].beat(places=False)
+    await found.members[0].beat(supports_placements=False)
     job = await gang(found)
     await found.step()
     assert (await job_now(found.core, job.id)).placement is None

@@ -91,7 +91,7 @@ async def test_a_holder_that_lost_its_lease_in_the_middle_of_a_pass_does_not_tak
 async def test_the_time_as_holder_does_not_count_against_the_next_holder(cluster: Cluster) -> None:
     first = Reconciler(await cluster.core(), "p1")
     await passes(first, 120.0)
-    successor = await join(cluster, "p2", places=True)
+    successor = await join(cluster, "p2", supports_placements=True)
     beating = asyncio.create_task(successor.beat_for_ever())
 
     async def frozen_meanwhile() -> None:
@@ -280,7 +280,7 @@ async def test_a_reconciler_that_loses_the_role_ends_its_repair(cluster: Cluster
 
 async def test_a_reconciler_that_takes_the_role_again_gathers_no_gang_before_it_has_looked(cluster: Cluster) -> None:
     first, second = Reconciler(await cluster.core(), "p1"), Reconciler(await cluster.core(), "p2")
-    agents = [await join(cluster, name, places=True) for name in ("a", "b")]
+    agents = [await join(cluster, name, supports_placements=True) for name in ("a", "b")]
     await first.try_pass()
     await first.resign()
     await second.try_pass()

@@ -335,7 +335,7 @@ async def test_a_client_that_may_not_read_reservations_submits_as_ever(cluster: 
 
 async def held_group(cluster: Cluster, core: Core) -> tuple[ScriptedAgent, JobRecord]:
     """An agent that holds a group of two jobs, of which the first has ended. Returns it and the second job."""
-    hand = await join(cluster, "a", places=True)
+    hand = await join(cluster, "a", supports_placements=True)
     first, second = await launched(core, [spec("a"), spec("b")])
     (key,) = groups(cluster)
 

@@ -58,7 +58,9 @@ async def hold(core: Core, record: ReservationRecord, *agents: str) -> None:
     key = ReservationKeys.key(record.id)
     held = replace(record, state="held", placement=Placement(round=1, members=members))
     await core.records.write(key, ReservationRecord, held, await core.records.read(key, ReservationRecord))
-    live = AgentRecord(id=agents[0], host="h", pool=POOL, zone="eu-b", capacity=HOST, free=Resources(), places=True)
+    live = AgentRecord(
+        id=agents[0], host="h", pool=POOL, zone="eu-b", capacity=HOST, free=Resources(), supports_placements=True
+    )
     await core.records.write(AgentKeys.key(live.id), AgentRecord, live, None)
 
 

@@ -22,7 +22,7 @@ def a_worker(slice_id: str, index: int, holds: str = "", **fields: Any) -> Agent
         "pool": "default",
         "capacity": room,
         "free": room,
-        "places": True,
+        "supports_placements": True,
         "slice": SliceMember(id=slice_id, type=TYPE, index=index, hosts=4),
         "holdings": {holds: Holding(attempt=1)} if holds else {},
     }

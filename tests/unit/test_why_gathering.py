@@ -36,7 +36,14 @@ def a_gang(members: list[PlacementMember] | None = None, **fields: Any) -> JobRe
 
 def an_agent(name: str, cores: int = 2, **fields: Any) -> AgentRecord:
     room = Resources(cpu=cores * 1000, memory=16 * 10**9, disk=10**12)
-    base: dict[str, Any] = {"id": name, "host": name, "pool": "default", "capacity": room, "free": room, "places": True}
+    base: dict[str, Any] = {
+        "id": name,
+        "host": name,
+        "pool": "default",
+        "capacity": room,
+        "free": room,
+        "supports_placements": True,
+    }
     return AgentRecord(**(base | fields))
 
 
@@ -58,7 +65,7 @@ class Case:
     [
         Case([], "no live agent in pool default; start one with `fray agent --pool default`"),
         Case(
-            [an_agent("a", drain=True), an_agent("b", places=False)],
+            [an_agent("a", drain=True), an_agent("b", supports_placements=False)],
             "each live agent of pool default is drained, unfit, or of a version without gangs: a is one",
         ),
         Case(

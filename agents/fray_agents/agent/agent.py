@@ -195,7 +195,7 @@ class Agent:
             region=options.place.region,
             labels=dict(options.place.labels),
             slice=options.place.slice,
-            places=True,
+            supports_placements=True,
             machine=options.machine,
             **asdict(network),
         )

@@ -73,7 +73,7 @@ class HeldReservations:
 
     def divided(self, owners: Mapping[str, Owner], agents: Mapping[str, AgentRecord]) -> dict[str, Owner]:
         """The owners, with held reservations split into units, and the gangs of groups moved to the group's bundles."""
-        live = {a.id for a in agents.values() if a.state == AgentState.LIVE and a.places and not a.drain}
+        live = {a.id for a in agents.values() if a.state == AgentState.LIVE and a.supports_placements and not a.drain}
         divided = {owner.id: in_own_bundles(owner, owners) for owner in owners.values()}
         for stored in self.owners.held():
             record = stored.record

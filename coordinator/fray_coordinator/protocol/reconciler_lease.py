@@ -36,7 +36,7 @@ MAX_POOLS = 1000
 
 def is_outdated(holder: AgentRecord) -> bool:
     """Whether the version of the holder does not know gangs, so that nobody gathers them while it runs the pass."""
-    return holder.state == AgentState.LIVE and not holder.places
+    return holder.state == AgentState.LIVE and not holder.supports_placements
 
 
 def inherited_suspects(record: ReconcilerRecord, age: float, old_holder: AgentRecord | None) -> dict[str, Suspect]:

@@ -104,7 +104,7 @@ class AgentRecord(Record, kw_only=True):
         software: software of the host that jobs may require.
         zone, region, labels: location of the host, and labels that its operator gave it.
         slice: the host's place in a TPU slice; None if it is in none.
-        places: the agent knows the rules of placements, so gangs and reservations may choose it.
+        supports_placements: the agent knows the rules of placements, so gangs and reservations may choose it.
         machine: name of the pool's machine that the agent runs on; "" if people started the agent.
         driver: the agent is a program outside of jobs. It runs no jobs, and holds only the job that stands for it.
     """
@@ -136,6 +136,6 @@ class AgentRecord(Record, kw_only=True):
     region: MaybeName = ""
     labels: dict[str, str] = msgspec.field(default_factory=dict)
     slice: SliceMember | None = None
-    places: bool = False
+    supports_placements: bool = False
     machine: MaybeId = ""
     driver: bool = False

@@ -172,7 +172,9 @@ def host_view(agent: AgentRecord, owners: Mapping[str, Owner], silent: bool = Fa
         labels=agent.labels,
         slice=agent.slice,
         started_at=agent.started_at,
-        willing=agent.state == AgentState.LIVE and agent.places and not (agent.unfit or agent.drain or agent.driver),
+        willing=agent.state == AgentState.LIVE
+        and agent.supports_placements
+        and not (agent.unfit or agent.drain or agent.driver),
         doubtful=silent,
     )
     return _with_use(view, agent, owners)
