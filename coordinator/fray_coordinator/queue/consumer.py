@@ -89,42 +89,56 @@ class Consumer:
     async def _take(
         self, count: int, timeout: float, isolation: PoisonIsolation, patient: bool, ahead: int
     ) -> list[Delivery]:
+        """Up to `count` + `ahead` items, without a wait for more. Raises an error only if it has no item to return."""
         self._maintain()
         await self._take_back_expired(timeout)
         taken: list[Delivery] = []
         failure: Exception | None = None
+        most = count + ahead
         try:
-            most = count + ahead
             while len(taken) < most and isolation.admits(False):
                 held = self._segments.next()
                 if held is None and len(taken) >= count and not self._scanner.has_listed:
                     break
                 first = self._scanner.first_released
                 if held is None or held.name > first:
-                    found = await self._scanner.find(most - len(taken), timeout, patient)
-                    for segment in found:
-                        self._segments.add(segment)
-                    if not found and held is None:
+                    if not await self._claim_more(most - len(taken), timeout, patient) and held is None:
                         break
                 elif not isolation.admits(held.lease.record.suspect):
                     break
                 elif plain := self._segments.hand_out(most - len(taken), timeout, isolation, first):
                     taken += plain
                 else:
-                    try:
-                        delivery = await self._next_of(held, timeout, isolation)
-                    except StoreUnavailable:
-                        raise
-                    except Exception as error:
-                        failure = error
-                        await self._put_off(held)
-                    else:
-                        taken += [delivery] if delivery else []
+                    delivery, fault = await self._next_or_put_off(held, timeout, isolation)
+                    taken += [delivery] if delivery else []
+                    failure = fault or failure
         except Exception as error:
             failure = error
         if failure is not None and not taken:
             raise failure
         return taken
+
+    async def _claim_more(self, wanted: int, timeout: float, patient: bool) -> bool:
+        """Claim segments with about `wanted` items, and return whether any was claimed; see `SegmentScanner.find`."""
+        found = await self._scanner.find(wanted, timeout, patient)
+        for segment in found:
+            self._segments.add(segment)
+        return bool(found)
+
+    async def _next_or_put_off(
+        self, held: HeldSegment, timeout: float, isolation: PoisonIsolation
+    ) -> tuple[Delivery | None, Exception | None]:
+        """Hand out the next item of the segment. If that fails, put the segment off and return the error too.
+
+        Raises StoreUnavailable, which concerns all segments.
+        """
+        try:
+            return await self._next_of(held, timeout, isolation), None
+        except StoreUnavailable:
+            raise
+        except Exception as error:
+            await self._put_off(held)
+            return None, error
 
     async def _next_of(self, held: HeldSegment, timeout: float, isolation: PoisonIsolation) -> Delivery | None:
         """Hand out the next item of the segment; None if there was none, or if it became a dead letter."""
