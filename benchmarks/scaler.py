@@ -85,7 +85,7 @@ async def look(pools: int, machines: int) -> dict[str, Any]:
 async def timed(scaler: Scaler) -> dict[str, Any]:
     """One look: seconds of processor time, and requests."""
     before, begun = scaler.core.store.usage.snapshot(), time.process_time()
-    assert await scaler.try_look()
+    assert await scaler.run_if_elected()
     took, asked = time.process_time() - begun, scaler.core.store.usage - before
     return {"cpu_seconds": round(took, 3), **asdict(asked), "gcs_dollars": round(asked.cost(GCS_PRICES), 6)}
 

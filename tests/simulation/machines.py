@@ -193,7 +193,7 @@ class MachineWorld(MachineWatch):
             scaler = fresh()
             while True:
                 with suppress(StoreError):
-                    await (fresh().look() if alone else scaler.try_look())
+                    await (fresh().run_once() if alone else scaler.run_if_elected())
                 await core.clock.sleep(core.settings.pass_interval)
 
         self.spawn(owner, live())

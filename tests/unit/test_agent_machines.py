@@ -49,7 +49,7 @@ async def test_the_last_agent_of_a_pool_has_its_own_machine_deleted(
     await core.records.put(PoolKeys.record("spot"), AgentPoolRecord(provisioning=spec), ABSENT)
     await submit(core, [parse_spec({"name": "job", "pool": "spot", "entrypoint": {"command": ["true"]}})])
     starter = Scaler(core, "wait-1", provider.open)
-    assert await starter.try_look()
+    assert await starter.run_if_elected()
     await starter.resign()
     [machine] = provider.machines
     options = AgentOptions("spot", HOST, work_dir=tmp_path, start_task=fake(tmp_path, {"job": 5.0}), machine=machine)
@@ -66,7 +66,7 @@ async def test_the_last_machine_of_a_scaler_that_died_is_deleted_by_its_agent(cl
     provider.machines["m1"] = ListedMachine("spot", "m1", "", ListedState.READY)
     duty = ScalerDuty(trusted_member(core, HOST), asked=False)
     duty._scaler.open_provider = provider.open
-    await duty.look_last()
+    await duty.run_once_more()
     assert provider.machines == {}
 
 
@@ -76,9 +76,9 @@ async def test_an_agent_that_is_denied_its_machines_leaves_at_once(cluster: Clus
     await core.records.put(PoolKeys.record("spot"), AgentPoolRecord(provisioning=spec), ABSENT)
     duty = ScalerDuty(trusted_member(core, HOST), asked=False)
     duty._scaler.open_provider = provider.open
-    assert await duty._scaler.try_look()
+    assert await duty._scaler.run_if_elected()
     left_at = core.clock.boottime()
-    await duty.look_last()
+    await duty.run_once_more()
     assert core.clock.boottime() == left_at
 
 
@@ -87,10 +87,10 @@ def last_looks(monkeypatch: pytest.MonkeyPatch) -> list[ScalerDuty]:
     """The agents that looked after the machines once more after they had left."""
     looked = list[ScalerDuty]()
 
-    async def look_last(duty: ScalerDuty) -> None:
+    async def run_once_more(duty: ScalerDuty) -> None:
         looked.append(duty)
 
-    monkeypatch.setattr(ScalerDuty, "look_last", look_last)
+    monkeypatch.setattr(ScalerDuty, "run_once_more", run_once_more)
     return looked
 
 

@@ -163,9 +163,9 @@ async def test_a_look_of_the_scaler_lists_each_pool_twice_and_reads_changed_obje
         return pools[pool]
 
     scaler = Scaler(core, "scaler", opened)
-    assert await scaler.try_look()
+    assert await scaler.run_if_elected()
     way.asked.clear()
-    assert await scaler.try_look()
+    assert await scaler.run_if_elected()
     idle = sorted(way.asked)
     lease = "coordinator/scaler.json"
     assert idle == sorted(
@@ -178,7 +178,7 @@ async def test_a_look_of_the_scaler_lists_each_pool_twice_and_reads_changed_obje
     await core.records.change(AgentKeys.key("one-0"), AgentRecord, lambda agent: replace(agent, beat=1))
     job = await _submit(core, pool="two")
     way.asked.clear()
-    assert await scaler.try_look()
+    assert await scaler.run_if_elected()
     more = Counter(way.asked) - Counter(idle)
     assert more == {("get", "agents/one-0.json"): 1, ("get", f"jobs/{job}.json"): 1}
 

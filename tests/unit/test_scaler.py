@@ -59,9 +59,9 @@ async def test_waiting_jobs_make_machines_within_the_bounds(cluster: Cluster) ->
     await with_pool(core)
     await with_jobs(core, 6)
     scaler = Scaler(core, "one", provider.open)
-    found = await scaler.look()
+    found = await scaler.run_once()
     assert (len(provider.machines), found[POOL].limit) == (4, "max")
-    await scaler.look()
+    await scaler.run_once()
     assert {m.state for m in await machines(cluster, core)} == {MachineState.CREATING}
     assert provider.machines.keys() == {m.name for m in await machines(cluster, core)}
     assert sum(m.hourly_cost or 0 for m in await machines(cluster, core)) == 4.0
@@ -70,7 +70,7 @@ async def test_waiting_jobs_make_machines_within_the_bounds(cluster: Cluster) ->
 async def test_nothing_waits_and_nothing_is_made(cluster: Cluster) -> None:
     core, provider = await cluster.core(), MemoryProvider()
     await with_pool(core)
-    await Scaler(core, "one", provider.open).look()
+    await Scaler(core, "one", provider.open).run_once()
     assert provider.asked == []
 
 
@@ -80,7 +80,7 @@ async def test_a_lost_reply_makes_no_second_machine(cluster: Cluster) -> None:
     await with_jobs(core, 1)
     scaler = Scaler(core, "one", provider.open)
     for _ in range(5):
-        await scaler.look()
+        await scaler.run_once()
         await asyncio.sleep(60)
     assert provider.asked == [("create", "")]
     assert [m.name for m in await machines(cluster, core)] == [*provider.machines]
@@ -90,7 +90,7 @@ async def test_a_zone_without_room_is_followed_by_the_next_in_the_same_look(clus
     core, provider = await cluster.core(), MemoryProvider(refuse={"us-a": "stockout"})
     await with_pool(core, zones=["us-a", "eu-b"])
     await with_jobs(core, 1)
-    found = await Scaler(core, "one", provider.open).look()
+    found = await Scaler(core, "one", provider.open).run_once()
     assert provider.asked[:2] == [("create", "us-a"), ("create", "eu-b")]
     assert (found[POOL].zones["us-a"].kind, found[POOL].zones["us-a"].text) == ("stockout", "nothing left in us-a")
     assert [listed.zone for listed in provider.machines.values()] == ["eu-b"]
@@ -101,10 +101,10 @@ async def test_a_machine_that_no_record_knows_is_deleted(cluster: Cluster) -> No
     await with_pool(core, max=1)
     await with_jobs(core, 1)
     scaler = Scaler(core, "one", provider.open)
-    await scaler.look()
+    await scaler.run_once()
     (name,) = provider.machines
     await core.store.delete(MachineKeys.key(POOL, name))
-    await scaler.look()
+    await scaler.run_once()
     assert name not in provider.machines
 
 
@@ -113,19 +113,19 @@ async def test_a_provider_that_does_not_answer_is_told_and_kills_nothing(cluster
     await with_pool(core, max=1)
     await with_jobs(core, 1)
     scaler = Scaler(core, "one", provider.open)
-    await scaler.look()
+    await scaler.run_once()
     provider.silent = True
     await asyncio.sleep(30)
-    assert (await scaler.look())[POOL].problem == "no answer"
+    assert (await scaler.run_once())[POOL].problem == "no answer"
     assert [m.state for m in await machines(cluster, core)] == [MachineState.CREATING]
 
 
 async def test_one_process_has_the_role_and_another_takes_it_when_it_is_given_up(cluster: Cluster) -> None:
     first, second = Scaler(await cluster.core(), "first"), Scaler(await cluster.core(), "second")
-    assert await first.try_look()
-    assert not await second.try_look()
+    assert await first.run_if_elected()
+    assert not await second.run_if_elected()
     await first.resign()
-    assert await second.try_look()
+    assert await second.run_if_elected()
     found = await second.core.records.read(CoordinatorKeys.scaler, ScalerRecord)
     assert found is not None
     assert found.record.holder == "second"
@@ -133,11 +133,11 @@ async def test_one_process_has_the_role_and_another_takes_it_when_it_is_given_up
 
 async def test_a_role_whose_holder_died_is_taken_over(cluster: Cluster) -> None:
     first, second = Scaler(await cluster.core(), "first"), Scaler(await cluster.core(), "second")
-    assert await first.try_look()
-    looked = [await second.try_look()]
+    assert await first.run_if_elected()
+    looked = [await second.run_if_elected()]
     for _ in range(10):
         await asyncio.sleep(5)
-        looked.append(await second.try_look())
+        looked.append(await second.run_if_elected())
     assert looked[0] is False
     assert looked[-1] is True
 
@@ -146,10 +146,10 @@ async def test_a_look_that_takes_longer_than_the_lease_keeps_it(cluster: Cluster
     core, provider = await cluster.core(), MemoryProvider(slow=80.0)
     await with_pool(core)
     first, second = Scaler(core, "first", provider.open), Scaler(await cluster.core(), "second", provider.open)
-    looking = asyncio.create_task(first.try_look())
+    looking = asyncio.create_task(first.run_if_elected())
     while not looking.done():
         await asyncio.sleep(5)
-        assert not await second.try_look()
+        assert not await second.run_if_elected()
     assert await looking
 
 
@@ -157,7 +157,7 @@ async def test_a_scaler_that_lost_the_role_asks_the_provider_for_nothing_more(cl
     core, provider = await cluster.core(), MemoryProvider(slow=80.0)
     await with_pool(core)
     await with_jobs(core, 1)
-    looking = asyncio.create_task(Scaler(core, "first", provider.open).try_look())
+    looking = asyncio.create_task(Scaler(core, "first", provider.open).run_if_elected())
     await asyncio.sleep(1)
     await core.records.change(CoordinatorKeys.scaler, ScalerRecord, lambda now: replace(now, holder="second"))
     assert not await looking
@@ -170,9 +170,9 @@ async def test_a_role_whose_record_cannot_be_read_is_taken_once_it_has_aged(clus
     await core.store.put(CoordinatorKeys.scaler, b"{", ANY)
     scaler, interval = Scaler(core, "one"), core.settings.pass_interval
     for _ in range(LEASE_INTERVALS):
-        assert not await scaler.try_look()
+        assert not await scaler.run_if_elected()
         await asyncio.sleep(interval)
-    assert await scaler.try_look()
+    assert await scaler.run_if_elected()
     found = await core.records.read(CoordinatorKeys.scaler, ScalerRecord)
     assert found is not None
     assert found.record.holder == "one"
@@ -182,11 +182,11 @@ async def test_a_volunteer_leaves_scaling_to_others_if_it_lacks_a_right(cluster:
     core, provider = await cluster.core(), MemoryProvider(denied=True)
     await with_pool(core)
     volunteer = Scaler(core, "volunteer", provider.open, steps_back=True)
-    assert await volunteer.try_look()
-    assert not await volunteer.try_look()
+    assert await volunteer.run_if_elected()
+    assert not await volunteer.run_if_elected()
     other = Scaler(await cluster.core(), "other", provider.open)
-    assert await other.try_look(), "the role is free"
-    assert await other.try_look(), "who was asked to goes on"
+    assert await other.run_if_elected(), "the role is free"
+    assert await other.run_if_elected(), "who was asked to goes on"
     found = await core.records.read(CoordinatorKeys.scaler, ScalerRecord)
     assert found is not None
     assert found.record.pools[POOL].problem == "the role machines.list is missing"
@@ -196,8 +196,8 @@ async def test_a_volunteer_goes_on_scaling_while_a_provider_does_not_answer(clus
     core, provider = await cluster.core(), MemoryProvider(silent=True)
     await with_pool(core)
     volunteer = Scaler(core, "volunteer", provider.open, steps_back=True)
-    assert await volunteer.try_look()
-    assert await volunteer.try_look()
+    assert await volunteer.run_if_elected()
+    assert await volunteer.run_if_elected()
 
 
 async def test_an_idle_machine_is_drained_and_then_deleted(cluster: Cluster, tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ async def test_an_idle_machine_is_drained_and_then_deleted(cluster: Cluster, tmp
     await with_pool(core, max=1, idle_seconds=30.0)
     await with_jobs(core, 1)
     scaler = Scaler(core, "one", provider.open)
-    await scaler.look()
+    await scaler.run_once()
     (name,) = provider.machines
     start = fake(tmp_path, {"job": 5.0})
     options = AgentOptions(pool=POOL, capacity=HOST, work_dir=tmp_path, start_task=start, machine=name)
@@ -214,7 +214,7 @@ async def test_an_idle_machine_is_drained_and_then_deleted(cluster: Cluster, tmp
     states: list[str] = []
     for _ in range(100):
         await asyncio.sleep(5)
-        await scaler.look()
+        await scaler.run_once()
         states += [m.state for m in await machines(cluster, core) if m.state not in states[-1:]]
     await running
     assert [state for state in states if state != "creating"] == ["up", "draining", "deleting", "gone"]
@@ -228,7 +228,7 @@ async def test_two_scalers_at_once_make_no_more_than_the_pool_may_have(cluster: 
     await with_jobs(core, 8)
     both = [Scaler(await cluster.core(), name, provider.open) for name in ("one", "two")]
     for _ in range(10):
-        await asyncio.gather(*(scaler.look() for scaler in both))
+        await asyncio.gather(*(scaler.run_once() for scaler in both))
         assert len(provider.machines) <= 2
         await asyncio.sleep(10)
     assert len(provider.machines) == 2
@@ -239,7 +239,7 @@ async def _killed_at(cluster: Cluster, ticks: int) -> bool:
     core, provider = await cluster.core(), MemoryProvider()
     await with_pool(core, max=2)
     await with_jobs(core, 2)
-    dying = asyncio.create_task(Scaler(await cluster.core(), "dying", provider.open).look())
+    dying = asyncio.create_task(Scaler(await cluster.core(), "dying", provider.open).run_once())
     for _ in range(ticks):
         await asyncio.sleep(0)
     ended = not dying.cancel()
@@ -248,7 +248,7 @@ async def _killed_at(cluster: Cluster, ticks: int) -> bool:
     assert provider.machines.keys() <= recorded
     other = Scaler(core, "other", provider.open)
     for _ in range(3):
-        await other.look()
+        await other.run_once()
         assert len(provider.machines) <= 2
         await asyncio.sleep(60)
     there = [machine for machine in await machines(cluster, core) if machine.state != MachineState.GONE]
@@ -269,16 +269,16 @@ async def test_a_machine_whose_record_cannot_be_read_is_left_alone_and_told(clus
     await with_pool(core, max=1)
     await with_jobs(core, 1)
     scaler = Scaler(core, "one", provider.open)
-    await scaler.look()
+    await scaler.run_once()
     (key,) = cluster.keys(MachineKeys.folder(POOL))
     await core.store.put(key, b"{", ANY)
     await asyncio.sleep(60)
-    found = await scaler.look()
+    found = await scaler.run_once()
     assert [verb for verb, _ in provider.asked] == ["create"], "and no other in its place"
     assert key in found[POOL].problem
     two = ProvisioningSpec(provider="command", capacity=HOST, max=2, hourly_cost=1.0)
     await change_pool(core, POOL, lambda pool: AgentPoolRecord(provisioning=two))
-    found = await scaler.look()
+    found = await scaler.run_once()
     assert [verb for verb, _ in provider.asked] == ["create", "create"], "the rest of the pool goes on"
     assert key in found[POOL].problem
 
@@ -290,7 +290,7 @@ async def test_a_damaged_record_of_a_machine_is_its_pools_trouble_only(cluster: 
     await core.records.write(PoolKeys.record("other"), AgentPoolRecord, AgentPoolRecord(provisioning=SOUND), None)
     damaged = b'{"pool": "burst", "name": "m1", "state": "up", "zone": "a b"}'
     await core.store.put(MachineKeys.key(POOL, "m1"), damaged, ANY)
-    found = await Scaler(core, "one", provider.open).look()
+    found = await Scaler(core, "one", provider.open).run_once()
     assert [bool(found[pool].problem) for pool in (POOL, "other")] == [True, False]
 
 
@@ -304,7 +304,7 @@ async def test_a_job_whose_agent_was_killed_right_after_its_claim_makes_a_machin
     scaler = Scaler(core, "one", provider.open)
     key = JobKeys.key(done.job.id)
     await core.records.update(key, JobRecord, lambda now: replace(done.job, status="running", lease=lease))
-    await scaler.look()
+    await scaler.run_once()
     assert len(provider.machines) == 1
 
 
@@ -313,11 +313,11 @@ async def test_a_provider_that_cannot_list_is_asked_for_nothing(cluster: Cluster
     await with_pool(core, min=1)
     await with_jobs(core, 2)
     scaler = Scaler(core, "one", provider.open)
-    found = await scaler.look()
+    found = await scaler.run_once()
     assert (provider.asked, await machines(cluster, core)) == ([], [])
     assert (found[POOL].problem, found[POOL].wanted) == ("no answer", 2)
     provider.silent = False
-    await scaler.look()
+    await scaler.run_once()
     assert len(provider.machines) == 2
 
 
@@ -327,7 +327,7 @@ async def test_a_request_that_waits_gives_way_to_the_next_zone(cluster: Cluster)
     await with_jobs(core, 1)
     scaler = Scaler(core, "one", provider.open)
     for _ in range(20):
-        found = await scaler.look()
+        found = await scaler.run_once()
         await asyncio.sleep(10)
     creates = [zone for verb, zone in provider.asked if verb == "create"]
     assert creates == ["us-a", "eu-b"]

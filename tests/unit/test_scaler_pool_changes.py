@@ -47,17 +47,17 @@ async def test_machines_of_a_pool_that_may_have_none_any_more_are_removed(cluste
     await with_pool(core)
     await with_jobs(core, 2)
     scaler = Scaler(core, "one", provider.open)
-    await scaler.look()
+    await scaler.run_once()
     assert len(provider.machines) == 2
     await set_pool(core, None)
     for _ in range(4):
-        await Scaler(core, "another", provider.open).look()
+        await Scaler(core, "another", provider.open).run_once()
         await asyncio.sleep(60)
     assert provider.machines == {}
     assert {m.state for m in await machines(cluster, core)} == {MachineState.GONE}
     await asyncio.sleep(AFTERMATH_SECONDS)
-    await Scaler(core, "another", provider.open).look()
-    assert await Scaler(core, "another", provider.open).look() == {}, "nobody looks after it any more"
+    await Scaler(core, "another", provider.open).run_once()
+    assert await Scaler(core, "another", provider.open).run_once() == {}, "nobody looks after it any more"
 
 
 async def test_machines_of_a_provider_that_a_pool_had_go_before_others_come(cluster: Cluster) -> None:
@@ -69,13 +69,13 @@ async def test_machines_of_a_provider_that_a_pool_had_go_before_others_come(clus
     await with_pool(core)
     await with_jobs(core, 1)
     scaler = Scaler(core, "one", opened)
-    await scaler.look()
+    await scaler.run_once()
     await set_pool(core, SPEC_ELSEWHERE)
-    await scaler.look()
+    await scaler.run_once()
     assert new.asked == [], "it may have one, and that is still there"
     for _ in range(4):
         await asyncio.sleep(60)
-        await scaler.look()
+        await scaler.run_once()
     assert (len(old.machines), len(new.machines)) == (0, 1)
 
 
@@ -93,17 +93,17 @@ async def test_a_machine_that_a_slow_look_makes_at_the_pools_old_place_is_remove
     await with_jobs(core, 1)
     slow, quick = Scaler(core, "slow", opened), Scaler(core, "quick", opened)
     old.slow = 50.0
-    late = asyncio.create_task(slow.look())
+    late = asyncio.create_task(slow.run_once())
     await asyncio.sleep(1)
     old.slow = 0.0
     await set_pool(core, says)
     for _ in range(3):
-        await quick.look()
+        await quick.run_once()
     assert old.asked == []
     await old.made.wait()
     late.cancel()
     for _ in range(4):
-        await Scaler(core, "another", opened).look()
+        await Scaler(core, "another", opened).run_once()
         await asyncio.sleep(60)
     assert old.machines == {}
     assert {m.state for m in await machines(cluster, core) if m.provider == "command"} == {MachineState.GONE}
@@ -121,16 +121,16 @@ async def test_a_zone_that_a_pool_no_longer_names_is_looked_at_while_it_has_mach
     await with_pool(core, zones=["us-a"])
     await with_jobs(core, 1)
     scaler = Scaler(core, "one", opened)
-    await scaler.look()
+    await scaler.run_once()
     await set_pool(core, ProvisioningSpec(provider="command", zones=["eu-b"], capacity=HOST, max=0))
-    await scaler.look()
+    await scaler.run_once()
     for _ in range(4):
         await asyncio.sleep(60)
-        await scaler.look()
+        await scaler.run_once()
     assert provider.machines == {}
     await asyncio.sleep(AFTERMATH_SECONDS)
-    await scaler.look()
-    await scaler.look()
+    await scaler.run_once()
+    await scaler.run_once()
     assert looked[:2] == [["us-a"], ["eu-b", "us-a"]]
     assert looked[-1] == ["eu-b"]
 
@@ -140,10 +140,10 @@ async def test_a_pool_whose_record_cannot_be_read_keeps_its_machines_and_says_so
     await with_pool(core)
     await with_jobs(core, 1)
     scaler = Scaler(core, "one", provider.open)
-    await scaler.look()
+    await scaler.run_once()
     await core.store.put(PoolKeys.record(POOL), b"{", ANY)
     for _ in range(3):
-        found = await scaler.look()
+        found = await scaler.run_once()
         await asyncio.sleep(60)
     assert len(provider.machines) == 1
     assert found[POOL].problem
@@ -155,15 +155,15 @@ async def test_a_machine_that_cannot_be_deleted_yet_is_not_forgotten_with_its_po
     await with_pool(core)
     await with_jobs(core, 1)
     scaler = Scaler(core, "one", provider.open)
-    await scaler.look()
+    await scaler.run_once()
     (name,) = provider.machines
     await set_pool(core, None)
     await core.store.delete(MachineKeys.key(POOL, name))
     provider.keeps = True
     for _ in range(3):
-        await scaler.look()
+        await scaler.run_once()
     provider.keeps = False
-    await scaler.look()
+    await scaler.run_once()
     assert provider.machines == {}
 
 
@@ -172,15 +172,15 @@ async def test_a_machine_whose_record_cannot_be_read_is_not_forgotten_with_its_p
     await with_pool(core)
     await with_jobs(core, 1)
     scaler = Scaler(core, "one", provider.open)
-    await scaler.look()
+    await scaler.run_once()
     (key,) = cluster.keys(MachineKeys.folder(POOL))
     await set_pool(core, None)
     await core.store.put(key, b"{", ANY)
     for _ in range(3):
-        found = await scaler.look()
+        found = await scaler.run_once()
     assert key in found[POOL].problem
     await core.store.delete(key)
-    await scaler.look()
+    await scaler.run_once()
     assert provider.machines == {}
 
 
@@ -189,14 +189,14 @@ async def test_a_provider_that_does_not_answer_is_not_forgotten_with_its_pool(cl
     await with_pool(core)
     await with_jobs(core, 1)
     scaler = Scaler(core, "one", provider.open)
-    await scaler.look()
+    await scaler.run_once()
     await set_pool(core, None)
     await core.store.delete(*cluster.keys(MachineKeys.folder(POOL)))
     provider.silent = True
     for _ in range(3):
-        await scaler.look()
+        await scaler.run_once()
     provider.silent = False
-    await scaler.look()
+    await scaler.run_once()
     assert provider.machines == {}
 
 
@@ -213,5 +213,5 @@ async def test_a_provider_that_was_closed_is_not_called_again(cluster: Cluster) 
     scaler = Scaler(core, "one", open_provider)
     for spec in (SOUND, replace(SOUND, machine_type="broken"), SOUND):
         await set_pool(core, spec)
-        await scaler.look()
+        await scaler.run_once()
     assert [provider.closed for provider in opened] == [True, False]

@@ -42,10 +42,10 @@ async def test_a_scaler_that_wakes_long_after_its_write_makes_no_call(cluster: C
     await with_jobs(core, 1)
     intercept(cluster, lambda _: asyncio.sleep(CALL_SECONDS - CALL_TIMEOUT + 1), MachineState.CREATING)
     scaler = Scaler(core, "one", provider.open)
-    await scaler.look()
+    await scaler.run_once()
     assert provider.asked == []
     await asyncio.sleep(60)
-    await scaler.look()
+    await scaler.run_once()
     assert provider.asked == [("create", "")]
 
 
@@ -63,7 +63,7 @@ async def test_a_scaler_that_was_suspended_with_its_host_makes_no_call(
         await asyncio.sleep(CALL_SECONDS)
 
     intercept(cluster, suspended, MachineState.CREATING)
-    await Scaler(core, "one", provider.open).look()
+    await Scaler(core, "one", provider.open).run_once()
     assert provider.asked == []
 
 
@@ -76,7 +76,7 @@ async def test_an_intent_of_another_counts_though_it_cannot_be_read(cluster: Clu
         await other.store.put(MachineKeys.key(POOL, "m-other"), b"{", ABSENT)
 
     intercept(cluster, damaged, MachineState.WANTED)
-    await Scaler(core, "one", provider.open).look()
+    await Scaler(core, "one", provider.open).run_once()
     assert provider.asked == []
 
 
@@ -90,7 +90,7 @@ async def test_a_machine_that_another_gives_up_meanwhile_is_not_asked_for(cluste
         await other.records.change(key, MachineRecord, lambda now: replace(now, state="deleting"))
 
     intercept(cluster, gives_up, MachineState.CREATING)
-    await Scaler(core, "one", provider.open).look()
+    await Scaler(core, "one", provider.open).run_once()
     assert [verb for verb, _ in provider.asked] == ["delete"]
 
 
@@ -113,6 +113,6 @@ async def test_a_scaler_that_is_too_slow_to_give_up_one_intent_gives_up_the_next
         await other.records.write(key, MachineRecord, asked(intent.record, other.now()), intent)
 
     intercept(cluster, want, MachineState.WANTED)
-    await Scaler(core, "one", provider.open).look()
+    await Scaler(core, "one", provider.open).run_once()
     assert provider.asked == []
     assert [m.state for m in await machines(cluster, core)] == ["gone", "creating"]

@@ -67,7 +67,7 @@ async def hold(core: Core, record: ReservationRecord, *agents: str) -> None:
 async def made(core: Core) -> list[str]:
     """The zones of the machines that a look makes."""
     provider = MemoryProvider()
-    await Scaler(core, "one", provider.open).look()
+    await Scaler(core, "one", provider.open).run_once()
     return [machine.zone for machine in provider.machines.values()]
 
 
@@ -124,7 +124,7 @@ async def test_a_wait_for_a_job_in_a_reservation_becomes_one_for_machines(core: 
     await reasons.update([job])
     assert begun == [True]
     assert "no scaler has looked at it yet" in reasons.text
-    await Scaler(core, "one", MemoryProvider().open).look()
+    await Scaler(core, "one", MemoryProvider().open).run_once()
     await core.clock.sleep(core.settings.pass_interval)
     await reasons.update([job])
     assert "on the way" in reasons.text, "who waits sees at once that somebody looks after the pool"

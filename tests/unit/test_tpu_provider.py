@@ -296,7 +296,7 @@ async def test_a_slice_that_waits_in_one_zone_is_made_in_the_next(
     await core.records.put(PoolKeys.record("tpus"), AgentPoolRecord(provisioning=spec), ABSENT)
     scaler = Scaler(core, "one")
     for _ in range(4):
-        found = await scaler.look()
+        found = await scaler.run_once()
     await scaler.close()
     assert [path.split("/")[3] for path in fake.nodes] == [WEST]
     assert [path.split("/")[3] for path in fake.requests] == [WEST]

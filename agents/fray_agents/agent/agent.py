@@ -294,7 +294,7 @@ class Agent:
         await run_until_first_ends(*loops)
         if self._options.machine and not self.member.fenced.is_set():
             with self.member.problems.tolerated("look after the machines of pools"):
-                await scaling.look_last()
+                await scaling.run_once_more()
 
     async def _claim(self) -> None:
         """Claim for ever, once the pool's environments are built; jobs of a private cluster use the program's own."""

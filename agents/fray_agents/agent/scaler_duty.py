@@ -26,7 +26,7 @@ class ScalerDuty:
         self._scaler = Scaler(self.member.core, self.member.id, steps_back=not self.asked)
 
     async def run(self) -> None:
-        """Look at the pools whenever it may be due, for ever."""
+        """Scale whenever it may be due, for ever."""
         core = self.member.core
         try:
             while True:
@@ -34,17 +34,17 @@ class ScalerDuty:
                     if self.member.leaving or not self.member.trusts():
                         await self._scaler.resign()
                     else:
-                        await self._scaler.try_look()
+                        await self._scaler.run_if_elected()
                 await core.clock.sleep(core.jittered(core.settings.pass_interval))
         finally:
             await self._scaler.close()
 
-    async def look_last(self) -> None:
-        """Look once more after this agent has left, unless another process does: the last machine has to be deleted."""
+    async def run_once_more(self) -> None:
+        """Scale once more after this agent left, unless another process does: the last machine has to be deleted."""
         core, scaler = self.member.core, self._scaler
         try:
             for _ in range(LEASE_INTERVALS + 2):  # by then the lease of a dead holder is free
-                if await scaler.try_look() or scaler.has_stepped_back:
+                if await scaler.run_if_elected() or scaler.has_stepped_back:
                     break
                 await core.clock.sleep(core.settings.pass_interval)
             await scaler.resign()

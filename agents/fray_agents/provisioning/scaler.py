@@ -1,4 +1,4 @@
-"""The scaler: looks at every pool that has a provider, under the lease in `coordinator/scaler.json` or without it.
+"""The scaler: makes and removes the machines of pools, under the lease in `coordinator/scaler.json` or without it.
 
 Two scalers at once do no harm: every write is conditional, and every call of a provider is idempotent by name.
 """
@@ -41,7 +41,7 @@ STEP_BACK_SECONDS = 3600.0
 
 @dataclass(slots=True)
 class Scaler:
-    """Looks at the pools whenever it has the role.
+    """Scales all pools that have a provider, whenever it has the role.
 
     Attributes:
         identity: an agent's id, or "<what>-<token>" of another process.
@@ -70,33 +70,36 @@ class Scaler:
         return self.core.clock.boottime() < self._not_before
 
     async def run(self) -> None:
-        """Look whenever it may be due, until this is cancelled; then resign from the role."""
+        """Scale whenever it may be due, until this is cancelled; then resign from the role."""
         try:
             while True:
                 with suppress(StoreError):  # a refusal or an outage may pass
-                    await self.try_look()
+                    await self.run_if_elected()
                 await self.core.clock.sleep(self.core.jittered(self.core.settings.pass_interval))
         finally:
             with suppress(StoreError):
                 await self.resign()
             await self.close()
 
-    async def try_look(self) -> bool:
-        """Take the role if it is free or its holder is silent, and look if this process has it; whether it looked."""
+    async def run_if_elected(self) -> bool:
+        """Run once if this process has the role, which it takes if that is free or its holder is silent.
+
+        Returns whether it ran.
+        """
         role = self._role
         if self.has_stepped_back:
             return False
         await role.look()
         if not role.is_won and not (role.may_take() and await role.take(replace(role.record, holder=self.identity))):
             return False
-        looked = await role.renew_during(self.look(), _renewed) is not None
+        ran = await role.renew_during(self.run_once(), _renewed) is not None
         if self.steps_back and self._denied:
             self._not_before = self.core.clock.boottime() + STEP_BACK_SECONDS
             await self.resign()
-        return looked
+        return ran
 
-    async def look(self) -> dict[str, PoolScaling]:
-        """Look at all pools once, whoever holds the lease; the new state of each pool."""
+    async def run_once(self) -> dict[str, PoolScaling]:
+        """Scale all pools once, whoever holds the lease, by a look at each. Returns the new state of each pool."""
         if self._role.lease is None:
             await self._role.look()
         last = self._role.record

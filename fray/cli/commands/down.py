@@ -63,7 +63,7 @@ async def _down(core: Core, wait: float, problems: dict[str, str]) -> dict[str, 
     draining = [agent.id for agent in live if agent.machine]
     for agent in draining:
         await mailbox.drain(core, agent)
-    left, looked = await _delete_machines(core, wait, problems)
+    left, scaled = await _delete_machines(core, wait, problems)
     scaler = await read_scaler(core)
     told = {pool: scaling.problem for pool, scaling in scaler.pools.items() if scaling.problem} if scaler else {}
     return {
@@ -72,7 +72,7 @@ async def _down(core: Core, wait: float, problems: dict[str, str]) -> dict[str, 
         "machines": left,
         "agents": [agent.id for agent in live if not agent.machine],
         "problems": told if left else {},
-        "unattended": looked,
+        "unattended": scaled,
     }
 
 
@@ -83,12 +83,12 @@ async def _delete_machines(core: Core, wait: float, problems: dict[str, str]) ->
     """
     from fray_agents.provisioning.scaler import Scaler
 
-    until, looked = core.clock.boottime() + wait, False
+    until, scaled = core.clock.boottime() + wait, False
     scaler = Scaler(core, f"down-{core.rng.token()}")
     try:
         left = await _machines_left(core, problems)
         while left:
-            looked = await scaler.try_look()
+            scaled = await scaler.run_if_elected()
             left = await _machines_left(core, problems)
             if not left or (rest := until - core.clock.boottime()) <= 0:
                 break
@@ -96,7 +96,7 @@ async def _delete_machines(core: Core, wait: float, problems: dict[str, str]) ->
     finally:
         await scaler.resign()
         await scaler.close()
-    return left, looked
+    return left, scaled
 
 
 async def _close_pools(core: Core, problems: dict[str, str]) -> list[str]:

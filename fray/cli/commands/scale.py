@@ -45,7 +45,7 @@ async def _scale(core: Core, once: bool) -> dict[str, PoolScaling]:
     scaler = Scaler(core, f"{'once' if once else 'scale'}-{core.rng.token()}")
     if once:
         try:
-            return await scaler.look()
+            return await scaler.run_once()
         finally:
             await scaler.close()
     await scaler.run()
