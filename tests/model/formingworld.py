@@ -1,9 +1,9 @@
 """A small world for gangs that form: two passes, agents of one core, gangs of as many bundles as `Scope.bundles`.
 
-The decisions are `assign`, `next_round` and `missing_votes` for the pass, `duty` and `withdrawn` for a member. A vote
-carries the round of the record that was read; rounds only grow, so a vote is for the present one ("now") or for an
-earlier one ("old"). A write that would be rejected is no longer on its way. Only agent 0 has faults; its heartbeats may
-land late. A gang that is requeued is at its next attempt, and all its earlier votes are old.
+The decisions are `assign`, `next_round` and `missing_votes` for the pass, `member_action` and `withdrawn` for a member.
+A vote carries the round of the record that was read; rounds only grow, so a vote is for the present one ("now") or for
+an earlier one ("old"). A write that would be rejected is no longer on its way. Only agent 0 has faults; its heartbeats
+may land late. A gang that is requeued is at its next attempt, and all its earlier votes are old.
 
 An agent's ledger, and what its heartbeat lists: nothing, `SINGLE`, or what it has of a gang.
 """
@@ -22,7 +22,7 @@ from fray_coordinator.protocol.placements.assignment import assign
 from fray_coordinator.protocol.placements.hosts import host_view
 from fray_coordinator.protocol.placements.owners import Owner, owner_of_job
 from fray_coordinator.protocol.placements.rounds import missing_votes, next_round
-from fray_coordinator.protocol.placements.votes import Duty, OwnerPhase, Vote, Voter, duty, withdrawn
+from fray_coordinator.protocol.placements.votes import MemberAction, OwnerPhase, Vote, Voter, member_action, withdrawn
 from fray_layouts.records import AgentRecord, Holding, JobRecord, Placement, PlacementMember, Resources
 from fray_layouts.spec import EntrypointSpec, JobSpec
 from fray_layouts.states import HoldingPhase
@@ -264,25 +264,25 @@ class FormingWorld:
         gang = w.gangs[number]
         mine = host.ledger if isinstance(host.ledger, Share) and host.ledger.gang == number else None
         release = _with(w, agent, host._replace(ledger=None))
-        todo = _duty(gang, number, agent, mine, host.mode == "leaving")
+        todo = _member_action(gang, number, agent, mine, host.mode == "leaving")
         if mine is not None and mine.phase == "reserved" and gang.status == "gathering" and not self.rules.binding:
             yield Step(f"{agent}: has waited for gang {number} for long, and releases", release)
-        if todo is Duty.TAKE and mine is None:
+        if todo is MemberAction.TAKE and mine is None:
             if host.ledger is None:
                 taken = _with(w, agent, host._replace(ledger=Share(number, "reserved")))
                 yield Step(f"{agent}: reserves for gang {number}", taken)
             elif host.ledger == SINGLE and not self.rules.reserve_first:
                 listed = _with(w, agent, host._replace(listed=Share(number, "reserved")))
                 yield Step(f"{agent}: lists gang {number} without room", listed)
-        elif todo in (Duty.RELEASE, Duty.ABANDON, Duty.TAKE):
+        elif todo in (MemberAction.RELEASE, MemberAction.ABANDON, MemberAction.TAKE):
             yield Step(f"{agent}: reads that gang {number} has moved on, and releases", release)
-        elif todo is Duty.START:
+        elif todo is MemberAction.START:
             started = _with(w, agent, host._replace(ledger=Share(number, "running")))
             yield Step(f"{agent}: starts gang {number}", started)
-        elif todo is Duty.WITHDRAW and self.rules.withdraw:
+        elif todo is MemberAction.WITHDRAW and self.rules.withdraw:
             assert withdrawn(_placement(gang.members)).members == []
             yield Step(f"{agent}: moves the round of gang {number}", self._moved(w, number, Gang()))
-        elif todo is Duty.WITHDRAW:
+        elif todo is MemberAction.WITHDRAW:
             yield Step(f"{agent}: forgets its vote for gang {number}", release)
         elif mine is not None and mine.phase == "running" and host.mode == "leaving" and gang.status == "running":
             yield Step(f"{agent}: ends the attempt of gang {number}", self._moved(w, number, Gang()))
@@ -388,7 +388,7 @@ def _told(agent: AgentRecord, owners: list[Owner]) -> AgentRecord:
 
 
 @cache
-def _duty(gang: Gang, number: int, agent: int, mine: Share | None, leaving: bool) -> Duty:
+def _member_action(gang: Gang, number: int, agent: int, mine: Share | None, leaving: bool) -> MemberAction:
     bundles = max(len(gang.members), 1)
     owner = _owner(gang, number, bundles)
     owner_phase = {"gathering": OwnerPhase.FORMING, "running": OwnerPhase.STARTED, "ended": OwnerPhase.OVER}[
@@ -400,4 +400,4 @@ def _duty(gang: Gang, number: int, agent: int, mine: Share | None, leaving: bool
         phase = HoldingPhase.RUNNING if mine.phase == "running" else HoldingPhase.RESERVED
         has = owner.bundles_of(f"a{agent}") if mine.now else (0,)
         vote = Vote(attempt, round_, has or (0,), phase)
-    return duty(Voter(f"a{agent}", leaving), replace(owner, attempt=NOW[0]), owner_phase, vote)
+    return member_action(Voter(f"a{agent}", leaving), replace(owner, attempt=NOW[0]), owner_phase, vote)

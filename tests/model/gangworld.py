@@ -21,7 +21,14 @@ from fray_coordinator.protocol.placements.gang_end import (
 )
 from fray_coordinator.protocol.placements.owners import owner_of_job
 from fray_coordinator.protocol.placements.rounds import lingering, missing_votes, started
-from fray_coordinator.protocol.placements.votes import Duty, Vote, Voter, duty, phase_of_owner, withdrawn
+from fray_coordinator.protocol.placements.votes import (
+    MemberAction,
+    Vote,
+    Voter,
+    member_action,
+    phase_of_owner,
+    withdrawn,
+)
 from fray_coordinator.protocol.stopping import request_stop
 from fray_coordinator.protocol.transitions import Status, is_terminal
 from fray_layouts.records import AttemptExit, JobRecord, Placement
@@ -58,7 +65,7 @@ class GangWorld:
         self.rules, self.hangs = rules, hangs
         self._end = cache(self._decide_end)
         self._without = cache(self._decide_without)
-        self._duty = cache(self._decide_duty)
+        self._member_action = cache(self._decide_member_action)
 
     def good(self, w: World) -> bool:
         return is_terminal(record_of(w.gang)) and all(
@@ -88,14 +95,16 @@ class GangWorld:
         wanted = gang_without(record_of(seen), gang.attempt, str(agent), exits, NOW, SETTINGS)
         return essence(wanted)._replace(stop=gang.stop or wanted.stop is not None) if wanted is not None else None
 
-    def _decide_duty(self, gang: Gang, number: int, phase: str, attempt: int, round_: int, leaving: bool) -> Duty:
+    def _decide_member_action(
+        self, gang: Gang, number: int, phase: str, attempt: int, round_: int, leaving: bool
+    ) -> MemberAction:
         record = record_of(gang)
         vote = None
         if phase:
             at = HoldingPhase.RESERVED if phase == "voted" else HoldingPhase.RUNNING
             vote = Vote(attempt, round_, self._bundles(gang, number, attempt), at)
         voter = Voter(str(number), leaving=leaving)
-        return duty(voter, owner_of_job(record), phase_of_owner(record), vote, stopped=gang.stop)
+        return member_action(voter, owner_of_job(record), phase_of_owner(record), vote, stopped=gang.stop)
 
     @staticmethod
     def _bundles(gang: Gang, number: int, attempt: int) -> tuple[int, ...]:
@@ -189,11 +198,11 @@ class GangWorld:
 
     def _of_phase(self, w: World, number: int, a: Agent, zombie: bool, put: object) -> Iterator[Step[World]]:
         assert callable(put)
-        what = self._duty(
+        what = self._member_action(
             w.gang, number, a.phase if a.phase in ("", "voted", "running") else "running", a.attempt, a.round, a.leaving
         )
         idle = {"phase": "", "attempt": 0, "round": 0, "replica": 0, "kind": "", "snap": None, "exits": ()}
-        if a.phase == "" and what is Duty.TAKE and not zombie and not (a.proc and self.rules.same_host):
+        if a.phase == "" and what is MemberAction.TAKE and not zombie and not (a.proc and self.rules.same_host):
             replica = w.gang.members.index(number)
             yield put("reserves", phase="voted", attempt=w.gang.attempt, round=w.gang.round, replica=replica)
         elif a.phase == "voted":
@@ -214,24 +223,26 @@ class GangWorld:
             yield from self._commit(w, number, a, put, idle)
 
     def _voted(
-        self, w: World, number: int, a: Agent, what: Duty, zombie: bool, put: object, idle: dict[str, object]
+        self, w: World, number: int, a: Agent, what: MemberAction, zombie: bool, put: object, idle: dict[str, object]
     ) -> Iterator[Step[World]]:
         assert callable(put)
-        if what is Duty.START and not (zombie and self.rules.trust):
+        if what is MemberAction.START and not (zombie and self.rules.trust):
             attempts = {other.proc for n, other in enumerate(w.agents) if n != number} - {0, a.attempt}
             step = put(f"starts attempt {a.attempt}", phase="running", proc=a.attempt)
             yield Step(step.label, step.state, breaks=TWICE if attempts or a.proc else "")
-        elif what is Duty.WITHDRAW and not zombie:
+        elif what is MemberAction.WITHDRAW and not zombie:
             placement = withdrawn(record_of(w.gang).placement or Placement())
             step = put("takes its vote back", **idle)
             gang = w.gang._replace(round=placement.round, members=())
             yield self._write(step.label, w, gang, step.state.agents)
-        elif what in (Duty.RELEASE, Duty.TAKE) and not zombie:
+        elif what in (MemberAction.RELEASE, MemberAction.TAKE) and not zombie:
             yield put("releases its vote", **idle)
 
-    def _running(self, w: World, number: int, a: Agent, what: Duty, zombie: bool, put: object) -> Iterator[Step[World]]:
+    def _running(
+        self, w: World, number: int, a: Agent, what: MemberAction, zombie: bool, put: object
+    ) -> Iterator[Step[World]]:
         assert callable(put)
-        over = what is Duty.ABANDON
+        over = what is MemberAction.ABANDON
         if not (self.hangs and (over or w.broke == a.attempt)):
             yield put("'s replica is done", phase="ended", kind="success", proc=0)
             if w.broke == a.attempt:  # its connections are broken
@@ -239,7 +250,7 @@ class GangWorld:
         if number in (0, 1) and "fail" in w.faults:
             failed = w._replace(faults=_less(w, "fail"), fails=w.fails + 1, broke=a.attempt)
             yield put("'s replica fails", True, failed, phase="ended", kind="exited", proc=0)
-        if (over or what is Duty.STOP) and self.rules.watch:
+        if (over or what is MemberAction.STOP) and self.rules.watch:
             kind = str(ExitKind.LOST if over else ExitKind.STOPPED)
             yield put("reads that it is over", w=w._replace(broke=a.attempt), phase="killed", kind=kind)
         if a.leaving and not zombie:

@@ -22,7 +22,7 @@ from fray_coordinator.protocol.placements.assignment import assign
 from fray_coordinator.protocol.placements.hosts import host_view
 from fray_coordinator.protocol.placements.owners import owner_of_job
 from fray_coordinator.protocol.placements.rounds import next_round
-from fray_coordinator.protocol.placements.votes import Duty, Voter, duty, phase_of_owner
+from fray_coordinator.protocol.placements.votes import MemberAction, Voter, member_action, phase_of_owner
 from fray_coordinator.protocol.scheduling import HostKind, entry_of, shortage
 from fray_coordinator.store.records import Stored
 from fray_layouts.records import AgentRecord, Holding, JobLease, JobRecord, Placement, PlacementMember, Resources
@@ -138,7 +138,7 @@ class HoldWorld:
 
     def _votes(self, state: Waiting, number: int) -> bool:
         gang = self._gang(state)
-        return duty(Voter(str(number)), owner_of_job(gang), phase_of_owner(gang), None) is Duty.TAKE
+        return member_action(Voter(str(number)), owner_of_job(gang), phase_of_owner(gang), None) is MemberAction.TAKE
 
     def _claims(self, state: Waiting, hears: bool, ticks: int) -> bool:
         """Whether an idle agent may claim a single job of so many ticks that comes after the gang."""

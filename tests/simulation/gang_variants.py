@@ -15,7 +15,7 @@ from fray_coordinator.jobs import gang_commit, gang_exits
 from fray_coordinator.placements.scheduler import PlacementScheduler
 from fray_coordinator.protocol.placements import assignment, gang_end, hosts, owners, rounds, votes
 from fray_coordinator.protocol.placements.owners import Owner
-from fray_coordinator.protocol.placements.votes import Duty, OwnerPhase
+from fray_coordinator.protocol.placements.votes import MemberAction, OwnerPhase
 from fray_coordinator.protocol.transitions import Status
 from fray_layouts.states import HoldingPhase
 from tests.simulation.broken_code import Swap, Variants, everywhere
@@ -88,8 +88,8 @@ def votes_do_not_reserve_room() -> list[Swap]:
 @rule(5)
 def votes_are_withdrawn_without_a_new_round() -> list[Swap]:
     """A vote is taken back silently."""
-    real = votes.duty
-    released = {Duty.WITHDRAW: Duty.RELEASE}
+    real = votes.member_action
+    released = {MemberAction.WITHDRAW: MemberAction.RELEASE}
     return everywhere(real, lambda *given: released.get(real(*given), real(*given)))
 
 
@@ -129,14 +129,14 @@ def replicas_start_without_trust() -> list[Swap]:
 @rule(8)
 def replicas_start_before_their_gang() -> list[Swap]:
     """A member starts its replicas as soon as it has voted."""
-    real = votes.duty
+    real = votes.member_action
 
-    def duty(voter: Any, owner: Owner, owner_phase: OwnerPhase, vote: Any, *more: Any) -> Duty:
+    def member_action(voter: Any, owner: Owner, owner_phase: OwnerPhase, vote: Any, *more: Any) -> MemberAction:
         what = real(voter, owner, owner_phase, vote, *more)
         voted = vote is not None and vote.phase == HoldingPhase.RESERVED and owner_phase is OwnerPhase.FORMING
-        return Duty.START if voted and what is Duty.NOTHING else what
+        return MemberAction.START if voted and what is MemberAction.NOTHING else what
 
-    return everywhere(real, duty)
+    return everywhere(real, member_action)
 
 
 @rule(10, "tests/unit/test_placement_scheduler.py::test_hosts_that_are_free_now_are_preferred_a_few_times")

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from fray_agents.agent import agent as agent_module, scaler_duty, voting
+from fray_agents.agent import agent as agent_module, scaler_loop, voting
 from fray_agents.agent.agent import Agent, AgentOptions
 from fray_agents.host import agent_lock
 from fray_agents.host.place import HostPlace
@@ -295,7 +295,7 @@ class MachineWorld(MachineWatch):
             self._folder = Path(folder)
             for owner, name, new in (
                 (logging.getLogger("fray"), "disabled", True),
-                (scaler_duty, "Scaler", opened),
+                (scaler_loop, "Scaler", opened),
                 (voting, "held_ports", held_ports),
                 (agent_lock, "lock_folder", lock_folder),
                 (agent_module, "lack_of_room", self._lack_of_room),

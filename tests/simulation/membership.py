@@ -122,7 +122,7 @@ class Membership(Storm):
     def problems_of(self, agent_id: str) -> dict[str, str]:
         """The problems of the agent's last pass and repair; its lease names only some of them."""
         agent = self.agents.get(agent_id)
-        return agent._reconciler_duty._reconciler.problems if isinstance(agent, Agent) else {}
+        return agent._reconciler_loop._reconciler.problems if isinstance(agent, Agent) else {}
 
     def is_used(self, key: str) -> bool:
         """Whether the object is the record of a live process or of a running job."""

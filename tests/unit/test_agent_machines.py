@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from fray_agents.agent import scaler_duty
+from fray_agents.agent import scaler_loop
 from fray_agents.agent.agent import Agent, AgentOptions
-from fray_agents.agent.scaler_duty import ScalerDuty
+from fray_agents.agent.scaler_loop import ScalerLoop
 from fray_agents.provisioning.scaler import Scaler
 from fray_coordinator.jobs.submission import submit
 from fray_coordinator.protocol.scaling.listed import ListedMachine, ListedState
@@ -44,7 +44,7 @@ async def test_the_last_agent_of_a_pool_has_its_own_machine_deleted(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     core, provider = await cluster.core(), MemoryProvider()
-    monkeypatch.setattr(scaler_duty, "Scaler", partial(Scaler, open_provider=provider.open))
+    monkeypatch.setattr(scaler_loop, "Scaler", partial(Scaler, open_provider=provider.open))
     spec = ProvisioningSpec(provider="command", capacity=HOST, idle_seconds=30.0, hourly_cost=1.0)
     await core.records.put(PoolKeys.record("spot"), AgentPoolRecord(provisioning=spec), ABSENT)
     await submit(core, [parse_spec({"name": "job", "pool": "spot", "entrypoint": {"command": ["true"]}})])
@@ -64,9 +64,9 @@ async def test_the_last_machine_of_a_scaler_that_died_is_deleted_by_its_agent(cl
     await core.records.put(PoolKeys.record("spot"), AgentPoolRecord(provisioning=spec), ABSENT)
     await core.records.put(CoordinatorKeys.scaler, ScalerRecord(holder="dead"), ABSENT)
     provider.machines["m1"] = ListedMachine("spot", "m1", "", ListedState.READY)
-    duty = ScalerDuty(trusted_member(core, HOST), asked=False)
-    duty._scaler.open_provider = provider.open
-    await duty.run_once_more()
+    loop = ScalerLoop(trusted_member(core, HOST), asked=False)
+    loop._scaler.open_provider = provider.open
+    await loop.run_once_more()
     assert provider.machines == {}
 
 
@@ -74,28 +74,28 @@ async def test_an_agent_that_is_denied_its_machines_leaves_at_once(cluster: Clus
     core, provider = await cluster.core(), MemoryProvider(denied=True)
     spec = ProvisioningSpec(provider="command", capacity=HOST)
     await core.records.put(PoolKeys.record("spot"), AgentPoolRecord(provisioning=spec), ABSENT)
-    duty = ScalerDuty(trusted_member(core, HOST), asked=False)
-    duty._scaler.open_provider = provider.open
-    assert await duty._scaler.run_if_elected()
+    loop = ScalerLoop(trusted_member(core, HOST), asked=False)
+    loop._scaler.open_provider = provider.open
+    assert await loop._scaler.run_if_elected()
     left_at = core.clock.boottime()
-    await duty.run_once_more()
+    await loop.run_once_more()
     assert core.clock.boottime() == left_at
 
 
 @pytest.fixture
-def last_looks(monkeypatch: pytest.MonkeyPatch) -> list[ScalerDuty]:
+def last_looks(monkeypatch: pytest.MonkeyPatch) -> list[ScalerLoop]:
     """The agents that looked after the machines once more after they had left."""
-    looked = list[ScalerDuty]()
+    looked = list[ScalerLoop]()
 
-    async def run_once_more(duty: ScalerDuty) -> None:
-        looked.append(duty)
+    async def run_once_more(loop: ScalerLoop) -> None:
+        looked.append(loop)
 
-    monkeypatch.setattr(ScalerDuty, "run_once_more", run_once_more)
+    monkeypatch.setattr(ScalerLoop, "run_once_more", run_once_more)
     return looked
 
 
 async def test_an_agent_that_counts_as_dead_looks_after_no_machine(
-    cluster: Cluster, tmp_path: Path, last_looks: list[ScalerDuty]
+    cluster: Cluster, tmp_path: Path, last_looks: list[ScalerLoop]
 ) -> None:
     core = await cluster.core()
     await submit(core, [parse_spec({"name": "job", "pool": "spot", "entrypoint": {"command": ["true"]}})])
@@ -111,7 +111,7 @@ async def test_an_agent_that_counts_as_dead_looks_after_no_machine(
 
 
 async def test_an_agent_that_is_terminated_looks_after_the_machines_once_more(
-    cluster: Cluster, tmp_path: Path, last_looks: list[ScalerDuty]
+    cluster: Cluster, tmp_path: Path, last_looks: list[ScalerLoop]
 ) -> None:
     agent = Agent(await cluster.core(), AgentOptions("spot", HOST, work_dir=tmp_path, machine="m1"))
     running = asyncio.create_task(agent.run())

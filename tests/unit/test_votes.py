@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from fray_coordinator.protocol.placements.owners import Owner, owner_of_job
-from fray_coordinator.protocol.placements.votes import Duty, OwnerPhase, Vote, Voter, duty, phase_of_owner, withdrawn
+from fray_coordinator.protocol.placements.votes import (
+    MemberAction,
+    OwnerPhase,
+    Vote,
+    Voter,
+    member_action,
+    phase_of_owner,
+    withdrawn,
+)
 from fray_layouts.records import JobRecord, Placement, PlacementMember, ReservationRecord
 from fray_layouts.spec import DeviceSpec, EntrypointSpec, JobSpec, ResourceSpec
 from fray_layouts.states import HoldingPhase
@@ -36,64 +44,64 @@ def vote(phase: str = "", attempt: int = 1, round: int = 3, bundles: tuple[int, 
 @pytest.mark.parametrize(
     ("held", "expected"),
     [
-        (None, Duty.TAKE),
-        (vote(), Duty.RESERVE),
-        (vote(RESERVED), Duty.NOTHING),
-        (vote(REFUSED), Duty.NOTHING),
-        (vote(RESERVED, round=2), Duty.TAKE),
-        (vote(RESERVED, bundles=(0,)), Duty.TAKE),
-        (vote(REFUSED, round=2), Duty.TAKE),
-        (vote(RUNNING, attempt=0), Duty.ABANDON),
-        (vote(ENDING, attempt=0), Duty.ABANDON),
+        (None, MemberAction.TAKE),
+        (vote(), MemberAction.RESERVE),
+        (vote(RESERVED), MemberAction.NOTHING),
+        (vote(REFUSED), MemberAction.NOTHING),
+        (vote(RESERVED, round=2), MemberAction.TAKE),
+        (vote(RESERVED, bundles=(0,)), MemberAction.TAKE),
+        (vote(REFUSED, round=2), MemberAction.TAKE),
+        (vote(RUNNING, attempt=0), MemberAction.ABANDON),
+        (vote(ENDING, attempt=0), MemberAction.ABANDON),
     ],
 )
-def test_a_member_votes_for_the_round_that_it_has_read(held: Vote | None, expected: Duty) -> None:
-    assert duty(ME, owner(), OwnerPhase.FORMING, held) is expected
+def test_a_member_votes_for_the_round_that_it_has_read(held: Vote | None, expected: MemberAction) -> None:
+    assert member_action(ME, owner(), OwnerPhase.FORMING, held) is expected
 
 
 @pytest.mark.parametrize("held", [vote(), vote(RESERVED), vote(REFUSED)])
 @pytest.mark.parametrize("owner_phase", [OwnerPhase.FORMING, OwnerPhase.STARTED, OwnerPhase.OVER])
 def test_a_former_member_frees_the_room_that_it_kept(held: Vote, owner_phase: OwnerPhase) -> None:
-    assert duty(ME, owner(mine=[]), owner_phase, held) is Duty.RELEASE
-    assert duty(ME, owner(mine=[]), owner_phase, None) is Duty.NOTHING
+    assert member_action(ME, owner(mine=[]), owner_phase, held) is MemberAction.RELEASE
+    assert member_action(ME, owner(mine=[]), owner_phase, None) is MemberAction.NOTHING
 
 
 def test_only_a_vote_of_this_round_and_attempt_starts() -> None:
-    assert duty(ME, owner(), OwnerPhase.STARTED, vote(RESERVED)) is Duty.START
+    assert member_action(ME, owner(), OwnerPhase.STARTED, vote(RESERVED)) is MemberAction.START
     for held in (vote(), vote(REFUSED), vote(RESERVED, round=2), vote(RESERVED, attempt=0)):
-        assert duty(ME, owner(), OwnerPhase.STARTED, held) is Duty.RELEASE
-    assert duty(ME, owner(), OwnerPhase.STARTED, None) is Duty.NOTHING
+        assert member_action(ME, owner(), OwnerPhase.STARTED, held) is MemberAction.RELEASE
+    assert member_action(ME, owner(), OwnerPhase.STARTED, None) is MemberAction.NOTHING
 
 
 def test_a_running_member_ends_when_the_record_moved_on_or_asks_it_to() -> None:
-    assert duty(ME, owner(), OwnerPhase.STARTED, vote(RUNNING)) is Duty.NOTHING
-    assert duty(ME, owner(), OwnerPhase.STARTED, vote(RUNNING), stopped=True) is Duty.STOP
-    assert duty(ME, owner(attempt=2), OwnerPhase.STARTED, vote(RUNNING)) is Duty.ABANDON
-    assert duty(ME, owner(mine=[]), OwnerPhase.STARTED, vote(RUNNING)) is Duty.ABANDON
-    assert duty(ME, owner(), OwnerPhase.OVER, vote(RUNNING)) is Duty.ABANDON
+    assert member_action(ME, owner(), OwnerPhase.STARTED, vote(RUNNING)) is MemberAction.NOTHING
+    assert member_action(ME, owner(), OwnerPhase.STARTED, vote(RUNNING), stopped=True) is MemberAction.STOP
+    assert member_action(ME, owner(attempt=2), OwnerPhase.STARTED, vote(RUNNING)) is MemberAction.ABANDON
+    assert member_action(ME, owner(mine=[]), OwnerPhase.STARTED, vote(RUNNING)) is MemberAction.ABANDON
+    assert member_action(ME, owner(), OwnerPhase.OVER, vote(RUNNING)) is MemberAction.ABANDON
 
 
 def test_a_leaving_member_takes_its_vote_back_first() -> None:
     leaver = Voter("me", leaving=True)
-    assert duty(leaver, owner(), OwnerPhase.FORMING, vote(RESERVED)) is Duty.WITHDRAW
-    assert duty(leaver, owner(), OwnerPhase.FORMING, vote(RESERVED, round=2)) is Duty.RELEASE
-    assert duty(leaver, owner(), OwnerPhase.FORMING, vote()) is Duty.RELEASE
-    assert duty(leaver, owner(), OwnerPhase.FORMING, None) is Duty.NOTHING
-    assert duty(leaver, owner(), OwnerPhase.STARTED, vote(RESERVED)) is Duty.START
+    assert member_action(leaver, owner(), OwnerPhase.FORMING, vote(RESERVED)) is MemberAction.WITHDRAW
+    assert member_action(leaver, owner(), OwnerPhase.FORMING, vote(RESERVED, round=2)) is MemberAction.RELEASE
+    assert member_action(leaver, owner(), OwnerPhase.FORMING, vote()) is MemberAction.RELEASE
+    assert member_action(leaver, owner(), OwnerPhase.FORMING, None) is MemberAction.NOTHING
+    assert member_action(leaver, owner(), OwnerPhase.STARTED, vote(RESERVED)) is MemberAction.START
 
 
 def test_an_unfit_agent_refuses_and_takes_its_vote_back() -> None:
     unfit = Voter("me", unfit=True)
-    assert duty(unfit, owner(), OwnerPhase.FORMING, vote(RESERVED)) is Duty.WITHDRAW
-    assert duty(unfit, owner(), OwnerPhase.FORMING, vote(RESERVED, round=2)) is Duty.REFUSE
-    assert duty(unfit, owner(), OwnerPhase.FORMING, vote()) is Duty.REFUSE
-    assert duty(unfit, owner(), OwnerPhase.FORMING, None) is Duty.REFUSE
-    assert duty(unfit, owner(), OwnerPhase.FORMING, vote(REFUSED)) is Duty.NOTHING
+    assert member_action(unfit, owner(), OwnerPhase.FORMING, vote(RESERVED)) is MemberAction.WITHDRAW
+    assert member_action(unfit, owner(), OwnerPhase.FORMING, vote(RESERVED, round=2)) is MemberAction.REFUSE
+    assert member_action(unfit, owner(), OwnerPhase.FORMING, vote()) is MemberAction.REFUSE
+    assert member_action(unfit, owner(), OwnerPhase.FORMING, None) is MemberAction.REFUSE
+    assert member_action(unfit, owner(), OwnerPhase.FORMING, vote(REFUSED)) is MemberAction.NOTHING
 
 
 @pytest.mark.parametrize("held", [None, vote(), vote(RESERVED), vote(RUNNING)])
 def test_a_state_of_another_version_changes_nothing(held: Vote | None) -> None:
-    assert duty(ME, owner(round=9), OwnerPhase.UNKNOWN, held) is Duty.NOTHING
+    assert member_action(ME, owner(round=9), OwnerPhase.UNKNOWN, held) is MemberAction.NOTHING
 
 
 def test_a_round_that_was_taken_back_has_no_members_and_counts() -> None:

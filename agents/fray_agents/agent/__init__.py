@@ -6,9 +6,9 @@ jobs use `driver`. Reading order:
 - `membership`, which every part uses, and `agent`, which starts the parts; then `heartbeat` and `leases`;
 - a job: `claimer` with `index_search`, `candidates` and `index_cursor`; `attempt_runner` with `replica_runner` and
   `end_writing`; `job_watch`;
-- a gang: `placement_duty`, which combines `placement_watch`, `pool_plan`, `voting`, `reservation_rooms` with
+- a gang: `placement_loop`, which combines `placement_watch`, `pool_plan`, `voting`, `reservation_rooms` with
   `private_pools`, and `gang_runner`;
-- what the agent does for the cluster: `reconciler_duty` and `scaler_duty`;
+- what the agent does for the cluster: `reconciler_loop` and `scaler_loop`;
 - the host, hints and problems: `gpu_watch` and `chip_watch` with `device_patience`, `pool_environments`,
   `predecessors`, `overcommit`, `idle_exit`, `hint_listener`, `placement_hints`, `problems`, `loops`.
 """

@@ -28,12 +28,12 @@ from fray_agents.agent.leases import Leases
 from fray_agents.agent.loops import run_until_first_ends
 from fray_agents.agent.membership import Membership
 from fray_agents.agent.overcommit import Overcommit
-from fray_agents.agent.placement_duty import PlacementDuty
 from fray_agents.agent.placement_hints import nobody_answers
+from fray_agents.agent.placement_loop import PlacementLoop
 from fray_agents.agent.pool_environments import PoolEnvironments
-from fray_agents.agent.reconciler_duty import ReconcilerDuty
+from fray_agents.agent.reconciler_loop import ReconcilerLoop
 from fray_agents.agent.replica_runner import ReplicaRunner
-from fray_agents.agent.scaler_duty import ScalerDuty
+from fray_agents.agent.scaler_loop import ScalerLoop
 from fray_agents.environments.prepare import Preparer
 from fray_agents.host import agent_lock, directories
 from fray_agents.host.capacity import discover
@@ -139,7 +139,7 @@ class Agent:
         self._heartbeat = Heartbeat(self.member, self._on_listed, self.check_jobs)
         self._claimer = Claimer(self.member, self._take_over, lambda: self._placements.plan_rang())
         self._job_watch = JobWatch(self.member)
-        self._reconciler_duty = ReconcilerDuty(self.member, options.send_hints)
+        self._reconciler_loop = ReconcilerLoop(self.member, options.send_hints)
         self._gpus = GpuWatch(self.member)
         self._chips = ChipWatch(self.member, options.look_at_chips)
         preparer = Preparer(core, options.env_cache)
@@ -156,11 +156,11 @@ class Agent:
             options.cwd,
         )
         self._attempt_runner = AttemptRunner(self.member, tasks)
-        self._placements = PlacementDuty(
+        self._placements = PlacementLoop(
             self.member,
-            GangRunner(self.member, tasks, options.ask_peer, self._reconciler_duty.notify_pass),
+            GangRunner(self.member, tasks, options.ask_peer, self._reconciler_loop.notify_pass),
             self._room_became_free,
-            self._reconciler_duty.notify_pass,
+            self._reconciler_loop.notify_pass,
             self._spawn,
             self._fatal_errors.put_nowait,
             self._claimer.claim,
@@ -262,7 +262,7 @@ class Agent:
 
     def check_placements(self) -> None:
         """Look at placements now: something about them has changed."""
-        self._reconciler_duty.wake.set()
+        self._reconciler_loop.wake.set()
         self._placements.plan_rang()
         self._placements.look_now()
 
@@ -276,7 +276,7 @@ class Agent:
             self._renew_deadlines(),
             self._job_watch.run(),
             self._placements.run(),
-            self._reconciler_duty.run(),
+            self._reconciler_loop.run(),
             self._raise_fatal_error(),
         ]
         if self._gpus.names:
@@ -285,7 +285,7 @@ class Agent:
             loops.append(self._chips.run())
         if self._options.idle_exit is not None:
             loops.append(IdleExit(self.member, self._options.idle_exit, self.terminate).run())
-        scaling = ScalerDuty(self.member, self._options.provision)
+        scaling = ScalerLoop(self.member, self._options.provision)
         if self._options.provision or self._options.machine:
             loops.append(scaling.run())
         if self._options.overcommits:

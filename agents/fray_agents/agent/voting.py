@@ -19,7 +19,14 @@ from fray_coordinator.jobs.placement_index import ring_bell
 from fray_coordinator.protocol.placements.gang_ports import gang_port_names
 from fray_coordinator.protocol.placements.owners import GANG
 from fray_coordinator.protocol.placements.rounds import OwnerRecord, owner_of, placed
-from fray_coordinator.protocol.placements.votes import Duty, Vote, Voter, duty, phase_of_owner, withdrawn
+from fray_coordinator.protocol.placements.votes import (
+    MemberAction,
+    Vote,
+    Voter,
+    member_action,
+    phase_of_owner,
+    withdrawn,
+)
 from fray_coordinator.store.records import Stored
 from fray_layouts.object_keys import ReservationKeys
 from fray_layouts.records import JobRecord, ReservationRecord
@@ -64,41 +71,45 @@ class Voting:
             StoreError, BadRecord: as writes of records do.
         """
         if held is None:
-            if found is not None and _is_owner(found.record) and self._duty(found, None) in (Duty.TAKE, Duty.REFUSE):
+            if (
+                found is not None
+                and _is_owner(found.record)
+                and self._member_action(found, None) in (MemberAction.TAKE, MemberAction.REFUSE)
+            ):
                 self._take(found)
             return
-        next_duty = self._duty(found, held)
+        action = self._member_action(found, held)
         if found is not None:
             held.record, held.owner = found, owner_of(found.record)
-        await self._act(next_duty, held)
+        await self._act(action, held)
 
-    def _duty(self, found: StoredOwner | None, held: HeldPlacement | None) -> Duty:
+    def _member_action(self, found: StoredOwner | None, held: HeldPlacement | None) -> MemberAction:
         member, record = self.member, found.record if found is not None else None
         owner = owner_of(found.record) if found is not None else held.owner if held is not None else None
         if owner is None:
-            return Duty.NOTHING
+            return MemberAction.NOTHING
         voter = Voter(member.id, member.leaving or member.draining, member.unfit)
         numbers = tuple(sorted(bundle.number for bundle in held.bundles)) if held is not None else ()
         vote = Vote(held.attempt, held.round, numbers, held.phase) if held is not None else None
         stopped = isinstance(record, JobRecord) and record.stop is not None
-        return duty(voter, owner, phase_of_owner(record), vote, stopped)
+        return member_action(voter, owner, phase_of_owner(record), vote, stopped)
 
-    async def _act(self, next_duty: Duty, held: HeldPlacement) -> None:
-        match next_duty:
-            case Duty.RELEASE:
+    async def _act(self, action: MemberAction, held: HeldPlacement) -> None:
+        match action:
+            case MemberAction.RELEASE:
                 await self.let_go(held)
-            case Duty.TAKE | Duty.REFUSE:
+            case MemberAction.TAKE | MemberAction.REFUSE:
                 await self.let_go(held)
                 self._take(held.record)
-            case Duty.RESERVE:
+            case MemberAction.RESERVE:
                 self._reserve(held)
-            case Duty.WITHDRAW:
+            case MemberAction.WITHDRAW:
                 await self._withdraw(held)
-            case Duty.START:
+            case MemberAction.START:
                 self._start(held)
-            case Duty.STOP:
+            case MemberAction.STOP:
                 held.ask_to_stop(held.grace, ExitKind.STOPPED)
-            case Duty.ABANDON:
+            case MemberAction.ABANDON:
                 held.ask_to_stop(held.grace, ExitKind.LOST)
 
     def _take(self, found: StoredOwner) -> None:

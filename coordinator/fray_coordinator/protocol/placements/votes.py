@@ -60,7 +60,7 @@ def phase_of_owner(record: JobRecord | ReservationRecord | None) -> OwnerPhase:
     return _OWNER_PHASES.get(state, OwnerPhase.UNKNOWN)
 
 
-class Duty(StrEnum):
+class MemberAction(StrEnum):
     """What a member does about an owner's record."""
 
     NOTHING = auto()
@@ -112,7 +112,9 @@ class Voter:
     unfit: bool = False
 
 
-def duty(voter: Voter, owner: Owner, owner_phase: OwnerPhase, vote: Vote | None, stopped: bool = False) -> Duty:
+def member_action(
+    voter: Voter, owner: Owner, owner_phase: OwnerPhase, vote: Vote | None, stopped: bool = False
+) -> MemberAction:
     """What the agent does about an owner, by the owner's record as just read.
 
     Args:
@@ -120,13 +122,13 @@ def duty(voter: Voter, owner: Owner, owner_phase: OwnerPhase, vote: Vote | None,
         stopped: the record has the flag that asks the job to end.
     """
     if owner_phase is OwnerPhase.UNKNOWN:
-        return Duty.NOTHING
+        return MemberAction.NOTHING
     assigned = owner.bundles_of(voter.agent) if owner_phase is not OwnerPhase.OVER else ()
     if vote is not None and vote.at_work:
         runs = (
             owner_phase is OwnerPhase.STARTED and vote.attempt == owner.attempt and set(vote.bundles) <= set(assigned)
         )
-        return Duty.ABANDON if not runs else Duty.STOP if stopped else Duty.NOTHING
+        return MemberAction.ABANDON if not runs else MemberAction.STOP if stopped else MemberAction.NOTHING
     of_now = vote is not None and (vote.attempt, vote.round, vote.bundles) == (
         owner.attempt,
         owner.placement.round,
@@ -134,23 +136,23 @@ def duty(voter: Voter, owner: Owner, owner_phase: OwnerPhase, vote: Vote | None,
     )
     binding = of_now and vote is not None and vote.phase == HoldingPhase.RESERVED
     if owner_phase is OwnerPhase.STARTED and binding:
-        return Duty.START
+        return MemberAction.START
     if owner_phase is OwnerPhase.FORMING and assigned and not voter.leaving:
-        return _duty_of_member(voter, vote if of_now else None)
+        return _action_while_forming(voter, vote if of_now else None)
     if owner_phase is OwnerPhase.FORMING and binding:
-        return Duty.WITHDRAW
-    return Duty.NOTHING if vote is None else Duty.RELEASE
+        return MemberAction.WITHDRAW
+    return MemberAction.NOTHING if vote is None else MemberAction.RELEASE
 
 
-def _duty_of_member(voter: Voter, vote: Vote | None) -> Duty:
-    """The duty of an agent that stays and is assigned bundles of a forming owner. vote: its vote for this round."""
+def _action_while_forming(voter: Voter, vote: Vote | None) -> MemberAction:
+    """The action of an agent that stays and is assigned bundles of a forming owner. vote: its vote for this round."""
     if voter.unfit:
         refused = vote is not None and vote.phase == HoldingPhase.REFUSED
         voted = vote is not None and vote.phase == HoldingPhase.RESERVED
-        return Duty.NOTHING if refused else Duty.WITHDRAW if voted else Duty.REFUSE
+        return MemberAction.NOTHING if refused else MemberAction.WITHDRAW if voted else MemberAction.REFUSE
     if vote is None:
-        return Duty.TAKE
-    return Duty.RESERVE if vote.phase == "" else Duty.NOTHING
+        return MemberAction.TAKE
+    return MemberAction.RESERVE if vote.phase == "" else MemberAction.NOTHING
 
 
 def withdrawn(placement: Placement) -> Placement:

@@ -11,7 +11,7 @@ from fray_coordinator.protocol.role_lease import LEASE_INTERVALS
 
 
 @dataclass(slots=True)
-class ScalerDuty:
+class ScalerLoop:
     """Takes part in scaling for one agent.
 
     Attributes:

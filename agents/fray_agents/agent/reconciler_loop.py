@@ -14,7 +14,7 @@ STANDBYS = 50
 
 
 @dataclass(slots=True)
-class ReconcilerDuty:
+class ReconcilerLoop:
     """Takes part in the pass for one agent, and stores what the pass saw of the cluster in its membership.
 
     Attributes:
@@ -47,7 +47,7 @@ class ReconcilerDuty:
                 begun = core.clock.boottime()
                 await self._try_pass()
                 took = core.clock.boottime() - begun
-                if self._is_on_duty():  # from start to start, so that the ages of silent agents add up
+                if self._takes_part():  # from start to start, so that the ages of silent agents add up
                     wait = max(core.jittered(core.settings.pass_interval) - took, core.settings.poll_interval)
                 else:
                     wait = core.jittered(core.settings.repair_interval)
@@ -89,7 +89,7 @@ class ReconcilerDuty:
             pause = min(core.jittered(core.settings.poll_interval), self._reconciler.placements_due_in())
             await is_set_within(self.wake, min(rest, pause))
 
-    def _is_on_duty(self) -> bool:
+    def _takes_part(self) -> bool:
         """Whether this agent runs the pass or watches it; in a large fleet a few agents do, for a while each."""
         core, live = self.member.core, self.member.live_agents
         now = core.clock.boottime()

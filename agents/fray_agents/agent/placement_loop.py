@@ -21,7 +21,7 @@ from fray_layouts.states import HoldingPhase
 
 
 @dataclass(slots=True)
-class PlacementDuty:
+class PlacementLoop:
     """Everything that one agent does about gangs and reservations.
 
     Attributes:

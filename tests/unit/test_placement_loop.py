@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from fray_agents.agent.gang_runner import GangRunner
 from fray_agents.agent.held import HeldBundle, HeldPlacement
-from fray_agents.agent.placement_duty import PlacementDuty
+from fray_agents.agent.placement_loop import PlacementLoop
 from fray_coordinator.core import Core
 from fray_coordinator.protocol.placements.owners import owner_of_job
 from fray_coordinator.store.records import Stored
@@ -51,7 +51,7 @@ class Stage:
         async def claim(entry: object, room: object) -> bool:
             return False
 
-        self.duty = PlacementDuty(
+        self.loop = PlacementLoop(
             self.member,
             cast("GangRunner", self.gangs),
             lambda: None,
@@ -81,12 +81,12 @@ async def test_the_pass_is_told_once_of_a_vote_that_a_beat_lists(cluster: Cluste
     stage = Stage(await cluster.core())
     before = stage.member.leases.holdings()
     stage.hold("g", HoldingPhase.RESERVED)
-    stage.duty.on_listed(before)
+    stage.loop.on_listed(before)
     assert stage.told == 0
     listed = stage.member.leases.holdings()
-    stage.duty.on_listed(listed)
+    stage.loop.on_listed(listed)
     assert stage.told == 1
-    stage.duty.on_listed(listed)
+    stage.loop.on_listed(listed)
     assert stage.told == 1
 
 
@@ -95,9 +95,9 @@ async def test_a_vote_of_an_earlier_round_is_not_told_for_this_one(cluster: Clus
     held = stage.hold("g", HoldingPhase.RESERVED)
     listed = stage.member.leases.holdings()
     held.round = 2
-    stage.duty.on_listed(listed)
+    stage.loop.on_listed(listed)
     assert stage.told == 0
-    stage.duty.on_listed(stage.member.leases.holdings())
+    stage.loop.on_listed(stage.member.leases.holdings())
     assert stage.told == 1
 
 
@@ -105,7 +105,7 @@ async def test_a_leaving_agent_has_its_running_gangs_requeued_within_the_hosts_g
     stage = Stage(await cluster.core())
     stage.hold("runs", HoldingPhase.RUNNING)
     stage.hold("votes", HoldingPhase.RESERVED)
-    stage.duty.leave(15.0, at_once=False)
+    stage.loop.leave(15.0, at_once=False)
     await asyncio.gather(*stage.work)
     assert stage.gangs.left == [("runs", 15.0)]
 
@@ -114,9 +114,9 @@ async def test_a_gang_whose_end_cannot_be_written_ends_the_agent_and_stays_liste
     stage = Stage(await cluster.core())
     held = stage.hold("g", HoldingPhase.RUNNING)
     stage.gangs.fails = True
-    await stage.duty._run(held)
+    await stage.loop._run(held)
     assert len(stage.broken) == 1
     assert "g" in stage.member.leases.holdings()
     stage.gangs.fails = False
-    await stage.duty._run(held)
+    await stage.loop._run(held)
     assert "g" not in stage.member.leases.holdings()
