@@ -13,6 +13,7 @@ from sortedcontainers import SortedList
 from benchmarks.scale.loop import LoopClock
 from benchmarks.scale.services import Service
 from fray_coordinator.store.interface import (
+    ROWS_PER_REQUEST,
     Applied,
     Expectation,
     Listed,
@@ -22,7 +23,6 @@ from fray_coordinator.store.interface import (
     Version,
 )
 from fray_coordinator.store.memory import MemoryBackend, MemoryContents
-from fray_coordinator.store.metering import ROWS_PER_REQUEST
 from tests.support.name_limit import LimitedMemory
 
 

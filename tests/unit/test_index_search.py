@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from fray_agents.agent.claimer import REMOTE_POLL_BACKOFF, Claimer
 from fray_agents.agent.held import HeldLease
 from fray_agents.agent.index_cursor import ENTRIES_PER_INTERVAL
-from fray_agents.agent.index_search import FULL_POLLS, PAGE_SIZE, PAGES_PER_POLL, PAGES_PER_SECOND, STALE_LIMIT
+from fray_agents.agent.index_search import FULL_POLLS, PAGES_PER_POLL, PAGES_PER_SECOND, STALE_LIMIT
 from fray_agents.agent.leases import Leases
 from fray_coordinator.core import Core
 from fray_coordinator.jobs import doorbell
 from fray_coordinator.jobs.submission import submit
-from fray_coordinator.store.interface import Object
+from fray_coordinator.store.interface import ROWS_PER_REQUEST, Object
 from fray_layouts.index_keys import PendingKey, Shape
 from fray_layouts.records import Resources
 from fray_layouts.spec_parsing import parse_spec
@@ -154,7 +154,7 @@ async def test_entries_that_would_fit_an_emptier_host_hold_up_nothing_and_come_f
         wide = await submitted(client, resources={"cpu": 4}, priority=1)
         unfit(cluster, 12_500, shape=WIDE)
         before, wanted = agent.lists(), await submitted(client)
-        repairs = 12_500 / PAGE_SIZE / (PAGES_PER_POLL - 1)
+        repairs = 12_500 / ROWS_PER_REQUEST / (PAGES_PER_POLL - 1)
         behind = await agent.claims(wanted, within=(repairs + 1) * 1.2 * agent.core.settings.repair_interval)
         assert agent.lists() - before <= 13 + repairs + 1, "each look on the repair interval lists the head too"
         for held in (small, behind):
@@ -163,7 +163,7 @@ async def test_entries_that_would_fit_an_emptier_host_hold_up_nothing_and_come_f
 
 
 async def test_a_job_without_cores_is_claimed_by_a_host_whose_cores_are_all_taken(cluster: Cluster) -> None:
-    unfit(cluster, 3 * PAGE_SIZE, WIDE)
+    unfit(cluster, 3 * ROWS_PER_REQUEST, WIDE)
     async with searching(cluster) as at_work:
         wide = await submitted(at_work.core, resources={"cpu": 4}, priority=1)
         await at_work.claims(wide, 60)

@@ -53,7 +53,7 @@ async def test_jobs_take_no_more_than_the_bundles_and_wait_in_the_reservation(cl
 async def test_a_job_is_found_behind_more_unfit_jobs_than_one_listing_returns(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(private_pools, "PAGE_SIZE", 3)
+    monkeypatch.setattr(private_pools, "ROWS_PER_REQUEST", 3)
     async with fleet(cluster, tmp_path, "a", "b") as team:
         await team.is_held((await team.reserve(1, cpu=2.0)).id)
         first = await team.submit("long")

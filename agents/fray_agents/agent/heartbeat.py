@@ -17,6 +17,7 @@ from fray_coordinator.backoff import backoff
 from fray_coordinator.errors import BadRecord
 from fray_coordinator.protocol import heartbeat
 from fray_coordinator.protocol.heartbeat import HeartbeatInput
+from fray_coordinator.store.interface import NAME_WRITE_INTERVAL
 from fray_coordinator.store.records import Stored, record_of
 from fray_layouts.object_keys import AgentKeys
 from fray_layouts.records import AgentRecord, Holding
@@ -25,11 +26,9 @@ from fray_layouts.states import AgentState
 MAIL_CHECKS_PER_SECOND = 1000.0
 """Upper bound on mail checks of all agents together: a fifth of the reads that a bucket serves at first."""
 
-MIN_BEAT_SPACING = 1.0
-"""Least seconds between two beats where the store limits writes to one name (GCS: one a second)."""
-
 LONGEST_PAUSE = 8.0
-"""Longest pause in seconds before a beat that failed is tried again; the pauses grow to this."""
+"""Longest pause in seconds before a beat that failed is tried again; the pauses grow to this from the shortest time in
+which a bucket accepts another write of the record."""
 
 
 @dataclass(slots=True)
@@ -65,14 +64,14 @@ class Heartbeat:
 
     async def run(self) -> None:
         """Beat until fenced or gone; while beats fail, for whatever reason, trust runs out as in an outage."""
-        pauses = backoff(MIN_BEAT_SPACING, LONGEST_PAUSE)
+        pauses = backoff(NAME_WRITE_INTERVAL, LONGEST_PAUSE)
         while not self._is_over():
             await self._wait_until_due()
             if self.member.leaving and self.member.leases.lists_any() and self.member.leases.nothing_to_do():
                 return  # jobs that it could not end stay listed: observers declare this agent dead and requeue them
             with self.member.problems.tolerated("beat"):
                 await self._beat()
-                pauses = backoff(MIN_BEAT_SPACING, LONGEST_PAUSE)
+                pauses = backoff(NAME_WRITE_INTERVAL, LONGEST_PAUSE)
                 continue
             self.member.request_beat()
             await self.member.core.clock.sleep(self.member.core.jittered(next(pauses)))
@@ -110,7 +109,7 @@ class Heartbeat:
             member.leases.changed.clear()
             promised = member.stored.record.interval if member.stored else 0.0
             due = min(member.beat_by, self._last_send + min(promised, self._interval()))
-            spacing = 0.0 if member.core.store.local else self._last_send + MIN_BEAT_SPACING - clock.boottime()
+            spacing = 0.0 if member.core.store.local else self._last_send + NAME_WRITE_INTERVAL - clock.boottime()
             at_once = member.leaving and member.leases.nothing_to_do()
             wait = spacing if at_once else max(due - clock.boottime(), spacing)
             if wait <= 0:

@@ -14,14 +14,12 @@ from fray_agents.agent.pool_bell import PoolBell
 from fray_coordinator.core import Core
 from fray_coordinator.protocol.heartbeat import paced_interval
 from fray_coordinator.protocol.scheduling import listing_start
+from fray_coordinator.store.interface import ROWS_PER_REQUEST
 from fray_layouts.index_keys import PendingKey
 from fray_layouts.records import Resources
 
-PAGE_SIZE = 1000
-"""Entries of one listing: the most that S3 and GCS return for the price of one request."""
-
 PAGES_PER_POLL = 4
-"""Most pages that one poll lists to find an entry that fits."""
+"""Most pages, of `ROWS_PER_REQUEST` entries each, that one poll lists to find an entry that fits."""
 
 PAGES_PER_SECOND = 200.0
 """Upper bound on listings of all agents together without a ring, when no entry fits any of their hosts."""
@@ -158,8 +156,8 @@ class IndexSearch:
 
     async def _page(self, after: str | None) -> list[str]:
         """One listing; sets `_last` to the key after which the next one goes on, None at the end of the index."""
-        rows = await self._core.store.list(PendingKey.prefix(self.member.record.pool), after, PAGE_SIZE)
-        self._last = rows[-1].key if len(rows) == PAGE_SIZE else None
+        rows = await self._core.store.list(PendingKey.prefix(self.member.record.pool), after, ROWS_PER_REQUEST)
+        self._last = rows[-1].key if len(rows) == ROWS_PER_REQUEST else None
         return [row.key for row in rows]
 
     async def _list_more(self, last: str) -> None:
@@ -181,7 +179,7 @@ class IndexSearch:
         """Begin the next poll after these stale entries: other agents have come this far, or nobody deletes them."""
         free = self._leases.free()
         if self._last and self._last > self._cursor.behind(free):
-            self._cursor.advance(self._last, PAGE_SIZE, free, True)
+            self._cursor.advance(self._last, ROWS_PER_REQUEST, free, True)
             self._candidates.clear()
 
     def _may_list_more(self) -> bool:

@@ -11,14 +11,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from fray_agents.agent.held import HeldPlacement
-from fray_agents.agent.index_search import PAGE_SIZE, PAGES_PER_POLL
+from fray_agents.agent.index_search import PAGES_PER_POLL
 from fray_agents.agent.leases import Leases
 from fray_agents.agent.loops import is_set_within
 from fray_agents.agent.membership import Membership
 from fray_agents.agent.reservation_rooms import is_open, jobs_bound, room_for_jobs
 from fray_coordinator.core import Core
 from fray_coordinator.protocol.scheduling import shortage
-from fray_coordinator.store.interface import NotModified, Version
+from fray_coordinator.store.interface import ROWS_PER_REQUEST, NotModified, Version
 from fray_layouts.index_keys import PendingKey
 from fray_layouts.object_keys import PoolKeys, ReservationKeys
 
@@ -131,6 +131,6 @@ class PrivatePools:
 
     async def _page(self, name: str, after: str | None) -> tuple[list[PendingKey], str | None]:
         """The entries of one listing, and the key after which the next one goes on; None at the end of the pool."""
-        rows = await self._core.store.list(PendingKey.prefix(name), after, PAGE_SIZE)
+        rows = await self._core.store.list(PendingKey.prefix(name), after, ROWS_PER_REQUEST)
         parsed = (PendingKey.parse(row.key) for row in rows)
-        return [entry for entry in parsed if entry is not None], rows[-1].key if len(rows) == PAGE_SIZE else None
+        return [entry for entry in parsed if entry is not None], rows[-1].key if len(rows) == ROWS_PER_REQUEST else None

@@ -9,12 +9,9 @@ from contextlib import suppress
 
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, StoreRefused, StoreUnavailable
-from fray_coordinator.store.interface import ANY
+from fray_coordinator.store.interface import ANY, NAME_WRITE_INTERVAL
 from fray_layouts.object_keys import PoolKeys
 from fray_layouts.records import Doorbell
-
-RING_RETRY_SECONDS = 1.0
-"""Seconds until the bucket accepts another write of a key that was written too often."""
 
 
 async def ring(core: Core, pool: str) -> None:
@@ -44,7 +41,7 @@ async def _ring_until_seen(core: Core, key: str) -> None:
         if bell is not None and bell.version != seen != "":
             return None
         seen = bell.version if bell is not None else ""
-        await core.clock.sleep(core.jittered(RING_RETRY_SECONDS))
+        await core.clock.sleep(core.jittered(NAME_WRITE_INTERVAL))
 
 
 async def _ring_once(core: Core, key: str) -> None:

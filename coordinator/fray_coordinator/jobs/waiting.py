@@ -18,7 +18,7 @@ from fray_coordinator.jobs.lookup import job_not_found
 from fray_coordinator.jobs.poll_backoff import PollBackoff
 from fray_coordinator.jobs.waiting_reasons import WaitingReasons
 from fray_coordinator.protocol.transitions import Status, is_terminal, is_waiting
-from fray_coordinator.store.metering import ROWS_PER_REQUEST
+from fray_coordinator.store.interface import ROWS_PER_REQUEST
 from fray_coordinator.store.records import Stored
 from fray_layouts.object_keys import JobIds, JobKeys
 from fray_layouts.records import JobRecord

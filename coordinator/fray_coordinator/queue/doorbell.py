@@ -9,13 +9,10 @@ import logging
 
 from fray_coordinator.errors import BadRecord, StoreError
 from fray_coordinator.queue.open_queue import OpenQueue
-from fray_coordinator.store.interface import ANY, NotModified
+from fray_coordinator.store.interface import ANY, NAME_WRITE_INTERVAL, NotModified
 from fray_layouts import codec
 from fray_layouts.errors import Malformed
 from fray_layouts.records import Doorbell
-
-RING_INTERVAL = 1.0
-"""Seconds between two rings by one process: GCS accepts one write of a name in a second."""
 
 log = logging.getLogger("fray")
 
@@ -79,7 +76,7 @@ class QueueDoorbell:
     async def _ring(self) -> None:
         core = self._queue.core
         while self._due:
-            await core.clock.sleep(max(0.0, self._rung_at + RING_INTERVAL - core.clock.boottime()))
+            await core.clock.sleep(max(0.0, self._rung_at + NAME_WRITE_INTERVAL - core.clock.boottime()))
             self._due, self._rung_at = False, core.clock.boottime()
             bell = Doorbell(rung_at=core.now(), released_at=self._released_at)
             try:

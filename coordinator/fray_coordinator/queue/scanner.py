@@ -20,18 +20,17 @@ from fray_coordinator.protocol.queue_segments import CLOCK_MARGIN
 from fray_coordinator.queue.claiming import ClaimLost, claim, claim_batch, take_over
 from fray_coordinator.queue.collector import Collector
 from fray_coordinator.queue.contention import Contention
-from fray_coordinator.queue.doorbell import RING_INTERVAL, QueueDoorbell
+from fray_coordinator.queue.doorbell import QueueDoorbell
 from fray_coordinator.queue.held_segment import HeldSegment
 from fray_coordinator.queue.open_queue import OpenQueue
 from fray_coordinator.queue.watched_lease import FIRST_READ_DELAY, WatchedLease, first_read_at
+from fray_coordinator.store.interface import NAME_WRITE_INTERVAL, ROWS_PER_REQUEST
 from fray_coordinator.store.records import Stored
 from fray_layouts.queue_keys import SegmentName
 from fray_layouts.queue_records import QueueLease
 
-LISTING_PAGE = 1000
-"""Names that one request lists: GCS and S3 return no more."""
-LOCAL_LISTING_PAGE = 5000
-"""The same on local files, where a listing reads whole folders anyway."""
+LOCAL_LISTING_ROWS = 5000
+"""Names that one listing returns on local files, where it reads whole folders anyway."""
 MAX_LISTING_SECONDS = 10.0
 """Seconds after which a listing is requested again: after that even the leases of finished segments may be gone."""
 MAX_CLAIMS = 64
@@ -252,9 +251,9 @@ class SegmentScanner:
         """The segments that still have both segment and lease; one listing tells, instead of a read of each lease."""
         keys = self._queue.keys
         before = keys.segment(due[0])[:-1]
-        rows = [row.key for row in await self._queue.core.store.list(keys.segments, before, LISTING_PAGE)]
+        rows = [row.key for row in await self._queue.core.store.list(keys.segments, before, ROWS_PER_REQUEST)]
         leased = set(scan.parse_listing(keys, rows).leased)
-        last = rows[-1] if len(rows) == LISTING_PAGE else BEHIND_ALL
+        last = rows[-1] if len(rows) == ROWS_PER_REQUEST else BEHIND_ALL
         for segment in due:
             if segment not in leased and keys.segment(segment) < last:
                 self._watched.pop(segment, None)
@@ -334,7 +333,7 @@ class SegmentScanner:
     def _may_ask_doorbell(self) -> bool:
         """Whether to read the doorbell: before a rest, and otherwise as often as one process may ring it."""
         now = self._queue.core.clock.boottime()
-        if self._queue.core.store.local or not (self._ended or now >= self._heard_at + RING_INTERVAL):
+        if self._queue.core.store.local or not (self._ended or now >= self._heard_at + NAME_WRITE_INTERVAL):
             return False
         self._heard_at = now
         return True
@@ -346,7 +345,7 @@ class SegmentScanner:
 
     async def _page(self) -> bool:
         core, keys = self._queue.core, self._queue.keys
-        limit = LOCAL_LISTING_PAGE if core.store.local else LISTING_PAGE
+        limit = LOCAL_LISTING_ROWS if core.store.local else ROWS_PER_REQUEST
         after = scan.rescan_from(keys, self._reached, core.now()) if self._ended else self._reached
         listed = await core.store.list(keys.segments, after or None, limit, self._is_new and not core.store.local)
         rows = [row.key for row in listed]

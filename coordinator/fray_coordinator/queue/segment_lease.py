@@ -10,12 +10,11 @@ from collections.abc import Callable
 from fray_coordinator.protocol import queue_lease as rules
 from fray_coordinator.queue.errors import LeaseLost
 from fray_coordinator.queue.open_queue import OpenQueue
+from fray_coordinator.store.interface import NAME_WRITE_INTERVAL
 from fray_coordinator.store.records import Stored
 from fray_layouts.queue_records import QueueLease
 
 LeaseEdit = Callable[[QueueLease], QueueLease]
-COMMIT_INTERVAL = 1.0
-"""Seconds between two writes of one lease on a bucket: GCS accepts one write of a name in a second."""
 
 
 class SegmentLease:
@@ -127,7 +126,8 @@ class SegmentLease:
     async def _gather(self, before: asyncio.Future[None] | None) -> None:
         if before is not None:
             await asyncio.wait([before])
-        wait = 0.0 if self._queue.core.store.local else self._committed_at + COMMIT_INTERVAL - self._clock.boottime()
+        due = self._committed_at + NAME_WRITE_INTERVAL
+        wait = 0.0 if self._queue.core.store.local else due - self._clock.boottime()
         if wait > 0:
             await self._clock.sleep(wait)
 

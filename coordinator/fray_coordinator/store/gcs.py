@@ -32,6 +32,7 @@ from fray_coordinator.store.interface import (
     ABSENT,
     ANY,
     NOT_MODIFIED,
+    ROWS_PER_REQUEST,
     Applied,
     BadObject,
     Expectation,
@@ -45,7 +46,6 @@ from fray_coordinator.store.interface import (
     Version,
 )
 from fray_coordinator.store.key_rules import MAX_RECORD_BYTES, max_bytes
-from fray_coordinator.store.metering import ROWS_PER_REQUEST
 from fray_layouts.parsing import parse_json
 
 RIGHTS = {

@@ -16,6 +16,13 @@ Version = str
 """An opaque version, only to be compared. GCS: generation. S3: ETag. Memory and local files: digest of the content."""
 
 
+ROWS_PER_REQUEST = 1000
+"""Most rows in one answer to a list request, on GCS and on S3; each answer is one billed request."""
+
+NAME_WRITE_INTERVAL = 1.0
+"""Least seconds between two writes of one name: GCS accepts one in a second, and refuses or delays the others."""
+
+
 class Expect(enum.Enum):
     """An expectation about an object other than a `Version`."""
 

@@ -9,6 +9,7 @@ from dataclasses import astuple, dataclass, field, replace
 
 from fray_coordinator.clock import Clock
 from fray_coordinator.store.interface import (
+    ROWS_PER_REQUEST,
     Applied,
     Batches,
     Expectation,
@@ -18,9 +19,6 @@ from fray_coordinator.store.interface import (
     StoreBackend,
     Version,
 )
-
-ROWS_PER_REQUEST = 1000
-"""Rows in one answer to a list request, on GCS and on S3; each answer is one billed request."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable
 
-from fray_coordinator.store.interface import Listed
-from fray_coordinator.store.metering import ROWS_PER_REQUEST
+from fray_coordinator.store.interface import ROWS_PER_REQUEST, Listed
 from fray_coordinator.store.store import Store
 
 

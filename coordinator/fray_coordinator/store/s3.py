@@ -31,6 +31,7 @@ from fray_coordinator.store.interface import (
     ABSENT,
     ANY,
     NOT_MODIFIED,
+    ROWS_PER_REQUEST,
     Applied,
     AttemptFailed,
     BadObject,
@@ -44,7 +45,6 @@ from fray_coordinator.store.interface import (
     Version,
 )
 from fray_coordinator.store.key_rules import MAX_RECORD_BYTES, max_bytes
-from fray_coordinator.store.metering import ROWS_PER_REQUEST
 from fray_coordinator.store.s3_access import S3Access, find_access
 from fray_coordinator.store.s3_answers import S3Row, parse_error, parse_page, parse_xml
 from fray_coordinator.store.s3_signing import query_text, signed_headers
