@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import random
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import CancelledError, Future, wait
 from typing import Any, Generic, Protocol, TypeVar
 
-from fray_coordinator.backoff import STORE_PAUSES, backoff
+from fray_coordinator.backoff import JITTER, STORE_PAUSES, backoff
 from fray_coordinator.errors import StoreError
 from fray_coordinator.per_process import PerProcess
 from fray_layouts.errors import Permanent
@@ -30,8 +31,8 @@ class WouldDeadlock(Permanent):
     """This call would wait for the thread that it runs on: call it from another thread, or await the service itself."""
 
 
-def persist(act: Callable[[], T], what: str) -> T:
-    """Repeat `act` until it succeeds, while the storage is down or refuses it. Blocks the calling thread.
+def persist_in_thread(act: Callable[[], T], what: str) -> T:
+    """`fray_coordinator.persist.persist` for a function that blocks its thread. Logs each failure.
 
     what: the data that `act` stores or reads, for the log.
     """
@@ -41,7 +42,7 @@ def persist(act: Callable[[], T], what: str) -> T:
             return act()
         except StoreError as error:
             log.warning("%s waits for the storage: %s", what, error)
-            time.sleep(next(pauses))
+            time.sleep(next(pauses) * random.uniform(*JITTER))
 
 
 def running_future() -> Future[Any]:

@@ -1,7 +1,7 @@
 """Exponential back-off, and the time after which a waiter is told the reason.
 
-The library tenacity is not used because of measurements: its retrying costs 80 us a call even when nothing fails, ten
-times a read from a store in memory, and its import takes 20 ms of the 150 ms that `import fray` may take.
+The library tenacity is used only for Google's APIs. Elsewhere it would cost too much: 80 us a call even when nothing
+fails, ten times a read from a store in memory, and 20 ms of import, more than all of `import fray` takes.
 """
 
 from collections.abc import Iterator
@@ -11,6 +11,9 @@ STORE_PAUSES = (1.0, 8.0)
 """Seconds between two attempts at a store operation: the first pause and the longest. While the store is unreachable,
 an attempt itself lasts a minute (`Store.patience`). A refusal comes at once, and eight seconds keep it from filling
 logs and raising bills."""
+
+JITTER = (0.8, 1.2)
+"""A wait is multiplied by a random number in this range, so that many participants do not act in step."""
 
 WARN_AFTER = 2.0
 """Seconds of waiting after which a waiter is told the reason. A claim takes less where there is room, and a person who

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from fray_coordinator.backoff import JITTER
 from fray_coordinator.clock import Clock, RandomSource, SystemClock, system_random
 from fray_coordinator.errors import BadRecord, RootMismatch
 from fray_coordinator.store.opening import open_backend
@@ -35,8 +36,8 @@ class Core:
         return self.store.now()
 
     def jittered(self, seconds: float) -> float:
-        """`seconds`, up to a fifth more or less, so that many participants do not act in step."""
-        return seconds * self.rng.uniform(0.8, 1.2)
+        """`seconds`, up to a fifth more or less (`JITTER`)."""
+        return seconds * self.rng.uniform(*JITTER)
 
 
 async def open_core(

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fray.actor.current import CurrentActor
-from fray.sync import persist
+from fray.sync import persist_in_thread
 from fray.types import CheckpointConfig
 from fray_agents.pickling import pickled_by_value
 from fray_agents.rpc import CallId
@@ -107,7 +107,7 @@ class CheckpointJournal:
     def _write(self) -> None:
         state = pickled_by_value((self._outcomes, _state_of(self._instance)))
         try:
-            persist(lambda: self._cluster.run(lambda core: self._checkpoints.write(state)), "the checkpoint")
+            persist_in_thread(lambda: self._cluster.run(lambda core: self._checkpoints.write(state)), "the checkpoint")
         except Fenced as error:
             self._actor.fail(error)
             raise
@@ -130,7 +130,7 @@ def restore(
         Fenced: a later attempt of the job has taken over the checkpoints.
         Exception: what `__init__` or restoring raised.
     """
-    saved, checkpoints = persist(
+    saved, checkpoints = persist_in_thread(
         lambda: cluster.run(lambda core: open_log(core, mine.job_id, actor.group_name, mine.attempt)),
         "the last checkpoint",
     )

@@ -24,7 +24,7 @@ from fray.queue.engine import UnknownLease
 from fray.queue.file_queue import FileQueue
 from fray.queue.lease import Lease
 from fray.rpc.server import EXIT_TERMINATED
-from fray.sync import persist
+from fray.sync import persist_in_thread
 from fray_agents.rpc.wire.serialization import pack_error
 from fray_agents.tasks.current_task import on_stop, task_environ
 from fray_coordinator.core import Core
@@ -190,9 +190,9 @@ class QueueWorker:
                 finished, self._finished = self._finished, []
             if written:
                 write = functools.partial(task_outcomes.write_outcomes, tasks=self._tasks, outcomes=written)
-                persist(lambda: self._cluster.run(write), "outcomes of tasks")
+                persist_in_thread(lambda: self._cluster.run(write), "outcomes of tasks")
             if finished:
-                persist(lambda: self._call_done(finished), "outcomes of tasks")
+                persist_in_thread(lambda: self._call_done(finished), "outcomes of tasks")
 
     def _call_done(self, leases: list[Lease[QueuedTask]]) -> None:
         try:

@@ -1,7 +1,7 @@
-"""Calls to actors that may move. All decisions to make a call again because its actor was lost are made here.
+"""Calls to actors that may move, in a cluster in storage: decides which calls are made again after an actor was lost.
 
-A call goes straight to a connected actor. If there is none, or its connection was lost, another actor is looked for,
-again and again, until the call was sent or must not be made again. A connection counts as lost only after its channel
+A call goes straight to a connected actor. If there is none, or its connection was lost, another actor is looked for
+until the call was sent or must not be made again. Actors on Ray and Iris have callers of their own. A connection counts as lost only after its channel
 has tried to reach the same server for as long as that may live (`fray_agents.rpc.client.remote_channel`).
 
 Pools (`fray.rpc.pool`) and handles (`fray.actor.caller`) differ only in how they find an actor, and in which calls they
@@ -212,9 +212,18 @@ class ActorCaller(ABC):
         self.mark_lost(reached, error)
         if not may_have_started(error):
             return repeated
+        self.check_repeat(method, policy, reached, error, repeated)
+        return repeated + 1
+
+    def check_repeat(
+        self, method: str, policy: RetryPolicy | None, reached: ReachedActor, error: ConnectionError, repeated: int
+    ) -> None:
+        """Raise CallInterrupted if a call that may have begun at `reached` must not be made again.
+
+        policy: the call's own policy; None: that of the actor.
+        """
         if not (policy or RetryPolicy.of(reached.endpoint.metadata)).allows(method, repeated):
             raise self.interrupted(method) from error
-        return repeated + 1
 
     def _queued(
         self,
@@ -290,7 +299,7 @@ class RetryableCall:
             caller.mark_lost(sent_to, error)
         begun_at = sent_to if may_have_started(error) else None
         if begun_at is not None and not caller.one_actor:  # no other actor knows the call: decide before the wait
-            self._check_allowed(begun_at, error)
+            caller.check_repeat(self._request.method, self._policy, begun_at, error, self._repeated)
         while True:
             reached = self._reached = caller.reach(since)
             call_id = NEW_CALL if begun_at is None else self._id_at(reached, begun_at, error)
@@ -309,19 +318,11 @@ class RetryableCall:
             CallInterrupted: the call must not be made again.
         """
         same_server = begun_at.endpoint.target.identity == reached.endpoint.target.identity != ""
-        known = same_server or self._policy_of(begun_at).durable
+        known = same_server or (self._policy or RetryPolicy.of(begun_at.endpoint.metadata)).durable
         if known and isinstance(error, ConnectionLost) and error.call is not None:
             return CallId(*error.call)
-        self._check_allowed(begun_at, error)
+        self._caller.check_repeat(self._request.method, self._policy, begun_at, error, self._repeated)
         return NEW_CALL
-
-    def _check_allowed(self, begun_at: ReachedActor, error: ConnectionError) -> None:
-        """Raise CallInterrupted if a call that may have begun must not be made again."""
-        if not self._policy_of(begun_at).allows(self._request.method, self._repeated):
-            raise self._caller.interrupted(self._request.method) from error
-
-    def _policy_of(self, reached: ReachedActor) -> RetryPolicy:
-        return self._policy or RetryPolicy.of(reached.endpoint.metadata)
 
 
 class ActorMethod(Generic[P, R]):

@@ -52,6 +52,7 @@ class Handout:
     def __init__(self, queue: OpenQueue, consumer: Consumer, isolation: PoisonIsolation, durable: bool = False) -> None:
         self._clock: Clock = queue.core.clock
         self._now = queue.core.now
+        self._jittered = queue.core.jittered
         self._consumer = consumer
         self._isolation = isolation
         self._durable = durable
@@ -210,7 +211,7 @@ class Handout:
                 if not self._done:
                     return
                 continue
-            pause = next(pauses)
+            pause = self._jittered(next(pauses))
 
     async def _return_unused(self) -> None:
         """Give back the items taken ahead when nobody has asked for a while."""
