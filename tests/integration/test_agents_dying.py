@@ -105,7 +105,7 @@ async def test_a_frozen_agents_task_is_gone_before_the_next_copy_starts_and_waki
         assert [attempt for attempt, *_ in effects(tmp_path, "end")] == [2]
 
 
-async def test_an_agent_told_to_leave_puts_its_job_back_and_spends_no_failure(tmp_path: Path) -> None:
+async def test_an_agent_told_to_leave_requeues_its_job_and_spends_no_failure(tmp_path: Path) -> None:
     async with quick_core(tmp_path / "root") as core:
         with agents(core.root, tmp_path / "work") as (first,):
             job_id = await launch(core, worker(tmp_path))

@@ -69,7 +69,7 @@ async def test_a_killed_agent_costs_a_gang_one_attempt_and_no_failure(tmp_path: 
 
 
 @pytest.mark.slow
-async def test_an_agent_that_leaves_puts_its_gang_back(tmp_path: Path) -> None:
+async def test_an_agent_that_leaves_requeues_its_gang(tmp_path: Path) -> None:
     code = meet(tmp_path / "met", 'while os.environ["FRAY_ATTEMPT"] == "1": time.sleep(1)')
     async with quick_core(tmp_path / "root") as core:
         with agents(core.root, tmp_path / "work", count=3) as processes:

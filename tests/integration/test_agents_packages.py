@@ -123,11 +123,11 @@ async def test_an_index_that_is_away_is_the_hosts_trouble_and_the_job_is_tried_a
         with agents(core.root, host / "work"):
             job_id = await launch(core, "print(1)", environment={"pip_packages": ["alpha"]})
 
-            async def put_back() -> JobRecord | None:
+            async def requeued() -> JobRecord | None:
                 record = await job(core, job_id)
                 return record if record.status == "pending" and record.history else None
 
-            record = await eventually(put_back)
+            record = await eventually(requeued)
             assert record.history[0].exit.kind == "start-failed"
             assert "127.0.0.1:9" in record.history[0].exit.message
             assert record.avoid_hosts

@@ -194,7 +194,7 @@ class ChildWorld:
             left = w.processes - {p for p in w.processes if fault == "crash" and p[0] == "A"}
             yield Step(f"A: {fault}", w._replace(a=fault, processes=left, faults=w.faults - {fault}), fault=True)
         if w.a != "up" and (back := requeue_lost(record(w.parent), "A", NOW, SETTINGS)) is not None:
-            yield Step("A is dead, the parent is put back", w._replace(parent=essence(back)))
+            yield Step("A is dead, the parent is requeued", w._replace(parent=essence(back)))
         if w.parent.status == Status.PENDING:
             claimed = claim(record(w.parent), attempt, JobLease(agent="C", host="C", since=NOW), ChildVerdict.KEEP)
             assert not isinstance(claimed, Skip)

@@ -149,7 +149,7 @@ class DriverWorld:
         """The driver's job becomes `job`."""
         new, breaks = essence(job), ""
         if new.status == Status.PENDING:
-            breaks = "a driver's job was put back, so that an agent would run it"
+            breaks = "a driver's job was requeued, so that an agent would run it"
         elif w.program == "runs" and not w.leaving and (w.agent is None or w.agent.state == "live"):
             breaks = "the job of a driver that lives was ended"
         return Step(label, w._replace(job=new), breaks=breaks)

@@ -206,7 +206,7 @@ class FormingWorld:
                 yield Step(f"gang {number} succeeds", self._moved(w, number, Gang("ended")))
             lost = any(w.hosts[agent].record != "live" for agent in gang.members)
             if gang.status == "running" and lost and self.rules.repair:
-                yield Step(f"gang {number} is put back", self._moved(w, number, Gang()))
+                yield Step(f"gang {number} is requeued", self._moved(w, number, Gang()))
             if gang.status == "gathering" and w.budget.stop and w.budget.faults:
                 after = self._moved(w, number, Gang("ended"))._replace(budget=_spent(w.budget, "stop"))
                 yield Step(f"gang {number} is stopped", after, fault=True)

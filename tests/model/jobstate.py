@@ -9,7 +9,7 @@ A, C = "A", "C"
 ABSENT = "absent"
 """The state of an agent whose record is not there yet."""
 
-PUT_BACK_FROM_THE_LIVING = "the job of a live agent was put back"
+REQUEUED_FROM_THE_LIVING = "the job of a live agent was requeued"
 THROWN_AWAY = "a complete result was thrown away while its lease stood"
 
 Flight = tuple[Any, ...]
@@ -36,16 +36,16 @@ class Rules:
     holder_heeds_stop: bool = True
     reaper_heeds_stop: bool = True
     entry_outlives_restart: bool = True
-    later_entry_whoever_put_back: bool = True
+    later_entry_whoever_requeued: bool = True
     fence: bool = True
     record_first: bool = True
     claim_judged_by_content: bool = True
     unresolved_claim_listed: bool = True
-    finder_puts_back: bool = True
+    finder_requeues: bool = True
     complete_result_commits: bool = True
-    dropped_are_put_back: bool = True
+    dropped_are_requeued: bool = True
     two_beats_without_it: bool = True
-    put_back_on_that_version: bool = True
+    requeued_on_that_version: bool = True
     nothing_taken_up_again: bool = True
 
 

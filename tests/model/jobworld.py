@@ -47,7 +47,7 @@ from tests.model.explorer import Found, Step, explore
 from tests.model.jobstate import (
     ABSENT,
     ENDS,
-    PUT_BACK_FROM_THE_LIVING,
+    REQUEUED_FROM_THE_LIVING,
     THROWN_AWAY,
     A,
     Agent,
@@ -72,7 +72,7 @@ class JobWorld:
         self.start = World(faults=faults, beat_a=Beat(ABSENT if joins else "live"))
         self._care = cache(self._decide_care)
         self._end = cache(self._decide_end)
-        self._put_back = cache(self._decide_put_back)
+        self._requeue = cache(self._decide_requeue)
 
     def good(self, w: World) -> bool:
         return w.job.over
@@ -102,7 +102,7 @@ class JobWorld:
         wanted = end_of_attempt(seen, *named, ending, NOW, SETTINGS)
         return None if wanted is None else essence(wanted)._replace(stop=job.stop or wanted.stop is not None)
 
-    def _decide_put_back(self, job: Job, dead: str) -> Job | None:
+    def _decide_requeue(self, job: Job, dead: str) -> Job | None:
         seen = record(job) if self.rules.reaper_heeds_stop else replace(record(job), stop=None)
         wanted = requeue_lost(seen, dead, NOW, SETTINGS)
         return None if wanted is None else essence(wanted)._replace(stop=job.stop)
@@ -112,7 +112,7 @@ class JobWorld:
         agent = agent_record(job.holder, holder) if holder and holder.state != ABSENT else None
         named = entry if self.rules.attempt_in_entry else job.attempt
         care = action_for(dataclasses.replace(entry_of(real), attempt=named), real, agent, NOW, SETTINGS)
-        if care is IndexAction.PUT_BACK and not self.rules.finder_puts_back:
+        if care is IndexAction.REQUEUE and not self.rules.finder_requeues:
             return IndexAction.LEAVE
         if care is IndexAction.LEAVE and job.status == Status.RUNNING and not self.rules.entry_outlives_claim:
             return IndexAction.DELETE
@@ -138,7 +138,7 @@ class JobWorld:
         elif end is not None and end[0] == "success" and new.status == Status.STOPPED:
             breaks = THROWN_AWAY
         elif "death" in label and w.a.mode == "up" and w.beat_a.state in ("live", ABSENT):
-            breaks = PUT_BACK_FROM_THE_LIVING
+            breaks = REQUEUED_FROM_THE_LIVING
         elif new.attempt < old.attempt:
             breaks = "an attempt went back"
         elif old.stop and new.attempt > old.attempt:
@@ -287,7 +287,7 @@ class JobWorld:
 
     def _ended(self, w: World, name: str, me: Agent) -> World:
         without_entry = self._without_entry(w, self._name(me.entry))
-        lasts = 9 if self.rules.later_entry_whoever_put_back else 1
+        lasts = 9 if self.rules.later_entry_whoever_requeued else 1
         if w.job.status == Status.PENDING and me.attempt < w.job.attempt <= me.attempt + lasts:
             return self._is(w, name, me._replace(phase="requeued"))
         if holds_attempt(record(w.job), me.attempt + 1, name):
@@ -335,9 +335,9 @@ class JobWorld:
         if not needs_reaping(body):
             return
         reaped = w.beat_a._replace(reaped=True)
-        if (back := self._put_back(w.job, A)) is not None:
+        if (back := self._requeue(w.job, A)) is not None:
             after = w if self.rules.reaping_repeated else w._replace(beat_a=reaped)
-            yield self._write(after, "A's death: its job is put back", back)
+            yield self._write(after, "A's death: its job is requeued", back)
         elif w.job.status == Status.PENDING and self._name(w.job.attempt) not in w.entries:
             yield Step("the reaper makes the entry", w._replace(entries=w.entries | {self._name(w.job.attempt)}))
         elif not w.settled:
@@ -365,8 +365,8 @@ class JobWorld:
                 if not self.rules.later_entry_first:
                     renewed = done  # deletes the old entry and leaves the new one to another reader
                 yield Step(f"a reader renews entry {entry}", self._tended(renewed, entry))
-            case IndexAction.PUT_BACK if (back := self._put_back(w.job, job.holder)) is not None:
-                yield self._write(done, f"{job.holder}'s death: a reader puts the job back", back)
+            case IndexAction.REQUEUE if (back := self._requeue(w.job, job.holder)) is not None:
+                yield self._write(done, f"{job.holder}'s death: a reader requeues the job", back)
             case _:
                 yield Step("the reader comes too late", done)
 
@@ -380,22 +380,22 @@ class JobWorld:
         if w.job.holder != A or w.job.status != Status.RUNNING:
             return
         if w.beat_a.state != "live":
-            yield self._write(w, "A's death: a repair puts the job back", self._put_back(w.job, A))
+            yield self._write(w, "A's death: a repair requeues the job", self._requeue(w.job, A))
         elif w.unlisted is None:
             if not w.beat_a.listed:
                 yield Step("an observer sees that A does not list the job", w._replace(unlisted=(w.job, 0)))
-        elif self.rules.dropped_are_put_back:
+        elif self.rules.dropped_are_requeued:
             yield from self._look_again(w, *w.unlisted)
 
     def _look_again(self, w: World, job: Job, beats: int) -> Iterator[Step[World]]:
         first, last = MissedJob("v", 0), MissedJob("v", beats if self.rules.two_beats_without_it else 2 * beats)
         anew = w._replace(unlisted=None)
-        if w.job != job and self.rules.put_back_on_that_version:
+        if w.job != job and self.rules.requeued_on_that_version:
             yield Step("the observer sees that the job has changed", anew)
         elif is_dropped(first, last):
             has_it = w.a.mode != "gone" and w.a.phase != "idle" and w.a.attempt == w.job.attempt
-            step = self._write(anew, "what A has dropped is put back", self._put_back(w.job, A))
-            yield dataclasses.replace(step, breaks=step.breaks or (PUT_BACK_FROM_THE_LIVING if has_it else ""))
+            step = self._write(anew, "what A has dropped is requeued", self._requeue(w.job, A))
+            yield dataclasses.replace(step, breaks=step.breaks or (REQUEUED_FROM_THE_LIVING if has_it else ""))
         else:
             yield Step("the observer forgets it", anew, fault=True)
 

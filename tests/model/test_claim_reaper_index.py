@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.model.jobstate import PUT_BACK_FROM_THE_LIVING, Rules
+from tests.model.jobstate import REQUEUED_FROM_THE_LIVING, Rules
 from tests.model.jobworld import explored
 
 
@@ -31,7 +31,7 @@ def test_no_state_is_stuck_and_no_invariant_breaks(faults: tuple[str, ...]) -> N
         pytest.param("listed_until_next_entry", ("crash", "preemption"), marks=pytest.mark.slow),
         ("reaping_repeated", ("crash",)),
         ("later_entry_first", ("crash",)),
-        ("finder_puts_back", ("crash",)),
+        ("finder_requeues", ("crash",)),
         ("claim_judged_by_content", ("stop",)),
     ],
 )
@@ -44,7 +44,7 @@ def test_an_agent_that_joins_keeps_what_it_claims() -> None:
 
 
 def test_without_its_record_first_it_is_taken_for_dead() -> None:
-    assert PUT_BACK_FROM_THE_LIVING in explored(Rules(record_first=False), joins=True).holes
+    assert REQUEUED_FROM_THE_LIVING in explored(Rules(record_first=False), joins=True).holes
 
 
 @pytest.mark.parametrize("fault", ["crash", "preemption", "stop"])
@@ -72,11 +72,11 @@ def test_a_lease_that_a_live_agent_drops_is_taken_on_and_its_other_leases_stay_w
 @pytest.mark.parametrize(
     ("rule", "faults", "hole"),
     [
-        ("dropped_are_put_back", ("drop",), "stuck"),
-        ("two_beats_without_it", ("drop",), PUT_BACK_FROM_THE_LIVING),
-        pytest.param("put_back_on_that_version", ("preemption",), PUT_BACK_FROM_THE_LIVING, marks=pytest.mark.slow),
-        ("unresolved_claim_listed", ("drop",), PUT_BACK_FROM_THE_LIVING),
-        ("nothing_taken_up_again", ("drop",), PUT_BACK_FROM_THE_LIVING),
+        ("dropped_are_requeued", ("drop",), "stuck"),
+        ("two_beats_without_it", ("drop",), REQUEUED_FROM_THE_LIVING),
+        pytest.param("requeued_on_that_version", ("preemption",), REQUEUED_FROM_THE_LIVING, marks=pytest.mark.slow),
+        ("unresolved_claim_listed", ("drop",), REQUEUED_FROM_THE_LIVING),
+        ("nothing_taken_up_again", ("drop",), REQUEUED_FROM_THE_LIVING),
     ],
 )
 def test_without_the_rule_a_job_is_dropped_for_ever_or_taken_from_its_holder(

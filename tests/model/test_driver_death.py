@@ -7,7 +7,7 @@ import pytest
 from tests.model.driverworld import Rules, explored
 
 LATE = "a child was started that was submitted after its driver's job had ended"
-PUT_BACK = "a driver's job was put back, so that an agent would run it"
+REQUEUE = "a driver's job was requeued, so that an agent would run it"
 ENDED_ALIVE = "the job of a driver that lives was ended"
 HAD_BEATEN = "a driver was declared dead that had beaten since it was seen silent"
 
@@ -28,7 +28,7 @@ def test_so_it_does_in_a_larger_scope() -> None:
     [
         ("agent_first", (), ENDED_ALIVE),
         ("repair_looks_at_jobs", ("kill",), "stuck"),
-        ("one_attempt", ("kill",), PUT_BACK),
+        ("one_attempt", ("kill",), REQUEUE),
         ("dead_at_that_beat", ("freeze",), HAD_BEATEN),
         ("parent_read", ("freeze",), LATE),
         ("child_read_first", ("freeze",), LATE),

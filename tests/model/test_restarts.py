@@ -26,7 +26,7 @@ def test_nor_with_a_stop_besides() -> None:
     ("rule", "fault", "hole"),
     [
         ("entry_outlives_restart", "crash", "stuck"),
-        pytest.param("later_entry_whoever_put_back", "freeze", "stuck", marks=pytest.mark.slow),
+        pytest.param("later_entry_whoever_requeued", "freeze", "stuck", marks=pytest.mark.slow),
         ("holder_heeds_stop", "stop", "a later attempt came after an acknowledged stop"),
         ("reaping_repeated", "crash", "stuck"),
     ],

@@ -1,4 +1,4 @@
-"""Trust and deadlines: a job that was put back does not run beside its first copy, except in an outage."""
+"""Trust and deadlines: a job that was requeued does not run beside its first copy, except in an outage."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_in_an_outage_two_attempts_of_a_job_may_run_at_once_but_not_of_an_actor(
         ("suspension_counts", True, ["suspension"]),
         ("a_passed_deadline_stands", False, ["suspension"]),
         ("started_only_with_trust", False, []),
-        ("put_back_when_the_tree_is_gone", True, ["preemption"]),
+        ("requeued_when_the_tree_is_gone", True, ["preemption"]),
         ("runners_hold_the_hosts_lock", True, ["kill"]),
     ],
 )

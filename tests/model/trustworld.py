@@ -58,7 +58,7 @@ class Rules:
     a_longer_promise_counts_when_applied: bool = True
     runners_get_the_shortest_trust: bool = True
     started_only_with_trust: bool = True
-    put_back_when_the_tree_is_gone: bool = True
+    requeued_when_the_tree_is_gone: bool = True
     runners_hold_the_hosts_lock: bool = True
     the_grace_ends: bool = True
 
@@ -210,9 +210,9 @@ class TrustWorld:
                 yield Step(f"A moves the deadline on to {ends}", moved)
             if w.leaving:
                 yield Step("the task's grace is over, A kills the tree", self._gone(w))
-        gone = w.task == "gone" or (w.leaving and not self.rules.put_back_when_the_tree_is_gone)
+        gone = w.task == "gone" or (w.leaving and not self.rules.requeued_when_the_tree_is_gone)
         if gone and (job := _given_back(w.job)) is not None:
-            yield Step("A puts the job back", w._replace(job=job))
+            yield Step("A requeues the job", w._replace(job=job))
 
     def _deadline(self, w: Trusting) -> float:
         if not self.rules.the_grace_ends and w.trusted <= BUSY:
@@ -238,7 +238,7 @@ class TrustWorld:
             yield Step("C claims the job", w._replace(job=_claimed(w.job, C)))
         if w.dead:
             if (job := _requeued(w.job)) is not None:
-                yield Step("the dead agent's job is put back", w._replace(job=job))
+                yield Step("the dead agent's job is requeued", w._replace(job=job))
             return
         if w.age is None:
             first = observe(_record(w.promise), None, None, None)

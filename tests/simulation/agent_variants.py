@@ -214,7 +214,7 @@ def requeue_before_death() -> list[Swap]:
 
     def action(job: Any, holder: Any) -> Any:
         listed = holder is not None and job.id in holder.holdings and holder.state == "live"
-        return index_rules.IndexAction.DELETE if listed else index_rules.IndexAction.PUT_BACK
+        return index_rules.IndexAction.DELETE if listed else index_rules.IndexAction.REQUEUE
 
     return [(index_rules, "_action_while_running", action)]
 
@@ -227,7 +227,7 @@ def reaping_done_once() -> list[Swap]:
         if failure_detection.needs_reaping(agent.record):
             await core.records.update(agent.key, AgentRecord, lambda now: replace(now, reaped=True) if now else None)
             for job in agent.record.holdings:
-                await reaper._put_back_job(core, job, agent.record.id)
+                await reaper._requeue_job(core, job, agent.record.id)
 
     return [(reaper, "reap", reap)]
 

@@ -106,7 +106,7 @@ def the_result_is_another_replicas() -> None:
     gi.one_result_and_it_is_that_of_all(world.gangs, _changed(RUNS, succeeded))
 
 
-def a_complete_gang_is_put_back() -> None:
+def a_complete_gang_is_requeued() -> None:
     world = _world()
     world.gangs.complete["gang-1", 1] = 0.0
     back = replace(WAITS, attempt=2, placement=Placement(round=2))
@@ -234,7 +234,7 @@ BREACHES: dict[str, Callable[[], None]] = {
     "no agent has more than its host": two_gangs_have_one_host,
     "a gang succeeds when all replicas have": a_replica_is_missing_in_a_success,
     "one result, and it is replica 0's": the_result_is_another_replicas,
-    "a complete gang is never thrown away": a_complete_gang_is_put_back,
+    "a complete gang is never thrown away": a_complete_gang_is_requeued,
     "a gang's failure is a replica's own": a_preemption_counts_as_a_failure,
     "a replica's failure is the gang's": a_failure_counts_as_a_preemption,
     "a stopped gang has ended": a_gang_is_stopped_while_it_runs,

@@ -99,7 +99,7 @@ def only_errors_of_ours_are_an_objects_own() -> list[Swap]:
 
 
 @where(strangers_only("restore_job"))
-def a_dropped_job_is_never_put_back() -> list[Swap]:
+def a_dropped_job_is_never_requeued() -> list[Swap]:
     """A job that its live holder does not list is left to it."""
     return [(missed_jobs, "is_dropped", lambda *sightings: False)]
 

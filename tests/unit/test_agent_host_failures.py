@@ -16,7 +16,7 @@ from tests.support.virtual import Cluster
 HOST = Resources(cpu=4000, memory=2**33, disk=2**33)
 
 
-async def test_a_log_that_cannot_be_read_puts_the_job_back_and_the_host_is_avoided(
+async def test_a_log_that_cannot_be_read_requeues_the_job_and_the_host_is_avoided(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     user = await cluster.core()

@@ -214,8 +214,8 @@ async def test_an_agent_whose_beats_are_refused_puts_its_tasks_down_as_in_an_out
     (holder,) = [number for number, agent in enumerate(scene.agents) if agent.member.leases.held]
     scene.ways[holder].refused = [(verb, "agents/") for verb in ("put", "get", "get_if_changed")]
     await asyncio.sleep(120)
-    put_back = await job_now(user, job)
-    assert (put_back.attempt, put_back.lease and put_back.lease.agent) == (2, scene.agents[1 - holder].id)
+    requeued = await job_now(user, job)
+    assert (requeued.attempt, requeued.lease and requeued.lease.agent) == (2, scene.agents[1 - holder].id)
     assert not scene.running[holder].done()
     scene.refuse()
     await asyncio.sleep(600)

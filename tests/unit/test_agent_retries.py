@@ -16,7 +16,7 @@ from tests.support.virtual import Cluster
 HOST = Resources(cpu=4000, memory=2**33, disk=2**33)
 
 
-async def test_a_job_put_back_while_its_agent_still_holds_it_is_claimed_as_soon_as_it_is_let_go(
+async def test_a_job_requeued_while_its_agent_still_holds_it_is_claimed_as_soon_as_it_is_let_go(
     cluster: Cluster,
 ) -> None:
     hand = await join(cluster, "agent")

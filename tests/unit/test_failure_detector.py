@@ -227,7 +227,7 @@ async def test_many_at_once_get_one_more_time_out_and_then_die(cluster: Cluster)
 # --- reaping -----------------------------------------------------------------------------------------------------
 
 
-async def test_a_dead_agents_job_is_put_back_and_its_zombie_can_change_nothing(cluster: Cluster) -> None:
+async def test_a_dead_agents_job_is_requeued_and_its_zombie_can_change_nothing(cluster: Cluster) -> None:
     user, dead = await cluster.core(), await join(cluster, "a")
     job = await launch(user)
     held = await dead.claim()
@@ -285,7 +285,7 @@ async def test_a_reaping_that_was_cut_short_is_finished_by_the_next(cluster: Clu
     assert (await agent_now(user, "a")).reaped
 
 
-async def test_a_job_that_cannot_be_read_keeps_no_other_from_being_put_back(cluster: Cluster) -> None:
+async def test_a_job_that_cannot_be_read_keeps_no_other_from_being_requeued(cluster: Cluster) -> None:
     user, dead = await cluster.core(), await join(cluster, "a")
     odd, *sound = [(await launch(user)).id for _ in range(20)]
     for _ in range(20):

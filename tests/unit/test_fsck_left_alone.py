@@ -247,7 +247,7 @@ SEGMENT = str(SegmentName(1.8e9, 0, "abcdef", 3))
     ("key", "words"),
     [
         (JobKeys.key("job-odd"), "nobody can run, end or remove this job"),
-        (AgentKeys.key("odd"), "are put back only after"),
+        (AgentKeys.key("odd"), "are requeued only after"),
         (CoordinatorKeys.reconciler, "until it is replaced, no file is admitted"),
         (NameKeys.key("n", "actor", "x"), "nobody can take this name"),
         (EndpointKey("n", "x", "id").key(), "no caller finds this actor"),
@@ -345,7 +345,7 @@ async def test_a_job_with_an_id_of_its_own_needs_another(core: Core) -> None:
     assert f"`fray stop {job.id}`, and submit it again under another id than 'mine'" in problem.remedy
 
 
-async def test_a_job_that_its_agent_does_not_list_is_put_back_once_that_agent_left(core: Core) -> None:
+async def test_a_job_that_its_agent_does_not_list_is_requeued_once_that_agent_left(core: Core) -> None:
     """The remedy promises this."""
 
     key = await runs_and_is_not_listed(core)

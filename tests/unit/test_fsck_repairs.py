@@ -215,7 +215,7 @@ async def a_bell_that_cannot_be_read(core: Core) -> str:
         (a_listed_child_that_has_ended, "has ended"),
         (an_entry_of_nobody_s_child, "neither this parent nor this child"),
         (left_unadmitted, "neither admitted nor withdrawn"),
-        (a_dead_agent_that_was_not_reaped, "not all been put back"),
+        (a_dead_agent_that_was_not_reaped, "not all been requeued"),
         (an_endpoint_of_an_ended_job, "no longer runs"),
         (an_endpoint_of_nobody, "no longer runs"),
         (a_bell_that_cannot_be_read, "a hint"),

@@ -122,7 +122,7 @@ async def test_the_burial_of_a_member_follows_its_stored_exit(core: Core) -> Non
     assert ended.record.status == "succeeded"
 
 
-async def test_the_burial_of_a_member_that_ran_puts_the_gang_back_once(core: Core) -> None:
+async def test_the_burial_of_a_member_that_ran_requeues_the_gang_once(core: Core) -> None:
     gang = await running_gang(core)
     await leave_exit(core, gang.record, 0)
     kept = await gang_commit.end_without(core, gang, "a0")
@@ -185,7 +185,7 @@ async def test_a_stopped_gang_ends_though_an_exit_cannot_be_read(core: Core) -> 
     assert (await now(core)).status == "stopped"
 
 
-async def test_the_burial_of_a_member_whose_exit_cannot_be_read_puts_the_gang_back(core: Core) -> None:
+async def test_the_burial_of_a_member_whose_exit_cannot_be_read_requeues_the_gang(core: Core) -> None:
     gang = await running_gang(core)
     await core.store.put(WorkKeys.exit("g-1", 1, 1), b"garbage", ABSENT)
     await gang_commit.end_without(core, gang, "a1")

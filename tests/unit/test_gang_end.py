@@ -92,7 +92,7 @@ def test_a_failure_of_another_member_is_left_to_that_member() -> None:
     assert ended(gang(), "a", exits(r0="success", r1="exited", r2="success")) is None
 
 
-def test_a_failure_puts_the_whole_gang_back_and_spends_one_failure() -> None:
+def test_a_failure_requeues_the_whole_gang_and_spends_one_failure() -> None:
     again = ended(gang(spec={"max_retries_failure": 1}), "b", exits(r1="stopped", r2="exited"))
     assert again is not None
     assert (again.status, again.attempt, again.failures, again.preemptions) == ("gathering", 3, 1, 0)
@@ -151,14 +151,14 @@ def test_a_failed_start_spends_nothing_and_avoids_the_host() -> None:
 def test_a_stopped_gang_ends_once_all_replicas_have_ended() -> None:
     some = exits(r0="stopped", r1="exited")
     assert ended(stopping(), "a", some) is None
-    assert ended(stopping(), "b", some) is None, "a failure under a stop puts nothing back"
+    assert ended(stopping(), "b", some) is None, "a failure under a stop requeues nothing"
     done = ended(stopping(), "b", some | exits(r2="success"))
     assert done is not None
     assert done.exit is not None
     assert (done.status, done.exit.message) == ("stopped", "enough")
 
 
-def test_a_lost_member_puts_the_gang_back_once_as_one_death() -> None:
+def test_a_lost_member_requeues_the_gang_once_as_one_death() -> None:
     again = lost(gang(), "b", exits(r0="success", r1="success"))
     assert again is not None
     assert (again.status, again.preemptions, again.agent_deaths, again.failures) == ("gathering", 1, 1, 0)

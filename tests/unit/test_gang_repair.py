@@ -43,7 +43,7 @@ async def entries(core: Core) -> list[str]:
     return [row.key for row in await core.store.list(PlacementKey.area) if row.key != PlacementKey.bell]
 
 
-async def test_a_member_that_dies_puts_the_gang_back_once(cluster: Cluster) -> None:
+async def test_a_member_that_dies_requeues_the_gang_once(cluster: Cluster) -> None:
     user = await cluster.core()
     await running_gang(user)
     alive, _ = await member(cluster, "a0"), await member(cluster, "a1")
@@ -55,7 +55,7 @@ async def test_a_member_that_dies_puts_the_gang_back_once(cluster: Cluster) -> N
     assert cluster.keys("pending/") == [], "nobody may take it for a single job"
 
 
-async def test_a_gang_whose_members_die_together_is_put_back_once(cluster: Cluster) -> None:
+async def test_a_gang_whose_members_die_together_is_requeued_once(cluster: Cluster) -> None:
     user = await cluster.core()
     await running_gang(user, 3)
     for name in ("a0", "a1", "a2"):

@@ -219,7 +219,7 @@ async def test_a_jobs_record_that_is_not_answered_keeps_no_agent_from_claiming_o
     await running
 
 
-async def test_a_claim_that_proves_won_once_others_have_its_room_is_put_back(cluster: Cluster, tmp_path: Path) -> None:
+async def test_a_claim_that_proves_won_once_others_have_its_room_is_requeued(cluster: Cluster, tmp_path: Path) -> None:
     user, core = await cluster.core(), await cluster.core(local=False)
     odd = await launch(user, priority=1, resources={"cpu": 4})
     silence(cluster.ways[1], JobKeys.key(odd.id), WRITES)

@@ -34,7 +34,7 @@ async def overwrite(core: Core, agent: str, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("odd", ["garbage", "another's record"])
-async def test_a_dead_agents_job_is_put_back_though_its_record_was_overwritten(cluster: Cluster, odd: str) -> None:
+async def test_a_dead_agents_job_is_requeued_though_its_record_was_overwritten(cluster: Cluster, odd: str) -> None:
     """The agent could not beat over it either. Once its trust must have run out, it is as dead as any other."""
 
     user, gone, other = await cluster.core(), await join(cluster, "gone"), await join(cluster, "other")
@@ -69,7 +69,7 @@ async def test_an_agent_whose_record_changes_lives_though_this_version_cannot_re
         await user.records.read(AgentKeys.key("newer"), AgentRecord)
 
 
-async def test_a_dead_agents_job_is_put_back_though_its_parents_record_was_overwritten(cluster: Cluster) -> None:
+async def test_a_dead_agents_job_is_requeued_though_its_parents_record_was_overwritten(cluster: Cluster) -> None:
     """The child then waits for its parent, as all of that parent's children do."""
 
     user, gone, other = await cluster.core(), await join(cluster, "gone"), await join(cluster, "other")
@@ -155,7 +155,7 @@ async def test_runs_without_the_lease_find_a_silent_agent_in_an_unknown_state_to
     assert (await job_now(user, job.id)).attempt == 2
 
 
-async def test_a_job_that_an_agent_in_an_unknown_state_has_dropped_is_put_back(cluster: Cluster) -> None:
+async def test_a_job_that_an_agent_in_an_unknown_state_has_dropped_is_requeued(cluster: Cluster) -> None:
     """In every state, an agent's beat lists the jobs that it holds."""
     user, newer = await cluster.core(), await join(cluster, "newer")
     job = await held_by(newer, user)

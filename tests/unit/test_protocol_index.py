@@ -71,9 +71,9 @@ def test_a_second_entry_of_a_waiting_job_is_renewed(other: dict[str, Any]) -> No
 @pytest.mark.parametrize(
     ("agent", "wanted"),
     [
-        (None, IndexAction.PUT_BACK),
-        (holder(2, "dead"), IndexAction.PUT_BACK),
-        (holder(2, "left"), IndexAction.PUT_BACK),
+        (None, IndexAction.REQUEUE),
+        (holder(2, "dead"), IndexAction.REQUEUE),
+        (holder(2, "left"), IndexAction.REQUEUE),
         (holder(), IndexAction.LEAVE),
         (holder(1), IndexAction.LEAVE),
         (holder(2), IndexAction.DELETE),

@@ -248,7 +248,7 @@ def test_a_requeue_leaves_no_lease_and_remembers_the_attempt() -> None:
 # --- an agent's death --------------------------------------------------------------------------------------------
 
 
-def test_a_job_is_put_back_from_the_dead_agent_only() -> None:
+def test_a_job_is_requeued_from_the_dead_agent_only() -> None:
     assert requeue_lost(running(), "you", NOW, SETTINGS) is None
     assert requeue_lost(job(), "me", NOW, SETTINGS) is None
     assert requeue_lost(ended(running(), "success"), "me", NOW, SETTINGS) is None

@@ -212,7 +212,7 @@ async def test_two_passes_at_once_do_no_harm(cluster: Cluster) -> None:
     assert cluster.keys("pending/") == sorted(entry_of(job).key() for job in now)
 
 
-async def test_a_job_claimed_after_its_agents_last_beat_is_put_back_when_the_agent_dies(cluster: Cluster) -> None:
+async def test_a_job_claimed_after_its_agents_last_beat_is_requeued_when_the_agent_dies(cluster: Cluster) -> None:
     """No beat lists it, so no reaper sees it, and the next repair is far away."""
 
     cluster.settings = ClusterSettings(repair_interval=1000000.0)

@@ -293,7 +293,7 @@ async def test_the_jobs_of_an_agent_in_a_state_that_one_does_not_know_stay_with_
     assert (await agent_now(user, "newer")).state == state
 
 
-async def test_a_copy_of_an_agents_record_puts_nothing_back(cluster: Cluster) -> None:
+async def test_a_copy_of_an_agents_record_requeues_nothing(cluster: Cluster) -> None:
     user, agent = await cluster.core(), await join(cluster, "host-1")
     job = await launch(user)
     await agent.claim()

@@ -155,7 +155,7 @@ async def test_two_entries_of_one_job_are_one_in_the_end(cluster: Cluster) -> No
     await agent.end(held)
 
 
-async def test_a_job_whose_agent_is_gone_without_a_trace_is_put_back(cluster: Cluster) -> None:
+async def test_a_job_whose_agent_is_gone_without_a_trace_is_requeued(cluster: Cluster) -> None:
     user, agent = await cluster.core(), await join(cluster, "a")
     job = await launch(user)
     await agent.claim()
@@ -210,7 +210,7 @@ async def test_many_jobs_are_repaired_with_few_reads(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("since", [None, MAX_TIME], ids=["", "by a lease from the future"])
-async def test_a_job_that_its_live_agent_has_dropped_is_put_back(cluster: Cluster, since: float | None) -> None:
+async def test_a_job_that_its_live_agent_has_dropped_is_requeued(cluster: Cluster, since: float | None) -> None:
     user, agent = await cluster.core(), await join(cluster, "a")
     job = await launch(user)
     await agent.claim()
@@ -271,7 +271,7 @@ async def test_a_job_stays_with_an_agent_that_may_not_have_listed_it_yet(cluster
     assert (await job_now(user, job.id)).status == "running"
 
 
-async def test_a_job_that_was_ended_just_before_it_would_be_put_back_stays_ended(cluster: Cluster) -> None:
+async def test_a_job_that_was_ended_just_before_it_would_be_requeued_stays_ended(cluster: Cluster) -> None:
     user, agent = await cluster.core(), await join(cluster, "a")
     job = await launch(user)
     held = await agent.claim()
@@ -284,6 +284,6 @@ async def test_a_job_that_was_ended_just_before_it_would_be_put_back_stays_ended
 
     cluster.ways[-1].before["put", "jobs/"] = in_time
     await passes(coordinator, 300.0)
-    assert cluster.ways[-1].before == {}, "it meant to put the job back"
+    assert cluster.ways[-1].before == {}, "it meant to requeue the job"
     assert (await job_now(user, job.id)).status == "succeeded"
     beating.cancel()

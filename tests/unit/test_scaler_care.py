@@ -51,7 +51,7 @@ async def with_silent_agent(core: Core, state: str, job: dict[str, Any], **field
         ("live", {}, {"driver": True}, 0),
     ],
 )
-async def test_a_job_whose_agent_was_lost_waits_though_nobody_has_put_it_back(
+async def test_a_job_whose_agent_was_lost_waits_though_nobody_has_requeued_it(
     cluster: Cluster, state: str, job: dict[str, Any], fields: dict[str, Any], machines: int
 ) -> None:
     """A requeued gang waits as an owner. A program that has ended needs no machine."""

@@ -77,7 +77,7 @@ def _claims() -> File:
         "its parent runs": (job(parent=own), 1, parent),
         "its parent has ended": (job(parent=own), 1, replace(parent, status="succeeded")),
         "its parent is gone": (job(parent=own), 1, None),
-        "its parent is put back": (job(parent=own), 1, replace(parent, status="pending", attempt=2)),
+        "its parent is requeued": (job(parent=own), 1, replace(parent, status="pending", attempt=2)),
         "the same, with an id of its own": (waiting, 1, replace(parent, status="pending", attempt=2)),
         "its parent runs again, since 59 s": (waiting, 1, replace(parent, attempt=2, started_at=NOW - 59)),
         "its parent runs again, since 60 s": (waiting, 1, replace(parent, attempt=2, started_at=NOW - 60)),
@@ -287,7 +287,7 @@ def _entries() -> File:
     return File(
         "input: an entry of the index, its job and the agent of the job's lease. expected: the "
         "reconciler's action; renew: create the entry that the record requires, then delete this one; "
-        "put_back: end the attempt as lost",
+        "requeue: end the attempt as lost",
         made,
     )
 

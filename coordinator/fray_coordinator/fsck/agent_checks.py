@@ -23,7 +23,7 @@ def contradictory_agents(seen: Snapshot) -> Iterator[SuspectedProblem]:
     for agent in seen.agents.values():
         key = AgentKeys.key(agent.id)
         if needs_reaping(agent) and seen.is_settled(key):
-            what = f"it is {agent.state}, and its {len(agent.holdings)} jobs have not all been put back"
+            what = f"it is {agent.state}, and its {len(agent.holdings)} jobs have not all been requeued"
             yield SuspectedProblem(Problem(key, what, BY_REPAIR), seen.versions(key))
         for job, holding in agent.holdings.items() if agent.state == AgentState.LIVE else ():
             if not seen.is_doubtful(JobKeys.key(job)) and (why := _cannot_hold(seen.jobs.get(job), agent.id, holding)):
@@ -50,7 +50,7 @@ def unnoticed_silence(seen: Snapshot) -> Iterator[SuspectedProblem]:
             f"agent nor `fray coordinate` runs{waiting}"
         )
         remedy = (
-            "start an agent: within minutes it finds this one dead and puts back what it held; or run `fray "
+            "start an agent: within minutes it finds this one dead and requeues the jobs that it held; or run `fray "
             "coordinate`, or `fray coordinate --once` several times"
         )
         yield SuspectedProblem(Problem(key, what, remedy), seen.versions(key))

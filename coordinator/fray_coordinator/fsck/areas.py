@@ -162,8 +162,8 @@ CONSEQUENCES: dict[Kind, tuple[str, str]] = {
     ),
     JobRecord: ("nobody can run, end or remove this job", "mend it, or remove it if nobody needs the job"),
     AgentRecord: (
-        "this agent cannot work; if it is gone, the jobs that it held are put back only after 20 idle intervals",
-        "remove it once that agent has ended, and they are put back within minutes",
+        "this agent cannot work; if it is gone, the jobs that it held are requeued only after 20 idle intervals",
+        "remove it once that agent has ended, and they are requeued within minutes",
     ),
     NameRecord: (
         "nobody can take this name or find who has it",

@@ -105,7 +105,7 @@ def _disowned(seen: Snapshot, key: str, holder: AgentRecord, is_entered: bool) -
         return None
     what = f"by its record agent {holder.id} runs it, and that agent lives, but does not list it: nobody runs it"
     remedy = (
-        f"any live agent puts it back within minutes; if it stays so, make agent {holder.id} leave: `fray drain "
+        f"any live agent requeues it within minutes; if it stays so, make agent {holder.id} leave: `fray drain "
         f"{holder.id}`, or SIGTERM to it"
     )
     return Problem(key, what, remedy)

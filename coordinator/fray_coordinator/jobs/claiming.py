@@ -68,7 +68,7 @@ async def try_claim(
     rejections, fenced = 0, not in_doubt
     current = await _read(core, entry.job, in_doubt)
     if not in_doubt and current is not None and holds_attempt(current.record, entry.attempt, agent):
-        # The agent has dropped the job. Others may have seen that, and may be about to put it back.
+        # The agent has dropped the job. Others may have seen that, and may be about to requeue it.
         return NotClaimed(core.now() + core.settings.repair_interval, rejections)
     while True:
         if current is None:

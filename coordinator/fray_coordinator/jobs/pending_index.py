@@ -33,39 +33,39 @@ async def finish_requeue(core: Core, job: JobRecord, before: PendingKey | None) 
     await doorbell.ring(core, job.spec.pool)
 
 
-async def put_back_if_orphaned(core: Core, known: Stored[JobRecord]) -> Stored[JobRecord] | None:
-    """Put the job back if its holder is dead or absent, and make the index follow; returns the present record."""
+async def requeue_if_orphaned(core: Core, known: Stored[JobRecord]) -> Stored[JobRecord] | None:
+    """Requeue the job if its holder is dead or absent, and make the index follow; returns the present record."""
     lease = known.record.lease
     if known.record.status != Status.RUNNING or lease is None:
         return known
     holder = await core.records.read(AgentKeys.key(lease.agent), AgentRecord, one_of_many=True)
     if not is_fenced(record_of(holder)):
         return known
-    return await put_back(core, known, lease.agent)
+    return await requeue_lost_job(core, known, lease.agent)
 
 
-async def put_back(core: Core, known: Stored[JobRecord], agent: str) -> Stored[JobRecord] | None:
-    """Put the job back if `agent`, which is dead or absent, holds it."""
+async def requeue_lost_job(core: Core, known: Stored[JobRecord], agent: str) -> Stored[JobRecord] | None:
+    """Requeue the job if `agent`, which is dead or absent, holds it."""
     before = entry_of(known.record)
     update = await core.records.change(
         known.key, JobRecord, lambda job: requeue_lost(job, agent, core.now(), core.settings), known
     )
     if update.wrote and update.stored is not None:
-        await _finish_put_back(core, update.stored.record, before)
+        await _update_index(core, update.stored.record, before)
     return update.stored
 
 
-async def put_back_dropped(core: Core, known: Stored[JobRecord]) -> None:
-    """Put back a job that its live holder has dropped, if the record is still the version that showed this."""
+async def requeue_dropped(core: Core, known: Stored[JobRecord]) -> None:
+    """Requeue a job that its live holder has dropped, if the record is still the version that showed this."""
     lease = known.record.lease
     why = "lives, but has dropped it"
     wanted = requeue_lost(known.record, lease.agent, core.now(), core.settings, why) if lease is not None else None
     if wanted is not None and (written := await core.records.write(known.key, JobRecord, wanted, known)).wrote:
         assert written.stored is not None, "it was just written"
-        await _finish_put_back(core, written.stored.record, entry_of(known.record))
+        await _update_index(core, written.stored.record, entry_of(known.record))
 
 
-async def _finish_put_back(core: Core, job: JobRecord, before: PendingKey) -> None:
+async def _update_index(core: Core, job: JobRecord, before: PendingKey) -> None:
     """Make the index follow a record that was taken from its agent."""
     if job.status == Status.PENDING:
         await finish_requeue(core, job, before)
@@ -74,7 +74,7 @@ async def _finish_put_back(core: Core, job: JobRecord, before: PendingKey) -> No
 
 
 async def reconcile_entry(core: Core, key: str, entry: PendingKey) -> None:
-    """Judge one entry by the records that it refers to: delete it, renew it, or put its job back."""
+    """Judge one entry by the records that it refers to: delete it, renew it, or requeue its job."""
     present = await core.store.get(key)
     if present is None:
         return
@@ -88,5 +88,5 @@ async def reconcile_entry(core: Core, key: str, entry: PendingKey) -> None:
         case IndexAction.RENEW if job is not None:
             await create_entry(core, job.record)
             await core.store.delete(key, present.version)
-        case IndexAction.PUT_BACK if job is not None and lease is not None:
-            await put_back(core, job, lease.agent)
+        case IndexAction.REQUEUE if job is not None and lease is not None:
+            await requeue_lost_job(core, job, lease.agent)

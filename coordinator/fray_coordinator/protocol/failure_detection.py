@@ -117,5 +117,5 @@ def lost_agent(agent: str) -> AgentRecord:
 
 
 def needs_reaping(agent: AgentRecord) -> bool:
-    """Whether jobs listed in this record may still have to be put back."""
+    """Whether jobs listed in this record may still have to be requeued."""
     return is_fenced(agent) and bool(agent.holdings) and not agent.reaped

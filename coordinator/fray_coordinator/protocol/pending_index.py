@@ -32,7 +32,7 @@ class IndexAction(Enum):
     LEAVE = "leave"
     DELETE = "delete"
     RENEW = "create the entry that the record asks for, then delete this one"
-    PUT_BACK = "its holder is dead or absent: requeue the job"
+    REQUEUE = "its holder is dead or absent: requeue the job"
 
 
 def action_for(
@@ -64,7 +64,7 @@ def _action_while_pending(entry: PendingKey, job: JobRecord) -> IndexAction:
 
 def _action_while_running(job: JobRecord, holder: AgentRecord | None) -> IndexAction:
     if holder is None or is_fenced(holder):
-        return IndexAction.PUT_BACK
+        return IndexAction.REQUEUE
     holding = holder.holdings.get(job.id)
     return IndexAction.DELETE if holding is not None and holding.attempt >= job.attempt else IndexAction.LEAVE
 

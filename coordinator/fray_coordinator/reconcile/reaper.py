@@ -38,7 +38,7 @@ async def reap(core: Core, agent: Stored[AgentRecord]) -> None:
     if dead is None or not needs_reaping(agent.record):
         return
     problems: dict[str, str] = {}
-    await map_noting_problems(agent.record.holdings, lambda job: _put_back_job(core, job, dead), problems)
+    await map_noting_problems(agent.record.holdings, lambda job: _requeue_job(core, job, dead), problems)
     if problems:
         raise BadRecord(_summarize(problems))
     await core.records.change(
@@ -46,7 +46,7 @@ async def reap(core: Core, agent: Stored[AgentRecord]) -> None:
     )
 
 
-async def _put_back_job(core: Core, job_id: str, dead: str) -> None:
+async def _requeue_job(core: Core, job_id: str, dead: str) -> None:
     """Requeue one listed job if the dead agent still holds it, and make the index agree.
 
     A gang goes on without a member that has done its part. The scheduler of placements replaces the agent in gangs that
@@ -56,7 +56,7 @@ async def _put_back_job(core: Core, job_id: str, dead: str) -> None:
     if job is not None and is_gang(job.record.spec):
         await gang_commit.end_without(core, job, dead)
         return
-    now = await pending_index.put_back(core, job, dead) if job is not None else None
+    now = await pending_index.requeue_lost_job(core, job, dead) if job is not None else None
     if now is not None and now.record.status == Status.PENDING:
         await pending_index.create_entry(core, now.record)
 

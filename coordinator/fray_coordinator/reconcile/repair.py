@@ -145,14 +145,14 @@ class Repair:
 
     async def _look_at_holder(self, key: str, known: OpenJob, holder: Stored[AgentRecord] | None) -> None:
         if holder is None:
-            await self._with(key, self._put_back_if_orphaned)
+            await self._with(key, self._requeue_if_orphaned)
         elif is_unlisted(known.id, known.held_since, holder.record, self.core.now()):
             await self._look_at_unlisted(key, known)
 
-    async def _put_back_if_orphaned(self, job: Stored[JobRecord]) -> None:
+    async def _requeue_if_orphaned(self, job: Stored[JobRecord]) -> None:
         """Requeue the job if its holder is gone; then its children and endpoints are judged by the new record."""
         try:
-            now = await pending_index.put_back_if_orphaned(self.core, job)
+            now = await pending_index.requeue_if_orphaned(self.core, job)
         except BadRecord:
             if job.record.lease is not None:
                 await self._holders.look(job.record.lease.agent)
@@ -172,7 +172,7 @@ class Repair:
             return
         job = await self.core.records.read(key, JobRecord, one_of_many=True)
         if job is not None and job.version == known.version:
-            await pending_index.put_back_dropped(self.core, job)
+            await pending_index.requeue_dropped(self.core, job)
 
     async def _with(self, key: str, act: Callable[[Stored[JobRecord]], Awaitable[object]]) -> None:
         """Read the job's record, and call `act` if it exists."""

@@ -86,10 +86,10 @@ class AgentRecord(Record, kw_only=True):
         state: "live", "dead" (declared by an observer), "left" (ended by itself with nothing held).
         beat: counter that only the agent raises.
         interval: seconds between heartbeats that this record promises.
-        holdings: leases by job id, unresolved claims included. In a dead record: the leases to put back.
+        holdings: leases by job id, unresolved claims included. In a dead record: the leases of the jobs to requeue.
         mail: somebody asks the agent to look at its jobs; senders set it, and an applied heartbeat clears it.
         drain: somebody asks the agent to take no more work and to leave when it has none.
-        reaped: every holding of this dead agent has been put back.
+        reaped: all jobs that this dead agent held have been requeued.
         started_at: when the process started.
         problem: what is wrong with the agent now, for people; "" if nothing is.
         unfit: because of the problem, the agent takes no work and is given none.
