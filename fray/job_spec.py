@@ -190,7 +190,7 @@ def _resources(resources: ResourceConfig) -> dict[str, Any]:
         "memory": resources.ram,
         "disk": resources.disk,
         "preemptible": resources.preemptible,
-        "device": _device(resources.device),
+        "device": device_fields(resources.device),
         "device_alternatives": _alternatives(resources),
         "regions": [] if ANY_REGION in regions else regions,
         "zone": resources.zone or "",
@@ -212,7 +212,8 @@ def _alternatives(resources: ResourceConfig) -> list[str]:
     return others
 
 
-def _device(device: DeviceConfig) -> dict[str, Any] | None:
+def device_fields(device: DeviceConfig) -> dict[str, Any] | None:
+    """The spec's field `device`; None for CPUs only. Raises InvalidInput if there is no such slice type."""
     if isinstance(device, CpuConfig):
         return None
     count = _chips(device) if isinstance(device, TpuConfig) else device.count

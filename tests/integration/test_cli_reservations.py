@@ -64,7 +64,7 @@ def test_slices_and_gpus_are_reserved_by_their_kinds(cluster: StorageCluster) ->
         (("--ttl", "1"), "ttl_seconds: 1.0 is not accepted; give seconds, at least 10"),
         (("--replicas", "0"), "min_resources.replicas: 0 is not accepted"),
         (("--tpu", "v5litepod-3"), "there are v5litepod-1, v5litepod-2, v5litepod-4"),
-        (("--tpu", "v5litepod-4", "--gpus", "1"), "not both"),
+        (("--tpu", "v5litepod-4", "--gpus", "1"), "--gpus and --tpu cannot be combined; give one of them"),
     ],
 )
 def test_an_impossible_reservation_is_refused(cluster: StorageCluster, words: tuple[str, ...], told: str) -> None:

@@ -15,7 +15,6 @@ import msgspec
 Version = str
 """An opaque version, only to be compared. GCS: generation. S3: ETag. Memory and local files: digest of the content."""
 
-
 ROWS_PER_REQUEST = 1000
 """Most rows in one answer to a list request, on GCS and on S3; each answer is one billed request."""
 

@@ -12,7 +12,7 @@ import click
 
 from fray.cli import output
 from fray.cli.app import App, as_command
-from fray.cli.gpus import parse_gpus
+from fray.cli.device_options import parse_gpus
 from fray.cli.logging_setup import FORMATS, log_to_stderr
 from fray.cli.places import at_vm, look_at_chips, parse_place, read_vm, with_chips
 from fray_layouts.errors import InvalidInput

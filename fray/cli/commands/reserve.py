@@ -8,10 +8,10 @@ import click
 
 from fray.cli import output
 from fray.cli.app import App, as_command
-from fray.cli.gpus import parse_gpus
+from fray.cli.device_options import device_of
 
 if TYPE_CHECKING:
-    from fray.resources import DeviceConfig, ResourceConfig
+    from fray.resources import ResourceConfig
     from fray_coordinator.core import Core
 
 
@@ -54,15 +54,9 @@ async def _reserve(core: Core, namespace: str, options: dict[str, Any]) -> str:
 
 
 def _resources(options: dict[str, Any], count: int) -> ResourceConfig:
-    from fray.resources import CpuConfig, GpuConfig, ResourceConfig
+    from fray.resources import ResourceConfig, TpuConfig
 
-    if options["tpu"]:
-        if options["gpus"]:
-            raise click.UsageError("give --gpus or --tpu, not both")
-        return ResourceConfig.with_tpu(options["tpu"], count, cpu=options["cpu"], ram=options["memory"])
-    if options["gpus"]:
-        kind, gpus = parse_gpus(options["gpus"])
-        device: DeviceConfig = GpuConfig(kind or "auto", gpus)
-    else:
-        device = CpuConfig()
+    device = device_of(options["gpus"], options["tpu"])
+    if isinstance(device, TpuConfig):
+        return ResourceConfig.with_tpu(device.variant, count, cpu=options["cpu"], ram=options["memory"])
     return ResourceConfig(options["cpu"], options["memory"], device=device, replicas=count)

@@ -13,7 +13,7 @@ import click
 
 from fray.cli import output
 from fray.cli.app import App, as_command
-from fray.cli.gpus import parse_gpus
+from fray.cli.device_options import device_of
 from fray.cli.log_lines import LinePrinter
 from fray.cli.standard_input import piped_input
 from fray.cli.workspace_options import chosen_workspace, print_stored, workspace_options
@@ -114,6 +114,8 @@ def command(
 
 def spec_of(words: tuple[str, ...], options: dict[str, Any]) -> JobSpec:
     """Make the checked spec of a command from the options that were given."""
+    from fray.job_spec import device_fields, gang_size
+    from fray.resources import ResourceConfig
     from fray_layouts.spec_parsing import parse_spec
 
     plain = ("pool", "namespace", "priority", "timeout")
@@ -121,12 +123,9 @@ def spec_of(words: tuple[str, ...], options: dict[str, Any]) -> JobSpec:
     if options["retries"] is not None:
         fields["max_retries_failure"] = options["retries"]
     resources = {name: options[name] for name in ("cpu", "memory") if options[name] is not None}
-    if options["gpus"] is not None and options["tpu"] is not None:
-        raise click.UsageError("--gpus and --tpu cannot be combined; give one of them")
-    if options["gpus"] is not None:
-        kind, count = parse_gpus(options["gpus"])
-        resources["device"] = {"kind": "gpu", "variant": kind, "count": count}
-    fields |= _gang(options["tpu"], options["replicas"], resources)
+    device = device_of(options["gpus"], options["tpu"])
+    resources["device"] = device_fields(device)
+    fields |= gang_size(ResourceConfig(device=device, replicas=options["replicas"]))
     environment: dict[str, Any] = {
         "env_vars": variables("--env", options["env"]),
         "secret_env_vars": variables("--secret", options["secret"]),
@@ -137,18 +136,6 @@ def spec_of(words: tuple[str, ...], options: dict[str, Any]) -> JobSpec:
     name = options["name"] or _derived_name(words[0])
     base = {"name": name, "entrypoint": {"command": list(words)}, "resources": resources, "environment": environment}
     return parse_spec({**base, **fields})
-
-
-def _gang(tpu: str | None, replicas: int | None, resources: dict[str, Any]) -> dict[str, int]:
-    """The fields that say how many processes run together. Adds the TPU, if there is one, to `resources`."""
-    from fray.job_spec import gang_size
-    from fray.resources import ResourceConfig, TpuConfig
-
-    if tpu is None:
-        return {} if replicas is None else {"replicas": replicas}
-    device = TpuConfig(tpu)
-    resources["device"] = {"kind": "tpu", "variant": tpu, "count": device.chip_count()}
-    return gang_size(ResourceConfig(device=device), 1 if replicas is None else replicas)
 
 
 def variables(option: str, given: Iterable[str]) -> dict[str, str]:
