@@ -1,8 +1,9 @@
 """Calls to actors that may move, in a cluster in storage: decides which calls are made again after an actor was lost.
 
 A call goes straight to a connected actor. If there is none, or its connection was lost, another actor is looked for
-until the call was sent or must not be made again. Actors on Ray and Iris have callers of their own. A connection counts as lost only after its channel
-has tried to reach the same server for as long as that may live (`fray_agents.rpc.client.remote_channel`).
+until the call was sent or must not be made again. Actors on Ray and Iris have callers of their own. A connection counts
+as lost only after its channel has tried to reach the same server for as long as that may live
+(`fray_agents.rpc.client.remote_channel`).
 
 Pools (`fray.rpc.pool`) and handles (`fray.actor.caller`) differ only in how they find an actor, and in which calls they
 may make twice.
