@@ -8,12 +8,20 @@ from typing import Any
 
 import pytest
 
+from fray_agents.runner import exit_kinds
 from fray_agents.runner.cgroups import cgroup_directories, oom_counter, oom_kills
 from fray_agents.runner.exit_report import exit_fields
+from fray_layouts.states import ExitKind
 
 
 def exited(code: int) -> int:
     return code << 8
+
+
+def test_the_runners_kinds_of_exits_are_those_of_the_records() -> None:
+    constants = {name: value for name, value in vars(exit_kinds).items() if name.isupper()}
+    only_before_the_runner_starts = {ExitKind.ENVIRONMENT_FAILED}
+    assert constants == {kind.name: kind for kind in ExitKind if kind not in only_before_the_runner_starts}
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,6 @@ kills everything that is in the task's cgroup or was started with its directory 
 
 Read `supervisor` (the loop) first, then `agent_pipe` (requests and events), `spawn`, `prestarted` (a process started in
 advance), `process_tree`, `container`, `task_cgroup`, `task_log`, `meter`, `cgroups` (and out-of-memory kills),
-`untrusted_files` (files that the task left), `last_words` (the end of its stderr) and `exit_report` (how it ended).
-`fray_agents.tasks.process_task` is the agent's side.
+`untrusted_files` (files that the task left), `last_words` (the end of its stderr), `exit_kinds` and `exit_report` (how
+it ended). `fray_agents.tasks.process_task` is the agent's side.
 """

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 
+from fray_agents.runner import exit_kinds
 from fray_agents.runner.last_words import reason_and_stack
 from fray_agents.runner.untrusted_files import read_file
 
@@ -13,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-_FINAL_CAUSES = ("timeout", "unhealthy", "lost")
+_FINAL_CAUSES = (exit_kinds.TIMEOUT, exit_kinds.UNHEALTHY, exit_kinds.LOST)
 """Causes that stand whatever exit code the task returned after its SIGTERM."""
 
 _SHELL_SIGNALLED = 128
@@ -73,22 +74,27 @@ def exit_fields(
     reason, stack = reason_and_stack(stderr) if code else ("", "")
     if in_unseen_container and code == _ENGINE_FAILED:
         why = f": {reason}" if reason else "; the log says why"
-        return {"kind": "start-failed", "message": f"its container could not be started{why}"}
+        return {"kind": exit_kinds.START_FAILED, "message": f"its container could not be started{why}"}
     if code == 0 and result_problem:
-        return {"kind": "exited", "message": unreadable_result(result_problem), "code": 0}
+        return {"kind": exit_kinds.EXITED, "message": unreadable_result(result_problem), "code": 0}
     if code == 0 and result_size > result_limit:
-        return {"kind": "too-large", "message": too_large(result_size, result_limit), "code": 0}
+        return {"kind": exit_kinds.TOO_LARGE, "message": too_large(result_size, result_limit), "code": 0}
     if code == 0:
-        return {"kind": "success", "code": 0}
+        return {"kind": exit_kinds.SUCCESS, "code": 0}
     if error:
         return {**error, **how}
     is_killed = code in (-signal.SIGKILL, _SHELL_SIGNALLED + signal.SIGKILL)
     if out_of_memory and is_killed:
-        return {"kind": "out-of-memory", "message": out_of_memory, **how}
+        return {"kind": exit_kinds.OUT_OF_MEMORY, "message": out_of_memory, **how}
     if is_killed:
         reason = ", ".join(filter(None, [killed_unasked, reason and f"its last words: {reason}"]))
     message = ended + (reason and f": {reason}") + (refused and f"; {refused}")
-    return {"kind": "exited" if code > 0 else "signalled", "message": message, "traceback": stack, **how}
+    return {
+        "kind": exit_kinds.EXITED if code > 0 else exit_kinds.SIGNALLED,
+        "message": message,
+        "traceback": stack,
+        **how,
+    }
 
 
 def too_large(size: int, limit: int) -> str:
@@ -129,11 +135,11 @@ def read_exception(path: str) -> dict[str, Any]:
     texts = {
         name: left[name] for name in ("message", "exception", "traceback", "data") if isinstance(left.get(name), str)
     }
-    return {"kind": "too-large" if left.get("kind") == "too-large" else "exception", **texts}
+    return {"kind": exit_kinds.TOO_LARGE if left.get("kind") == exit_kinds.TOO_LARGE else exit_kinds.EXCEPTION, **texts}
 
 
 def _unreadable_error(why: object) -> dict[str, Any]:
-    return {"kind": "exception", "message": f"its exception cannot be read: {why}"}
+    return {"kind": exit_kinds.EXCEPTION, "message": f"its exception cannot be read: {why}"}
 
 
 def bounded_exit(end: dict[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import os
 import time
 
+from fray_agents.runner import exit_kinds
 from fray_agents.runner.meter import UsageMeter, process_text
 from fray_agents.runner.task_cgroup import TaskCgroup
 
@@ -81,20 +82,23 @@ class LimitWatch:
         if (used := sum(owned.values())) <= limit:
             return None
         largest = max(owned, key=owned.__getitem__)
-        return "out-of-memory", self._too_much_memory(used, process_text(largest), owned[largest])
+        return exit_kinds.OUT_OF_MEMORY, self._too_much_memory(used, process_text(largest), owned[largest])
 
     def _processes_exceeded(self) -> tuple[str, str] | None:
         limit, threads = self._limits.processes, self._meter.threads
         if not limit or self._kernel_limits_processes or threads <= limit:
             return None
-        return "limit-exceeded", f"it had {threads:,} processes and threads, its limit is {limit:,}; start fewer"
+        return (
+            exit_kinds.LIMIT_EXCEEDED,
+            f"it had {threads:,} processes and threads, its limit is {limit:,}; start fewer",
+        )
 
     def _disk_exceeded(self) -> tuple[str, str] | None:
         limit, disk = self._limits.disk, self._meter.disk
         if not limit or disk <= limit:
             return None
         used = f"it used more disk than its limit of {_mb(limit)}: {_mb(disk)} in its work directory"
-        return "limit-exceeded", f"{used}; ask for more disk, or remove what is not needed any more"
+        return exit_kinds.LIMIT_EXCEEDED, f"{used}; ask for more disk, or remove what is not needed any more"
 
     def on_full_disk(self, folder: str) -> tuple[str, str]:
         """Kind and message of the exit of a task when the disk of `folder` is full."""
@@ -102,10 +106,10 @@ class LimitWatch:
         own, total = self._meter.whole_disk(), disk.f_blocks * disk.f_frsize
         if own >= _BLAMED_SHARE * total:
             what = f"it filled the disk of its host: {_mb(own)} of {_mb(total)} are in its work directory"
-            return "limit-exceeded", f"{what}; ask for more disk, or remove what is not needed any more"
+            return exit_kinds.LIMIT_EXCEEDED, f"{what}; ask for more disk, or remove what is not needed any more"
         what = f"the disk of {folder} is full: of {_mb(total)} this job's work directory has {_mb(own)}"
         remedy = "remove what is there, also what jobs left in their temporary directory"
-        return "host-failed", f"{what}; {remedy}, or start the agent with TMPDIR on a larger disk"
+        return exit_kinds.HOST_FAILED, f"{what}; {remedy}, or start the agent with TMPDIR on a larger disk"
 
     def killed_by_kernel(self) -> str:
         """The message for a task that the kernel killed for lack of memory: of its own limit or of the host."""

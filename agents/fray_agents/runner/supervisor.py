@@ -7,7 +7,7 @@ import select
 import signal
 import time
 
-from fray_agents.runner import process_tree
+from fray_agents.runner import exit_kinds, process_tree
 from fray_agents.runner.agent_pipe import AgentPipe, StartRequest
 from fray_agents.runner.cgroups import oom_counter, oom_kills
 from fray_agents.runner.container import ENGINE_TIMEOUT, ContainerProcesses
@@ -81,20 +81,22 @@ def _run(
 ) -> dict[str, Any]:
     """The fields of the "exit" event; processes of the task are left only if the host or this runner failed."""
     if _boottime() >= request.deadline:
-        return _exit_event({"kind": "preempted", "message": "not started: its agent's deadline had passed"})
+        return _exit_event({"kind": exit_kinds.PREEMPTED, "message": "not started: its agent's deadline had passed"})
     try:
         os.mkdir(request.path("log"))
         os.makedirs(request.path("work"), exist_ok=True)  # it exists if the job has a workspace
         task = Supervisor(request, agent, cgroup, prestarted)
     except NotExecutable as error:
-        return _exit_event({"kind": "exited", "code": error.code, "message": str(error)})
+        return _exit_event({"kind": exit_kinds.EXITED, "code": error.code, "message": str(error)})
     except Exception as error:
-        return _exit_event({"kind": "start-failed", "message": f"the task could not be started on this host: {error}"})
+        return _exit_event(
+            {"kind": exit_kinds.START_FAILED, "message": f"the task could not be started on this host: {error}"}
+        )
     try:
         return task.run()
     except Exception as error:
         message = f"the task's runner failed: {type(error).__name__}: {error}"
-        return _exit_event({"kind": "host-failed", "message": message}, task.log_chunks)
+        return _exit_event({"kind": exit_kinds.HOST_FAILED, "message": message}, task.log_chunks)
 
 
 def _exit_event(fields: dict[str, Any], log_chunks: int = 0) -> dict[str, Any]:
@@ -218,17 +220,21 @@ class Supervisor:
             elif "stop" in message:
                 self._stop(message["why"], f"{message['why']} while it ran", message["stop"])
             else:
-                self._stop("stopped", "killed by its agent", 0.0)
+                self._stop(exit_kinds.STOPPED, "killed by its agent", 0.0)
 
     def _enforce(self) -> None:
         now = time.monotonic()
         if self._agent.closed:
-            self._stop("lost", "killed because its agent ended", 0.0)
+            self._stop(exit_kinds.LOST, "killed because its agent ended", 0.0)
         elif _boottime() >= self._deadline:
-            self._stop("preempted", "killed because its agent did not renew the deadline: frozen, or cut off", 0.0)
+            self._stop(
+                exit_kinds.PREEMPTED, "killed because its agent did not renew the deadline: frozen, or cut off", 0.0
+            )
         elif self._ends_at is not None and now >= self._ends_at:
             self._ends_at = None
-            self._stop("timeout", f"ran longer than its timeout of {self._request.timeout:g} s", self._request.grace)
+            self._stop(
+                exit_kinds.TIMEOUT, f"ran longer than its timeout of {self._request.timeout:g} s", self._request.grace
+            )
         if self._chunks.lacks_room and not self._cause:
             self._stop(*self._limits.on_full_disk(self._request.directory), 0.0)
         if self._kill_at is not None and now >= self._kill_at:
@@ -326,7 +332,7 @@ class Supervisor:
             in_unseen_container=self._container is not None and not self._container.seen,
         )
         end = fields | {"usage": usage, "log_chunks": self.log_chunks}
-        return {"exit": end, "complete_before_stop": end["kind"] == "success" and not self._cause}
+        return {"exit": end, "complete_before_stop": end["kind"] == exit_kinds.SUCCESS and not self._cause}
 
 
 def _spawn(request: StartRequest, cgroup: TaskCgroup) -> tuple[int, int, int]:

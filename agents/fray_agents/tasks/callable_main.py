@@ -21,6 +21,7 @@ import threading
 import traceback
 from typing import Any, NoReturn
 
+from fray_agents.runner import exit_kinds
 from fray_agents.runner.exit_report import DATA_LIMIT, MESSAGE_LIMIT, TRACEBACK_LIMIT, shortened, too_large
 
 _MAX_JSON_DEPTH = 90
@@ -79,9 +80,13 @@ def _load(path: str) -> Any:
         with open(path, "rb") as file:
             return pickle.load(file)
     except ModuleNotFoundError as error:
-        raise CallFailed("exception", f"the callable cannot be loaded on this host; {_missing(error)}") from error
+        raise CallFailed(
+            exit_kinds.EXCEPTION, f"the callable cannot be loaded on this host; {_missing(error)}"
+        ) from error
     except Exception as error:
-        raise CallFailed("exception", f"the callable cannot be loaded on this host: {_summary(error)}") from error
+        raise CallFailed(
+            exit_kinds.EXCEPTION, f"the callable cannot be loaded on this host: {_summary(error)}"
+        ) from error
 
 
 def _missing(error: ModuleNotFoundError) -> str:
@@ -103,7 +108,7 @@ def encode_result(value: Any, limit: int) -> tuple[str, bytes]:
     else:
         encoding, data = "pickle", _pickle(value)
     if len(data) > limit:
-        raise CallFailed("too-large", too_large(len(data), limit))
+        raise CallFailed(exit_kinds.TOO_LARGE, too_large(len(data), limit))
     return encoding, data
 
 
@@ -116,7 +121,7 @@ def _pickle(value: Any) -> bytes:
         remedy = "return something that can, or write it to storage and return its path"
         name = type(value).__qualname__
         message = f"the return value, a {name}, cannot be pickled ({_summary(error)}); {remedy}"
-        raise CallFailed("exception", message) from error
+        raise CallFailed(exit_kinds.EXCEPTION, message) from error
 
 
 def _is_json(value: Any) -> bool:
@@ -145,7 +150,7 @@ def _has_json_types(value: Any, depth: int) -> bool:
 
 def failure_fields(error: BaseException) -> dict[str, Any]:
     """The fields of `AttemptExit` for an exception, cut to fit into the job's record."""
-    fields = {"kind": "exception", **exception_fields(error), "data": _pickled_exception(error)}
+    fields = {"kind": exit_kinds.EXCEPTION, **exception_fields(error), "data": _pickled_exception(error)}
     if isinstance(error, CallFailed):
         cause = error.__cause__
         fields |= {"kind": error.kind, "message": shortened(str(error), MESSAGE_LIMIT), "data": ""}
