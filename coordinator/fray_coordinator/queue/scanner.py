@@ -23,7 +23,14 @@ from fray_coordinator.queue.contention import Contention
 from fray_coordinator.queue.doorbell import QueueDoorbell
 from fray_coordinator.queue.held_segment import HeldSegment
 from fray_coordinator.queue.open_queue import OpenQueue
-from fray_coordinator.queue.watched_lease import FIRST_READ_DELAY, WatchedLease, first_read_at
+from fray_coordinator.queue.watched_leases import (
+    BEHIND_ALL,
+    FIRST_READ_DELAY,
+    MAX_LEASE_READS,
+    WatchedLease,
+    WatchedLeases,
+    first_read_at,
+)
 from fray_coordinator.store.interface import NAME_WRITE_INTERVAL, ROWS_PER_REQUEST
 from fray_coordinator.store.records import Stored
 from fray_layouts.queue_keys import SegmentName
@@ -35,13 +42,8 @@ MAX_LISTING_SECONDS = 10.0
 """Seconds after which a listing is requested again: after that even the leases of finished segments may be gone."""
 MAX_CLAIMS = 64
 """Segments claimed at a time: as many as a consumer that takes items ahead finishes in a moment."""
-MAX_LEASE_READS = 32
-"""Leases of others that one scan reads, so that a scan ends soon however many consumers there are."""
 LOCAL_LEASE_READS = 0.05
 """Seconds between two reads of a lease on local files, where nobody rings when it is released."""
-
-BEHIND_ALL = "\U0010ffff"
-"""Sorts behind every name."""
 
 
 class SegmentScanner:
@@ -65,9 +67,7 @@ class SegmentScanner:
         self._scanning = asyncio.Lock()
         self._free: deque[str] = deque()
         self._claiming: set[str] = set()
-        self._watched: dict[str, WatchedLease] = {}
-        self._released: set[str] = set()  # this process released them, and `find` has not looked at them since
-        self._finished: set[str] = set()
+        self._leases = WatchedLeases()
         self._failure: Exception | None = None
         self._reached = ""
         self._ended = False
@@ -118,9 +118,7 @@ class SegmentScanner:
 
     def finished(self, *segments: str) -> None:
         """Ignore these segments for one repair interval."""
-        self._finished.update(segments)
-        for segment in segments:
-            self._watched.pop(segment, None)
+        self._leases.finished(*segments)
 
     def pushed(self) -> None:
         """Note that this process itself pushed items."""
@@ -128,14 +126,12 @@ class SegmentScanner:
 
     def released(self, segment: str, lease: Stored[QueueLease]) -> None:
         """Note that a segment with this lease can be claimed again."""
-        now = self._queue.core.clock.boottime()
-        self._watched[segment] = WatchedLease(now, now, lease)
-        self._released.add(segment)
+        self._leases.released(segment, lease, self._queue.core.clock.boottime())
 
     @property
     def first_released(self) -> str:
         """The oldest segment that this process released and `find` has not looked at; if none, a name behind all."""
-        return min(self._released, default=BEHIND_ALL)
+        return self._leases.first_released
 
     @property
     def has_listed(self) -> bool:
@@ -208,7 +204,7 @@ class SegmentScanner:
             self.finished(segment)  # fsck reports it
         except Exception as error:
             if isinstance(error, StoreUnavailable) and is_outage(error):
-                self._watched[segment] = WatchedLease(self._queue.core.clock.boottime(), 0.0)
+                self._leases.watch(segment, WatchedLease(self._queue.core.clock.boottime(), 0.0))
                 return error
             self.finished(segment)
             self._failure = error
@@ -218,7 +214,7 @@ class SegmentScanner:
         """Remember who won. is_old: so many claims were lost that the listing is too old to use."""
         now = self._queue.core.clock.boottime()
         for segment, lease in lost:
-            self._watched[segment] = WatchedLease(now, first_read_at(now), lease)
+            self._leases.watch(segment, WatchedLease(now, first_read_at(now), lease))
         self.contention.lost_claims([lease.record.holder for _, lease in lost if lease is not None])
         self._left_to_others = self.contention.others_take(len(self._free))
         if self._left_to_others:
@@ -237,9 +233,7 @@ class SegmentScanner:
 
     async def _claim_released(self, timeout: float) -> HeldSegment | None:
         """Claim the oldest segment that was released or whose lease has expired."""
-        now = self._queue.core.clock.boottime()
-        self._released.clear()
-        due = sorted(segment for segment, watched in self._watched.items() if watched.due <= now)
+        due = self._leases.take_due(self._queue.core.clock.boottime())
         if len(due) > 1 and not self._queue.core.store.local:
             due = await self._still_leased(due)
         for segment in due[:MAX_LEASE_READS]:
@@ -254,13 +248,11 @@ class SegmentScanner:
         rows = [row.key for row in await self._queue.core.store.list(keys.segments, before, ROWS_PER_REQUEST)]
         leased = set(scan.parse_listing(keys, rows).leased)
         last = rows[-1] if len(rows) == ROWS_PER_REQUEST else BEHIND_ALL
-        for segment in due:
-            if segment not in leased and keys.segment(segment) < last:
-                self._watched.pop(segment, None)
+        self._leases.forget(s for s in due if s not in leased and keys.segment(s) < last)
         return [segment for segment in due if segment in leased]
 
     async def _try_lease(self, segment: str, timeout: float) -> HeldSegment | None:
-        watched = self._watched.pop(segment, None)
+        watched = self._leases.take(segment)
         if watched is None or segment in self._claiming or self._mine(segment):
             return None
         self._claiming.add(segment)
@@ -284,10 +276,10 @@ class SegmentScanner:
         if lease is None:
             return None
         if lease.record.problem:
-            self._finished.add(segment)
+            self._leases.finished(segment)
             return None
         if rules.is_complete(lease.record, SegmentName.items_of(segment)):
-            self._finished.add(segment)
+            self._leases.finished(segment)
             with suppress(StoreUnavailable):  # collecting can wait, but the caller's next item cannot
                 await self._collector.collect_overdue(segment, lease)
             return None
@@ -297,12 +289,12 @@ class SegmentScanner:
             left = rules.expires_in(lease.record, now - since, lease.updated, core.now())
             due = now + (min(left, LOCAL_LEASE_READS) if core.store.local else left)
             due = max(due, now) + 0.01  # 10 ms later, so that the lease has certainly expired
-            self._watched[segment] = WatchedLease(since, due, lease)
+            self._leases.watch(segment, WatchedLease(since, due, lease))
             return None
         result = await take_over(self._queue, segment, lease, timeout)
         if isinstance(result, ClaimLost):
             now = core.clock.boottime()  # read again: the reply may have taken long
-            self._watched[segment] = WatchedLease(now, now + FIRST_READ_DELAY, result.lease)
+            self._leases.watch(segment, WatchedLease(now, now + FIRST_READ_DELAY, result.lease))
             return None
         return result
 
@@ -314,7 +306,7 @@ class SegmentScanner:
             self._repair_at = now + self._queue.core.jittered(self._queue.core.settings.repair_interval)
             self._reached, self._ended = "", False
             self._free.clear()
-            self._finished = set()
+            self._leases.forget_finished()
 
     async def _scan(self) -> bool:
         """List further; returns whether there is anything new to claim."""
@@ -325,7 +317,7 @@ class SegmentScanner:
                 self._ended = False
                 self._rung = not self._is_new
                 if self._doorbell.released:
-                    self._wake_watched()
+                    self._leases.make_due()
             if self._ended and not self._queue.core.store.local:
                 return self._any_due()
             return await self._page()
@@ -338,11 +330,6 @@ class SegmentScanner:
         self._heard_at = now
         return True
 
-    def _wake_watched(self) -> None:
-        """Read watched leases now, since something was released."""
-        for segment in sorted(self._watched)[:MAX_LEASE_READS]:
-            self._watched[segment].due = 0.0
-
     async def _page(self) -> bool:
         core, keys = self._queue.core, self._queue.keys
         limit = LOCAL_LISTING_ROWS if core.store.local else ROWS_PER_REQUEST
@@ -350,12 +337,11 @@ class SegmentScanner:
         listed = await core.store.list(keys.segments, after or None, limit, self._is_new and not core.store.local)
         rows = [row.key for row in listed]
         listing = scan.parse_listing(keys, rows, _segment_in(after))
-        mine, finished, claiming = self._mine, self._finished, self._claiming
-        self._free.extend(s for s in listing.free if s not in finished and s not in claiming and not mine(s))
+        mine, is_finished, claiming = self._mine, self._leases.is_finished, self._claiming
+        self._free.extend(s for s in listing.free if not is_finished(s) and s not in claiming and not mine(s))
         later = {row.key for row in listed if row.updated and row.updated > self._first_scan_at + CLOCK_MARGIN}
         self._watch(listing.leased, later, urgent=MAX_LEASE_READS if self._is_new and not after else 0)
-        for segment in listing.orphans:
-            self._watched.pop(segment, None)
+        self._leases.forget(listing.orphans)
         self._reached = max(self._reached, rows[-1]) if rows else self._reached
         self._ended, self._listed_at, self._picked = len(rows) < limit, core.clock.boottime(), 0
         await self._collector.collect_orphans(listing.orphans, all_of_them=not after and self._ended)
@@ -364,10 +350,11 @@ class SegmentScanner:
     def _watch(self, leased: list[str], later: Set[str], urgent: int) -> None:
         """Watch leases of others. The first `urgent` are read at once. later: keys written since this consumer came."""
         now, keys = self._queue.core.clock.boottime(), self._queue.keys
-        new = [s for s in leased if s not in self._watched and s not in self._finished and not self._mine(s)]
+        new = [s for s in leased if s not in self._leases and not self._mine(s)]
         for number, segment in enumerate(new):
             due = now if number < urgent or self._queue.core.store.local else first_read_at(now)
-            self._watched[segment] = WatchedLease(now, due, is_left=self._is_new and keys.lease(segment) not in later)
+            is_left = self._is_new and keys.lease(segment) not in later
+            self._leases.watch(segment, WatchedLease(now, due, is_left=is_left))
 
     def _read_all(self) -> bool:
         """Read the leases that others left, if this consumer is new and finds nothing else; whether there are any.
@@ -378,14 +365,10 @@ class SegmentScanner:
         if not self._is_new:
             return False
         self._is_new = False
-        unread = [watched for watched in self._watched.values() if watched.is_left and watched.lease is None]
-        for watched in unread:
-            watched.due = 0.0
-        return bool(unread)
+        return self._leases.make_left_due()
 
     def _any_due(self) -> bool:
-        now = self._queue.core.clock.boottime()
-        return any(watched.due <= now for watched in self._watched.values())
+        return self._leases.any_due(self._queue.core.clock.boottime())
 
 
 def _segment_in(after: str) -> str:
