@@ -126,7 +126,7 @@ def _entrypoint(given: object) -> dict[str, Any]:
     if isinstance(entrypoint, BinaryEntrypoint):
         return {"command": [entrypoint.command, *entrypoint.args]}
     if isinstance(entrypoint, CallableEntrypoint):
-        data, name = pickled(entrypoint), _name_of(entrypoint)
+        data, name = pickled(entrypoint), call_name(entrypoint)
         if len(data) > _LARGE_CALL:
             size = f"the call of {name} has {format_bytes(len(data))} with its arguments and what it uses"
             log.warning("%s; each job stores this again: write large data to storage once, and pass its path", size)
@@ -135,7 +135,7 @@ def _entrypoint(given: object) -> dict[str, Any]:
     raise InvalidInput("entrypoint", given, remedy)
 
 
-def _name_of(call: CallableEntrypoint) -> str:
+def call_name(call: CallableEntrypoint) -> str:
     """The name of a call, for people."""
     name = call.name if isinstance(call, NamedEntrypoint) else callable_name(call.callable)
     return name[:MAX_CALLABLE_NAME]

@@ -12,7 +12,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fray.entrypoints import CallableEntrypoint, Entrypoint, entrypoint_of
+from fray.entrypoints import CallableEntrypoint, NamedEntrypoint, entrypoint_of
+from fray.job_spec import call_name
 from fray.types import JobId, JobRequest
 
 _MIN_KEPT = 100
@@ -104,9 +105,10 @@ def _keep(request: JobRequest) -> int | None:
 
 
 def _with_reference(request: JobRequest, number: int | None) -> JobRequest:
-    return (
-        request if number is None else replace(request, entrypoint=Entrypoint.from_callable(call_reference, (number,)))
-    )
+    if number is None:
+        return request
+    named = NamedEntrypoint(call_reference, (number,), name=call_name(_calls[number]))
+    return replace(request, entrypoint=named)
 
 
 def _forget(numbers: Collection[int]) -> None:

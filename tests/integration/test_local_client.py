@@ -23,6 +23,7 @@ from fray.local_backend import LocalClient
 from fray.types import ActorConfig, CheckpointConfig, Entrypoint, JobRequest, JobStatus, ResourceConfig
 from fray_agents.rpc.errors import RemoteError
 from fray_coordinator.jobs import waiting, waiting_reasons
+from fray_coordinator.jobs.lookup import all_jobs
 from tests.support import actors
 from tests.support.waiting import wait_until
 
@@ -61,6 +62,16 @@ def test_actors_of_a_local_client_are_ready_or_have_failed_when_they_are_there()
     with pytest.raises(KeyError, match="mine"):
         local.create_actor_group(Refusing, name="refusing", count=2)
     local.shutdown(wait=False)
+
+
+def test_jobs_of_a_local_client_are_known_by_the_names_of_their_functions_and_actors() -> None:
+    local = LocalClient()
+    local.create_actor(Collecting, [], name="collecting")
+    local.submit(call("largest", max, 1, 2)).wait(timeout=200)
+    records = local.cluster.run(lambda core: all_jobs(core, {}))
+    local.shutdown(wait=False)
+    calls = [job.spec.entrypoint.callable for job in records]
+    assert {call.name for call in calls if call is not None} == {f"actor {__name__}.Collecting", "builtins.max"}
 
 
 class Slow:
