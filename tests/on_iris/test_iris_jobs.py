@@ -13,6 +13,7 @@ import pytest
 
 from fray.client import JobAlreadyExists, JobFailed, wait_all
 from fray.cluster import current_replica
+from fray.cluster.iris.cluster import IrisCluster
 from fray.current_client import current_client, set_current_client
 from fray.errors import InvalidInput, NoResult
 from fray.iris_backend import FrayIrisClient
@@ -67,6 +68,24 @@ def test_all_replicas_run_and_know_their_places(client: FrayIrisClient, tmp_path
     gang = JobRequest("gang", Entrypoint.from_callable(note_place, args=(str(tmp_path),)), replicas=3)
     client.submit(gang).wait(timeout=200)
     assert sorted(os.listdir(tmp_path)) == ["0 of 3", "1 of 3", "2 of 3"]
+
+
+def test_the_log_of_a_replica_that_there_is_not_is_refused(client: FrayIrisClient) -> None:
+    job = client.submit(JobRequest("pair", Entrypoint.from_callable(print, args=("printed",)), replicas=2))
+    for replica in (-1, 2):
+        with pytest.raises(InvalidInput) as raised:
+            client.cluster.logs(job.job_id, replica=replica)
+        assert (raised.value.field, raised.value.remedy) == ("replica", f"{job.job_id} has replicas 0 to 1")
+    job.wait(timeout=200)
+    assert {line.replica for line in client.cluster.logs(job.job_id, replica=1)} == {1}
+
+
+def test_clusters_with_different_workspaces_differ(controller: str, tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("")
+    root = controller.replace("http", "iris")
+    plain, brings = IrisCluster(root), IrisCluster(root, tmp_path)
+    assert plain != brings
+    assert {brings, IrisCluster(root, str(tmp_path))} == {brings}
 
 
 def fail() -> None:

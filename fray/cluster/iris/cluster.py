@@ -27,6 +27,7 @@ from fray.types import (
 from fray_coordinator.backoff import backoff
 from fray_coordinator.errors import JobNotFound
 from fray_coordinator.jobs.logs import LogLine
+from fray_layouts.errors import InvalidInput
 from fray_layouts.records import ResourceUsage
 
 _STATUSES = {
@@ -102,8 +103,12 @@ class IrisCluster(ClusterWithoutStorage):
         return self.poll(job_id)
 
     def logs(self, job_id: str, follow: bool = False, replica: int | None = None) -> Items[LogLine]:
-        job = self._ask(job_id, "job")
-        printed = job if replica is None else job.task(replica)
+        printed = self._ask(job_id, "job")
+        if replica is not None:
+            replicas = self.poll(job_id).replicas
+            if not 0 <= replica < replicas:
+                raise InvalidInput("replica", replica, f"{job_id} has replicas 0 to {replicas - 1}")
+            printed = printed.task(replica)
         return ThreadItems(_lines(printed.follow_logs if follow else printed.logs))
 
     def _last_lines(self, job_id: str, count: int) -> Sequence[LogLine]:
@@ -151,10 +156,11 @@ class IrisCluster(ClusterWithoutStorage):
         return IrisCluster, (self.root, self._workspace)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, IrisCluster) and self.root == other.root
+        mine = self.root, self._workspace
+        return isinstance(other, IrisCluster) and mine == (other.root, other._workspace)
 
     def __hash__(self) -> int:
-        return hash(self.root)
+        return hash((self.root, self._workspace))
 
     def __repr__(self) -> str:
         return f"IrisCluster({self.root!r})"
