@@ -62,16 +62,20 @@ class WorkerJobs:
         self._lock = threading.Lock()
         self._jobs = [JobId(job) for job in jobs]
         self._running: set[JobId] = set()
+        self._ended = False
         self._failures = 0
         self._failed: JobInfo | None = None
         self._read_at = float("-inf")
 
     def add(self, jobs: Sequence[JobId]) -> None:
-        """Add workers that were started."""
+        """Add workers that were started. If the pool has ended meanwhile, they are ended."""
         with self._lock:
             self._jobs.extend(jobs)
             self._read_at = float("-inf")
+            ended = self._ended
         self._cluster.run(lambda core: worker_pools.note_jobs(core, self._tasks, jobs, ()))
+        if ended:
+            self._terminate(jobs)
 
     def shrink(self, count: int) -> None:
         """End `count` workers. If a worker's task does not end in time, it is given back."""
@@ -80,8 +84,11 @@ class WorkerJobs:
         self._terminate(chosen)
 
     def end(self) -> None:
+        with self._lock:
+            self._ended = True
+            jobs = list(self._jobs)
         self.absence.end()
-        self._terminate(self._jobs)
+        self._terminate(jobs)
 
     def forget(self) -> None:
         """Remove the workers from the pool's record, so that the next driver does not count them."""

@@ -32,7 +32,7 @@ from fray.pool import (
 from fray.pool.queue_transport import QueueTransport
 from fray.pool.worker_jobs import WorkerJobs
 from fray.queue import FileQueue
-from fray.types import JobId, ResourceConfig
+from fray.types import Entrypoint, JobId, JobRequest, JobStatus, ResourceConfig
 from fray_coordinator.errors import StoreUnavailable
 from fray_coordinator.pool import task_outcomes
 from fray_layouts.errors import InvalidInput
@@ -264,6 +264,24 @@ def test_a_result_that_is_written_after_the_shutdown_does_not_stay(cluster: Stor
     gate.touch()
     cluster.wait(jobs, raise_on_failure=False)
     assert stored(cluster, "hasty") == []
+
+
+def test_a_worker_that_starts_while_another_driver_shuts_down_the_pool_is_ended(
+    cluster: StorageCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = WorkerPool(cluster, (0, 1), SMALL, transport="queue", name="gone")
+    queued, launch, started = pool._transport, StorageCluster.launch_many, list[JobId]()
+    assert isinstance(queued, QueueTransport)
+
+    def shut_down_and_launch(*args: object) -> list[JobId]:
+        queued._shut_down_elsewhere()
+        started.extend(launch(cluster, [JobRequest("busy", Entrypoint.from_binary("sleep", ["300"]), SMALL)]))
+        return started
+
+    monkeypatch.setattr(StorageCluster, "launch_many", shut_down_and_launch)
+    queued.grow(1)
+    assert [info.status for info in cluster.wait(started, timeout=200)] == [JobStatus.STOPPED]
+    pool.shutdown(wait=False)
 
 
 def test_a_submission_does_not_wait_for_looks_at_workers(pool: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> None:
