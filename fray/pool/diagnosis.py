@@ -23,16 +23,22 @@ from fray_layouts.records import JobRecord
 
 log = logging.getLogger("fray")
 
-_EXPLAIN_PAUSES = 30.0, 600.0
+_EXPLAIN_PAUSES = WARN_AFTER, 600.0
 """First and longest pause in seconds between two explanations of why workers are missing. Each explanation reads the
-record of every agent."""
+record of every agent, and those of the workers' jobs: a failed start is not known otherwise."""
+
+_MAX_MACHINE_PAUSE = 30.0
+"""Longest pause in seconds while machines are made for the workers."""
+
+_LOG_PAUSES = 30.0, 600.0
+"""First and longest pause in seconds after which the same reason is logged again."""
 
 _MAX_EXPLAINED = 50
 """Missing workers whose records an explanation reads at most. The others usually wait for the same reason."""
 
 
 class AbsenceWatch:
-    """Finds out why a pool lacks workers: after two seconds, then at growing intervals. It logs the reason.
+    """Finds out why a pool lacks workers: after two seconds, then at intervals that double. It logs each new reason.
 
     Attributes:
         why: the latest reason; "" if none is known.
@@ -43,22 +49,27 @@ class AbsenceWatch:
         self._name = name
         self.why = ""
         self._explained: set[str] = set()
-        self._pauses = backoff(*_EXPLAIN_PAUSES)
-        self._due = time.monotonic() + WARN_AFTER
+        self._wants_machines = False
+        self._due = self._log_at = 0.0
+        self._restart()
 
     def look(self, up: int, missing: Sequence[str]) -> None:
         """Take the number of workers that are up and the jobs of the missing ones; explain if that is due."""
         if not missing:
             self.end()
             self.why = ""
-            self._pauses = backoff(*_EXPLAIN_PAUSES)
-            self._due = time.monotonic() + WARN_AFTER
+            self._restart()
         elif time.monotonic() >= self._due:
             self._due = time.monotonic() + next(self._pauses)
             self._explained = set(missing)
-            self.why = self._cluster.run(partial(self._explain, jobs=missing[:_MAX_EXPLAINED]))
-            text = f"pool {self._name}: {up} of {up + len(missing)} workers are up: {self.why}"
-            log_printer.printer.value.update(self, partial(_warn, text))
+            before, self.why = self.why, self._cluster.run(partial(self._explain, jobs=missing[:_MAX_EXPLAINED]))
+            now = time.monotonic()
+            if self._wants_machines:
+                self._due = min(self._due, now + _MAX_MACHINE_PAUSE)
+            if self.why != before or now >= self._log_at:
+                self._log_at = now + next(self._log_pauses)
+                text = f"pool {self._name}: {up} of {up + len(missing)} workers are up: {self.why}"
+                log_printer.printer.value.update(self, partial(_warn, text))
         elif self._explained != set(missing):
             self.why = ""
 
@@ -68,9 +79,19 @@ class AbsenceWatch:
             self._explained = set()
             self._cluster.run(self._end)
 
+    def _restart(self) -> None:
+        self._pauses, self._log_pauses = backoff(*_EXPLAIN_PAUSES), backoff(*_LOG_PAUSES)
+        self._due = self._log_at = time.monotonic() + WARN_AFTER
+
     async def _explain(self, core: Core, jobs: Sequence[str]) -> str:
         scaler = await self._cluster.scaler()
-        return await explain_absence(core, jobs, partial(scaler.begin, self))
+        self._wants_machines = False
+
+        def on_machines() -> None:
+            self._wants_machines = True
+            scaler.begin(self)
+
+        return await explain_absence(core, jobs, on_machines)
 
     async def _end(self, core: Core) -> None:
         await (await self._cluster.scaler()).end(self)

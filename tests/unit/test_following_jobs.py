@@ -7,6 +7,7 @@ import uuid
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from fray_coordinator.core import Core, open_core
 from fray_coordinator.errors import BadRecord, JobGone, JobNotFound
@@ -18,7 +19,7 @@ from fray_coordinator.jobs.lookup import read_job
 from fray_coordinator.jobs.poll_backoff import PollBackoff
 from fray_coordinator.jobs.submission import submit
 from fray_coordinator.jobs.waiting import WaitProgress, wait_for
-from fray_coordinator.jobs.waiting_reasons import ActivityReports
+from fray_coordinator.jobs.waiting_reasons import ActivityReports, WaitingReasons
 from fray_coordinator.protocol.commit import AttemptEnd
 from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.store.interface import ABSENT
@@ -29,6 +30,7 @@ from fray_layouts.records import (
     AttemptExit,
     ClusterSettings,
     JobRecord,
+    PastAttempt,
     Resources,
 )
 from fray_layouts.spec import JobSpec
@@ -199,6 +201,25 @@ async def test_nothing_is_asked_for_jobs_that_run_and_no_wait_fails_for_want_of_
     cluster.ways[0].refused = [("list", AgentKeys.area)]
     with pytest.raises(TimeoutError, match=r"0 of 1 jobs done, 1 waiting after [\d.]+ s \([^:]*\)$"):
         await wait_for(core, [pending], timeout=100, on_progress=told.append)
+
+
+async def test_a_start_that_failed_between_two_polls_is_reported_at_the_next_one(cluster: Cluster) -> None:
+    core = await cluster.core()
+    [job_id] = await submitted(core)
+    job = (await read_job(core, job_id)).record
+    reasons = WaitingReasons(core)
+    for _ in range(4):
+        await reasons.update([job])
+        await asyncio.sleep(1)
+    assert reasons.text.startswith("no live agent in pool default")
+    cluster.ways[0].asked.clear()
+    exit = AttemptExit(kind="host-failed", message="no space left")
+    failed = PastAttempt(attempt=1, agent="a", host="h", started_at=core.now(), ended_at=core.now(), exit=exit)
+    job = replace(job, attempt=2, not_before=core.now() + 8.0, history=[failed])
+    why = "it is tried again in 8 s, after attempt 1 ended: host-failed: no space left"
+    assert await reasons.update([job]) == why
+    assert await reasons.update([job]) == ""
+    assert cluster.ways[0].asked == [("get", "pools/default/pool.json")]
 
 
 def stamp(stream: str, tag: str, data: bytes) -> bytes:

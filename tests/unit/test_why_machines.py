@@ -89,6 +89,44 @@ async def test_a_job_that_waits_for_machines_reports_their_state_within_half_a_m
     assert "stockout in us-east5-a" in reasons.text
 
 
+async def test_a_machine_whose_start_fails_is_reported_soon(cluster: Cluster) -> None:
+    core = await cluster.core()
+    await change_pool(core, "p", lambda record: AgentPoolRecord(provisioning=SPEC))
+    reasons = WaitingReasons(core)
+    job = JobRecord(
+        id="j-1", spec=parse_spec({"name": "j", "entrypoint": {"command": ["x"]}, "pool": "p"}), status="pending"
+    )
+    texts = []
+    for second in range(6):
+        if second == 3:
+            scaler = ScalerRecord(looked_at=core.now(), pools={"p": PoolScaling(zones=STOCKOUT)})
+            await core.records.put(CoordinatorKeys.scaler, scaler, ABSENT)
+        texts.append(await reasons.update([job]))
+        await asyncio.sleep(1)
+    news = [second for second, text in enumerate(texts) if text]
+    assert news == [2, 4]
+    assert "stockout in us-east5-a" in texts[4]
+
+
+async def test_while_jobs_wait_for_machines_reasons_are_asked_for_at_intervals_that_double_up_to_half_a_minute(
+    cluster: Cluster,
+) -> None:
+    core = await cluster.core()
+    await change_pool(core, "p", lambda record: AgentPoolRecord(provisioning=SPEC))
+    reasons, asked = WaitingReasons(core), cluster.ways[-1].asked
+    job = JobRecord(
+        id="j-1", spec=parse_spec({"name": "j", "entrypoint": {"command": ["x"]}, "pool": "p"}), status="pending"
+    )
+    asked_at = []
+    for second in range(100):
+        asked.clear()
+        await reasons.update([job])
+        if ("list", "agents/") in asked:
+            asked_at.append(second)
+        await asyncio.sleep(1)
+    assert asked_at == [2, 4, 8, 16, 32, 62, 92]
+
+
 async def test_a_job_reports_the_state_of_its_pool_of_machines() -> None:
     core = await open_core("memory://why-machines")
     spec = parse_spec({"name": "j", "entrypoint": {"command": ["x"]}, "pool": "p"})

@@ -21,6 +21,9 @@ from fray_layouts.spec import needs_environment
 _ASK_PAUSES = 30.0, 600.0
 """Seconds between two requests of one waiter, the first pause and the longest: each reads every agent's record."""
 
+_MACHINE_PAUSES = WARN_AFTER, 30.0
+"""The same while jobs wait for machines: a start of a machine may fail within seconds."""
+
 _MAX_REASONS = 3
 """Reasons in one line, the most frequent first: more would hide what to do."""
 
@@ -29,6 +32,8 @@ _MAX_REASONS = 3
 class WaitingReasons:
     """Reports why the jobs of one waiter have not started; reads agents after two seconds, then more and more rarely.
 
+    A job's failed attempt is reported without a further read of the agents.
+
     Attributes:
         on_machines: called the first time that jobs wait in pools that may have machines.
     """
@@ -36,9 +41,11 @@ class WaitingReasons:
     core: Core
     on_machines: Callable[[], None] = lambda: None
     _since: dict[str, float] = field(default_factory=dict)
-    _why: dict[str, str] = field(default_factory=dict)
+    _why: dict[tuple[str, int], str] = field(default_factory=dict)
+    """By id and attempt of the job."""
     _live: list[AgentRecord] | None = None
     _pauses: Iterator[float] = field(default_factory=lambda: backoff(*_ASK_PAUSES))
+    _machine_pauses: Iterator[float] = field(default_factory=lambda: backoff(*_MACHINE_PAUSES))
     _ask_at: float = 0.0
     _reported: str = ""
     _machines: bool = False
@@ -60,22 +67,26 @@ class WaitingReasons:
                 self._live = live_agents(await refreshed_agents(self.core), self.core.now())
                 self._why = {}
             self._ask_at = self.core.clock.boottime() + next(self._pauses)
-        unknown = [job for job in late if job.id not in self._why] if self._live is not None else []
+        unknown = [job for job in late if _attempt(job) not in self._why] if self._live is not None else []
         around: dict[str, ReservationRecord] = {}
         machines: dict[str, str] = {}
         with suppress(StoreError):
             around = await reservations_around(self.core, unknown)
             machines = await machines_for(self.core, unknown, around)
         if machines:
-            first, self._machines = not self._machines, True
-            if first:
+            if not self._machines:
+                self._machines = True
                 self.on_machines()
-            soon = self.core.settings.pass_interval if first else _ASK_PAUSES[0]  # machines come and go quickly
-            self._ask_at = min(self._ask_at, self.core.clock.boottime() + soon)
-        found = self._why | reasons_by_job(unknown, self._live or (), self.core.now(), around, machines)
-        self._why = {job.id: found[job.id] for job in late if job.id in found}
+            self._ask_at = min(self._ask_at, self.core.clock.boottime() + next(self._machine_pauses))
+        reasons = reasons_by_job(unknown, self._live or (), self.core.now(), around, machines)
+        found = self._why | {_attempt(job): reasons[job.id] for job in unknown}
+        self._why = {key: found[key] for key in map(_attempt, late) if key in found}
         before, self._reported = self._reported, self.text
         return self._reported if self._reported != before else ""
+
+
+def _attempt(job: JobRecord) -> tuple[str, int]:
+    return job.id, job.attempt
 
 
 @dataclass(slots=True)

@@ -1,0 +1,80 @@
+"""When a pool finds out why it lacks workers, and when it logs the reason."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from fray.cluster.log_printer import printer
+from fray.cluster.storage import StorageCluster
+from fray.pool import diagnosis
+from fray.pool.diagnosis import AbsenceWatch
+
+
+class Explained:
+    """A pool whose second worker is missing, with its own clock. It looks at its workers once a second.
+
+    Attributes:
+        why: the reason that an explanation finds.
+        has_machines: whether the pool may have machines.
+        asked_at: the seconds at which there was an explanation.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        self.why = "no room"
+        self.has_machines = False
+        self.asked_at: list[float] = []
+        monkeypatch.setattr(diagnosis, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(diagnosis, "explain_absence", self._explain)
+        self.watch = AbsenceWatch(cast(StorageCluster, self), "sums")
+
+    def run(self, work: Callable[[None], Coroutine[Any, Any, Any]]) -> Any:
+        return asyncio.run(work(None))
+
+    async def scaler(self) -> SimpleNamespace:
+        return SimpleNamespace(begin=lambda wait: None)
+
+    async def _explain(self, core: None, jobs: Sequence[str], on_machines: Callable[[], None]) -> str:
+        self.asked_at.append(self.now)
+        if self.has_machines:
+            on_machines()
+        return self.why
+
+    def look_until(self, second: int) -> None:
+        while self.now < second:
+            self.watch.look(1, ["worker-2"])
+            printer.value.flush(200)
+            self.now += 1.0
+
+
+@pytest.fixture
+def pool(monkeypatch: pytest.MonkeyPatch) -> Explained:
+    return Explained(monkeypatch)
+
+
+def test_the_reason_is_looked_for_at_intervals_that_double(pool: Explained) -> None:
+    pool.look_until(600)
+    assert pool.asked_at == [2, 4, 8, 16, 32, 64, 128, 256, 512]
+
+
+def test_while_machines_are_made_it_is_looked_for_at_least_every_half_a_minute(pool: Explained) -> None:
+    pool.has_machines = True
+    pool.look_until(100)
+    assert pool.asked_at == [2, 4, 8, 16, 32, 62, 92]
+
+
+def test_a_new_reason_is_logged_at_once_and_the_same_one_ever_more_rarely(
+    pool: Explained, caplog: pytest.LogCaptureFixture
+) -> None:
+    pool.look_until(3)
+    pool.why = "no agent"
+    pool.look_until(20)
+    begin = "pool sums: 1 of 2 workers are up"
+    assert caplog.messages == [f"{begin}: no room", f"{begin}: no agent"]
+    pool.look_until(600)
+    assert caplog.messages == [f"{begin}: no room", *[f"{begin}: no agent"] * 4]
