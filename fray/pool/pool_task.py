@@ -6,8 +6,8 @@ import inspect
 import pickle
 import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,15 +65,22 @@ class PoolTask:
     deaths: int = 0
 
 
+@contextmanager
+def must_pickle(field: str, value: object, remedy: str, subject: str = "it") -> Iterator[None]:
+    """Raise InvalidInput for this field if what the block pickles cannot be pickled."""
+    try:
+        yield
+    except Exception as error:  # pickling runs the users' own __reduce__, which may raise anything
+        raise InvalidInput(field, value, f"{subject} cannot be pickled ({error}); {remedy}") from error
+
+
 def packed_function(call: Callable[..., Any]) -> PackedFunction:
     """Pack a function in its current state. Raises InvalidInput if it cannot be pickled."""
     yields = inspect.isgeneratorfunction(call)
     if _is_importable(call):
         return PackedFunction(call, yields)
-    try:
+    with must_pickle("fn", call, "make it inside the task instead"):
         data = pickled_by_value(call)
-    except Exception as error:  # pickling runs the users' own __reduce__, which may raise anything
-        raise InvalidInput("fn", call, f"it cannot be pickled ({error}); make it inside the task instead") from error
     if len(data) <= LARGE_FUNCTION_BYTES:
         return PackedFunction(data, yields)
     return PackedFunction(content_digest(data), yields, data)
@@ -84,10 +91,8 @@ def packed_task(worker: str, function: PackedFunction, args: tuple[Any, ...], kw
 
     Raises InvalidInput if the arguments cannot be pickled.
     """
-    try:
+    with must_pickle("args", args, "make them inside the task", subject="they"):
         return PoolTask(function, packed_call(worker, "run", (function.form, args, kwargs), {}))
-    except Exception as error:  # see `packed_function`
-        raise InvalidInput("args", args, f"they cannot be pickled ({error}); make them inside the task") from error
 
 
 def _is_importable(call: Callable[..., Any]) -> bool:

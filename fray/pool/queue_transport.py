@@ -13,14 +13,14 @@ from typing import Any
 
 from fray.cluster.storage import StorageCluster
 from fray.entrypoints import NamedEntrypoint
-from fray.errors import InvalidInput, Permanent
+from fray.errors import Permanent
 from fray.futures import TaskFuture
 from fray.pool import queue_worker
 from fray.pool.dispatcher import PoolClosed
 from fray.pool.future_table import FutureTable
 from fray.pool.monitor import PoolMonitor
 from fray.pool.objects import ObjectRef
-from fray.pool.pool_task import PackedFunction, content_digest, pickled
+from fray.pool.pool_task import PackedFunction, content_digest, must_pickle, pickled
 from fray.pool.transport import SPARE_SECONDS, TaskCall, pool_progress
 from fray.queue.file_queue import FileQueue
 from fray.types import EnvironmentConfig, JobRequest, ResourceConfig
@@ -160,11 +160,8 @@ class QueueTransport:
     def put(self, obj: object) -> ObjectRef:
         """Store an object for tasks. Raises InvalidInput if it cannot be pickled, PoolClosed if the pool is closed."""
         self._check_open()
-        try:
+        with must_pickle("obj", obj, "put the data that it is made from"):
             data = pickled(obj)
-        except Exception as error:  # pickling runs the users' own __reduce__, which may raise anything
-            remedy = f"it cannot be pickled ({error}); put the data that it is made from"
-            raise InvalidInput("obj", obj, remedy) from error
         key = self._tasks.object(content_digest(data))
         self._cluster.run(lambda core: core.store.put(key, data, ABSENT))
         return ObjectRef(self._cluster.root, key)
@@ -230,11 +227,8 @@ class QueueTransport:
 
     def _item(self, key: str, call: TaskCall) -> queue_worker.QueuedTask:
         self._upload(call.function)
-        try:
+        with must_pickle("args", call.args, "make them inside the task", subject="they"):
             return key, _pickled_form(call.function.form), pickled((call.args, call.kwargs))
-        except Exception as error:  # pickling runs the users' own __reduce__, which may raise anything
-            remedy = f"they cannot be pickled ({error}); make them inside the task"
-            raise InvalidInput("args", call.args, remedy) from error
 
     def _upload(self, function: PackedFunction) -> None:
         """Store a large function for workers under the hash of its content, so that storing it twice does no harm."""
