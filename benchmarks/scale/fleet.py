@@ -12,7 +12,7 @@ from pathlib import Path
 from unittest import mock
 
 from benchmarks.scale.loop import LoopClock
-from benchmarks.scale.storage import Storage, Way
+from benchmarks.scale.storage import Storage, StoreConnection
 from fray_agents.agent import predecessors
 from fray_agents.agent.agent import Agent, AgentOptions
 from fray_agents.host import agent_lock
@@ -49,10 +49,10 @@ FOR_EVER = 1e9
 
 @dataclass(slots=True)
 class Member:
-    """One agent of the fleet and its way to the bucket."""
+    """One agent of the fleet and its connection to the bucket."""
 
     agent: Agent
-    way: Way
+    connection: StoreConnection
     running: asyncio.Task[object]
 
 
@@ -75,22 +75,22 @@ class Fleet:
     members: list[Member] = field(default_factory=list)
     replicas: defaultdict[tuple[str, int], list[float]] = field(default_factory=lambda: defaultdict(list))
     _cores: int = 0
-    _hearing: dict[str, Agent] = field(default_factory=dict)
+    _by_nonce: dict[str, Agent] = field(default_factory=dict)
 
     @property
     def clock(self) -> LoopClock:
         return self.storage.clock
 
-    async def core(self) -> tuple[Core, Way]:
+    async def core(self) -> tuple[Core, StoreConnection]:
         """One more participant."""
-        way, rng = Way(self.storage), RandomSource(f"{self.seed} {self._cores}")
+        connection, rng = StoreConnection(self.storage), RandomSource(f"{self.seed} {self._cores}")
         self._cores += 1
-        return await core_on(Store(way, self.clock, rng), ClusterSettings(), self.clock, rng), way
+        return await core_on(Store(connection, self.clock, rng), ClusterSettings(), self.clock, rng), connection
 
     async def join(self, count: int, over: float) -> None:
         """Start agents, spread over `over` seconds."""
         for _ in range(count):
-            core, way = await self.core()
+            core, connection = await self.core()
             options = AgentOptions(
                 capacity=Resources(cpu=1000 * self.slots, memory=ROOM, disk=ROOM),
                 work_dir=self.folder,
@@ -99,10 +99,10 @@ class Fleet:
                 send_hints=self._send_hints,
             )
             agent = Agent(core, options)
-            way.own = AgentKeys.key(agent.id)
+            connection.own = AgentKeys.key(agent.id)
             if options.hint_endpoint is not None:
-                self._hearing[options.hint_endpoint.nonce] = agent
-            self.members.append(Member(agent, way, asyncio.create_task(agent.run())))
+                self._by_nonce[options.hint_endpoint.nonce] = agent
+            self.members.append(Member(agent, connection, asyncio.create_task(agent.run())))
             await self.clock.sleep(over / count * core.rng.uniform(0.5, 1.0))
 
     def enqueue(self, count: int, over: float) -> None:
@@ -144,7 +144,7 @@ class Fleet:
     def _send_hints(self, endpoints: Collection[HintEndpoint]) -> None:
         loop = asyncio.get_running_loop()
         for endpoint in endpoints:
-            loop.call_later(HINT_SECONDS, self._hearing[endpoint.nonce].check_placements)
+            loop.call_later(HINT_SECONDS, self._by_nonce[endpoint.nonce].check_placements)
 
     def _starter(self, rng: random.Random) -> StartTask:
         async def start(spec: TaskSpec, deadline: float, lock_fd: int | None) -> TaskHandle:

@@ -96,7 +96,7 @@ async def bereaved(fleet: Fleet, gang: str, replicas: int) -> dict[str, Any]:
     """Let the host of one replica of the second attempt vanish without notice, and wait until all run again."""
     member = await _member_of(fleet, gang)
     watch = await Watch.begin(fleet)
-    member.way.silent = True
+    member.connection.silent = True
     return await watch.until_all_run(gang, 3, replicas)
 
 

@@ -114,7 +114,7 @@ async def deaths(fleet: Fleet, size: Size) -> dict[str, Any]:
     doomed = rng.sample(fleet.members, max(3, size.agents // 100))
     for member in doomed:
         await fleet.clock.sleep(60.0 / len(doomed))
-        member.way.silent = True
+        member.connection.silent = True
         died[AgentKeys.key(member.agent.id)] = fleet.clock.boottime()
     patience = begun + 3600.0
     while not died.keys() <= fleet.storage.deaths.keys() and fleet.clock.boottime() < patience:

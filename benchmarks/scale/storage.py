@@ -157,8 +157,8 @@ class Storage:
         return self._rates[limit]
 
 
-class Way:
-    """One participant's backend.
+class StoreConnection:
+    """One participant's connection to the storage.
 
     Attributes:
         silent: whether the participant is dead, so that none of its requests arrives or is answered.

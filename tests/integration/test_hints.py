@@ -29,7 +29,7 @@ def cluster(tmp_path: Path) -> Iterator[StorageCluster]:
     root = str(tmp_path / "root")
     asyncio.run(_make(root))
     with agents(root, tmp_path / "work"), StorageCluster(root) as opened:
-        while not _ears(opened):
+        while not hint_endpoints(opened):
             time.sleep(0.05)
         yield opened
 
@@ -38,7 +38,7 @@ async def _make(root: str) -> None:
     await (await open_core(root, SELDOM)).store.close()
 
 
-def _ears(cluster: StorageCluster) -> list[HintEndpoint]:
+def hint_endpoints(cluster: StorageCluster) -> list[HintEndpoint]:
     async def read(core: Core) -> list[HintEndpoint]:
         found = await core.records.read(CoordinatorKeys.reconciler, ReconcilerRecord)
         pools = found.record.pools if found is not None else {}
@@ -74,7 +74,7 @@ def test_only_a_reader_of_the_cluster_may_hint(cluster: StorageCluster) -> None:
         def keys(self, fresh: bool = False) -> list[RpcKey]:
             return [RpcKey("made-up", bytes(32))]
 
-    [hint_endpoint] = _ears(cluster)
+    [hint_endpoint] = hint_endpoints(cluster)
     with pytest.raises(NotAuthentic):
         connect(Target("agent", hint_endpoint.address, identity=hint_endpoint.nonce), Stranger())
 
@@ -87,7 +87,7 @@ def test_a_client_that_found_no_agents_to_hint_looks_again(tmp_path: Path, monke
         first = cluster.launch(job)
         with agents(root, tmp_path / "work"):
             status_becomes(cluster, first, JobStatus.SUCCEEDED)
-            while not _ears(cluster):
+            while not hint_endpoints(cluster):
                 time.sleep(0.05)
             status_becomes(cluster, cluster.launch(job), JobStatus.SUCCEEDED)
 

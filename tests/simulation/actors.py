@@ -145,10 +145,10 @@ class ActorWorld(World):
 
     def _cut_an_agent_off(self) -> None:
         """Cut an agent with actors off from the storage, while its actors can still be called."""
-        serving = [host.process for host in self.hosts if host.running and host.process in self.ways]
+        serving = [host.process for host in self.hosts if host.running and host.process in self.connections]
         if serving and (cut := self.draw.choice(serving)) is not None:
             self.note(cut.name, "is cut off", "for 100 s")
-            self.ways[cut].cut_until = self.loop.now + 100
+            self.connections[cut].cut_until = self.loop.now + 100
 
     # --- the network between callers and actors
 

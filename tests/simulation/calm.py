@@ -229,7 +229,7 @@ def _groups_without_record(world: World) -> list[str]:
 
 
 def _sent(world: World) -> Counter[tuple[str, str]]:
-    return sum((way.sent for way in world.ways.values()), Counter())
+    return sum((connection.sent for connection in world.connections.values()), Counter())
 
 
 def _budget(agents: int) -> Counter[tuple[str, str]]:

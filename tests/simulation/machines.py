@@ -43,7 +43,7 @@ from tests.simulation.machine_plan import CHIPS, HOST, SINGLES, SLICE, SLICES, T
 from tests.simulation.machine_provider import STRANGER, Account, SimulatedProvider
 from tests.simulation.machine_users import MachineUsers
 from tests.simulation.machine_variants import VARIANTS
-from tests.simulation.network import Way
+from tests.simulation.network import StoreConnection
 from tests.support.fake_tasks import fake
 from tests.support.malformed_objects import odd_body
 
@@ -110,8 +110,8 @@ class MachineWorld(MachineWatch):
         self.stormy = False
         self.note("world", "calm begins")
         self.storage.heal()
-        for owner, way in self.ways.items():
-            way.suffer(None)
+        for owner, connection in self.connections.items():
+            connection.suffer(None)
             self.loop.wake(owner)
         self._tidy()
         self.users.submit_some()
@@ -126,11 +126,13 @@ class MachineWorld(MachineWatch):
 
     def core(self, owner: Participant, clock: HostClock, spared: bool = False) -> Coroutine[Any, Any, Core]:
         """A participant's core, with its own connection to the storage. spared: whether it has only outages."""
-        way = Way(self.storage, owner, clock, self.trouble.rates if self.stormy and not spared else None)
-        way.fate = lambda kind: self.meet(owner, kind)
-        self.ways[owner] = way
+        connection = StoreConnection(
+            self.storage, owner, clock, self.trouble.rates if self.stormy and not spared else None
+        )
+        connection.fate = lambda kind: self.meet(owner, kind)
+        self.connections[owner] = connection
         rng = RandomSource(f"chance {self.seed_number} {self._next()}")
-        return core_on(Store(way, clock, rng, 45.0), ClusterSettings(), clock, rng)
+        return core_on(Store(connection, clock, rng, 45.0), ClusterSettings(), clock, rng)
 
     def meet(self, owner: Participant, kind: str) -> None:
         """Crash or freeze a participant."""
@@ -224,7 +226,7 @@ class MachineWorld(MachineWatch):
 
     def _fill_disk(self) -> None:
         """Fill a host's disk, for a while or until the machine is gone."""
-        hosts = sorted(owner.name for owner in self.ways if owner.mode == "up" and owner.name[0] == "m")
+        hosts = sorted(owner.name for owner in self.connections if owner.mode == "up" and owner.name[0] == "m")
         if not hosts:
             return
         name = self.draw.choice(hosts)

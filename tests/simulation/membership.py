@@ -102,7 +102,7 @@ class Membership(Storm):
 
     def last_asked(self, agent_id: str) -> float:
         """When the agent's process last sent a request about the agent's own record."""
-        return self.ways[self._process_of[agent_id][0]].asked[AgentKeys.key(agent_id)]
+        return self.connections[self._process_of[agent_id][0]].asked[AgentKeys.key(agent_id)]
 
     def listing(self, job: str) -> list[str]:
         """Agents that have the job in memory or in their record."""

@@ -136,8 +136,8 @@ def _date(second: int) -> str:
     return formatdate(second, usegmt=True)
 
 
-class Way:
-    """One participant's backend.
+class StoreConnection:
+    """One participant's connection to the storage.
 
     Attributes:
         rates: its faults; None in a calm.
@@ -284,7 +284,7 @@ class Way:
         """Refuse the request at once, or let it time out; a few of these land when the connection is back."""
         self._storage.faults["unreachable"] += 1
         wait = self._draw.choice([0.01, 0.5, 5.0, CLIENT_TIMEOUT])
-        self._storage.later(wait, _fail, answer, Unknown("no way to the storage"))
+        self._storage.later(wait, _fail, answer, Unknown("no connection to the storage"))
         if wait == CLIENT_TIMEOUT and self._draw.random() < 0.2:
             self._late(key, act, wait, writes)
 

@@ -33,7 +33,7 @@ from tests.simulation.honest import HonestStore
 from tests.simulation.invariants import Broken
 from tests.simulation.loop import OWNER, Participant
 from tests.simulation.mishaps import is_mishap
-from tests.simulation.network import Refusal, Way
+from tests.simulation.network import Refusal, StoreConnection
 from tests.simulation.queue_variants import VARIANTS
 from tests.simulation.queue_watching import DEAD, NAMES, QueueWatch, place_of
 from tests.simulation.scenario import Plan, between
@@ -139,9 +139,9 @@ class QueueWorld(QueueWatch):
         self.stormy = False
         self.note("world", "calm begins")
         self.storage.heal()
-        for owner, way in self.ways.items():
-            way.cut_until = 0.0
-            way.suffer(None)
+        for owner, connection in self.connections.items():
+            connection.cut_until = 0.0
+            connection.suffer(None)
             self.loop.wake(owner)
         begin = self.loop.now
         while self.producing or self.known.pushed - self.known.ended:
@@ -161,11 +161,11 @@ class QueueWorld(QueueWatch):
         self._check_idle()
 
     def _check_idle(self) -> None:
-        before = {owner: way.sent.copy() for owner, way in self.ways.items()}
+        before = {owner: connection.sent.copy() for owner, connection in self.connections.items()}
         self.loop.advance(self.loop.now + IDLE)
-        for owner, way in self.ways.items():
+        for owner, connection in self.connections.items():
             sent: Counter[str] = Counter()
-            for (verb, _), times in (way.sent - before[owner]).items():
+            for (verb, _), times in (connection.sent - before[owner]).items():
                 sent[verb] += times
             looks, odd = (
                 IDLE / 60 + 1,
@@ -297,12 +297,12 @@ class QueueWorld(QueueWatch):
                 self.known.acked.add(place_of(delivery))
 
     async def _open(self, owner: Participant, clock: HostClock) -> OpenQueue:
-        way = Way(self.storage, owner, clock, self.trouble.rates if self.stormy else None)
-        way.fate = lambda kind: self._meet(owner, kind)
-        way.mishap = self.mishap
-        self.ways[owner] = way
+        connection = StoreConnection(self.storage, owner, clock, self.trouble.rates if self.stormy else None)
+        connection.fate = lambda kind: self._meet(owner, kind)
+        connection.mishap = self.mishap
+        self.connections[owner] = connection
         rng = RandomSource(f"chance {self.seed_number} {self._next()}")
-        store = HonestStore(way, clock, rng, patience=45.0)
+        store = HonestStore(connection, clock, rng, patience=45.0)
         store.broken = self.is_broken
         while True:
             with self._troubled():

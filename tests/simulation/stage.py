@@ -14,7 +14,7 @@ from tests.simulation.clocks import HostClock
 from tests.simulation.history import History
 from tests.simulation.invariants import Broken
 from tests.simulation.loop import Participant, SimLoop
-from tests.simulation.network import Storage, Way
+from tests.simulation.network import Storage, StoreConnection
 from tests.simulation.scenario import Hardships
 
 
@@ -37,7 +37,7 @@ class Stage:
         variants: the broken variants of the code that it must catch.
         stormy: whether faults are active.
         draw: random source of the faults.
-        ways: each participant's connection to the storage.
+        connections: each participant's connection to the storage.
     """
 
     kind: ClassVar[str]
@@ -54,7 +54,7 @@ class Stage:
         self.owner = Participant("world")
         self.draw = random.Random(f"{self.kind} {seed}")
         self.stormy = True
-        self.ways: dict[Participant, Way] = {}
+        self.connections: dict[Participant, StoreConnection] = {}
         self.figures = Figures()
         self._serial = 0
 
@@ -91,11 +91,11 @@ class Stage:
             self._in(self.draw.expovariate(1 / every), now)
 
     def _partition(self) -> None:
-        reachable = [p for p in self.ways if p.mode == "up"]
+        reachable = [p for p in self.connections if p.mode == "up"]
         if reachable:
             cut, how_long = self.draw.choice(reachable), self.draw.choice([5.0, 20.0, 60.0, 150.0])
             self.note(cut.name, "is cut off", f"for {how_long:g} s")
-            self.ways[cut].cut_until = self.loop.now + how_long
+            self.connections[cut].cut_until = self.loop.now + how_long
 
     def _on_write(self, key: str, before: Object | None, after: Object | None, sender: Participant) -> None:
         """Note a change of the storage."""

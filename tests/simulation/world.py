@@ -30,7 +30,7 @@ from tests.simulation.host import Host
 from tests.simulation.invariants import Broken
 from tests.simulation.loop import OWNER, Participant
 from tests.simulation.mishaps import Mishaps, is_mishap
-from tests.simulation.network import Way
+from tests.simulation.network import StoreConnection
 from tests.simulation.patches import replaced
 from tests.simulation.reports import Reports
 from tests.simulation.scenario import SHARES, STRANGE, USUAL, People, Perils, Scenario
@@ -132,9 +132,9 @@ class World(Reports):
         self.note("world", "calm begins")
         self.strangers.flood(self.perils.flood)
         self.storage.heal()
-        for way in self.ways.values():
-            way.cut_until = 0.0
-            way.suffer(None)
+        for connection in self.connections.values():
+            connection.cut_until = 0.0
+            connection.suffer(None)
         self._outages = [(begin, min(end, self.loop.now), kind) for begin, end, kind in self._outages]
         for host in self.hosts:
             if host.process is not None:
@@ -218,12 +218,12 @@ class World(Reports):
 
     async def core(self, owner: Participant, clock: HostClock, newer: bool = False) -> Core:
         """A participant's core, with its own connection to the storage."""
-        way = Way(self.storage, owner, clock, self.scenario.rates if self.stormy else None, newer)
-        way.mishap = self.mishap
-        way.fate = lambda kind: self._meet(owner, kind)
-        self.ways[owner] = way
+        connection = StoreConnection(self.storage, owner, clock, self.scenario.rates if self.stormy else None, newer)
+        connection.mishap = self.mishap
+        connection.fate = lambda kind: self._meet(owner, kind)
+        self.connections[owner] = connection
         rng = RandomSource(f"chance {self.seed} {self._next()}")
-        store = HonestStore(way, clock, rng, self.scenario.patience)
+        store = HonestStore(connection, clock, rng, self.scenario.patience)
         store.broken = self._dishonest
         plan = self.scenario
         settings = ClusterSettings(retention=RETENTION, quarantine=plan.quarantine, outage_grace=plan.outage_grace)
@@ -330,7 +330,7 @@ class World(Reports):
 
     def _stopped(self, owner: Participant) -> None:
         self._gone_at[owner] = self.loop.now
-        self.ways.pop(owner, None)
+        self.connections.pop(owner, None)
         since = self._started.pop(owner, self.loop.now)
         if any(host.process is owner or owner.name.startswith(f"{host.name}.") for host in self.hosts):
             self._agent_seconds += self.loop.now - since

@@ -115,7 +115,7 @@ class GangStage:
     runners: dict[str, GangRunner] = field(default_factory=dict)
     late: dict[str, asyncio.Task[dict[int, ReplicaExit]]] = field(default_factory=dict)
     lives: dict[str, asyncio.Task[None]] = field(default_factory=dict)
-    told_pass: list[str] = field(default_factory=list)
+    notified_pass: list[str] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
 
     async def run(self, *agents: str) -> None:
@@ -143,7 +143,7 @@ class GangStage:
         member = Membership(self.core, known.record, Leases(HOST), known, trusted_until=float("inf"))
         gpus, chips, preparer = GpuWatch(member, {}), ChipWatch(member, None), Preparer(self.core, None)
         replicas = ReplicaRunner(member, self.folder, None, self._start, gpus, chips, preparer, NetworkSettings())
-        return GangRunner(member, replicas, self._ask, lambda: self.told_pass.append(agent))
+        return GangRunner(member, replicas, self._ask, lambda: self.notified_pass.append(agent))
 
     async def _start(self, spec: TaskSpec, deadline: float, lock_fd: int | None) -> TaskHandle:
         task = self.tasks[int(spec.env["FRAY_REPLICA"])] = ScriptedTask(spec, self.folder)

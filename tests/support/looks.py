@@ -12,10 +12,10 @@ from fray_coordinator.clock import RandomSource
 from fray_coordinator.core import Core, core_on
 from fray_coordinator.fsck import checker
 from fray_coordinator.store.store import Store
-from tests.support.virtual import Cluster, Way
+from tests.support.virtual import Cluster, StoreConnection
 
 
-class SlowWay(Way):
+class SlowConnection(StoreConnection):
     """A backend whose requests take a while, so that the cluster changes while somebody reads it."""
 
     local = False
@@ -28,10 +28,10 @@ class SlowWay(Way):
 
 async def slow_core(cluster: Cluster, seconds: float = 0.02) -> Core:
     """One more participant, whose requests take `seconds`."""
-    way, rng = SlowWay(cluster.contents, cluster.clock), RandomSource(99 + len(cluster.ways))
-    way.seconds = seconds
-    cluster.ways.append(way)
-    return await core_on(Store(way, cluster.clock, rng), cluster.settings, cluster.clock, rng)
+    connection, rng = SlowConnection(cluster.contents, cluster.clock), RandomSource(99 + len(cluster.connections))
+    connection.seconds = seconds
+    cluster.connections.append(connection)
+    return await core_on(Store(connection, cluster.clock, rng), cluster.settings, cluster.clock, rng)
 
 
 def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[Any]:

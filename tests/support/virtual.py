@@ -86,7 +86,7 @@ class VirtualClock:
         await asyncio.sleep(seconds)
 
 
-class Way:
+class StoreConnection:
     """One participant's connection to the shared store; every request lets others run first.
 
     Attributes:
@@ -153,7 +153,7 @@ class Way:
         for wanted in [w for w in self.before if w[0] == verb and key.startswith(w[1])]:
             await self.before.pop(wanted)()
         if self.cut:
-            raise Unknown("the way to the store is cut")
+            raise Unknown("the connection to the store is cut")
         if self.read_only and verb in ("put", "delete", "withdraw"):
             raise NotApplied("the disk is full")
         if _concerns(self.refused, verb, key):
@@ -175,19 +175,19 @@ class Cluster:
     settings: ClusterSettings = field(default_factory=ClusterSettings)
     contents: MemoryContents = field(default_factory=MemoryContents)
     clock: VirtualClock = field(default_factory=VirtualClock)
-    ways: list[Way] = field(default_factory=list)
+    connections: list[StoreConnection] = field(default_factory=list)
 
     async def core(self, local: bool = True) -> Core:
         """Add a participant. local: whether its requests cost nothing."""
-        way, rng = Way(self.contents, self.clock), RandomSource(len(self.ways))
-        way.local = local
-        self.ways.append(way)
-        return await core_on(Store(way, self.clock, rng), self.settings, self.clock, rng)
+        connection, rng = StoreConnection(self.contents, self.clock), RandomSource(len(self.connections))
+        connection.local = local
+        self.connections.append(connection)
+        return await core_on(Store(connection, self.clock, rng), self.settings, self.clock, rng)
 
     def cut(self, cut: bool = True) -> None:
         """Cut all participants off from the store: an outage."""
-        for way in self.ways:
-            way.cut = cut
+        for connection in self.connections:
+            connection.cut = cut
 
     def keys(self, prefix: str = "") -> list[str]:
         """The keys under `prefix`, seen from outside."""

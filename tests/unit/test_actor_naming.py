@@ -135,7 +135,7 @@ async def test_one_that_froze_between_its_reads_and_its_writes_does_not_publish_
     async def meanwhile() -> None:
         await discovery.publish(core, endpoint(job.id, 2), singleton=True)
 
-    cluster.ways[-1].before[stops_before] = meanwhile
+    cluster.connections[-1].before[stops_before] = meanwhile
     with pytest.raises(StaleAttempt):
         await discovery.publish(frozen, endpoint(job.id, 1), singleton=True)
     (found,) = await discovery.lookup(core, "ns", "a")
@@ -168,7 +168,7 @@ async def test_members_of_a_pool_publish_independently_and_lookups_read_only_cha
     await asyncio.gather(*(discovery.publish(core, member, singleton=False) for member in members))
     view = discovery.EndpointLookup(core, "ns", "a")
     assert len(await view.look()) == 50
-    asked = cluster.ways[0].asked
+    asked = cluster.connections[0].asked
     asked.clear()
     await discovery.publish(core, replace(members[7], attempt=2), singleton=False)
     asked.clear()

@@ -139,7 +139,7 @@ async def test_until_a_beat_lists_it_the_entry_of_a_restarted_job_stays(cluster:
             await stage.started(2)
             crashed.append(cluster.keys("pending/"))
 
-        cluster.ways[1].before["put", AgentKeys.area] = before_the_beat
+        cluster.connections[1].before["put", AgentKeys.area] = before_the_beat
         job = await actor(stage.core)
         await asyncio.sleep(10)
         assert [len(keys) for keys in crashed] == [1]
@@ -153,7 +153,7 @@ async def test_a_stopped_actor_is_not_restarted_even_if_it_crashes_before_its_ag
     async with staged(cluster, tmp_path) as stage:
         job = await actor(stage.core)
         task = await stage.started(1)
-        cluster.ways[1].before["put", JobKeys.key(job.id)] = lambda: stop(stage.core, job.id, "enough")
+        cluster.connections[1].before["put", JobKeys.key(job.id)] = lambda: stop(stage.core, job.id, "enough")
         stage.crash(task)
         await asyncio.sleep(5)
         assert (await job_now(stage.core, job.id)).status == "stopped"
@@ -185,7 +185,7 @@ async def test_an_agent_that_is_told_to_leave_while_a_restart_is_written_does_no
         async def leave() -> None:
             stage.agent.terminate()
 
-        cluster.ways[1].before["put", JobKeys.key(job.id)] = leave
+        cluster.connections[1].before["put", JobKeys.key(job.id)] = leave
         stage.crash(task)
         await asyncio.sleep(5)
         now = await job_now(stage.core, job.id)

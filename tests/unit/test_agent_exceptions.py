@@ -240,7 +240,7 @@ async def test_a_record_that_is_spoilt_keeps_no_agent_from_leaving(cluster: Clus
 
 async def test_a_job_that_waits_for_its_callable_can_be_stopped(cluster: Cluster, tmp_path: Path) -> None:
     async with with_an_agent(cluster, tmp_path) as stage:
-        stage.cluster.ways[-1].before["get", "blobs/"] = lambda: asyncio.sleep(10**6)
+        stage.cluster.connections[-1].before["get", "blobs/"] = lambda: asyncio.sleep(10**6)
         call = {"blob": BlobKeys.key(0.0, "slow")}
         job = await launch(stage.user, name="quick", entrypoint={"callable": call})
         await stage.until_running(job)
@@ -261,7 +261,7 @@ async def test_a_job_whose_objects_alone_cannot_be_had_leaves_its_room_to_others
         await stage.user.store.put(call["blob"], b"pickled", ANY)
         if unanswered[0] == "list":  # the second attempt asks for children of the first
             raising_once(monkeypatch, replica_runner, "upload_logs", OSError("odd"))
-        faults = getattr(stage.cluster.ways[-1], how)
+        faults = getattr(stage.cluster.connections[-1], how)
         faults.append(unanswered)
         job = await launch(stage.user, name="quick", entrypoint={"callable": call})
         await asyncio.sleep(10)
@@ -282,15 +282,15 @@ async def test_a_start_waits_for_the_end_of_an_outage(cluster: Cluster, tmp_path
     async with with_an_agent(cluster, tmp_path) as stage:
         call = {"blob": BlobKeys.key(0.0, "slow")}
         await stage.user.store.put(call["blob"], b"pickled", ANY)
-        way = stage.cluster.ways[-1]
+        connection = stage.cluster.connections[-1]
 
         async def cut() -> None:
-            way.cut = True
+            connection.cut = True
 
-        way.before["get", "blobs/"] = cut
+        connection.before["get", "blobs/"] = cut
         job = await launch(stage.user, name="quick", entrypoint={"callable": call})
         await asyncio.sleep(400)
-        way.cut = False
+        connection.cut = False
         after = await stage.ended(job)
         assert after.start_failures == 0
 
@@ -342,7 +342,7 @@ async def test_an_agent_ends_at_a_second_signal_though_tasks_cannot_be_killed(cl
 
 async def test_a_stop_does_not_wait_for_logs_that_the_store_refuses(cluster: Cluster, tmp_path: Path) -> None:
     async with with_an_agent(cluster, tmp_path, output=b"lines") as stage:
-        stage.cluster.ways[-1].refused.append(("put", "work/"))
+        stage.cluster.connections[-1].refused.append(("put", "work/"))
         job = await launch(stage.user, name="quick")
         await stage.until_running(job)
         await asyncio.sleep(300)

@@ -115,7 +115,7 @@ async def test_a_repair_that_ended_in_the_future_keeps_nobody_from_the_next(clus
             return msgspec.structs.replace(now or ReconcilerRecord(), holder="nobody-1", repaired_at=MAX_TIME)
 
         await user.records.update(CoordinatorKeys.reconciler, ReconcilerRecord, spoilt)
-        cluster.ways[1].cut = True
+        cluster.connections[1].cut = True
         job = await launch(user, name="quick")
         for key in cluster.keys("pending/"):
             cluster.contents.remove(key)
@@ -136,8 +136,8 @@ async def test_an_agent_lives_with_names_that_fray_never_gives(cluster: Cluster,
 
 async def test_an_agent_claims_jobs_that_it_can_read(cluster: Cluster, tmp_path: Path) -> None:
     async with with_an_agent(cluster, tmp_path) as (user, _agent):
-        for way in cluster.ways:
-            way.cut = way is not cluster.ways[0]
+        for connection in cluster.connections:
+            connection.cut = connection is not cluster.connections[0]
         odd, sound = [await launch(user, name="quick") for _ in range(2)]
         await spoil(user, odd.id)
         cluster.cut(False)
@@ -169,7 +169,7 @@ async def test_a_copy_of_an_agents_record_takes_no_job_from_it(cluster: Cluster,
 
 async def test_a_second_attempt_begins_in_any_state_of_the_firsts_children(cluster: Cluster, tmp_path: Path) -> None:
     async with with_an_agent(cluster, tmp_path) as (user, _agent):
-        cluster.ways[1].cut = True
+        cluster.connections[1].cut = True
         first = await join(cluster, "first")
         parent = await launch(user, name="quick")
         held = await first.claim()
@@ -177,7 +177,7 @@ async def test_a_second_attempt_begins_in_any_state_of_the_firsts_children(clust
         assert ChildKey(parent.id, 1, child.id).key() in cluster.keys("children/")
         await spoil(user, child.id)
         await first.end(held, kind="preempted")
-        cluster.ways[1].cut = False
+        cluster.connections[1].cut = False
         await succeeded(user, parent)
 
 

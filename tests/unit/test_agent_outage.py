@@ -45,8 +45,8 @@ async def test_no_agent_is_declared_dead_because_of_an_outage_of_writes(
     await launch(user)
     for seconds, read_only in ((begins, True), (lasts, False), (120.0, False)):
         await asyncio.sleep(seconds)
-        for way in cluster.ways:
-            way.read_only = read_only
+        for connection in cluster.connections:
+            connection.read_only = read_only
     states = [(await agent_now(user, agent.id)).state for agent in agents]
     for task in running:
         task.cancel()

@@ -145,5 +145,5 @@ async def test_the_pools_record_is_read_once_and_not_by_private_clusters(
     core = await cluster.core()
     async with an_agent(core, tmp_path, overcommits=private):
         await asyncio.sleep(900)
-    asked = [key for verb, key in cluster.ways[-1].asked if verb in READS and key == POOL]
+    asked = [key for verb, key in cluster.connections[-1].asked if verb in READS and key == POOL]
     assert len(asked) == reads

@@ -19,7 +19,7 @@ from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_layouts.records import Resources
 from tests.support.fake_tasks import fake
 from tests.support.scripted_agents import agent_now, job_now, launch
-from tests.support.virtual import Cluster, Way
+from tests.support.virtual import Cluster, StoreConnection
 
 HOST = Resources(cpu=4000, memory=2**33, disk=2**33)
 OFTEN_REFUSED = [
@@ -69,12 +69,12 @@ class Scene:
         return user
 
     @property
-    def ways(self) -> list[Way]:
-        return self._cluster.ways[1:]
+    def connections(self) -> list[StoreConnection]:
+        return self._cluster.connections[1:]
 
     def refuse(self, *refused: tuple[str, str]) -> None:
-        for way in self.ways:
-            way.refused = list(refused)
+        for connection in self.connections:
+            connection.refused = list(refused)
 
     async def problems(self, user: Core) -> list[str]:
         return [(await agent_now(user, agent.id)).problem for agent in self.agents]
@@ -171,8 +171,8 @@ async def test_an_agent_that_cannot_read_the_doorbell_finds_work_on_the_repair_i
 
     scene = Scene(cluster, tmp_path)
     user = await scene.begin(local=False)
-    for way in scene.ways:
-        setattr(way, kind, [(verb, "pools/") for verb in ("get", "get_if_changed")])
+    for connection in scene.connections:
+        setattr(connection, kind, [(verb, "pools/") for verb in ("get", "get_if_changed")])
     for _ in range(3):
         job = await launch(user, name="short")
         await asyncio.sleep(user.settings.repair_interval * 1.2 + 20)
@@ -189,8 +189,8 @@ async def test_submissions_and_requeues_work_although_the_doorbell_cannot_be_run
 ) -> None:
     scene = Scene(cluster, tmp_path)
     user = await scene.begin()
-    for way in cluster.ways:
-        setattr(way, kind, [("put", "pools/")])
+    for connection in cluster.connections:
+        setattr(connection, kind, [("put", "pools/")])
     job = await launch(user, name="long")
     await asyncio.sleep(user.settings.repair_interval * 1.2 + 20)
     (holder,) = [number for number, agent in enumerate(scene.agents) if agent.member.leases.held]
@@ -212,7 +212,7 @@ async def test_an_agent_whose_beats_are_refused_puts_its_tasks_down_as_in_an_out
     job = (await launch(user, name="long")).id
     await asyncio.sleep(20)
     (holder,) = [number for number, agent in enumerate(scene.agents) if agent.member.leases.held]
-    scene.ways[holder].refused = [(verb, "agents/") for verb in ("put", "get", "get_if_changed")]
+    scene.connections[holder].refused = [(verb, "agents/") for verb in ("put", "get", "get_if_changed")]
     await asyncio.sleep(120)
     requeued = await job_now(user, job)
     assert (requeued.attempt, requeued.lease and requeued.lease.agent) == (2, scene.agents[1 - holder].id)
@@ -268,7 +268,7 @@ async def test_no_error_in_a_loop_ends_the_agent(
 
 async def test_an_agent_that_is_refused_before_it_joined_fails_at_once(cluster: Cluster, tmp_path: Path) -> None:
     core = await cluster.core()
-    cluster.ways[0].refused = [("put", "agents/")]
+    cluster.connections[0].refused = [("put", "agents/")]
     with pytest.raises(StoreRefused, match=r"put .*agents/.*HTTP 403"):
         await Agent(core, AgentOptions(capacity=HOST, work_dir=tmp_path)).run()
     assert core.clock.boottime() < 10
@@ -276,12 +276,12 @@ async def test_an_agent_that_is_refused_before_it_joined_fails_at_once(cluster: 
 
 async def test_an_agent_that_has_joined_before_waits_until_it_may_join_again(cluster: Cluster, tmp_path: Path) -> None:
     core = await cluster.core()
-    cluster.ways[0].refused = [("put", "agents/")]
+    cluster.connections[0].refused = [("put", "agents/")]
     agent = Agent(core, AgentOptions(capacity=HOST, work_dir=tmp_path, rejoins=True))
     running = asyncio.create_task(agent.run())
     await asyncio.sleep(300)
     assert not running.done()
-    cluster.ways[0].refused = []
+    cluster.connections[0].refused = []
     await asyncio.sleep(20)
     assert (await agent_now(core, agent.id)).state == "live"
     agent.terminate()

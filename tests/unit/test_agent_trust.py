@@ -23,7 +23,7 @@ LONG, SHORT = 180.0, 15.0
 
 async def test_a_shorter_promise_binds_once_it_is_sent_and_a_longer_one_once_it_is_applied(cluster: Cluster) -> None:
     core = await cluster.core()
-    clock, way, leases = cluster.clock, cluster.ways[-1], Leases(HOST)
+    clock, connection, leases = cluster.clock, cluster.connections[-1], Leases(HOST)
     record = AgentRecord(id="a", host="h", pool="default", interval=core.settings.idle_beat_interval)
     member = Membership(core, record, leases)
     heartbeat = Heartbeat(member, lambda holdings: None, lambda: None)
@@ -36,12 +36,12 @@ async def test_a_shorter_promise_binds_once_it_is_sent_and_a_longer_one_once_it_
     assert member.trusted_until - clock.boottime() == LONG
     beating = asyncio.create_task(heartbeat.run())
     await asyncio.sleep(3)
-    way.before["put", "agents/"] = sent
+    connection.before["put", "agents/"] = sent
     held = leases.add(entry_of(await launch(core)))
     await asyncio.sleep(5)
     assert trust == [SHORT]
     leases.remove(held)
-    way.before["put", "agents/"] = sent
+    connection.before["put", "agents/"] = sent
     await asyncio.sleep(5)
     assert trust[1] < SHORT
     assert member.trusted_until - clock.boottime() > LONG - 5

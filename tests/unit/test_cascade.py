@@ -125,7 +125,7 @@ async def test_a_cascade_that_is_overtaken_by_an_adoption_lets_the_child_live(cl
     async def adopt() -> None:
         await launch(agent.core, name="child", parent=again.record.id, id="mine")
 
-    cluster.ways[-1].before["put", "jobs/"] = adopt
+    cluster.connections[-1].before["put", "jobs/"] = adopt
     await cascade.stop_children(slow, again.record.id)
     kept = await job_now(agent.core, child.id)
     assert kept.parent is not None

@@ -51,7 +51,7 @@ async def test_a_checkpoint_that_lands_behind_a_fence_acknowledges_nothing(clust
         await new.write(b"new")
         await new.write(b"newer")
 
-    cluster.ways[0].before["put", CheckpointKey.prefix("a-1", "a")] = meanwhile
+    cluster.connections[0].before["put", CheckpointKey.prefix("a-1", "a")] = meanwhile
     with pytest.raises(Fenced):
         await old.write(b"old")
     assert (await open_log(other, "a-1", "a", 3))[0] == b"newer"
@@ -65,7 +65,7 @@ async def test_a_fence_that_lands_below_later_numbers_shuts_nobody_out(cluster: 
         await new.write(b"new")
         await new.write(b"newer")
 
-    cluster.ways[0].before["put", CheckpointKey.prefix("a-1", "a")] = meanwhile
+    cluster.connections[0].before["put", CheckpointKey.prefix("a-1", "a")] = meanwhile
     with pytest.raises(Fenced):
         await open_log(core, "a-1", "a", 1)
     assert (await open_log(other, "a-1", "a", 3))[0] == b"newer"
@@ -79,25 +79,25 @@ async def test_a_new_attempt_finds_the_checkpoint_while_the_old_one_collects_gar
     async def meanwhile() -> None:
         await old.write(b"two")
 
-    cluster.ways[1].before["get", CheckpointKey.prefix("a-1", "a")] = meanwhile
+    cluster.connections[1].before["get", CheckpointKey.prefix("a-1", "a")] = meanwhile
     assert (await open_log(other, "a-1", "a", 2))[0] == b"two"
 
 
 async def test_a_checkpoint_without_an_answer_is_written_again_or_found(cluster: Cluster) -> None:
     core = await cluster.core()
     _, log = await open_log(core, "a-1", "a", 1)
-    way = cluster.ways[0]
+    connection = cluster.connections[0]
 
     async def lost() -> None:
         """The write is applied, and its reply is lost."""
         body = b'{"attempt":1,"writer":"' + log.last.writer.encode() + b'"}\none'
-        await way._backend.put(CheckpointKey("a-1", "a", log.last.number + 1).key(), body, ABSENT)
-        way.cut = True
+        await connection._backend.put(CheckpointKey("a-1", "a", log.last.number + 1).key(), body, ABSENT)
+        connection.cut = True
 
-    way.before["put", CheckpointKey.prefix("a-1", "a")] = lost
+    connection.before["put", CheckpointKey.prefix("a-1", "a")] = lost
     with pytest.raises(StoreUnavailable):
         await log.write(b"one")
-    way.cut = False
+    connection.cut = False
     await log.write(b"one and two")
     assert (await open_log(core, "a-1", "a", 2))[0] == b"one and two"
 
@@ -121,7 +121,7 @@ async def test_a_checkpoint_costs_a_write_and_a_list(cluster: Cluster) -> None:
     core = await cluster.core()
     _, log = await open_log(core, "a-1", "a", 1)
     await log.write(b"x")
-    asked = cluster.ways[0].asked
+    asked = cluster.connections[0].asked
     asked.clear()
     await log.write(b"y")
     assert sorted(verb for verb, _ in asked) == ["delete", "list", "put"]

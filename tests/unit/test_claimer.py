@@ -67,10 +67,10 @@ async def test_in_a_large_fleet_an_agent_with_only_stale_entries_rests_until_the
         job = await submitted(core)
         await stop(core, job.id, "not wanted")
         await pending_index.create_entry(core, job)
-    cluster.ways[0].asked.clear()
+    cluster.connections[0].asked.clear()
     search = asyncio.create_task(first_claim(core, fleet=10_000))
     await asyncio.sleep(30)
-    tried = {key for verb, key in cluster.ways[0].asked if verb == "get" and key.startswith("jobs/")}
+    tried = {key for verb, key in cluster.connections[0].asked if verb == "get" and key.startswith("jobs/")}
     assert len(tried) == 2 * STALE_LIMIT, "the others are asked for when all have rested"
     wanted = await submitted(core)
     assert (await search).entry.job == wanted.id

@@ -33,14 +33,14 @@ from fray_layouts.object_keys import JobKeys
 from fray_layouts.records import AttemptExit, ClusterSettings, JobRecord
 from fray_layouts.spec_parsing import parse_spec
 from fray_layouts.work_keys import WorkKeys
-from tests.support.virtual import Cluster, VirtualClock, Way
+from tests.support.virtual import Cluster, StoreConnection, VirtualClock
 
 
 class Stage:
     """A driver whose requests cost money, and an agent that the test moves. shown: the lines, without prefixes."""
 
     def __init__(self, cluster: Cluster, driver: Core, agent: Core) -> None:
-        self.way: Way = cluster.ways[0]
+        self.connection: StoreConnection = cluster.connections[0]
         self.driver = driver
         self.agent = agent
         self.shown: list[str] = []
@@ -73,10 +73,10 @@ class Stage:
             await wait_for(self.driver, [job_id], on_change=self.log.note)
 
     def log_requests(self) -> list[str]:
-        return [verb for verb, key in self.way.asked if key.startswith("work/")]
+        return [verb for verb, key in self.connection.asked if key.startswith("work/")]
 
     def record_reads(self, job_id: str) -> list[str]:
-        return [verb for verb, key in self.way.asked if key == JobKeys.key(job_id)]
+        return [verb for verb, key in self.connection.asked if key == JobKeys.key(job_id)]
 
 
 @pytest.fixture
@@ -193,7 +193,7 @@ async def test_an_error_of_the_log_does_not_disturb_a_wait(stage: Stage, trouble
     job = await stage.start(job_id)
     match trouble:
         case "outage":
-            stage.way.unanswered.append(("get", "work/"))
+            stage.connection.unanswered.append(("get", "work/"))
         case "foreign":
             await stage.agent.store.put(WorkKeys.log(job_id, 1, 0, 1), b"no log", ABSENT)
     began = asyncio.get_running_loop().time()

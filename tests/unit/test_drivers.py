@@ -52,7 +52,7 @@ class Program:
 
     def __init__(self, cluster: Cluster, core: Core) -> None:
         self.core = core
-        self.way = cluster.ways[-1]
+        self.connection = cluster.connections[-1]
         self.driver = Driver(core, "ns", "ann", "train.py")
 
     async def owns(self) -> JobRecord:
@@ -147,7 +147,7 @@ async def test_a_leaving_driver_ends_its_jobs_at_once(cluster: Cluster) -> None:
 async def test_a_driver_that_cannot_leave_in_time_is_found_dead(cluster: Cluster) -> None:
     async with drive(cluster) as (program, coordinator):
         owned = await program.owns()
-        program.way.cut = True
+        program.connection.cut = True
         await program.driver.leave()
         await passes(coordinator, DEATH)
         assert (await job_now(coordinator.core, owned.id)).status == "stopped"
@@ -160,11 +160,11 @@ async def test_a_driver_that_comes_back_from_the_dead_owns_nothing_and_begins_an
         owned, dead = await program.owns(), await program.driver.job()
         served = Served(program.core)
         await program.driver.host(served)
-        program.way.cut = True
+        program.connection.cut = True
         await passes(coordinator, 2 * DEATH)
         with pytest.raises(StoreUnavailable):
             await program.driver.job()
-        program.way.cut = False
+        program.connection.cut = False
         back = await program.driver.job()
         assert back != dead
         await passes(coordinator, DEATH)
@@ -196,7 +196,7 @@ async def test_a_driver_whose_job_is_created_after_its_death_is_dead_too(cluster
             await passes(coordinator, DEATH)
             assert cluster.keys(JobKeys.area) == [], "its record comes only now"
 
-        program.way.before["put", JobKeys.area] = frozen
+        program.connection.before["put", JobKeys.area] = frozen
         job = await program.driver.job()
         await program.driver.close()
         await coordinator.repair.run(coordinator.detector.live())
@@ -253,11 +253,11 @@ async def test_a_driver_that_a_later_version_knows_more_of_is_left_as_it_is(clus
 async def test_the_requests_of_an_idle_driver(cluster: Cluster) -> None:
     async with drive(cluster) as (program, coordinator):
         await program.owns()
-        before, seen = len(program.way.asked), len(cluster.ways[0].asked)
+        before, seen = len(program.connection.asked), len(cluster.connections[0].asked)
         await passes(coordinator, 3600.0, every=7.5)
-        asked = Counter(verb for verb, _ in program.way.asked[before:])
+        asked = Counter(verb for verb, _ in program.connection.asked[before:])
         assert asked["put"] <= 3600 / SETTINGS.beat_interval
         assert asked["get_if_changed"] + asked["unchanged"] <= 2 * 2, "its own job, once a repair interval"
         assert asked["list"] == asked["get"] == asked["delete"] == 0
-        passed = Counter(cluster.ways[0].asked[seen:])
+        passed = Counter(cluster.connections[0].asked[seen:])
         assert passed["get", AgentKeys.key((await program.agent()).id)] <= 3600 / SETTINGS.beat_interval

@@ -121,12 +121,12 @@ async def test_an_observer_that_cannot_write_counts_no_silence(cluster: Cluster)
     for _ in range(3):
         await agent.beat()
         await passes(coordinator, 5.0, every=5.0)
-    cluster.ways[0].refused = [("put", "")]
+    cluster.connections[0].refused = [("put", "")]
     for _ in range(10):
         with pytest.raises(StoreRefused):
             await coordinator.try_pass()
         await cluster.clock.sleep(8.0)
-    cluster.ways[0].refused = []
+    cluster.connections[0].refused = []
     await passes(coordinator, 10.0, every=5.0)
     assert (await agent_now(agent.core, "a")).state == "live"
     await passes(coordinator, 40.0)
@@ -140,10 +140,10 @@ async def test_a_run_of_once_that_waited_until_it_could_write_takes_that_time_fo
     await passes(Reconciler(user, "p"), 280.0)
     visitor = Reconciler(await cluster.core(), "once")
     await user.store.put(InboxKeys.key("job"), b'{"name": "job", "entrypoint": {"command": ["true"]}}', ANY)
-    cluster.ways[-1].read_only = True
+    cluster.connections[-1].read_only = True
     visit = asyncio.create_task(visitor.run_once())
     await cluster.clock.sleep(50.0)
-    cluster.ways[-1].read_only = False
+    cluster.connections[-1].read_only = False
     await visit
     assert (await agent_now(user, agent.id)).state == "live"
     assert not cluster.keys(InboxKeys.area)
@@ -156,14 +156,14 @@ async def test_a_death_is_not_declared_at_the_end_of_the_outage_of_writes_in_whi
     full_disk = asyncio.Event()
 
     async def fill() -> None:
-        cluster.ways[0].read_only = True
+        cluster.connections[0].read_only = True
         full_disk.set()
 
-    cluster.ways[0].before["put", AgentKeys.area] = fill
+    cluster.connections[0].before["put", AgentKeys.area] = fill
     passing = asyncio.create_task(passes(coordinator, 100.0))
     await full_disk.wait()
     await cluster.clock.sleep(20.0)
-    cluster.ways[0].read_only = False
+    cluster.connections[0].read_only = False
     await cluster.clock.sleep(7.0)
     assert await agent.beat()
     passing.cancel()
@@ -177,10 +177,10 @@ async def test_a_run_of_once_gives_agents_their_time_after_an_outage_of_writes_t
     user, agent = await cluster.core(), await join(cluster, "late")
     await passes(Reconciler(user, "p"), 20.0)
     visitor = Reconciler(await cluster.core(), "once")
-    cluster.ways[-1].read_only = True
+    cluster.connections[-1].read_only = True
     visit = asyncio.create_task(visitor.run_once())
     await cluster.clock.sleep(10.0)
-    cluster.ways[-1].read_only = False
+    cluster.connections[-1].read_only = False
     await cluster.clock.sleep(5.0)
     assert await agent.beat()
     await visit
@@ -208,9 +208,9 @@ async def test_a_beat_between_the_look_and_the_verdict_saves_the_agent(cluster: 
     async def in_time() -> None:
         assert await agent.beat()
 
-    cluster.ways[-1].before["put", "agents/"] = in_time
+    cluster.connections[-1].before["put", "agents/"] = in_time
     await detector.look(suspects)
-    assert cluster.ways[-1].before == {}, "the observer meant to declare it dead"
+    assert cluster.connections[-1].before == {}, "the observer meant to declare it dead"
     assert (await agent_now(detector.core, "a")).state == "live"
 
 
@@ -252,7 +252,7 @@ async def test_a_commit_that_lands_before_the_reaping_counts(cluster: Cluster) -
     async def in_time() -> None:
         await dead.end(held)
 
-    cluster.ways[-1].before["put", "jobs/"] = in_time
+    cluster.connections[-1].before["put", "jobs/"] = in_time
     await watched(FailureDetector(observer), 60.0)
     assert (await job_now(user, job.id)).status == "succeeded"
     assert (await agent_now(user, "a")).reaped
@@ -273,7 +273,7 @@ async def test_a_reaping_that_was_cut_short_is_finished_by_the_next(cluster: Clu
 
     mortal = FailureDetector(await cluster.core())
     await mortal.look({})
-    cluster.ways[-1].before[step] = die
+    cluster.connections[-1].before[step] = die
     with pytest.raises(asyncio.CancelledError):
         await reap_all(mortal)
     assert not (await agent_now(user, "a")).reaped
@@ -325,7 +325,7 @@ async def test_a_claim_that_lands_after_its_agents_reaping_is_found_through_its_
         await detector.look({})
         await reap_all(detector)
 
-    cluster.ways[-1].before["put", "jobs/"] = dies_first
+    cluster.connections[-1].before["put", "jobs/"] = dies_first
     await late.try_claim()
     assert (await job_now(user, job.id)).status == "running"
     await Reconciler(user, "p").try_pass()

@@ -198,7 +198,7 @@ async def test_nothing_is_asked_for_jobs_that_run_and_no_wait_fails_for_want_of_
     assert core.store.usage.lists == before
     assert told
     assert {progress.text for progress in told} == {"0 of 1 jobs done, 1 running"}
-    cluster.ways[0].refused = [("list", AgentKeys.area)]
+    cluster.connections[0].refused = [("list", AgentKeys.area)]
     with pytest.raises(TimeoutError, match=r"0 of 1 jobs done, 1 waiting after [\d.]+ s \([^:]*\)$"):
         await wait_for(core, [pending], timeout=100, on_progress=told.append)
 

@@ -16,7 +16,7 @@ from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.object_keys import CoordinatorKeys
 from fray_layouts.records import AgentRecord, ReconcilerRecord
 from tests.support.damage import LONG, a_job, an_agent, everything
-from tests.support.virtual import Cluster, Way
+from tests.support.virtual import Cluster, StoreConnection
 
 SPEC = b'{"name": "quick", "entrypoint": {"command": ["true"]}}'
 DROP = InboxKeys.key("x")
@@ -119,13 +119,13 @@ async def test_a_rejection_a_file_aside_and_one_on_its_way_are_in_order(core: Co
 
 
 async def test_a_file_that_cannot_be_read_is_told(cluster: Cluster) -> None:
-    class Refusing(Way):
+    class Refusing(StoreConnection):
         async def _pass(self, verb: str, key: str) -> None:
             await super()._pass(verb, key)
             if (verb, key) == ("get", DROP):
                 raise Refused("permission denied")
 
-    core = await with_way(cluster, Refusing)
+    core = await with_connection(cluster, Refusing)
     await drop(core)
     [problem] = await fsck.check(core)
     assert problem.key == DROP
@@ -134,9 +134,9 @@ async def test_a_file_that_cannot_be_read_is_told(cluster: Cluster) -> None:
     assert "the right to read it" in problem.remedy
 
 
-async def with_way(cluster: Cluster, kind: type[Way]) -> Core:
+async def with_connection(cluster: Cluster, kind: type[StoreConnection]) -> Core:
     core = await cluster.core()
-    cluster.ways[0].__class__ = kind
+    cluster.connections[0].__class__ = kind
     return core
 
 
@@ -168,19 +168,19 @@ async def test_frays_own_keys_are_not_listed_twice(cluster: Cluster) -> None:
     core = await cluster.core()
     for number in range(5000):
         await core.store.put(f"blobs/2999-01/{number:064x}", b"", ANY)
-    cluster.ways[0].asked.clear()
+    cluster.connections[0].asked.clear()
     assert await fsck.check(core) == []
-    assert len([key for verb, key in cluster.ways[0].asked if (verb, key) == ("list", "")]) <= 4
+    assert len([key for verb, key in cluster.connections[0].asked if (verb, key) == ("list", "")]) <= 4
 
 
 async def test_fsck_judges_the_rest_if_it_may_not_list_the_whole_root(cluster: Cluster) -> None:
-    class Refusing(Way):
+    class Refusing(StoreConnection):
         async def list(self, prefix: str, after: str | None, limit: int | None, versions: bool) -> list[Listed]:
             if not prefix:
                 raise Refused("lost+found: permission denied")
             return await super().list(prefix, after, limit, versions)
 
-    core = await with_way(cluster, Refusing)
+    core = await with_connection(cluster, Refusing)
     await core.store.put("jobs/readme.txt", b"", ANY)
     told = {problem.key: problem.what for problem in await fsck.check(core)}
     assert told.keys() == {"/", "jobs/readme.txt"}

@@ -223,7 +223,7 @@ async def test_items_are_not_read(cluster: Cluster) -> None:
     await bell.close()
     await a_lease_of_what_is_done(core)
     await core.clock.sleep(AGES)
-    asked = cluster.ways[0].asked
+    asked = cluster.connections[0].asked
     asked.clear()
     assert len(await fsck.check(core)) == 1
     assert not [key for verb, key in asked if verb == "get" and ("/large/" in key or "/segments/" in key)][2:]

@@ -84,7 +84,7 @@ async def test_an_area_that_cannot_be_listed_is_told_and_the_others_are_looked_a
     await user.store.put(f"work/{job.id}/1/0/log-00000001", b"hello", ANY)
     for other in AREAS:
         await user.store.put(f"{other.prefix}odd name", b"", ANY)
-    getattr(cluster.ways[0], kind).append(("list", area))
+    getattr(cluster.connections[0], kind).append(("list", area))
     told = await troubles(user)
     assert "cannot be listed" in told.pop(area)
     assert set(told) == {f"{other.prefix}odd name" for other in AREAS if other.prefix != area}

@@ -69,8 +69,8 @@ async def test_a_gang_of_four_costs_seven_writes_besides_its_votes_until_it_runs
     for _ in range(REPLICAS):
         await fleet.join()
     await asyncio.sleep(CALM)
-    for way in cluster.ways:
-        way.asked.clear()
+    for connection in cluster.connections:
+        connection.asked.clear()
     spec = {"name": "gang", "entrypoint": {"command": ["true"]}, "replicas": REPLICAS}
     (submitted,) = await submit(client, [parse_spec(spec)])
     gang = submitted.job.id
@@ -104,8 +104,8 @@ async def wait_until_running(core: Core, gang: str) -> None:
 def written(cluster: Cluster, gang: str) -> Counter[str]:
     """All writes so far, by area for the gang's own and by key for the others; without heartbeats."""
     tally: Counter[str] = Counter()
-    for way in cluster.ways:
-        for verb, key in way.asked:
+    for connection in cluster.connections:
+        for verb, key in connection.asked:
             if verb == "delete" and gang in key:
                 tally["removed"] += 1
             elif verb == "put" and gang in key:
@@ -116,4 +116,8 @@ def written(cluster: Cluster, gang: str) -> Counter[str]:
 
 
 def listed(cluster: Cluster, prefix: str) -> int:
-    return sum(verb == "list" and key.startswith(prefix) for way in cluster.ways for verb, key in way.asked)
+    return sum(
+        verb == "list" and key.startswith(prefix)
+        for connection in cluster.connections
+        for verb, key in connection.asked
+    )

@@ -56,7 +56,7 @@ async def test_a_failure_ends_the_replicas_beside_it_and_is_counted_once(cluster
     assert (job.status, job.attempt, job.failures, job.preemptions) == ("gathering", 2, 1, 0)
     assert job.history[-1].exit.message == "replica 2 on hb: it exited"
     assert stage.tasks[1].told[0] == (3.0, "stopped")
-    assert stage.told_pass, "whoever runs the pass tells the others"
+    assert stage.notified_pass, "whoever runs the pass tells the others"
     assert not stage.tasks[0].exit.done(), "its own agent ends it, once it has read that the attempt is over"
 
 
@@ -122,7 +122,7 @@ async def test_a_member_vouches_while_its_replicas_run_and_their_ends_are_known(
     member.leases.add_placement(stage.held["a"])
     assert member.vouches()
     stored = asyncio.Event()
-    cluster.ways[-1].before["put", WorkKeys.exit("g-1", 1, 0)] = stored.wait
+    cluster.connections[-1].before["put", WorkKeys.exit("g-1", 1, 0)] = stored.wait
     stage.tasks[0].ends()
     await asyncio.sleep(1)
     assert not member.vouches(), "nobody else can know how it ended"
@@ -144,8 +144,8 @@ async def test_a_failure_is_counted_though_exits_of_replicas_that_it_stopped_are
     async def slow() -> None:
         await asyncio.sleep(5)
 
-    for way in cluster.ways:
-        way.before["put", WorkKeys.exit("g-1", 1, 0)] = slow
+    for connection in cluster.connections:
+        connection.before["put", WorkKeys.exit("g-1", 1, 0)] = slow
     await stage.run("a")
     stage.tasks[0].ends("exited")
     await asyncio.sleep(1)
@@ -214,7 +214,7 @@ async def test_an_agent_that_wakes_after_its_replica_s_deadline_is_waited_for(cl
     await stage.run("a", "b")
     stage.answering.remove("b")
     stuck = asyncio.Event()
-    cluster.ways[-1].before["put", WorkKeys.log("g-1", 1, 1, 1)] = stuck.wait
+    cluster.connections[-1].before["put", WorkKeys.log("g-1", 1, 1, 1)] = stuck.wait
     stage.tasks[1].ends("preempted")
     stage.tasks[0].ends("exited")
     beating = asyncio.create_task(stage.beats("b"))
@@ -268,12 +268,12 @@ async def test_an_agent_that_leaves_ends_its_replicas_though_the_store_is_away(
 ) -> None:
     stage = await stage_of(cluster, tmp_path, {"a": [0], "b": [1]})
     await stage.run("b")
-    cluster.ways[-1].cut = True
+    cluster.connections[-1].cut = True
     begun = stage.core.clock.boottime()
     await stage.runners["b"].leave(stage.held["b"], 2.0)
     assert stage.tasks[1].told == [(2.0, "preempted")]
     assert stage.core.clock.boottime() - begun <= 3
-    cluster.ways[-1].cut = False
+    cluster.connections[-1].cut = False
     job = await stage.over("b")
     assert (job.status, job.preemptions) == ("gathering", 1)
 
@@ -309,12 +309,12 @@ async def test_an_attempt_that_was_taken_over_leaves_its_exit_and_writes_nothing
 async def test_an_exit_that_cannot_be_written_is_waited_for(cluster: Cluster, tmp_path: Path) -> None:
     stage = await stage_of(cluster, tmp_path, {"a": [0, 1]})
     await stage.run("a")
-    cluster.ways[-1].cut = True
+    cluster.connections[-1].cut = True
     stage.tasks[0].ends()
     stage.tasks[1].ends()
     await asyncio.sleep(600)
     assert not stage.lives["a"].done()
-    cluster.ways[-1].cut = False
+    cluster.connections[-1].cut = False
     assert (await stage.over("a")).status == "succeeded"
 
 

@@ -72,7 +72,7 @@ async def test_a_slow_second_look_does_not_run_the_job_again(cluster: Cluster) -
         await Admission(user).look(KEY)
         await agent.end(await agent.claim())
 
-    cluster.ways[-1].before["put", "jobs/"] = meanwhile
+    cluster.connections[-1].before["put", "jobs/"] = meanwhile
     await slow.look(KEY)
     assert [job.status for job in await jobs(user)] == ["succeeded"]
     assert cluster.keys("pending/") == []
@@ -99,7 +99,7 @@ async def test_a_file_that_is_changed_before_its_admission_does_not_run(cluster:
         else:
             await user.store.delete(KEY)
 
-    cluster.ways[-1].before["put", "jobs/"] = meanwhile
+    cluster.connections[-1].before["put", "jobs/"] = meanwhile
     await slow.look(KEY)
     (job,) = await jobs(user)
     assert job.exit is not None
@@ -122,15 +122,15 @@ async def test_the_job_is_made_once_though_a_participant_dies_at_any_step(
     async def die() -> None:
         raise RuntimeError("killed")
 
-    way = cluster.ways[-1]
+    connection = cluster.connections[-1]
     if verb_and_key == ("get", KEY):  # the second read, after the record was created
 
         async def die_next_time() -> None:
-            way.before["get", KEY] = die
+            connection.before["get", KEY] = die
 
-        way.before["put", "jobs/"] = die_next_time
+        connection.before["put", "jobs/"] = die_next_time
     else:
-        way.before[verb_and_key] = die
+        connection.before[verb_and_key] = die
     with pytest.raises(RuntimeError):
         await mortal.look(KEY)
     await Reconciler(await cluster.core(), "p").try_pass()
@@ -152,9 +152,9 @@ async def test_an_unadmitted_record_is_decided_by_the_repair(cluster: Cluster) -
     mortal = Admission(await cluster.core())
 
     async def die_next_time() -> None:
-        cluster.ways[-1].before["get", KEY] = die
+        cluster.connections[-1].before["get", KEY] = die
 
-    cluster.ways[-1].before["put", "jobs/"] = die_next_time
+    cluster.connections[-1].before["put", "jobs/"] = die_next_time
     with pytest.raises(RuntimeError):
         await mortal.look(KEY)
     assert [job.status for job in await jobs(user)] == ["unadmitted"]
@@ -170,7 +170,7 @@ async def test_a_job_that_is_stopped_before_its_file_is_gone_does_not_leave_the_
         raise RuntimeError("killed")
 
     mortal = Admission(await cluster.core())
-    cluster.ways[-1].before["withdraw", KEY] = die
+    cluster.connections[-1].before["withdraw", KEY] = die
     with pytest.raises(RuntimeError):
         await mortal.look(KEY)
     (job,) = await jobs(user)
@@ -186,7 +186,7 @@ async def test_a_record_is_admitted_only_if_it_is_the_one_read_before_the_inbox(
     user = await cluster.core()
     await drop(user)
     slow = Admission(await cluster.core())
-    way = cluster.ways[-1]
+    connection = cluster.connections[-1]
 
     async def reborn() -> None:
         (row,) = await user.store.list("jobs/")
@@ -197,9 +197,9 @@ async def test_a_record_is_admitted_only_if_it_is_the_one_read_before_the_inbox(
         await user.records.write(row.key, JobRecord, body.record, None)
 
     async def at_the_second_put() -> None:
-        way.before["put", "jobs/"] = reborn
+        connection.before["put", "jobs/"] = reborn
 
-    way.before["put", "jobs/"] = at_the_second_put
+    connection.before["put", "jobs/"] = at_the_second_put
     await slow.look(KEY)
     await Reconciler(user, "p").try_pass()
     assert [job.status for job in await jobs(user)] == ["stopped"]

@@ -54,7 +54,7 @@ class Searching:
 async def searching(cluster: Cluster, fleet: int = 1, slots: int = 4) -> AsyncIterator[Searching]:
     core = await cluster.core(local=False)
     member = trusted_member(core, HOST, live_agents=fleet, pool_slots=slots)
-    at_work = Searching(core, cluster.ways[-1].asked, member.leases)
+    at_work = Searching(core, cluster.connections[-1].asked, member.leases)
     task = asyncio.create_task(Claimer(member, at_work.claimed.put, lambda: None).run())
     try:
         yield at_work

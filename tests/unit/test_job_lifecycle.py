@@ -42,17 +42,17 @@ async def test_a_job_is_new_to_its_submitter_even_if_the_reply_was_lost_and_it_w
     cluster: Cluster,
 ) -> None:
     user, agent = await cluster.core(), await join(cluster, "a")
-    way, put = cluster.ways[0], cluster.ways[0].put
+    connection, put = cluster.connections[0], cluster.connections[0].put
 
     async def lossy(key: str, data: bytes, expect: Expectation) -> Applied:
         answer = await put(key, data, expect)
         if key.startswith("jobs/"):
-            way.put = put  # type: ignore[method-assign]
+            connection.put = put  # type: ignore[method-assign]
             await agent.claim()
             raise Unknown("the reply was lost")
         return answer
 
-    way.put = lossy  # type: ignore[method-assign]
+    connection.put = lossy  # type: ignore[method-assign]
     (done,) = await submit(user, [parse_spec(SPEC)])
     assert (done.found, done.job.status) == (False, "running")
 

@@ -30,10 +30,10 @@ async def test_a_job_is_claimed_though_the_listing_after_its_ring_fails(cluster:
     client = await cluster.core()
     async with searching(cluster) as agent:
         await asyncio.sleep(30)
-        cluster.ways[-1].refused.append(LIST)
+        cluster.connections[-1].refused.append(LIST)
         wanted = await submitted(client)
         await asyncio.sleep(LONGEST_PAUSE)
-        cluster.ways[-1].refused.clear()
+        cluster.connections[-1].refused.clear()
         await agent.claims(wanted, within=LONGEST_PAUSE)
 
 
@@ -42,10 +42,10 @@ async def test_a_gang_is_seen_though_the_listing_after_its_ring_fails(cluster: C
     await table.refresh()
     wants = {"name": "g", "entrypoint": {"command": ["x"]}, "replicas": 2}
     (done,) = await submit(core, [parse_spec(wants)])
-    cluster.ways[-1].refused.append(("list", PlacementKey.area))
+    cluster.connections[-1].refused.append(("list", PlacementKey.area))
     with pytest.raises(StoreError):
         await table.refresh()
-    cluster.ways[-1].refused.clear()
+    cluster.connections[-1].refused.clear()
     await table.refresh()
     assert [*table.owners()] == [done.job.id]
 
@@ -57,10 +57,10 @@ async def test_a_plan_that_could_not_be_written_anew_is_written_in_the_next_step
     await plans.publish(wanted)
     assert await reader.read() == ["jobs/g.json"]
     plans.note_change(["default"])
-    cluster.ways[-1].refused.append(("put", PoolKeys.plan("default")))
+    cluster.connections[-1].refused.append(("put", PoolKeys.plan("default")))
     with pytest.raises(StoreError):
         await plans.publish(wanted)
-    cluster.ways[-1].refused.clear()
+    cluster.connections[-1].refused.clear()
     await plans.publish(wanted)
     assert await reader.read() == ["jobs/g.json"]
     await plans.publish(wanted)
@@ -75,15 +75,15 @@ async def test_members_are_told_though_the_step_that_assigned_them_was_cut_short
     for job in (first, second):
         await found.core.records.change(JobKeys.key(job.id), JobRecord, _without_members)
     told = await found.core.store.get(PoolKeys.plan("default"))
-    way = cluster.ways[-1]
+    connection = cluster.connections[-1]
 
     async def outage() -> None:
-        way.cut = True
+        connection.cut = True
 
-    way.before["put", JobKeys.key(second.id)] = outage
+    connection.before["put", JobKeys.key(second.id)] = outage
     with pytest.raises(StoreError):
         await found.step()
-    way.cut = False
+    connection.cut = False
     await stop(found.core, second.id, "enough")
     assert members_of(await job_now(found.core, first.id))
     await found.step()
@@ -102,10 +102,10 @@ async def test_a_plan_that_cannot_be_read_is_read_again_soon(cluster: Cluster) -
     core = await cluster.core()
     reader = PlanReader(trusted_member(core, Resources(cpu=1000)))
     await core.records.put(PoolKeys.plan("default"), PoolPlan(owners={"agent": ["jobs/g.json"]}), ABSENT)
-    cluster.ways[-1].refused.append(("get_if_changed", PoolKeys.plan("default")))
+    cluster.connections[-1].refused.append(("get_if_changed", PoolKeys.plan("default")))
     with pytest.raises(StoreError):
         await reader.read()
-    cluster.ways[-1].refused.clear()
+    cluster.connections[-1].refused.clear()
     assert 0.0 < reader.due_at - core.clock.boottime() <= 10.0
     assert await reader.read() == ["jobs/g.json"]
     assert reader.due_at - core.clock.boottime() > 40.0, "the next bell tells"
@@ -118,6 +118,6 @@ async def test_a_plan_for_which_it_rings_while_it_is_read_is_read_once_more(clus
     async def ring() -> None:
         reader.due_at = -math.inf
 
-    cluster.ways[-1].before["get_if_changed", PoolKeys.plan("default")] = ring
+    cluster.connections[-1].before["get_if_changed", PoolKeys.plan("default")] = ring
     await reader.read()
     assert reader.due_at == -math.inf

@@ -21,7 +21,7 @@ async def test_an_agent_that_ends_is_noticed_within_two_seconds_though_no_replic
     await asyncio.sleep(2.5)
     job = await stage.now()
     assert (job.status, job.attempt, job.failures, job.preemptions) == ("gathering", 2, 0, 1)
-    assert stage.told_pass == ["a"]
+    assert stage.notified_pass == ["a"]
 
 
 async def test_an_agent_that_falls_silent_is_noticed_within_ten_seconds_if_it_owes_a_heartbeat(
@@ -42,7 +42,7 @@ async def test_an_agent_that_falls_silent_is_noticed_within_ten_seconds_if_it_ow
     job = await stage.now()
     assert (job.status, job.attempt, job.failures, job.preemptions) == ("gathering", 2, 0, 1)
     assert job.history[-1].exit.message == "replica 1 on hb: its agent b does not answer any more"
-    assert stage.told_pass == ["a"]
+    assert stage.notified_pass == ["a"]
 
 
 async def test_one_question_without_an_answer_ends_no_gang_though_a_heartbeat_is_late(

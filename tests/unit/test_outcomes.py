@@ -48,9 +48,9 @@ async def test_a_look_costs_one_list_while_nothing_comes(cluster: Cluster) -> No
     reader = task_outcomes.OutcomeReader(driver, TASKS)
     await task_outcomes.write_outcomes(worker, TASKS, [TaskOutcome("one", "value")])
     await reader.look()
-    asked = len(cluster.ways[1].asked)
+    asked = len(cluster.connections[1].asked)
     await reader.look()
-    assert [verb for verb, _ in cluster.ways[1].asked[asked:]] == ["list"]
+    assert [verb for verb, _ in cluster.connections[1].asked[asked:]] == ["list"]
 
 
 async def test_an_object_that_holds_no_outcomes_is_named_once_and_harms_no_other(

@@ -62,10 +62,10 @@ async def test_the_doorbell_says_which_one_it_replaced(cluster: Cluster) -> None
 async def test_nothing_is_asked_of_the_store_but_the_bell_while_nobody_waits(cluster: Cluster) -> None:
     found = await gathering(cluster, "a")
     await found.step()
-    way = cluster.ways[-1]
-    way.asked.clear()
+    connection = cluster.connections[-1]
+    connection.asked.clear()
     await found.step(look=False)
-    assert way.asked == [("get_if_changed", "placements/bell")]
+    assert connection.asked == [("get_if_changed", "placements/bell")]
 
 
 @pytest.mark.parametrize("how", ["silent", "other round", "other attempt", "other bundles", "claiming", "dead"])
@@ -98,12 +98,12 @@ async def test_hints_of_a_large_gang_that_waits_for_others_lead_to_few_reads_and
     job = await gang(found)
     await found.step()
     assert set(members_of(await job_now(found.core, job.id))) == {"a", "b"}
-    way = cluster.ways[-1]
-    way.asked.clear()
+    connection = cluster.connections[-1]
+    connection.asked.clear()
     for _ in range(10):
         await found.step(look=False, woken=True)
         await cluster.clock.sleep(0.1)
-    asked = Counter(key for verb, key in way.asked if verb == "get_if_changed" and key.startswith("agents/"))
+    asked = Counter(key for verb, key in connection.asked if verb == "get_if_changed" and key.startswith("agents/"))
     assert asked == {"agents/a.json": 1, "agents/b.json": 1}
     await vote_all(found, job.id)
     await found.step(look=False, woken=True)
@@ -126,7 +126,7 @@ async def test_a_round_that_moves_between_the_votes_and_the_start_is_not_started
 
         await found.members[0].core.records.change(JobKeys.key(job.id), JobRecord, without_me)
 
-    cluster.ways[-1].before["put", JobKeys.key(job.id)] = leave
+    cluster.connections[-1].before["put", JobKeys.key(job.id)] = leave
     await found.step()
     now = await job_now(found.core, job.id)
     assert now.placement is not None

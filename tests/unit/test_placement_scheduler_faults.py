@@ -17,7 +17,7 @@ from tests.support.virtual import Cluster
 async def test_one_odd_record_does_not_keep_the_others_from_being_gathered(cluster: Cluster) -> None:
     found = await gathering(cluster, "a", "b")
     odd, job = await gang(found), await gang(found)
-    cluster.ways[-1].spoilt.append(("get", JobKeys.key(odd.id)))
+    cluster.connections[-1].spoilt.append(("get", JobKeys.key(odd.id)))
     await found.step()
     assert len(members_of(await job_now(found.core, job.id))) == 2
     assert JobKeys.key(odd.id) in found.scheduler.problems
@@ -27,7 +27,7 @@ async def test_a_fault_of_a_member_is_no_problem_once_no_gang_forms(cluster: Clu
     found = await gathering(cluster, "a", "b")
     job = await gang(found)
     await found.step()
-    cluster.ways[-1].spoilt.append(("get_if_changed", AgentKeys.key("b")))
+    cluster.connections[-1].spoilt.append(("get_if_changed", AgentKeys.key("b")))
     await cluster.clock.sleep(found.core.settings.repair_interval)
     await found.scheduler.step(woken=True)
     assert AgentKeys.key("b") in found.scheduler.problems

@@ -14,7 +14,7 @@ from tests.support.virtual import Cluster
 BELL = PoolKeys.doorbell("default")
 
 
-class Ear:
+class BellListener:
     """An agent's bell, and how often it rang."""
 
     def __init__(self, core: Core) -> None:
@@ -25,8 +25,8 @@ class Ear:
     def _rang(self) -> None:
         self.rings += 1
 
-    async def hears(self) -> tuple[int, bool]:
-        """How often it has rung, and whether the index is to be listed; then counts it as listed."""
+    async def polled(self) -> tuple[int, bool]:
+        """Poll the bell: how often it has rung, and whether the index is to be listed; then counts it as listed."""
         await self.bell.hear()
         for_jobs, self.bell.rang_for_jobs = self.bell.rang_for_jobs, False
         return self.rings, for_jobs
@@ -41,37 +41,37 @@ class Ear:
 
 
 async def test_a_ring_for_a_plan_that_came_after_the_last_ring_lists_nothing(cluster: Cluster) -> None:
-    ear = Ear(await cluster.core())
-    assert await ear.hears() == (0, False)
-    await doorbell.ring(ear.core, "default")
-    assert await ear.hears() == (1, True)
-    await ear.ring_for_plan(await ear.version())
-    assert await ear.hears() == (2, False)
-    await ear.ring_for_plan(await ear.version())
-    assert await ear.hears() == (3, False)
-    assert await ear.hears() == (3, False)
+    listener = BellListener(await cluster.core())
+    assert await listener.polled() == (0, False)
+    await doorbell.ring(listener.core, "default")
+    assert await listener.polled() == (1, True)
+    await listener.ring_for_plan(await listener.version())
+    assert await listener.polled() == (2, False)
+    await listener.ring_for_plan(await listener.version())
+    assert await listener.polled() == (3, False)
+    assert await listener.polled() == (3, False)
 
 
 async def test_a_ring_for_a_job_before_that_for_the_plan_is_heard_too(cluster: Cluster) -> None:
-    ear = Ear(await cluster.core())
-    await doorbell.ring(ear.core, "default")
-    await ear.hears()
-    await doorbell.ring(ear.core, "default")
-    await ear.ring_for_plan(await ear.version())
-    assert await ear.hears() == (2, True)
+    listener = BellListener(await cluster.core())
+    await doorbell.ring(listener.core, "default")
+    await listener.polled()
+    await doorbell.ring(listener.core, "default")
+    await listener.ring_for_plan(await listener.version())
+    assert await listener.polled() == (2, True)
 
 
 async def test_a_ring_for_a_plan_hides_no_ring_that_was_not_answered_yet(cluster: Cluster) -> None:
-    ear = Ear(await cluster.core())
-    await doorbell.ring(ear.core, "default")
-    await ear.bell.hear()
-    await ear.ring_for_plan(await ear.version())
-    assert await ear.hears() == (2, True)
+    listener = BellListener(await cluster.core())
+    await doorbell.ring(listener.core, "default")
+    await listener.bell.hear()
+    await listener.ring_for_plan(await listener.version())
+    assert await listener.polled() == (2, True)
 
 
 async def test_an_odd_bell_is_a_ring(cluster: Cluster) -> None:
-    ear = Ear(await cluster.core())
-    await doorbell.ring(ear.core, "default")
-    await ear.hears()
-    await ear.core.store.put(BELL, b"no bell", ANY)
-    assert await ear.hears() == (2, True)
+    listener = BellListener(await cluster.core())
+    await doorbell.ring(listener.core, "default")
+    await listener.polled()
+    await listener.core.store.put(BELL, b"no bell", ANY)
+    assert await listener.polled() == (2, True)

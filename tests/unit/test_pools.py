@@ -125,7 +125,7 @@ async def test_a_pool_that_a_driver_attaches_to_just_before_it_is_removed_stays(
     core, driver = await cluster.core(), await cluster.core()
     tasks = TaskKeys.of("team", "nightly", await made(core))
     await core.clock.sleep(MONTH + 100.0)
-    cluster.ways[0].before["delete", tasks.pool] = lambda: worker_pools.touch(driver, tasks)
+    cluster.connections[0].before["delete", tasks.pool] = lambda: worker_pools.touch(driver, tasks)
     await worker_pools.remove_unused(core, {})
     assert await worker_pools.exists(core, tasks)
 

@@ -21,7 +21,7 @@ from fray_coordinator.queue.open_queue import standalone_core
 from fray_coordinator.store.store import Store
 from fray_layouts.queue_keys import SegmentName
 from tests.support.queue_processes import NAMES, queue_process
-from tests.support.virtual import Cluster, VirtualClock, Way
+from tests.support.virtual import Cluster, StoreConnection, VirtualClock
 
 
 async def test_only_one_of_two_concurrent_claims_of_a_segment_wins(cluster: Cluster) -> None:
@@ -47,10 +47,10 @@ async def test_a_host_whose_clock_is_an_hour_ahead_takes_nothing_from_others(clu
     one = await queue_process(cluster)
     await one.push("x")
     assert await one.bodies() == ["x"]
-    way, clock, rng = Way(cluster.contents, cluster.clock), WrongClock(), RandomSource(9)
-    way.local = False
-    way.server_offset = lambda: -3600.0  # type: ignore[method-assign]  # what the dates of its answers told it
-    two = await queue_process(cluster, core=standalone_core(Store(way, clock, rng), clock, rng))
+    connection, clock, rng = StoreConnection(cluster.contents, cluster.clock), WrongClock(), RandomSource(9)
+    connection.local = False
+    connection.server_offset = lambda: -3600.0  # type: ignore[method-assign]  # what the dates of its answers told it
+    two = await queue_process(cluster, core=standalone_core(Store(connection, clock, rng), clock, rng))
     assert await two.bodies(wait=30.0) == []
     assert await two.bodies(wait=40.0) == ["x"]
 
@@ -87,9 +87,9 @@ async def test_every_item_of_a_segment_has_two_fifths_of_the_time_out_asked_for_
     await one.take(timeout=5.0)
     (long,) = await one.take(timeout=600.0)
     assert long.deadline - one.queue.core.now() >= 0.4 * 600.0
-    asked = len(cluster.ways[0].asked)
+    asked = len(cluster.connections[0].asked)
     (short,) = await one.take(timeout=5.0)
-    assert len(cluster.ways[0].asked) == asked, "the longest counts for all: nothing to write"
+    assert len(cluster.connections[0].asked) == asked, "the longest counts for all: nothing to write"
     assert await two.bodies(wait=300.0) == []
     await one.consumer.done([long.id, short.id])
 
@@ -106,10 +106,10 @@ async def test_acknowledgements_of_one_second_are_one_write_on_a_bucket(cluster:
     one = await queue_process(cluster)
     await one.push(*map(str, range(50)), batch=50)
     taken = await one.take(50)
-    before = len(cluster.ways[0].asked)
+    before = len(cluster.connections[0].asked)
     await asyncio.gather(*(one.consumer.done([delivery.id]) for delivery in taken[:20]))
     await asyncio.gather(*(one.consumer.done([delivery.id]) for delivery in taken[20:49]))
-    assert [verb for verb, _ in cluster.ways[0].asked[before:]] == ["put", "put"]
+    assert [verb for verb, _ in cluster.connections[0].asked[before:]] == ["put", "put"]
     assert (await admin.count_items(one.queue, {})).pending == 1
 
 
@@ -196,7 +196,7 @@ async def test_a_segment_that_came_late_is_handed_out(cluster: Cluster) -> None:
     async def stall() -> None:
         await cluster.clock.sleep(40.0)
 
-    cluster.ways[0].before["put", NAMES.segments] = stall
+    cluster.connections[0].before["put", NAMES.segments] = stall
     await one.push("late")
     assert len(cluster.keys(NAMES.segments)) == 1
     assert await one.bodies(3) == ["late"]
@@ -251,14 +251,14 @@ async def test_a_consumer_whose_acknowledgements_are_refused_takes_no_item_that_
     await one.consumer.done([taken.id for taken in await one.take()])
     await cluster.clock.sleep(100.0)
     cluster.contents.set(key, replace(segment, updated=cluster.clock.wall()))
-    cluster.ways[1].refused = [("get", NAMES.finished)]
+    cluster.connections[1].refused = [("get", NAMES.finished)]
     with pytest.raises(StoreRefused):
         await two.take()
     await two.push("b")
     (other,) = await two.take(wait=60.0)
     assert other.item.body == b"b"
     await two.consumer.done([other.id])
-    cluster.ways[1].refused = []
+    cluster.connections[1].refused = []
     assert await two.bodies(wait=300.0) == []
 
 
@@ -266,8 +266,8 @@ async def test_a_waiting_consumer_sees_a_push_within_its_next_poll(cluster: Clus
     one, two = await queue_process(cluster), await queue_process(cluster)
     waiting = asyncio.create_task(two.bodies(wait=1000.0))
     await cluster.clock.sleep(30.0)
-    asked = len(cluster.ways[1].asked)
-    lists = [verb for verb, _ in cluster.ways[1].asked].count("list")
+    asked = len(cluster.connections[1].asked)
+    lists = [verb for verb, _ in cluster.connections[1].asked].count("list")
     assert lists == 1
     assert asked < 20
     await one.push("x")
@@ -320,15 +320,15 @@ async def test_an_item_whose_completion_was_refused_is_still_held_and_can_be_don
     """Done, release and extend: a refusal is like an outage to a consumer, and its item stays out."""
 
     one = await queue_process(cluster)
-    way = cluster.ways[-1]
+    connection = cluster.connections[-1]
     await one.push("a", "b", batch=2)
     first, second = await one.take(2, timeout=60.0)
-    way.refused = [(verb, "q/") for verb in ("put", "get", "list", "delete", "get_if_changed")]
+    connection.refused = [(verb, "q/") for verb in ("put", "get", "list", "delete", "get_if_changed")]
     for end in (one.consumer.done, one.consumer.release):
         with pytest.raises(StoreRefused):
             await end([first.id])
     await asyncio.sleep(10)
-    way.refused = []
+    connection.refused = []
     await one.consumer.done([first.id])
     await one.consumer.extend(second.id, 60.0)
     await one.consumer.done([second.id])

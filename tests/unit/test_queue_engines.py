@@ -123,9 +123,9 @@ async def test_large_items_without_a_segment_are_found_behind_any_number_of_othe
     orphan = names.large(str(SegmentName(one.queue.core.now(), 0, "zzzzzz", 1)), 0)
     await store.put(orphan, b"no segment came", ABSENT)
     await cluster.clock.sleep(2 * 3600.0)
-    collector, asked = Collector(one.queue), len(cluster.ways[0].asked)
+    collector, asked = Collector(one.queue), len(cluster.connections[0].asked)
     await collector.sweep_large()
-    assert len(cluster.ways[0].asked) - asked == 2, "a page, and the segment of its items"
+    assert len(cluster.connections[0].asked) - asked == 2, "a page, and the segment of its items"
     assert orphan in cluster.keys(names.all_large)
     await collector.sweep_large()
     assert orphan not in cluster.keys(names.all_large)

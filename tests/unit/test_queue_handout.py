@@ -12,14 +12,16 @@ from fray_coordinator.queue.delivery import Delivery
 from fray_coordinator.queue.handout import ACKNOWLEDGE_WITHIN, RETURN_AFTER, Handout
 from fray_coordinator.queue.poison_isolation import PoisonIsolation
 from tests.support.queue_processes import NAMES, QueueProcess, queue_process
-from tests.support.virtual import Cluster, Way
+from tests.support.virtual import Cluster, StoreConnection
 
 TIMEOUT = 60.0
 
 
-async def worker(cluster: Cluster, durable: bool = False, local: bool = False) -> tuple[QueueProcess, Handout, Way]:
+async def worker(
+    cluster: Cluster, durable: bool = False, local: bool = False
+) -> tuple[QueueProcess, Handout, StoreConnection]:
     one = await queue_process(cluster, local)
-    return one, Handout(one.queue, one.consumer, one.isolation, durable), cluster.ways[-1]
+    return one, Handout(one.queue, one.consumer, one.isolation, durable), cluster.connections[-1]
 
 
 async def work(cluster: Cluster, one: QueueProcess, handout: Handout, items: int, seconds: float = 0.0) -> list[str]:
@@ -35,33 +37,33 @@ async def work(cluster: Cluster, one: QueueProcess, handout: Handout, items: int
     return done
 
 
-def paid(way: Way, since: int) -> Counter[str]:
-    return Counter(verb for verb, _ in way.asked[since:] if verb not in ("delete", "unchanged"))
+def paid(connection: StoreConnection, since: int) -> Counter[str]:
+    return Counter(verb for verb, _ in connection.asked[since:] if verb not in ("delete", "unchanged"))
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.02])
 async def test_items_pushed_one_by_one_cost_two_requests_each_and_some_for_all(
     cluster: Cluster, seconds: float
 ) -> None:
-    one, handout, way = await worker(cluster)
+    one, handout, connection = await worker(cluster)
     await one.push(*map(str, range(400)), batch=1)
-    before = len(way.asked)
+    before = len(connection.asked)
     assert await work(cluster, one, handout, 400, seconds) == [str(number) for number in range(400)]
     await handout.settle()
-    asked = paid(way, before)
+    asked = paid(connection, before)
     assert asked["get"] <= 403, "each segment; and the bell"
     assert asked["put"] + asked["list"] <= 400 + 5 + 400 * seconds / ACKNOWLEDGE_WITHIN, "claims; receipts, listings"
 
 
 async def test_local_files_are_listed_once_for_all_items_and_once_at_the_end(cluster: Cluster) -> None:
     """A listing also reads segments that were finished seconds ago, so none is made only to take items ahead."""
-    one, handout, way = await worker(cluster, local=True)
+    one, handout, connection = await worker(cluster, local=True)
     await one.push(*map(str, range(200)), batch=1)
-    before = len(way.asked)
+    before = len(connection.asked)
     await work(cluster, one, handout, 200)
     assert await handout.refill(TIMEOUT, 0.0) == []
     assert one.consumer.held == {}, "what was noted is written"
-    assert way.asked[before:].count(("list", NAMES.segments)) == 2
+    assert connection.asked[before:].count(("list", NAMES.segments)) == 2
 
 
 async def shared(
@@ -84,12 +86,12 @@ async def shared(
     working = [asyncio.create_task(until_all_are_done(one, handout)) for one, handout, _ in workers]
     while len(done) < settled:
         await cluster.clock.sleep(0.1)
-    before, first = [len(way.asked) for _, _, way in workers], len(done)
+    before, first = [len(connection.asked) for _, _, connection in workers], len(done)
     while len(done) < (items if not settled else 3 * items // 4):
         await cluster.clock.sleep(0.1)
     asked = Counter[str]()
-    for (_, _, way), begun in zip(workers, before, strict=True):
-        asked.update(f"{verb} lease" if key.endswith("~lease") else verb for verb, key in way.asked[begun:])
+    for (_, _, connection), begun in zip(workers, before, strict=True):
+        asked.update(f"{verb} lease" if key.endswith("~lease") else verb for verb, key in connection.asked[begun:])
     for task in working:
         task.cancel()
     assert max(Counter(done).values()) == 1
@@ -133,8 +135,8 @@ async def test_consumers_that_come_later_read_few_leases_of_the_others(
     while len(done) < 400 * consuming:
         await cluster.clock.sleep(0.1)
     asked = Counter[str]()
-    for way in cluster.ways[1:]:
-        asked += paid(way, 0)
+    for connection in cluster.connections[1:]:
+        asked += paid(connection, 0)
     for task in working:
         task.cancel()
     assert asked.total() / len(done) < most, f"{asked}"
@@ -142,10 +144,10 @@ async def test_consumers_that_come_later_read_few_leases_of_the_others(
 
 async def test_a_new_consumer_reads_at_once_the_items_of_a_dead_one(cluster: Cluster) -> None:
     """There are more leases than it reads at first, and also free items; it does not wait."""
-    dead, _, way = await worker(cluster)
+    dead, _, connection = await worker(cluster)
     await dead.push(*map(str, range(100)), batch=1)
     assert len(await dead.take(80, TIMEOUT)) == 80
-    way.cut = True
+    connection.cut = True
     await cluster.clock.sleep(2 * TIMEOUT)
     two = await queue_process(cluster)
     found = list[str]()
@@ -169,11 +171,11 @@ async def test_a_noted_acknowledgement_is_written_within_the_window(cluster: Clu
 
 
 async def test_items_whose_acknowledgements_were_only_noted_are_delivered_again(cluster: Cluster) -> None:
-    one, handout, way = await worker(cluster)
+    one, handout, connection = await worker(cluster)
     other = await queue_process(cluster)
     await one.push(*"ab", batch=1)
     await work(cluster, one, handout, 2)
-    way.cut = True
+    connection.cut = True
     found: list[str] = []
     while len(found) < 2:
         for delivery in await other.take(wait=100.0):
@@ -183,12 +185,12 @@ async def test_items_whose_acknowledgements_were_only_noted_are_delivered_again(
 
 
 async def test_a_pop_that_finds_nothing_writes_the_noted_acknowledgements(cluster: Cluster) -> None:
-    one, handout, way = await worker(cluster)
+    one, handout, connection = await worker(cluster)
     await one.push(*"ab", batch=1)
     await work(cluster, one, handout, 2)
     assert await handout.refill(TIMEOUT, 0.0) == []
     assert one.consumer.held == {}
-    assert [key for verb, key in way.asked if verb == "put" and key.startswith(NAMES.receipts)]
+    assert [key for verb, key in connection.asked if verb == "put" and key.startswith(NAMES.receipts)]
 
 
 async def test_a_pop_waits_though_noted_acknowledgements_are_written_while_it_looks(
@@ -253,12 +255,12 @@ async def test_a_slow_consumer_takes_nothing_ahead(cluster: Cluster) -> None:
 
 
 async def test_acknowledgements_that_the_storage_refuses_are_written_later(cluster: Cluster) -> None:
-    one, handout, way = await worker(cluster)
+    one, handout, connection = await worker(cluster)
     await one.push(*"abc", batch=1)
     await work(cluster, one, handout, 3)
-    way.refused.append(("put", NAMES.prefix))
+    connection.refused.append(("put", NAMES.prefix))
     await cluster.clock.sleep(10.0)
     assert len(one.consumer.held) == 3
-    way.refused.clear()
+    connection.refused.clear()
     await cluster.clock.sleep(20.0)
     assert one.consumer.held == {}

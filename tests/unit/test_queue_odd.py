@@ -169,10 +169,10 @@ def test_other_engines_go_on_too(kind: str, tmp_path: Path) -> None:
 class Fails:
     """A connection to the store whose n-th request fails like this."""
 
-    def __init__(self, cluster: Cluster, way: int, number: int, error: BaseException) -> None:
-        self.way, self.left, self.error = cluster.ways[way], number, error
-        self._pass: Callable[[str, str], Awaitable[None]] = self.way._pass
-        self.way._pass = self.passed  # type: ignore[method-assign]
+    def __init__(self, cluster: Cluster, connection: int, number: int, error: BaseException) -> None:
+        self.connection, self.left, self.error = cluster.connections[connection], number, error
+        self._pass: Callable[[str, str], Awaitable[None]] = self.connection._pass
+        self.connection._pass = self.passed  # type: ignore[method-assign]
 
     async def passed(self, verb: str, key: str) -> None:
         await self._pass(verb, key)
@@ -232,12 +232,12 @@ async def test_a_large_item_that_cannot_be_read_is_told_and_left_alone(cluster: 
 
     one, two = await queue_process(cluster, local), await queue_process(cluster, local)
     await one.push("x" * LARGE_ITEM_BYTES, "a", batch=1)
-    for way in cluster.ways:
-        way.spoilt.append(("get", NAMES.all_large))
+    for connection in cluster.connections:
+        connection.spoilt.append(("get", NAMES.all_large))
     assert await one.bodies() == ["a"]
     with pytest.raises(BadRecord):
         await two.take()
-    requests = sum(len(way.asked) for way in cluster.ways)
+    requests = sum(len(connection.asked) for connection in cluster.connections)
     assert requests < 60
 
 
@@ -278,7 +278,7 @@ async def test_a_segment_that_the_storage_refuses_is_told_once_nothing_else_is_t
     one = await queue_process(cluster)
     await one.push(*"abc", batch=1)
     oldest = min(key for key in cluster.keys(NAMES.segments))
-    cluster.ways[0].refused.append(("get", oldest))
+    cluster.connections[0].refused.append(("get", oldest))
     assert [await one.bodies(), await one.bodies()] == [["b"], ["c"]]
     with pytest.raises(StoreRefused, match=oldest):
         await one.take()

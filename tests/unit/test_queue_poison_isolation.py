@@ -143,7 +143,7 @@ async def test_a_consumer_that_is_cancelled_during_a_take_gives_the_items_back(c
     async def stall() -> None:
         await cluster.clock.sleep(5.0)
 
-    cluster.ways[0].before["get", one.queue.keys.segments] = stall
+    cluster.connections[0].before["get", one.queue.keys.segments] = stall
     await cancelled(cluster, one, 1.0)  # the segment is claimed, and being read
     assert await two.bodies(wait=20.0) == ["a"]
     assert one.isolation.admits(True)
@@ -154,17 +154,17 @@ async def test_a_start_that_was_marked_for_nobody_does_not_count(cluster: Cluste
     await one.push("a", "b", batch=2)
     await one.take(timeout=5.0)
     await cluster.clock.sleep(10.0)
-    way, lease = cluster.ways[1], ("put", two.queue.keys.segments)
+    connection, lease = cluster.connections[1], ("put", two.queue.keys.segments)
 
     async def slow() -> None:
-        way.before[lease] = slow
+        connection.before[lease] = slow
         await cluster.clock.sleep(1.0)
 
     for _ in range(MOST + 1):
-        way.before[lease] = slow
+        connection.before[lease] = slow
         await cancelled(cluster, two, 1.5)  # the first write takes the segment, the second marks the start
         await cluster.clock.sleep(10.0)
-    del way.before[lease]
+    del connection.before[lease]
     (suspect,) = await two.take()
     assert all(held.lease.record.suspect for held in two.consumer.held.values())
     assert suspect.item.body == b"a"

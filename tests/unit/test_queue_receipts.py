@@ -20,9 +20,9 @@ async def test_items_by_themselves_that_are_done_together_are_one_write(cluster:
     one = await queue_process(cluster)
     await one.push(*map(str, range(40)), batch=1)
     leases = await taken(one, 40)
-    before = len(cluster.ways[0].asked)
+    before = len(cluster.connections[0].asked)
     await one.consumer.done(leases)
-    assert [verb for verb, _ in cluster.ways[0].asked[before:]] == ["put"]
+    assert [verb for verb, _ in cluster.connections[0].asked[before:]] == ["put"]
     await cluster.clock.sleep(120.0)
     assert await one.queue.core.store.list(NAMES.segments) == []
     assert await one.queue.core.store.list(NAMES.receipts) == [], "its writer removes it when the leases are gone"
@@ -60,7 +60,7 @@ async def test_a_receipt_that_is_too_late_acknowledges_nothing(cluster: Cluster,
 
     if meanwhile:
         assert await other.bodies() == []
-    cluster.ways[0].before["put", NAMES.receipts] = late
+    cluster.connections[0].before["put", NAMES.receipts] = late
     if not meanwhile:
         await one.consumer.done(leases)
         assert await other.bodies() == []
@@ -91,13 +91,13 @@ async def test_beside_a_write_that_may_still_land_there_is_no_receipt(cluster: C
     one = await queue_process(cluster)
     await one.push(*"abc", batch=1)
     leases = await taken(one, 3, timeout=600.0)
-    way = cluster.ways[0]
-    way.unanswered.append(("put", NAMES.segments))
+    connection = cluster.connections[0]
+    connection.unanswered.append(("put", NAMES.segments))
     with pytest.raises(StoreUnavailable):
         await one.consumer.release(leases[:1])
-    way.unanswered.clear()
-    before = len(way.asked)
+    connection.unanswered.clear()
+    before = len(connection.asked)
     await one.consumer.done(leases)
-    written = [key for verb, key in way.asked[before:] if verb == "put"]
+    written = [key for verb, key in connection.asked[before:] if verb == "put"]
     assert len([key for key in written if key.startswith(NAMES.receipts)]) == 1
     assert len([key for key in written if key.startswith(NAMES.segments)]) == 1, "its lease says of a that it is done"

@@ -9,28 +9,28 @@ import pytest
 
 from fray_coordinator.protocol import queue_scan as look
 from tests.support.queue_processes import NAMES, queue_process
-from tests.support.virtual import Cluster, Way
+from tests.support.virtual import Cluster, StoreConnection
 
 SECONDS = 20
 
 
-def far(way: Way) -> None:
+def far(connection: StoreConnection) -> None:
     """A request takes 50 ms."""
-    near = way._pass
+    near = connection._pass
 
     async def passed(verb: str, key: str) -> None:
         await near(verb, key)
         await asyncio.sleep(0.05)
 
-    way._pass = passed  # type: ignore[method-assign]
+    connection._pass = passed  # type: ignore[method-assign]
 
 
 async def steady(cluster: Cluster, consuming: int, rate: int, seconds: float) -> tuple[Counter[str], int]:
     """Counts of requests by verb, with those for leases apart, and of items, for consumers of `rate` items a second."""
     producer = await queue_process(cluster)
     consumers = [await queue_process(cluster) for _ in range(consuming)]
-    for way in cluster.ways:
-        far(way)
+    for connection in cluster.connections:
+        far(connection)
     done = 0
 
     async def produce() -> None:
@@ -47,16 +47,16 @@ async def steady(cluster: Cluster, consuming: int, rate: int, seconds: float) ->
 
     working = [asyncio.create_task(work) for work in (produce(), *map(consume, range(consuming)))]
     await cluster.clock.sleep(15.0)
-    warm, before = [len(way.asked) for way in cluster.ways], done
+    warm, before = [len(connection.asked) for connection in cluster.connections], done
     await cluster.clock.sleep(seconds)
     for task in working:
         task.cancel()
     await asyncio.gather(*working, return_exceptions=True)
     asked: Counter[str] = Counter()
-    for way, begun in list(zip(cluster.ways, warm, strict=True))[1:]:
+    for connection, begun in list(zip(cluster.connections, warm, strict=True))[1:]:
         asked.update(
             "lease" if verb == "get" and key.endswith("~lease") else verb
-            for verb, key in way.asked[begun:]
+            for verb, key in connection.asked[begun:]
             if verb != "unchanged"
         )
     return asked, done - before
@@ -114,13 +114,13 @@ async def test_a_consumer_that_loses_the_race_for_one_item_gets_the_next(cluster
     """A waiting consumer may leave a few items to others, but not for longer than its own wait."""
 
     one, other = await queue_process(cluster), await queue_process(cluster)
-    way = cluster.ways[0]
+    connection = cluster.connections[0]
     await other.push(*"ab", batch=1)
     beaten: list[str] = []
 
     async def beat() -> None:
         beaten.extend(await other.bodies())
 
-    way.before["put", NAMES.segments] = beat
+    connection.before["put", NAMES.segments] = beat
     assert await one.bodies(wait=wait) == ["b"]
     assert beaten == ["a"]

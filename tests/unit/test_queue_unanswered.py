@@ -36,16 +36,16 @@ async def delivered(consumer: QueueProcess, seconds: float) -> str:
 @LOCAL
 async def test_a_segment_that_is_not_answered_for_hides_no_other(cluster: Cluster, local: bool) -> None:
     consumer, segments = await pushed(cluster, local)
-    cluster.ways[-1].unanswered = [("get", segments[1])]
+    cluster.connections[-1].unanswered = [("get", segments[1])]
     assert await delivered(consumer, 30.0) == "acde"
-    cluster.ways[-1].unanswered = []
+    cluster.connections[-1].unanswered = []
     assert await delivered(consumer, 300.0) == "b"
 
 
 @LOCAL
 async def test_a_finished_segment_that_cannot_be_removed_keeps_no_other(cluster: Cluster, local: bool) -> None:
     consumer, segments = await pushed(cluster, local)
-    cluster.ways[-1].unanswered = [("delete", segments[0])]
+    cluster.connections[-1].unanswered = [("delete", segments[0])]
     assert await delivered(consumer, 3000.0) == "abcde"
     assert [key for key in cluster.keys(NAMES.segments) if not key.startswith(segments[0])] == []
 
@@ -54,7 +54,7 @@ async def test_a_finished_segment_that_cannot_be_removed_keeps_no_other(cluster:
 async def test_a_lease_that_cannot_be_written_hides_no_other_segment(cluster: Cluster, local: bool) -> None:
     """This consumer makes no other write, and only a successful write would tell it that the disk is not full."""
     consumer, segments = await pushed(cluster, local)
-    cluster.ways[-1].unanswered = [("put", segments[0]), ("delete", segments[0])]
+    cluster.connections[-1].unanswered = [("put", segments[0]), ("delete", segments[0])]
     assert await delivered(consumer, 60.0) == "bcde"
-    cluster.ways[-1].unanswered = []
+    cluster.connections[-1].unanswered = []
     assert await delivered(consumer, 300.0) == "a"

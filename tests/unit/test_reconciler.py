@@ -82,7 +82,7 @@ async def test_a_holder_that_lost_its_lease_in_the_middle_of_a_pass_does_not_tak
         await passes(second, 60.0)
         assert second.holds_lease
 
-    cluster.ways[0].before["put", "coordinator/"] = frozen_meanwhile
+    cluster.connections[0].before["put", "coordinator/"] = frozen_meanwhile
     await first.try_pass()
     assert not first.holds_lease
     assert (await pass_now(first.core)).holder == "p2"
@@ -97,7 +97,7 @@ async def test_the_time_as_holder_does_not_count_against_the_next_holder(cluster
     async def frozen_meanwhile() -> None:
         await passes(Reconciler(successor.core, "p2", lambda: 5), 60.0)
 
-    cluster.ways[0].before["put", "coordinator/"] = frozen_meanwhile
+    cluster.connections[0].before["put", "coordinator/"] = frozen_meanwhile
     await first.try_pass()
     assert not await first.try_pass(), "the successor has only just renewed the lease"
     assert (await agent_now(first.core, "p2")).state == "live"
@@ -111,7 +111,7 @@ async def test_an_outage_in_the_middle_of_a_pass_ends_it_and_is_nobodys_problem(
     async def outage() -> None:
         cluster.cut()
 
-    cluster.ways[1].before["get", "jobs/"] = outage
+    cluster.connections[1].before["get", "jobs/"] = outage
     with pytest.raises(StoreUnavailable):
         await coordinator.try_pass()
     cluster.cut(False)
@@ -233,7 +233,7 @@ async def died_unrepaired(cluster: Cluster, coordinator: Reconciler) -> tuple[Sc
     await coordinator.try_pass()
     job = await launch(dead.core)
     await dead.claim(listed=False)
-    cluster.ways[0].refused.append(("list", JobKeys.area))
+    cluster.connections[0].refused.append(("list", JobKeys.area))
     await passes(coordinator, 60.0, every=7.5)
     assert (await agent_now(dead.core, "dead")).state == "dead"
     return dead, job
@@ -244,7 +244,7 @@ async def test_a_repair_that_a_death_made_due_is_made_again_if_it_fails(cluster:
     coordinator = Reconciler(await cluster.core(), "pass")
     dead, job = await died_unrepaired(cluster, coordinator)
     assert (await job_now(dead.core, job.id)).attempt == 1
-    cluster.ways[0].refused.clear()
+    cluster.connections[0].refused.clear()
     await passes(coordinator, 15.0, every=7.5)
     assert (await job_now(dead.core, job.id)).attempt == 2
 
@@ -268,7 +268,7 @@ async def test_a_reconciler_that_loses_the_role_ends_its_repair(cluster: Cluster
         finally:
             ended.set()
 
-    cluster.ways[0].before["list", JobKeys.area] = hang
+    cluster.connections[0].before["list", JobKeys.area] = hang
     await first.try_pass()
     await first.resign()
     await second.try_pass()
@@ -287,13 +287,13 @@ async def test_a_reconciler_that_takes_the_role_again_gathers_no_gang_before_it_
     await first.try_pass()
     await second.resign()
     gang = await launch(agents[0].core, replicas=2)
-    cluster.ways[0].unanswered.append(("list", AgentKeys.area))
+    cluster.connections[0].unanswered.append(("list", AgentKeys.area))
     with pytest.raises(StoreUnavailable):
         await first.try_pass()
     assert first.holds_lease
     await first.schedule_placements()
     assert (await job_now(agents[0].core, gang.id)).placement == gang.placement
-    cluster.ways[0].unanswered.clear()
+    cluster.connections[0].unanswered.clear()
     await first.try_pass()
     await first.schedule_placements()
     assert (await job_now(agents[0].core, gang.id)).placement != gang.placement

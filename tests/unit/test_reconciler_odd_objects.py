@@ -62,11 +62,11 @@ async def test_problems_of_a_repair_are_reported_until_the_next_one_has_ended(cl
     user, coordinator = await cluster.core(), Reconciler(await cluster.core(), "p")
     await user.store.put(JobKeys.key("odd-1"), b"garbage", ANY)
     await passes(coordinator, 30.0)
-    cluster.ways[1].before["list", JobKeys.area] = lambda: cluster.clock.sleep(100.0)
+    cluster.connections[1].before["list", JobKeys.area] = lambda: cluster.clock.sleep(100.0)
     for _ in range(12):
         await passes(coordinator, 10.0)
         assert JobKeys.key("odd-1") in (await pass_now(user)).problems
-    assert "list" not in [verb for verb, _ in cluster.ways[1].before]
+    assert "list" not in [verb for verb, _ in cluster.connections[1].before]
 
 
 @EVERY_ERROR
@@ -180,7 +180,7 @@ async def test_a_lease_that_is_spoilt_under_its_holder_is_taken_anew(cluster: Cl
     async def spoil() -> None:
         await user.store.put(CoordinatorKeys.reconciler, b"[" * 5, ANY)
 
-    cluster.ways[1].before["list", AgentKeys.area] = spoil
+    cluster.connections[1].before["list", AgentKeys.area] = spoil
     await passes(coordinator, 60.0)
     assert (await pass_now(user)).holder == "p"
 
@@ -243,9 +243,11 @@ async def test_however_many_records_of_agents_that_left_lie_there_they_are_read_
         left = AgentRecord(id=f"h-{number:09}", host="h", pool="default", state="left", op=f"{number}")
         await user.store.put(AgentKeys.key(left.id), codec.encode(left), ANY, left.op)
     observer = await cluster.core()
-    way = cluster.ways[-1]
+    connection = cluster.connections[-1]
     await passes(Reconciler(observer, "p"), 60.0)
-    assert sum(verb == "get" and key.startswith("agents/h-") for verb, key in way.asked) == ENDED_AGENTS_KEPT + 500
+    assert (
+        sum(verb == "get" and key.startswith("agents/h-") for verb, key in connection.asked) == ENDED_AGENTS_KEPT + 500
+    )
     assert len(cluster.keys("agents/")) == ENDED_AGENTS_KEPT + 500
     await passes(Reconciler(observer, "p"), user.settings.quarantine + 20.0)
     assert len(cluster.keys("agents/")) == ENDED_AGENTS_KEPT
@@ -257,7 +259,7 @@ async def test_a_record_that_cannot_be_read_is_read_once_and_told_of_by_each_pas
     for key in odd:
         await user.store.put(key, b"[]", ANY)
     await passes(coordinator, 600.0)
-    assert [cluster.ways[-1].asked.count(("get", key)) for key in odd] == [1, 1, 1]
+    assert [cluster.connections[-1].asked.count(("get", key)) for key in odd] == [1, 1, 1]
     assert list((await pass_now(user)).problems) == odd
     await user.store.delete(odd[0])
     await coordinator.try_pass()
@@ -267,7 +269,7 @@ async def test_a_record_that_cannot_be_read_is_read_once_and_told_of_by_each_pas
 async def test_a_first_look_that_outlasts_the_lease_keeps_it(cluster: Cluster) -> None:
     first, second = Reconciler(await cluster.core(), "p1"), Reconciler(await cluster.core(), "p2")
     await join(cluster, "slow")
-    cluster.ways[0].before["get", "agents/slow"] = lambda: cluster.clock.sleep(100.0)
+    cluster.connections[0].before["get", "agents/slow"] = lambda: cluster.clock.sleep(100.0)
     turn = asyncio.create_task(first.try_pass())
     for _ in range(10):
         await cluster.clock.sleep(7.5)
@@ -309,14 +311,14 @@ async def test_a_copy_of_an_agents_record_requeues_nothing(cluster: Cluster) -> 
 
 def slowed(cluster: Cluster, coordinator: Reconciler) -> Reconciler:
     """A connection on which each request takes as long as one to a bucket."""
-    way = cluster.ways[-1]
-    real = way._pass
+    connection = cluster.connections[-1]
+    real = connection._pass
 
     async def slow(verb: str, key: str) -> None:
         await cluster.clock.sleep(0.05)
         await real(verb, key)
 
-    way._pass = slow  # type: ignore[method-assign]
+    connection._pass = slow  # type: ignore[method-assign]
     return coordinator
 
 
@@ -327,8 +329,8 @@ async def test_files_are_admitted_few_at_a_time_where_few_threads_serve_all_requ
     core = await cluster.core(local=local)
     for number in range(100):
         await core.store.put(InboxKeys.key(f"{number:03}"), b"{", ANY)
-    way, busy, seen = cluster.ways[-1], set[str](), list[int]()
-    real = way.get
+    connection, busy, seen = cluster.connections[-1], set[str](), list[int]()
+    real = connection.get
 
     async def get(key: str) -> Any:
         busy.add(key)
@@ -337,6 +339,6 @@ async def test_files_are_admitted_few_at_a_time_where_few_threads_serve_all_requ
         busy.remove(key)
         return await real(key)
 
-    with mock.patch.object(way, "get", get):
+    with mock.patch.object(connection, "get", get):
         await Admission(core).run()
     assert max(seen) == most

@@ -84,7 +84,7 @@ async def test_a_submitter_that_stalls_past_the_quarantine_keeps_its_entry(
     user = await cluster.core()
     gate = asyncio.Event()
     late = await cluster.core()
-    cluster.ways[-1].before["put", "jobs/"] = gate.wait
+    cluster.connections[-1].before["put", "jobs/"] = gate.wait
     submitting = asyncio.create_task(launch(late))
     await cluster.clock.sleep(QUARANTINE + 1.0)
 
@@ -93,7 +93,7 @@ async def test_a_submitter_that_stalls_past_the_quarantine_keeps_its_entry(
         await submitting
 
     sweeper = Reconciler(await cluster.core(), "sweeper")
-    cluster.ways[-1].before[step] = go_on
+    cluster.connections[-1].before[step] = go_on
     await sweeper.try_pass()
     job = submitting.result()
     assert (await job_now(user, job.id)).status == "pending"
@@ -103,7 +103,7 @@ async def test_a_submitter_that_stalls_past_the_quarantine_keeps_its_entry(
 async def test_a_submitter_whose_entry_was_swept_meanwhile_writes_it_again(cluster: Cluster) -> None:
     gate = asyncio.Event()
     late = await cluster.core()
-    cluster.ways[-1].before["put", "jobs/"] = gate.wait
+    cluster.connections[-1].before["put", "jobs/"] = gate.wait
     submitting = asyncio.create_task(launch(late))
     await cluster.clock.sleep(QUARANTINE + 1.0)
     await repaired(cluster)
@@ -282,8 +282,8 @@ async def test_a_job_that_was_ended_just_before_it_would_be_requeued_stays_ended
     async def in_time() -> None:
         await agent.end(held)
 
-    cluster.ways[-1].before["put", "jobs/"] = in_time
+    cluster.connections[-1].before["put", "jobs/"] = in_time
     await passes(coordinator, 300.0)
-    assert cluster.ways[-1].before == {}, "it meant to requeue the job"
+    assert cluster.connections[-1].before == {}, "it meant to requeue the job"
     assert (await job_now(user, job.id)).status == "succeeded"
     beating.cancel()

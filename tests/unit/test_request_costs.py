@@ -27,7 +27,7 @@ from tests.support.fake_tasks import fake
 from tests.support.gcs_emulator import Emulator
 from tests.support.memory_provider import MemoryProvider
 from tests.support.servers import gcs_emulator
-from tests.support.virtual import Cluster, Way
+from tests.support.virtual import Cluster, StoreConnection
 
 HOST = Resources(cpu=4000, memory=2**33, disk=2**33)
 CALM = 300.0
@@ -37,9 +37,9 @@ OWN_LIST = "pending/default/"
 BELL = "pools/default/doorbell"
 
 
-async def _cloud_core(cluster: Cluster) -> tuple[Core, Way]:
+async def _cloud_core(cluster: Cluster) -> tuple[Core, StoreConnection]:
     """A participant whose requests cost money."""
-    return await cluster.core(local=False), cluster.ways[-1]
+    return await cluster.core(local=False), cluster.connections[-1]
 
 
 async def _price(cluster: Cluster, tmp_path: Path, with_parent: bool = False, **task: Any) -> tuple[int, int]:
@@ -48,23 +48,23 @@ async def _price(cluster: Cluster, tmp_path: Path, with_parent: bool = False, **
     Everything counts that names the job, the rings of the doorbell and the reads that hear them, and the agent's
     listings until the job has ended. Not counted: what the cluster asks without the job too.
     """
-    client, client_way = await _cloud_core(cluster)
-    core, agent_way = await _cloud_core(cluster)
+    client, client_connection = await _cloud_core(cluster)
+    core, agent_connection = await _cloud_core(cluster)
     start = fake(tmp_path, {"parent": 1e9, "job": 0.2}, **task)
     agent = Agent(core, AgentOptions(capacity=HOST, work_dir=tmp_path, start_task=start))
     running = asyncio.create_task(agent.run())
     parent = await _submit(client, name="parent") if with_parent else ""
     await asyncio.sleep(CALM)
-    agent_way.asked.clear()
-    while ("list", OWN_LIST) not in agent_way.asked:  # noqa: ASYNC110  then the next repair is far away
+    agent_connection.asked.clear()
+    while ("list", OWN_LIST) not in agent_connection.asked:  # noqa: ASYNC110  then the next repair is far away
         await asyncio.sleep(0.1)
-    client_way.asked.clear()
-    agent_way.asked.clear()
+    client_connection.asked.clear()
+    agent_connection.asked.clear()
     job = await _submit(client, parent=parent)
     await wait_for(client, [job])
-    lists = agent_way.asked.count(("list", OWN_LIST))
+    lists = agent_connection.asked.count(("list", OWN_LIST))
     await asyncio.sleep(CALM)
-    asked = client_way.asked + agent_way.asked
+    asked = client_connection.asked + agent_connection.asked
     agent.terminate()
     await running
     return _writes(asked, job) + lists, _reads(asked, job)
@@ -117,15 +117,15 @@ async def test_an_idle_agent_asks_for_its_beats_its_doorbell_and_the_repairs_lis
     hour = 3600.0
     first, _ = await _cloud_core(cluster)
     holder = Agent(first, AgentOptions(capacity=HOST, work_dir=tmp_path))
-    second, way = await _cloud_core(cluster)
+    second, connection = await _cloud_core(cluster)
     running = [asyncio.create_task(holder.run())]
     await asyncio.sleep(1)
     idle = Agent(second, AgentOptions(capacity=HOST, work_dir=tmp_path))
     running.append(asyncio.create_task(idle.run()))
     await asyncio.sleep(CALM)
-    way.asked.clear()
+    connection.asked.clear()
     await asyncio.sleep(hour)
-    asked = list(way.asked)
+    asked = list(connection.asked)
     for agent in (holder, idle):
         agent.terminate()
     await asyncio.gather(*running)
@@ -143,20 +143,22 @@ async def test_an_idle_agent_asks_for_its_beats_its_doorbell_and_the_repairs_lis
 
 
 async def test_a_wait_on_a_cluster_whose_agents_people_start_reads_no_scaler_record(cluster: Cluster) -> None:
-    client, way = await _cloud_core(cluster)
+    client, connection = await _cloud_core(cluster)
     job = await _submit(client)
-    way.asked.clear()
+    connection.asked.clear()
     begun: list[None] = []
     with pytest.raises(TimeoutError):
         await wait_for(client, [job], 600.0, on_progress=lambda progress: None, on_machines=partial(begun.append, None))
     assert begun == []
-    reads = {key for verb, key in way.asked if verb in ("get", "get_if_changed")}
+    reads = {key for verb, key in connection.asked if verb in ("get", "get_if_changed")}
     assert reads == {f"jobs/{job}.json", "pools/default/pool.json"}
-    assert way.asked.count(("get", "pools/default/pool.json")) == way.asked.count(("list", "agents/")) == 5
+    assert (
+        connection.asked.count(("get", "pools/default/pool.json")) == connection.asked.count(("list", "agents/")) == 5
+    )
 
 
 async def test_a_look_of_the_scaler_lists_each_pool_twice_and_reads_changed_objects(cluster: Cluster) -> None:
-    core, way = await _cloud_core(cluster)
+    core, connection = await _cloud_core(cluster)
     pools = {pool: await _pool_of_machines(core, pool, 2) for pool in ("one", "two", "three")}
 
     async def opened(core: Core, pool: str, spec: ProvisioningSpec) -> MemoryProvider:
@@ -164,9 +166,9 @@ async def test_a_look_of_the_scaler_lists_each_pool_twice_and_reads_changed_obje
 
     scaler = Scaler(core, "scaler", opened)
     assert await scaler.run_if_elected()
-    way.asked.clear()
+    connection.asked.clear()
     assert await scaler.run_if_elected()
-    idle = sorted(way.asked)
+    idle = sorted(connection.asked)
     lease = "coordinator/scaler.json"
     assert idle == sorted(
         [("get_if_changed", lease), ("unchanged", lease), ("put", lease), ("get_if_changed", "placements/bell")]
@@ -174,12 +176,12 @@ async def test_a_look_of_the_scaler_lists_each_pool_twice_and_reads_changed_obje
         + [("get", f"pools/{pool}/pool.json") for pool in pools]
         + [("list", f"{folder}/{pool}/") for pool in pools for folder in ("machines", "pending")]
     )
-    way.asked.clear()
+    connection.asked.clear()
     await core.records.change(AgentKeys.key("one-0"), AgentRecord, lambda agent: replace(agent, beat=1))
     job = await _submit(core, pool="two")
-    way.asked.clear()
+    connection.asked.clear()
     assert await scaler.run_if_elected()
-    more = Counter(way.asked) - Counter(idle)
+    more = Counter(connection.asked) - Counter(idle)
     assert more == {("get", "agents/one-0.json"): 1, ("get", f"jobs/{job}.json"): 1}
 
 

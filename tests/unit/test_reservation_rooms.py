@@ -109,7 +109,7 @@ async def test_a_small_job_of_a_group_does_not_sit_in_the_bundle_of_a_large_one(
 ) -> None:
     async with fleet(cluster, tmp_path) as team:
         await team.join_small("small")
-        slow = cluster.ways[-1]
+        slow = cluster.connections[-1]
         await team.join("large")
         claims = asyncio.Event()
         slow.before["put", "jobs/"] = claims.wait

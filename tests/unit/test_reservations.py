@@ -175,14 +175,14 @@ async def test_a_group_s_record_comes_last_and_names_all_of_its_jobs(cluster: Cl
     assert [part.job for part in record.parts] == [job.id for job in jobs]
     assert {job.spec.pool for job in jobs} == {f"~{record.id}"}
     assert (record.state, record.low) == ("forming", 2)
-    written = [key.partition("/")[0] for verb, key in cluster.ways[-1].asked if verb == "put"]
+    written = [key.partition("/")[0] for verb, key in cluster.connections[-1].asked if verb == "put"]
     order = [area for area in written if area in ("placements", "jobs", "reservations")]
     assert order == ["placements", "jobs", "jobs", "reservations", "placements"]
 
 
 async def test_a_group_whose_submitter_died_is_given_up_before_its_jobs_are_stopped(cluster: Cluster) -> None:
     core, dying = await cluster.core(), await cluster.core()
-    cluster.ways[-1].before["put", "reservations/"] = asyncio.Event().wait
+    cluster.connections[-1].before["put", "reservations/"] = asyncio.Event().wait
     submitting = asyncio.create_task(launched(dying, [spec("a"), spec("b")]))
     await asyncio.sleep(GIVEN_UP - 10.0)
     submitting.cancel()
@@ -199,7 +199,7 @@ async def test_a_group_whose_submitter_died_is_given_up_before_its_jobs_are_stop
 async def test_a_submitter_that_wakes_after_it_was_given_up_starts_nothing(cluster: Cluster) -> None:
     core, sleeper = await cluster.core(), await cluster.core()
     gate = asyncio.Event()
-    cluster.ways[-1].before["put", "reservations/"] = gate.wait
+    cluster.connections[-1].before["put", "reservations/"] = gate.wait
     submitting = asyncio.create_task(launched(sleeper, [spec("a")]))
     await asyncio.sleep(GIVEN_UP + 10.0)
     await repaired(cluster)
@@ -328,7 +328,7 @@ async def test_a_job_of_a_group_that_has_ended_is_submitted_again_outside_of_it(
 async def test_a_client_that_may_not_read_reservations_submits_as_ever(cluster: Cluster) -> None:
     core = await cluster.core()
     await reserve(core)
-    cluster.ways[-1].refused = [("get", "placements/"), ("get_if_changed", "placements/")]
+    cluster.connections[-1].refused = [("get", "placements/"), ("get_if_changed", "placements/")]
     (job,) = await routed(core, spec())
     assert job.spec.pool == "default"
 

@@ -77,7 +77,7 @@ async def test_a_removal_cut_short_leaves_the_record_until_all_else_is_gone(
         raise asyncio.CancelledError
 
     mortal = Reconciler(await cluster.core(), "mortal")
-    cluster.ways[-1].before[step] = die
+    cluster.connections[-1].before[step] = die
     with pytest.raises(asyncio.CancelledError):
         await mortal.repair.run({})
     assert (await job_now(user, job.id)).expiring is (step != ("put", "jobs/"))
@@ -200,7 +200,7 @@ async def test_reasons_of_rejections_go_after_the_same_time(cluster: Cluster) ->
     await cluster.clock.sleep(3600.0)
     await coordinator.try_pass()
     assert cluster.keys(InboxKeys.area) == []
-    assert ("get", key) not in cluster.ways[0].asked
+    assert ("get", key) not in cluster.connections[0].asked
 
 
 def test_retention_is_longer_than_any_submitter_tries() -> None:
@@ -219,10 +219,10 @@ async def test_a_parent_stays_while_a_record_is_not_answered_that_may_be_its_chi
     await user.store.delete(ChildKey(parent.id, 1, child.id).key())
     await cluster.clock.sleep(7300.0)
     core = await cluster.core()
-    cluster.ways[2].unanswered = [("get", JobKeys.key(child.id))]
+    cluster.connections[2].unanswered = [("get", JobKeys.key(child.id))]
     await passes(Reconciler(core, "p"), 100.0)
     assert JobKeys.key(parent.id) in cluster.keys("jobs/")
-    cluster.ways[2].unanswered = []
+    cluster.connections[2].unanswered = []
     await passes(Reconciler(core, "p"), 1000.0)
     assert cluster.keys("jobs/") == []
 
@@ -232,7 +232,7 @@ async def test_a_record_that_is_never_answered_keeps_other_ended_jobs_for_an_hou
     user, core = await cluster.core(), await cluster.core()
     odd, other = await launch(user), await launch(user)
     await stop(user, other.id, "enough")
-    cluster.ways[1].unanswered = [("get", JobKeys.key(odd.id))]
+    cluster.connections[1].unanswered = [("get", JobKeys.key(odd.id))]
     await cluster.clock.sleep(SUBMITTER_TIMEOUT + QUARANTINE)
     coordinator = Reconciler(core, "p")
     await passes(coordinator, UNREAD_PATIENCE - 300.0, every=60.0)

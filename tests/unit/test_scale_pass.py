@@ -39,7 +39,7 @@ async def test_a_death_is_told_while_a_repair_goes_on_and_the_repair_ends(cluste
     await user.store.delete(entry_of(job).key())
     gate = asyncio.Event()
     coordinator = Reconciler(await cluster.core(), "p")
-    cluster.ways[-1].before["list", "jobs/"] = gate.wait
+    cluster.connections[-1].before["list", "jobs/"] = gate.wait
     await passes(coordinator, 400.0)
     assert (await agent_now(user, agent.id)).state == "dead"
     assert (await pass_now(user)).repaired_at == 0.0
@@ -54,7 +54,7 @@ async def test_a_death_is_told_while_a_file_of_the_inbox_is_looked_at(cluster: C
     user, agent = await cluster.core(), await join(cluster, "a")
     await user.store.put(InboxKeys.key("drop"), b"{}", ANY)
     coordinator, gate = Reconciler(await cluster.core(), "p"), asyncio.Event()
-    cluster.ways[-1].before["get", InboxKeys.area] = gate.wait
+    cluster.connections[-1].before["get", InboxKeys.area] = gate.wait
     await passes(coordinator, DEATH + 2 * LOOK)
     assert (await agent_now(user, agent.id)).state == "dead"
     gate.set()
@@ -87,7 +87,7 @@ async def test_a_job_that_is_claimed_between_the_listings_gets_no_entry_again(cl
         held = await agent.claim()
         await user.store.delete(entry_of(held.record).key())
 
-    cluster.ways[-1].before["list", "pending/"] = claimed
+    cluster.connections[-1].before["list", "pending/"] = claimed
     before = await user.store.get("pools/default/doorbell")
     await coordinator.try_pass()
     assert cluster.keys("pending/") == []
@@ -110,11 +110,11 @@ async def test_a_long_look_adds_to_the_age_of_the_agents_that_it_read_first(clus
     user = await cluster.core()
     beating, silent = await join(cluster, "beating"), await join(cluster, "silent")
     watch = FailureDetector(await cluster.core())
-    way = cluster.ways[-1]
+    connection = cluster.connections[-1]
     begun = cluster.clock.boottime()
     while (await agent_now(user, silent.id)).state == "live":
         await beating.beat()
-        way.before["get", "agents/beating"] = lambda: cluster.clock.sleep(7.0)
+        connection.before["get", "agents/beating"] = lambda: cluster.clock.sleep(7.0)
         await watch.look({})
         await cluster.clock.sleep(2.0)
     assert 25.0 <= cluster.clock.boottime() - begun <= 45.0
@@ -124,15 +124,15 @@ async def test_a_long_look_adds_to_the_age_of_the_agents_that_it_read_first(clus
 async def test_very_many_new_records_keep_no_known_agent_from_being_declared_dead_in_time(cluster: Cluster) -> None:
     user, core = await cluster.core(), await cluster.core()
     silent = await join(cluster, "silent")
-    coordinator, way = Reconciler(core, "p"), cluster.ways[1]
-    read = way.get
+    coordinator, connection = Reconciler(core, "p"), cluster.connections[1]
+    read = connection.get
 
     async def read_slowly(key: str) -> Object | None:
         await cluster.clock.sleep(1.0)
         return await read(key)
 
     await passes(coordinator, LOOK)
-    way.get = read_slowly  # type: ignore[method-assign]
+    connection.get = read_slowly  # type: ignore[method-assign]
     for number in range(5000):
         left = AgentRecord(id=f"a{number}", host="h", pool="default", state="left")
         await user.records.write(AgentKeys.key(left.id), AgentRecord, left, None)
@@ -146,8 +146,8 @@ async def test_very_many_new_records_keep_no_known_agent_from_being_declared_dea
 async def test_a_long_listing_adds_to_the_age_of_the_agents_that_it_shows(cluster: Cluster) -> None:
     """There are three pages of a second and a half each, and each look begins 2 s after the last has ended."""
     user, core = await cluster.core(), await cluster.core(local=False)
-    way = cluster.ways[1]
-    listed = way.list
+    connection = cluster.connections[1]
+    listed = connection.list
 
     async def list_slowly(prefix: str, after: str | None, limit: int | None, versions: bool) -> list[Listed]:
         rows = await listed(prefix, after, limit, versions)
@@ -159,7 +159,7 @@ async def test_a_long_listing_adds_to_the_age_of_the_agents_that_it_shows(cluste
         await user.records.write(AgentKeys.key(left.id), AgentRecord, left, None)
     coordinator = Reconciler(core, "p")
     await passes(coordinator, 10.0)
-    way.list = list_slowly  # type: ignore[method-assign]
+    connection.list = list_slowly  # type: ignore[method-assign]
     silent = await join(cluster, "silent")
     await passes(coordinator, DEATH + 3 * LOOK, every=2.0)
     assert (await agent_now(user, silent.id)).state == "dead"
@@ -170,7 +170,7 @@ async def test_many_records_that_are_never_answered_delay_no_death(cluster: Clus
     coordinator = Reconciler(core, "p")
     for number in range(640):
         await user.store.put(AgentKeys.key(f"odd-{number}"), b"", ANY)
-    cluster.ways[1].unanswered = [("get", AgentKeys.key("odd")[: -len(".json")])]
+    cluster.connections[1].unanswered = [("get", AgentKeys.key("odd")[: -len(".json")])]
     await passes(coordinator, 40.0)
     silent = await join(cluster, "silent")
     await passes(coordinator, DEATH + 2 * LOOK)
@@ -185,35 +185,35 @@ async def test_a_finished_job_is_read_once_and_goes_when_it_is_due_after_its_chi
     child = await launch(user, parent=parent.id)
     await agent.end(held)
     coordinator = Reconciler(await cluster.core(), "p")
-    way = cluster.ways[-1]
+    connection = cluster.connections[-1]
     await passes(coordinator, 200.0)
-    reads = way.asked.count(("get", JobKeys.key(parent.id)))
+    reads = connection.asked.count(("get", JobKeys.key(parent.id)))
     await passes(coordinator, 200.0)
     assert coordinator.repair.size == 2
-    assert way.asked.count(("get", JobKeys.key(parent.id))) == reads
+    assert connection.asked.count(("get", JobKeys.key(parent.id))) == reads
     await cluster.clock.sleep(user.settings.retention + 60.0)
     await passes(coordinator, 200.0)
     left = cluster.keys("jobs/")
     assert left == []
-    removed = [key for verb, key in way.asked if verb == "delete" and key.startswith("jobs/")]
+    removed = [key for verb, key in connection.asked if verb == "delete" and key.startswith("jobs/")]
     assert removed == [JobKeys.key(child.id), JobKeys.key(parent.id)]
 
 
 async def test_a_reconciler_that_loses_the_lease_leaves_the_repair_to_its_successor(cluster: Cluster) -> None:
     user, coordinator = await cluster.core(), Reconciler(await cluster.core(), "p")
     gate = asyncio.Event()
-    cluster.ways[-1].before["list", "jobs/"] = gate.wait
+    cluster.connections[-1].before["list", "jobs/"] = gate.wait
     await coordinator.try_pass()
     await user.records.update(CoordinatorKeys.reconciler, ReconcilerRecord, lambda now: ReconcilerRecord(holder="q"))
     await coordinator.try_pass()
     gate.set()
     await cluster.clock.sleep(1.0)
-    assert ("list", "children/") not in cluster.ways[-1].asked
+    assert ("list", "children/") not in cluster.connections[-1].asked
 
 
 async def test_a_repair_of_very_many_jobs_comes_more_rarely(cluster: Cluster) -> None:
     coordinator = Reconciler(await cluster.core(), "p")
-    lists = cluster.ways[-1].asked
+    lists = cluster.connections[-1].asked
     with mock.patch.object(Repair, "size", 1_000_000):
         await passes(coordinator, 490.0)
         early = lists.count(("list", "jobs/"))
@@ -244,22 +244,22 @@ async def test_every_agent_of_a_large_fleet_asks_more_rarely(cluster: Cluster, t
     """The pass of another agent tells it the size of the fleet."""
 
     core = await cluster.core(local=False)
-    way = cluster.ways[-1]
+    connection = cluster.connections[-1]
     held = ReconcilerRecord(holder="another", pools={"default": PoolSummary(agents=10_000, slots=10_000)})
     agent = Agent(core, AgentOptions(capacity=HOST, work_dir=tmp_path))
     running = asyncio.create_task(agent.run())
     for _ in range(200):  # the other's pass goes on
         await core.records.update(CoordinatorKeys.reconciler, ReconcilerRecord, lambda now: held)
         await cluster.clock.sleep(5.0)
-    way.asked.clear()
+    connection.asked.clear()
     for _ in range(720):
         await core.records.update(CoordinatorKeys.reconciler, ReconcilerRecord, lambda now: held)
         await cluster.clock.sleep(5.0)
     counts = {
-        "bells": way.asked.count(("get_if_changed", "pools/default/doorbell")),
-        "lists": way.asked.count(("list", "pending/default/")),
-        "beats": sum(verb == "put" and key.startswith("agents/") for verb, key in way.asked),
-        "turns": way.asked.count(("get_if_changed", CoordinatorKeys.reconciler)),
+        "bells": connection.asked.count(("get_if_changed", "pools/default/doorbell")),
+        "lists": connection.asked.count(("list", "pending/default/")),
+        "beats": sum(verb == "put" and key.startswith("agents/") for verb, key in connection.asked),
+        "turns": connection.asked.count(("get_if_changed", CoordinatorKeys.reconciler)),
     }
     agent.terminate()
     await running

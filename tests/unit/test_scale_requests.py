@@ -38,7 +38,7 @@ async def test_the_entry_of_a_job_is_deleted_once_however_long_it_runs(
     await asyncio.sleep(60)
     agent.terminate()
     await running
-    deleted = [key for verb, key in cluster.ways[0].asked if verb == "delete"]
+    deleted = [key for verb, key in cluster.connections[0].asked if verb == "delete"]
     assert len(deleted) == 1
     assert deleted[0].startswith("pending/")
 
@@ -80,9 +80,9 @@ def test_few_of_many_concurrent_ringers_ring_and_the_others_see_that(tmp_path: P
 
 async def test_a_lone_ring_is_one_request(cluster: Cluster) -> None:
     core = await cluster.core(local=False)
-    cluster.ways[-1].asked.clear()
+    cluster.connections[-1].asked.clear()
     await doorbell.ring(core, "default")
-    assert cluster.ways[-1].asked == [("put", object_keys.PoolKeys.doorbell("default"))]
+    assert cluster.connections[-1].asked == [("put", object_keys.PoolKeys.doorbell("default"))]
 
 
 async def test_a_bell_that_cannot_be_rung_is_told_of(cluster: Cluster) -> None:

@@ -23,15 +23,15 @@ from tests.unit.test_scaler import POOL, machines, with_jobs, with_pool
 
 def intercept(cluster: Cluster, act: Callable[[MachineRecord], Awaitable[None]], when: MachineState) -> None:
     """Call `act` before the last participant's first write of a machine in this state."""
-    way, put = cluster.ways[-1], cluster.ways[-1].put
+    connection, put = cluster.connections[-1], cluster.connections[-1].put
 
     async def watched(key: str, data: bytes, expect: Expectation) -> Applied:
         if MachineKeys.parse(key) and (record := msgspec.json.decode(data, type=MachineRecord)).state == when:
-            way.put = put  # type: ignore[method-assign]
+            connection.put = put  # type: ignore[method-assign]
             await act(record)
         return await put(key, data, expect)
 
-    way.put = watched  # type: ignore[method-assign]
+    connection.put = watched  # type: ignore[method-assign]
 
 
 async def test_a_scaler_that_wakes_long_after_its_write_makes_no_call(cluster: Cluster) -> None:

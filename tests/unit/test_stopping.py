@@ -102,7 +102,7 @@ async def test_a_job_claimed_in_its_last_moment_is_not_stopped_for_waiting(clust
         await agent.claim()
         await cluster.clock.sleep(20.0)
 
-    cluster.ways[-1].before["list", "pending/"] = in_time
+    cluster.connections[-1].before["list", "pending/"] = in_time
     await coordinator.detector.look({})
     await coordinator.repair.run(coordinator.detector.live())
     kept = await job_now(user, job.id)

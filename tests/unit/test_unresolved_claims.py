@@ -10,16 +10,16 @@ from fray_coordinator.store.interface import ANY, Applied, Expectation, Precondi
 from fray_layouts.index_keys import PendingKey
 from fray_layouts.object_keys import JobKeys
 from tests.support.scripted_agents import join, launch
-from tests.support.virtual import Cluster, Way
+from tests.support.virtual import Cluster, StoreConnection
 
 
 class Late:
     """Holds back one write to a key; `land` sends it to the store after all."""
 
-    def __init__(self, way: Way, prefix: str) -> None:
-        self._way, self._prefix, self._put = way, prefix, way.put
+    def __init__(self, connection: StoreConnection, prefix: str) -> None:
+        self._connection, self._prefix, self._put = connection, prefix, connection.put
         self._held: tuple[str, bytes, Expectation] | None = None
-        way.put = self.put  # type: ignore[method-assign]
+        connection.put = self.put  # type: ignore[method-assign]
 
     async def put(self, key: str, data: bytes, expect: Expectation) -> Applied:
         if key.startswith(self._prefix):
@@ -32,7 +32,7 @@ class Late:
         await self._put(*self._held)
 
     def heal(self) -> None:
-        self._way.put = self._put  # type: ignore[method-assign]
+        self._connection.put = self._put  # type: ignore[method-assign]
 
 
 async def test_a_claim_in_doubt_that_is_no_longer_wanted_cannot_land_any_more(cluster: Cluster) -> None:
@@ -44,7 +44,7 @@ async def test_a_claim_in_doubt_that_is_no_longer_wanted_cannot_land_any_more(cl
     entry = PendingKey.parse(key)
     assert entry is not None
     claimer = await join(cluster, "claimer")
-    late = Late(cluster.ways[-1], f"jobs/{child.id}")
+    late = Late(cluster.connections[-1], f"jobs/{child.id}")
     with pytest.raises(StoreUnavailable):
         await try_claim(claimer.core, entry, "claimer", "host")
     late.heal()
@@ -70,14 +70,14 @@ async def test_a_claim_in_doubt_is_resolved_in_any_state_of_the_parents_record(
     entry = PendingKey.parse(key)
     assert entry is not None
     claimer = await join(cluster, "claimer")
-    late = Late(cluster.ways[-1], f"jobs/{child.id}")
+    late = Late(cluster.connections[-1], f"jobs/{child.id}")
     with pytest.raises(StoreUnavailable):
         await try_claim(claimer.core, entry, "claimer", "host")
     late.heal()
     if parent_is == "spoilt":
         await holder.core.store.put(JobKeys.key(parent.id), b"no record", ANY)
     else:
-        cluster.ways[-1].refused = [("get", JobKeys.key(parent.id))]
+        cluster.connections[-1].refused = [("get", JobKeys.key(parent.id))]
     answer = await try_claim(claimer.core, entry, "claimer", "host", in_doubt=True)
     assert isinstance(answer, NotClaimed)
     with pytest.raises(PreconditionFailed):
@@ -90,7 +90,7 @@ async def test_a_claim_in_doubt_that_landed_is_found(cluster: Cluster) -> None:
     (key,) = cluster.keys("pending/")
     entry = PendingKey.parse(key)
     assert entry is not None
-    late = Late(cluster.ways[-1], f"jobs/{job.id}")
+    late = Late(cluster.connections[-1], f"jobs/{job.id}")
     with pytest.raises(StoreUnavailable):
         await try_claim(claimer.core, entry, "claimer", "host")
     await late.land()
