@@ -212,14 +212,14 @@ async def test_a_start_that_failed_between_two_polls_is_reported_at_the_next_one
         await reasons.update([job])
         await asyncio.sleep(1)
     assert reasons.text.startswith("no live agent in pool default")
-    cluster.ways[0].asked.clear()
+    cluster.connections[0].asked.clear()
     exit = AttemptExit(kind="host-failed", message="no space left")
     failed = PastAttempt(attempt=1, agent="a", host="h", started_at=core.now(), ended_at=core.now(), exit=exit)
     job = replace(job, attempt=2, not_before=core.now() + 8.0, history=[failed])
     why = "it is tried again in 8 s, after attempt 1 ended: host-failed: no space left"
     assert await reasons.update([job]) == why
     assert await reasons.update([job]) == ""
-    assert cluster.ways[0].asked == [("get", "pools/default/pool.json")]
+    assert cluster.connections[0].asked == [("get", "pools/default/pool.json")]
 
 
 def stamp(stream: str, tag: str, data: bytes) -> bytes:

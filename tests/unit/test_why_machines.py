@@ -113,7 +113,7 @@ async def test_while_jobs_wait_for_machines_reasons_are_asked_for_at_intervals_t
 ) -> None:
     core = await cluster.core()
     await change_pool(core, "p", lambda record: AgentPoolRecord(provisioning=SPEC))
-    reasons, asked = WaitingReasons(core), cluster.ways[-1].asked
+    reasons, asked = WaitingReasons(core), cluster.connections[-1].asked
     job = JobRecord(
         id="j-1", spec=parse_spec({"name": "j", "entrypoint": {"command": ["x"]}, "pool": "p"}), status="pending"
     )
