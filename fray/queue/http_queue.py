@@ -20,7 +20,8 @@ from fray.queue.api import Queue
 from fray.queue.async_queue import T
 from fray.queue.engine import Counts, Delivery, EncodedItem, Peeked, QueueEngine
 from fray.queue.memory_queue import MemoryQueue
-from fray_agents.rpc import Channel, ClientCall, NoSuchActor, RpcServer, Target, client_id, connect
+from fray.rpc.future import until_done
+from fray_agents.rpc import Channel, NoSuchActor, RpcServer, Target, client_id, connect
 from fray_coordinator.per_loop import PerLoop
 from fray_coordinator.queue.delivery import take_or_return
 from fray_coordinator.queue.errors import QueueNotFound
@@ -135,24 +136,13 @@ class HttpEngine:
     async def _call(self, method: str, *args: Any) -> Any:
         channel = await asyncio.to_thread(self._channel)
         try:
-            return await _result_of(channel.start(self._name, method, args, {}))
+            call = channel.start(self._name, method, args, {})
+            await until_done(call)
+            return call.result()
         except NoSuchActor:
             raise QueueNotFound(
                 f"the server has no queue {self._name!r}; create it there: new_queue({self._name!r})"
             ) from None
-
-
-async def _result_of(call: ClientCall) -> Any:
-    loop = asyncio.get_running_loop()
-    done = loop.create_future()
-
-    def wake() -> None:
-        if not done.done():
-            done.set_result(None)
-
-    call.add_done_callback(lambda _: loop.call_soon_threadsafe(wake))
-    await done
-    return call.result()
 
 
 class HttpQueueServer:

@@ -7,6 +7,7 @@ A call whose connection was lost is sent again as soon as that is known, even if
 decides whether it may be sent again at all.
 """
 
+import asyncio
 import threading
 import time
 from collections import deque
@@ -16,6 +17,7 @@ from contextlib import suppress
 from typing import Any, Protocol, TypeVar, cast
 
 from fray.futures import TaskFuture
+from fray.sync import running_future
 from fray.wait_line import Waiters
 from fray_agents.rpc.errors import LOST_ERRORS, is_lost
 
@@ -104,6 +106,14 @@ class UnsentCall:
 
     def hasten(self) -> None:
         """Do nothing: the call has ended."""
+
+
+async def until_done(call: SentCall) -> None:
+    """Wait until a call is done. Cancelling the wait does not cancel the call."""
+    done = running_future()
+    call.add_done_callback(lambda _: done.set_result(None))
+    call.hasten()
+    await asyncio.wrap_future(done)
 
 
 _STANDARD_STATE = frozenset(vars(Future()))

@@ -6,7 +6,6 @@ only if its caller said that this does no harm; see `calling`.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
@@ -16,7 +15,8 @@ from fray.cluster.actors import ActorEndpoint, ActorId
 from fray.errors import ActorNotFoundError, CallInterrupted
 from fray.rpc.balancer import Balancer
 from fray.rpc.calling import ActorCaller, ActorMethod, ReachedActor, RetryPolicy, checked_method
-from fray.sync import in_thread, running_future
+from fray.rpc.future import until_done
+from fray.sync import in_thread
 from fray_agents.rpc import Channel, ClientCall
 from fray_agents.rpc.errors import LOST_ERRORS, is_lost
 
@@ -290,7 +290,5 @@ class BroadcastFuture:
 
     def __await__(self) -> Generator[Any, None, Any]:
         if not isinstance(self._call, ConnectionError):
-            ended = running_future()
-            self._call.add_done_callback(lambda _: ended.set_result(None))
-            yield from asyncio.wrap_future(ended)
+            yield from until_done(self._call).__await__()
         return self.result()
