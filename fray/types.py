@@ -27,6 +27,7 @@ from fray.resources import (
     TpuType,
 )
 from fray_layouts.topology import TpuTopologyInfo, get_tpu_topology, tpu_family
+from fray_layouts.units import format_duration
 
 if TYPE_CHECKING:
     from fray_layouts.records import AttemptExit
@@ -364,8 +365,8 @@ class JobInfo(Shown):
                 "replicas": self.replicas if self.replicas > 1 else None,
                 "host": ", ".join(dict.fromkeys(self.hosts)) or self.host,
                 "submitted": _utc(self.submit_time),
-                "waited": _seconds_between(self.submit_time, self.start_time),
-                "ran": _seconds_between(self.start_time, self.end_time),
+                "waited": _duration(self.submit_time, self.start_time),
+                "ran": _duration(self.start_time, self.end_time),
                 "reason": self.error_message,
             },
         )
@@ -375,5 +376,5 @@ def _utc(seconds: float | None) -> str | None:
     return None if seconds is None else f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _seconds_between(begin: float | None, end: float | None) -> str | None:
-    return None if begin is None or end is None else f"{max(end - begin, 0.0):.1f} s"
+def _duration(begin: float | None, end: float | None) -> str | None:
+    return None if begin is None or end is None else format_duration(end - begin)

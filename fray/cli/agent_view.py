@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fray.cli.output import format_duration
 from fray_layouts.states import HoldingPhase
+from fray_layouts.units import format_duration
 
 if TYPE_CHECKING:
     from fray_coordinator.protocol.placements.owners import Owner

@@ -8,14 +8,14 @@ from typing import Any
 import msgspec
 
 from fray.cli.gang_view import Members, hosts_text, member_lines
-from fray.cli.output import format_duration
 from fray.cluster.job_info import exit_reason
 from fray_coordinator.protocol.transitions import is_waiting
 from fray_layouts.bounds import MAX_ATTEMPTS
 from fray_layouts.records import AttemptExit, Holding, JobRecord, Record, Resources, ResourceUsage
 from fray_layouts.spec import EnvironmentSpec, JobSpec, is_gang
 from fray_layouts.states import ExitKind
-from fray_layouts.units import format_bytes
+from fray_layouts.units import format_bytes, format_duration
+from fray_layouts.wording import counted, files_text
 
 MASK = "***"
 """Printed instead of the value of a secret variable."""
@@ -136,11 +136,6 @@ def describe(
     return [(label, text) for label, text in pairs if text]
 
 
-def files_text(count: int, size: int) -> str:
-    """The number of files and their total size, for people."""
-    return f"{count} file{'s' * (count != 1)}, {format_bytes(size)}"
-
-
 def what_runs(spec: JobSpec) -> str:
     """The job's command, or its callable, for people."""
     call = spec.entrypoint.callable
@@ -171,16 +166,12 @@ def resources_text(amount: Resources) -> str:
     """An amount of resources, for people."""
     device = f", {amount.device_count} x {amount.device}" if amount.device else ""
     device += "".join(f" and {share / 1000:g} of one" for share in amount.device_shares)
-    return f"{_cores(amount.cpu / 1000)}, {format_bytes(amount.memory)}{device}"
-
-
-def _cores(count: float) -> str:
-    return f"{count:g} core" + "s" * (count != 1)
+    return f"{counted(amount.cpu / 1000, 'core')}, {format_bytes(amount.memory)}{device}"
 
 
 def _resources(spec: JobSpec) -> str:
     wants, device = spec.resources, spec.resources.device
-    parts = [_cores(wants.cpu)]
+    parts = [counted(wants.cpu, "core")]
     parts += _reserved("memory", wants.memory, wants.memory_limit)
     parts += _reserved("disk", wants.disk, wants.disk_limit)
     parts += [f"{device.count} x {device.kind} {device.variant}".strip()] if device and device.kind != "cpu" else []
@@ -197,7 +188,7 @@ def _replicas(job: JobRecord) -> str:
     if not is_gang(spec):
         return ""
     parts = [str(spec.replicas)]
-    parts += [f"on {spec.slices} whole slice{'s' * (spec.slices != 1)}"] if spec.slices else []
+    parts += [f"on {counted(spec.slices, 'whole slice')}"] if spec.slices else []
     parts += ["each on an agent of its own"] if spec.spread else []
     parts += [f"all in one {spec.same}"] if spec.same else []
     return ", ".join(parts)
@@ -245,12 +236,9 @@ def _budget(spent: int, verb: str, limit: int) -> str:
     """How much of a retry budget is spent, and how large it is."""
     if not spent:
         return ""
-    again = {0: "not tried again", 1: "tried again once", MAX_ATTEMPTS: "tried again whenever it is"}
-    return f"{verb} {_times(spent)} ({again.get(limit, f'tried again up to {_times(limit)}')})"
-
-
-def _times(count: int) -> str:
-    return f"{count} time{'s' * (count != 1)}"
+    known = {0: "not tried again", 1: "tried again once", MAX_ATTEMPTS: "tried again whenever it is"}
+    again = known.get(limit, f"tried again up to {counted(limit, 'time')}")
+    return f"{verb} {counted(spent, 'time')} ({again})"
 
 
 def _ports(job: JobRecord, holding: Holding | None) -> str:

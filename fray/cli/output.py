@@ -97,17 +97,3 @@ _COLOURS = {
 def format_dollars(amount: float | None) -> str:
     """A price for people; None is an unknown price."""
     return "unknown" if amount is None else f"${amount:,.2f}"
-
-
-def format_duration(seconds: float) -> str:
-    """A duration for people, in its two largest units: "4.2s", "3m10s", "2h5m", "3d4h"."""
-    if seconds < 60:
-        return f"{max(seconds, 0.0):.1f}s" if seconds < 10 else f"{seconds:.0f}s"
-    minutes, rest = divmod(int(seconds), 60)
-    if minutes < 60:
-        return f"{minutes}m{rest}s"
-    hours, minutes = divmod(minutes, 60)
-    if hours < 24:
-        return f"{hours}h{minutes}m"
-    days, hours = divmod(hours, 24)
-    return f"{days}d{hours}h"

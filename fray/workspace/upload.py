@@ -17,7 +17,7 @@ from fray_coordinator.store.interface import ABSENT
 from fray_coordinator.store.store import Store
 from fray_layouts.object_keys import BlobKeys
 from fray_layouts.spec import WorkspaceSpec
-from fray_layouts.units import format_bytes
+from fray_layouts.wording import files_text
 
 _SHOWN_DIGITS = 12
 """Digits of a digest that are shown to people: enough to tell any two of their archives apart."""
@@ -43,8 +43,7 @@ class StoredWorkspace:
     def __str__(self) -> str:
         digest = self.spec.blob.rpartition("/")[2][:_SHOWN_DIGITS]
         how = "uploaded" if self.uploaded else "already there"
-        files = f"{self.spec.files} file{'s' * (self.spec.files != 1)}"
-        return f"workspace {self.folder}: {files}, {format_bytes(self.spec.size)}, sha256 {digest}, {how}"
+        return f"workspace {self.folder}: {files_text(self.spec.files, self.spec.size)}, sha256 {digest}, {how}"
 
 
 async def store_workspace(core: Core, folder: Path) -> StoredWorkspace:

@@ -19,6 +19,7 @@ from fray_layouts.path_patterns import check_patterns
 from fray_layouts.spec import EntrypointSpec, EnvironmentSpec, JobSpec, port_variable
 from fray_layouts.struct_reading import REDACTED
 from fray_layouts.topology import get_tpu_topology
+from fray_layouts.wording import counted
 
 MAX_PORTS = 16
 """Largest number of ports of one job: a host has 10,000 ports for all of its jobs."""
@@ -103,8 +104,7 @@ def check_whole_slices(spec: JobSpec) -> None:
             raise InvalidInput(f"resources.{field}", variant, error.remedy) from None
         if spec.slices * hosts != spec.replicas and not spec.replicas == hosts == 1:
             count = max(1, spec.slices)
-            whole = f"{count} slice{'s' * (count != 1)} of {variant}"
-            remedy = f"give slices: {count} and replicas: {count * hosts} for {whole}"
+            remedy = f"give slices: {count} and replicas: {count * hosts} for {counted(count, 'slice')} of {variant}"
             raise InvalidInput("replicas", spec.replicas, remedy)
 
 

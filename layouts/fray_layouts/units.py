@@ -1,4 +1,4 @@
-"""Parsing and formatting of sizes such as "512MiB"."""
+"""Sizes such as "512MiB" and durations such as "2h5m", as people write and read them."""
 
 import re
 
@@ -35,3 +35,17 @@ def format_bytes(size: float) -> str:
             return f"{shown:.12g} {unit}"
         size /= 1000
     return f"{round(size, 1):.12g} GB"
+
+
+def format_duration(seconds: float) -> str:
+    """A duration for people, in its two largest units: "4.2s", "3m10s", "2h5m", "3d4h"."""
+    if seconds < 60:
+        return f"{max(seconds, 0.0):.1f}s" if seconds < 10 else f"{seconds:.0f}s"
+    minutes, rest = divmod(int(seconds), 60)
+    if minutes < 60:
+        return f"{minutes}m{rest}s"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 24:
+        return f"{hours}h{minutes}m"
+    days, hours = divmod(hours, 24)
+    return f"{days}d{hours}h"

@@ -19,7 +19,7 @@ from fray.cli.commands.agent import capacity_of
 from fray.cli.commands.run import spec_of, variables
 from fray.cli.commands.submit import read_jobs
 from fray.cli.cost_model import estimates, spent
-from fray.cli.output import format_duration, print_table
+from fray.cli.output import print_table
 from fray.cli.standard_input import piped_input
 from fray.cli.workspace_options import chosen_workspace
 from fray.errors import InvalidInput
@@ -30,14 +30,6 @@ from fray_layouts.records import AgentRecord, ClusterSettings
 NOTHING_GIVEN = dict.fromkeys(
     ("name", "cpu", "memory", "gpus", "tpu", "replicas", "pool", "namespace", "priority", "retries", "timeout")
 ) | {"env": (), "secret": (), "extra": (), "with": (), "image": None}
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(-1, "0.0s"), (4.25, "4.2s"), (59.4, "59s"), (190, "3m10s"), (7500, "2h5m"), (270_000, "3d3h")],
-)
-def test_lengths_of_time(seconds: float, text: str) -> None:
-    assert format_duration(seconds) == text
 
 
 def test_a_table_is_plain_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:

@@ -76,6 +76,11 @@ def test_jobs_show_how_they_are(cluster: LocalCluster) -> None:
     assert "no such thing" in str(job._repr_html_())
 
 
+def test_a_notebook_shows_durations_as_the_command_line_does() -> None:
+    info = JobInfo(JobId("train-1"), "train", JobStatus.SUCCEEDED, submit_time=0.0, start_time=4.2, end_time=7384.2)
+    assert all(f">{text}</td>" in str(info._repr_html_()) for text in ("4.2s", "2h3m"))
+
+
 def test_actors_show_their_jobs(cluster: LocalCluster) -> None:
     group = StorageClient(cluster).create_actor_group(Echo, name="echo", count=2)
     first = group.wait_ready()[0]

@@ -18,7 +18,7 @@ from fray_coordinator.protocol.placements.rounds import missing_votes, vote_of
 from fray_layouts.escaping import one_line
 from fray_layouts.records import AgentRecord, Placement
 from fray_layouts.states import HoldingPhase
-from fray_layouts.wording import first_names
+from fray_layouts.wording import counted, first_names
 
 
 def why_gathering(owner: Owner, live: Sequence[AgentRecord], now: float) -> str:
@@ -48,7 +48,7 @@ def _why_silent(owner: Owner, agent: AgentRecord | None, now: float) -> str:
         return agent.problem or "it has not answered"
     ends = [holding.ends_by for holding in busy if holding.ends_by is not None]
     until = f", in {max(*ends, now) - now:.0f} s at the latest" if len(ends) == len(busy) else ""
-    return f"{len(busy)} job{'s' * (len(busy) != 1)} there must end first{until}"
+    return f"{counted(len(busy), 'job')} there must end first{until}"
 
 
 def _why_unplaced(owner: Owner, live: Sequence[AgentRecord]) -> str:
@@ -135,4 +135,4 @@ def _too_few_slices(part: Part, able: Sequence[HostView]) -> str:
 
 
 def _slices(count: int, kind: str) -> str:
-    return f"{count} slice{'s' * (count != 1)} of {kind} {'are' if count != 1 else 'is'}"
+    return f"{counted(count, 'slice')} of {kind} {'are' if count != 1 else 'is'}"

@@ -21,6 +21,7 @@ from fray_layouts.index_keys import Shape
 from fray_layouts.object_keys import ReservationKeys
 from fray_layouts.records import AgentRecord, JobRecord, ReservationRecord
 from fray_layouts.spec import JobSpec, is_gang
+from fray_layouts.wording import counted
 
 JobKind = tuple[str, Shape, str, str, str]
 """What decides where a job can run: its pool, its shape, the versions of Python that it needs, and its place."""
@@ -127,7 +128,7 @@ def _why_kind_waits(spec: JobSpec, live: Sequence[AgentRecord], avoided: frozens
     if not now_lacks[closest.id]:
         return f"{closest.id} has room and should claim it soon"
     held = len(closest.holdings)
-    jobs = [f"{held} job{'s' * (held != 1)} there"] if held else []
+    jobs = [f"{counted(held, 'job')} there"] if held else []
     lacks = "; ".join([*jobs, *now_lacks[closest.id]])
     return f"no agent can take it now: {closest.id}{of_several(staying, 'comes closest')} ({lacks})"
 

@@ -21,6 +21,7 @@ from fray_layouts.bounds import MAX_TIME
 from fray_layouts.index_keys import PendingKey, Shape
 from fray_layouts.records import AgentRecord, JobRecord, Resources
 from fray_layouts.spec import JobSpec, ResourceSpec, needs_environment
+from fray_layouts.wording import counted
 
 
 def shape_of(spec: JobSpec) -> Shape:
@@ -93,7 +94,7 @@ def shortage(shape: Shape, free: Resources, host: HostKind, there: str = "free")
     if shape.image and not host.containers:
         lacks.append("a host with podman or docker, because it has an image")
     if shape.cpu > free.cpu:
-        lacks.append(f"cpu: {_cores(shape.cpu)} wanted, {max(free.cpu, 0) / 1000:g} {there}")
+        lacks.append(f"cpu: {counted(shape.cpu / 1000, 'core')} wanted, {max(free.cpu, 0) / 1000:g} {there}")
     if shape.memory > free.memory:
         lacks.append(f"memory: {_gigabytes(shape.memory, free.memory, there)}")
     if shape.disk > free.disk:
@@ -110,10 +111,6 @@ def _device_shortage(shape: Shape, free: Resources, there: str) -> list[str]:
     if shape.device_count > free.device_count:
         return [f"{wanted}, {free.device_count} {there}"]
     return []
-
-
-def _cores(thousandths: int) -> str:
-    return f"{thousandths / 1000:g} core" + "s" * (thousandths != 1000)
 
 
 def _gigabytes(wanted: int, has: int, there: str) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from fray.cli import output
 from fray.cli.app import App, as_command
-from fray.cli.output import format_duration
+from fray_layouts.units import format_duration
 
 if TYPE_CHECKING:
     from fray_coordinator.core import Core

@@ -10,8 +10,8 @@ import click
 from fray.cli import output
 from fray.cli.agent_view import Hold, conflicts, holds_of, jobs_at_work, place_text
 from fray.cli.app import App, as_command
-from fray.cli.output import format_duration
 from fray_layouts.states import AgentState
+from fray_layouts.units import format_duration
 
 if TYPE_CHECKING:
     from fray_coordinator.core import Core

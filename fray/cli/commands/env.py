@@ -14,7 +14,7 @@ import click
 
 from fray.cli import output
 from fray.cli.app import App, subcommand
-from fray.cli.output import format_duration
+from fray_layouts.units import format_duration
 
 if TYPE_CHECKING:
     from fray_agents.environments.cache import CacheEntry

@@ -8,9 +8,10 @@ import click
 
 from fray.cli import output
 from fray.cli.app import App, as_command
-from fray.cli.output import format_dollars, format_duration
+from fray.cli.output import format_dollars
 from fray_layouts.errors import InvalidInput
 from fray_layouts.states import MachineState
+from fray_layouts.units import format_duration
 
 if TYPE_CHECKING:
     from fray_coordinator.core import Core

@@ -15,6 +15,7 @@ import click
 from fray.cli import output
 from fray.cli.app import App, subcommand
 from fray_layouts.errors import InvalidInput
+from fray_layouts.units import format_duration
 
 if TYPE_CHECKING:
     from fray.queue.engine import Counts, EncodedItem, Peeked
@@ -103,7 +104,7 @@ def stat(app: App, queue: str, namespace: str | None) -> None:
         "segments": counts.segments,
         "problems": counts.problems,
     }
-    texts = {**data, "oldest_seconds": "" if age is None else output.format_duration(age)}
+    texts = {**data, "oldest_seconds": "" if age is None else format_duration(age)}
     pairs = [(name.removesuffix("_seconds").replace("_", " "), str(value)) for name, value in texts.items()]
     app.show(data, lambda: output.print_pairs(pairs))
 

@@ -8,7 +8,7 @@ import click
 
 from fray.cli import output
 from fray.cli.app import App, as_command
-from fray.cli.output import format_duration
+from fray_layouts.units import format_duration
 
 if TYPE_CHECKING:
     from fray_coordinator.core import Core
