@@ -53,7 +53,7 @@ class RoleElection(Generic[L]):
         """Whether the role is free, or its holder has done nothing for long enough."""
         return role_lease.may_take(self.record, self.age, self.core.settings.pass_interval)
 
-    async def look(self) -> None:
+    async def read(self) -> None:
         """Read the lease, and update its age."""
         clock, before, records = self.core.clock, self.lease, self.core.records
         gap = None if self._read_at is None else clock.boottime() - self._read_at

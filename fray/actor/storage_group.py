@@ -50,7 +50,7 @@ class StorageActorGroup(ActorGroup[T]):
         return [job.status() for job in self.jobs]
 
     def _ready(self) -> list[int]:
-        return self._cluster.run(self._look)
+        return self._cluster.run(self._poll)
 
     def _wait_ready(self, wanted: int, timeout: float | None) -> list[int]:
         with WaitLine() as line:
@@ -60,9 +60,9 @@ class StorageActorGroup(ActorGroup[T]):
         with WaitLine() as line:
             return await self._cluster.run_async(lambda core: self._wait(core, wanted, timeout, line))
 
-    async def _look(self, core: Core, lookup: EndpointLookup | None = None) -> list[int]:
+    async def _poll(self, core: Core, lookup: EndpointLookup | None = None) -> list[int]:
         lookup = lookup or EndpointLookup(core, self._namespace, self._name)
-        serving = {found.actor_id for found in await lookup.look()}
+        serving = {found.actor_id for found in await lookup.poll()}
         ready = [index for index, job in enumerate(self._job_ids) if job in serving]
         self._serving = len(ready)
         return ready
@@ -82,7 +82,7 @@ class StorageActorGroup(ActorGroup[T]):
                 done, _ = await asyncio.wait({enough, too_few}, return_when=asyncio.FIRST_COMPLETED)
             return await (enough if enough in done else too_few)
         except TimeoutError:
-            await self._look(core)
+            await self._poll(core)
             late = f"{self._progress(wanted, last)} after {timeout:g} s"
             raise TimeoutError(f"{late}: {last.why}" if last.why else late) from None
         finally:
@@ -95,7 +95,7 @@ class StorageActorGroup(ActorGroup[T]):
 
     async def _enough(self, core: Core, wanted: int) -> list[int]:
         pace, lookup = PollBackoff(core), EndpointLookup(core, self._namespace, self._name)
-        while len(ready := await self._look(core, lookup)) < wanted:
+        while len(ready := await self._poll(core, lookup)) < wanted:
             await pace.sleep()
         return ready[:wanted]
 

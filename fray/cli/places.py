@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from fray_layouts.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from fray_agents.agent.chip_watch import LookAtChips
+    from fray_agents.agent.chip_watch import CheckChips
     from fray_agents.host.gce_metadata import GceHost
     from fray_agents.host.place import HostPlace
     from fray_layouts.records import Resources, SliceMember
@@ -104,7 +104,7 @@ def with_chips(found: Resources, tpu: str) -> Resources:
     return replace(found, device=f"tpu-{tpu}".lower(), device_count=get_tpu_topology(tpu).chips_per_vm)
 
 
-def look_at_chips(capacity: Resources, is_tpu_vm: bool) -> LookAtChips | None:
+def chip_check(capacity: Resources, is_tpu_vm: bool) -> CheckChips | None:
     """How the agent checks that its TPU chips can be used; None on a host that has none or only poses as a TPU host."""
     from fray_agents.host.chips import chip_files, chip_trouble
 

@@ -132,7 +132,7 @@ class PoolMonitor:
 
     def _poll(self) -> bool:
         """Read and apply new outcomes. Returns whether there were any."""
-        found = self._cluster.run(lambda core: self._reader.look())
+        found = self._cluster.run(lambda core: self._reader.poll())
         self._apply(found)
         return bool(found)
 

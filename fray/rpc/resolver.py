@@ -32,7 +32,7 @@ class ClusterResolver(Resolver):
 
     def find(self, name: str) -> list[ActorEndpoint]:
         check_name("name", name)
-        return [ActorEndpoint.of(record) for record in self._cluster.run(functools.partial(self._look, name))]
+        return [ActorEndpoint.of(record) for record in self._cluster.run(functools.partial(self._poll, name))]
 
     def connect(self, endpoint: ActorEndpoint) -> Channel:
         return connect(endpoint.target, self._cluster.keyring)
@@ -40,10 +40,10 @@ class ClusterResolver(Resolver):
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopened, (self._cluster.root, self._namespace)
 
-    async def _look(self, name: str, core: Core) -> Any:
+    async def _poll(self, name: str, core: Core) -> Any:
         lookup = self._lookups.setdefault(name, EndpointLookup(core, self._namespace, name))
         lookup.core = core  # it is another one after a fork, or if the cluster was closed
-        return await lookup.look()
+        return await lookup.poll()
 
 
 class FixedResolver(Resolver):

@@ -68,7 +68,7 @@ class Caller:
         call = f"{self.name}.{self._serial}"
         while not self.world.closing:
             try:
-                found = await self._views[name].look()
+                found = await self._views[name].poll()
             except StoreError:
                 await asyncio.sleep(1.0)
                 continue

@@ -80,12 +80,12 @@ class GangHost(Host):
         return Resources(cpu=1000 * self.cores, memory=2**36, disk=2**36, device=device, device_count=CHIPS)
 
     def options(self) -> AgentOptions:
-        look = self._look_at_chips if self.slice is not None else None
+        check = self._check_chips if self.slice is not None else None
         return dataclasses.replace(
-            super().options(), place=HostPlace(zone=self.zone, slice=self.slice), look_at_chips=look
+            super().options(), place=HostPlace(zone=self.zone, slice=self.slice), check_chips=check
         )
 
-    def _look_at_chips(self) -> str:
+    def _check_chips(self) -> str:
         self.found_free_at = None if self.chip_is_held else self.world.loop.now
         return "a stranger has a chip" if self.chip_is_held else ""
 
@@ -122,7 +122,7 @@ class GangWorld(World):
         return f"{super().plan} {self.fleet}"
 
     def run(self) -> None:
-        add, won, look, schedule = Leases.add, Leases.use_again, PlacementWatch.look, Reconciler.schedule_placements
+        add, won, poll, schedule = Leases.add, Leases.use_again, PlacementWatch.poll, Reconciler.schedule_placements
         wrong: dict[HeldLease, Broken] = {}
 
         def tried(leases: Leases, entry: PendingKey, room: HeldPlacement | None = None) -> HeldLease:
@@ -141,9 +141,9 @@ class GangWorld(World):
                 self.is_broken(broken)
             won(leases, lease)
 
-        async def look_unless_old(watch: PlacementWatch) -> None:
+        async def poll_unless_old(watch: PlacementWatch) -> None:
             if watch.member.id not in self.gangs.older:
-                await look(watch)
+                await poll(watch)
 
         async def schedule_unless_old(reconciler: Reconciler, woken: bool = False) -> None:
             if reconciler.identity not in self.gangs.older:
@@ -152,7 +152,7 @@ class GangWorld(World):
         with (
             mock.patch.object(Leases, "add", tried),
             mock.patch.object(Leases, "use_again", claimed),
-            mock.patch.object(PlacementWatch, "look", look_unless_old),
+            mock.patch.object(PlacementWatch, "poll", poll_unless_old),
             mock.patch.object(Reconciler, "schedule_placements", schedule_unless_old),
         ):
             super().run()

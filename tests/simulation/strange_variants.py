@@ -118,10 +118,10 @@ def what_one_beat_does_not_list_is_dropped() -> list[Swap]:
 def whose_record_cannot_be_read_lives_for_ever() -> list[Swap]:
     """A malformed record of an agent is left to people."""
 
-    async def look(self: UnreadableHolders, agent: str) -> None:
+    async def check(self: UnreadableHolders, agent: str) -> None:
         """Do nothing about it."""
 
-    return [(UnreadableHolders, "look", look), (predecessors, "write_off", _nothing)]
+    return [(UnreadableHolders, "check", check), (predecessors, "write_off", _nothing)]
 
 
 @where(strangers_only("spoil_agent"))

@@ -180,10 +180,10 @@ def entries_are_left_to_a_repair_that_makes_none() -> list[Swap]:
 def nobody_looks_into_the_inbox() -> list[Swap]:
     """Drops stay where they are."""
 
-    async def look(self: Admission, key: str) -> None:
+    async def handle(self: Admission, key: str) -> None:
         return None
 
-    return [(Admission, "look", look)]
+    return [(Admission, "handle", handle)]
 
 
 @variant

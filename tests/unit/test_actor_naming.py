@@ -167,15 +167,15 @@ async def test_members_of_a_pool_publish_independently_and_lookups_read_only_cha
     members = [endpoint(f"j-{n}", actor_id=f"m{n}") for n in range(50)]
     await asyncio.gather(*(discovery.publish(core, member, singleton=False) for member in members))
     view = discovery.EndpointLookup(core, "ns", "a")
-    assert len(await view.look()) == 50
+    assert len(await view.poll()) == 50
     asked = cluster.connections[0].asked
     asked.clear()
     await discovery.publish(core, replace(members[7], attempt=2), singleton=False)
     asked.clear()
-    assert sorted(found.attempt for found in await view.look())[-2:] == [1, 2]
+    assert sorted(found.attempt for found in await view.poll())[-2:] == [1, 2]
     assert [verb for verb, _ in asked] == ["list", "get"]
     await discovery.withdraw(core, members[3])
-    assert len(await view.look()) == 49
+    assert len(await view.poll()) == 49
 
 
 async def test_a_member_that_wakes_does_not_publish_over_its_later_attempt(cluster: Cluster) -> None:

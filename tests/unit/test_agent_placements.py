@@ -52,11 +52,11 @@ class Stage:
         await self.core.records.put(JobKeys.key("g"), job, ANY)
         await self.core.records.put(PoolKeys.plan("default"), PoolPlan(owners={"agent": [JobKeys.key("g")]}), ANY)
 
-    async def look(self) -> HeldPlacement | None:
+    async def poll(self) -> HeldPlacement | None:
         """Look at everything now. Returns the gang's bundles that the agent holds afterwards."""
         self.watch.plan_rang()
-        self.watch.look_now()
-        await self.watch.look()
+        self.watch.poll_soon()
+        await self.watch.poll()
         return self.member.leases.placements.get("g")
 
     def listed(self) -> tuple[str, int, list[int]] | None:
@@ -79,12 +79,12 @@ async def test_a_member_votes_once_it_has_room(cluster: Cluster) -> None:
     stage = Stage(await cluster.core())
     stage.fill("s", 3)
     await stage.assign([1, 3])
-    assert await stage.look() is not None
+    assert await stage.poll() is not None
     assert stage.listed() is None
     assert stage.member.leases.unreserved().cpu == 0
     stage.member.leases.remove(stage.member.leases.held["s"])
     assert stage.member.leases.unreserved().cpu == 2000
-    await stage.look()
+    await stage.poll()
     assert stage.listed() == ("reserved", 1, [1, 3])
     assert stage.member.beat_by <= stage.member.core.clock.boottime()
 
@@ -92,7 +92,7 @@ async def test_a_member_votes_once_it_has_room(cluster: Cluster) -> None:
 async def test_the_host_of_the_first_replica_votes_with_a_port_for_all(cluster: Cluster) -> None:
     stage = Stage(await cluster.core())
     await stage.assign([0])
-    held = await stage.look()
+    held = await stage.poll()
     assert held is not None
     assert set(stage.member.leases.holdings()["g"].ports) == {"coordinator"}
     await stage.voting.let_go(held)
@@ -101,14 +101,14 @@ async def test_the_host_of_the_first_replica_votes_with_a_port_for_all(cluster: 
 async def test_a_vote_holds_until_the_record_moves_on(cluster: Cluster) -> None:
     stage = Stage(await cluster.core())
     await stage.assign([1])
-    await stage.look()
+    await stage.poll()
     await stage.core.records.put(PoolKeys.plan("default"), PoolPlan(), ANY)
-    assert await stage.look() is not None
+    assert await stage.poll() is not None
     await stage.assign([2, 3], 2)
-    await stage.look()
+    await stage.poll()
     assert stage.listed() == ("reserved", 2, [2, 3])
     await stage.assign([], 3)
-    assert await stage.look() is None
+    assert await stage.poll() is None
     assert stage.freed >= 1
     assert stage.member.leases.free() == HOST
 
@@ -116,65 +116,65 @@ async def test_a_vote_holds_until_the_record_moves_on(cluster: Cluster) -> None:
 async def test_a_gang_that_is_gone_or_ended_is_let_go(cluster: Cluster) -> None:
     stage = Stage(await cluster.core())
     await stage.assign([1])
-    await stage.look()
+    await stage.poll()
     await stage.core.store.delete(JobKeys.key("g"))
-    assert await stage.look() is None
+    assert await stage.poll() is None
     await stage.assign([1], 2)
-    assert await stage.look() is not None
+    assert await stage.poll() is not None
     await stage.assign([1], 2, status="stopped")
-    assert await stage.look() is None
+    assert await stage.poll() is None
 
 
 async def test_a_host_that_is_too_small_for_ever_refuses(cluster: Cluster) -> None:
     stage = Stage(await cluster.core())
     await stage.assign([1], cpu=5)
-    await stage.look()
+    await stage.poll()
     assert stage.listed() == ("refused", 1, [])
     assert stage.member.leases.unreserved() == HOST
     await stage.assign([], 2, cpu=5)
-    assert await stage.look() is None
+    assert await stage.poll() is None
 
 
 async def test_a_started_replica_runs_once_and_only_with_trust(cluster: Cluster) -> None:
     stage = Stage(await cluster.core())
     await stage.assign([1])
-    await stage.look()
+    await stage.poll()
     await stage.assign([1], status="running")
     stage.member.trusted_until = 0.0
-    await stage.look()
+    await stage.poll()
     assert stage.started == []
     stage.member.trusted_until = float("inf")
-    held = await stage.look()
+    held = await stage.poll()
     assert stage.started == [held]
     assert stage.listed() == ("running", 1, [1])
-    await stage.look()
+    await stage.poll()
     assert stage.started == [held]
 
 
 async def test_a_running_member_is_stopped_on_a_stop_and_on_an_end_elsewhere(cluster: Cluster) -> None:
     stage = Stage(await cluster.core())
     await stage.assign([1])
-    await stage.look()
+    await stage.poll()
     await stage.assign([1], status="running")
-    held = await stage.look()
+    held = await stage.poll()
     assert held is not None
     assert all(bundle.stop is None for bundle in held.bundles)
     await stage.assign([1], 2, attempt=2)
-    assert await stage.look() is held
+    assert await stage.poll() is held
     assert [bundle.stop for bundle in held.bundles] == [(10.0, ExitKind.LOST)]
     assert stage.listed() == ("running", 1, [1])
     await stage.voting.let_go(held)
-    await stage.look()
+    await stage.poll()
     assert stage.listed() == ("reserved", 2, [1])
 
 
 async def test_a_leaving_member_moves_the_round_before_it_frees_its_room(cluster: Cluster) -> None:
     stage = Stage(await cluster.core())
     await stage.assign([1])
-    await stage.look()
+    await stage.poll()
     stage.member.leaving = True
     assert not stage.member.leases.nothing_to_do()
-    assert await stage.look() is None
+    assert await stage.poll() is None
     placement = (await stage.job()).placement
     assert placement is not None
     assert (placement.round, placement.members) == (2, [])
@@ -184,10 +184,10 @@ async def test_a_leaving_member_moves_the_round_before_it_frees_its_room(cluster
 async def test_a_leaving_member_that_reads_that_its_gang_runs_ends_the_attempt_as_preempted(cluster: Cluster) -> None:
     stage = Stage(await cluster.core())
     await stage.assign([1])
-    await stage.look()
+    await stage.poll()
     stage.member.leaving = True
     await stage.assign([1], status="running")
-    held = await stage.look()
+    held = await stage.poll()
     assert held is not None
     assert stage.started == [held]
     assert [bundle.stop for bundle in held.bundles] == [(0.0, ExitKind.PREEMPTED)]
@@ -197,17 +197,17 @@ async def test_an_unfit_member_refuses_its_bundles(cluster: Cluster) -> None:
     stage = Stage(await cluster.core())
     stage.member.problems.disk = "full"
     await stage.assign([1])
-    await stage.look()
+    await stage.poll()
     assert stage.listed() == ("refused", 1, [])
 
 
 async def test_a_leaving_agent_forgets_its_refusals(cluster: Cluster) -> None:
     stage = Stage(await cluster.core())
     await stage.assign([1], cpu=5)
-    await stage.look()
+    await stage.poll()
     assert stage.listed() == ("refused", 1, [])
     stage.member.leaving = True
-    assert await stage.look() is None
+    assert await stage.poll() is None
     assert (await stage.job()).placement == Placement(round=1, members=[PlacementMember(agent="agent", bundles=[1])])
 
 
@@ -218,29 +218,29 @@ async def test_only_gangs_are_voted_for(cluster: Cluster) -> None:
     job = JobRecord(id="g", spec=spec, status="gathering", placement=placement)
     await stage.core.records.put(JobKeys.key("g"), job, ABSENT)
     await stage.core.records.put(PoolKeys.plan("default"), PoolPlan(owners={"agent": [JobKeys.key("g")]}), ANY)
-    assert await stage.look() is None
+    assert await stage.poll() is None
 
 
 async def test_odd_records_and_plans_harm_nobody(cluster: Cluster) -> None:
     stage = Stage(await cluster.core())
     await stage.core.store.put(PoolKeys.plan("default"), b"no plan", ANY)
-    assert await stage.look() is None
+    assert await stage.poll() is None
     await stage.core.store.put(JobKeys.key("h"), b"no record", ANY)
     await stage.assign([1])
     both = PoolPlan(owners={"agent": [JobKeys.key("h"), JobKeys.key("g")]})
     await stage.core.records.put(PoolKeys.plan("default"), both, ANY)
-    held = await stage.look()
+    held = await stage.poll()
     assert held is not None
     assert stage.listed() == ("reserved", 1, [1])
     await stage.core.store.put(JobKeys.key("g"), b"no record", ANY)
-    assert await stage.look() is held
+    assert await stage.poll() is held
 
 
 async def test_the_beat_has_short_intervals_while_a_vote_is_out(cluster: Cluster) -> None:
     stage = Stage(await cluster.core())
     assert not stage.member.leases.lists_any()
     await stage.assign([1])
-    await stage.look()
+    await stage.poll()
     assert stage.member.leases.lists_any()
 
 
@@ -272,7 +272,7 @@ async def test_a_heartbeat_that_may_wait_puts_off_none_that_is_wanted_now(cluste
 async def test_members_of_a_large_gang_say_in_turn_that_they_have_let_go(cluster: Cluster) -> None:
     stage = Stage(await cluster.core())
     await stage.assign([1])
-    held = await stage.look()
+    held = await stage.poll()
     assert held is not None
     held.owner = dataclasses.replace(held.owner, low=1000)
     stage.member.beat_by = math.inf

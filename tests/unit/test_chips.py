@@ -13,9 +13,9 @@ from typing import ClassVar
 
 import pytest
 
-from fray.cli.places import look_at_chips
+from fray.cli.places import chip_check
 from fray_agents.agent.agent import Agent, AgentOptions
-from fray_agents.agent.chip_watch import LOOK_INTERVAL, ChipWatch
+from fray_agents.agent.chip_watch import CHECK_INTERVAL, ChipWatch
 from fray_agents.agent.device_patience import IDLE_PATIENCE
 from fray_agents.agent.held import HeldBundle
 from fray_agents.environments.errors import HostUnfit
@@ -109,11 +109,11 @@ def test_a_process_that_has_a_chip_open_is_named_until_it_ends(root: Path, holde
     assert chip_trouble(4, root) == ""
 
 
-def test_a_host_that_poses_as_one_with_chips_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_that_poses_as_one_with_chips_is_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fray_agents.host.chips.chip_files", lambda root=None: [])
-    assert look_at_chips(TPU, is_tpu_vm=False) is None
-    assert look_at_chips(Resources(cpu=1000), is_tpu_vm=True) is None
-    sick = look_at_chips(TPU, is_tpu_vm=True)
+    assert chip_check(TPU, is_tpu_vm=False) is None
+    assert chip_check(Resources(cpu=1000), is_tpu_vm=True) is None
+    sick = chip_check(TPU, is_tpu_vm=True)
     assert sick is not None
     assert sick() == "0 of its 4 TPU chips have a device file"
 
@@ -139,13 +139,13 @@ def test_a_host_is_unfit_while_somebody_holds_a_chip() -> None:
         assert member.beat_by <= core.clock.boottime(), "others hear of it now"
         assert member.problems.summary() == "claims nothing: process 47 holds one"
         looks = asyncio.create_task(watch.run())
-        await core.clock.sleep(LOOK_INTERVAL + IDLE_PATIENCE + 1)
+        await core.clock.sleep(CHECK_INTERVAL + IDLE_PATIENCE + 1)
         assert member.unfit
         trouble[0] = ""
-        await core.clock.sleep(LOOK_INTERVAL + 1)
+        await core.clock.sleep(CHECK_INTERVAL + 1)
         assert member.may_claim()
         trouble[0] = "3 of its 4 chips are there"
-        await core.clock.sleep(LOOK_INTERVAL + IDLE_PATIENCE + 1)
+        await core.clock.sleep(CHECK_INTERVAL + IDLE_PATIENCE + 1)
         looks.cancel()
         assert member.problems.chips == "claims nothing: 3 of its 4 chips are there"
 
@@ -163,10 +163,10 @@ def test_a_chip_that_a_job_of_the_agent_holds_is_no_trouble_unless_the_job_canno
         lease = member.leases.add(entry())
         lease.task = Task()  # type: ignore[assignment]
         looks = asyncio.create_task(watch.run())
-        await core.clock.sleep(3 * (LOOK_INTERVAL + IDLE_PATIENCE))
+        await core.clock.sleep(3 * (CHECK_INTERVAL + IDLE_PATIENCE))
         assert not member.unfit
         Task.unkilled.append(48)
-        await core.clock.sleep(LOOK_INTERVAL + IDLE_PATIENCE + 1)
+        await core.clock.sleep(CHECK_INTERVAL + IDLE_PATIENCE + 1)
         looks.cancel()
         assert member.unfit
 
@@ -180,8 +180,8 @@ def entry() -> PendingKey:
 async def test_an_agent_takes_no_job_while_a_stranger_has_a_chip_and_says_so(
     tmp_path: Path, root: Path, holder: Holder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fray_agents.agent.chip_watch.LOOK_INTERVAL", 0.2)
-    options = AgentOptions(capacity=TPU, work_dir=tmp_path / "work", look_at_chips=partial(chip_trouble, 4, root))
+    monkeypatch.setattr("fray_agents.agent.chip_watch.CHECK_INTERVAL", 0.2)
+    options = AgentOptions(capacity=TPU, work_dir=tmp_path / "work", check_chips=partial(chip_trouble, 4, root))
     async with quick_core(tmp_path / "root") as core:
         agent = Agent(core, options)
         life = asyncio.create_task(agent.run())
@@ -206,12 +206,12 @@ async def _fit(core: Core, agent: str) -> AgentRecord | None:
     return record if not record.unfit else None
 
 
-def test_a_job_that_starts_during_a_look_is_no_trouble() -> None:
+def test_a_job_that_starts_during_a_check_is_no_trouble() -> None:
     async def scenario(cluster: Cluster) -> None:
         core = await cluster.core()
         member = trusted_member(core, TPU)
         looks = asyncio.create_task(ChipWatch(member, lambda: "process 48 holds one").run())
-        await core.clock.sleep(LOOK_INTERVAL + IDLE_PATIENCE / 2)
+        await core.clock.sleep(CHECK_INTERVAL + IDLE_PATIENCE / 2)
         member.leases.add(entry()).starting = asyncio.create_task(asyncio.sleep(60))
         await core.clock.sleep(IDLE_PATIENCE)
         looks.cancel()

@@ -30,7 +30,7 @@ async def watched(
     suspects = suspects or {}
     end = detector.core.clock.boottime() + seconds
     while detector.core.clock.boottime() < end:
-        suspects = await detector.look(suspects)
+        suspects = await detector.observe_agents(suspects)
         await reap_all(detector)
         await detector.core.clock.sleep(LOOK)
     return suspects
@@ -46,7 +46,7 @@ async def test_a_silent_agent_is_dead_after_the_stated_time_and_not_before(clust
     await join(cluster, "a")
     suspects: dict[str, Suspect] = {}
     while (await agent_now(detector.core, "a")).state == "live":
-        suspects = await detector.look(suspects)
+        suspects = await detector.observe_agents(suspects)
         await cluster.clock.sleep(LOOK)
     silent = cluster.clock.boottime() - LOOK
     assert DEATH <= silent <= DEATH + 2 * LOOK
@@ -106,7 +106,7 @@ async def test_an_outage_kills_nobody(cluster: Cluster) -> None:
     cluster.cut()
     for _ in range(4):
         with pytest.raises(StoreUnavailable):
-            await detector.look(suspects)
+            await detector.observe_agents(suspects)
     cluster.cut(False)
     await watched(detector, 300.0, suspects)
     assert {(await agent_now(core, name)).state for name in ("a", "b")} == {"live"}
@@ -191,16 +191,16 @@ async def test_a_frozen_observer_kills_nobody(cluster: Cluster) -> None:
     """The observer looks, freezes for an hour, and looks again at an agent that beat until the last moment."""
 
     detector, agent = FailureDetector(await cluster.core()), await join(cluster, "a")
-    suspects = await detector.look({})
+    suspects = await detector.observe_agents({})
     await cluster.clock.sleep(3600.0)
-    suspects = await detector.look(suspects)
+    suspects = await detector.observe_agents(suspects)
     await cluster.clock.sleep(3600.0)
-    suspects = await detector.look(suspects)
+    suspects = await detector.observe_agents(suspects)
     assert suspects["a"].age == 0.0
     assert await agent.beat()
 
 
-async def test_a_beat_between_the_look_and_the_verdict_saves_the_agent(cluster: Cluster) -> None:
+async def test_a_beat_between_the_read_and_the_verdict_saves_the_agent(cluster: Cluster) -> None:
     agent = await join(cluster, "a")
     detector = FailureDetector(await cluster.core())
     suspects = await watched(detector, 4 * LOOK - 1)
@@ -209,7 +209,7 @@ async def test_a_beat_between_the_look_and_the_verdict_saves_the_agent(cluster: 
         assert await agent.beat()
 
     cluster.connections[-1].before["put", "agents/"] = in_time
-    await detector.look(suspects)
+    await detector.observe_agents(suspects)
     assert cluster.connections[-1].before == {}, "the observer meant to declare it dead"
     assert (await agent_now(detector.core, "a")).state == "live"
 
@@ -272,12 +272,12 @@ async def test_a_reaping_that_was_cut_short_is_finished_by_the_next(cluster: Clu
         raise asyncio.CancelledError
 
     mortal = FailureDetector(await cluster.core())
-    await mortal.look({})
+    await mortal.observe_agents({})
     cluster.connections[-1].before[step] = die
     with pytest.raises(asyncio.CancelledError):
         await reap_all(mortal)
     assert not (await agent_now(user, "a")).reaped
-    await detector.look({})
+    await detector.observe_agents({})
     await reap_all(detector)
     back = await job_now(user, job.id)
     assert (back.status, back.attempt) == ("pending", 2)
@@ -322,7 +322,7 @@ async def test_a_claim_that_lands_after_its_agents_reaping_is_found_through_its_
     async def dies_first() -> None:
         await _declare_dead(user, "a")
         detector = FailureDetector(user)
-        await detector.look({})
+        await detector.observe_agents({})
         await reap_all(detector)
 
     cluster.connections[-1].before["put", "jobs/"] = dies_first

@@ -55,7 +55,7 @@ async def test_several_concurrent_looks_admit_one_job(cluster: Cluster, looks: i
     user = await cluster.core()
     await drop(user)
     admissions = [Admission(await cluster.core()) for _ in range(looks)]
-    await asyncio.gather(*(admission.look(KEY) for admission in admissions))
+    await asyncio.gather(*(admission.handle(KEY) for admission in admissions))
     assert [job.status for job in await jobs(user)] == ["pending"]
     assert len(cluster.keys("pending/")) == 1
     assert cluster.keys("inbox/") == []
@@ -69,11 +69,11 @@ async def test_a_slow_second_look_does_not_run_the_job_again(cluster: Cluster) -
     slow = Admission(await cluster.core())
 
     async def meanwhile() -> None:
-        await Admission(user).look(KEY)
+        await Admission(user).handle(KEY)
         await agent.end(await agent.claim())
 
     cluster.connections[-1].before["put", "jobs/"] = meanwhile
-    await slow.look(KEY)
+    await slow.handle(KEY)
     assert [job.status for job in await jobs(user)] == ["succeeded"]
     assert cluster.keys("pending/") == []
 
@@ -82,7 +82,7 @@ async def test_the_same_bytes_dropped_again_later_are_a_new_job(cluster: Cluster
     user = await cluster.core()
     for _ in range(2):
         await drop(user)
-        await Admission(user).look(KEY)
+        await Admission(user).handle(KEY)
         await cluster.clock.sleep(1.0)
     assert [job.status for job in await jobs(user)] == ["pending", "pending"]
 
@@ -100,12 +100,12 @@ async def test_a_file_that_is_changed_before_its_admission_does_not_run(cluster:
             await user.store.delete(KEY)
 
     cluster.connections[-1].before["put", "jobs/"] = meanwhile
-    await slow.look(KEY)
+    await slow.handle(KEY)
     (job,) = await jobs(user)
     assert job.exit is not None
     assert job.status == "stopped"
     assert "changed or removed" in job.exit.message
-    await slow.look(KEY)
+    await slow.handle(KEY)
     wanted = {"job": "stopped"} | ({"better": "pending"} if change == "overwritten" else {})
     assert {job.spec.name: job.status for job in await jobs(user)} == wanted
     assert cluster.keys("inbox/") == []
@@ -132,7 +132,7 @@ async def test_the_job_is_made_once_though_a_participant_dies_at_any_step(
     else:
         connection.before[verb_and_key] = die
     with pytest.raises(RuntimeError):
-        await mortal.look(KEY)
+        await mortal.handle(KEY)
     await Reconciler(await cluster.core(), "p").try_pass()
     assert [job.status for job in await jobs(user)] == ["pending"]
     assert len(cluster.keys("pending/")) == 1
@@ -156,7 +156,7 @@ async def test_an_unadmitted_record_is_decided_by_the_repair(cluster: Cluster) -
 
     cluster.connections[-1].before["put", "jobs/"] = die_next_time
     with pytest.raises(RuntimeError):
-        await mortal.look(KEY)
+        await mortal.handle(KEY)
     assert [job.status for job in await jobs(user)] == ["unadmitted"]
     await Reconciler(user, "p").try_pass()
     assert [job.status for job in await jobs(user)] == ["stopped"]
@@ -172,7 +172,7 @@ async def test_a_job_that_is_stopped_before_its_file_is_gone_does_not_leave_the_
     mortal = Admission(await cluster.core())
     cluster.connections[-1].before["withdraw", KEY] = die
     with pytest.raises(RuntimeError):
-        await mortal.look(KEY)
+        await mortal.handle(KEY)
     (job,) = await jobs(user)
     await stopping.stop(user, job.id, "not wanted any more")
     await Reconciler(user, "p").try_pass()
@@ -200,7 +200,7 @@ async def test_a_record_is_admitted_only_if_it_is_the_one_read_before_the_inbox(
         connection.before["put", "jobs/"] = reborn
 
     connection.before["put", "jobs/"] = at_the_second_put
-    await slow.look(KEY)
+    await slow.handle(KEY)
     await Reconciler(user, "p").try_pass()
     assert [job.status for job in await jobs(user)] == ["stopped"]
 
@@ -209,12 +209,12 @@ async def test_a_file_that_does_not_parse_is_rejected_after_two_looks_and_not_be
     user = await cluster.core()
     admission = Admission(user)
     await drop(user, b'{"name": "jo')
-    await admission.look(KEY)
+    await admission.handle(KEY)
     await cluster.clock.sleep(4.0)
-    await admission.look(KEY)
+    await admission.handle(KEY)
     assert await rejections(user) == []
     await cluster.clock.sleep(1.0)
-    await admission.look(KEY)
+    await admission.handle(KEY)
     (rejection,) = await rejections(user)
     assert (rejection.key, rejection.content) == (KEY, '{"name": "jo')
     assert "must be one JSON object" in rejection.reason

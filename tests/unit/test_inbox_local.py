@@ -71,7 +71,7 @@ async def test_a_drop_whose_agent_died_and_whose_file_was_touched_is_one_job(
     with monkeypatch.context() as patch:
         patch.setattr(Admission, step, killed)
         with pytest.raises(Killed):
-            await mortal.look("inbox/train.json")
+            await mortal.handle("inbox/train.json")
     changed(tmp_path, change)
     await successor.run()
     assert await statuses(tmp_path) == ["pending"]

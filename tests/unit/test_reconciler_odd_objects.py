@@ -82,7 +82,7 @@ async def test_a_jobs_record_that_raises_any_error_leaves_the_others_repaired(
     assert JobKeys.key(odd.id) in (await pass_now(user)).problems
 
 
-@pytest.mark.parametrize("step", [(FailureDetector, "look"), (Repair, "run")])
+@pytest.mark.parametrize("step", [(FailureDetector, "observe_agents"), (Repair, "run")])
 async def test_an_error_outside_of_any_object_does_not_stop_the_rest_of_the_pass(
     cluster: Cluster, step: tuple[type, str]
 ) -> None:

@@ -258,15 +258,15 @@ async def test_a_job_stays_with_an_agent_that_may_not_have_listed_it_yet(cluster
     agent.holding.clear()
     await cluster.clock.sleep(20.0)
     for _ in range(3):
-        await coordinator.detector.look({})
+        await coordinator.detector.observe_agents({})
         await coordinator.repair.run(coordinator.detector.live())
     for _ in range(beats):
         await agent.beat()
-    await coordinator.detector.look({})
+    await coordinator.detector.observe_agents({})
     await coordinator.repair.run(coordinator.detector.live())
     agent.holding.update(listed)
     await agent.beat()
-    await coordinator.detector.look({})
+    await coordinator.detector.observe_agents({})
     await coordinator.repair.run(coordinator.detector.live())
     assert (await job_now(user, job.id)).status == "running"
 

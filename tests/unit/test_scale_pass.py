@@ -100,7 +100,7 @@ async def test_the_effort_of_a_look_for_each_agent_does_not_grow_with_the_fleet(
         await join(cluster, f"a{number}")
     watch = FailureDetector(await cluster.core())
     with mock.patch.object(FailureDetector, "watched", autospec=True, side_effect=FailureDetector.watched) as watched:
-        await watch.look({})
+        await watch.observe_agents({})
     assert watched.call_count < 10
 
 
@@ -115,7 +115,7 @@ async def test_a_long_look_adds_to_the_age_of_the_agents_that_it_read_first(clus
     while (await agent_now(user, silent.id)).state == "live":
         await beating.beat()
         connection.before["get", "agents/beating"] = lambda: cluster.clock.sleep(7.0)
-        await watch.look({})
+        await watch.observe_agents({})
         await cluster.clock.sleep(2.0)
     assert 25.0 <= cluster.clock.boottime() - begun <= 45.0
 

@@ -103,7 +103,7 @@ async def test_a_job_claimed_in_its_last_moment_is_not_stopped_for_waiting(clust
         await cluster.clock.sleep(20.0)
 
     cluster.connections[-1].before["list", "pending/"] = in_time
-    await coordinator.detector.look({})
+    await coordinator.detector.observe_agents({})
     await coordinator.repair.run(coordinator.detector.live())
     kept = await job_now(user, job.id)
     assert (kept.status, kept.stop) == ("running", None)

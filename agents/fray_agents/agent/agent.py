@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from fray_agents.agent import predecessors
 from fray_agents.agent.attempt_runner import AttemptRunner
-from fray_agents.agent.chip_watch import ChipWatch, LookAtChips
+from fray_agents.agent.chip_watch import CheckChips, ChipWatch
 from fray_agents.agent.claimer import ClaimCounts, Claimer
 from fray_agents.agent.gang_runner import GangRunner
 from fray_agents.agent.gpu_watch import GpuWatch
@@ -87,7 +87,7 @@ class AgentOptions:
         cwd: the working directory of tasks; None: a new directory for each.
         network: where servers on this host listen, and the address at which they are reached.
         place: where the host is.
-        look_at_chips: says what is wrong with the host's TPU chips; None: it has none.
+        check_chips: says what is wrong with the host's TPU chips; None: it has none.
         machine: name of the pool's machine to which the host belongs; "" for a host that people maintain.
         provision: it manages the machines of pools if no other agent does; agents on such machines always do so.
         hint_endpoint: where this agent receives hints; see `fray_agents.agent.hint_listener`.
@@ -111,7 +111,7 @@ class AgentOptions:
     cwd: str | None = None
     network: NetworkSettings = NetworkSettings()  # noqa: RUF009  it is frozen
     place: HostPlace = field(default_factory=HostPlace)
-    look_at_chips: LookAtChips | None = None
+    check_chips: CheckChips | None = None
     machine: str = ""
     provision: bool = False
     hint_endpoint: HintEndpoint | None = None
@@ -141,7 +141,7 @@ class Agent:
         self._job_watch = JobWatch(self.member)
         self._reconciler_loop = ReconcilerLoop(self.member, options.send_hints)
         self._gpus = GpuWatch(self.member)
-        self._chips = ChipWatch(self.member, options.look_at_chips)
+        self._chips = ChipWatch(self.member, options.check_chips)
         preparer = Preparer(core, options.env_cache)
         self._pool_environments = PoolEnvironments(self.member, preparer, self._work_dir)
         tasks = ReplicaRunner(
@@ -258,16 +258,16 @@ class Agent:
     def check_jobs(self) -> None:
         """Read the records of the jobs that it runs now: one of them may have been stopped."""
         self._spawn(self._job_watch.check())
-        self._placements.look_now()
+        self._placements.poll_soon()
 
     def check_placements(self) -> None:
-        """Look at placements now: something about them has changed."""
+        """Read the placements now: something about them has changed."""
         self._reconciler_loop.wake.set()
         self._placements.plan_rang()
-        self._placements.look_now()
+        self._placements.poll_soon()
 
     async def _work(self) -> None:
-        await self._chips.look()
+        await self._chips.check_host()
         await persist(self._core, self._heartbeat.register, self._may_not_join)
         await persist(self._core, lambda: predecessors.reap_predecessors(self._core, self._lock))
         loops = [
@@ -281,7 +281,7 @@ class Agent:
         ]
         if self._gpus.names:
             loops.append(self._gpus.run())
-        if self._options.look_at_chips is not None:
+        if self._options.check_chips is not None:
             loops.append(self._chips.run())
         if self._options.idle_exit is not None:
             loops.append(IdleExit(self.member, self._options.idle_exit, self.terminate).run())
@@ -343,7 +343,7 @@ class Agent:
 
     def _room_became_free(self) -> None:
         self._claimer.wake.set()
-        self._placements.look_now()
+        self._placements.poll_soon()
 
     async def _raise_fatal_error(self) -> None:
         raise await self._fatal_errors.get()

@@ -14,10 +14,10 @@ from fray_agents.agent.held import HeldTask
 from fray_agents.agent.membership import Membership
 from fray_agents.environments.errors import HostUnfit
 
-LOOK_INTERVAL = 10.0
+CHECK_INTERVAL = 10.0
 """Seconds between two checks of chips that no job uses: a check reads the open files of all processes, some 10 ms."""
 
-LookAtChips: TypeAlias = Callable[[], str]
+CheckChips: TypeAlias = Callable[[], str]
 """Says why the chips of this host cannot be used now, as text for people; "" if they can."""
 
 
@@ -27,13 +27,13 @@ class ChipWatch:
 
     Attributes:
         member: the agent's membership.
-        look_at_chips: None on a host without a TPU.
+        check_chips: None on a host without a TPU.
     """
 
     member: Membership
-    look_at_chips: LookAtChips | None
+    check_chips: CheckChips | None
 
-    async def look(self) -> None:
+    async def check_host(self) -> None:
         """Check the chips once, and record whether the host is fit."""
         self._update_problem(await self._trouble())
 
@@ -51,9 +51,9 @@ class ChipWatch:
             raise HostUnfit(trouble)
 
     async def run(self) -> None:
-        """Look at the chips while no job uses them, for ever."""
+        """Check the chips while no job uses them, for ever."""
         while True:
-            await self.member.core.clock.sleep(LOOK_INTERVAL)
+            await self.member.core.clock.sleep(CHECK_INTERVAL)
             trouble = "" if self._in_use() else await self._lasting_trouble()
             if not self._in_use():
                 self._update_problem(trouble)
@@ -67,7 +67,7 @@ class ChipWatch:
         return await lasting_trouble(self.member.core.clock, self._trouble)
 
     async def _trouble(self) -> str:
-        return await asyncio.to_thread(self.look_at_chips) if self.look_at_chips is not None else ""
+        return await asyncio.to_thread(self.check_chips) if self.check_chips is not None else ""
 
     def _update_problem(self, trouble: str) -> None:
         was, self.member.problems.chips = self.member.problems.chips, trouble and f"claims nothing: {trouble}"

@@ -8,8 +8,8 @@ from fray_agents.agent.membership import Membership
 
 log = logging.getLogger("fray")
 
-LOOK_INTERVAL = 1.0
-"""Seconds between two looks at what the agent holds; they make no requests to the storage."""
+CHECK_INTERVAL = 1.0
+"""Seconds between two checks of what the agent holds; they make no requests to the storage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class IdleExit:
         clock = self.member.core.clock
         idle_since = clock.boottime()
         while True:
-            await clock.sleep(LOOK_INTERVAL)
+            await clock.sleep(CHECK_INTERVAL)
             if self.member.leases.lists_any():
                 idle_since = clock.boottime()
             elif clock.boottime() - idle_since >= self.seconds and not self.member.leaving:

@@ -36,7 +36,7 @@ class PlacementHints:
         self._resend: set[str] = set()
 
     def send(self, endpoints: Collection[HintEndpoint]) -> None:
-        """Make the agents there look at their placements; if a hint to one is under way, another follows it."""
+        """Make the agents there read their placements; if a hint to one is under way, another follows it."""
         for endpoint in endpoints:
             running = self._running.get(endpoint.nonce)
             if running is None or running.done():
@@ -67,7 +67,7 @@ class PlacementHints:
             task.cancel()
 
     async def _send(self, endpoint: HintEndpoint) -> None:
-        """Send the hint, and again if something changed meanwhile: the agent may have looked before the change."""
+        """Send the hint, and again if something changed meanwhile: the agent may have read before the change."""
         await self._deliver(endpoint, Hint.PLACEMENTS)
         while endpoint.nonce in self._resend:
             self._resend.discard(endpoint.nonce)

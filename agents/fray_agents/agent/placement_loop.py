@@ -28,7 +28,7 @@ class PlacementLoop:
         member: the agent's membership.
         gangs: runs replicas.
         freed: called when room became free.
-        notify_pass: makes the agent that runs the pass look at the members of gangs.
+        notify_pass: makes the agent that runs the pass read the members of gangs.
         spawn: runs a coroutine in the background.
         on_fatal_error: called with an error for which the agent must exit.
         claim: tries to claim a job, to run it in the room of a reservation; whether it was claimed.
@@ -59,9 +59,9 @@ class PlacementLoop:
         """Read the plan soon: the pool's doorbell rang, so there may be a new one."""
         self._watch.plan_rang()
 
-    def look_now(self) -> None:
-        """Look soon: an owner's record may have changed, or room became free."""
-        self._watch.look_now()
+    def poll_soon(self) -> None:
+        """Poll soon: an owner's record may have changed, or room became free."""
+        self._watch.poll_soon()
         self._private_pools.wake.set()
 
     def on_listed(self, holdings: Mapping[str, Holding]) -> None:
@@ -87,7 +87,7 @@ class PlacementLoop:
                 held.kill()
             elif held.at_work and held.owner.kind == GANG:
                 self.spawn(self.gangs.leave(held, min(held.grace, longest_grace)))
-        self.look_now()
+        self.poll_soon()
 
     def _start(self, held: HeldPlacement) -> None:
         self.spawn(self._run(held))

@@ -43,7 +43,7 @@ class PlacementWatch:
         member: the agent's membership.
         voting: handles gangs, and reservations that are not complete yet.
         rooms: handles reservations that are held or have ended.
-        wake: set it to look now at what is due.
+        wake: set it to poll now what is due.
     """
 
     member: Membership
@@ -66,28 +66,28 @@ class PlacementWatch:
         self._plan.due_at = -math.inf
         self.wake.set()
 
-    def look_now(self) -> None:
-        """Look soon: an owner's record may have changed, or room became free."""
+    def poll_soon(self) -> None:
+        """Poll soon: an owner's record may have changed, or room became free."""
         self._read_at.clear()
         self.wake.set()
 
     async def run(self) -> None:
-        """Look at what is due, for ever."""
+        """Poll what is due, for ever."""
         while True:
             self.wake.clear()
-            with self.member.problems.tolerated("look at its placements"):
-                await self.look()
+            with self.member.problems.tolerated("read its placements"):
+                await self.poll()
             await is_set_within(self.wake, self._pause())
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         """Read the plan, and the owners' records that are due, and do what they say."""
         if self._core.clock.boottime() >= self._plan.due_at:
             self._followed.update(await self._plan.read())
         now = self._core.clock.boottime()
-        await map_concurrently([key for key in sorted(self._followed) if self._due_at(key) <= now], self._look_at)
+        await map_concurrently([key for key in sorted(self._followed) if self._due_at(key) <= now], self._poll_owner)
 
     def _pause(self) -> float:
-        """Seconds until something is due, with jitter, so that members do not look in step."""
+        """Seconds until something is due, with jitter, so that members do not poll in step."""
         wait = min([self._plan.due_at, *map(self._due_at, self._followed)]) - self._core.clock.boottime()
         return self._core.jittered(max(wait, self._core.settings.poll_interval / 10))
 
@@ -99,7 +99,7 @@ class PlacementWatch:
         interval = paced_interval(poll if waits else RUNNING_POLLS * poll, members, READS_PER_SECOND)
         return self._read_at.get(key, -math.inf) + interval
 
-    async def _look_at(self, key: str) -> None:
+    async def _poll_owner(self, key: str) -> None:
         """Read one owner's record and do what it says; if it cannot be read, change nothing."""
         held = self._held(key)
         self._read_at[key] = self._core.clock.boottime()

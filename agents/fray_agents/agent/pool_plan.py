@@ -1,4 +1,4 @@
-"""The pool's plan, as one agent reads it: which owners of placements it should look at.
+"""The pool's plan, as one agent reads it: which owners of placements it should read.
 
 The pass writes it, as a hint only.
 """
@@ -15,7 +15,7 @@ from fray_layouts.object_keys import PoolKeys
 from fray_layouts.records import PoolPlan
 
 RETRY_POLLS = 5
-"""Poll intervals after which a failed read of the plan is repeated: as rare as an idle agent's looks for work."""
+"""Poll intervals after which a failed read of the plan is repeated: as rare as an idle agent's polls for work."""
 
 
 @dataclass(slots=True)

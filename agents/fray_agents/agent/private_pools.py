@@ -52,7 +52,7 @@ class PrivatePools:
     Attributes:
         member: the agent's membership.
         claim: tries to claim an entry, to run it in the reservation's room; whether it was claimed.
-        wake: set it to look now.
+        wake: set it to poll now.
     """
 
     member: Membership
@@ -69,23 +69,23 @@ class PrivatePools:
         return self.member.leases
 
     async def run(self) -> None:
-        """Look for ever; without a reservation only when woken, or on the repair interval."""
+        """Poll for ever; without a reservation only when woken, or on the repair interval."""
         while True:
             self.wake.clear()
             with self.member.problems.tolerated("look for work in its reservations"):
-                await self.look()
+                await self.poll()
             settings = self._core.settings
             wait = settings.poll_interval if self._pools else settings.repair_interval
             await is_set_within(self.wake, self._core.jittered(max(wait, settings.poll_interval)))
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         """Claim the jobs that fit now."""
         rooms = {name: held for name, held in self._leases.placements.items() if is_open(held)}
         self._pools = {name: self._pools.get(name, PrivatePool()) for name in rooms}
         for name, held in rooms.items():
-            await self._look_in(held, self._pools[name])
+            await self._poll_pool(held, self._pools[name])
 
-    async def _look_in(self, held: HeldPlacement, pool: PrivatePool) -> None:
+    async def _poll_pool(self, held: HeldPlacement, pool: PrivatePool) -> None:
         await self._list_if_due(ReservationKeys.pool(held.owner.id), pool)
         jobs, begin, pages = jobs_bound(held.owner, self.member.id), 0, 1
         while await self._claim_fitting(held, pool, pool.entries[begin:], jobs):

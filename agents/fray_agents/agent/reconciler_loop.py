@@ -56,7 +56,7 @@ class ReconcilerLoop:
             self._reconciler.stop()
 
     def notify_pass(self) -> None:
-        """Make the agent that runs the pass look at the members of gangs now, if this agent knows which it is."""
+        """Make the agent that runs the pass read the members of gangs now, if this agent knows which it is."""
         if self._reconciler.holds_lease:
             self.wake.set()
         elif (lease := self._reconciler.lease) is not None and lease.record.hint_endpoint is not None:

@@ -118,7 +118,7 @@ class Voting:
         reservation = ReservationKeys.of_pool(owner.pool)
         room = self._leases.placements.get(reservation) if reservation else None
         if reservation and room is None:
-            return  # a later look may find it
+            return  # a later poll may find it
         device = self._leases.capacity.device
         numbers = owner.bundles_of(self.member.id)
         bundles = tuple(HeldBundle(number=n, wants=owner.part_of(n).shape_on(device), room=room) for n in numbers)
@@ -151,7 +151,7 @@ class Voting:
         self.member.request_beat()
 
     def _start(self, held: HeldPlacement) -> None:
-        """Run the gang that was started, unless this agent may have lost its leases: then a later look decides."""
+        """Run the gang that was started, unless this agent may have lost its leases: then a later poll decides."""
         if held.owner.kind == GANG and self.member.trusts():
             held.phase = HoldingPhase.RUNNING
             log.info("%s: attempt %d is started", held.owner.id, held.attempt)
@@ -160,7 +160,7 @@ class Voting:
             self.start(held)
 
     async def _withdraw(self, held: HeldPlacement) -> None:
-        """Move the owner's round on, so that the vote lapses; if another write came first, the next look decides."""
+        """Move the owner's round on, so that the vote lapses; if another write came first, the next poll decides."""
         if await _move_round_on(self.member.core, held.record):
             log.info("%s: the vote is withdrawn", held.owner.id)
             await self.let_go(held)

@@ -89,7 +89,7 @@ class Scaler:
         role = self._role
         if self.has_stepped_back:
             return False
-        await role.look()
+        await role.read()
         if not role.is_won and not (role.may_take() and await role.take(replace(role.record, holder=self.identity))):
             return False
         ran = await role.renew_during(self.run_once(), _renewed) is not None
@@ -101,7 +101,7 @@ class Scaler:
     async def run_once(self) -> dict[str, PoolScaling]:
         """Scale all pools once, whoever holds the lease, by a look at each. Returns the new state of each pool."""
         if self._role.lease is None:
-            await self._role.look()
+            await self._role.read()
         last = self._role.record
         self._denied = False
         problems: dict[str, str] = {}

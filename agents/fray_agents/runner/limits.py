@@ -7,7 +7,7 @@ from fray_agents.runner import exit_kinds
 from fray_agents.runner.meter import UsageMeter, process_text
 from fray_agents.runner.task_cgroup import TaskCgroup
 
-_LOOK_INTERVAL = 0.25
+_CHECK_INTERVAL = 0.25
 """Seconds between two checks of a task whose memory the kernel does not limit: a process can write some hundred MB in
 that time."""
 
@@ -61,7 +61,7 @@ class LimitWatch:
         self._kernel_limits_processes = cgroup.limit_processes(limits.processes) if limits.processes else False
         cgroup.share_cpu(limits.cpu, limits.hard_cpu)
         self._watches_memory = limits.memory > 0 and not self._kernel_limits_memory
-        self.interval = _LOOK_INTERVAL if self._watches_memory else float("inf")
+        self.interval = _CHECK_INTERVAL if self._watches_memory else float("inf")
 
     def passed(self, began: float) -> tuple[str, str] | None:
         """Kind and message of the exit if the task exceeds a limit and must be killed now.
@@ -71,7 +71,7 @@ class LimitWatch:
         """
         found = self._memory_exceeded() or self._processes_exceeded() or self._disk_exceeded()
         if self._watches_memory:
-            self.interval = max(_LOOK_INTERVAL, (time.monotonic() - began) / _LARGEST_SHARE)
+            self.interval = max(_CHECK_INTERVAL, (time.monotonic() - began) / _LARGEST_SHARE)
         return found
 
     def _memory_exceeded(self) -> tuple[str, str] | None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _REPORT_INTERVAL = 2.0
 """Seconds between two reports of usage; each takes a sample, which reads a few files for each process of the task."""
 
-_LOOK_INTERVAL = 0.2
+_CONTAINER_SEARCH_INTERVAL = 0.2
 """Seconds between two searches for a container that is not seen yet; each reads a file for each process of the host."""
 
 _SPOOL_INTERVAL = 0.2
@@ -312,7 +312,7 @@ class Supervisor:
 
     def _next_sample(self, now: float) -> float:
         is_starting = self._container is not None and not self._container.seen
-        return min(self._report_at, now + (_LOOK_INTERVAL if is_starting else self._limits.interval))
+        return min(self._report_at, now + (_CONTAINER_SEARCH_INTERVAL if is_starting else self._limits.interval))
 
     def _outcome(self) -> dict[str, Any]:
         result_size, result_problem = _result(self._request.path("result"))

@@ -61,8 +61,8 @@ async def withdraw_all(core: Core, keys: Iterable[str], job: JobRecord) -> None:
 
 
 async def lookup(core: Core, namespace: str, name: str) -> list[EndpointRecord]:
-    """The endpoints of the name's latest incarnation, by actor id. For repeated looks keep an `EndpointLookup`."""
-    return await EndpointLookup(core, namespace, name).look()
+    """The endpoints of the name's latest incarnation, by actor id. To poll the name, keep an `EndpointLookup`."""
+    return await EndpointLookup(core, namespace, name).poll()
 
 
 async def lookup_prefix(core: Core, namespace: str, prefix: str) -> list[EndpointRecord]:
@@ -83,7 +83,7 @@ class EndpointLookup:
     seen: HighWaterMark = field(default_factory=HighWaterMark)
     _read: dict[str, Stored[EndpointRecord]] = field(default_factory=dict)
 
-    async def look(self) -> list[EndpointRecord]:
+    async def poll(self) -> list[EndpointRecord]:
         """The readable endpoints, by actor id; costs a listing, and a read of each endpoint that changed."""
         prefix = EndpointKey.folder(self.namespace, self.name)
         rows = await self.core.store.list(prefix, versions=True)

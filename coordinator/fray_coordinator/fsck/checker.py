@@ -95,12 +95,12 @@ async def check(core: Core) -> list[Problem]:
 async def repair(core: Core) -> None:
     """Reap dead agents, repair indexes, stop orphans, admit the inbox, and remove data without a record.
 
-    It declares no agent dead, because that takes longer than one look. If a step fails, the others still run; `check`
-    reports what is left.
+    It declares no agent dead, because that takes longer than one observation. If a step fails, the others still run;
+    `check` reports what is left.
     """
     watch = FailureDetector(core)
     steps: list[Callable[[], Awaitable[object]]] = [
-        lambda: watch.look({}),
+        lambda: watch.observe_agents({}),
         lambda: map_noting_problems(watch.unreaped(), lambda dead: reaper.reap(core, dead), {}, lambda dead: dead.key),
         lambda: Repair(core, Admission(core)).run(watch.watched()),
     ]
@@ -119,13 +119,13 @@ async def _confirmed(core: Core) -> Iterator[SuspectedProblem]:
 
 
 def _suspected(seen: Snapshot) -> Iterator[SuspectedProblem]:
-    for look, needs in CHECKS:
+    for find, needs in CHECKS:
         if any(area in seen.unlisted for area in needs):
             continue
         try:
-            yield from look(seen)
+            yield from find(seen)
         except Exception as error:  # an object of an unforeseen form; the other checks are still useful
-            what = f"one of the checks ({look.__name__}) could not be completed: {describe_error(error)}"
+            what = f"one of the checks ({find.__name__}) could not be completed: {describe_error(error)}"
             yield SuspectedProblem(
                 Problem("/", what, "this is a fault of Fray: please report it with what `fray doctor` says")
             )

@@ -27,8 +27,8 @@ from fray_layouts.records import (
 from fray_layouts.states import AgentState
 
 MAX_REPAIR_INTERVALS = 2
-"""Repair intervals until a lost step is surely repaired: a repair that runs now may have looked there before the
-loss."""
+"""Repair intervals until a lost step is surely repaired: a repair that runs now may have read that place before
+the loss."""
 
 
 ROOT_LISTING_PAGE = 100

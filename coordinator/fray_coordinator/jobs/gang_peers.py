@@ -1,7 +1,7 @@
 """Checks that the other members of a gang live, before a replica's failure is counted as the job's.
 
 When a host dies, the replicas on other hosts fail at once because their connections break, long before anybody can tell
-that the host is dead. So a member that is about to write a failure first looks at the members without a stored exit.
+that the host is dead. So a member that is about to write a failure first checks the members without a stored exit.
 """
 
 from collections.abc import Awaitable, Callable
@@ -23,8 +23,8 @@ from fray_layouts.object_keys import AgentKeys
 from fray_layouts.records import AgentRecord, HintEndpoint, JobRecord, PlacementMember
 from fray_layouts.states import HoldingPhase
 
-FIRST_PAUSE, LOOK_INTERVAL = 0.2, 0.5
-"""Seconds between the first and the second look at the others, and the longest pause between two looks."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 0.5
+"""Seconds between the first and the second check of the others, and the longest pause between two checks."""
 
 BEATS_IN_FLIGHT = 1.0
 """Seconds after a failure in which a heartbeat may still be applied that an agent sent before it died."""
@@ -73,7 +73,7 @@ class GangPeers:
             return
         clock, attempt = self.core.clock, self.job.record.attempt
         spread = self.job.record.spec.replicas / gang_commit.WRITES_A_SECOND  # all members of a large gang may ask
-        begun, later = clock.boottime(), (max(pause, spread) for pause in backoff(FIRST_PAUSE, LOOK_INTERVAL))
+        begun, later = clock.boottime(), (max(pause, spread) for pause in backoff(FIRST_PAUSE, LONGEST_PAUSE))
         for pause in chain([self.core.rng.uniform(0.0, spread)], later):
             await clock.sleep(self.core.jittered(pause))
             now = await self.core.records.reread(self.job)
@@ -81,7 +81,7 @@ class GangPeers:
                 return
             waited = clock.boottime() - begun
             silent = await self._silent(now.record)
-            await map_concurrently(silent, partial(self._look_at, now, waited))
+            await map_concurrently(silent, partial(self._check, now, waited))
             if self._over or all(peer.agent in self._alive for peer in silent):
                 return
 
@@ -92,7 +92,7 @@ class GangPeers:
         others = [peer for peer in members if peer.agent != self.agent and peer.agent not in self._alive]
         return [peer for peer in others if not all(replica in stored for replica in peer.bundles)]
 
-    async def _look_at(self, job: Stored[JobRecord], waited: float, peer: PlacementMember) -> None:
+    async def _check(self, job: Stored[JobRecord], waited: float, peer: PlacementMember) -> None:
         found = record_of(await self.core.records.read(AgentKeys.key(peer.agent), AgentRecord, one_of_many=True))
         if found is None or is_fenced(found):
             await self._write_off(job, peer)

@@ -25,5 +25,5 @@ async def leave(core: Core, record: OwnerRecord) -> None:
 
 
 async def ring_bell(core: Core) -> None:
-    """Tell the reconciler to look at the index: an owner was submitted, has ended, or gathers its members anew."""
+    """Tell the reconciler to read the index: an owner was submitted, has ended, or gathers its members anew."""
     await doorbell.ring_bell(core, PlacementKey.bell)

@@ -1,7 +1,7 @@
 """Stops jobs: writes the request into the job's record, then mails the agent that runs it.
 
 The members of a gang read its record every few seconds, so they get no mail. The bell is rung instead, and the agent
-that runs the reconciler sends hints to those that take them, so that they look at once.
+that runs the reconciler sends hints to those that take them, so that they read it at once.
 """
 
 from collections.abc import Callable

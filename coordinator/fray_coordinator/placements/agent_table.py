@@ -1,4 +1,4 @@
-"""The agents as the scheduler of placements knows them: from the last look at all of them, or read since."""
+"""The agents as the scheduler of placements knows them: from the last read of all of them, or read since."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ class AgentTable:
     """Reads the records of those agents that matter for a decision now.
 
     Attributes:
-        seen: by id, the agents that have not ended, from the last look at all of them.
+        seen: by id, the agents that have not ended, from the last read of all of them.
         suspects: by id, the agents whose heartbeat is overdue.
         problems: by key, the errors of the last reads.
     """
@@ -65,7 +65,7 @@ class AgentTable:
         await self.read(changed)
 
     def forget_all_but(self, agents: Collection[str]) -> None:
-        """Forget what was read of all other agents, and their errors; the next look reads them anyway."""
+        """Forget what was read of all other agents, and their errors; the next pass reads them anyway."""
         self._read = {agent: stored for agent, stored in self._read.items() if agent in agents}
         self.problems = {key: problem for key, problem in self.problems.items() if AgentKeys.parse(key) in agents}
 

@@ -29,17 +29,17 @@ class HeldReservations:
 
     core: Core
     owners: OwnerTable
-    _looked_at: float = float("-inf")
+    _read_at: float = float("-inf")
     _done: dict[str, set[str]] = field(default_factory=dict)
 
     def due(self) -> bool:
-        """Whether there are reservations, and it is time to look at them."""
-        since = self.core.clock.boottime() - self._looked_at
+        """Whether there are reservations, and it is time to read them."""
+        since = self.core.clock.boottime() - self._read_at
         return since >= self.core.settings.pass_interval and self.any()
 
-    async def look(self, agents: Mapping[str, AgentRecord]) -> None:
+    async def end_due(self, agents: Mapping[str, AgentRecord]) -> None:
         """Read the reservations, and end those that must end."""
-        self._looked_at = self.core.clock.boottime()
+        self._read_at = self.core.clock.boottime()
         await self.owners.read(stored.key for stored in self.owners.reservations())
         for stored in self.owners.reservations():
             try:
@@ -105,7 +105,7 @@ class HeldReservations:
                 continue
             try:
                 written = await self.core.records.write(stored.key, ReservationRecord, wanted, stored, one_of_many=True)
-            except BadRecord as error:  # something else lies there; the next look at all owners reports it
+            except BadRecord as error:  # something else lies there; the next read of all owners reports it
                 self.owners.problems[stored.key] = str(error)
                 self.owners.keep(stored.key, None)
                 continue

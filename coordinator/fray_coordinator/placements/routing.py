@@ -22,7 +22,7 @@ from fray_layouts.records import JobRecord, ReservationRecord
 from fray_layouts.spec import JobSpec
 from fray_layouts.states import ReservationKind, ReservationState
 
-LOOK_SECONDS = 1.0
+RELIED_ON_SECONDS = 1.0
 """Seconds for which the known reservations are relied on; after that a cheap read of the bell shows changes."""
 
 
@@ -33,13 +33,13 @@ class ReservationRouter:
     _open: list[ReservationRecord] = field(default_factory=list)
     _others: set[str] = field(default_factory=set)
     _bell: Version | None = None
-    _looked_at: float | None = None
+    _read_at: float | None = None
     _core: Core = field(init=False)
-    _look: PerLoop[Sequence[ReservationRecord]] = field(init=False)
+    _read: PerLoop[Sequence[ReservationRecord]] = field(init=False)
 
     def forget(self) -> None:
-        """Look again before the next job, because a reservation was just made or has ended."""
-        self._looked_at = None
+        """Read them again before the next job, because a reservation was just made or has ended."""
+        self._read_at = None
 
     async def route(self, core: Core, specs: Sequence[JobSpec]) -> list[JobSpec]:
         """The specs; a spec that fits a reservation of its namespace is moved to the reservation's private pool.
@@ -55,17 +55,17 @@ class ReservationRouter:
             await reservations.usable(core, named, spec.namespace)
             return spec
         self._core = core  # a fork has another one
-        if self._looked_at is None or core.clock.boottime() - self._looked_at > LOOK_SECONDS:
-            self._looked_at = core.clock.boottime()
-            self._look = PerLoop(self._looked)
-        for record in await self._look.get():  # callers that come during a look wait for its result
+        if self._read_at is None or core.clock.boottime() - self._read_at > RELIED_ON_SECONDS:
+            self._read_at = core.clock.boottime()
+            self._read = PerLoop(self._read_open)
+        for record in await self._read.get():  # callers that come during a read wait for its result
             if goes_into(spec, record):
                 return in_private_pool(spec, record.id)
         return spec
 
-    async def _looked(self) -> Sequence[ReservationRecord]:
+    async def _read_open(self) -> Sequence[ReservationRecord]:
         """The reservations that have not ended, in order of priority and submission."""
-        with suppress(StoreRefused):  # without the right to look, jobs are submitted as usual
+        with suppress(StoreRefused):  # without the right to read them, jobs are submitted as usual
             await self._find(self._core)
         return self._open
 

@@ -44,7 +44,7 @@ class PlacementScheduler:
     """Advances owners step by step.
 
     Args:
-        seen: by id, the agents that have not ended, from the last look at all of them.
+        seen: by id, the agents that have not ended, from the last read of all of them.
         suspects: by id, the agents whose heartbeat is overdue.
         send_hints: sends hints to these endpoints, so that the agents there read their placements; returns at once.
     """
@@ -93,9 +93,9 @@ class PlacementScheduler:
         for stored in running:
             if self._owners.has_moved_on(stored):
                 self._hint_members_in(stored)
-        if look_at_held := self._held.due() or (rung and self._held.any()):
-            await self._held.look(self._agents.records())
-        if not self._owners.forming() and not look_at_held:
+        if held_are_due := self._held.due() or (rung and self._held.any()):
+            await self._held.end_due(self._agents.records())
+        if not self._owners.forming() and not held_are_due:
             self._agents.forget_all_but(())
             return
         await self._gate.end_overdue()
@@ -239,11 +239,11 @@ class PlacementScheduler:
         return {agent.pool for agent in members if agent is not None}
 
     def _hint_members(self, stored: Stored[OwnerRecord]) -> None:
-        """Make the owner's present members look at its record."""
+        """Make the owner's present members read its record."""
         self._hint_members_in(self._owners.known.get(stored.key, stored))
 
     def _hint_members_in(self, stored: Stored[OwnerRecord]) -> None:
-        """Make the members in this earlier record of an owner look at the present one."""
+        """Make the members in this earlier record of an owner read the present one."""
         agents = self._agents.records()
         members = (agents.get(member.agent) for member in owner_of(stored.record).placement.members)
         self.send_hints([m.hint_endpoint for m in members if m is not None and m.hint_endpoint is not None])

@@ -39,15 +39,15 @@ class OutcomeReader:
     _seen: set[str] = field(default_factory=set)
     _unreadable: dict[str, str] = field(default_factory=dict)
     _from: float = 0.0
-    _full_look: float = 0.0
+    _full_listing_at: float = 0.0
 
-    async def look(self) -> list[TaskOutcome]:
+    async def poll(self) -> list[TaskOutcome]:
         """The outcomes that no earlier call returned, oldest batch first; an unreadable object is logged once.
 
-        Raises StoreUnavailable: look again later.
+        Raises StoreUnavailable: poll again later.
         """
         now = self.core.clock.boottime()
-        full = now >= self._full_look
+        full = now >= self._full_listing_at
         after = None if full else self.tasks.outcomes_after(max(self._from - LATE_WRITE_SECONDS, 0.0))
         rows = await self.core.store.list(self.tasks.outcomes, after)
         keys = [row.key for row in rows if self.tasks.time_of(row.key) is not None]
@@ -57,7 +57,7 @@ class OutcomeReader:
         self._seen.update(key for key in fresh if key not in unreadable)
         self._log_unreadable(unreadable)
         if full:
-            self._full_look = now + self.core.settings.repair_interval
+            self._full_listing_at = now + self.core.settings.repair_interval
         return [outcome for batch in batches for outcome in batch]
 
     async def _read(self, key: str) -> list[TaskOutcome]:

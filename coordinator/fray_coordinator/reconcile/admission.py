@@ -1,7 +1,7 @@
 """Admits the inbox: dropped files become jobs, or are rejected with the reason beside them.
 
 `protocol.admission` has the decisions. This module remembers what must be seen twice: a file that does not parse may
-still be incomplete, so it is rejected only after it was unchanged in two looks. One round handles every file that was
+still be incomplete, so it is rejected only after it was unchanged in two reads. One run handles every file that was
 there when it began, so every file has its turn, however many are dropped.
 """
 
@@ -46,7 +46,7 @@ class Admission:
     """Admits the files of the inbox, and remembers the unreadable ones it has seen, and since when.
 
     Attributes:
-        problems: by key, the errors of the last round.
+        problems: by key, the errors of the last run.
     """
 
     core: Core
@@ -67,19 +67,19 @@ class Admission:
         self._seen = {key: self._seen[key] for key in keys if key in self._seen}
         await map_noting_problems(
             keys,
-            self.look,
+            self.handle,
             problems,
             at_once=MAX_CONCURRENT_LOCAL_FILES if self.core.store.local else MAX_CONCURRENT_FILES,
         )
         await self._remove_old_rejections(problems)
         self.problems = problems
 
-    async def look(self, key: str) -> None:
+    async def handle(self, key: str) -> None:
         """Handle one key under `inbox/`."""
         if InboxKeys.is_drop(key):
-            await self._look_at_drop(key)
+            await self._handle_drop(key)
         elif InboxKeys.parse_aside(key):
-            await self._look_aside(key)
+            await self._handle_aside(key)
 
     async def _drops(self) -> list[str]:
         """The keys in the inbox except rejections. If these fill a page of the listing, the rest of them is skipped."""
@@ -112,7 +112,7 @@ class Admission:
 
         def decide(now: JobRecord | None) -> JobRecord | None:
             if now is None or now.op != job.record.op:
-                return None  # the record has changed since it was read; the next look decides
+                return None  # the record has changed since it was read; the next run decides
             return admit_or_withdraw(now, version, self.core.now())
 
         update = await self.core.records.update(job.key, JobRecord, decide, known=job, one_of_many=True)
@@ -128,7 +128,7 @@ class Admission:
         if version == origin.version:
             await self._take_away(origin.current_key, origin.version)
 
-    async def _look_at_drop(self, key: str) -> None:
+    async def _handle_drop(self, key: str) -> None:
         drop = await self.core.store.get(key, one_of_many=True)
         if drop is None:
             return
@@ -148,7 +148,7 @@ class Admission:
         """Move a local file to a key that is never used again; whoever moves it first continues with it."""
         staged_key = InboxKeys.staged(key, self.core.now(), self.core.rng.token())
         await self.core.store.withdraw(key, version, staged_key)
-        await self._look_at_drop(staged_key)
+        await self._handle_drop(staged_key)
 
     async def _admit(self, key: str, drop: Object, spec: JobSpec) -> None:
         parent = await running_parent(self.core, spec.parent) if spec.parent else None
@@ -178,7 +178,7 @@ class Admission:
     async def _take_away(self, key: str, version: str) -> None:
         await self.core.store.withdraw(key, version, InboxKeys.aside(key, version, self.core.rng.token(8)))
 
-    async def _look_aside(self, key: str) -> None:
+    async def _handle_aside(self, key: str) -> None:
         """Check a local file that was moved aside. It is deleted, unless a `cp` went on writing into it."""
         parsed = InboxKeys.parse_aside(key)
         present = await self.core.store.get(key, one_of_many=True)

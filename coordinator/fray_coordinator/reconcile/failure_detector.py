@@ -34,10 +34,10 @@ from fray_layouts.records import AgentRecord, HintEndpoint, PoolSummary, Suspect
 from fray_layouts.states import AgentState
 
 MAX_CONCURRENT_READS = 64
-"""Records read at a time. A look at a large fleet reads hundreds per second, and must end before the lease ages."""
+"""Records read at a time. It then reads hundreds a second; an observation has to end before the lease ages."""
 
 MAX_PASS_READS = 2000
-"""New records that a look reads before it ends, and agents that one look declares dead; both take a second or two.
+"""New records that an observation reads before it ends, and agents that it declares dead; both take a second or two.
 
 If there are more, they are read in the background, the latest first, so that known agents are judged in time.
 """
@@ -60,8 +60,8 @@ class FailureDetector:
 
     Attributes:
         agents: by id, all agents except those that have ended and are reaped.
-        background: runs reads for which a look does not wait.
-        problems: by key, the errors of the last look.
+        background: runs reads for which an observation does not wait.
+        problems: by key, the errors of the last observation.
         complete: whether every agent's record was read for which the store answers.
         someone_died: a living agent has died since the caller reset this.
     """
@@ -94,20 +94,20 @@ class FailureDetector:
         dead = [agent for agent in self.agents.values() if needs_reaping(agent.record)]
         return sorted(dead, key=lambda agent: len(agent.record.holdings))
 
-    async def look(self, suspects: Mapping[str, Suspect]) -> dict[str, Suspect]:
+    async def observe_agents(self, suspects: Mapping[str, Suspect]) -> dict[str, Suspect]:
         """Read every agent's record once, declare the dead, and return what is known about the others.
 
         A row of a listing with the known version counts as a read. An agent's age counts the time from the answer to
         one read of its record to the start of the next, which is never more than the time between the moments that the
-        two reads show. (The time from the end of one look to the start of the next would be too short: a look at many
-        agents takes long.)
+        two reads show. (The time from the end of one observation to the start of the next would be too short:
+        an observation of many agents takes long.)
         """
         self.problems, self._lived = {}, frozenset(self.watched())
         started, listed_at, read_at = self.core.clock.boottime(), self._listed_at, self._read_at
         asked_at = await self._read_all()
 
         def gap(agent: Stored[AgentRecord]) -> float | None:
-            """Seconds of silence between two reads; if too many to count, only those between the two looks."""
+            """Seconds of silence between two reads; if too many to count, only those between the two observations."""
             read = read_at.get(agent.record.id)
             if read is None:
                 return None
@@ -124,7 +124,7 @@ class FailureDetector:
         return self._known
 
     def confirm(self) -> None:
-        """Note that a write succeeded after the last look; so agents could write too, and their silence counts."""
+        """Note that a write succeeded after the last observation: agents could write too, and their silence counts."""
         self._confirmed = self._known
 
     def discount(self) -> None:
@@ -212,7 +212,7 @@ class FailureDetector:
         )
 
     async def _read_background(self, row: Listed) -> None:
-        """Read the record, unless a look has read it meanwhile."""
+        """Read the record, unless an observation has read it meanwhile."""
         if row.key in self._unanswered or (AgentKeys.parse(row.key) not in self.agents and row.key not in self._ended):
             await self._read_row(row)
 

@@ -31,7 +31,7 @@ class GangRepair:
     holders: UnreadableHolders
     missed: MissedJobs
 
-    async def look(self, key: str, known: OpenJob, live: Mapping[str, Stored[AgentRecord]]) -> None:
+    async def check_members(self, key: str, known: OpenJob, live: Mapping[str, Stored[AgentRecord]]) -> None:
         """Check the members of a running gang.
 
         Args:
@@ -48,19 +48,19 @@ class GangRepair:
             if holder is None or is_fenced(holder):
                 await end_without(self.core, job, agent)
             elif not all(replica in ended for replica in replicas_of(job.record, agent)):
-                await self._look_at_unlisted(job, known, with_bounded_interval(holder, self.core.settings))
+                await self._check_unlisted(job, known, with_bounded_interval(holder, self.core.settings))
 
     async def _member(self, agent: str) -> AgentRecord | None:
         try:
             return record_of(await self.core.records.read(AgentKeys.key(agent), AgentRecord, one_of_many=True))
         except BadRecord:
-            await self.holders.look(agent)
+            await self.holders.check(agent)
             raise
 
     def _is_doubtful(self, known: OpenJob, member: Stored[AgentRecord] | None) -> bool:
         return member is None or is_unlisted(known.id, known.held_since, member.record, self.core.now())
 
-    async def _look_at_unlisted(self, job: Stored[JobRecord], known: OpenJob, member: AgentRecord) -> None:
+    async def _check_unlisted(self, job: Stored[JobRecord], known: OpenJob, member: AgentRecord) -> None:
         """End the attempt once its member has not listed it for long enough and has stored no exit."""
         if not is_unlisted(known.id, known.held_since, member, self.core.now()):
             return

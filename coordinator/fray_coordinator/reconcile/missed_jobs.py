@@ -16,7 +16,7 @@ class MissedJobs:
     _missed: dict[tuple[str, str], MissedJob] = field(default_factory=dict)
     _before: dict[tuple[str, str], MissedJob] = field(default_factory=dict)
 
-    def start_round(self) -> None:
+    def start_run(self) -> None:
         """Start a repair."""
         self._before, self._missed = self._missed, {}
 

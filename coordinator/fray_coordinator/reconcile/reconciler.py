@@ -64,7 +64,7 @@ class Reconciler:
     _failed: dict[str, str] = field(default_factory=dict)
     _repaired_at: float = 0.0
     _wants_repair: bool = False
-    _has_looked: bool = False
+    _has_observed: bool = False
     _judged: tuple[str, bool] = ("", False)
 
     def __post_init__(self) -> None:
@@ -114,7 +114,7 @@ class Reconciler:
     async def try_pass(self) -> bool:
         """Read the lease, take it if it is free or stale, and run a pass if it is held; returns whether a pass ran."""
         try:
-            await self._role.look()
+            await self._role.read()
             if (self.holds_lease or await self._take()) and await self._run():
                 self.detector.confirm()
                 return True
@@ -122,7 +122,7 @@ class Reconciler:
             self.detector.discount()
             raise
         self.stop()
-        self._has_looked = False
+        self._has_observed = False
         return False
 
     async def schedule_placements(self, woken: bool = False) -> None:
@@ -130,7 +130,7 @@ class Reconciler:
 
         woken: as in `PlacementScheduler.step`.
         """
-        if self.holds_lease and self._has_looked and self.detector.complete:
+        if self.holds_lease and self._has_observed and self.detector.complete:
             await self.placements.step(woken)
 
     def placements_due_in(self) -> float:
@@ -142,18 +142,18 @@ class Reconciler:
         self._background.stop()
 
     async def run_once(self) -> None:
-        """Run a pass without the lease: look twice, to measure silence, then store the suspects for later runs."""
-        await self._role.look()
-        suspects = await self._look(dict(self._role.record.suspects))
+        """Run a pass without the lease: read agents twice to measure silence, then store the suspects for later runs."""
+        await self._role.read()
+        suspects = await self._observe_agents(dict(self._role.record.suspects))
         await self._run_background()
         if self.detector.watched() or self.admission.waiting:
             await self._write_suspects(suspects)  # without a write, silence could be an outage of writes
             self.detector.discount()
-            suspects = await self._look(suspects)
-            settings = self.core.settings  # time between the looks counts only if it is no longer than this gap
+            suspects = await self._observe_agents(suspects)
+            settings = self.core.settings  # time between the reads counts only if it is no longer than this gap
             wait = max(MAX_GAP_INTERVALS * settings.beat_interval * 0.9, settings.inbox_patience)
             await self.core.clock.sleep(wait)
-            suspects = await self._look(suspects)
+            suspects = await self._observe_agents(suspects)
         self._background.start(JobKeys.area, self._repair)
         await self._run_background()
         if self.detector.complete:
@@ -211,9 +211,9 @@ class Reconciler:
     async def _run(self) -> bool:
         """Run a pass under the lease and renew it; returns whether this process still holds it."""
         last = self._role.record
-        if await self._role.renew_during(self._look(last.suspects), self._renewed) is None:
+        if await self._role.renew_during(self._observe_agents(last.suspects), self._renewed) is None:
             return False
-        self._has_looked = True
+        self._has_observed = True
         self._wants_repair |= self.detector.someone_died
         self.detector.someone_died = False
         if last.repaired_at <= self.core.now():
@@ -223,11 +223,11 @@ class Reconciler:
         await self._run_background(self.core.settings.poll_interval)
         return await self._role.renew(self._with_findings)
 
-    async def _look(self, suspects: dict[str, Suspect]) -> dict[str, Suspect]:
-        """Watch the agents; an unexpected error only ends this look."""
+    async def _observe_agents(self, suspects: dict[str, Suspect]) -> dict[str, Suspect]:
+        """Watch the agents; an unexpected error ends only this."""
         self._failed = {}
         try:
-            return await self.detector.look(suspects)
+            return await self.detector.observe_agents(suspects)
         except StoreError:  # another process, which then takes the lease, may get answers
             raise
         except Exception as error:

@@ -93,8 +93,8 @@ class Repair:
 
     async def _repair_index(self, live: Mapping[str, Stored[AgentRecord]]) -> None:
         entries = {row.key for row in await self.core.store.list(PendingKey.area)}
-        self._missed.start_round()
-        self._holders.start_round()
+        self._missed.start_run()
+        self._holders.start_run()
         await self._each(self._jobs.open, lambda key: self._repair_job(key, live, entries))
         await self._each(sorted(e for e in entries if not self._agrees(e)), self._reconcile_entry)
 
@@ -139,15 +139,15 @@ class Repair:
         elif known.status == Status.PENDING and known.entry not in entries:
             await self._enter_if_missing(key, known)
         elif known.status == Status.RUNNING and known.holder:
-            await self._look_at_holder(key, known, live.get(known.holder))
+            await self._check_holder(key, known, live.get(known.holder))
         elif known.status == Status.RUNNING and known.members:
-            await self._gangs.look(key, known, live)
+            await self._gangs.check_members(key, known, live)
 
-    async def _look_at_holder(self, key: str, known: OpenJob, holder: Stored[AgentRecord] | None) -> None:
+    async def _check_holder(self, key: str, known: OpenJob, holder: Stored[AgentRecord] | None) -> None:
         if holder is None:
             await self._with(key, self._requeue_if_orphaned)
         elif is_unlisted(known.id, known.held_since, holder.record, self.core.now()):
-            await self._look_at_unlisted(key, known)
+            await self._check_unlisted(key, known)
 
     async def _requeue_if_orphaned(self, job: Stored[JobRecord]) -> None:
         """Requeue the job if its holder is gone; then its children and endpoints are judged by the new record."""
@@ -155,12 +155,12 @@ class Repair:
             now = await pending_index.requeue_if_orphaned(self.core, job)
         except BadRecord:
             if job.record.lease is not None:
-                await self._holders.look(job.record.lease.agent)
+                await self._holders.check(job.record.lease.agent)
             raise
         if now is not None:
             self._jobs.update(now)
 
-    async def _look_at_unlisted(self, key: str, known: OpenJob) -> None:
+    async def _check_unlisted(self, key: str, known: OpenJob) -> None:
         """Requeue the job once its holder, read after the job, has not listed it for long enough."""
         holder = record_of(await self.core.records.read(AgentKeys.key(known.holder), AgentRecord, one_of_many=True))
         if holder is None:

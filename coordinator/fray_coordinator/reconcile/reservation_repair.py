@@ -51,7 +51,7 @@ class ReservationRepair:
         by_reservation: dict[str, list[JobInside]] = {}
         for job in inside:
             by_reservation.setdefault(job.reservation, []).append(job)
-        await map_noting_problems(sorted(known), lambda key: self._look(known[key], entries, by_reservation), problems)
+        await map_noting_problems(sorted(known), lambda key: self._check(known[key], entries, by_reservation), problems)
         ids = {stored.record.id for stored in known.values()}
         await map_noting_problems(
             sorted(by_reservation.keys() - ids),
@@ -64,7 +64,7 @@ class ReservationRepair:
         rows = [PlacementKey.parse(row.key) for row in await self.core.store.list(PlacementKey.area)]
         return {entry.owner: entry for entry in rows if entry is not None and entry.kind == RESERVATION}
 
-    async def _look(
+    async def _check(
         self,
         known: Stored[ReservationRecord],
         entries: Mapping[str, PlacementKey],

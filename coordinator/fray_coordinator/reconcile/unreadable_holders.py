@@ -26,11 +26,11 @@ class UnreadableHolders:
     _seen: dict[str, tuple[str, float]] = field(default_factory=dict)
     _before: dict[str, tuple[str, float]] = field(default_factory=dict)
 
-    def start_round(self) -> None:
-        """Start a round; forget holders that the previous round did not meet."""
+    def start_run(self) -> None:
+        """Start a run of the repair; forget holders that the previous run did not meet."""
         self._before, self._seen = self._seen, {}
 
-    async def look(self, agent: str) -> None:
+    async def check(self, agent: str) -> None:
         """Read the agent's record again, and write the agent off if the record has not changed for long enough."""
         key = AgentKeys.key(agent)
         present, now = await self.core.store.get(key, one_of_many=True), self.core.clock.boottime()

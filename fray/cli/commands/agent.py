@@ -14,7 +14,7 @@ from fray.cli import output
 from fray.cli.app import App, as_command
 from fray.cli.device_options import parse_gpus
 from fray.cli.logging_setup import FORMATS, log_to_stderr
-from fray.cli.places import at_vm, look_at_chips, parse_place, read_vm, with_chips
+from fray.cli.places import at_vm, chip_check, parse_place, read_vm, with_chips
 from fray_layouts.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def command(
         capacity=capacity,
         network=settings,
         place=place,
-        look_at_chips=look_at_chips(capacity, bool(vm.tpu)),
+        check_chips=chip_check(capacity, bool(vm.tpu)),
         idle_exit=idle_exit,
         machine=checked_machine(machine) or vm.machine,
         provision=provision,
