@@ -142,7 +142,7 @@ class Reconciler:
         self._background.stop()
 
     async def run_once(self) -> None:
-        """Run a pass without the lease: read agents twice to measure silence, then store the suspects for later runs."""
+        """Run a pass without the lease: read agents twice to measure silence, and store the suspects for later runs."""
         await self._role.read()
         suspects = await self._observe_agents(dict(self._role.record.suspects))
         await self._run_background()
