@@ -43,6 +43,15 @@ back when their leases run out."""
 GRACE = 10.0
 """Seconds that a worker has between SIGTERM and SIGKILL to end its task and write outcomes."""
 
+_EXIT_SECONDS = 3.0
+"""Seconds of that grace that are left for outcomes when a task that does not end is given back."""
+
+_STOP_CHECK_SECONDS = 1.0
+"""Longest time for which a thread waits before it checks again whether the worker ends."""
+
+_PROCESS_WAIT = 30.0
+"""Longest wait for a task in a worker that is a process. It needs no checks, because a stop ends the process."""
+
 _FLUSH_SECONDS, _FLUSH_BYTES = 0.05, 2**20
 """Longest time that an outcome waits to be written with others, and the size at which they are written at once. A write
 is one request whatever its size, and drivers do not poll more often."""
@@ -115,7 +124,7 @@ class QueueWorker:
             if (lease := self._queue.pop(self._lease)) is not None:
                 return lease
             self._flush()
-        wait = 30.0 if self._is_process else 1.0
+        wait = _PROCESS_WAIT if self._is_process else _STOP_CHECK_SECONDS
         deadline = time.monotonic() + self._idle
         while not self._stopping.is_set() and (left := deadline - time.monotonic()) > 0:
             if (lease := self._queue.pop(self._lease, wait=min(wait, left))) is not None:
@@ -177,7 +186,7 @@ class QueueWorker:
     def _flush_soon(self) -> None:
         """Write outcomes soon after they were noted, also while a task runs."""
         while not self._stopping.is_set():
-            if self._noted.wait(1.0):
+            if self._noted.wait(_STOP_CHECK_SECONDS):
                 self._stopping.wait(_FLUSH_SECONDS)
                 self._flush()
 
@@ -222,7 +231,7 @@ class QueueWorker:
             busy = self._current is not None
         if not self._is_process:
             return
-        if busy and not self._free.wait(GRACE - 3.0) and (lease := self._current) is not None:
+        if busy and not self._free.wait(GRACE - _EXIT_SECONDS) and (lease := self._current) is not None:
             self._give_back(lease)
         self._flush()
         self._queue.close()

@@ -21,8 +21,9 @@ MAX_LOOKUP_PAUSE = 1.0
 """First and longest pause in seconds between two lookups of a name that lacks actors. An actor that is restarted on its
 host is back within a second, and a lookup is one listing."""
 
-MAX_EJECTION = 60.0
-"""Longest time in seconds for which an actor is ejected. After its first failure it is one second."""
+MIN_EJECTION, MAX_EJECTION = 1.0, 60.0
+"""Times in seconds for which an actor is ejected: after its first failure, when a short fault of the network is over,
+and the longest."""
 
 RECOVERY_WINDOW = 60.0
 """Seconds after a failure until a missing actor is no longer expected to come back. Most restarts take less."""
@@ -123,7 +124,7 @@ class Balancer:
             self._known = left
             self._due = now + self._pause
             count = self._failures.get(_identity(endpoint), (0, 0.0))[0] + 1
-            self._failures[_identity(endpoint)] = count, now + exponential_wait(count, 1.0, MAX_EJECTION)
+            self._failures[_identity(endpoint)] = count, now + exponential_wait(count, MIN_EJECTION, MAX_EJECTION)
 
     def _usable(self, found: tuple[ActorEndpoint, ...]) -> tuple[ActorEndpoint, ...]:
         """The endpoints that are not ejected, or all of them if all are ejected."""

@@ -362,7 +362,7 @@ class Agent:
                 f"SIGKILL does not end processes {task.unkilled} of {job.id}" for job, task in running if task.unkilled
             )
             self.member.problems.summary()  # logs a new problem at once, even if no heartbeat can be written
-            await self._core.clock.sleep(min(1.0, self._core.settings.beat_interval / 5))
+            await self._core.clock.sleep(self.member.renewal_pause)
 
     def _on_listed(self, holdings: dict[str, Holding]) -> None:
         """Delete the index entries of the jobs that an applied beat lists, and report votes to the pass."""

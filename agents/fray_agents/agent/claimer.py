@@ -19,6 +19,9 @@ from fray_layouts.states import HoldingPhase
 CLAIM_WAIT = 10.0
 """Seconds that the search waits for a claim's outcome: longer than a slow store takes to answer."""
 
+FAILED_CLAIM_PAUSE = 1.0
+"""Seconds before a claim that raised is tried again: a refusal, for example, comes at once and may last."""
+
 MAX_UNRESOLVED_CLAIMS = 8
 """Claims whose outcome may be unknown while the search goes on; with one more the search waits."""
 
@@ -152,7 +155,7 @@ class Claimer:
         while True:
             with self.member.problems.tolerated(doing):
                 if again:
-                    await self._core.clock.sleep(self._core.jittered(1.0))
+                    await self._core.clock.sleep(self._core.jittered(FAILED_CLAIM_PAUSE))
                 again = True
                 try:
                     me = self.member.record

@@ -9,6 +9,9 @@ from fray_coordinator.persist import is_no_outage, persist
 
 T = TypeVar("T")
 
+LEAVING_CHECK_SECONDS = 1.0
+"""Seconds between two checks whether the agent leaves, while a record is damaged: it leaves at most that much later."""
+
 
 class LeftUnwritten(Exception):
     """The end of an attempt stays unwritten: the agent leaves, and other agents find that it did."""
@@ -37,4 +40,4 @@ async def until_written(member: Membership, job: str, write: Callable[[], Awaita
             while core.clock.boottime() < retry_at:
                 if member.leaving:
                     raise LeftUnwritten(job) from error
-                await core.clock.sleep(1.0)
+                await core.clock.sleep(LEAVING_CHECK_SECONDS)

@@ -13,6 +13,10 @@ from fray_coordinator.store.records import Stored
 from fray_layouts.records import AgentRecord, JobRecord
 from fray_layouts.spec import is_gang
 
+RENEWALS_PER_BEAT, LONGEST_RENEWAL_PAUSE = 5, 1.0
+"""Renewals of the tasks' deadlines in a beat interval, and the most seconds between two. While the agent trusts its
+leases, deadlines are at least a beat interval ahead, so a busy agent may be late for some renewals."""
+
 
 @dataclass(slots=True)
 class Membership:
@@ -105,6 +109,11 @@ class Membership:
         ends_with_trust = job.spec.actor or is_gang(job.spec) or self.fenced.is_set()
         now, settings = self.core.clock.boottime(), self.core.settings
         return heartbeat.task_deadline(now, self.trusted_until, settings, ends_with_trust)
+
+    @property
+    def renewal_pause(self) -> float:
+        """Seconds between two renewals of the tasks' deadlines."""
+        return min(LONGEST_RENEWAL_PAUSE, self.core.settings.beat_interval / RENEWALS_PER_BEAT)
 
     def request_beat(self, within: float = 0.0) -> None:
         """Ask for a beat within so many seconds, as far as the store's limits allow."""

@@ -44,6 +44,8 @@ MAX_CLAIMS = 64
 """Segments claimed at a time: as many as a consumer that takes items ahead finishes in a moment."""
 LOCAL_LEASE_READS = 0.05
 """Seconds between two reads of a lease on local files, where nobody rings when it is released."""
+EXPIRY_MARGIN = 0.01
+"""Seconds after the end of a lease at which it is read again, so that it has certainly expired in spite of rounding."""
 
 
 class SegmentScanner:
@@ -288,7 +290,7 @@ class SegmentScanner:
         if lease.record.owner and not rules.has_expired(lease.record, now - since, lease.updated, core.now()):
             left = rules.expires_in(lease.record, now - since, lease.updated, core.now())
             due = now + (min(left, LOCAL_LEASE_READS) if core.store.local else left)
-            due = max(due, now) + 0.01  # 10 ms later, so that the lease has certainly expired
+            due = max(due, now) + EXPIRY_MARGIN
             self._leases.watch(segment, WatchedLease(since, due, lease))
             return None
         result = await take_over(self._queue, segment, lease, timeout)
