@@ -72,24 +72,24 @@ class JobId(Shown, str):
 
     Args:
         text: the id.
-        look: a function that reads the job, for notebooks. The ids that `Cluster.launch` returns have it; pickling
+        read: a function that reads the job, for notebooks. The ids that `Cluster.launch` returns have it; pickling
             drops it.
     """
 
-    __slots__ = ("_look",)
+    __slots__ = ("_read",)
 
-    _look: Callable[[JobId], JobInfo] | None
+    _read: Callable[[JobId], JobInfo] | None
 
-    def __new__(cls, text: str, look: Callable[[JobId], JobInfo] | None = None) -> JobId:
+    def __new__(cls, text: str, read: Callable[[JobId], JobInfo] | None = None) -> JobId:
         made = super().__new__(cls, text)
-        made._look = look
+        made._read = read
         return made
 
     def __reduce__(self) -> tuple[type[JobId], tuple[str]]:
         return JobId, (str(self),)
 
     def _shown(self) -> ShownTable | None:
-        return self._look(self)._shown() if self._look is not None else None
+        return self._read(self)._shown() if self._read is not None else None
 
 
 Namespace = NewType("Namespace", str)

@@ -11,7 +11,7 @@ from screen import Screen
 
 from fray import JobId, JobInfo, JobStatus, StorageCluster
 
-LOOK_EVERY = 0.5
+POLL_SECONDS = 0.5
 KILL_AT = 0.3
 """Share of the shards that are done when the machine is killed."""
 
@@ -44,7 +44,7 @@ def follow(cluster: StorageCluster, controller: JobId, both: Sequence[Machine], 
             )
         if head.status.finished():
             break
-        time.sleep(LOOK_EVERY)
+        time.sleep(POLL_SECONDS)
     if death is None:
         cluster.wait(controller, raise_on_failure=True)
         raise RuntimeError("the work was done before there was a moment to kill a machine; use more files")

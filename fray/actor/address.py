@@ -66,7 +66,7 @@ async def wait_for_endpoint(
             endpoint = None
         if endpoint is not None and endpoint.nonce != failed:
             return endpoint
-        before, job = job, await _look(core, address, job)
+        before, job = job, await _read_job(core, address, job)
         if endpoint is not None and _serves(job.record, endpoint):
             return endpoint
         await reasons.update([job.record])
@@ -78,7 +78,7 @@ async def wait_for_endpoint(
         await pace.sleep()
 
 
-async def _look(core: Core, address: ActorAddress, known: Stored[JobRecord] | None) -> Stored[JobRecord]:
+async def _read_job(core: Core, address: ActorAddress, known: Stored[JobRecord] | None) -> Stored[JobRecord]:
     """Read the job's record. Raises ActorUnavailableError if the actor has ended for good."""
     if known is None:
         known = await core.records.read(JobKeys.key(address.job), JobRecord)

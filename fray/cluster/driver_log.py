@@ -2,7 +2,7 @@
 
 A driver with `StorageCluster.log_to_driver` reads its jobs' log chunks from the storage as they appear; without it, it
 makes no requests. For a running job it makes one read each time that the agent may have stored the next chunk. While
-the job prints nothing the reads become rarer, and all jobs together get at most `LOOKS_PER_SECOND` reads. Records are
+the job prints nothing the reads become rarer, and all jobs together get at most `READS_PER_SECOND` reads. Records are
 read only for jobs that no caller waits for, since a waiting caller reads them anyway. Errors here never reach a caller.
 A caller's wait is longer only by the time that the last lines of an ended job take.
 """
@@ -32,15 +32,15 @@ from fray_layouts.spec import is_gang
 
 log = logging.getLogger("fray")
 
-LOOKS_PER_SECOND, LOCAL_LOOKS_PER_SECOND = 10, 100
-"""Looks per second at the logs of all running jobs together. On a bucket a look is one or two requests; on local files
+READS_PER_SECOND, LOCAL_READS_PER_SECOND = 10, 100
+"""Reads per second of the logs of all running jobs together. On a bucket a read is one or two requests; on local files
 it takes 0.2 ms."""
 
 _MAX_PAUSE, _MAX_LOCAL_PAUSE = 30.0, 0.25
-"""Longest pause in seconds between two looks at a job that prints nothing."""
+"""Longest pause in seconds between two reads of the log of a job that prints nothing."""
 
 _NO_TWO_CHUNKS = 1.25 * SEAL_INTERVAL
-"""Seconds after a look in which an agent stores at most one chunk that is not full: its interval and some tolerance."""
+"""Seconds after a read in which an agent stores at most one chunk that is not full: its interval and some tolerance."""
 
 _GROWTH = 1.5
 """Each pause is this much longer than the one before: a job that falls silent for a while is still seen soon."""
@@ -50,8 +50,8 @@ LAST_LINES_TIMEOUT = 2.0
 slow requests; lines that come later are shown later."""
 
 CHUNKS_AT_ONCE = 4
-"""Chunks of a job, 1 MB together, that one look reads at most. If there are more, the job prints more than is shown
-anyway, and the look skips to the last chunk."""
+"""Chunks of a job, 1 MB together, that are read at once at most. If there are more, the job prints more than is shown
+anyway, and the rest is skipped up to the last chunk."""
 
 LINES_PER_SECOND, LINES_AT_ONCE = 100, 1000
 """Lines of one job that are shown per second in the long run, and in a burst. A person can skim the first; the second
@@ -125,9 +125,9 @@ class DriverLog:
             reader.cancel()
 
     def spread(self, pause: float) -> float:
-        """Lengthen `pause` as far as needed to keep the limit of looks per second."""
+        """Lengthen `pause` as far as needed to keep the limit of reads per second."""
         active = sum(not is_waiting(each.job) or not each.watchers for each in self._followed.values())
-        return max(pause, active / (LOCAL_LOOKS_PER_SECOND if self.core.store.local else LOOKS_PER_SECOND))
+        return max(pause, active / (LOCAL_READS_PER_SECOND if self.core.store.local else READS_PER_SECOND))
 
 
 async def _ended(readers: Iterable[asyncio.Task[None]], timeout: float) -> None:
@@ -140,7 +140,7 @@ class FollowedJob:
 
     Attributes:
         job: its record as last read.
-        changed: set when there is a reason to look at the job now.
+        changed: set when there is a reason to read the job's log now.
         watchers: how many callers wait for the job and `note` its records.
         reader: the task that reads its log; it ends once the job has ended and all its output is shown.
     """
@@ -152,7 +152,7 @@ class FollowedJob:
         self._log = driver_log
         self._cursor = LogCursor(driver_log.core, job, job.attempt)
         self._passes_over = found and job.status == Status.RUNNING  # an earlier driver has shown the output so far
-        self._looked_at = float("-inf")
+        self._read_at = float("-inf")
         self._display = LineDisplay(job.id, driver_log.core.clock, is_gang(job.spec))
         self.reader = asyncio.create_task(self._read())
 
@@ -163,7 +163,7 @@ class FollowedJob:
             self.changed.set()
 
     async def _read(self) -> None:
-        """Look at the job and pause, again and again, until the job has ended."""
+        """Read the job's log and pause, again and again, until the job has ended."""
         pauses = self._pauses(self._log.core.settings.poll_interval)
         attempt = self.job.attempt if self._passes_over else 0
         while True:
@@ -196,14 +196,14 @@ class FollowedJob:
             await self._cursor.skip_to_last(job)
             self._passes_over = False
         now, count = self._log.core.clock.boottime(), 0
-        since_look, self._looked_at = now - self._looked_at, now
+        since_read, self._read_at = now - self._read_at, now
         while (chunk := await self._cursor.next_chunk(job)) is not None:
             self._log.show(self._display.lines(chunk))
             count += 1
             if count == CHUNKS_AT_ONCE:
                 self._display.is_partial = await self._cursor.skip_to_last(job)
             is_full = sum(len(line.data) for line in chunk) > CHUNK_BYTES // 2
-            is_newest = since_look < _NO_TWO_CHUNKS and not is_full
+            is_newest = since_read < _NO_TWO_CHUNKS and not is_full
             if not is_terminal(job) and (is_newest or count == CHUNKS_AT_ONCE):
                 break
         return count > 0
@@ -213,7 +213,7 @@ class FollowedJob:
         return backoff(min(first, longest), longest, _GROWTH)
 
     async def _pause(self, seconds: float) -> None:
-        """Wait that many seconds, or until there is a reason to look."""
+        """Wait that many seconds, or until there is a reason to read."""
         if self._log.leaving or self.job.stop is not None:
             seconds = min(seconds, self._log.core.settings.poll_interval)
         notes_suffice = self.watchers and is_waiting(self.job)

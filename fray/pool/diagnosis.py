@@ -53,7 +53,7 @@ class AbsenceWatch:
         self._due = self._log_at = 0.0
         self._restart()
 
-    def look(self, up: int, missing: Sequence[str]) -> None:
+    def observe(self, up: int, missing: Sequence[str]) -> None:
         """Take the number of workers that are up and the jobs of the missing ones; explain if that is due."""
         if not missing:
             self.end()

@@ -100,7 +100,7 @@ class WorkerJobs:
             if time.monotonic() - self._read_at > max(_MAX_AGE, len(self._jobs) / READS_PER_SECOND):
                 self._read()
                 self._read_at = time.monotonic()
-                self.absence.look(len(self._running), self._missing())
+                self.absence.observe(len(self._running), self._missing())
             return self.last_count()
 
     def last_count(self) -> tuple[int, int]:

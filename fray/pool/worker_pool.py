@@ -148,7 +148,7 @@ class WorkerPool(Shown, Block):
         self._limits = size
         self._lock = threading.Lock()
         self._ended = threading.Event()
-        self._look_now = threading.Event()
+        self._resize_now = threading.Event()
         self._adjust()
         threading.Thread(target=self._keep_size, name="fray-pool-size", daemon=True).start()
 
@@ -315,7 +315,7 @@ class WorkerPool(Shown, Block):
         if self._ended.is_set():
             raise PoolClosed(f"pool {self._name} was shut down; make another one")
         futures = self._transport.submit(calls, self._limits.maximum) if calls else []
-        self._look_now.set()
+        self._resize_now.set()
         return futures
 
     def _adjust(self) -> None:
@@ -333,8 +333,8 @@ class WorkerPool(Shown, Block):
         """Adjust the number of workers until the pool ends."""
         spare_at = time.monotonic() + SPARE_SECONDS
         while not self._ended.wait(_RESIZE_PAUSE):
-            self._look_now.wait(_RESIZE_INTERVAL)
-            self._look_now.clear()
+            self._resize_now.wait(_RESIZE_INTERVAL)
+            self._resize_now.clear()
             try:
                 if self._transport.unfinished or time.monotonic() > spare_at:
                     self._adjust()
@@ -353,7 +353,7 @@ class WorkerPool(Shown, Block):
         with self._lock:
             first = not self._ended.is_set()
             self._ended.set()
-            self._look_now.set()
+            self._resize_now.set()
             return first
 
     def _end_spare(self) -> None:

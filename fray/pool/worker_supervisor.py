@@ -213,7 +213,7 @@ class WorkerSupervisor:
                 if self._replace():
                     intervals = backoff(*_CHECK_INTERVALS)
                 until_check, checked = next(intervals), time.monotonic()
-            self.absence.look(len(self._workers), self._missing())
+            self.absence.observe(len(self._workers), self._missing())
 
     def _find_missing(self) -> bool:
         """Pass workers that have come up to the dispatcher. Returns whether there were any."""

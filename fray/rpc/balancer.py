@@ -50,7 +50,7 @@ class Balancer:
         self._known: tuple[ActorEndpoint, ...] = ()
         self._turn = itertools.count()
         self._lock = threading.Lock()
-        self._looking = threading.Lock()
+        self._refreshing = threading.Lock()
         self._missing = 0
         self._failures: dict[ServerIdentity, tuple[int, float]] = {}
         self._pauses = backoff(MIN_LOOKUP_PAUSE, MAX_LOOKUP_PAUSE)
@@ -145,15 +145,15 @@ class Balancer:
 
     def _refresh_unless_busy(self) -> None:
         """Look up the name, unless another thread is doing so; then the known endpoints have to do."""
-        if self._looking.acquire(blocking=False):
+        if self._refreshing.acquire(blocking=False):
             try:
                 self.refresh()
             finally:
-                self._looking.release()
+                self._refreshing.release()
 
     def _wait_for_any(self, deadline: float) -> tuple[ActorEndpoint, ...]:
         """Wait for endpoints, and return them. One of several threads does the lookups, and the others wait for it."""
-        with self._looking:
+        with self._refreshing:
             within = deadline - time.monotonic()
             if not wait_with_progress(self._finds_any, within, lambda: self._lack(1), self._waiters):
                 raise ActorNotFoundError(

@@ -10,10 +10,10 @@ from fray_coordinator.protocol.placements.packing import is_whole_slice, newest_
 from fray_layouts.object_keys import ReservationKeys
 from fray_layouts.records import AgentRecord
 
-LOOK_INTERVAL = 10.0
+CHECK_INTERVAL = 10.0
 """Seconds between two checks of the available slices. Each check reads every agent's record."""
 
-LOOKS_BEFORE_CHANGE = 3
+CHECKS_BEFORE_CHANGE = 3
 """Checks in a row that must find the same better number before it is used: a lost slice may come back soon, and a
 restart costs minutes."""
 
@@ -60,9 +60,9 @@ class FlexChoice:
     counts: Sequence[int]
     current: int
     _wanted: int = 0
-    _looks: int = 0
+    _agreeing: int = 0
 
-    def look(self, available: int, runs: bool) -> int:
+    def update(self, available: int, runs: bool) -> int:
         """Take the number of available slices. Returns the number to use: `current`, unless it should change.
 
         Args:
@@ -70,8 +70,8 @@ class FlexChoice:
         """
         wanted = best_count(self.counts, available)
         if wanted == self.current or (runs and wanted < self.current):
-            self._looks = 0
+            self._agreeing = 0
             return self.current
-        self._looks = self._looks + 1 if wanted == self._wanted else 1
+        self._agreeing = self._agreeing + 1 if wanted == self._wanted else 1
         self._wanted = wanted
-        return wanted if self._looks >= LOOKS_BEFORE_CHANGE else self.current
+        return wanted if self._agreeing >= CHECKS_BEFORE_CHANGE else self.current

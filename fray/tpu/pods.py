@@ -180,10 +180,10 @@ def _until_other_count(cluster: Cluster, job: JobId, tpu_type: str, choice: flex
     """
     while True:
         try:
-            cluster.wait(job, raise_on_failure=True, timeout=flex.LOOK_INTERVAL)
+            cluster.wait(job, raise_on_failure=True, timeout=flex.CHECK_INTERVAL)
         except TimeoutError:
             runs = cluster.poll(job).status is JobStatus.RUNNING
-            if (count := choice.look(_available(cluster, tpu_type, job), runs)) != choice.current:
+            if (count := choice.update(_available(cluster, tpu_type, job), runs)) != choice.current:
                 return count
         else:
             return choice.current

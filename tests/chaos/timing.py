@@ -16,7 +16,7 @@ from fray_layouts.records import AgentRecord
 from tests.chaos.effects import Effects
 from tests.chaos.fleet import AgentProcess
 
-LOOK_INTERVAL = 0.1
+POLL_INTERVAL = 0.1
 TICK = 0.05
 """Seconds between two signs of life of an attempt, see job.py."""
 
@@ -73,7 +73,7 @@ class Sightings:
                 self.detected[end.how].append(waited)
             if found is None or found.record.state != "live" or end.agent in self._woken:
                 return  # if it is absent, the agent was ended before it had joined
-            await asyncio.sleep(LOOK_INTERVAL)
+            await asyncio.sleep(POLL_INTERVAL)
         self.undetected.append(f"{end.agent}, {end.how}, was not noticed within {self.patience:g} s")
 
     def recovered(self, effects: Effects) -> dict[str, list[float]]:

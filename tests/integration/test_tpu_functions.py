@@ -61,7 +61,7 @@ def slices(tmp_path: Path) -> Iterator[Slices]:
 def test_a_run_goes_on_with_more_slices_when_they_come(
     slices: Slices, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(flex, "LOOK_INTERVAL", 0.2)
+    monkeypatch.setattr(flex, "CHECK_INTERVAL", 0.2)
     seen = tmp_path / "seen"
     seen.mkdir()
 

@@ -43,8 +43,8 @@ A_WHILE = 30.0
 QUIET, IDLE = 90.0, 300.0
 """Virtual seconds until an idle agent has reached its longest intervals, and during which its requests are counted."""
 
-LONGEST_LOOK = 5
-"""Poll intervals between two looks of an idle agent at the doorbell."""
+LONGEST_POLL = 5
+"""Poll intervals between two reads of the doorbell by an idle agent."""
 
 JITTER = 0.8 * 0.99
 """The share of its interval after which something may happen at the earliest: the jitter, on a clock that is too
@@ -238,7 +238,7 @@ def _budget(agents: int) -> Counter[tuple[str, str]]:
     of_each = {
         ("put", "agents"): s.idle_beat_interval,
         ("get", "agents"): s.idle_beat_interval,  # the pass reads changed records
-        ("get", "pools"): LONGEST_LOOK * s.poll_interval,
+        ("get", "pools"): LONGEST_POLL * s.poll_interval,
         ("get", "coordinator"): s.pass_interval,
         ("list", "pending"): s.repair_interval,
     }

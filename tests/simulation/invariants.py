@@ -32,7 +32,7 @@ _LONGEST_DEADLINE = (2 * ClusterSettings().beat_interval + 1.5) / DRIFT
 _LONGEST_WAIT = 50.0
 """Seconds between two requests of an awake agent that wants to beat: a time-out, a retry's wait, a short freeze."""
 
-_LOOKING = 65.0
+_ID_CHECK = 65.0
 """Seconds from the time in a submission's record until it has seen that its id is free: one call, one freeze."""
 
 
@@ -95,8 +95,8 @@ def _is_new(w: Watching, job: JobRecord, sender: Participant, gone: float) -> bo
     """Whether another submission made the job than the previous one, whose job was gone at `gone`."""
     if job.inbox is not None:
         return w.made_of[job.inbox.key, job.inbox.version].count(job.id) == 1
-    looked_at = w.world.storage.found_absent.get((sender, JobKeys.key(job.id)), 0.0)
-    return looked_at > gone and job.submitted_at - w.world.epoch > gone - _LOOKING
+    read_at = w.world.storage.found_absent.get((sender, JobKeys.key(job.id)), 0.0)
+    return read_at > gone and job.submitted_at - w.world.epoch > gone - _ID_CHECK
 
 
 def unknown_fields_survive(w: Watching, c: Change) -> None:

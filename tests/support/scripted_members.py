@@ -71,7 +71,7 @@ class Gathering:
     def __post_init__(self) -> None:
         self.scheduler = PlacementScheduler(self.core, lambda: self._seen, lambda: self.suspects, self._send_hints)
 
-    async def look(self) -> None:
+    async def read_agents(self) -> None:
         """Read all agents, as the pass does now and then."""
         self._seen = {}
         for member in self.members:
@@ -79,10 +79,10 @@ class Gathering:
             if found is not None and found.record.state == "live":
                 self._seen[member.id] = found
 
-    async def step(self, look: bool = True, woken: bool = False) -> None:
-        """A step of the scheduler, by default after a look at all agents."""
-        if look:
-            await self.look()
+    async def step(self, reads_agents: bool = True, woken: bool = False) -> None:
+        """A step of the scheduler, by default after a read of all agents."""
+        if reads_agents:
+            await self.read_agents()
         await self.scheduler.step(woken)
 
     def _send_hints(self, endpoints: object) -> None:
@@ -107,7 +107,7 @@ async def gathering(cluster: Cluster, *names: str, core: Core | None = None, **f
     for member in members:
         await member.beat()
     found = Gathering(core or await cluster.core(), members)
-    await found.look()
+    await found.read_agents()
     return found
 
 

@@ -142,7 +142,7 @@ async def test_many_running_jobs_together_are_asked_for_ten_times_a_second(stage
     for job_id in [await stage.launch() for _ in range(100)]:
         await stage.start(job_id)
     await asyncio.sleep(20)
-    assert 0 < len(stage.log_requests()) <= 20 * driver_log.LOOKS_PER_SECOND * 1.1
+    assert 0 < len(stage.log_requests()) <= 20 * driver_log.READS_PER_SECOND * 1.1
 
 
 async def test_attempts_follow_one_another(stage: Stage) -> None:

@@ -20,7 +20,7 @@ from tests.support.scripted_agents import ScriptedAgent, agent_now, job_now, joi
 from tests.support.virtual import Cluster
 
 DEATH = 25.0
-LOOK = 8.0
+PASS_INTERVAL = 8.0
 
 
 async def watched(
@@ -32,7 +32,7 @@ async def watched(
     while detector.core.clock.boottime() < end:
         suspects = await detector.observe_agents(suspects)
         await reap_all(detector)
-        await detector.core.clock.sleep(LOOK)
+        await detector.core.clock.sleep(PASS_INTERVAL)
     return suspects
 
 
@@ -47,9 +47,9 @@ async def test_a_silent_agent_is_dead_after_the_stated_time_and_not_before(clust
     suspects: dict[str, Suspect] = {}
     while (await agent_now(detector.core, "a")).state == "live":
         suspects = await detector.observe_agents(suspects)
-        await cluster.clock.sleep(LOOK)
-    silent = cluster.clock.boottime() - LOOK
-    assert DEATH <= silent <= DEATH + 2 * LOOK
+        await cluster.clock.sleep(PASS_INTERVAL)
+    silent = cluster.clock.boottime() - PASS_INTERVAL
+    assert DEATH <= silent <= DEATH + 2 * PASS_INTERVAL
 
 
 @pytest.mark.parametrize(("promised", "believed"), [(1e9, 240.0), (1e-9, 5.0)])
@@ -62,9 +62,9 @@ async def test_a_strange_promise_keeps_nobody_from_being_declared_dead(
     job = await launch(user)
     await agent.claim()
     coordinator = Reconciler(await cluster.core(), "p")
-    await passes(coordinator, 5 * believed - 2 * LOOK)
+    await passes(coordinator, 5 * believed - 2 * PASS_INTERVAL)
     assert (await agent_now(user, "a")).state == "live"
-    await passes(coordinator, 5 * LOOK)
+    await passes(coordinator, 5 * PASS_INTERVAL)
     assert (await agent_now(user, "a")).state == "dead"
     assert (await job_now(user, job.id)).status == "pending"
 
@@ -203,7 +203,7 @@ async def test_a_frozen_observer_kills_nobody(cluster: Cluster) -> None:
 async def test_a_beat_between_the_read_and_the_verdict_saves_the_agent(cluster: Cluster) -> None:
     agent = await join(cluster, "a")
     detector = FailureDetector(await cluster.core())
-    suspects = await watched(detector, 4 * LOOK - 1)
+    suspects = await watched(detector, 4 * PASS_INTERVAL - 1)
 
     async def in_time() -> None:
         assert await agent.beat()

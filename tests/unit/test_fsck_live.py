@@ -21,8 +21,8 @@ from fray_coordinator.store.interface import ANY
 from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.records import JobRecord, Resources
 from tests.support.fake_tasks import fake
-from tests.support.looks import looked_at, slow_core
 from tests.support.scripted_agents import launch
+from tests.support.slow_reads import recorded_findings, slow_core
 from tests.support.virtual import Cluster
 
 HOST = Resources(cpu=4000, memory=2**33, disk=2**33)
@@ -94,7 +94,7 @@ class Site:
 async def test_nothing_is_wrong_with_a_cluster_at_work(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    suspicions = looked_at(monkeypatch)
+    suspicions = recorded_findings(monkeypatch)
 
     site, user, checker = Site(cluster, tmp_path, 1), await cluster.core(), await slow_core(cluster)
     for _ in range(3):

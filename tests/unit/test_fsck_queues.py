@@ -26,7 +26,7 @@ from fray_layouts.queue_keys import QueueKeys, SegmentName, TaskKeys
 from fray_layouts.queue_records import QueueLease, QueueRecord
 from fray_layouts.work_keys import CheckpointKey
 from tests.support.damage import LONG, Make, a_job, a_queue, assert_left_alone, everything
-from tests.support.looks import slow_core
+from tests.support.slow_reads import slow_core
 from tests.support.virtual import Cluster
 
 AGES = 6000.0

@@ -68,7 +68,7 @@ async def test_the_scheduler_knows_when_a_gang_may_be_given_members_again(cluste
     assert members_of(await job_now(found.core, again.id)) == {}
     assert found.scheduler.due_in() == pytest.approx(again.not_before - found.core.now())
     await cluster.clock.sleep(found.scheduler.due_in())
-    await found.step(look=False)
+    await found.step(reads_agents=False)
     assert set(members_of(await job_now(found.core, again.id))) == {"a", "b"}
     assert found.scheduler.due_in() == float("inf")
 
@@ -83,7 +83,7 @@ async def test_the_votes_of_members_that_still_end_the_last_attempt_are_seen_wit
     assert set(members_of(await job_now(found.core, again.id))) == {"a", "b"}
     for member in found.members:
         await member.vote(again.id)
-    await found.step(look=False)
+    await found.step(reads_agents=False)
     assert (await job_now(found.core, again.id)).status == "running"
 
 
@@ -103,7 +103,7 @@ async def test_the_next_attempt_waits_for_agents_that_list_the_last_one(cluster:
     await found.step()
     assert (await job_now(found.core, job.id)).status == "gathering"
     await hangs.vote(job.id)  # now that nothing is left of the last one
-    await found.step(look=False)
+    await found.step(reads_agents=False)
     assert (await job_now(found.core, job.id)).status == "running"
 
 

@@ -38,7 +38,7 @@ async def test_a_gang_is_assigned_then_started_when_all_have_voted(cluster: Clus
     await found.step()
     assert (await job_now(found.core, job.id)).status == "gathering", "one vote is missing"
     await found.members[1].vote(job.id)
-    await found.step(look=False)
+    await found.step(reads_agents=False)
     started = await job_now(found.core, job.id)
     assert (started.status, started.attempt, started.lease) == ("running", 1, None)
     assert started.started_at is not None
@@ -64,7 +64,7 @@ async def test_nothing_is_asked_of_the_store_but_the_bell_while_nobody_waits(clu
     await found.step()
     connection = cluster.connections[-1]
     connection.asked.clear()
-    await found.step(look=False)
+    await found.step(reads_agents=False)
     assert connection.asked == [("get_if_changed", "placements/bell")]
 
 
@@ -86,7 +86,7 @@ async def test_only_votes_of_the_round_by_agents_that_live_count(cluster: Cluste
     if how == "silent":
         found.suspects["b"] = Suspect(beat=odd.record.beat + 1, age=5.0)
     await odd.beat(**({"state": "dead"} if how == "dead" else {}))
-    await found.step(look=False)
+    await found.step(reads_agents=False)
     assert (await job_now(found.core, job.id)).status == "gathering"
 
 
@@ -101,15 +101,15 @@ async def test_hints_of_a_large_gang_that_waits_for_others_lead_to_few_reads_and
     connection = cluster.connections[-1]
     connection.asked.clear()
     for _ in range(10):
-        await found.step(look=False, woken=True)
+        await found.step(reads_agents=False, woken=True)
         await cluster.clock.sleep(0.1)
     asked = Counter(key for verb, key in connection.asked if verb == "get_if_changed" and key.startswith("agents/"))
     assert asked == {"agents/a.json": 1, "agents/b.json": 1}
     await vote_all(found, job.id)
-    await found.step(look=False, woken=True)
+    await found.step(reads_agents=False, woken=True)
     assert (await job_now(found.core, job.id)).status == "gathering", "they were read a second ago"
     await cluster.clock.sleep(2.0)
-    await found.step(look=False)
+    await found.step(reads_agents=False)
     assert (await job_now(found.core, job.id)).status == "running"
 
 

@@ -45,9 +45,9 @@ class Explained:
             on_machines()
         return self.why
 
-    def look_until(self, second: int) -> None:
+    def observe_until(self, second: int) -> None:
         while self.now < second:
-            self.watch.look(1, ["worker-2"])
+            self.watch.observe(1, ["worker-2"])
             printer.value.flush(200)
             self.now += 1.0
 
@@ -58,23 +58,23 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> Explained:
 
 
 def test_the_reason_is_looked_for_at_intervals_that_double(pool: Explained) -> None:
-    pool.look_until(600)
+    pool.observe_until(600)
     assert pool.asked_at == [2, 4, 8, 16, 32, 64, 128, 256, 512]
 
 
 def test_while_machines_are_made_it_is_looked_for_at_least_every_half_a_minute(pool: Explained) -> None:
     pool.has_machines = True
-    pool.look_until(100)
+    pool.observe_until(100)
     assert pool.asked_at == [2, 4, 8, 16, 32, 62, 92]
 
 
 def test_a_new_reason_is_logged_at_once_and_the_same_one_ever_more_rarely(
     pool: Explained, caplog: pytest.LogCaptureFixture
 ) -> None:
-    pool.look_until(3)
+    pool.observe_until(3)
     pool.why = "no agent"
-    pool.look_until(20)
+    pool.observe_until(20)
     begin = "pool sums: 1 of 2 workers are up"
     assert caplog.messages == [f"{begin}: no room", f"{begin}: no agent"]
-    pool.look_until(600)
+    pool.observe_until(600)
     assert caplog.messages == [f"{begin}: no room", *[f"{begin}: no agent"] * 4]

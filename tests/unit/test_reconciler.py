@@ -18,7 +18,7 @@ from tests.support.scripted_agents import ScriptedAgent, agent_now, job_now, joi
 from tests.support.virtual import Cluster
 
 DEATH = 25.0
-LOOK = 8.0
+PASS_INTERVAL = 8.0
 
 
 async def test_one_of_several_runs_the_pass_and_another_takes_over_when_it_dies(cluster: Cluster) -> None:
@@ -26,13 +26,13 @@ async def test_one_of_several_runs_the_pass_and_another_takes_over_when_it_dies(
     first, second = Reconciler(await cluster.core(), "p1"), Reconciler(await cluster.core(), "p2")
     assert await first.try_pass()
     for _ in range(20):
-        await cluster.clock.sleep(LOOK)
+        await cluster.clock.sleep(PASS_INTERVAL)
         assert await first.try_pass()
         assert not await second.try_pass()
     died = cluster.clock.boottime()
     while not await second.try_pass():
-        await cluster.clock.sleep(LOOK)
-    assert 3 * 10.0 - LOOK <= cluster.clock.boottime() - died <= 3 * 10.0 + 2 * LOOK
+        await cluster.clock.sleep(PASS_INTERVAL)
+    assert 3 * 10.0 - PASS_INTERVAL <= cluster.clock.boottime() - died <= 3 * 10.0 + 2 * PASS_INTERVAL
     assert not await first.try_pass(), "the old holder sees that it lost the lease"
 
 
@@ -75,7 +75,7 @@ async def test_a_holder_whose_record_cannot_be_read_is_followed_by_another(clust
 async def test_a_holder_that_lost_its_lease_in_the_middle_of_a_pass_does_not_take_it_back(cluster: Cluster) -> None:
     first = Reconciler(await cluster.core(), "p1")
     await first.try_pass()
-    await cluster.clock.sleep(LOOK)
+    await cluster.clock.sleep(PASS_INTERVAL)
 
     async def frozen_meanwhile() -> None:
         second = Reconciler(await cluster.core(), "p2")
@@ -135,10 +135,10 @@ async def test_suspects_outlive_the_holder_of_the_pass(cluster: Cluster) -> None
     ages = []
     for number, core in enumerate(cores):
         holder = Reconciler(core, f"p{number}")
-        await passes(holder, 2 * LOOK)
+        await passes(holder, 2 * PASS_INTERVAL)
         await holder.resign()
         ages.append((await pass_now(core)).suspects.get("silent", Suspect(beat=0, age=-1.0)).age)
-    assert ages[:2] == [LOOK, 2 * LOOK]
+    assert ages[:2] == [PASS_INTERVAL, 2 * PASS_INTERVAL]
     assert (await agent_now(cores[0], "silent")).state == "dead"
 
 
@@ -152,7 +152,7 @@ async def test_a_dead_holder_is_itself_a_suspect_whose_age_is_credited(cluster: 
     await passes(second, 2 * DEATH)
     beating.cancel()
     assert (await agent_now(agents[1].core, "a")).state == "dead"
-    assert cluster.clock.boottime() - died <= 2 * DEATH + LOOK
+    assert cluster.clock.boottime() - died <= 2 * DEATH + PASS_INTERVAL
     assert (await agent_now(agents[1].core, "b")).state == "live"
 
 

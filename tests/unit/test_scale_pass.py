@@ -29,7 +29,7 @@ from fray_layouts.spec import MAX_INLINE_BYTES
 from tests.support.scripted_agents import agent_now, job_now, join, launch, pass_now, passes
 from tests.support.virtual import Cluster
 
-DEATH, LOOK = 25.0, 8.0
+DEATH, PASS_INTERVAL = 25.0, 8.0
 HOST = Resources(cpu=1000, memory=2**33, disk=2**33)
 
 
@@ -55,7 +55,7 @@ async def test_a_death_is_told_while_a_file_of_the_inbox_is_looked_at(cluster: C
     await user.store.put(InboxKeys.key("drop"), b"{}", ANY)
     coordinator, gate = Reconciler(await cluster.core(), "p"), asyncio.Event()
     cluster.connections[-1].before["get", InboxKeys.area] = gate.wait
-    await passes(coordinator, DEATH + 2 * LOOK)
+    await passes(coordinator, DEATH + 2 * PASS_INTERVAL)
     assert (await agent_now(user, agent.id)).state == "dead"
     gate.set()
     await passes(coordinator, 10.0)
@@ -131,12 +131,12 @@ async def test_very_many_new_records_keep_no_known_agent_from_being_declared_dea
         await cluster.clock.sleep(1.0)
         return await read(key)
 
-    await passes(coordinator, LOOK)
+    await passes(coordinator, PASS_INTERVAL)
     connection.get = read_slowly  # type: ignore[method-assign]
     for number in range(5000):
         left = AgentRecord(id=f"a{number}", host="h", pool="default", state="left")
         await user.records.write(AgentKeys.key(left.id), AgentRecord, left, None)
-    await passes(coordinator, DEATH + LOOK)
+    await passes(coordinator, DEATH + PASS_INTERVAL)
     assert (await agent_now(user, silent.id)).state == "dead"
     assert not coordinator.detector.complete
     await passes(coordinator, 90.0)
@@ -161,7 +161,7 @@ async def test_a_long_listing_adds_to_the_age_of_the_agents_that_it_shows(cluste
     await passes(coordinator, 10.0)
     connection.list = list_slowly  # type: ignore[method-assign]
     silent = await join(cluster, "silent")
-    await passes(coordinator, DEATH + 3 * LOOK, every=2.0)
+    await passes(coordinator, DEATH + 3 * PASS_INTERVAL, every=2.0)
     assert (await agent_now(user, silent.id)).state == "dead"
 
 
@@ -173,7 +173,7 @@ async def test_many_records_that_are_never_answered_delay_no_death(cluster: Clus
     cluster.connections[1].unanswered = [("get", AgentKeys.key("odd")[: -len(".json")])]
     await passes(coordinator, 40.0)
     silent = await join(cluster, "silent")
-    await passes(coordinator, DEATH + 2 * LOOK)
+    await passes(coordinator, DEATH + 2 * PASS_INTERVAL)
     assert (await agent_now(user, silent.id)).state == "dead"
     assert sum(key.startswith("agents/odd") for key in coordinator.detector.problems) == 640
 

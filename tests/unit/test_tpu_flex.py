@@ -54,19 +54,19 @@ def test_in_a_reservation_its_own_slices_count() -> None:
     assert flex.available_slices(agents, TYPE, "mine") == 1
 
 
-def test_a_change_comes_after_some_looks_in_a_row() -> None:
+def test_a_change_comes_after_some_checks_in_a_row() -> None:
     choice = flex.FlexChoice([1, 2, 4], current=2)
-    several = flex.LOOKS_BEFORE_CHANGE - 1
-    assert [choice.look(4, runs=True) for _ in range(several)] == [2] * several
-    assert choice.look(2, runs=True) == 2  # it was gone again
-    assert [choice.look(4, runs=True) for _ in range(several + 1)] == [2] * several + [4]
+    several = flex.CHECKS_BEFORE_CHANGE - 1
+    assert [choice.update(4, runs=True) for _ in range(several)] == [2] * several
+    assert choice.update(2, runs=True) == 2  # it was gone again
+    assert [choice.update(4, runs=True) for _ in range(several + 1)] == [2] * several + [4]
 
 
 def test_a_running_job_is_not_shrunk_and_a_waiting_one_is() -> None:
-    looks = flex.LOOKS_BEFORE_CHANGE
-    assert {flex.FlexChoice([1, 2], current=2).look(1, runs=True) for _ in range(looks)} == {2}
+    checks = flex.CHECKS_BEFORE_CHANGE
+    assert {flex.FlexChoice([1, 2], current=2).update(1, runs=True) for _ in range(checks)} == {2}
     choice = flex.FlexChoice([1, 2], current=2)
-    assert [choice.look(1, runs=False) for _ in range(looks)][-1] == 1
+    assert [choice.update(1, runs=False) for _ in range(checks)][-1] == 1
 
 
 class ScriptedCluster:
@@ -124,7 +124,7 @@ def test_a_run_is_restarted_with_more_slices_and_keeps_its_remaining_retries(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cluster = ScriptedCluster(
-        [1, *[2] * (flex.LOOKS_BEFORE_CHANGE + 1)], [(JobStatus.STOPPED, 3, 1), (JobStatus.SUCCEEDED, 0, 0)]
+        [1, *[2] * (flex.CHECKS_BEFORE_CHANGE + 1)], [(JobStatus.STOPPED, 3, 1), (JobStatus.SUCCEEDED, 0, 0)]
     )
     use(cluster, monkeypatch)
     results = run_on_pod_multislice_resumable(print, TYPE, [1, 2], max_retries_preemption=10, max_retries_failure=1)

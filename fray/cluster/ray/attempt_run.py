@@ -15,10 +15,10 @@ from fray_layouts.records import AttemptExit, JobRecord, JobResult, PlacementMem
 from fray_layouts.spec import EnvironmentSpec, is_gang
 from fray_layouts.states import ExitKind
 
-_LOOK_INTERVAL = 1.0
+_POLL_INTERVAL = 1.0
 """Seconds between two polls of a placement group, or of the free slices; each is one request to Ray."""
 
-_SLICE_LOOKS = 30
+_SLICE_POLLS = 30
 """Polls until other slices are tried, in case others have taken the chosen ones meanwhile: half a minute."""
 
 _KILL_MARGIN = 15.0
@@ -142,7 +142,7 @@ class JobAttempt:
         self._group = import_ray().util.placement_group(
             [bundle(spec.resources)] * spec.replicas, strategy, name=self._job.id
         )
-        while not await asyncio.to_thread(self._group.wait, _LOOK_INTERVAL):
+        while not await asyncio.to_thread(self._group.wait, _POLL_INTERVAL):
             pass
 
     async def _reserve_slices(self) -> None:
@@ -153,13 +153,13 @@ class JobAttempt:
         while True:
             free = await asyncio.to_thread(free_slices, tpu_type)
             if len(free) < spec.slices:
-                await asyncio.sleep(_LOOK_INTERVAL)
+                await asyncio.sleep(_POLL_INTERVAL)
                 continue
             self._slices = free[: spec.slices]
             bundles = slice_bundles(self._slices, tpu_type, bundle(spec.resources))
             self._group = ray.util.placement_group(bundles, "STRICT_SPREAD", name=self._job.id)
-            for _ in range(_SLICE_LOOKS):
-                if await asyncio.to_thread(self._group.wait, _LOOK_INTERVAL):
+            for _ in range(_SLICE_POLLS):
+                if await asyncio.to_thread(self._group.wait, _POLL_INTERVAL):
                     return
             ray.util.remove_placement_group(self._group)
 

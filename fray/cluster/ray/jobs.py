@@ -28,7 +28,7 @@ from fray_layouts.spec import JobSpec
 from fray_layouts.spec_checks import check_namespace
 from fray_layouts.wording import first_names
 
-_LOOK_SECONDS = 10.0
+_LONG_POLL_SECONDS = 10.0
 """Seconds that one waiting request to the controller lasts at most. An interrupt takes effect within that time."""
 
 
@@ -203,7 +203,7 @@ class RayJobs(ClusterWithoutStorage):
     async def _followed(self, job_id: str, replica: int | None) -> AsyncGenerator[Sequence[LogLine], None]:
         after = 0
         while True:
-            output = await self._ask_async("output", job_id, after, _LOOK_SECONDS)
+            output = await self._ask_async("output", job_id, after, _LONG_POLL_SECONDS)
             if output is None:
                 raise _not_found(job_id)
             yield [line for line in output.lines if replica in (None, line.replica)]
@@ -251,7 +251,7 @@ def _warn_of_waiting(found: dict[str, JobRecord], warned: set[str]) -> None:
 
 def _request_seconds(deadline: float | None) -> float:
     """How long the next waiting request may last."""
-    return _LOOK_SECONDS if deadline is None else max(0.0, min(_LOOK_SECONDS, deadline - time.monotonic()))
+    return _LONG_POLL_SECONDS if deadline is None else max(0.0, min(_LONG_POLL_SECONDS, deadline - time.monotonic()))
 
 
 def _check_time(deadline: float | None, found: dict[str, JobRecord], timeout: float | None) -> None:

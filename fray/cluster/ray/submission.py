@@ -39,7 +39,7 @@ MODULE, SPEC_FILE = "fray_submitted", "spec.json"
 _ENTRYPOINT = "python -m fray.cluster.ray.submitted"
 """A shell command, as Ray expects. By its convention `python` on its nodes has Ray, and so Fray, installed."""
 
-_LOOK_INTERVAL = 1.0
+_POLL_INTERVAL = 1.0
 """Seconds between two polls of a job. Each is a request to Ray's dashboard."""
 
 _NO_AGENT = "No available agent"
@@ -145,7 +145,7 @@ class RayCluster(ClusterWithoutStorage):
         checked_spec(request, connected=False)
 
     def _wait(self, ids: list[str], raise_on_failure: bool, timeout: float | None) -> list[JobInfo]:
-        return self._poll_until_ended(ids, raise_on_failure, timeout, itertools.repeat(_LOOK_INTERVAL))
+        return self._poll_until_ended(ids, raise_on_failure, timeout, itertools.repeat(_POLL_INTERVAL))
 
     async def _wait_async(self, ids: list[str], raise_on_failure: bool, timeout: float | None) -> list[JobInfo]:
         return await asyncio.to_thread(self._wait, ids, raise_on_failure, timeout)
@@ -197,7 +197,7 @@ class RayCluster(ClusterWithoutStorage):
             yield [LogLine(1, 0, "", "stdout", line.encode(), True) for line in text[:whole].splitlines()]
             if ended:
                 return
-            await asyncio.sleep(_LOOK_INTERVAL)
+            await asyncio.sleep(_POLL_INTERVAL)
 
 
 def _submission_client(address: str | None) -> Any:

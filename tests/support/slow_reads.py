@@ -1,4 +1,4 @@
-"""Looking at a cluster while it changes."""
+"""Reads of a cluster while it changes."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ async def slow_core(cluster: Cluster, seconds: float = 0.02) -> Core:
     return await core_on(Store(connection, cluster.clock, rng), cluster.settings, cluster.clock, rng)
 
 
-def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Collect the results of repeated looks."""
+def recorded_findings(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Collect the results of repeated checks."""
     found: list[Any] = []
-    looks = checker.CHECKS
+    checks = checker.CHECKS
 
-    def noting(look: Callable[..., Any]) -> Callable[..., Any]:
+    def noting(check: Callable[..., Any]) -> Callable[..., Any]:
         def noted(seen: Any) -> Any:
-            shown = list(look(seen))
+            shown = list(check(seen))
             found.extend(shown)
             return shown
 
         return noted
 
-    monkeypatch.setattr(checker, "CHECKS", tuple((noting(look), needs) for look, needs in looks))
+    monkeypatch.setattr(checker, "CHECKS", tuple((noting(check), needs) for check, needs in checks))
     return found
