@@ -19,7 +19,7 @@ ROWS_PER_REQUEST = 1000
 """Most rows in one answer to a list request, on GCS and on S3; each answer is one billed request."""
 
 NAME_WRITE_INTERVAL = 1.0
-"""Least seconds between two writes of one name: GCS accepts one in a second, and refuses or delays the others."""
+"""Least seconds between two writes of one name: GCS accepts one in a second, and answers 429 to others."""
 
 
 class Expect(enum.Enum):
