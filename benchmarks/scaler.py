@@ -1,7 +1,7 @@
-"""One look of the scaler over many pools: its processor time, and its requests to the storage.
+"""One run of the scaler over many pools: its processor time, and its requests to the storage.
 
 Every machine is up and busy, each pool has as many machines as it may, and ten jobs wait in it. The store and the
-provider are in memory. The first look reads all records; the second one finds nothing changed; before the third every
+provider are in memory. The first run reads all records; the second one finds nothing changed; before the third every
 agent has sent a heartbeat, which real agents need a minute for.
 """
 
@@ -63,8 +63,8 @@ class Listing:
         pass
 
 
-async def look(pools: int, machines: int) -> dict[str, Any]:
-    """The figures of three looks."""
+async def runs(pools: int, machines: int) -> dict[str, Any]:
+    """The figures of three runs."""
     core = await open_core("memory://bench-scaler", ClusterSettings())
     providers = {f"pool-{number:03}": await fill(core, f"pool-{number:03}", machines) for number in range(pools)}
     agents = [key for row in await core.store.list(AgentKeys.area) if AgentKeys.parse(key := row.key)]
@@ -83,7 +83,7 @@ async def look(pools: int, machines: int) -> dict[str, Any]:
 
 
 async def timed(scaler: Scaler) -> dict[str, Any]:
-    """One look: seconds of processor time, and requests."""
+    """One run: seconds of processor time, and requests."""
     before, begun = scaler.core.store.usage.snapshot(), time.process_time()
     assert await scaler.run_if_elected()
     took, asked = time.process_time() - begun, scaler.core.store.usage - before
@@ -121,7 +121,7 @@ async def fill(core: Core, pool: str, count: int) -> Listing:
 def main() -> None:
     options = arguments(__doc__)
     pools, machines = (3, 2) if options.quick else (100, 10)
-    figures = asyncio.run(look(pools, machines))
+    figures = asyncio.run(runs(pools, machines))
     report("scaler", {"pools": pools, "machines": pools * machines, **figures, "goal_cpu_seconds": 1.0})
 
 

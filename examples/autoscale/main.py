@@ -106,9 +106,9 @@ class Scene:
         self.tell(f"a gang has had {SLICES} slices at once")
 
     def is_released(self) -> bool:
-        """Whether no machine is left. Agents remove the machines; a look, like one from cron, removes the last one."""
-        look = [sys.executable, "-m", "fray", "scale", "--once", "--root", self.cluster.root]
-        subprocess.run(look, check=True, stdout=subprocess.DEVNULL)
+        """Whether no machine is left. Agents remove the machines; a run like one from cron removes the last one."""
+        scale = [sys.executable, "-m", "fray", "scale", "--once", "--root", self.cluster.root]
+        subprocess.run(scale, check=True, stdout=subprocess.DEVNULL)
         return not self.present()
 
     def check(self) -> None:

@@ -50,7 +50,7 @@ def allow(root: Path, machines: int) -> None:
     on_cluster(root, lambda core: change_pool(core, "default", lambda before: record))
 
 
-def last_look(root: Path) -> ScalerRecord:
+def last_run(root: Path) -> ScalerRecord:
     return on_cluster(root, read_scaler) or ScalerRecord()
 
 
@@ -68,23 +68,23 @@ def test_fray_run_starts_a_cluster_in_which_nothing_runs_and_fray_down_ends_it(s
     out, err = ran.communicate(timeout=200)
     assert (ran.returncode, out) == (0, "hello\n"), err
     assert "its pool may have machines" in err
-    assert not last_look(shell.root).holder.startswith("wait-"), "the role is given back"
+    assert not last_run(shell.root).holder.startswith("wait-"), "the role is given back"
     assert len(agents(shell.root)) == 1, "the machine goes on"
     ended = shell.start("down", "--wait", "200", stdout=subprocess.PIPE)
     assert "no machine is left" in ended.communicate(timeout=250)[0]
     assert agents(shell.root) == []
-    assert last_look(shell.root).holder == ""
+    assert last_run(shell.root).holder == ""
 
 
 def test_ctrl_c_gives_the_role_back(shell: Shell) -> None:
     allow(shell.root, 0)
     ran = shell.start("run", "--", "true", stderr=subprocess.PIPE)
-    wait_until(lambda: last_look(shell.root).looked_at)
-    assert last_look(shell.root).holder.startswith("wait-")
+    wait_until(lambda: last_run(shell.root).ran_at)
+    assert last_run(shell.root).holder.startswith("wait-")
     ran.send_signal(signal.SIGINT)
     _, err = ran.communicate(timeout=200)
     assert ran.returncode == 130, err
-    assert last_look(shell.root).holder == ""
+    assert last_run(shell.root).holder == ""
 
 
 def a_job(client: StorageClient) -> Callable[[], object]:
@@ -123,11 +123,11 @@ def test_every_wait_for_machines_takes_the_role_and_gives_it_back(
     cluster = StorageCluster(str(shell.root))
     with ThreadPoolExecutor(1) as thread:
         wait = thread.submit(made(StorageClient(cluster)))
-        wait_until(lambda: last_look(shell.root).looked_at)
-        assert last_look(shell.root).holder.startswith("wait-")
+        wait_until(lambda: last_run(shell.root).ran_at)
+        assert last_run(shell.root).holder.startswith("wait-")
         for job in cluster.list_jobs():
             cluster.terminate(job.job_id)
         with suppress(Exception):  # the job that was waited for has been stopped
             wait.result(200)
-    wait_until(lambda: last_look(shell.root).holder == "")
+    wait_until(lambda: last_run(shell.root).holder == "")
     cluster.close()

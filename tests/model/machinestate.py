@@ -50,10 +50,10 @@ class Call(NamedTuple):
 
 
 class Scaler(NamedTuple):
-    """A scaler in a look.
+    """A scaler in a run.
 
     Attributes:
-        todo: what it does next, as (what, number of the machine, record); () between looks.
+        todo: what it does next, as (what, number of the machine, record); () between runs.
         listed: what there was when it asked the provider; answered: it was told; age: ticks since.
         seen: the records as it knows them.
         old: the numbers of those that were written since.
@@ -71,12 +71,12 @@ class Budget(NamedTuple):
     """How often each event may still happen.
 
     Attributes:
-        looks: looks that may begin. time: how often time passes; without bounds if both are `ENDLESS`.
+        runs: runs that may begin. time: how often time passes; without bounds if both are `ENDLESS`.
         changes: changes of `min`.
         faults: faults of the provider.
     """
 
-    looks: int = ENDLESS
+    runs: int = ENDLESS
     time: int = ENDLESS
     changes: int = 0
     faults: int = 0
@@ -232,7 +232,7 @@ def view_of(
         agents=agents,
         capacity=HOST,
         prices={ZONE: 1.0},
-        looked_at=NOW,
+        ran_at=NOW,
     )
 
 

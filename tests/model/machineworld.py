@@ -1,6 +1,6 @@
-"""A small world for machines: scalers that look at one pool at once, and its provider.
+"""A small world for machines: scalers that scale one pool at once, and its provider.
 
-A scaler does what `PoolLook` does, with one list, read, write or call in each step. Between any two of them the others
+A scaler does what `PoolRun` does, with one list, read, write or call in each step. Between any two of them the others
 continue, and it may be killed. The decisions are `observe`, `plan`, `confirmed`, `to_ask`, `asked`, `created`,
 `refused`, `to_delete` and `to_drain`. The pool wants its `min`, which people change. Names are used again once nobody
 knows them any more. A call lands within `CALL_SECONDS` of the write before it, or never.
@@ -160,7 +160,7 @@ class MachineWorld:
             todo = (do("write", number, refused), *scaler.todo)
             yield Step(f"{label}, refused", self._with(w, who, scaler._replace(todo=todo)), fault=True)
 
-    # --- a look, as `PoolLook` does it
+    # --- a run, as `PoolRun` does it
 
     def _acts(self, w: Pool, who: int) -> Iterator[Step[Pool]]:
         """The next thing that a scaler does."""
@@ -198,9 +198,9 @@ class MachineWorld:
             )
 
     def _lists(self, w: Pool, who: int) -> Iterator[Step[Pool]]:
-        if not w.left.looks:
+        if not w.left.runs:
             return
-        w = spent(w, "looks")
+        w = spent(w, "runs")
         scaler = Scaler((do("read"), do("observe")), w.there)
         if not self.rules.records_last:
             scaler = Scaler((do("list"), do("observe")), seen=w.records)

@@ -1,4 +1,4 @@
-"""Machines of a pool: none above its bounds, none forgotten, whoever looks, and whatever becomes of calls."""
+"""Machines of a pool: none above its bounds, none forgotten, whichever scaler runs, and whatever becomes of calls."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ ALONE = {
     "two faults": Scope(Budget(faults=2), scalers=1),
     "a price limit": Scope(Budget(changes=1, faults=1), scalers=1, by_cost=True),
 }
-AT_ONCE = Scope(Budget(looks=3, time=2))
+AT_ONCE = Scope(Budget(runs=3, time=2))
 """Two scalers. Looks and time are bounded there: what breaks nothing may still have something to do."""
 
 LARGE = {
-    "two under a price limit": Scope(Budget(looks=3, time=1), by_cost=True),
+    "two under a price limit": Scope(Budget(runs=3, time=1), by_cost=True),
     "two scalers at once": AT_ONCE,
     "two faults and changes": Scope(Budget(changes=2, faults=2), scalers=1),
-    "two scalers, a change": Scope(Budget(looks=3, time=2, changes=1)),
-    "two scalers, a fault": Scope(Budget(looks=3, time=3, faults=1)),
-    "three scalers": Scope(Budget(looks=3, time=1), scalers=3, names=3),
+    "two scalers, a change": Scope(Budget(runs=3, time=2, changes=1)),
+    "two scalers, a fault": Scope(Budget(runs=3, time=3, faults=1)),
+    "three scalers": Scope(Budget(runs=3, time=1), scalers=3, names=3),
 }
 
 
 def explored(rules: Rules, scope: Scope, until: str = "") -> Found:
     world = MachineWorld(rules, scope)
-    endless = scope.budget.looks > 3
+    endless = scope.budget.runs > 3
     return explore(world.start, world.steps, world.good if endless else lambda state: True, world.broken, until=until)
 
 
@@ -53,7 +53,7 @@ def test_the_same_with_more_of_everything(scope: Scope) -> None:
     [
         ("intent_first", UNRECORDED, ALONE["no fault"]),
         ("names_of_intents", UNRECORDED, ALONE["a fault"]),
-        ("asked_first", FORGOTTEN, Scope(Budget(looks=4, changes=1))),
+        ("asked_first", FORGOTTEN, Scope(Budget(runs=4, changes=1))),
         ("confirm", OVER, AT_ONCE),
         pytest.param("confirm_left", OVER, AT_ONCE, marks=pytest.mark.slow),
         pytest.param("confirm_again", OVER, AT_ONCE, marks=pytest.mark.slow),
@@ -62,7 +62,7 @@ def test_the_same_with_more_of_everything(scope: Scope) -> None:
         ("silence", FORGOTTEN, ALONE["a fault"]),
         ("fresh_list", FORGOTTEN, ALONE["a fault"]),
         ("call_seconds", FORGOTTEN, ALONE["a fault"]),
-        pytest.param("call_at_once", FORGOTTEN, Scope(Budget(looks=3, time=2, changes=1)), marks=pytest.mark.slow),
+        pytest.param("call_at_once", FORGOTTEN, Scope(Budget(runs=3, time=2, changes=1)), marks=pytest.mark.slow),
         ("waits_again", FORGOTTEN, ALONE["two faults"]),
         ("taken_first", FORGOTTEN, ALONE["a fault"]),
     ],

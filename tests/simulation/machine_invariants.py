@@ -39,13 +39,13 @@ RELEASED = 2 * BOOT_SECONDS + 600.0
 boot."""
 
 LAG = 2 * ClusterSettings().pass_interval
-"""Seconds by which a machine's record may differ from its bill, on average: a look at both of its ends."""
+"""Seconds by which a machine's record may differ from its bill, on average: a run of the scaler at both of its ends."""
 
 LAG_IN_STORM = 90.0
 """The same while lists are stale, and scalers and the storage are down for a while."""
 
 STORED = 3.0
-"""Virtual seconds of calm in which a record says that its machine was made; a list would say it one look later."""
+"""Virtual seconds of calm in which a record says that its machine was made; a list would say it one run later."""
 
 
 class MachineWatch(Stage):

@@ -32,7 +32,7 @@ class Trouble(Plan):
         batch: most single jobs that are submitted at once.
         preempt_every: time between two preemptions. storms: share of these that take all machines.
         full_every: time between two full disks of hosts, some of them for good; their agents take no work.
-        alone: whether scalers look without the lease now and then, like `fray scale --once`.
+        alone: whether scalers run without the lease now and then, like `fray scale --once`.
         move_every: time between two changes of the slices' project.
         damage_every: time between two damaged records of machines, or malformed objects beside them.
         outages: outages of the storage, of two minutes at most.

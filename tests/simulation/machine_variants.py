@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fray_agents.provisioning import look, scaler
+from fray_agents.provisioning import pool_run, scaler
 from fray_coordinator.protocol.scaling import machines, planning
 from fray_coordinator.protocol.scaling.provisioning import account_of
 from tests.simulation.broken_code import Swap, Variants
@@ -23,8 +23,8 @@ variant = VARIANTS.variant
 @variant
 def strangers_stay() -> list[Swap]:
     """Machines that no record knows are not deleted."""
-    real = look.observe
-    return [(look, "observe", lambda *given: replaced(real(*given), strangers=()))]
+    real = pool_run.observe
+    return [(pool_run, "observe", lambda *given: replaced(real(*given), strangers=()))]
 
 
 @variant
@@ -42,17 +42,17 @@ def unfit_machines_stay() -> list[Swap]:
 @variant
 def waiting_requests_are_not_withdrawn() -> list[Swap]:
     """The scaler waits for a request without capacity, although it could ask another zone."""
-    return [(look, "withdrawn", lambda view, now: ({}, dict(view.zones)))]
+    return [(pool_run, "withdrawn", lambda view, now: ({}, dict(view.zones)))]
 
 
 @variant
 def what_the_pool_says_is_in_force_at_once() -> list[Swap]:
-    """The scaler no longer looks at the place where the pool had machines before."""
+    """The scaler no longer lists the place where the pool had machines before."""
     return [(scaler, "accounts", lambda said, left, known: {account_of(said): said} if said else {})]
 
 
 @variant
-def machines_are_where_their_pool_was_at_the_last_look() -> list[Swap]:
+def machines_are_where_their_pool_was_in_the_last_run() -> list[Swap]:
     """The scaler ignores the place in the machines' records."""
     real = scaler.accounts
     return [(scaler, "accounts", lambda said, left, known: real(said, left, ()))]
@@ -67,30 +67,30 @@ def calls_under_way_are_not_waited_for() -> list[Swap]:
 @variant
 def silence_is_an_empty_list() -> list[Swap]:
     """A provider that does not answer counts as having no machines."""
-    real = look.PoolLook._list
+    real = pool_run.PoolRun._list
 
-    async def told(self: look.PoolLook) -> Any:
+    async def told(self: pool_run.PoolRun) -> Any:
         return await real(self) or ()
 
-    return [(look.PoolLook, "_list", told)]
+    return [(pool_run.PoolRun, "_list", told)]
 
 
 @variant
 def nothing_is_deleted() -> list[Swap]:
     """The scaler does not delete machines at the provider."""
-    return [(look, "to_delete", lambda view: [])]
+    return [(pool_run, "to_delete", lambda view: [])]
 
 
 @variant
 def replies_are_not_stored() -> list[Swap]:
     """The reply to a request is not stored; only the provider's list shows the machine."""
-    return [(look, "created", lambda machine, operation, now: machine)]
+    return [(pool_run, "created", lambda machine, operation, now: machine)]
 
 
 @variant
 def asked_for_without_a_write() -> list[Swap]:
     """The call is made before the record is written."""
-    return [(look, "asked", lambda machine, now: machine)]
+    return [(pool_run, "asked", lambda machine, now: machine)]
 
 
 # --- the bounds of a pool
@@ -104,20 +104,20 @@ def a_pool_may_have_any_number() -> list[Swap]:
     def within(view: Any, orders: Any) -> Any:
         return real(replaced(view, spec=replace(view.spec, max=99, max_hourly_cost=None)), orders)
 
-    return [(planning, "_within_bounds", within), (look, "confirmed", lambda view, now: {})]
+    return [(planning, "_within_bounds", within), (pool_run, "confirmed", lambda view, now: {})]
 
 
 @variant
 def intents_are_not_confirmed() -> list[Swap]:
     """A scaler requests its intents, even if others have written more meanwhile."""
-    return [(look, "confirmed", lambda view, now: {})]
+    return [(pool_run, "confirmed", lambda view, now: {})]
 
 
 @variant
 def the_least_is_not_kept() -> list[Swap]:
     """A pool without work has no machine."""
-    real = look.plan
-    return [(look, "plan", lambda view, now: real(replaced(view, spec=replace(view.spec, min=0)), now))]
+    real = pool_run.plan
+    return [(pool_run, "plan", lambda view, now: real(replaced(view, spec=replace(view.spec, min=0)), now))]
 
 
 @variant

@@ -3,7 +3,7 @@
 Scalers, agents and passes are real; the provider, hosts and tasks are simulated. In the storm, creates are refused,
 lost, late or repeated; requests wait; lists are stale; machines never boot, have full disks or are preempted, some in
 storms; users stop jobs and move a pool to another project; records are damaged; the storage has its faults; and two
-scalers look at once, and are killed and frozen at any step. In the end all jobs must be done, and unneeded machines
+scalers run at once, and are killed and frozen at any step. In the end all jobs must be done, and unneeded machines
 must be gone.
 """
 
@@ -189,7 +189,7 @@ class MachineWorld(MachineWatch):
         alone = self.trouble.alone and self.draw.random() < 0.8
 
         async def live() -> None:
-            """Let a scaler look again and again. alone: without the lease, like repeated `fray scale --once`."""
+            """Let a scaler run again and again. alone: without the lease, like repeated `fray scale --once`."""
             core = await self.joined(owner, self.drawn_clock(self.draw))
             fresh = partial(Scaler, core, owner.name, open_provider=self._open_provider)
             scaler = fresh()

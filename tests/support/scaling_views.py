@@ -33,7 +33,7 @@ def view(spec: ProvisioningSpec = SPEC, *machines: MachineRecord, jobs: list[Wai
         jobs=jobs or [],
         hosts=hosts_of(spec),
         capacity=capacity_of(spec, []) or CAPACITY,
-        looked_at=NOW - 5,
+        ran_at=NOW - 5,
     )
 
 

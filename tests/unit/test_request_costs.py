@@ -157,7 +157,7 @@ async def test_a_wait_on_a_cluster_whose_agents_people_start_reads_no_scaler_rec
     )
 
 
-async def test_a_look_of_the_scaler_lists_each_pool_twice_and_reads_changed_objects(cluster: Cluster) -> None:
+async def test_a_run_of_the_scaler_lists_each_pool_twice_and_reads_changed_objects(cluster: Cluster) -> None:
     core, connection = await _cloud_core(cluster)
     pools = {pool: await _pool_of_machines(core, pool, 2) for pool in ("one", "two", "three")}
 

@@ -95,7 +95,7 @@ async def test_a_job_that_is_claimed_between_the_listings_gets_no_entry_again(cl
     assert (await job_now(user, job.id)).status == "running"
 
 
-async def test_the_effort_of_a_look_for_each_agent_does_not_grow_with_the_fleet(cluster: Cluster) -> None:
+async def test_the_effort_of_an_observation_for_each_agent_does_not_grow_with_the_fleet(cluster: Cluster) -> None:
     for number in range(30):
         await join(cluster, f"a{number}")
     watch = FailureDetector(await cluster.core())
@@ -104,8 +104,8 @@ async def test_the_effort_of_a_look_for_each_agent_does_not_grow_with_the_fleet(
     assert watched.call_count < 10
 
 
-async def test_a_long_look_adds_to_the_age_of_the_agents_that_it_read_first(cluster: Cluster) -> None:
-    """Each look hangs for 7 s at one agent's record. The silent other one is still dead after its 25 s."""
+async def test_a_long_observation_adds_to_the_age_of_the_agents_that_it_read_first(cluster: Cluster) -> None:
+    """Each observation hangs for 7 s at one agent's record. The silent other one is still dead after its 25 s."""
 
     user = await cluster.core()
     beating, silent = await join(cluster, "beating"), await join(cluster, "silent")
@@ -144,7 +144,7 @@ async def test_very_many_new_records_keep_no_known_agent_from_being_declared_dea
 
 
 async def test_a_long_listing_adds_to_the_age_of_the_agents_that_it_shows(cluster: Cluster) -> None:
-    """There are three pages of a second and a half each, and each look begins 2 s after the last has ended."""
+    """There are three pages of a second and a half each, and each observation begins 2 s after the last has ended."""
     user, core = await cluster.core(), await cluster.core(local=False)
     connection = cluster.connections[1]
     listed = connection.list

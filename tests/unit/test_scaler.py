@@ -86,7 +86,7 @@ async def test_a_lost_reply_makes_no_second_machine(cluster: Cluster) -> None:
     assert [m.name for m in await machines(cluster, core)] == [*provider.machines]
 
 
-async def test_a_zone_without_room_is_followed_by_the_next_in_the_same_look(cluster: Cluster) -> None:
+async def test_a_zone_without_room_is_followed_by_the_next_in_the_same_run(cluster: Cluster) -> None:
     core, provider = await cluster.core(), MemoryProvider(refuse={"us-a": "stockout"})
     await with_pool(core, zones=["us-a", "eu-b"])
     await with_jobs(core, 1)
@@ -134,15 +134,15 @@ async def test_one_process_has_the_role_and_another_takes_it_when_it_is_given_up
 async def test_a_role_whose_holder_died_is_taken_over(cluster: Cluster) -> None:
     first, second = Scaler(await cluster.core(), "first"), Scaler(await cluster.core(), "second")
     assert await first.run_if_elected()
-    looked = [await second.run_if_elected()]
+    ran = [await second.run_if_elected()]
     for _ in range(10):
         await asyncio.sleep(5)
-        looked.append(await second.run_if_elected())
-    assert looked[0] is False
-    assert looked[-1] is True
+        ran.append(await second.run_if_elected())
+    assert ran[0] is False
+    assert ran[-1] is True
 
 
-async def test_a_look_that_takes_longer_than_the_lease_keeps_it(cluster: Cluster) -> None:
+async def test_a_run_that_takes_longer_than_the_lease_keeps_it(cluster: Cluster) -> None:
     core, provider = await cluster.core(), MemoryProvider(slow=80.0)
     await with_pool(core)
     first, second = Scaler(core, "first", provider.open), Scaler(await cluster.core(), "second", provider.open)
@@ -235,7 +235,7 @@ async def test_two_scalers_at_once_make_no_more_than_the_pool_may_have(cluster: 
 
 
 async def _killed_at(cluster: Cluster, ticks: int) -> bool:
-    """A look that is killed after this many steps, then looks of others. Returns whether it had ended before."""
+    """A run that is killed after this many steps, then runs of others. Returns whether it had ended before."""
     core, provider = await cluster.core(), MemoryProvider()
     await with_pool(core, max=2)
     await with_jobs(core, 2)

@@ -62,8 +62,8 @@ async def test_a_job_whose_agent_was_lost_waits_though_nobody_has_requeued_it(
     assert len(provider.machines) == machines
 
 
-async def test_a_job_that_is_claimed_during_a_look_waits_no_more(cluster: Cluster) -> None:
-    """Its agent may have come after the look had read the agents."""
+async def test_a_job_that_is_claimed_during_a_run_waits_no_more(cluster: Cluster) -> None:
+    """Its agent may have come after the run had read the agents."""
     core, provider = await cluster.core(), MemoryProvider(slow=20.0)
     await with_pool(core)
     (done,) = await submit(core, [parse_spec({"name": "j", "pool": POOL, "entrypoint": {"command": ["true"]}})])

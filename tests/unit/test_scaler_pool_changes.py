@@ -80,10 +80,10 @@ async def test_machines_of_a_provider_that_a_pool_had_go_before_others_come(clus
 
 
 @pytest.mark.parametrize("says", [SPEC_ELSEWHERE, None])
-async def test_a_machine_that_a_slow_look_makes_at_the_pools_old_place_is_removed_there(
+async def test_a_machine_that_a_slow_run_makes_at_the_pools_old_place_is_removed_there(
     cluster: Cluster, says: ProvisioningSpec | None
 ) -> None:
-    """The look read the pool before the change, and is killed before it can record the machine."""
+    """The run read the pool before the change, and is killed before it can record the machine."""
     core, old, new = await cluster.core(), Deaf(), MemoryProvider()
 
     async def opened(core: Core, pool: str, spec: ProvisioningSpec) -> MemoryProvider:
@@ -110,12 +110,12 @@ async def test_a_machine_that_a_slow_look_makes_at_the_pools_old_place_is_remove
     assert len(new.machines) == (says is not None)
 
 
-async def test_a_zone_that_a_pool_no_longer_names_is_looked_at_while_it_has_machines(cluster: Cluster) -> None:
+async def test_a_zone_that_a_pool_no_longer_names_is_listed_while_it_has_machines(cluster: Cluster) -> None:
     core, provider = await cluster.core(), MemoryProvider()
-    looked: list[list[str]] = []
+    listed: list[list[str]] = []
 
     async def opened(core: Core, pool: str, spec: ProvisioningSpec) -> MemoryProvider:
-        looked.append(spec.zones)
+        listed.append(spec.zones)
         return provider
 
     await with_pool(core, zones=["us-a"])
@@ -131,8 +131,8 @@ async def test_a_zone_that_a_pool_no_longer_names_is_looked_at_while_it_has_mach
     await asyncio.sleep(AFTERMATH_SECONDS)
     await scaler.run_once()
     await scaler.run_once()
-    assert looked[:2] == [["us-a"], ["eu-b", "us-a"]]
-    assert looked[-1] == ["eu-b"]
+    assert listed[:2] == [["us-a"], ["eu-b", "us-a"]]
+    assert listed[-1] == ["eu-b"]
 
 
 async def test_a_pool_whose_record_cannot_be_read_keeps_its_machines_and_says_so(cluster: Cluster) -> None:

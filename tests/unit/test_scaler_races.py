@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from fray_agents.provisioning.look import CALL_TIMEOUT
+from fray_agents.provisioning.pool_run import CALL_TIMEOUT
 from fray_agents.provisioning.scaler import Scaler
 from fray_coordinator.protocol.scaling.machines import CALL_SECONDS, asked
 from fray_coordinator.store.interface import ABSENT, Applied, Expectation

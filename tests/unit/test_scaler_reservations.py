@@ -65,7 +65,7 @@ async def hold(core: Core, record: ReservationRecord, *agents: str) -> None:
 
 
 async def made(core: Core) -> list[str]:
-    """The zones of the machines that a look makes."""
+    """The zones of the machines that a run makes."""
     provider = MemoryProvider()
     await Scaler(core, "one", provider.open).run_once()
     return [machine.zone for machine in provider.machines.values()]

@@ -87,9 +87,9 @@ def test_why_a_machine_goes_stays_when_its_provider_says_something_else() -> Non
     assert observe(left, NOW).changed["m1"].reason == "idle for 60 s"
 
 
-def test_an_outage_without_looks_kills_no_machine() -> None:
+def test_an_outage_without_runs_kills_no_machine() -> None:
     up = machine("m1", "up", up_at=1.0, unseen_since=NOW - 700.0, created_at=1.0)
-    seen = replace(view(SPEC, up), listed=[listed("m1")], looked_at=NOW - 690.0)
+    seen = replace(view(SPEC, up), listed=[listed("m1")], ran_at=NOW - 690.0)
     after = observe(seen, NOW).changed["m1"]
     assert (after.state, NOW - (after.unseen_since or 0.0)) == ("up", 130.0)
 

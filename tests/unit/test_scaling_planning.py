@@ -17,7 +17,7 @@ from fray_coordinator.protocol.scaling.provisioning import (
     account_of,
     accounts,
     in_force,
-    still_looked_at,
+    still_managed,
     with_others,
 )
 from fray_coordinator.protocol.scaling.view import of_account, without_unread
@@ -115,7 +115,7 @@ def test_no_machine_is_made_while_the_provider_cannot_list() -> None:
     assert plan(blind, NOW).scaling.wanted == 5
 
 
-def test_a_pool_is_looked_at_wherever_it_may_have_machines() -> None:
+def test_a_pool_is_scaled_wherever_it_may_have_machines() -> None:
     tpu, run = changed(TPU, max=2), ProvisioningSpec(provider="cloud_run", zones=["us-east1"])
     assert list(accounts(run, [tpu], []).values()) == [tpu, run], "where the pool may have some comes last"
     assert (in_force(run, tpu), in_force(None, tpu)) == (changed(tpu, min=0, max=0),) * 2
@@ -129,24 +129,24 @@ def test_a_pool_is_looked_at_wherever_it_may_have_machines() -> None:
     assert [*accounts(here, [changed(here, zones=["there"])], []).values()] == [here]
 
 
-def test_a_place_that_may_still_have_machines_is_looked_at_again() -> None:
+def test_a_place_that_may_still_have_machines_is_listed_again() -> None:
     closed = changed(TPU, min=0, max=0)
-    assert still_looked_at(TPU, TPU, []) == [TPU], "it may have some by the next look"
-    assert still_looked_at(closed, closed, []) == []
-    assert still_looked_at(closed, closed, ["us-a"]) == still_looked_at(closed, closed, None) == [closed]
+    assert still_managed(TPU, TPU, []) == [TPU], "it may have some by the next run"
+    assert still_managed(closed, closed, []) == []
+    assert still_managed(closed, closed, ["us-a"]) == still_managed(closed, closed, None) == [closed]
     moved, found = changed(TPU, zones=["eu-b"]), changed(TPU, zones=["eu-b", "us-a"])
-    assert still_looked_at(moved, found, ["us-a"]) == still_looked_at(moved, found, None) == [found]
+    assert still_managed(moved, found, ["us-a"]) == still_managed(moved, found, None) == [found]
 
 
-def test_the_accounts_that_another_look_adds_meanwhile_are_kept() -> None:
+def test_the_accounts_that_another_run_adds_meanwhile_are_kept() -> None:
     lab, team = (changed(TPU, tpu=TpuSettings(project=name)) for name in ("lab", "team"))
     mine, theirs = {"p": PoolScaling(accounts=[team])}, {"p": PoolScaling(accounts=[lab, team])}
     assert with_others(mine, theirs, {})["p"].accounts == [lab, team]
-    assert with_others(mine, theirs, theirs) == mine, "this look has found none there"
+    assert with_others(mine, theirs, theirs) == mine, "this run has found none there"
     assert with_others({}, theirs, {})["p"].accounts == [lab, team]
 
 
-def test_machines_elsewhere_count_and_are_not_looked_at() -> None:
+def test_machines_elsewhere_count_and_are_not_managed() -> None:
     spec = changed(SPEC, max=4, max_hourly_cost=10.0)
     here = machine("m1", "up", hourly_cost=2.0)
     there = machine("m2", "up", hourly_cost=3.0, provider="tpu", project="lab")

@@ -278,7 +278,7 @@ async def test_stockouts_are_not_tried_again_and_passing_errors_are(provider: Tp
     assert fake.faults.asked["CreateQueuedResource"] == 4
 
 
-async def test_calls_of_a_look_do_not_grow_with_machines(provider: TpuProvider, fake: FakeTpu) -> None:
+async def test_calls_of_a_run_do_not_grow_with_machines(provider: TpuProvider, fake: FakeTpu) -> None:
     for number in range(5):
         await provider.create(request(f"m{number}"))
     fake.faults.asked.clear()

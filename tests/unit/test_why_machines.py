@@ -81,7 +81,7 @@ async def test_a_job_that_waits_for_machines_reports_their_state_within_half_a_m
     for _ in range(300):
         await reasons.update([job])
         await asyncio.sleep(1)
-    scaler = ScalerRecord(looked_at=core.now(), pools={"p": PoolScaling(zones=STOCKOUT)})
+    scaler = ScalerRecord(ran_at=core.now(), pools={"p": PoolScaling(zones=STOCKOUT)})
     await core.records.put(CoordinatorKeys.scaler, scaler, ABSENT)
     for _ in range(31):
         await reasons.update([job])
@@ -99,7 +99,7 @@ async def test_a_machine_whose_start_fails_is_reported_soon(cluster: Cluster) ->
     texts = []
     for second in range(6):
         if second == 3:
-            scaler = ScalerRecord(looked_at=core.now(), pools={"p": PoolScaling(zones=STOCKOUT)})
+            scaler = ScalerRecord(ran_at=core.now(), pools={"p": PoolScaling(zones=STOCKOUT)})
             await core.records.put(CoordinatorKeys.scaler, scaler, ABSENT)
         texts.append(await reasons.update([job]))
         await asyncio.sleep(1)
@@ -134,7 +134,7 @@ async def test_a_job_reports_the_state_of_its_pool_of_machines() -> None:
     assert await machines_for(core, [job], {}) == {}
     await change_pool(core, "p", lambda record: AgentPoolRecord(provisioning=SPEC))
     await core.records.put(MachineKeys.key("p", "m1"), COMING, ABSENT)
-    scaler = ScalerRecord(looked_at=core.now(), pools={"p": PoolScaling(zones=STOCKOUT)})
+    scaler = ScalerRecord(ran_at=core.now(), pools={"p": PoolScaling(zones=STOCKOUT)})
     await core.records.put(CoordinatorKeys.scaler, scaler, ABSENT)
     told = why_waiting(job, [], core.now(), machines=await machines_for(core, [job], {}))
     assert told == (

@@ -1,4 +1,4 @@
-"""The cluster as the scaler reads it for a look: agents, placements, waiting work, and the records of machines."""
+"""The cluster as the scaler reads it for a run: agents, placements, waiting work, and the records of machines."""
 
 from dataclasses import dataclass, field
 
@@ -22,22 +22,22 @@ from fray_layouts.spec import is_gang
 from fray_layouts.states import AgentState, MachineState
 
 MAX_WAITING_JOBS = 1000
-"""Most waiting jobs of a pool that a look counts, from the head of the queue: one page of a listing."""
+"""Most waiting jobs of a pool that a run counts, from the head of the queue: one page of a listing."""
 
 FORGOTTEN_SECONDS = 3600.0
 """Seconds after its last write from which an agent's record is not read any more: no machine waits for it."""
 
 
 AFTERMATH_SECONDS = 600.0
-"""Seconds for which a look still covers the place of a deleted machine: a repeated call may create it again."""
+"""Seconds for which a run still covers the place of a deleted machine: a repeated call may create it again."""
 
 
 @dataclass(slots=True)
 class ClusterView:
-    """Reads everything that has changed since the last look.
+    """Reads everything that has changed since the last run.
 
     Attributes:
-        problems: the records that could not be read in this look, by key.
+        problems: the records that could not be read in this run, by key.
     """
 
     core: Core
@@ -119,7 +119,7 @@ class ClusterView:
         return {stored.record.name: stored for stored in found.values()}
 
     def unread_machines(self, pool: str) -> dict[str, str]:
-        """The machines of the pool whose records could not be read in this look, by name, with the problem."""
+        """The machines of the pool whose records could not be read in this run, by name, with the problem."""
         named = {MachineKeys.parse(key): f"{key}: {problem}" for key, problem in self.problems.items()}
         return {place[1]: problem for place, problem in named.items() if place is not None and place[0] == pool}
 

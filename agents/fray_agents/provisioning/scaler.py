@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from fray_agents.provisioning.cluster_view import ClusterView
-from fray_agents.provisioning.look import PoolLook
 from fray_agents.provisioning.opening import open_provider
+from fray_agents.provisioning.pool_run import PoolRun
 from fray_agents.provisioning.provider import Provider, ProviderError
 from fray_coordinator.concurrency import map_concurrently
 from fray_coordinator.core import Core
@@ -99,7 +99,7 @@ class Scaler:
         return ran
 
     async def run_once(self) -> dict[str, PoolScaling]:
-        """Scale all pools once, whoever holds the lease, by a look at each. Returns the new state of each pool."""
+        """Scale all pools once, whoever holds the lease. Returns the new state of each pool."""
         if self._role.lease is None:
             await self._role.read()
         last = self._role.record
@@ -116,11 +116,11 @@ class Scaler:
         await self._close_all_but({(pool, account) for pool, found in places.items() for account in found})
 
         async def one(pool: str) -> tuple[str, PoolScaling]:
-            looks = [
-                await self._look_at(pool, spec, in_force(_settings_of(pools.get(pool)), spec), last)
+            states = [
+                await self._run_in_account(pool, spec, in_force(_settings_of(pools.get(pool)), spec), last)
                 for spec in places[pool].values()
             ]
-            return pool, _merge_looks(looks)
+            return pool, _merged(states)
 
         found = dict(await map_concurrently(sorted(pool for pool, where in places.items() if where), one))
         found |= {pool: replace(last.pools.get(pool, PoolScaling()), problem=text) for pool, text in unread.items()}
@@ -129,7 +129,7 @@ class Scaler:
         def with_results(now: ScalerRecord | None) -> ScalerRecord:
             now = now or ScalerRecord()
             merged = with_others(found, now.pools, last.pools)
-            return replace(_renewed(now) if now.holder == self.identity else now, looked_at=ended, pools=merged)
+            return replace(_renewed(now) if now.holder == self.identity else now, ran_at=ended, pools=merged)
 
         await self._role.update(with_results)
         return found
@@ -142,17 +142,17 @@ class Scaler:
         """Release the connections to providers."""
         await self._close_all_but(())
 
-    async def _look_at(
+    async def _run_in_account(
         self, pool: str, found: ProvisioningSpec, spec: ProvisioningSpec, last: ScalerRecord
     ) -> PoolScaling:
-        """Look at a pool's machines in one account; a failure there affects nothing else."""
+        """Scale a pool in one account; a failure there affects nothing else."""
         account = account_of(spec)
         before = (last.pools.get(pool) if spec.max else None) or PoolScaling()
         try:
             provider = await self._provider(pool, found)
-            look = PoolLook(self.core, provider, self._cluster, pool, spec, found, before, last.looked_at)
-            scaling = await look.run()
-            self._denied |= look.denied
+            run = PoolRun(self.core, provider, self._cluster, pool, spec, found, before, last.ran_at)
+            scaling = await run.run()
+            self._denied |= run.denied
             return scaling
         except ProviderError as error:  # the provider cannot be opened
             self._denied = True
@@ -188,14 +188,14 @@ def _settings_of(record: AgentPoolRecord | None) -> ProvisioningSpec | None:
     return record.provisioning if record is not None else None
 
 
-def _merge_looks(looks: Sequence[PoolScaling]) -> PoolScaling:
-    """The combined state of a pool from looks at all its accounts; the last account is the one in use."""
+def _merged(states: Sequence[PoolScaling]) -> PoolScaling:
+    """The state of a pool, combined from those in all its accounts; the last account is the one in use."""
     return replace(
-        looks[-1],
-        machines=sum(look.machines for look in looks),
-        hourly_cost=sum(look.hourly_cost for look in looks),
-        problem="; ".join(dict.fromkeys(look.problem for look in looks if look.problem)),
-        accounts=[spec for look in looks for spec in look.accounts],
+        states[-1],
+        machines=sum(state.machines for state in states),
+        hourly_cost=sum(state.hourly_cost for state in states),
+        problem="; ".join(dict.fromkeys(state.problem for state in states if state.problem)),
+        accounts=[spec for state in states for spec in state.accounts],
     )
 
 

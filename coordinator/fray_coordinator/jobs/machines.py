@@ -33,7 +33,7 @@ async def read_machines(core: Core, problems: dict[str, str], pool: str = "") ->
 
 
 async def read_scaler(core: Core) -> ScalerRecord | None:
-    """The scaler's record, as its last look wrote it; None if there was no look."""
+    """The scaler's record, as its last run wrote it; None if there was no run."""
     return record_of(await core.records.read(CoordinatorKeys.scaler, ScalerRecord))
 
 

@@ -23,7 +23,7 @@ from fray_layouts.states import MachineState
 from fray_layouts.wording import first_names
 
 UNATTENDED_SECONDS = 300.0
-"""Seconds without a look of the scaler after which people are told; looks are far more frequent."""
+"""Seconds without a run of the scaler after which people are told; runs are far more frequent."""
 _COMING = (MachineState.WANTED, MachineState.CREATING)
 _SHOWN = 3
 """Machines on the way that are listed by name: more would not fit one line."""
@@ -58,7 +58,7 @@ async def machines_for(
     lines: dict[str, str] = {}
     for pool, spec in specs.items():
         machines = [machine.record for machine in await read_machines(core, {}, pool)]
-        age = core.now() - scaler.looked_at if scaler is not None else None
+        age = core.now() - scaler.ran_at if scaler is not None else None
         lines[pool] = about_machines(spec, scaler.pools.get(pool) if scaler is not None else None, machines, age)
     return lines
 
@@ -83,9 +83,9 @@ def about_machines(
     """What keeps the pool from having more machines, or which machines are on their way.
 
     Args:
-        scaling: the pool as the scaler's last look saw it; None if none did.
+        scaling: the pool as the scaler's last run left it; None if none did.
         machines: of the pool.
-        age: seconds since that look; None if there was none.
+        age: seconds since that run; None if there was none.
     """
     if scaling is None or age is None:
         return "its pool may have machines, but no scaler has looked at it yet"

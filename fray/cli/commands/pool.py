@@ -158,7 +158,7 @@ def _show(app: App, pool: str, spec: ProvisioningSpec) -> None:
 async def _read(
     core: Core, problems: dict[str, str]
 ) -> tuple[dict[str, AgentPoolRecord], dict[str, list[MachineRecord]], dict[str, PoolScaling]]:
-    """The pools, their machines that are not gone, and the results of the scaler's last look."""
+    """The pools, their machines that are not gone, and the results of the scaler's last run."""
     from fray_coordinator.jobs.machines import read_machines, read_pools, read_scaler
     from fray_layouts.states import MachineState
 

@@ -183,7 +183,7 @@ class ZoneAnswer(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class PoolScaling(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A pool as the scaler's last look saw it.
+    """A pool as the scaler's last run left it.
 
     Attributes:
         wanted: number of machines that the waiting work and `min` call for.
@@ -193,7 +193,7 @@ class PoolScaling(msgspec.Struct, kw_only=True, omit_defaults=True):
         zones: by zone, the refusals that still count.
         problem: why the scaler cannot manage the pool, for people; "" if it can.
         accounts: provider settings under which machines of the pool may still exist, with their zones: the current
-            ones, and earlier ones until a look has found no machine there.
+            ones, and earlier ones until a run has found no machine there.
     """
 
     wanted: Count = 0
@@ -206,16 +206,16 @@ class PoolScaling(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class ScalerRecord(Record, kw_only=True):
-    """`coordinator/scaler.json`: the lease of the scaler, and the findings of its last look.
+    """`coordinator/scaler.json`: the lease of the scaler, and the findings of its last run.
 
     Attributes:
         holder: agent id, or "<what>-<token>" of another process; "" when free.
-        progress: raised by the holder at each look; the lease's heartbeat.
-        looked_at: when the last look ended.
+        progress: raised by the holder at each run; the lease's heartbeat.
+        ran_at: when the last run ended.
         pools: by name, the pools that have a provider or still have machines of one.
     """
 
     holder: MaybeId = ""
     progress: Count = 0
-    looked_at: Time = 0.0
+    ran_at: Time = 0.0
     pools: dict[str, PoolScaling] = msgspec.field(default_factory=dict)

@@ -31,7 +31,7 @@ T = TypeVar("T")
 ATTEMPT_TIMEOUT = 20.0
 """Most seconds for one request; a list of a thousand nodes takes some three."""
 TOTAL_TIMEOUT = 45.0
-"""Seconds after which a call is not repeated any more, so that a look can go on with other pools."""
+"""Seconds after which a call is not repeated any more, so that a run can go on with other pools."""
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 

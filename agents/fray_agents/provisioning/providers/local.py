@@ -199,7 +199,7 @@ def _signal(folder: Path, hosts: int, number: signal.Signals) -> None:
 
 def _is_held(lock: Path) -> bool:
     """Whether a process holds the lock; False if the file does not exist."""
-    fd = try_lock(lock, fcntl.LOCK_SH)  # shared, so that two processes that look at once do not count as holders
+    fd = try_lock(lock, fcntl.LOCK_SH)  # shared, so that two processes that test at once do not count as holders
     if fd is not None:
         os.close(fd)
         return False

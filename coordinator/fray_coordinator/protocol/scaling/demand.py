@@ -6,9 +6,9 @@
 
 1. A job asks for more memory than any machine of the pool has.
 2. The scaler orders a machine for it. The machine stays idle and is released.
-3. The next look of the scaler orders another one, and so on for ever.
+3. The next run of the scaler orders another one, and so on for ever.
 
-Or: ten jobs wait, ten machines are on their way, and the next look orders ten more.
+Or: ten jobs wait, ten machines are on their way, and the next run orders ten more.
 
 **Why this cannot happen.** Work is packed, in its order, into the hosts that live and those that are on their way. The
 rest is packed into machines as they would be made in a zone where the work may run, and only work that fits there

@@ -1,4 +1,4 @@
-"""The life of a machine: how a look of the scaler finds each machine, and what it does about it.
+"""The life of a machine: how a run of the scaler finds each machine, and what it does about it.
 
 **Invariant.** Every machine of the provider has a record that was written before the provider was asked for it. No
 machine is given up that may still run something.
@@ -17,8 +17,8 @@ record. Machines have the names of their records, so a repeated call finds what 
 after the provider's list, so a listed machine without a record, in another zone than its record says, or with a record
 that says it is gone, belongs to nobody and is deleted. That a machine does not exist is concluded only from a list that
 was requested after the machine's call was answered, or must have ended. A batch is requested only when all of its
-records exist, and a broken batch is given up as a whole. Time without a heartbeat counts only as far as looks follow
-one another closely: an outage in which agents could not write, and scalers could not look, ends no machine.
+records exist, and a broken batch is given up as a whole. Time without a heartbeat counts only as far as runs follow
+one another closely: an outage in which agents could not write, and scalers could not run, ends no machine.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ ASK_AGAIN_SECONDS = 30.0
 UNFIT_SECONDS = 180.0
 """Seconds after which a machine with an unfit agent is drained: longer than a killed process holds a TPU chip."""
 LONGEST_GAP = 120.0
-"""Seconds between two looks that count as time without a heartbeat, at most."""
+"""Seconds between two runs that count as time without a heartbeat, at most."""
 
 
 _NO_AGENT = f"for {BOOT_SECONDS / 60:.0f} minutes not all of its hosts had an agent that sends heartbeats"
@@ -53,7 +53,7 @@ _NO_AGENT = f"for {BOOT_SECONDS / 60:.0f} minutes not all of its hosts had an ag
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What a look of the scaler found, before it decides what the pool should have.
+    """What a run of the scaler found, before it decides what the pool should have.
 
     Attributes:
         changed: records to write, by name; they replace those of the view.
@@ -172,7 +172,7 @@ def _after_heartbeats(
         return machine
     if _all_left(machine, agents):
         return deleted(machine, "its agents have left")
-    since = _unseen_since(machine.unseen_since, view.looked_at, now)
+    since = _unseen_since(machine.unseen_since, view.ran_at, now)
     machine = replace(machine, unseen_since=since)
     if found is None and _can_tell(view, machine) and not beating and now - since >= MISSING_SECONDS:
         return gone(replace(machine, reason="the provider no longer has it"), now)
@@ -190,11 +190,11 @@ def _is_left_behind(view: PoolView, machine: MachineRecord) -> bool:
     return _can_tell(view, machine) and any(mate.up_at is not None for mate in mates)
 
 
-def _unseen_since(since: float | None, looked_at: float, now: float) -> float:
-    """The time since which the machine counts as unseen. A longer gap between looks counts as `LONGEST_GAP`."""
+def _unseen_since(since: float | None, ran_at: float, now: float) -> float:
+    """The time since which the machine counts as unseen. A longer gap between runs counts as `LONGEST_GAP`."""
     if since is None:
         return now
-    begun = max(looked_at, since)
+    begun = max(ran_at, since)
     return min(since + max(now - begun - LONGEST_GAP, 0.0), now)
 
 
@@ -325,7 +325,7 @@ def refused(machine: MachineRecord, kind: str, text: str, again: bool = False) -
 
 
 def to_delete(view: PoolView) -> list[MachineRecord]:
-    """The machines that the provider is told to delete, in each look until it lists them no more."""
+    """The machines that the provider is told to delete, in each run until it lists them no more."""
     return [m for m in view.machines.values() if m.state == MachineState.DELETING]
 
 

@@ -5,17 +5,17 @@
 **Unsafe sequence.**
 
 1. Somebody removes `provisioning` from a pool's record, or names another provider or project there.
-2. No look of the scaler asks the first provider any more.
+2. No run of the scaler asks the first provider any more.
 3. Its machines are billed for ever.
 
-Or: a slow look, which read the pool before the change, makes a machine in the first account after another look has
+Or: a slow run, which read the pool before the change, makes a machine in the first account after another run has
 found nothing there. Or: a region is removed, and a container there, which nobody lists, starts its agent again and
 again.
 
-**Why this cannot happen.** An intent says where its machine is made, and each look first reads all records. It looks in
+**Why this cannot happen.** An intent says where its machine is made, and each run first reads all records. It looks in
 every account that one of them names, and makes no machine there unless the pool's record says so. A machine without a
-record can only be in an account where the last look could have made one, or found one. The scaler's record lists these
-accounts until a look that could read everything has found nothing there.
+record can only be in an account where the last run could have made one, or found one. The scaler's record lists these
+accounts until a run that could read everything has found nothing there.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ def account_of_machine(machine: MachineRecord) -> Account:
 def accounts(
     said: ProvisioningSpec | None, left: Iterable[ProvisioningSpec], machines: Iterable[MachineRecord]
 ) -> dict[Account, ProvisioningSpec]:
-    """The accounts in which a pool is looked at, with all zones that may have machines. The pool's own comes last.
+    """The accounts in which a pool is scaled, with all zones that may have machines. The pool's own comes last.
 
     Args:
         said: what the pool's record says; None if it has no machines of its own.
-        left: what the last looks left there (`PoolScaling.accounts`).
+        left: what the last runs left there (`PoolScaling.accounts`).
         machines: those of the pool that are not gone.
     """
     found: dict[Account, ProvisioningSpec] = {}
@@ -73,7 +73,7 @@ def accounts(
 
 
 def in_force(said: ProvisioningSpec | None, found: ProvisioningSpec) -> ProvisioningSpec:
-    """The spec by which a pool is looked at in one of its `accounts`.
+    """The spec by which a pool is scaled in one of its `accounts`.
 
     The pool may have machines only where its record says so.
     """
@@ -82,15 +82,15 @@ def in_force(said: ProvisioningSpec | None, found: ProvisioningSpec) -> Provisio
     return replace(found, min=0, max=0)
 
 
-def still_looked_at(
+def still_managed(
     spec: ProvisioningSpec, found: ProvisioningSpec, zones: Collection[str] | None
 ) -> list[ProvisioningSpec]:
-    """The specs from which the next look knows that it must look at an account; [] if no machine can be there.
+    """The specs from which the next run knows that it must list an account; [] if no machine can be there.
 
     Args:
         spec: the spec in force there.
-        found: the same with all zones that were looked at.
-        zones: the zones of all machines that are left; None if the look could not find out.
+        found: the same with all zones that were listed.
+        zones: the zones of all machines that are left; None if the run could not find out.
     """
     if zones is None:
         return [found]
@@ -100,11 +100,11 @@ def still_looked_at(
 def with_others(
     found: Mapping[str, PoolScaling], now: Mapping[str, PoolScaling], before: Mapping[str, PoolScaling]
 ) -> dict[str, PoolScaling]:
-    """What a look found, with the accounts that another look, which ran at the same time, has added meanwhile.
+    """What a run found, with the accounts that another run, which ran at the same time, has added meanwhile.
 
     Args:
         now: the pools in the scaler's record.
-        before: the same, as the look read them.
+        before: the same, as the run read them.
     """
     merged = dict(found)
     for pool, theirs in now.items():

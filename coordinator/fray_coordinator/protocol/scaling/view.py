@@ -1,4 +1,4 @@
-"""A pool as one look of the scaler sees it: the facts from which its rules decide."""
+"""A pool as one run of the scaler sees it: the facts from which its rules decide."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class PoolView:
         owners: placements in the pool that have not ended, in whatever phase.
         lacking: the units of held reservations that have lost their hosts and need others, as owners that form.
         jobs: the jobs that wait there.
-        zones: answers, as the last look left them.
+        zones: answers, as the last run left them.
         hosts: the number of hosts of each machine.
         capacity: of each host; None: nobody knows yet.
         prices: dollars an hour of one machine by zone; None or absent if nobody knows.
-        looked_at: when the last look of any scaler ended; 0 if there was none.
+        ran_at: when the last run of any scaler ended; 0 if there was none.
     """
 
     pool: str
@@ -68,7 +68,7 @@ class PoolView:
     hosts: int = 1
     capacity: Resources | None = None
     prices: Mapping[str, float | None] = field(default_factory=dict)
-    looked_at: float = 0.0
+    ran_at: float = 0.0
 
     def agents_by_machine(self) -> dict[str, list[AgentRecord]]:
         """The agents of each machine, by its name."""

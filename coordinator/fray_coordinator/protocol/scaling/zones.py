@@ -5,7 +5,7 @@
 **Unsafe sequence.**
 
 1. Zone A has no capacity, and zone B has some.
-2. Each look of the scaler asks A again.
+2. Each run of the scaler asks A again.
 3. B is never asked.
 
 **Why this cannot happen.** A refusal is recorded before anything is decided again, and decisions take the first zone

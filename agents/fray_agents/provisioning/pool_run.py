@@ -1,6 +1,6 @@
-"""A look at one pool: compares records with the provider's list, decides, writes, and only then calls the provider.
+"""A run over one pool: compares records with the provider's list, decides, writes, and only then calls the provider.
 
-It may end at any point, because the written records say what the next look has to do.
+It may end at any point, because the written records say what the next run has to do.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from fray_coordinator.protocol.scaling.machines import (
     to_drain,
 )
 from fray_coordinator.protocol.scaling.planning import Plan, confirmed, plan, wanted, withdrawn
-from fray_coordinator.protocol.scaling.provisioning import account_of, still_looked_at
+from fray_coordinator.protocol.scaling.provisioning import account_of, still_managed
 from fray_coordinator.protocol.scaling.sizes import capacity_of, hosts_of
 from fray_coordinator.protocol.scaling.view import PoolView, of_account, without_unread
 from fray_coordinator.protocol.scaling.zones import with_refusal
@@ -46,14 +46,14 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class PoolLook:
-    """One look at a pool's machines in one account of a provider.
+class PoolRun:
+    """A run of the scaler over a pool's machines in one account of a provider.
 
     Attributes:
         spec: the settings in force there. found: the same with all zones where there may be machines.
-        cluster: the cluster as read for this look.
-        before: the pool's state after the last look.
-        looked_at: the time at which that look ended.
+        cluster: the cluster as read for this run.
+        before: the pool's state after the last run.
+        ran_at: the time at which that run ended.
         denied: the provider denied this process a request; another process may have the rights.
     """
 
@@ -64,14 +64,14 @@ class PoolLook:
     spec: ProvisioningSpec
     found: ProvisioningSpec
     before: PoolScaling
-    looked_at: float
+    ran_at: float
     denied: bool = False
     _view: PoolView = field(init=False)
     _stored: dict[str, Stored[MachineRecord]] = field(default_factory=dict)
     _problem: str = ""
 
     async def run(self) -> PoolScaling:
-        """Look at the pool and act; the pool's new state."""
+        """Compare and act; the pool's new state."""
         listed_at, listed = self.core.now(), await self._list()
         self._stored = await self.cluster.machines(self.pool)
         self._view = await self._make_view(listed, listed_at)
@@ -92,7 +92,7 @@ class PoolLook:
             planned.scaling,
             zones=dict(self._view.zones),
             problem="; ".join(filter(None, [self._problem, *unread.values()])),
-            accounts=still_looked_at(self.spec, self.found, None if unread else self._zones_left(listed)),
+            accounts=still_managed(self.spec, self.found, None if unread else self._zones_left(listed)),
         )
 
     def _zones_left(self, listed: Sequence[ListedMachine] | None) -> list[str] | None:
@@ -192,7 +192,7 @@ class PoolLook:
             hosts=hosts_of(spec),
             capacity=capacity_of(spec, agents.values()),
             prices={zone: hourly_cost(spec, zone) for zone in spec.zones or [""] if spec.max},
-            looked_at=self.looked_at,
+            ran_at=self.ran_at,
         )
 
     async def _write(self, records: Iterable[MachineRecord]) -> int:
