@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -66,10 +65,6 @@ class Worker:
 
     def noted(self, what: str) -> int:
         return self.notes.read_text().splitlines().count(what)
-
-    def slow(self, what: str, seconds: float) -> str:
-        time.sleep(seconds)
-        return self.once(what)
 
 
 def create(cluster: StorageCluster, cls: type, *args: Any, **config: Any) -> Any:
