@@ -30,6 +30,7 @@ from fray.pool import (
     worker_jobs,
 )
 from fray.pool.queue_transport import QueueTransport
+from fray.pool.queue_worker import QueueWorker
 from fray.pool.worker_jobs import WorkerJobs
 from fray.queue import FileQueue
 from fray.types import Entrypoint, JobId, JobRequest, JobStatus, ResourceConfig
@@ -59,7 +60,7 @@ def double(number: int) -> int:
 
 
 _DRIVER = """
-import sys, time
+import pathlib, sys, time
 from fray.cluster import StorageCluster
 from fray.pool import WorkerPool
 from fray.types import ResourceConfig
@@ -67,8 +68,10 @@ from fray.types import ResourceConfig
 cluster = StorageCluster(sys.argv[1], namespace="team")
 pool = WorkerPool(cluster, 2, ResourceConfig(cpu=0.1), transport="queue", name="survivor")
 def slow(number, folder):
+    while number > 4 and not pathlib.Path(folder, "gate").exists():
+        time.sleep(0.01)
     time.sleep(0.2)
-    with open(f"{folder}/{number}", "a") as file:
+    with open(f"{folder}/notes-{number}", "a") as file:
         file.write("x")
     return number
 futures = [pool.submit_as(f"part-{number}", slow, number, sys.argv[2]) for number in range(20)]
@@ -88,9 +91,10 @@ def test_another_driver_goes_on_where_one_has_died(cluster: StorageCluster, tmp_
     mine = StorageCluster(cluster.root, namespace="team")
     with WorkerPool.attach("survivor", mine, 2, SMALL) as pool:
         futures = [pool.submit_as(f"part-{number}", double, number) for number in range(21)]
+        (tmp_path / "gate").touch()  # until now, most tasks of the first driver could not end
         assert [future.result(200) for future in futures] == [*range(20), 40]
         assert sorted(pool.futures) == sorted(f"part-{number}" for number in range(21))
-    assert [path.read_text() for path in tmp_path.iterdir()] == ["x"] * 20
+    assert [path.read_text() for path in tmp_path.glob("notes-*")] == ["x"] * 20
     with pytest.raises(PoolNotFound):
         WorkerPool.attach("survivor", mine)
     mine.close()
@@ -139,16 +143,23 @@ def test_keys_that_failed_run_again_when_asked_for_and_later_drivers_see_it(clus
 def test_a_task_whose_outcome_is_being_written_when_its_worker_is_stopped_runs_once(
     cluster: StorageCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    notes, writing = tmp_path / "notes", tmp_path / "writing"
-    serve, write = queue_worker.run_worker, task_outcomes.write_outcomes
+    notes, writing, stopping = tmp_path / "notes", tmp_path / "writing", tmp_path / "stopping"
+    serve, write, stop = queue_worker.run_worker, task_outcomes.write_outcomes, QueueWorker._stop
 
     def serve_with_slow_writes(name: str, incarnation: int, idle: float) -> None:
         async def slowly(*args: Any, **kwargs: Any) -> None:
             writing.touch()
-            await asyncio.sleep(1.0)
+            while not stopping.exists():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(1.0)  # a worker that does not wait for this ends now
             await write(*args, **kwargs)
 
+        def noted_stop(worker: QueueWorker) -> None:
+            stopping.touch()
+            stop(worker)
+
         task_outcomes.write_outcomes = slowly
+        QueueWorker._stop = noted_stop  # type: ignore[method-assign, assignment]
         serve(name, incarnation, idle)
 
     def noted() -> str:

@@ -6,16 +6,21 @@ import asyncio
 import pickle
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fray.cluster import StorageCluster
 from fray.queue import FileQueue, HttpQueue, HttpQueueServer, MemoryQueue, UnknownLease
+from fray.queue.engine import Delivery
+from fray.queue.memory_queue import MemoryEngine
 from fray_agents.rpc.errors import ConnectionLost
 from fray_coordinator.queue.errors import QueueNotFound
 from fray_layouts.errors import InvalidInput
+from tests.support.waiting import PATIENCE
 
 CLUSTER = "alone"
 
@@ -125,18 +130,27 @@ def test_a_lease_of_a_server_that_was_restarted_ends_nothing(cluster: StorageClu
         new.done(mine)
 
 
-async def test_a_cancelled_pop_gives_its_items_back(server: HttpQueueServer) -> None:
-    queue = server.new_queue("prompts")
+async def test_a_cancelled_pop_gives_its_items_back(server: HttpQueueServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    take, asked, taken = MemoryEngine.take, threading.Event(), threading.Event()
 
-    waiting = asyncio.ensure_future(queue.aio.pop(wait=200.0))
-    while not waiting.done():
-        await asyncio.sleep(0.05)
-        waiting.cancel()
-        await asyncio.wait([waiting])
+    async def noted(engine: MemoryEngine, *args: Any) -> list[Delivery]:
+        asked.set()
+        deliveries = await take(engine, *args)
+        taken.set()
+        return deliveries
+
+    monkeypatch.setattr(MemoryEngine, "take", noted)
+    queue = server.new_queue("prompts")
+    waiting = asyncio.ensure_future(queue.aio.pop(10 * PATIENCE, wait=PATIENCE))
+    assert await asyncio.to_thread(asked.wait, PATIENCE)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    assert waiting.cancelled()
     await queue.aio.push("x")
-    lease = await queue.aio.pop(wait=200.0)
+    assert await asyncio.to_thread(taken.wait, PATIENCE)  # the server does not know that nobody waits any more
+    lease = await queue.aio.pop(wait=PATIENCE / 10)
     assert lease is not None
-    assert lease.item == "x"
+    assert (lease.item, lease.delivery) == ("x", 2)
 
 
 async def test_many_consumers_may_wait_at_once(server: HttpQueueServer) -> None:

@@ -29,7 +29,7 @@ from fray.cluster import (
 from fray.rpc import ActorContext, ActorServer
 from fray_coordinator.actors.rpc_secrets import rotate_keys
 from tests.support.agents import agents
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # agents cannot import the tests
 
@@ -64,10 +64,11 @@ def serve_counter(start: int) -> None:
         def die(self) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
-        def sleep(self, began: str, seconds: float) -> str:
+        def until_the_end(self, began: str) -> str:
             Path(began).touch()
-            time.sleep(seconds)
-            return "awake"
+            assert server._ended.wait(PATIENCE)
+            time.sleep(0.5)  # a server that does not wait for this call closes now
+            return "done"
 
         def where(self, ctx: ActorContext) -> tuple[str, str]:
             return ctx.job_id, ActorContext.from_environment().job_id
@@ -160,10 +161,10 @@ def test_a_stopped_job_answers_its_running_calls_and_withdraws_its_records(
 ) -> None:
     hosting = machine.launch(job(serve_counter, 0))
     pool = ClusterResolver(machine).wait_for_actor("hosted", timeout=200)
-    future = pool.sleep.remote(str(tmp_path / "began"), 0.5)
+    future = pool.until_the_end.remote(str(tmp_path / "began"))
     wait_until((tmp_path / "began").exists)
     machine.terminate(hosting)
-    assert future.result() == "awake"
+    assert future.result() == "done"
     info = machine.wait(hosting)
     assert info.status is JobStatus.STOPPED
     assert info.attempt == 1

@@ -58,12 +58,14 @@ class MetadataServer:
     Attributes:
         instance: the contents of `instance/`; a change appears in the next answer.
         status: HTTP status of its answers.
+        asked: number of requests so far.
         host: its address, for `GCE_METADATA_HOST`.
     """
 
     def __init__(self, instance: dict[str, Any]) -> None:
         self.instance = instance
         self.status = 200
+        self.asked = 0
         self.host = ""
 
     def _app(self) -> web.Application:
@@ -72,6 +74,7 @@ class MetadataServer:
         return app
 
     async def _answer(self, request: web.Request) -> web.Response:
+        self.asked += 1
         if request.headers.get("Metadata-Flavor") != "Google":
             return web.Response(status=403, text="Missing Metadata-Flavor:Google header.")
         if self.status != 200:

@@ -73,6 +73,7 @@ class Subject:
         self.entered = False
         self.meeting = threading.Condition()
         self.together_met = asyncio.Event()
+        self.too_many = asyncio.Event()
 
     def echo(self, value: Any) -> Any:
         return value
@@ -155,13 +156,17 @@ class Subject:
             yield number
 
     async def together(self, number: int) -> int:
-        """How many of these calls ran when this one began; the first ones wait until there are `count`."""
+        """How many of these calls ran when this one began. They wait until there are `number` and `open` was called."""
         self.now += 1
         present = self.now
-        if present >= number:
+        if present > number:
+            self.too_many.set()
+        elif present == number:
             self.together_met.set()
         await self.together_met.wait()
-        await asyncio.sleep(0.1)  # so that a call that must not run yet would be noticed
+        await asyncio.to_thread(self.gate.wait, 200)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.too_many.wait(), 0.1)  # a call that must not run yet would be noticed here
         self.now -= 1
         return present
 
