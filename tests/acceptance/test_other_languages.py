@@ -28,13 +28,13 @@ from tests.support.agents import (
     QUICK,
     agents,
     ended,
-    is_alive,
     launch,
     lines,
     on_cluster,
     running,
 )
 from tests.support.freezing import freeze
+from tests.support.processes import is_alive
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.slow

@@ -12,7 +12,8 @@ import pytest
 
 from fray_agents.host.container_engine import ContainerEngine
 from fray_agents.tasks.handle import TaskSpec
-from tests.support.tasks import STUBBORN, alive, contained, ended, run, started
+from tests.support.processes import is_alive
+from tests.support.tasks import STUBBORN, contained, ended, run, started
 from tests.support.waiting import eventually
 
 
@@ -161,5 +162,5 @@ def test_a_killed_agent_leaves_no_container(
             os.kill(runner, signal.SIGKILL)
         agent.kill()
     listing = [engine.program, "ps", "--all", "--quiet"]
-    asyncio.run(eventually(lambda: not alive(runner) and not subprocess.run(listing, capture_output=True).stdout))
-    assert not [pid for pid in processes(marked) if alive(pid)]
+    asyncio.run(eventually(lambda: not is_alive(runner) and not subprocess.run(listing, capture_output=True).stdout))
+    assert not [pid for pid in processes(marked) if is_alive(pid)]

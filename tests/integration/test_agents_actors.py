@@ -8,12 +8,12 @@ from pathlib import Path
 
 from tests.support.agents import (
     agents,
-    is_alive,
     job,
     launch,
     lines,
     quick_core,
 )
+from tests.support.processes import is_alive
 from tests.support.waiting import eventually
 
 NOTES_ITS_PID = """

@@ -16,7 +16,6 @@ from tests.support.agents import (
     agent_record,
     agents,
     ended,
-    is_alive,
     job,
     launch,
     lines,
@@ -24,6 +23,7 @@ from tests.support.agents import (
     running,
 )
 from tests.support.freezing import freeze
+from tests.support.processes import is_alive
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.slow

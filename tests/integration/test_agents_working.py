@@ -31,13 +31,13 @@ from tests.support.agents import (
     AgentProcess,
     agent_record,
     ended,
-    is_alive,
     job,
     launch,
     lines,
     quick_core,
     running,
 )
+from tests.support.processes import is_alive
 from tests.support.waiting import PATIENCE, eventually
 
 HOST = Resources(cpu=2000, memory=2**33, disk=2**33)

@@ -12,7 +12,8 @@ from fray_coordinator.core import Core
 from fray_coordinator.jobs.gang_exits import stored_exits
 from fray_coordinator.jobs.stopping import stop
 from fray_layouts.records import JobRecord
-from tests.support.agents import AgentProcess, agents, ended, is_alive, job, launch, lines, quick_core
+from tests.support.agents import AgentProcess, agents, ended, job, launch, lines, quick_core
+from tests.support.processes import is_alive
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.slow

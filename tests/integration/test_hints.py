@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from fray_coordinator.core import LOCAL_SETTINGS, Core, open_core
 from fray_layouts.object_keys import CoordinatorKeys
 from fray_layouts.records import HintEndpoint, ReconcilerRecord
 from tests.support.agents import agents
+from tests.support.waiting import wait_until
 
 SELDOM = replace(LOCAL_SETTINGS, poll_interval=600.0, beat_interval=60.0, idle_beat_interval=60.0, pass_interval=0.2)
 
@@ -29,8 +29,7 @@ def cluster(tmp_path: Path) -> Iterator[StorageCluster]:
     root = str(tmp_path / "root")
     asyncio.run(_make(root))
     with agents(root, tmp_path / "work"), StorageCluster(root) as opened:
-        while not hint_endpoints(opened):
-            time.sleep(0.05)
+        wait_until(lambda: hint_endpoints(opened))
         yield opened
 
 
@@ -48,8 +47,7 @@ def hint_endpoints(cluster: StorageCluster) -> list[HintEndpoint]:
 
 
 def status_becomes(cluster: StorageCluster, job: str, wanted: JobStatus) -> None:
-    while cluster.poll(job).status is not wanted:
-        time.sleep(0.02)
+    wait_until(lambda: cluster.poll(job).status is wanted)
 
 
 def test_submitted_jobs_start_and_stopped_jobs_end_at_once(cluster: StorageCluster) -> None:
@@ -87,8 +85,7 @@ def test_a_client_that_found_no_agents_to_hint_looks_again(tmp_path: Path, monke
         first = cluster.launch(job)
         with agents(root, tmp_path / "work"):
             status_becomes(cluster, first, JobStatus.SUCCEEDED)
-            while not hint_endpoints(cluster):
-                time.sleep(0.05)
+            wait_until(lambda: hint_endpoints(cluster))
             status_becomes(cluster, cluster.launch(job), JobStatus.SUCCEEDED)
 
 

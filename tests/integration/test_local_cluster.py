@@ -29,6 +29,7 @@ from fray.cluster import (
 from fray.errors import InvalidInput, JobFailed, NoResult
 from fray_coordinator.errors import JobNotFound
 from fray_coordinator.jobs import waiting, waiting_reasons
+from tests.support.processes import is_alive
 from tests.support.waiting import wait_until
 
 CLUSTER = "processes"
@@ -40,14 +41,6 @@ def call(fn: Callable[..., Any], *args: Any, name: str = "job", **fields: Any) -
 
 def command(*words: str, name: str = "job", **fields: Any) -> JobRequest:
     return JobRequest(name, Entrypoint.from_binary(words[0], words[1:]), **fields)
-
-
-def alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 @pytest.mark.parametrize("value", [None, {"a": [1, 2.5, "é"]}, ((1, 2), Fraction(1, 3), b"\0\xff"), "x" * 200_000])
@@ -167,12 +160,12 @@ def test_terminating_a_job_ends_its_process_tree_and_its_children(cluster: Local
     wait_until(lambda: (tmp_path / "tree").exists() and (tmp_path / "child").exists())
     wait_until(lambda: (tmp_path / "child").read_text() != "")
     pids = [int((tmp_path / name).read_text()) for name in ("tree", "child")]
-    assert all(alive(pid) for pid in pids)
+    assert all(is_alive(pid) for pid in pids)
     cluster.terminate(job)
     assert cluster.wait(job).status is JobStatus.STOPPED
     child = cluster.wait(next(i.job_id for i in cluster.list_jobs() if i.job_id == (tmp_path / "name").read_text()))
     assert (child.status, child.parent) == (JobStatus.STOPPED, job)
-    wait_until(lambda: not any(alive(pid) for pid in pids))
+    wait_until(lambda: not any(is_alive(pid) for pid in pids))
 
 
 def test_children_inherit_the_namespace_and_see_their_cluster(cluster: LocalCluster) -> None:
@@ -357,7 +350,7 @@ print(left, opened._directory.exists())
 def test_closing_ends_jobs_and_removes_the_directory(tmp_path: Path) -> None:
     command = [sys.executable, "-c", _CLOSED, str(tmp_path / "pid")]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[] False\n"
-    assert not alive(int((tmp_path / "pid").read_text()))
+    assert not is_alive(int((tmp_path / "pid").read_text()))
 
 
 SCRIPT = """
@@ -379,4 +372,4 @@ def test_the_end_of_the_process_ends_its_jobs_and_leaves_nothing(tmp_path: Path)
     done = subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path)], env=environ, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert not Path(done.stdout.strip().removeprefix("file://")).parent.exists()
-    wait_until(lambda: not alive(int((tmp_path / "pid").read_text())))
+    wait_until(lambda: not is_alive(int((tmp_path / "pid").read_text())))

@@ -133,8 +133,7 @@ def test_a_thread_can_be_stopped_and_timed_out_between_instructions(cluster: Loc
 
 
 def wait_until_running(cluster: LocalCluster, job: Any) -> None:
-    while cluster.poll(job).status is not JobStatus.RUNNING:
-        time.sleep(0.01)
+    wait_until(lambda: cluster.poll(job).status is JobStatus.RUNNING)
 
 
 def test_a_thread_that_does_not_listen_counts_as_ended_after_its_grace(cluster: LocalCluster) -> None:
@@ -169,7 +168,7 @@ def outlast() -> str:
     on_stop(lambda: None)
     _places.append(Path(task_environ()["FRAY_TASK_DIR"]))
     _gates["running"].set()
-    _gates["go on"].wait()
+    _gates["go on"].wait(200)
     return "too late"
 
 
@@ -179,14 +178,14 @@ def test_a_thread_that_returns_after_its_attempt_has_ended_breaks_nothing(
     broken: list[object] = []
     monkeypatch.setattr(threading, "excepthook", broken.append)
     job = cluster.launch(call(outlast, grace=0.1))
-    _gates["running"].wait()
+    assert _gates["running"].wait(200)
     thread = next(thread for thread in threading.enumerate() if thread.name == job)
     cluster.terminate(job)
     assert cluster.wait(job).status is JobStatus.STOPPED
-    while _places[0].exists():
-        time.sleep(0.01)
+    wait_until(lambda: not _places[0].exists())
     _gates["go on"].set()
-    thread.join()
+    thread.join(200)
+    assert not thread.is_alive()
     assert broken == []
 
 
@@ -206,8 +205,7 @@ def test_output_of_threads_is_kept_apart_and_shown(cluster: LocalCluster, capsys
     jobs = cluster.launch_many([call(say, "one", "two"), call(say, "uno", "dos")])
     _gates["said"].wait(200)
     assert isinstance(pickle.loads(cloudpickle.dumps(sys.stdout)), type(sys.stdout))
-    while not all(lines(cluster, job) for job in jobs):  # followers need not wait for the end
-        time.sleep(0.01)
+    wait_until(lambda: all(lines(cluster, job) for job in jobs))  # followers need not wait for the end
     _gates["say more"].set()
     cluster.wait(jobs)
     assert [lines(cluster, job) for job in jobs] == [["one", "two"], ["uno", "dos"]]

@@ -20,7 +20,8 @@ from fray_agents.host.container_engine import ContainerEngine
 from fray_agents.tasks.handle import StartFailed
 from fray_agents.tasks.process_task import ProcessTask
 from tests.support import fake_engine
-from tests.support.tasks import FAR, STUBBORN, alive, boottime, contained, ended, pids_in, run, started
+from tests.support.processes import is_alive
+from tests.support.tasks import FAR, STUBBORN, boottime, contained, ended, pids_in, run, started
 from tests.support.waiting import eventually
 
 
@@ -31,7 +32,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     folder.mkdir()
     yield folder
     for daemon in folder.glob("state/*/daemon"):
-        if alive(int(daemon.read_text())):
+        if is_alive(int(daemon.read_text())):
             os.killpg(int(daemon.read_text()), signal.SIGKILL)
 
 
@@ -112,7 +113,7 @@ async def test_a_task_that_does_not_end_in_its_grace_is_killed(
     task.stop(0.3, "stopped")
     end = await ended(task)
     assert (end.exit.kind, end.exit.code) == ("stopped", 128 + signal.SIGKILL)
-    assert not any(map(alive, pids))
+    assert not any(map(is_alive, pids))
     assert removed(folder)
 
 
@@ -136,7 +137,7 @@ async def test_a_killed_runner_takes_the_container_with_it(
     end = await ended(task)
     assert end.exit.kind == "lost"
     assert removed(folder)
-    assert not any(map(alive, pids))
+    assert not any(map(is_alive, pids))
 
 
 AGENT = """
@@ -176,7 +177,7 @@ def test_agent_and_runner_killed_at_once_leave_no_container_and_the_lock_is_free
     with open(tmp_path / "lock") as freed:
         fcntl.flock(freed, fcntl.LOCK_EX)  # the processes that they started are gone
     assert removed(folder)
-    assert not any(map(alive, pids))
+    assert not any(map(is_alive, pids))
 
 
 async def test_an_engine_that_cannot_make_the_container_is_the_hosts_trouble(
@@ -210,7 +211,7 @@ async def test_a_passed_deadline_kills_the_container(tmp_path: Path, folder: Pat
     pids = await pids_in(tmp_path / "work/pids", 4)
     task.set_deadline(boottime())
     assert (await ended(task)).exit.kind == "preempted"
-    assert not any(map(alive, pids))
+    assert not any(map(is_alive, pids))
 
 
 async def test_a_start_that_is_given_up_leaves_nothing(tmp_path: Path, folder: Path, engine: ContainerEngine) -> None:

@@ -21,7 +21,8 @@ from fray_agents.tasks.limits import limits_of
 from fray_agents.tasks.process_task import ProcessTask
 from fray_agents.tasks.runner_process import start_runner
 from fray_layouts.records import JobRecord
-from tests.support.tasks import FAR, alive, boottime, end_of, pids_now, sh, spec
+from tests.support.processes import is_alive
+from tests.support.tasks import FAR, boottime, end_of, pids_now, sh, spec
 from tests.support.waiting import eventually
 
 MB = 10**6
@@ -44,7 +45,7 @@ time.sleep(600)
     assert end.kind == "out-of-memory"
     assert "it used more memory than its limit of 100 MB: peak " in end.message
     assert "largest process python" in end.message
-    assert not any(map(alive, pids_now(tmp_path / "work/pids")))
+    assert not any(map(is_alive, pids_now(tmp_path / "work/pids")))
 
 
 def test_a_task_within_its_memory_is_left_alone(tmp_path: Path) -> None:

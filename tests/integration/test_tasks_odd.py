@@ -19,10 +19,10 @@ from fray_agents.tasks.handle import StartFailed, TaskFile
 from fray_agents.tasks.process_task import ProcessTask
 from fray_agents.tasks.runner_process import start_runner
 from fray_layouts.parsing import MAX_RESULT_DEPTH
+from tests.support.processes import is_alive
 from tests.support.tasks import (
     FAR,
     STUBBORN,
-    alive,
     boottime,
     end_of,
     ended,
@@ -191,7 +191,7 @@ async def test_a_stop_works_when_the_runner_is_frozen(
     told = (await ended(task)).exit
     assert told.kind == kind
     assert "its runner did not answer" in told.message
-    assert not any(map(alive, pids))
+    assert not any(map(is_alive, pids))
 
 
 @pytest.mark.usefixtures("soon")
@@ -253,7 +253,7 @@ async def with_runner(says: str = "") -> AsyncIterator[asyncio.subprocess.Proces
         runner = await start_runner(None)
         os.kill(runner.pid, signal.SIGSTOP)
     yield runner
-    assert not alive(runner.pid)
+    assert not is_alive(runner.pid)
 
 
 @pytest.mark.parametrize(

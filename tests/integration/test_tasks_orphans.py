@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.processes import is_alive
 from tests.support.tasks import (
     STUBBORN,
-    alive,
     boottime,
     pids_in,
 )
@@ -72,13 +72,13 @@ def agents() -> Iterator[list[Agent]]:
 
 
 async def all_gone(pids: list[int]) -> None:
-    await eventually(lambda: not any(map(alive, pids)))
+    await eventually(lambda: not any(map(is_alive, pids)))
 
 
 def test_a_killed_agents_tasks_end_at_once(tmp_path: Path, agents: list[Agent]) -> None:
     agents.append(Agent(tmp_path, boottime() + 600))
     pids = asyncio.run(pids_in(tmp_path / "work/pids", 4))
-    assert all(map(alive, pids))
+    assert all(map(is_alive, pids))
     agents[0].process.kill()
     asyncio.run(all_gone([*pids, agents[0].runner]))
 
@@ -86,7 +86,7 @@ def test_a_killed_agents_tasks_end_at_once(tmp_path: Path, agents: list[Agent]) 
 def test_a_frozen_agents_tasks_end_at_the_deadline_and_it_learns_so(tmp_path: Path, agents: list[Agent]) -> None:
     agents.append(Agent(tmp_path, boottime() + 600))
     pids = asyncio.run(pids_in(tmp_path / "work/pids", 4))
-    assert all(map(alive, pids))
+    assert all(map(is_alive, pids))
     deadline = boottime() + 1.0
     agents[0].renew(deadline)
     os.kill(agents[0].process.pid, signal.SIGSTOP)

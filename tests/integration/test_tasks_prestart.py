@@ -21,9 +21,9 @@ from fray_agents.tasks import prestart
 from fray_agents.tasks.handle import TaskExit, TaskSpec
 from fray_agents.tasks.prestart import Prestarter
 from fray_agents.tasks.runner_process import start_runner
+from tests.support.processes import is_alive
 from tests.support.tasks import (
     FAR,
-    alive,
     boottime,
     spec,
 )
@@ -101,7 +101,7 @@ async def test_a_callable_that_needs_another_interpreter_gets_one_of_its_own(tmp
         what = spec(tmp_path / "b", call=tell)
         told = result(await run(prestarter, replace(what, env={**what.env, "PYTHONHASHSEED": "7"})))
         assert told[4] is False
-        await eventually(lambda: not alive(runner))
+        await eventually(lambda: not is_alive(runner))
 
 
 @pytest.mark.parametrize("victim", ["process", "runner"])
@@ -111,7 +111,7 @@ async def test_a_prestarted_process_that_died_is_no_harm_and_is_replaced(tmp_pat
         runner = await ready(prestarter)
         process = child(runner)
         os.kill(process if victim == "process" else runner, signal.SIGKILL)
-        await eventually(lambda: not alive(process))
+        await eventually(lambda: not is_alive(process))
         dead = prestarter._prestarted
         assert dead is not None
         await eventually(lambda: victim == "process" or dead.runner.returncode is not None)
@@ -123,7 +123,7 @@ async def test_a_prestarted_process_that_cannot_import_is_no_harm(tmp_path: Path
     async with with_prestarter("there_is_no_such_module") as prestarter:
         await run(prestarter, spec(tmp_path / "a", call=tell))
         process = child(await ready(prestarter))
-        await eventually(lambda: not alive(process))
+        await eventually(lambda: not is_alive(process))
         assert (await run(prestarter, spec(tmp_path / "b", call=tell))).exit.kind == "success"
 
 
@@ -151,14 +151,14 @@ async def test_an_idle_prestarted_process_is_given_up(tmp_path: Path, monkeypatc
 
     async with with_prestarter() as prestarter:
         await run(prestarter, spec(tmp_path / "a", call=tell))
-        await eventually(lambda: bool(runners) and not alive(runners[0]))
+        await eventually(lambda: bool(runners) and not is_alive(runners[0]))
 
 
 async def test_no_prestarted_process_outlives_its_agent(tmp_path: Path) -> None:
     async with with_prestarter() as prestarter:
         await run(prestarter, spec(tmp_path / "a", call=tell))
         process = child(await ready(prestarter))
-    await eventually(lambda: not alive(process))
+    await eventually(lambda: not is_alive(process))
 
 
 async def test_a_prestarted_process_whose_runner_is_frozen_keeps_nobody_from_leaving(
@@ -170,4 +170,4 @@ async def test_a_prestarted_process_whose_runner_is_frozen_keeps_nobody_from_lea
         runner = await ready(prestarter)
         processes = [runner, child(runner)]
         os.kill(runner, signal.SIGSTOP)
-    await eventually(lambda: not any(map(alive, processes)))
+    await eventually(lambda: not any(map(is_alive, processes)))

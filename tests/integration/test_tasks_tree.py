@@ -14,10 +14,10 @@ from fray_agents.host.task_cgroups import claim_prefix
 from fray_agents.runner.process_tree import descendants
 from fray_agents.tasks.process_task import ProcessTask
 from fray_agents.tasks.runner_process import start_runner
+from tests.support.processes import is_alive
 from tests.support.tasks import (
     FAR,
     STUBBORN,
-    alive,
     boottime,
     end_of,
     ended,
@@ -34,11 +34,11 @@ async def test_stop_kills_a_tree_that_ignores_sigterm(tmp_path: Path) -> None:
 
     task = await started(sh(tmp_path, STUBBORN))
     pids.extend(await pids_in(tmp_path / "work/pids", 4))
-    assert all(map(alive, pids))
+    assert all(map(is_alive, pids))
     task.stop(0.3, "stopped")
     end = await ended(task)
     assert (end.exit.kind, end.exit.signal, end.complete_before_stop) == ("stopped", signal.SIGKILL, False)
-    assert not any(map(alive, pids))
+    assert not any(map(is_alive, pids))
 
 
 async def test_a_second_stop_with_less_grace_does_not_wait_for_the_first(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ async def test_a_stop_after_the_end_changes_nothing(tmp_path: Path) -> None:
 def test_daemons_left_behind_go_with_the_task(tmp_path: Path) -> None:
     end = end_of(sh(tmp_path, "setsid sh -c 'echo $$ > pid; exec sleep 600' & while ! [ -s pid ]; do sleep 0.01; done"))
     assert end.exit.kind == "success"
-    assert not alive(int((tmp_path / "work/pid").read_text()))
+    assert not is_alive(int((tmp_path / "work/pid").read_text()))
 
 
 async def test_a_passed_deadline_kills_at_once(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ async def test_a_passed_deadline_kills_at_once(tmp_path: Path) -> None:
     end = await ended(task)
     assert end.exit.kind == "preempted"
     assert "deadline" in end.exit.message
-    assert not any(map(alive, pids))
+    assert not any(map(is_alive, pids))
 
 
 async def test_a_deadline_that_has_passed_cannot_be_renewed(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ async def test_a_killed_runner_takes_the_whole_tree_with_it(tmp_path: Path, grou
     pids = await pids_in(tmp_path / "work/pids", 4)
     os.kill(task.runner_pid, signal.SIGKILL)
     end = await task.exit
-    assert not any(map(alive, pids))
+    assert not any(map(is_alive, pids))
     assert end.exit.kind == "lost"
     assert "runner" in end.exit.message
 
@@ -153,7 +153,7 @@ async def test_a_task_has_a_cgroup_of_its_own_which_ends_with_it(tmp_path: Path)
     await task.wait()
     assert (f"/{Path(prefix).name}{task.runner_pid}\n" in log) == bool(prefix)
     assert not has_cgroup(prefix, task.runner_pid)
-    assert not alive(int((tmp_path / "work/pid").read_text()))
+    assert not is_alive(int((tmp_path / "work/pid").read_text()))
 
 
 async def test_nothing_is_left_of_a_prestarted_process_that_nobody_needed() -> None:
@@ -163,7 +163,7 @@ async def test_nothing_is_left_of_a_prestarted_process_that_nobody_needed() -> N
     assert runner.stdin is not None
     runner.stdin.close()
     await runner.wait()
-    assert not alive(sleeping)
+    assert not is_alive(sleeping)
     assert not has_cgroup(prefix, runner.pid)
 
 
@@ -218,7 +218,7 @@ async def test_a_runner_that_looks_late_sees_the_events_in_their_order(tmp_path:
     await eventually((tmp_path / "work/ready").exists)
     os.kill(task.runner_pid, signal.SIGSTOP)
     (tmp_path / "work/go").touch()
-    await eventually(lambda: not alive(task.pid or 0))
+    await eventually(lambda: not is_alive(task.pid or 0))
     task.stop(FAR, "stopped")
     os.kill(task.runner_pid, signal.SIGCONT)
     end = await ended(task)

@@ -125,14 +125,6 @@ def lines(path: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-def is_alive(pid: int) -> bool:
-    """Whether the process exists and is no zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
 @contextlib.asynccontextmanager
 async def quick_core(root: Path | str, settings: ClusterSettings = QUICK) -> AsyncIterator[Core]:
     """A participant of a root with quick settings."""

@@ -60,14 +60,6 @@ def end_of(what: TaskSpec) -> TaskExit:
     return asyncio.run(run(what))[0]
 
 
-def alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state not in "ZX"
-
-
 async def pids_in(path: Path, count: int) -> list[int]:
     """The process ids that the task has written to `path`, once it has written `count`."""
     await eventually(lambda: len(pids_now(path)) == count)

@@ -27,6 +27,7 @@ from fray_coordinator.store.interface import NotApplied, Object, Refused
 from tests.support.gcs_emulator import Emulator
 from tests.support.servers import gcs_emulator
 from tests.support.serving import serving
+from tests.support.waiting import eventually
 
 ACCOUNT = {"email": "agent@project.iam.gserviceaccount.com", "scopes": ["storage"]}
 
@@ -90,8 +91,10 @@ async def sent(token: AccessToken) -> str:
 
 
 async def until_sent(token: AccessToken, wanted: str) -> None:
-    while await sent(token) != wanted:  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
+    async def is_sent() -> bool:
+        return await sent(token) == wanted
+
+    await eventually(is_sent)
 
 
 async def test_a_token_is_renewed_ahead_of_time_and_no_request_waits_for_it(metadata: Metadata) -> None:
