@@ -25,7 +25,7 @@ class Hint(StrEnum):
     STOPPED = "stopped"
     """A job may have been stopped: read the records of the jobs that you run."""
     PLACEMENTS = "placements"
-    """Read the pool's plan and the owners in it. The agent that runs the pass then looks at their members."""
+    """Read the pool's plan and the owners in it. The agent that runs the pass then reads their members."""
     ALIVE = "alive"
     """An agent accepts this only if it is alive and vouches for its replicas of gangs; see `Membership.vouches`."""
 

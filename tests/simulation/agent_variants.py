@@ -255,7 +255,7 @@ def idle_agents_beat_like_busy_ones() -> list[Swap]:
 
 
 @variant
-def the_index_is_listed_at_each_look() -> list[Swap]:
+def the_index_is_listed_at_each_poll() -> list[Swap]:
     """The doorbell is not read."""
 
     async def hear(self: PoolBell) -> None:

@@ -173,7 +173,7 @@ def an_attempt_starts_beside_another() -> None:
     gi.attempts_never_overlap(world.watching, dataclasses.replace(RUN, attempt=2), [RUN])
 
 
-def nobody_looks_at_the_chips() -> None:
+def nobody_checks_the_chips() -> None:
     world = _world()
     device = {"kind": "tpu", "variant": "v4-16", "count": 4}
     spec = parse_spec({**SPEC, "slices": 1, "resources": {"device": device}})
@@ -243,7 +243,7 @@ BREACHES: dict[str, Callable[[], None]] = {
     "an exit comes before anything else": an_end_is_never_told,
     "a replica starts with its gang": a_replica_starts_alone,
     "attempts of a gang never overlap": an_attempt_starts_beside_another,
-    "a job finds its chips free": nobody_looks_at_the_chips,
+    "a job finds its chips free": nobody_checks_the_chips,
     "room that becomes free goes to a waiting owner": a_later_single_takes_the_room,
     "what is held stays held until it ends": what_was_held_forms_again,
     "a reservation is held with every vote": a_reservation_is_held_without_votes,

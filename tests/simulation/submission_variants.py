@@ -82,7 +82,7 @@ def no_repair() -> list[Swap]:
 
 
 @where(files_come_and_change())
-def admitted_without_a_second_look() -> list[Swap]:
+def admitted_without_a_second_read() -> list[Swap]:
     """A drop is admitted as it was read, even if the inbox has changed since."""
     real = admission.admit_or_withdraw
     return everywhere(real, lambda job, version, now: real(job, job.inbox.version if job.inbox else None, now))
@@ -177,7 +177,7 @@ def entries_are_left_to_a_repair_that_makes_none() -> list[Swap]:
 
 
 @variant
-def nobody_looks_into_the_inbox() -> list[Swap]:
+def nobody_reads_the_inbox() -> list[Swap]:
     """Drops stay where they are."""
 
     async def handle(self: Admission, key: str) -> None:

@@ -101,8 +101,8 @@ async def test_an_entry_that_comes_behind_them_later_costs_two_lists(cluster: Cl
         assert agent.lists() - before == 2
 
 
-async def test_in_an_hour_without_news_an_agent_lists_less_than_its_looks_may(cluster: Cluster) -> None:
-    """A round of 13 pages lasts 7.25 repair intervals; otherwise head and end are listed in each interval."""
+async def test_in_an_hour_without_news_an_agent_lists_less_than_its_searches_may(cluster: Cluster) -> None:
+    """A sweep of 13 pages lasts 7.25 repair intervals; otherwise head and end are listed in each interval."""
 
     unfit(cluster, 12_500)
     async with searching(cluster) as agent:
@@ -110,8 +110,8 @@ async def test_in_an_hour_without_news_an_agent_lists_less_than_its_looks_may(cl
         before = agent.lists()
         await asyncio.sleep(3600)
         repairs = 3600 / agent.core.settings.repair_interval
-        rounds = repairs / (1 + 12_500 / ENTRIES_PER_INTERVAL)
-        assert agent.lists() - before <= 2 * repairs + (rounds + 1) * 11
+        sweeps = repairs / (1 + 12_500 / ENTRIES_PER_INTERVAL)
+        assert agent.lists() - before <= 2 * repairs + (sweeps + 1) * 11
         assert agent.lists() - before < PAGES_PER_POLL * repairs
 
 
@@ -126,7 +126,7 @@ async def test_a_large_fleet_lists_no_faster_than_the_bucket_is_to_be_asked(clus
         assert agent.lists() == 4 + 12, "a head for each repair interval, which is as long there"
 
 
-async def test_an_entry_among_those_already_passed_is_found_in_the_next_round(cluster: Cluster) -> None:
+async def test_an_entry_among_those_already_passed_is_found_in_the_next_sweep(cluster: Cluster) -> None:
     unfit(cluster, 5000, priority=1)
     unfit(cluster, 5000)
     client = await cluster.core()

@@ -8,7 +8,7 @@ after that. Or each poll begins where the last one ended: no agent finds an entr
 that fits once more is free.
 
 **Why this cannot happen.** A poll begins with the page at the head, for urgent entries, and goes on at the cursor. When
-more resources become free, the entries that were passed for lack of them are searched again. Each round ends after a
+more resources become free, the entries that were passed for lack of them are searched again. Each sweep ends after a
 time that grows with the number of entries that it passed.
 """
 
@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from fray_layouts.records import Resources
 
 ENTRIES_PER_INTERVAL = 2000
-"""Passed entries that lengthen a round by one repair interval. It is half of what the polls of idle agents pass in that
-time, so no round ends before it has reached the end of the index."""
+"""Passed entries that lengthen a sweep by one repair interval. It is half of what the polls of idle agents pass in that
+time, so no sweep ends before it has reached the end of the index."""
 
 
 @dataclass(slots=True)
@@ -36,8 +36,8 @@ class IndexCursor:
         """Whether it has passed entries that would fit if more were free."""
         return self._room is not None
 
-    def begin_round(self, now: float, interval: float) -> None:
-        """Begin a round at the head, if the last one has lasted long enough.
+    def begin_sweep(self, now: float, interval: float) -> None:
+        """Begin a sweep at the head, if the last one has lasted long enough.
 
         Args:
             now: boot time in seconds.

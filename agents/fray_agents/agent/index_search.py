@@ -144,7 +144,7 @@ class IndexSearch:
     async def _list(self) -> None:
         """List the index from its head, or from a random place within the pool's slots after the head."""
         begun, self._pages = self._core.clock.boottime(), 1
-        self._cursor.begin_round(begun, self._listing_interval())
+        self._cursor.begin_sweep(begun, self._listing_interval())
         keys = await self._page(None)
         if self._last is not None and not self._cursor.behind(self._leases.free()):
             begin = listing_start(keys[0], keys[-1], len(keys), self.member.pool_slots, self._core.rng.random())

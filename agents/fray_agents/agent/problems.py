@@ -51,7 +51,7 @@ class AgentProblems:
 
     @contextmanager
     def tolerated(self, action: str) -> Iterator[None]:
-        """Run one round of a loop: a failure is recorded until a later round succeeds, and does not propagate.
+        """Run one iteration of a loop: a failure is recorded until a later one succeeds, and does not propagate.
 
         action: what the loop does, as in "cannot <action>".
         """
@@ -64,7 +64,7 @@ class AgentProblems:
         except Exception as error:
             self._failures[action] = f"cannot {action}: {type(error).__name__}: {error}"
             if self.warnings.is_due(action):
-                context = {"message": f"a round failed and will be repeated: cannot {action}", "exception": error}
+                context = {"message": f"a loop goes on after a failure: cannot {action}", "exception": error}
                 asyncio.get_running_loop().call_exception_handler(context)
         else:
             self._failures.pop(action, None)

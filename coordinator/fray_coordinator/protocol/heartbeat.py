@@ -135,7 +135,7 @@ def with_bounded_interval(record: AgentRecord, settings: ClusterSettings) -> Age
 
 
 def paced_interval(interval: float, count: int, a_second: float) -> float:
-    """Seconds between rounds: at least `interval`, and so long that `count` participants make `a_second` a second."""
+    """Seconds between requests: at least `interval`, and so long that `count` participants make `a_second` a second."""
     return max(interval, count / a_second)
 
 

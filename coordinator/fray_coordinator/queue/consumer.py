@@ -29,9 +29,9 @@ from fray_layouts.errors import FrayError
 
 log = logging.getLogger("fray")
 MAINTENANCE_INTERVAL = 1.0
-"""Seconds between two rounds of maintenance: idle segments are given back, finished ones deleted."""
+"""Seconds between two runs of the maintenance: idle segments are given back, finished ones deleted."""
 MIN_LOCAL_POLL, MAX_LOCAL_POLL = 0.002, 0.05
-"""Seconds between looks at an empty queue on local files, where they are free, at first and at most; they double."""
+"""Seconds between polls of an empty queue on local files, where they are free, at first and at most; they double."""
 
 
 class Consumer:
@@ -297,4 +297,4 @@ class Consumer:
             except FrayError:
                 continue  # the next turn tries again
             except Exception:
-                log.exception("finished segments were not deleted; the next round tries again")
+                log.exception("finished segments were not deleted; the next run tries again")

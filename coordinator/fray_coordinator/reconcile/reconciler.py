@@ -1,6 +1,6 @@
 """The reconciler: brings the cluster's records into agreement with reality, as no single job's holder could.
 
-One round is a pass. It watches the agents, reaps the dead, admits the inbox, and sometimes repairs; between passes it
+One run is a pass. It watches the agents, reaps the dead, admits the inbox, and sometimes repairs; between passes it
 gathers the members of gangs. The agent with the lease in `coordinator/reconciler.json` runs it; `fray coordinate
 --once` runs it without the lease. Two at once do no harm, because every write is conditional. A pass itself only
 watches the agents; everything else may take long and continues in the background while later passes run.

@@ -167,7 +167,7 @@ export class Agent {
     }
   }
 
-  /** What a claim makes of a job; nothing, and a later look, if it may not run yet. */
+  /** What a claim makes of a job; nothing, and a later poll, if it may not run yet. */
   #decide(job, { attempt }, parent, agent) {
     const lease = { agent, host: this.host, since: this.store.now() };
     const { write, skip } = claim(job, attempt, parent, lease, this.settings);

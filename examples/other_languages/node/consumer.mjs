@@ -9,7 +9,7 @@ import { decodeSegment, encodeSegment, letterName, parseSegmentName, QueueKeys }
 import { insist, sleep } from "./store.mjs";
 
 const FRESH = 0.6; // share of its lease's time-out in which an item may be handed out
-const POLL = { local: 0.1, bucket: 1 }; // seconds between looks at a queue that was empty
+const POLL = { local: 0.1, bucket: 1 }; // seconds between polls of a queue that was empty
 const LIST_AT_LEAST = 30; // seconds between listings, even if the doorbell does not ring
 const LATEST = 30; // quarantines for which a dead letter's name may be used
 
