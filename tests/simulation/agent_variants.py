@@ -258,7 +258,7 @@ def idle_agents_beat_like_busy_ones() -> list[Swap]:
 def the_index_is_listed_at_each_poll() -> list[Swap]:
     """The doorbell is not read."""
 
-    async def hear(self: PoolBell) -> None:
+    async def poll(self: PoolBell) -> None:
         self.rang_for_jobs = True
 
-    return [(PoolBell, "hear", hear)]
+    return [(PoolBell, "poll", poll)]

@@ -191,13 +191,13 @@ def a_refusal_ends_an_agent() -> list[Swap]:
 def a_bell_is_asked_with_an_empty_version() -> list[Swap]:
     """An agent without a version of the doorbell sends an empty version, and looks for no work without an answer."""
 
-    async def hear(self: PoolBell) -> None:
+    async def poll(self: PoolBell) -> None:
         pool = self.member.record.pool
         answer = await self.member.core.store.get_if_changed(PoolKeys.doorbell(pool), self._version or "")
         if answer is not None and not isinstance(answer, NotModified):
             self._version, self.rang_for_jobs = answer.version, True
 
-    return [(PoolBell, "hear", hear)]
+    return [(PoolBell, "poll", poll)]
 
 
 # --- exceptions

@@ -103,7 +103,7 @@ class Claimer:
 
     async def _poll(self) -> bool:
         """Claim what fits now; whether anything was claimed. A job that needs no core fits even if no core is free."""
-        await self._bell.hear()
+        await self._bell.poll()
         if not await self._search.begin():
             return False
         claimed = 0

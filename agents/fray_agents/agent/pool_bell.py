@@ -29,7 +29,7 @@ class PoolBell:
     rang_for_jobs: bool = False
     _version: Version | None = None
 
-    async def hear(self) -> None:
+    async def poll(self) -> None:
         """Read the doorbell; if that fails, the index and the plan are still read on the repair interval."""
         answer = None
         with self.member.problems.tolerated("read the doorbell"):

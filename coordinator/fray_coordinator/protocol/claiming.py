@@ -39,7 +39,7 @@ WAITING_TO_START = frozenset({Status.PENDING, Status.GATHERING})
 class Skip:
     """The decision not to claim.
 
-    until: the storage's time before which another look is useless; None: the index entry is stale.
+    until: the storage's time before which another try is useless; None: the index entry is stale.
     """
 
     until: float | None

@@ -35,7 +35,7 @@ from fray_layouts.object_keys import DoctorKeys
 CLOCK_TOLERANCE = 30.0
 """Seconds that this host's clock may be wrong without a warning; from minutes on, providers refuse credentials."""
 LONG_LOCK_SECONDS = 1.0
-"""Seconds between two looks at the locks; a lock that is held at both looks counts as held for long."""
+"""Seconds between two reads of the locks; a lock that is held at both reads counts as held for long."""
 MAX_UNREADABLE_NAMED = 20
 """Number of unreadable objects that are reported by name."""
 SHARE_REMEDY = "to share a root with a group, give it to the group: docs/operating.md says how"

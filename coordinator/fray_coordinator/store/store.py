@@ -50,7 +50,7 @@ requests a second."""
 REFUSED_PATIENCE = 5.0
 """Seconds for which a refusal is retried that may pass by itself, such as expired credentials."""
 SINGLE_OBJECT_PATIENCE = 3.0
-"""Seconds for which one object of many may delay a look at all of them: less than the time between two passes."""
+"""Seconds for which one object of many may delay a read of all of them: less than the time between two passes."""
 LATE_SECONDS = 3.0
 """Seconds after which a call that is still retrying is reported as failing; an answer normally takes a tenth of one."""
 

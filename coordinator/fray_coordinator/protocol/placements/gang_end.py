@@ -83,8 +83,8 @@ def is_own_failure(end: AttemptExit) -> bool:
 def unreadable_exit(job: JobRecord, replica: int, why: str, now: float) -> ReplicaExit:
     """The exit that stands for one that cannot be read: the replica has ended, and its host is to blame, not the job.
 
-    It names no agent, so any member that sees it ends the attempt: the replica's own member may have ended it already,
-    and look no more.
+    It names no agent, so any member that sees it ends the attempt: the replica's own member may have read the exit
+    before, and then does not read it again.
     """
     end = AttemptExit(kind=ExitKind.HOST_FAILED, message=f"its exit cannot be read: {why}")
     return ReplicaExit(agent="", host=_runner_of(job, replica).host, exit=end, ended_at=now)
