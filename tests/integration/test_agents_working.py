@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fray_agents.agent.agent import Agent, AgentOptions
+from fray_agents.agent.agent import Agent, AgentOptions, ExitReason
 from fray_agents.tasks.handle import StartFailed, TaskHandle, TaskSpec
 from fray_coordinator.clock import SystemClock, system_random
 from fray_coordinator.core import Core, core_on
@@ -224,9 +224,14 @@ async def test_a_host_that_cannot_start_tasks_stops_claiming_and_others_run_them
 
 
 class Outage(LocalBackend):
-    """Local files that do not answer while `down` is set."""
+    """Local files that do not answer while `down` is set.
+
+    Attributes:
+        requests: number of requests that were not answered.
+    """
 
     down = False
+    requests = 0
 
     def __getattribute__(self, name: str) -> Any:
         if name in ("get", "get_if_changed", "put", "delete", "withdraw", "list") and type(self).down:
@@ -235,6 +240,7 @@ class Outage(LocalBackend):
 
 
 async def _no_answer(*_: object, **__: object) -> Any:
+    Outage.requests += 1
     raise Unknown("the network is away")
 
 
@@ -246,7 +252,7 @@ async def _core_with_outages(tmp_path: Path, outage_grace: float, settings: Clus
 
 @pytest.fixture(autouse=True)
 def _no_outage() -> None:
-    Outage.down = False
+    Outage.down, Outage.requests = False, 0
 
 
 WAITS = """
@@ -328,6 +334,6 @@ async def test_an_agent_that_cannot_join_can_be_told_to_leave(tmp_path: Path) ->
     Outage.down = True
     agent = Agent(core, AgentOptions(capacity=HOST, work_dir=tmp_path / "work"))
     running_agent = asyncio.create_task(agent.run())
-    await asyncio.sleep(0)
+    await eventually(lambda: Outage.requests)
     agent.terminate()
-    await asyncio.wait_for(running_agent, PATIENCE)
+    assert await asyncio.wait_for(running_agent, PATIENCE) is ExitReason.LEFT

@@ -140,9 +140,14 @@ async def test_an_agent_claims_jobs_that_it_can_read(cluster: Cluster, tmp_path:
             connection.cut = connection is not cluster.connections[0]
         odd, sound = [await launch(user, name="quick") for _ in range(2)]
         await spoil(user, odd.id)
+        spoilt = cluster.contents.objects[JobKeys.key(odd.id)]
         cluster.cut(False)
         await succeeded(user, sound)
         await asyncio.sleep(300)
+        (record,) = [await user.records.read(key, AgentRecord) for key in cluster.keys(AgentKeys.area)]
+        assert record is not None
+        assert (record.record.state, record.record.problem) == ("live", "")
+        assert cluster.contents.objects[JobKeys.key(odd.id)] == spoilt
 
 
 async def test_a_record_that_is_spoilt_while_its_job_runs_harms_no_other(cluster: Cluster, tmp_path: Path) -> None:
