@@ -116,7 +116,9 @@ class QueueWorker:
     def _prepare(self) -> None:
         """Import the next task's function before taking the task, so that a worker that is ready can take it first."""
         if (item := self._queue.peek()) is not None:
-            with suppress(BaseException):  # if it fails, running the task reports the error
+            # Running the task reports any error, also the SystemExit of a module that calls sys.exit when imported.
+            # A stop raises no exception here, because `work` passed `_stop` to `on_stop`.
+            with suppress(BaseException):
                 self._function(item[1])
 
     def _next(self) -> Lease[QueuedTask] | None:

@@ -193,7 +193,7 @@ class AsyncQueue(Generic[T]):
 
     async def _give_up(self, taken: Delivery, error: Unreadable) -> None:
         reason = str(error)
-        with suppress(UnknownLease):
+        with suppress(UnknownLease):  # the lease ran out, so the next process that takes the item gives it up
             await self._on(lambda engine: engine.give_up(taken.id, reason))
 
     async def _ended(self, given: Leases[T], act: Callable[[QueueEngine, Sequence[str]], Awaitable[None]]) -> None:
@@ -207,10 +207,10 @@ class AsyncQueue(Generic[T]):
 
     async def _renewing(self, lease: Lease[T]) -> None:
         length = lease.deadline - lease.timestamp
-        with suppress(UnknownLease):
+        with suppress(UnknownLease):  # the lease has ended; if it ran out, `done` tells the user
             while not lease.ended:
                 await asyncio.sleep(length * RENEWAL_SHARE)
-                with suppress(StoreError, ConnectionError):
+                with suppress(StoreError, ConnectionError):  # the next renewal may still be in time
                     await self.extend(lease, length)
 
     async def _closing(self) -> None:

@@ -217,6 +217,23 @@ def test_a_worker_is_ready_for_a_task_before_it_takes_it(cluster: StorageCluster
     assert (tmp_path / "notes").read_text() == "0"
 
 
+class ExitsOnImport:
+    """A function whose import ends the process, as of a module that calls sys.exit."""
+
+    def __call__(self, number: int) -> int:
+        return number
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return sys.exit, ("no GPU here",)
+
+
+def test_a_function_whose_import_exits_ends_its_task_and_not_its_worker(cluster: StorageCluster) -> None:
+    with WorkerPool(cluster, (0, 1), SMALL, transport="queue") as pool:
+        with pytest.raises(RuntimeError, match="SystemExit: no GPU here"):
+            pool.submit(ExitsOnImport(), 1).result(200)
+        assert pool.submit(double, 1).result(200) == 2
+
+
 def test_an_object_is_fetched_in_the_place_of_any_argument(pool: WorkerPool) -> None:
     kept: Any = pool.put([3, 1, 2])
     assert pool.submit(sorted, kept, reverse=True).result(200) == [3, 2, 1]

@@ -385,7 +385,7 @@ class Agent:
         try:
             await pending_index.delete_entry(self._core, lease.entry)
         except StoreError:
-            lease.entry_deleted = False
+            lease.entry_deleted = False  # the next applied beat tries again; until then no agent can claim by the entry
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

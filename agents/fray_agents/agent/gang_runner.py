@@ -94,7 +94,7 @@ class GangRunner:
 
     async def _store_for_people(self, job: JobRecord, exits: Mapping[int, ReplicaExit]) -> None:
         for replica, left in exits.items():
-            with suppress(StoreError, BadRecord):
+            with suppress(StoreError, BadRecord):  # the attempt is over, and nothing else depends on these exits
                 await store_exit(self._core, job, replica, left)
 
     async def leave(self, held: HeldPlacement, grace: float) -> None:

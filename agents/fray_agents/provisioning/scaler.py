@@ -77,7 +77,7 @@ class Scaler:
                     await self.run_if_elected()
                 await self.core.clock.sleep(self.core.jittered(self.core.settings.pass_interval))
         finally:
-            with suppress(StoreError):
+            with suppress(StoreError):  # then other processes take the role as soon as the lease is old enough
                 await self.resign()
             await self.close()
 

@@ -1,11 +1,9 @@
 """Checks of queues and worker pools for leftovers without an owner. Of items, only the keys are read."""
 
 from collections.abc import Iterator
-from contextlib import suppress
 from functools import partial
 
 from fray_coordinator.core import Core
-from fray_coordinator.errors import BadRecord
 from fray_coordinator.fsck.index_checks import removal_of
 from fray_coordinator.fsck.report import BY_SWEEP, Problem, SuspectedProblem
 from fray_coordinator.fsck.snapshot import Snapshot
@@ -177,12 +175,10 @@ def _of_a_lost_segment(lease: QueueLease, items: int) -> str:
 
 
 async def _give_back(core: Core, queue: QueueKeys, segment: str) -> None:
-    """Return a segment that was set aside to the consumers, if it can be read now."""
+    """Return a segment that was set aside to the consumers. Raises BadRecord if it still cannot be read."""
     home = await find_queue(core, queue)
-    with suppress(BadRecord):
-        if home is not None and await read_segment(home, segment) is not None:
-            key = queue.lease(segment)
-            await core.records.change(key, QueueLease, restored)
+    if home is not None and await read_segment(home, segment) is not None:
+        await core.records.change(queue.lease(segment), QueueLease, restored)
 
 
 async def _discard(core: Core, queue: QueueKeys, segment: str) -> None:

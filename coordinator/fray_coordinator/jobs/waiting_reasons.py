@@ -70,7 +70,7 @@ class WaitingReasons:
         unknown = [job for job in late if _attempt(job) not in self._why] if self._live is not None else []
         around: dict[str, ReservationRecord] = {}
         machines: dict[str, str] = {}
-        with suppress(StoreError):
+        with suppress(StoreError):  # without reservations and machines the reasons only say less
             around = await reservations_around(self.core, unknown)
             machines = await machines_for(self.core, unknown, around)
         if machines:

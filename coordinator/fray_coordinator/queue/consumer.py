@@ -255,7 +255,7 @@ class Consumer:
 
     async def clear(self) -> None:
         """Delete the segments that this process finished, so that nobody counts them any more."""
-        with suppress(FrayError):
+        with suppress(FrayError):  # other consumers delete finished segments that are overdue
             await self._collector.clear()
 
     async def close(self) -> None:

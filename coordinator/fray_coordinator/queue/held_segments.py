@@ -119,7 +119,7 @@ class HeldSegments:
         try:
             await self._release(held, held.delivered, failed=False)
         except FrayError:
-            return
+            return  # an outage, a refusal or a lost claim: the lease still runs out
         except Exception:
             log.exception("%s was not given back; others get it when its lease runs out", held.name)
 
