@@ -264,10 +264,10 @@ with open(folder / "effects", "a") as file: file.write("end\\n")
 """
 
 
-async def _outage_until(look: Any, core: Core, job_id: str) -> None:
+async def _outage_until(condition: Any) -> None:
     Outage.down = True
     try:
-        await eventually(look)
+        await eventually(condition)
     finally:
         Outage.down = False
 
@@ -284,7 +284,7 @@ async def test_an_outage_kills_nobody_and_the_work_goes_on(tmp_path: Path) -> No
             async def long_enough() -> bool:
                 return core.clock.boottime() - began > (DEATH_INTERVALS + 1) * core.settings.beat_interval
 
-            await _outage_until(long_enough, core, job_id)
+            await _outage_until(long_enough)
             assert lines(tmp_path / "effects") == ["begin"]
             (tmp_path / "go").touch()
             record = await ended(core, job_id)
@@ -310,7 +310,7 @@ async def test_an_outage_longer_than_the_grace_ends_the_work_as_a_preemption(tmp
         async def gone() -> bool:
             return not is_alive(pid)
 
-        await _outage_until(gone, core, job_id)
+        await _outage_until(gone)
         record: JobRecord = await ended(core, job_id)
         assert (record.status, record.attempt, record.failures, record.preemptions) == ("succeeded", 2, 0, 1)
 
