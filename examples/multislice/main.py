@@ -47,6 +47,8 @@ class Config:
     Attributes:
         early: slices at the start, for which the first step waits; one more joins at a third of the steps, and the
             first leaves at two thirds.
+        patience: seconds for which the first step waits for them at most. If the coordinator and the last slice died
+            together, both start anew at step 0, and the other slices have ended by then.
         pause: seconds by which each gradient is slowed down.
         rate: learning rate.
         silence: seconds after which the coordinator no longer waits for a silent slice.
@@ -54,6 +56,7 @@ class Config:
 
     steps: int = 300
     early: int = 2
+    patience: float = 30.0
     pause: float = 0.0
     rate: float = 0.1
     silence: float = 3.0
@@ -68,6 +71,7 @@ class SliceCoordinator:
         self.weights = np.zeros_like(TRUE_WEIGHTS)
         self.seen: dict[str, float] = {}
         self.given: dict[str, np.ndarray] = {}
+        self.began = time.monotonic()
         self.changed = threading.Condition()
 
     def join(self, name: str, step: int, weights: np.ndarray) -> tuple[int, np.ndarray]:
@@ -112,7 +116,8 @@ class SliceCoordinator:
 
     def _advance(self) -> None:
         """Take the step if all members have sent their gradients; the first step waits for the early slices."""
-        together = self.step > 0 or len(self.seen) >= self.config.early
+        waited = time.monotonic() - self.began >= self.config.patience
+        together = self.step > 0 or len(self.seen) >= self.config.early or waited
         if together and self.given and self.seen.keys() <= self.given.keys():
             self.weights = self.weights - self.config.rate * np.mean(list(self.given.values()), axis=0)
             self.step += 1

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fray import sync
@@ -59,7 +62,10 @@ class Running:
         return re.search(pattern, self.said, re.MULTILINE) is not None
 
     def finished(self) -> str:
-        assert self.process.wait(200) == 0, self.said
+        try:
+            assert self.process.wait(200) == 0, self.said
+        except subprocess.TimeoutExpired as error:
+            raise AssertionError(f"it has not ended; it said:\n{self.said}") from error
         return self.said
 
     def __enter__(self) -> Running:
@@ -115,6 +121,14 @@ def test_every_lesson_is_learnt(alone: dict[str, str]) -> None:
 def test_slices_join_and_leave_and_the_weights_are_found(alone: dict[str, str]) -> None:
     assert "slice-0, slice-1 in training" in alone["multislice"]
     assert error(alone["multislice"]) < 1e-6
+
+
+def test_a_slice_that_starts_anew_after_all_others_have_ended_does_not_wait_for_them() -> None:
+    example = runpy.run_path(str(EXAMPLES / "multislice/main.py"))
+    coordinator = example["SliceCoordinator"](example["Config"](patience=0.2))
+    step, weights = coordinator.join("slice-1", 0, np.zeros(4))
+    with ThreadPoolExecutor(1) as beside:
+        assert beside.submit(coordinator.barrier, "slice-1", step, weights).result(30)[0] == 1
 
 
 def test_an_agent_that_is_killed_changes_no_result(after_a_kill: tuple[dict[str, str], list[JobInfo]]) -> None:
