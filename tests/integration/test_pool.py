@@ -151,11 +151,13 @@ def test_a_dead_workers_task_runs_elsewhere(pool: WorkerPool, tmp_path: Path) ->
     ("pool", "why"),
     [
         ("direct", "3 workers died while they ran it, the last because: signalled: killed by SIGKILL"),
-        pytest.param("queue", "", marks=pytest.mark.slow),
+        pytest.param("queue", None, marks=pytest.mark.slow),
     ],
     indirect=["pool"],
 )
-def test_a_task_that_kills_every_worker_is_given_up_and_its_neighbours_are_not(pool: WorkerPool, why: str) -> None:
+def test_a_task_that_kills_every_worker_is_given_up_and_its_neighbours_are_not(
+    pool: WorkerPool, why: str | None
+) -> None:
     neighbours = pool.map(double, range(10))
     poison = pool.submit(kill_me)
     neighbours += pool.map(double, range(10))
