@@ -1,7 +1,9 @@
 """Claims jobs that wait in the private pools of held reservations, for the agent's bundles of them.
 
 A pool is listed from its first job on when its doorbell has rung, and on the repair interval. If none of the listed
-jobs fits the free room, the listing goes on page by page, so that large jobs never hide a small one behind them.
+jobs fits the free room, the listing goes on page by page, so that large jobs do not hide a small one behind them. A
+poll lists at most `PAGES_PER_POLL` pages, and a ring begins the listing anew: a job behind more large jobs than that
+is found once no job was submitted for a few polls.
 """
 
 from __future__ import annotations

@@ -36,8 +36,8 @@ MAX_SHARED_BYTES = 256 * 2**20
 PIECE_BYTES = 2**20
 """Bytes of a piece, after which the receiver may copy it.
 
-From about this size on, glibc copies past the processor's caches. A copy of smaller pieces takes up to twice as long,
-because the other core has to fetch each line from this core's cache. Larger pieces delay the receiver's first copy.
+From about this size on, glibc copies past the processor's caches. Copies of smaller pieces take longer, because the
+other core has to fetch each line from this core's cache. Larger pieces delay the receiver's first copy.
 """
 
 MAX_DESCRIPTORS = 32
