@@ -7,6 +7,7 @@ from typing import Any
 
 from fray_agents.provisioning.provider import MachineRequest
 from fray_coordinator.errors import StoreError
+from fray_coordinator.protocol.role_lease import LEASE_INTERVALS
 from fray_coordinator.protocol.scaling.costs import cost_so_far
 from fray_coordinator.protocol.scaling.machines import BOOT_SECONDS, CALL_SECONDS
 from fray_coordinator.protocol.transitions import TERMINAL, Status
@@ -41,6 +42,10 @@ boot."""
 LAG = 2 * ClusterSettings().pass_interval
 """Seconds by which a machine's record may differ from its bill, on average: a run of the scaler at both of its ends."""
 
+TAKEOVER = (LEASE_INTERVALS + 1) * ClusterSettings().pass_interval
+"""Seconds by which the record of a machine may end later if the scaler that deleted it ran on a machine, and may have
+ended with it: another process runs once the lease has aged."""
+
 LAG_IN_STORM = 90.0
 """The same while lists are stale, and scalers and the storage are down for a while."""
 
@@ -55,6 +60,7 @@ class MachineWatch(Stage):
         providers, specs: by pool.
         records: the stored records of machines, by name.
         statuses: of all jobs. jobs: those whose submission was acknowledged. regretted: those that users may stop.
+        deleters: who wrote that a machine is to be deleted, by the machine's name.
         harmed: names of machines whose records strangers changed. damaged: by key, the body that is restored later.
     """
 
@@ -67,6 +73,7 @@ class MachineWatch(Stage):
         self.statuses: dict[str, str] = {}
         self.jobs: list[str] = []
         self.regretted: set[str] = set()
+        self.deleters: dict[str, str] = {}
         self.harmed: set[str] = set()
         self.damaged: dict[str, bytes | None] = {}
         self.calm_since = 0.0
@@ -126,6 +133,8 @@ class MachineWatch(Stage):
         except (ValueError, RecursionError, FrayError):
             return
         self.note(sender.name, "writes", f"{name} {record.state} {record.reason}")
+        if record.state == MachineState.DELETING:
+            self.deleters.setdefault(name, sender.name)
         if record.state == MachineState.GONE and (known is None or known.state != MachineState.GONE):
             self._check_gone(name, record)
 
@@ -251,7 +260,12 @@ class MachineWatch(Stage):
                 seconds = provider.bill(self.loop.now, name)
                 billed += seconds / 3600.0 * record.hourly_cost
                 told += cost_so_far(record, EPOCH + self.loop.now) or 0.0
-                allowed += lag / 3600.0 * record.hourly_cost if seconds else 0.0
+                delay = lag + (TAKEOVER if self._is_deleted_from_a_machine(name) else 0.0)
+                allowed += delay / 3600.0 * record.hourly_cost if seconds else 0.0
         if abs(billed - told) > 0.01 * billed + allowed:
             message = f"${billed:.3f} is billed since {since:.0f}, ${told:.3f} told"
             raise Broken("the records cost what is billed", message, *self.records)
+
+    def _is_deleted_from_a_machine(self, name: str) -> bool:
+        host, _, _ = self.deleters.get(name, "").partition(".")
+        return host in self.records
