@@ -143,8 +143,7 @@ class MachineWorld:
     def _made_by(self, w: Pool, who: int, scaler: Scaler, number: int, again: bool) -> Iterator[Step[Pool]]:
         """The possible outcomes of a call that is made now."""
         record = record_of(number, scaler.seen[number])
-        created = do("write", number, essence(life.created(record, "", NOW)))
-        label, told = f"s{who}: create m{number}", scaler._replace(todo=(created, *scaler.todo))
+        label, told = f"s{who}: create m{number}", scaler._replace(todo=(do("reply", number), *scaler.todo))
         yield self._makes(self._with(w, who, told), number, f"{label}, made")
         if not w.left.faults:
             return
@@ -175,6 +174,8 @@ class MachineWorld:
             yield Step(f"s{who}: read", self._with(w, who, read))
         elif what == "write":
             yield self._writes(w, who, scaler, number, record)
+        elif what == "reply":
+            yield self._stores_reply(w, who, scaler, number)
         elif what == "want":
             yield self._wants(w, who, scaler)
         elif what == "asked":
@@ -289,6 +290,14 @@ class MachineWorld:
         w = w._replace(records=put(w.records, number, record), scalers=scalers)
         after = self._with(w, who, scaler._replace(seen=put(scaler.seen, number, record)))
         return Step(f"s{who}: m{number} {record}", after, breaks=breaks)
+
+    def _stores_reply(self, w: Pool, who: int, scaler: Scaler, number: int) -> Step[Pool]:
+        """A write of the newest record, whoever wrote it."""
+        known = scaler._replace(seen=put(scaler.seen, number, w.records[number]), old=without(scaler.old, number))
+        record = None if w.records[number] == NO else record_of(number, w.records[number])
+        if (noted := life.created(record, "", NOW)) is None:
+            return Step(f"s{who}: m{number} was given up", self._with(w, who, known))
+        return self._writes(w, who, known, number, essence(noted))
 
     def _may_come(self, w: Pool, number: int) -> bool:
         about_to = any(

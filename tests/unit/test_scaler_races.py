@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from fray_agents.provisioning.pool_run import CALL_TIMEOUT
+from fray_agents.provisioning.provider import MachineRequest
 from fray_agents.provisioning.scaler import Scaler
 from fray_coordinator.protocol.scaling.machines import CALL_SECONDS, asked
 from fray_coordinator.store.interface import ABSENT, Applied, Expectation
@@ -92,6 +93,26 @@ async def test_a_machine_that_another_gives_up_meanwhile_is_not_asked_for(cluste
     intercept(cluster, gives_up, MachineState.CREATING)
     await Scaler(core, "one", provider.open).run_once()
     assert [verb for verb, _ in provider.asked] == ["delete"]
+
+
+async def test_the_reply_to_a_request_is_stored_though_another_scaler_changes_the_record_meanwhile(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, core, provider = await cluster.core(), await cluster.core(), MemoryProvider()
+    await with_pool(core, max=1)
+    await with_jobs(core, 1)
+    create = provider.create
+
+    async def answered_late(request: MachineRequest) -> str:
+        operation = await create(request)
+        key = MachineKeys.key(POOL, request.names[0])
+        await other.records.change(key, MachineRecord, lambda now: replace(now, state="deleting"))
+        return operation
+
+    monkeypatch.setattr(MemoryProvider, "create", lambda _, request: answered_late(request))
+    await Scaler(core, "one", provider.open).run_once()
+    (machine,) = await machines(cluster, core)
+    assert (machine.state, machine.operation, machine.created_at) == ("deleting", "operation", core.now())
 
 
 async def test_a_scaler_that_is_too_slow_to_give_up_one_intent_gives_up_the_next(cluster: Cluster) -> None:

@@ -67,6 +67,7 @@ def test_a_machine_that_never_boots_is_replaced_after_ten_minutes() -> None:
 
 def test_a_request_that_waits_for_capacity_costs_nothing() -> None:
     taken = created(asked(machine("m1", "wanted", hourly_cost=3600.0), NOW), "operation", NOW)
+    assert taken is not None
     assert cost_so_far(taken, NOW + 5) == 5.0
     waits = replace(view(SPEC, taken), listed=[listed("m1", ListedState.WAITING, billed=False)], listed_at=NOW + 9)
     after = observe(waits, NOW + 10).changed["m1"]
@@ -173,7 +174,11 @@ def test_a_slice_that_is_taken_away_on_its_way_goes_though_another_of_its_reques
 
 def test_answers_of_a_create() -> None:
     waits = asked(machine("m1", "wanted"), NOW)
-    assert created(waits, "op", NOW).created_at == NOW
+    accepted = created(waits, "op", NOW)
+    assert accepted is not None
+    assert accepted.created_at == NOW
+    assert created(None, "op", NOW) is None
+    assert created(changed(waits, state="gone"), "op", NOW) is None
     assert refused(waits, "stockout", "none").state == "gone"
     assert refused(waits, "unavailable", "lost").state == "creating"
     assert refused(waits, "stockout", "none", again=True).state == "deleting"

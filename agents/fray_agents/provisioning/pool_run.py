@@ -6,6 +6,7 @@ It may end at any point, because the written records say what the next run has t
 import asyncio
 from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeVar
 
 from msgspec.structs import replace as changed
@@ -140,7 +141,15 @@ class PoolRun:
             zones = with_refusal(self._view.zones, leader.zone, error.kind, text, asked_at, self.core.now())
             self._view = replace(self._view, zones=zones)
         else:
-            await self._write([created(machine, operation, self.core.now()) for machine in batch_records])
+            await map_concurrently(names, partial(self._store_reply, operation, self.core.now()))
+            self._update_view()
+
+    async def _store_reply(self, operation: str, now: float, name: str) -> None:
+        """Note in a machine's record that the provider accepted the request, also if another scaler has changed it."""
+        key, known = MachineKeys.key(self.pool, name), self._stored.get(name)
+        noted = partial(created, operation=operation, now=now)
+        update = await self.core.records.update(key, MachineRecord, noted, known, one_of_many=True)
+        self._keep(name, update.stored)
 
     async def _delete(self, machine: MachineRecord | ListedMachine) -> None:
         try:
@@ -201,15 +210,18 @@ class PoolRun:
         async def one(record: MachineRecord) -> bool:
             key, known = MachineKeys.key(self.pool, record.name), self._stored.get(record.name)
             written = await self.core.records.write(key, MachineRecord, record, known, one_of_many=True)
-            if written.stored is None:
-                self._stored.pop(record.name, None)
-            else:
-                self._stored[record.name] = written.stored
+            self._keep(record.name, written.stored)
             return written.wrote
 
         wrote = await map_concurrently(list(records), one)
         self._update_view()
         return sum(wrote)
+
+    def _keep(self, name: str, stored: Stored[MachineRecord] | None) -> None:
+        if stored is None:
+            self._stored.pop(name, None)
+        else:
+            self._stored[name] = stored
 
     def _update_view(self) -> None:
         """Update the view with the records as they are now."""

@@ -305,8 +305,13 @@ def asked(machine: MachineRecord, now: float) -> MachineRecord:
     return replace(machine, state=str(MachineState.CREATING), asked_at=now)
 
 
-def created(machine: MachineRecord, operation: str, now: float) -> MachineRecord:
-    """The record once the provider has accepted the request."""
+def created(machine: MachineRecord | None, operation: str, now: float) -> MachineRecord | None:
+    """The record once the provider has accepted the request; None if there is nothing to note, as it was given up.
+
+    It may be any later record than the one that was written before the request: another scaler may run at once.
+    """
+    if machine is None or machine.state == MachineState.GONE:
+        return None
     begun = {"created_at": machine.created_at or now, "billed_at": machine.billed_at or now}
     return replace(machine, operation=operation, error="", **begun)
 
