@@ -47,7 +47,8 @@ TAKEOVER = (LEASE_INTERVALS + 1) * ClusterSettings().pass_interval
 ended with it: another process runs once the lease has aged."""
 
 LAG_IN_STORM = 90.0
-"""The same while lists are stale, and scalers and the storage are down for a while."""
+"""The same while lists are stale and scalers are killed and frozen. Outages of the storage count besides, as nobody can
+write a record in them."""
 
 STORED = 3.0
 """Virtual seconds of calm in which a record says that its machine was made; a list would say it one run later."""
@@ -60,6 +61,7 @@ class MachineWatch(Stage):
         providers, specs: by pool.
         records: the stored records of machines, by name.
         statuses: of all jobs. jobs: those whose submission was acknowledged. regretted: those that users may stop.
+        outages: the begin and the end of each outage of the storage.
         deleters: who wrote that a machine is to be deleted, by the machine's name.
         harmed: names of machines whose records strangers changed. damaged: by key, the body that is restored later.
     """
@@ -73,6 +75,7 @@ class MachineWatch(Stage):
         self.statuses: dict[str, str] = {}
         self.jobs: list[str] = []
         self.regretted: set[str] = set()
+        self.outages: list[tuple[float, float]] = []
         self.deleters: dict[str, str] = {}
         self.harmed: set[str] = set()
         self.damaged: dict[str, bytes | None] = {}
@@ -260,11 +263,18 @@ class MachineWatch(Stage):
                 seconds = provider.bill(self.loop.now, name)
                 billed += seconds / 3600.0 * record.hourly_cost
                 told += cost_so_far(record, EPOCH + self.loop.now) or 0.0
-                delay = lag + (TAKEOVER if self._is_deleted_from_a_machine(name) else 0.0)
+                delay = lag + self._outage_seconds(record)
+                delay += TAKEOVER if self._is_deleted_from_a_machine(name) else 0.0
                 allowed += delay / 3600.0 * record.hourly_cost if seconds else 0.0
         if abs(billed - told) > 0.01 * billed + allowed:
             message = f"${billed:.3f} is billed since {since:.0f}, ${told:.3f} told"
             raise Broken("the records cost what is billed", message, *self.records)
+
+    def _outage_seconds(self, record: MachineRecord) -> float:
+        """Seconds of outages between the intent for a machine and the end of its record."""
+        ended = self.loop.now if record.ended_at is None else record.ended_at - EPOCH
+        overlaps = (min(until, ended) - max(begin, record.wanted_at - EPOCH) for begin, until in self.outages)
+        return sum(max(seconds, 0.0) for seconds in overlaps)
 
     def _is_deleted_from_a_machine(self, name: str) -> bool:
         host, _, _ = self.deleters.get(name, "").partition(".")

@@ -270,6 +270,7 @@ class MachineWorld(MachineWatch):
         until = self.loop.now + self.draw.uniform(20, 120)
         self.note("storage", "is down", f"until {until:.1f}")
         self.storage.down_until = until
+        self.outages.append((self.loop.now, until))
 
     def spawn(self, owner: Participant, work: Coroutine[Any, Any, None]) -> None:
         task = self.loop.create_task(work, context=owner.context())
