@@ -183,6 +183,18 @@ async def test_members_that_die_are_exchanged(cluster: Cluster) -> None:
     assert set(members_of(await job_now(found.core, job.id))) == {"b", "c"}
 
 
+async def test_a_member_that_dies_after_a_hint_is_exchanged_though_the_gang_waits_for_room(cluster: Cluster) -> None:
+    """It was read after the hint, and the pass knows it no more."""
+    found = await gathering(cluster, "a", "b", "c", free=Resources())
+    job = await gang(found)
+    await found.step()
+    await found.step(woken=True)
+    assert set(members_of(await job_now(found.core, job.id))) == {"a", "b"}
+    await found.members[0].beat(state="dead")
+    await found.step()
+    assert set(members_of(await job_now(found.core, job.id))) == {"b", "c"}
+
+
 async def test_hosts_that_are_free_now_are_preferred_a_few_times(cluster: Cluster) -> None:
     found = await gathering(cluster, "a", "b")
     first, second = found.members

@@ -37,6 +37,10 @@ class AgentTable:
         newest = self._newest()
         return {a for a, suspect in self.suspects().items() if a in newest and newest[a].record.beat == suspect.beat}
 
+    def unobserved(self) -> set[str]:
+        """The agents that were read here and that the last observation lacks: they have joined since, or have ended."""
+        return {a for a, stored in self._read.items() if stored and not is_fenced(stored.record)} - self.seen().keys()
+
     async def read(self, agents: Iterable[str]) -> None:
         """Read these agents' records now."""
         known = self._newest()

@@ -112,6 +112,7 @@ class PlacementScheduler:
         """Read the members, without a known vote, of the owners that can start now; returns these members.
 
         After a hint, the members of all owners are read, but at a bounded rate per owner; a hint is kept until then.
+        A member that the pass does not know, or knows no more, is read too: it may have died since it was last read.
         """
         owners = [owner_of(stored.record) for stored in self._owners.forming()]
         self._agents.forget_all_but({member.agent for owner in owners for member in owner.placement.members})
@@ -128,6 +129,7 @@ class PlacementScheduler:
                 self._read_at[owner.id] = now
             else:
                 self._hinted |= hinted
+        wanted |= self._agents.unobserved()
         await self._agents.read(wanted)
         return wanted
 
