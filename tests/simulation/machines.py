@@ -27,6 +27,7 @@ from fray_agents.agent.agent import Agent, AgentOptions
 from fray_agents.host import agent_lock
 from fray_agents.host.place import HostPlace
 from fray_agents.host.ports import HeldPorts
+from fray_agents.provisioning.provider import ProviderError
 from fray_agents.provisioning.scaler import Scaler
 from fray_coordinator.clock import RandomSource
 from fray_coordinator.core import Core, core_on
@@ -214,6 +215,8 @@ class MachineWorld(MachineWatch):
                 await clock.sleep(1.0)
 
     async def _open_provider(self, core: Core, pool: str, spec: ProvisioningSpec) -> Account:
+        if spec.provider != self.specs[pool].provider:  # a stranger's
+            raise ProviderError("invalid", f"there is no provider {spec.provider!r}")
         return Account(self.providers[pool], spec.tpu.project if spec.tpu is not None else "")
 
     # --- faults of machines and their records
