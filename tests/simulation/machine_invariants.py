@@ -43,12 +43,12 @@ LAG = 2 * ClusterSettings().pass_interval
 """Seconds by which a machine's record may differ from its bill, on average: a run of the scaler at both of its ends."""
 
 TAKEOVER = (LEASE_INTERVALS + 1) * ClusterSettings().pass_interval
-"""Seconds by which the record of a machine may end later if the scaler that deleted it ran on a machine, and may have
-ended with it: another process runs once the lease has aged."""
+"""Seconds by which the record of a machine may end later if the scaler that deleted it ran on a machine that ended with
+it: another process runs once the lease has aged."""
 
 LAG_IN_STORM = 90.0
-"""The same while lists are stale and scalers are killed and frozen. Outages of the storage count besides, as nobody can
-write a record in them."""
+"""The same while lists are stale and scalers are killed and frozen. Outages of the storage between a begin or an end
+and its record count besides, as nobody can write in them."""
 
 STORED = 3.0
 """Virtual seconds of calm in which a record says that its machine was made; a list would say it one run later."""
@@ -260,22 +260,30 @@ class MachineWatch(Stage):
             provider = self.providers[record.pool]
             noticed = name not in self.harmed | provider.unnoticed and record.wanted_at - EPOCH >= since
             if noticed and record.hourly_cost is not None:
-                seconds = provider.bill(self.loop.now, name)
-                billed += seconds / 3600.0 * record.hourly_cost
+                spans = provider.bill(self.loop.now, name)
+                billed += sum(end - begin for begin, end in spans) / 3600.0 * record.hourly_cost
                 told += cost_so_far(record, EPOCH + self.loop.now) or 0.0
-                delay = lag + self._outage_seconds(record)
-                delay += TAKEOVER if self._is_deleted_from_a_machine(name) else 0.0
-                allowed += delay / 3600.0 * record.hourly_cost if seconds else 0.0
+                allowed += self._delay(record, spans, lag) / 3600.0 * record.hourly_cost if spans else 0.0
         if abs(billed - told) > 0.01 * billed + allowed:
             message = f"${billed:.3f} is billed since {since:.0f}, ${told:.3f} told"
             raise Broken("the records cost what is billed", message, *self.records)
 
-    def _outage_seconds(self, record: MachineRecord) -> float:
-        """Seconds of outages between the intent for a machine and the end of its record."""
-        ended = self.loop.now if record.ended_at is None else record.ended_at - EPOCH
-        overlaps = (min(until, ended) - max(begin, record.wanted_at - EPOCH) for begin, until in self.outages)
+    def _delay(self, record: MachineRecord, spans: list[tuple[float, float]], lag: float) -> float:
+        """Seconds by which a record may differ from these billed spans of its machine."""
+        now = EPOCH + self.loop.now
+        begins = spans[0][0], (record.billed_at or now) - EPOCH
+        ends = spans[-1][1], (record.ended_at or now) - EPOCH
+        outages = self._outage_seconds(*begins) + self._outage_seconds(*ends)
+        return lag + outages + (TAKEOVER if self._ended_with_its_deleter(record) else 0.0)
+
+    def _outage_seconds(self, since: float, until: float) -> float:
+        """Seconds between two times in which the storage was down."""
+        overlaps = (min(end, until) - max(begin, since) for begin, end in self.outages)
         return sum(max(seconds, 0.0) for seconds in overlaps)
 
-    def _is_deleted_from_a_machine(self, name: str) -> bool:
-        host, _, _ = self.deleters.get(name, "").partition(".")
-        return host in self.records
+    def _ended_with_its_deleter(self, record: MachineRecord) -> bool:
+        """Whether the scaler that deleted a machine ran on another one that ended at the same time."""
+        host = self.records.get(self.deleters.get(record.name, "").partition(".")[0])
+        if host is None or host.ended_at is None or record.ended_at is None:
+            return False
+        return abs(host.ended_at - record.ended_at) <= TAKEOVER

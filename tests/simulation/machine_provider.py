@@ -138,10 +138,10 @@ class SimulatedProvider:
             machine.ended = self.world.loop.now
             self.past.append(machine)
 
-    def bill(self, until: float, name: str) -> float:
-        """Seconds for which a machine was billed."""
+    def bill(self, until: float, name: str) -> list[tuple[float, float]]:
+        """The spans of time for which a machine was billed."""
         mine = [m for m in (*self.past, *self.machines.values()) if m.listed.name == name]
-        return sum((until if m.ended is None else m.ended) - m.since for m in mine if m.since is not None)
+        return [(m.since, until if m.ended is None else m.ended) for m in mine if m.since is not None]
 
     def listing(self, project: str) -> Sequence[ListedMachine]:
         """The machines of a project, with recently deleted ones if the list is stale."""

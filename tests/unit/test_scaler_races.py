@@ -1,4 +1,4 @@
-"""Looks of a scaler that another one overtakes: between two of its writes, or while it is frozen before a call."""
+"""Runs of a scaler that another one overtakes: between two of its writes, or while it is frozen before a call."""
 
 from __future__ import annotations
 

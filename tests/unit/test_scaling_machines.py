@@ -177,6 +177,9 @@ def test_answers_of_a_create() -> None:
     accepted = created(waits, "op", NOW)
     assert accepted is not None
     assert accepted.created_at == NOW
+    deleting = created(changed(waits, state="deleting", error="preempted"), "op", NOW)
+    assert deleting is not None
+    assert (deleting.operation, deleting.error) == ("op", "preempted")
     assert created(None, "op", NOW) is None
     assert created(changed(waits, state="gone"), "op", NOW) is None
     assert refused(waits, "stockout", "none").state == "gone"

@@ -306,14 +306,15 @@ def asked(machine: MachineRecord, now: float) -> MachineRecord:
 
 
 def created(machine: MachineRecord | None, operation: str, now: float) -> MachineRecord | None:
-    """The record once the provider has accepted the request; None if there is nothing to note, as it was given up.
+    """The record once the provider has accepted the request; None if the machine was given up, or its record removed.
 
-    It may be any later record than the one that was written before the request: another scaler may run at once.
+    Another scaler may have changed the record since the request. If it deletes the machine, its error stays.
     """
     if machine is None or machine.state == MachineState.GONE:
         return None
     begun = {"created_at": machine.created_at or now, "billed_at": machine.billed_at or now}
-    return replace(machine, operation=operation, error="", **begun)
+    error = machine.error if machine.state == MachineState.DELETING else ""
+    return replace(machine, operation=operation, error=error, **begun)
 
 
 def refused(machine: MachineRecord, kind: str, text: str, again: bool = False) -> MachineRecord:
