@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import random
+from collections.abc import Callable
 from dataclasses import replace as replaced
 from typing import Any
 
@@ -12,9 +14,15 @@ from fray_agents.provisioning import pool_run, scaler
 from fray_coordinator.protocol.scaling import machines, planning
 from fray_coordinator.protocol.scaling.provisioning import account_of
 from tests.simulation.broken_code import Swap, Variants
+from tests.simulation.machine_provider import Service
 
 VARIANTS = Variants()
 variant = VARIANTS.variant
+
+
+def _with_late_calls(draw: random.Random, drawn: Callable[[random.Random], Service] = Service.drawn) -> Service:
+    """A provider that executes most calls late."""
+    return replaced(drawn(draw), late=0.6)
 
 
 # --- the life of a machine
@@ -58,7 +66,7 @@ def machines_are_where_their_pool_was_in_the_last_run() -> list[Swap]:
     return [(scaler, "accounts", lambda said, left, known: real(said, left, ()))]
 
 
-@variant
+@VARIANTS.where([(Service, "drawn", staticmethod(_with_late_calls))])
 def calls_under_way_are_not_waited_for() -> list[Swap]:
     """A machine that is not listed right after its call counts as never made."""
     return [(machines, "CALL_SECONDS", 0.0)]
