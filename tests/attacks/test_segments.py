@@ -25,9 +25,9 @@ from fray_agents.rpc.wire.shared_memory import (
     REQUIRED_SEALS,
     SegmentReceiver,
     SegmentSender,
-    _PieceCounter,
-    _Segment,
+    _SentSegment,
 )
+from fray_agents.rpc.wire.zero_copy import OwnedDescriptor
 from tests.support.rpc import Keys, serving
 
 SIZE = 2**20
@@ -120,6 +120,7 @@ def test_a_buffer_arrives_piece_by_piece(pair: tuple[SegmentSender, SegmentRecei
             assert not taken.done()
             sender.finish()
             assert bytes(taken.result()) == LARGE
+        del taken
     assert len(sender._segments) == 1
 
 
@@ -145,6 +146,19 @@ def test_a_sender_that_stops_within_a_buffer_is_disconnected(
     receiver.add(sender.new_descriptors())
     with pytest.raises(BadMessage, match="did not continue"):
         receiver.take(reference)
+
+
+def test_a_segment_that_is_used_again_before_its_return_ends_the_connection(
+    pair: tuple[SegmentSender, SegmentReceiver, socket.socket],
+) -> None:
+    sender, receiver, _ = pair
+    reference = sender.send(bytes(SIZE))
+    assert reference is not None
+    receiver.add(sender.new_descriptors())
+    used = receiver.take(reference)
+    with pytest.raises(BadMessage, match="not returned"):
+        receiver.take(reference)
+    assert used == bytes(SIZE)
 
 
 @pytest.mark.parametrize("odd", [lambda: os.open("/dev/null", os.O_RDONLY), pipe, lambda: segment(0, 4)])
@@ -183,11 +197,11 @@ class Shrinking(SegmentSender):
     def _make(self, size: int) -> int | None:
         descriptor = os.memfd_create("shrinking")
         os.ftruncate(descriptor, SIZE)
-        pieces = _PieceCounter(os.eventfd(0))
-        self._segments.append(_Segment(mmap.mmap(descriptor, SIZE), pieces))
-        self._new += [os.dup(descriptor), os.dup(pieces.descriptor)]
+        pieces = OwnedDescriptor(os.eventfd(0))
+        self._segments[0] = _SentSegment(mmap.mmap(descriptor, SIZE), pieces)
+        self._new += [os.dup(descriptor), os.dup(pieces.number)]
         self._descriptor = descriptor
-        return len(self._segments) - 1
+        return 0
 
     def send(self, buffer: bytes | bytearray | memoryview) -> bytes | None:
         if not self._segments:

@@ -1,15 +1,15 @@
 """Large buffers between processes of one host, through shared memory instead of the socket.
 
-The sender copies a buffer into a segment. The receiver copies it out and returns the segment. A large buffer is copied
-in pieces: the first piece before its message is sent; then, while the sender copies a piece, the receiver copies the
-piece before it. Segments are reused, because the first touch of fresh memory costs more than the copy. No array ever
-uses the memory of a segment, so no array changes when a segment is reused. Segments have no names: their descriptors
-are sent through the Unix socket, each with that of an eventfd(2), which counts the pieces. The kernel frees both when
-both processes are gone, however they ended. The content of a segment is not sealed with the connection's keys: only a
-process that was given the descriptor can reach it.
+The sender copies a buffer into a segment. The receiver uses the segment's memory, and returns the segment when nothing
+uses it any more (`zero_copy`). If its buffers use much already, it copies the buffer out and returns the segment at
+once. The sender copies a large buffer in pieces, the first one before its message is sent. Meanwhile the receiver wakes
+up, or copies the pieces that are there. Segments are reused, because the first touch of fresh memory costs more than
+the copy. Segments have no names: their descriptors are sent through the Unix socket, each with that of an eventfd(2),
+which counts the pieces. The kernel frees both when both processes are gone, however they ended. The content of a
+segment is not sealed with the connection's keys: only a process that was given the descriptor can reach it.
 
 **Invariant.** A mapped segment never shrinks.
-**Unsafe sequence.** Its sender truncates it while the receiver copies, and the kernel kills the receiver with SIGBUS.
+**Unsafe sequence.** Its sender truncates it while the receiver uses it, and the kernel kills the receiver with SIGBUS.
 **Why this cannot happen.** Senders seal the size (fcntl(2), F_SEAL_SHRINK) before they send the descriptor. Such a seal
 cannot be removed, and a receiver does not map a segment whose size is not sealed.
 """
@@ -17,15 +17,27 @@ cannot be removed, and a receiver does not map a segment whose size is not seale
 from __future__ import annotations
 
 import fcntl
+import itertools
 import mmap
 import os
 import select
 import struct
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from fray_agents.rpc.errors import BadMessage
 from fray_agents.rpc.wire.buffers import Buffer, buffer_pool
 from fray_agents.rpc.wire.sockets import STALL_TIMEOUT
+from fray_agents.rpc.wire.zero_copy import (
+    ABANDONED,
+    DATA_OFFSET,
+    IN_USE,
+    RETURNED,
+    OwnedDescriptor,
+    Segment,
+    borrow,
+    is_borrowed,
+)
 
 MIN_SHARED_BYTES = 128 * 1024
 """Bytes from which a buffer goes through shared memory: those for which the receiver pools memory, see `buffers`."""
@@ -48,37 +60,29 @@ REQUIRED_SEALS: int = getattr(fcntl, "F_SEAL_SHRINK", 0) | getattr(fcntl, "F_SEA
 _SEGMENT_GRAIN = 2**20
 """Sizes of segments are multiples of this, so that buffers of similar sizes can use the same ones."""
 
-_DATA_OFFSET = 64
-"""Position of the buffer in its segment. The segment's first byte is 1 while the receiver has it."""
-
 _REFERENCE = struct.Struct("<IQ")
 """A reference: the number of a segment, and the bytes of the buffer in it."""
 
 
-class _PieceCounter:
-    """An eventfd with the number of pieces in a segment that were not read yet; closed with its last user."""
-
-    def __init__(self, descriptor: int) -> None:
-        os.set_blocking(descriptor, False)
-        self.descriptor = descriptor
-
-    def __del__(self) -> None:
-        os.close(self.descriptor)
-
-
-class _Segment(NamedTuple):
+class _SentSegment(NamedTuple):
     memory: mmap.mmap
-    pieces: _PieceCounter
+    pieces: OwnedDescriptor
+
+
+class _ReceivedSegment(NamedTuple):
+    segment: Segment
+    pieces: OwnedDescriptor
+    """The eventfd with the number of pieces that were not read yet."""
 
 
 class SegmentSender:
     """The segments that this side of a connection has created."""
 
     def __init__(self) -> None:
-        self._segments: list[_Segment] = []
-        self._unfinished: list[tuple[_Segment, memoryview]] = []
+        self._segments: dict[int, _SentSegment] = {}
+        self._numbers = itertools.count()
+        self._unfinished: list[tuple[_SentSegment, memoryview]] = []
         self._new: list[int] = []
-        self._bytes = 0
 
     def send(self, buffer: Buffer) -> bytes | None:
         """Copy the first piece of `buffer` into a segment; returns the reference for `SegmentReceiver.take`.
@@ -86,14 +90,14 @@ class SegmentSender:
         Call `finish` once the reference is sent. None: no segment is available, use the socket.
         """
         size = len(buffer)
-        number = self._free(size + _DATA_OFFSET)
+        number = self._free(size + DATA_OFFSET)
         if number is None:
-            number = self._make(size + _DATA_OFFSET)
+            number = self._make(size + DATA_OFFSET)
         if number is None:
             return None
         segment, view = self._segments[number], memoryview(buffer)
         _write(segment, view, 0)
-        segment.memory[0] = 1
+        segment.memory[0] = IN_USE
         if size > PIECE_BYTES:
             self._unfinished.append((segment, view))
         return _REFERENCE.pack(number, size)
@@ -104,7 +108,7 @@ class SegmentSender:
         for segment, view in unfinished:
             for begin in range(PIECE_BYTES, len(view), PIECE_BYTES):
                 _write(segment, view, begin)
-                os.eventfd_write(segment.pieces.descriptor, 1)
+                os.eventfd_write(segment.pieces.number, 1)
 
     def new_descriptors(self) -> list[int]:
         """Descriptors of segments that the receiver does not know yet; the caller closes them after sending."""
@@ -113,27 +117,30 @@ class SegmentSender:
 
     def _free(self, size: int) -> int | None:
         """The smallest returned segment of at least `size` bytes."""
-        sizes = [(len(one.memory), number) for number, one in enumerate(self._segments) if not one.memory[0]]
+        self._segments = {n: one for n, one in self._segments.items() if one.memory[0] != ABANDONED}
+        sizes = [(len(one.memory), n) for n, one in self._segments.items() if one.memory[0] == RETURNED]
         return min(((has, number) for has, number in sizes if has >= size), default=(0, None))[1]
 
     def _make(self, size: int) -> int | None:
         size = -(-size // _SEGMENT_GRAIN) * _SEGMENT_GRAIN
-        if len(self._new) >= MAX_DESCRIPTORS or self._bytes + size > MAX_SHARED_BYTES:
+        mapped = sum(len(one.memory) for one in self._segments.values())
+        if len(self._new) >= MAX_DESCRIPTORS or mapped + size > MAX_SHARED_BYTES:
             return None
-        descriptors = [os.memfd_create("fray-rpc", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)]
+        number = next(self._numbers)
+        descriptors: list[int] = []
         try:
+            descriptors.append(os.memfd_create("fray-rpc", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
             os.posix_fallocate(descriptors[0], 0, size)  # fails here, instead of with a signal at the first touch
             fcntl.fcntl(descriptors[0], fcntl.F_ADD_SEALS, REQUIRED_SEALS)
-            pieces = _PieceCounter(os.eventfd(0, os.EFD_CLOEXEC))
-            descriptors.append(os.dup(pieces.descriptor))
-            self._segments.append(_Segment(_map(descriptors[0], size), pieces))
+            pieces = OwnedDescriptor(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+            descriptors.append(os.dup(pieces.number))
+            self._segments[number] = _SentSegment(_map(descriptors[0], size), pieces)
         except OSError:  # no memory or no descriptor is left
             for descriptor in descriptors:
                 os.close(descriptor)
             return None
         self._new += descriptors
-        self._bytes += size
-        return len(self._segments) - 1
+        return number
 
 
 class SegmentReceiver:
@@ -141,31 +148,30 @@ class SegmentReceiver:
 
     def __init__(self, connection: int) -> None:
         self._connection = connection
-        self._segments: list[_Segment] = []
-        self._bytes = 0
+        self._segments: dict[int, _ReceivedSegment] = {}
+        self._numbers = itertools.count()
 
     def add(self, descriptors: list[int]) -> None:
         """Map the next segments; takes over the descriptors.
 
         Raises BadMessage: a segment is not one of a `SegmentSender`, or there are more than `MAX_SHARED_BYTES`.
         """
-        counters = [_PieceCounter(descriptor) for descriptor in descriptors[1::2]]
-        try:
-            if len(descriptors) % 2:
-                raise BadMessage("shared memory without a counter of its pieces")
-            for descriptor, pieces in zip(descriptors[::2], counters, strict=True):
-                self._segments.append(_Segment(self._checked(descriptor), pieces))
-        finally:
-            for descriptor in descriptors[::2]:
-                os.close(descriptor)
+        owned = [OwnedDescriptor(descriptor) for descriptor in descriptors]
+        if len(owned) % 2:
+            raise BadMessage("shared memory without a counter of its pieces")
+        self._segments = {n: one for n, one in self._segments.items() if one.segment.memory[0] != ABANDONED}
+        for file, pieces in zip(owned[::2], owned[1::2], strict=True):
+            os.set_blocking(pieces.number, False)
+            segment = Segment(self._checked(file.number), file)
+            self._segments[next(self._numbers)] = _ReceivedSegment(segment, pieces)
 
     def _checked(self, descriptor: int) -> mmap.mmap:
         try:
             seals, size = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS), os.fstat(descriptor).st_size
             if seals & REQUIRED_SEALS != REQUIRED_SEALS or not size or size % _SEGMENT_GRAIN:
                 raise BadMessage("shared memory whose size is not sealed, or is not a multiple of 1 MiB")
-            self._bytes += size
-            if self._bytes > MAX_SHARED_BYTES:
+            mapped = sum(len(one.segment.memory) for one in self._segments.values())
+            if mapped + size > MAX_SHARED_BYTES:
                 raise BadMessage(f"more than {MAX_SHARED_BYTES} bytes of shared memory")
             return _map(descriptor, size)
         except OSError as error:
@@ -174,36 +180,52 @@ class SegmentReceiver:
             raise BadMessage(f"shared memory that cannot be used: {error}") from None
 
     def take(self, reference: Buffer) -> memoryview:
-        """A copy of the buffer for a reference of `SegmentSender.send`; returns the segment to the sender.
+        """The buffer for a reference of `SegmentSender.send`, in its segment or copied.
 
         Raises:
-            BadMessage: no such buffer was announced, or its next piece does not arrive.
+            BadMessage: no such buffer was announced, its next piece does not arrive, or its segment was not returned.
             ConnectionResetError: the sender ended before all of it was there.
         """
         if len(reference) != _REFERENCE.size:
             raise BadMessage("a reference to shared memory of the wrong size")
         number, size = _REFERENCE.unpack(reference)
-        if number >= len(self._segments) or size > len(self._segments[number].memory) - _DATA_OFFSET:
+        found = self._segments.get(number)
+        if found is None or size > len(found.segment.memory) - DATA_OFFSET:
             raise BadMessage("a reference to shared memory that was not announced")
-        segment = self._segments[number]
-        copy, have = buffer_pool().take(size), 1
-        with memoryview(segment.memory)[_DATA_OFFSET : _DATA_OFFSET + size] as there:
-            for piece, begin in enumerate(range(0, size, PIECE_BYTES)):
-                while have <= piece:
-                    have += self._wait(segment.pieces)
+        if is_borrowed(found.segment):
+            raise BadMessage("a reference to shared memory that was not returned")
+        buffer = borrow(found.segment, size)
+        if buffer is None:
+            return self._copied(found, size)
+        for _ in self._pieces(found.pieces, size):
+            pass
+        return buffer
+
+    def _copied(self, found: _ReceivedSegment, size: int) -> memoryview:
+        copy = buffer_pool().take(size)
+        with memoryview(found.segment.memory)[DATA_OFFSET : DATA_OFFSET + size] as there:
+            for begin in self._pieces(found.pieces, size):
                 copy[begin : begin + PIECE_BYTES] = there[begin : begin + PIECE_BYTES]
-        segment.memory[0] = 0
+        found.segment.memory[0] = RETURNED
         return copy
 
-    def _wait(self, pieces: _PieceCounter) -> int:
+    def _pieces(self, counter: OwnedDescriptor, size: int) -> Iterator[int]:
+        """Yield the position of each piece of a buffer once the piece is there."""
+        have = 1
+        for piece, begin in enumerate(range(0, size, PIECE_BYTES)):
+            while have <= piece:
+                have += self._wait(counter)
+            yield begin
+
+    def _wait(self, pieces: OwnedDescriptor) -> int:
         """Wait for further pieces; returns how many have arrived."""
         events = select.poll()
-        events.register(pieces.descriptor, select.POLLIN)
+        events.register(pieces.number, select.POLLIN)
         events.register(self._connection, select.POLLRDHUP)
         ready = dict(events.poll(STALL_TIMEOUT * 1000))
-        if pieces.descriptor in ready:
+        if pieces.number in ready:
             try:
-                return os.eventfd_read(pieces.descriptor)
+                return os.eventfd_read(pieces.number)
             except OSError as error:
                 raise BadMessage(f"shared memory whose pieces cannot be counted: {error}") from None
         if ready:
@@ -216,9 +238,9 @@ def is_available() -> bool:
     return hasattr(os, "memfd_create") and hasattr(os, "eventfd") and REQUIRED_SEALS != 0
 
 
-def _write(segment: _Segment, view: memoryview, begin: int) -> None:
+def _write(segment: _SentSegment, view: memoryview, begin: int) -> None:
     piece = view[begin : begin + PIECE_BYTES]
-    segment.memory[_DATA_OFFSET + begin : _DATA_OFFSET + begin + len(piece)] = piece
+    segment.memory[DATA_OFFSET + begin : DATA_OFFSET + begin + len(piece)] = piece
 
 
 def _map(descriptor: int, size: int) -> mmap.mmap:
