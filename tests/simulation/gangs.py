@@ -14,6 +14,7 @@ from unittest import mock
 
 from msgspec.structs import replace
 
+from fray_agents.agent import private_pools
 from fray_agents.agent.agent import Agent, AgentOptions
 from fray_agents.agent.held import HeldLease, HeldPlacement
 from fray_agents.agent.leases import Leases
@@ -150,6 +151,7 @@ class GangWorld(World):
                 await schedule(reconciler, woken)
 
         with (
+            mock.patch.object(private_pools, "ROWS_PER_REQUEST", self.fleet.pool_page),
             mock.patch.object(Leases, "add", tried),
             mock.patch.object(Leases, "use_again", claimed),
             mock.patch.object(PlacementWatch, "poll", poll_unless_old),

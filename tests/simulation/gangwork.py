@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from fray_agents.tasks.handle import TaskSpec
+from fray_coordinator.store.interface import ROWS_PER_REQUEST
 from fray_layouts.records import AttemptExit
 from fray_layouts.spec import JobSpec
 from tests.simulation.scenario import Plan, between
@@ -44,6 +45,7 @@ class Fleet(Plan):
         older: share of the agents that know nothing of gangs until the calm.
         lose_slice_every: seconds between two ends of a whole slice, on average.
         hold_chip_every: seconds between two times when a stranger's process takes a chip, on average.
+        pool_page: most entries of a private pool that one listing returns.
     """
 
     slices: tuple[str, ...]
@@ -51,6 +53,7 @@ class Fleet(Plan):
     older: float
     lose_slice_every: float
     hold_chip_every: float
+    pool_page: int
 
     @staticmethod
     def drawn(draw: random.Random) -> Fleet:
@@ -60,6 +63,7 @@ class Fleet(Plan):
             older=draw.choice([0.0, 0.0, 0.3]),
             lose_slice_every=between(draw, 100, 1000),
             hold_chip_every=between(draw, 60, 600),
+            pool_page=draw.choice([1, 1, 2, ROWS_PER_REQUEST]),
         )
 
     @property

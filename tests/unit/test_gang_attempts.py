@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from fray_coordinator.core import Core
 from fray_coordinator.jobs import gang_commit, stopping
 from fray_coordinator.jobs.gang_exits import store_exit
+from fray_coordinator.store.interface import ANY
 from fray_coordinator.store.records import Stored
 from fray_layouts.object_keys import JobKeys, PoolKeys
 from fray_layouts.records import (
@@ -198,7 +199,7 @@ async def test_a_gang_whose_parent_ended_is_stopped_and_not_started(cluster: Clu
     assert (await job_now(found.core, job.id)).status == "stopped"
 
 
-async def test_a_gang_whose_parent_is_to_adopt_it_waits(cluster: Cluster) -> None:
+async def test_a_gang_whose_parent_is_to_adopt_it_waits_and_leaves_the_room_to_others(cluster: Cluster) -> None:
     found = await gathering(cluster, "a", "b")
     parent = await launch(found.core, name="parent")
     await set_status(found, parent.id, "running")
@@ -207,10 +208,44 @@ async def test_a_gang_whose_parent_is_to_adopt_it_waits(cluster: Cluster) -> Non
     await vote_all(found, job.id)
     await set_status(found, parent.id, "pending")
     await found.step()
-    assert (await job_now(found.core, job.id)).status == "gathering"
+    now = await job_now(found.core, job.id)
+    assert (now.status, members_of(now)) == ("gathering", {}), "the parent may need this room to run again"
     await set_status(found, parent.id, "running")
     await found.step()
+    await vote_all(found, job.id)
+    await found.step()
     assert (await job_now(found.core, job.id)).status == "running"
+
+
+async def test_a_gang_whose_parent_s_record_cannot_be_read_leaves_the_room_to_others(cluster: Cluster) -> None:
+    found = await gathering(cluster, "a", "b")
+    parent = await launch(found.core, name="parent")
+    await set_status(found, parent.id, "running")
+    first = await gang(found, parent=parent.id)
+    await found.step()
+    await vote_all(found, first.id)
+    other = await gang(found)
+    written = await found.core.store.get(JobKeys.key(parent.id))
+    assert written is not None
+    await found.core.store.put(JobKeys.key(parent.id), b"[]", ANY)
+    for _ in range(2):
+        await found.step()
+        assert JobKeys.key(first.id) in found.scheduler.problems
+    assert members_of(await job_now(found.core, first.id)) == {}
+    await vote_all(found, first.id)
+    await found.step()
+    await vote_all(found, other.id)
+    await found.step()
+    assert (await job_now(found.core, other.id)).status == "running"
+    await set_status(found, other.id, "succeeded")
+    for member in found.members:
+        member.held.clear()
+        await member.beat()
+    await found.core.store.put(JobKeys.key(parent.id), written.data, ANY)
+    await cluster.clock.sleep(found.core.settings.repair_interval)
+    await found.step()
+    assert found.scheduler.problems == {}
+    assert len(members_of(await job_now(found.core, first.id))) == 2
 
 
 async def test_a_gang_that_is_stopped_while_it_gathers_is_left_alone(cluster: Cluster) -> None:

@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from fray_agents.agent import private_pools
+from fray_agents.agent.index_search import PAGES_PER_POLL
 from fray_coordinator.placements import launching, reservations
 from fray_coordinator.placements.launching import GroupWish
 from fray_layouts.object_keys import ReservationKeys
@@ -63,6 +64,40 @@ async def test_a_job_is_found_behind_more_unfit_jobs_than_one_listing_returns(
         assert {job.spec.pool for job in too_large} == {fitting.spec.pool}
         await team.runs(fitting)
         assert not any([await team.has_status(job, "running") for job in too_large])
+
+
+async def test_a_job_behind_many_unfit_ones_is_found_while_more_are_submitted_at_each_poll(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(private_pools, "ROWS_PER_REQUEST", 3)
+    async with fleet(cluster, tmp_path, "a", "b") as team:
+        await team.is_held((await team.reserve(1, cpu=2.0)).id)
+        await team.runs(await team.submit("long"))
+        for _ in range(4 * PAGES_PER_POLL):
+            await team.submit("long", resources={"cpu": 2})
+        fitting = await team.submit("long")
+        submitted = 0
+        while not await team.has_status(fitting, "running"):
+            assert (submitted := submitted + 1) < 100, "the listing never comes to the job"
+            await team.submit("long", resources={"cpu": 2})
+            await asyncio.sleep(team.core.settings.poll_interval / 2)
+
+
+async def test_an_urgent_job_is_found_before_a_long_listing_has_come_to_its_end(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(private_pools, "ROWS_PER_REQUEST", 3)
+    async with fleet(cluster, tmp_path, "a") as team:
+        await team.is_held((await team.reserve(1, cpu=2.0)).id)
+        await team.runs(first := await team.submit("long"))
+        for _ in range(8 * PAGES_PER_POLL):
+            await team.submit("long", resources={"cpu": 2})
+        urgent = await team.submit("long", priority=9)
+        await team.runs(urgent)
+        assert await team.has_status(first, "running")
+        late = await team.submit("job")
+        await reservations.stopping.stop(team.core, urgent.id, "enough")
+        await team.until(lambda: team.has_status(late, "succeeded"))
 
 
 async def test_a_reservation_grows_to_its_maximum_and_returns_idle_bundles_to_an_earlier_owner(

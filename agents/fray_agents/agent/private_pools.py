@@ -1,9 +1,9 @@
 """Claims jobs that wait in the private pools of held reservations, for the agent's bundles of them.
 
 A pool is listed from its first job on when its doorbell has rung, and on the repair interval. If none of the listed
-jobs fits the free room, the listing goes on page by page, so that large jobs do not hide a small one behind them. A
-poll lists at most `PAGES_PER_POLL` pages, and a ring begins the listing anew: a job behind more large jobs than that
-is found once no job was submitted for a few polls.
+jobs fits the free room, the listing goes on page by page, `PAGES_PER_POLL` at most in one poll, so that large jobs do
+not hide a small one behind them. If the doorbell rings meanwhile, the first page is listed again, for urgent jobs, and
+the listing still goes on to the end. Then it begins again.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ class PrivatePool:
     """The jobs that wait in one reservation, as last listed.
 
     Attributes:
-        bell: the version of the pool's doorbell at the last listing.
-        listed_at: when the listing began again with the first job, in seconds of `Clock.boottime`.
+        bell: the version of the pool's doorbell when the first page was listed.
+        listed_at: when the first page was listed, in seconds of `Clock.boottime`.
         entries: the listed entries that this agent has not claimed.
-        last: the key after which the listing goes on; None: all of it was listed.
+        last: the key after which the listing goes on; None: it came to the end.
+        has_missed: whether jobs may have come behind the first page since the listing began.
         not_before: for entries that could not be claimed, the time of the next try.
     """
 
@@ -44,6 +45,7 @@ class PrivatePool:
     listed_at: float | None = None
     entries: list[PendingKey] = field(default_factory=list)
     last: str | None = None
+    has_missed: bool = False
     not_before: dict[str, float] = field(default_factory=dict)
 
 
@@ -115,13 +117,19 @@ class PrivatePools:
         return True
 
     async def _list_if_due(self, name: str, pool: PrivatePool) -> None:
-        """List the pool's jobs from the first on, if its doorbell rang and on the repair interval."""
+        """List the first page if the pool's doorbell rang, if jobs were missed, and on the repair interval."""
         answer = await self._core.store.get_if_changed(PoolKeys.doorbell(name), pool.bell, patience=0.0)
         rang = answer is not None and not isinstance(answer, NotModified)
-        now = self._core.clock.boottime()
-        if not rang and pool.listed_at is not None and now - pool.listed_at < self._core.settings.repair_interval:
+        now, missed = self._core.clock.boottime(), pool.has_missed and pool.last is None
+        is_recent = pool.listed_at is not None and now - pool.listed_at < self._core.settings.repair_interval
+        if is_recent and not rang and not missed:
             return
-        pool.entries, pool.last = await self._page(name, None)
+        entries, last = await self._page(name, None)
+        if pool.last is None or last is None or last >= pool.last:
+            pool.entries, pool.last, pool.has_missed = entries, last, False
+        else:
+            pool.entries = entries + [entry for entry in pool.entries if entry.key() > last]
+            pool.has_missed = True
         pool.not_before = {key: at for key, at in pool.not_before.items() if at > now}
         pool.listed_at = now
         if answer is not None and not isinstance(answer, NotModified):

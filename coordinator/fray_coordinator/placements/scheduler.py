@@ -98,6 +98,7 @@ class PlacementScheduler:
         if not self._owners.forming() and not held_are_due:
             self._agents.forget_all_but(())
             return
+        self._gate.set_aside &= {owner_of(stored.record).id for stored in self._owners.forming()}
         await self._gate.end_overdue()
         read = await self._read_members(woken)
 
@@ -143,10 +144,10 @@ class PlacementScheduler:
             owner = owners[owner_of(stored.record).id]
             placement, stays = self._without_refused(owner, agents, hosts), self._stays(stored)
             owners[owner.id] = replace(owner, placement=placement, stays=stays)
-        waiting = {owner_of(stored.record).id for stored in forming if self._is_due(stored)}
+        waiting = {owner_of(stored.record).id for stored in forming if self._is_due(stored)} - self._gate.set_aside
         self._since = {key: at for key, at in self._since.items() if key[0] in owners}
         divided = self._held.divided({o.id: o for o in owners.values() if not o.forming or o.id in waiting}, agents)
-        found = await self._assigned(hosts, list(divided.values()))
+        found = await self._assigned(hosts, list(divided.values())) | dict.fromkeys(self._gate.set_aside, Assignment())
         now = self.core.now()
         self._startable = {
             o for o, given in found.items() if given.members and (given.until is not None and given.until <= now)

@@ -1,9 +1,15 @@
-"""Starts owners with a single write, which requires the votes of all members."""
+"""Starts owners with a single write, which requires the votes of all members.
+
+A gang that waits for its parent to adopt it is set aside, and so is an owner whose start depends on a record that
+cannot be read (its parent's, or that of one of its jobs). It gets no members until that is over. Otherwise its bundles
+would take the room for which its parent, or another owner, waits.
+"""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from fray_coordinator.core import Core
+from fray_coordinator.errors import BadRecord
 from fray_coordinator.jobs import cascade, stopping
 from fray_coordinator.placements.agent_table import AgentTable
 from fray_coordinator.placements.held_reservations import HeldReservations
@@ -25,12 +31,17 @@ from fray_layouts.records import JobRecord
 
 @dataclass(slots=True)
 class StartGate:
-    """Starts owners whose members have all voted, and stops gangs that must no longer start."""
+    """Starts owners whose members have all voted, and stops gangs that must no longer start.
+
+    Attributes:
+        set_aside: the ids of the owners that get no members for now.
+    """
 
     core: Core
     owners: OwnerTable
     agents: AgentTable
     held: HeldReservations
+    set_aside: set[str] = field(default_factory=set)
     _lingering: dict[tuple[str, int], set[str]] = field(default_factory=dict)
 
     async def try_start(self, stored: Stored[OwnerRecord], just_read: Collection[str]) -> bool:
@@ -41,16 +52,19 @@ class StartGate:
             just_read: the agents that were read after the record.
         """
         owner = owner_of(stored.record)
+        if owner.id in self.set_aside:
+            await self._judge(stored)
+            return False
         members = {member.agent for member in owner.placement.members}
         if not members or missing_votes(owner, self.agents.records(), self.agents.silent()):
             return False
         await self.agents.read(members.difference(just_read))
         if missing_votes(owner, self.agents.records(), self.agents.silent()):
             return False
-        gang, reservation = as_gang(stored), as_reservation(stored)
-        if gang is not None and not await self._may_start(gang):
+        if await self._judge(stored) is not ChildVerdict.KEEP:
             return False
-        if reservation is not None and await self.held.end_if_due(reservation):
+        gang = as_gang(stored)
+        if gang is not None and await self._lingers(gang.record):
             return False
         wanted = started(stored.record, self.agents.records(), self.core.now())
         written = await self.core.records.write(stored.key, type(stored.record), wanted, stored, one_of_many=True)
@@ -69,13 +83,30 @@ class StartGate:
 
         await self.owners.each_forming(end)
 
-    async def _may_start(self, gang: Stored[JobRecord]) -> bool:
-        """Whether parent and earlier attempts allow the gang to start; an orphan is stopped."""
+    async def _judge(self, stored: Stored[OwnerRecord]) -> ChildVerdict:
+        """Whether the owner may start now; if it is STOP, the owner was ended. Sets it aside while it has to wait."""
+        try:
+            verdict = await self._verdict(stored)
+        except BadRecord as error:
+            self.owners.problems[stored.key] = str(error)
+            verdict = ChildVerdict.WAIT
+        owner = owner_of(stored.record).id
+        if verdict is ChildVerdict.WAIT:
+            self.set_aside.add(owner)
+        else:
+            self.set_aside.discard(owner)
+        return verdict
+
+    async def _verdict(self, stored: Stored[OwnerRecord]) -> ChildVerdict:
+        gang, reservation = as_gang(stored), as_reservation(stored)
+        if reservation is not None:
+            return ChildVerdict.STOP if await self.held.end_if_due(reservation) else ChildVerdict.KEEP
+        assert gang is not None
         verdict = await cascade.child_verdict(self.core, gang)
         if verdict is ChildVerdict.STOP:
             await cascade.stop_orphan(self.core, gang)
             self.owners.keep(gang.key, None)
-        return verdict is ChildVerdict.KEEP and not await self._lingers(gang.record)
+        return verdict
 
     async def _lingers(self, job: JobRecord) -> bool:
         """Whether some agent, read after the record, may still run an earlier attempt.
