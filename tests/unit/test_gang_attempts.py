@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from fray_coordinator.core import Core
 from fray_coordinator.jobs import gang_commit, stopping
 from fray_coordinator.jobs.gang_exits import store_exit
+from fray_coordinator.protocol.cascade import adopted
 from fray_coordinator.store.interface import ANY
 from fray_coordinator.store.records import Stored
 from fray_layouts.object_keys import JobKeys, PoolKeys
@@ -211,6 +212,23 @@ async def test_a_gang_whose_parent_is_to_adopt_it_waits_and_leaves_the_room_to_o
     now = await job_now(found.core, job.id)
     assert (now.status, members_of(now)) == ("gathering", {}), "the parent may need this room to run again"
     await set_status(found, parent.id, "running")
+    await found.step()
+    await vote_all(found, job.id)
+    await found.step()
+    assert (await job_now(found.core, job.id)).status == "running"
+
+
+async def test_a_gang_that_its_parent_has_adopted_is_started_without_a_listing(cluster: Cluster) -> None:
+    found = await gathering(cluster, "a", "b")
+    parent = await launch(found.core, name="parent")
+    await set_status(found, parent.id, "running")
+    job = await gang(found, parent=parent.id, id="own")
+    await found.step()
+    await vote_all(found, job.id)
+    await found.core.records.change(JobKeys.key(parent.id), JobRecord, lambda now: replace(now, attempt=2))
+    await found.step()
+    assert members_of(await job_now(found.core, job.id)) == {}
+    await found.core.records.change(JobKeys.key(job.id), JobRecord, lambda now: adopted(now, parent.id, 2))
     await found.step()
     await vote_all(found, job.id)
     await found.step()

@@ -53,7 +53,9 @@ class StartGate:
         """
         owner = owner_of(stored.record)
         if owner.id in self.set_aside:
-            await self._judge(stored)
+            await self.owners.read([stored.key])  # its parent may have adopted it
+            if (now := self.owners.known.get(stored.key)) is not None:
+                await self._judge(now)
             return False
         members = {member.agent for member in owner.placement.members}
         if not members or missing_votes(owner, self.agents.records(), self.agents.silent()):
