@@ -113,6 +113,19 @@ async def test_a_member_that_lists_its_part_no_longer_since_it_has_ended_is_left
     assert (await job_now(user, "g-1")).status == "running"
 
 
+async def test_a_gang_of_which_all_replicas_have_ended_and_that_no_member_lists_is_ended_by_the_repair(
+    cluster: Cluster,
+) -> None:
+    """Its record was restored from a backup, for example."""
+    user = await cluster.core()
+    gang = await running_gang(user)
+    members = [await member(cluster, name, lists=False) for name in ("a0", "a1")]
+    for replica in range(2):
+        await leave_exit(user, gang.record, replica)
+    await passes_by(cluster, 400.0, *members)
+    assert (await job_now(user, "g-1")).status == "succeeded"
+
+
 async def test_a_member_whose_record_is_garbage_is_written_off_in_time(cluster: Cluster) -> None:
     user = await cluster.core()
     await running_gang(user)

@@ -1,4 +1,8 @@
-"""Repairs running gangs that have lost a member: its agent is dead, or lives and has dropped its replicas."""
+"""Repairs running gangs that have lost a member: its agent is dead, or lives and has dropped its replicas.
+
+A member may drop replicas that have ended, since the member that ends last writes the gang's end. If all have ended,
+and the record says for long that the gang runs (a backup of it was restored, for example), the repair writes the end.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +13,7 @@ from fray_coordinator.jobs.gang_commit import end_without
 from fray_coordinator.jobs.gang_exits import ended_replicas
 from fray_coordinator.protocol.dropped_jobs import is_unlisted
 from fray_coordinator.protocol.heartbeat import is_fenced, with_bounded_interval
-from fray_coordinator.protocol.placements.gang_end import replicas_of, runs_gang
+from fray_coordinator.protocol.placements.gang_end import is_whole, replicas_of, runs_gang
 from fray_coordinator.reconcile.job_summary import OpenJob
 from fray_coordinator.reconcile.missed_jobs import MissedJobs
 from fray_coordinator.reconcile.unreadable_holders import UnreadableHolders
@@ -47,7 +51,7 @@ class GangRepair:
             holder = await self._member(agent)
             if holder is None or is_fenced(holder):
                 await end_without(self.core, job, agent)
-            elif not all(replica in ended for replica in replicas_of(job.record, agent)):
+            elif is_whole(job.record, ended) or not ended.issuperset(replicas_of(job.record, agent)):
                 await self._check_unlisted(job, known, with_bounded_interval(holder, self.core.settings))
 
     async def _member(self, agent: str) -> AgentRecord | None:
@@ -61,7 +65,7 @@ class GangRepair:
         return member is None or is_unlisted(known.id, known.held_since, member.record, self.core.now())
 
     async def _check_unlisted(self, job: Stored[JobRecord], known: OpenJob, member: AgentRecord) -> None:
-        """End the attempt once its member has not listed it for long enough and has stored no exit."""
+        """End the attempt once its member has not listed it for long enough."""
         if not is_unlisted(known.id, known.held_since, member, self.core.now()):
             return
         dropped = self.missed.is_dropped(known.id, known.version, member)
