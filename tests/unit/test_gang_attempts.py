@@ -211,6 +211,10 @@ async def test_a_gang_whose_parent_is_to_adopt_it_waits_and_leaves_the_room_to_o
     await found.step()
     now = await job_now(found.core, job.id)
     assert (now.status, members_of(now)) == ("gathering", {}), "the parent may need this room to run again"
+    assert found.hinted[-2:] == ["a.example:1", "b.example:1"], "so that they free the room at once"
+    hinted = len(found.hinted)
+    await found.step()
+    assert len(found.hinted) == hinted
     await set_status(found, parent.id, "running")
     await found.step()
     await vote_all(found, job.id)

@@ -17,7 +17,7 @@ from fray_agents.rpc.wire.buffers import Buffer
 from fray_agents.rpc.wire.serialization import Payload, pack, unpack
 from fray_agents.rpc.wire.shared_memory import MAX_SHARED_BYTES, SegmentReceiver, SegmentSender
 
-SIZE = 300_000
+SIZE = 600_000
 
 
 def filled(value: int, size: int = SIZE) -> bytes:
@@ -51,6 +51,8 @@ class Pair:
 def pair() -> Iterator[Pair]:
     gc.collect()  # what earlier tests received
     yield Pair()
+    gc.collect()
+    zero_copy._return_unused()
     assert not zero_copy._borrowed, "something still uses a received buffer"
 
 
@@ -94,6 +96,7 @@ def test_a_segment_is_used_again_only_when_nothing_uses_its_memory(pair: Pair, u
     assert set(bytes(first)) == {1}
     assert pair.segments() == 2
     del buffer, first
+    zero_copy._return_unused()
     third = pair.transfer(filled(3))
     assert pair.segments() == 2
     assert set(second) == {2}
@@ -119,6 +122,92 @@ def test_who_keeps_arrays_gets_further_ones_as_copies(pair: Pair) -> None:
     assert len(zero_copy._borrowed) == 8
     assert pair.segments() == 9
     assert all(buffer[0] == buffer[-1] == value for value, buffer in enumerate(kept))
+
+
+def test_small_arrays_are_copied_and_many_are(pair: Pair) -> None:
+    small = [pair.transfer(filled(value, zero_copy.MIN_BORROWED_BYTES - 1)) for value in range(100)]
+    assert (len(zero_copy._borrowed), pair.segments()) == (0, 1)
+    kept = [pair.transfer(filled(value)) for value in range(100)]
+    assert (len(zero_copy._borrowed), pair.segments()) == (zero_copy.MAX_BORROWED_SEGMENTS, 33)
+    assert all(buffer[0] == buffer[-1] == value for value, buffer in enumerate(kept))
+    assert all(buffer[0] == buffer[-1] == value for value, buffer in enumerate(small))
+
+
+def test_a_kept_array_does_not_keep_a_much_larger_segment(pair: Pair) -> None:
+    pair.transfer(filled(1, 50 * SIZE))
+    zero_copy._return_unused()
+    kept = pair.transfer(filled(2))
+    assert sum(len(one.memory) for one in zero_copy._borrowed) < 4 * SIZE
+    assert set(kept) == {2}
+
+
+def test_a_large_buffer_takes_the_place_of_returned_small_segments(pair: Pair) -> None:
+    size = MAX_SHARED_BYTES // 32
+    for value in range(3):
+        kept = [pair.transfer(filled(value, size - zero_copy.DATA_OFFSET)) for _ in range(15)]
+        assert {buffer[-1] for buffer in kept} == {value}
+        del kept
+        zero_copy._return_unused()
+        large = pair.transfer(filled(9, MAX_SHARED_BYTES - size))
+        assert large[0] == large[-1] == 9
+        del large
+        zero_copy._return_unused()
+
+
+def test_a_segment_that_could_not_be_made_counts_on_neither_side(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "eventfd", lambda *flags: os.open("/no/such/file", os.O_RDONLY))
+        assert pair.sender.send(filled(1)) is None
+    assert set(pair.transfer(filled(2))) == {2}
+
+
+def test_a_buffer_in_a_cycle_of_objects_stays_as_it_was_until_their_last_methods_have_run(pair: Pair) -> None:
+    seen: list[set[int]] = []
+
+    class Last:
+        def __init__(self, buffer: memoryview) -> None:
+            self.buffer, self.itself = buffer, self
+
+        def __del__(self) -> None:
+            pair.transfer(filled(2))
+            pair.transfer(filled(3))
+            seen.append(set(self.buffer))
+
+    Last(pair.transfer(filled(1)))
+    gc.collect()
+    assert seen == [{1}]
+
+
+def test_arrays_that_are_kept_through_many_forks_use_a_bounded_number_of_descriptors(pair: Pair) -> None:
+    before, kept = len(os.listdir("/proc/self/fd")), []
+    for value in range(2 * zero_copy.MAX_BORROWED_SEGMENTS):
+        kept.append(pair.transfer(filled(value)))
+        assert in_a_child(lambda: True)()
+    assert len(zero_copy._borrowed) == zero_copy.MAX_BORROWED_SEGMENTS
+    assert len(os.listdir("/proc/self/fd")) - before < 3 * zero_copy.MAX_BORROWED_SEGMENTS
+    assert all(buffer[0] == buffer[-1] == value for value, buffer in enumerate(kept))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_one_segment_that_cannot_be_made_private_leaves_the_others_their_own(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, make_private = pair.array(1), pair.array(2), zero_copy._make_private
+
+    def fails_once(segment: zero_copy.Segment) -> None:
+        if segment is zero_copy._borrowed[0]:
+            raise OSError("no memory")
+        make_private(segment)
+
+    def change() -> bool:
+        second[:] = 9
+        return True
+
+    with monkeypatch.context() as patched:
+        patched.setattr(zero_copy, "_make_private", fails_once)
+        assert in_a_child(change)()
+    assert (first == 1).all()
+    assert (second == 2).all()
 
 
 def test_a_connection_that_closes_leaves_the_arrays_that_it_brought() -> None:
@@ -174,7 +263,6 @@ def test_segments_that_a_fork_made_private_count_no_longer(pair: Pair) -> None:
         kept = pair.transfer(filled(value, zero_copy.MAX_BORROWED_BYTES - zero_copy.DATA_OFFSET))
         assert len(zero_copy._borrowed) == 1
         assert in_a_child(lambda: True)()
-        assert not zero_copy._borrowed
         assert kept[0] == kept[-1] == value
         del kept
     assert pair.segments() == 1
@@ -188,7 +276,7 @@ def test_no_segment_is_borrowed_between_the_preparation_of_a_fork_and_the_fork(p
             with pytest.raises(TimeoutError):
                 receiving.result(0.2)
         finally:
-            zero_copy._fork_lock.release()
+            zero_copy._lock.release()
         assert set(receiving.result()) == {1}
         del receiving
 

@@ -1,9 +1,10 @@
 """Claims jobs that wait in the private pools of held reservations, for the agent's bundles of them.
 
-A pool is listed from its first job on when its doorbell has rung, and on the repair interval. If none of the listed
-jobs fits the free room, the listing goes on page by page, `PAGES_PER_POLL` at most in one poll, so that large jobs do
-not hide a small one behind them. If the doorbell rings meanwhile, the first page is listed again, for urgent jobs, and
-the listing still goes on to the end. Then it begins again.
+The first page of a pool is listed when its doorbell has rung, and on the repair interval. If none of the listed jobs
+fits the free room, the listing goes on page by page, `PAGES_PER_POLL` at most in one poll, so that large jobs do not
+hide a small one behind them. If the first page is listed again before the listing has come to the end, for urgent jobs,
+the listing still goes on from where it was. At its end it begins again: a job that came behind the first page meanwhile
+is found then.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ class PrivatePool:
     """The jobs that wait in one reservation, as last listed.
 
     Attributes:
-        bell: the version of the pool's doorbell when the first page was listed.
+        bell: the version of the pool's doorbell just before the first page was listed.
         listed_at: when the first page was listed, in seconds of `Clock.boottime`.
-        entries: the listed entries that this agent has not claimed.
+        entries: the listed entries that this agent has not claimed; others may have, since they were listed.
         last: the key after which the listing goes on; None: it came to the end.
         has_missed: whether jobs may have come behind the first page since the listing began.
         not_before: for entries that could not be claimed, the time of the next try.
@@ -102,15 +103,18 @@ class PrivatePools:
         self, held: HeldPlacement, pool: PrivatePool, entries: list[PendingKey], jobs: set[str]
     ) -> bool:
         """Try the entries that fit; whether all were gone through, so that further ones may be listed."""
+        room = room_for_jobs(held, self._leases, self.member.id)
         for entry in entries:
             if not self.member.may_claim() or not is_open(held):
                 return False
             if entry.job in self._leases.held or not (entry.job in jobs or "" in jobs):
                 continue
-            room, now = room_for_jobs(held, self._leases, self.member.id), self._core.clock.boottime()
+            now = self._core.clock.boottime()
             if shortage(entry.shape, room, self.member.host_kind) or now < pool.not_before.get(entry.key(), 0.0):
                 continue
-            if await self.claim(entry, held):
+            claimed = await self.claim(entry, held)
+            room = room_for_jobs(held, self._leases, self.member.id)
+            if claimed:
                 pool.entries.remove(entry)
             else:
                 pool.not_before[entry.key()] = now + PUT_OFF_POLLS * self._core.settings.poll_interval

@@ -98,7 +98,7 @@ class PlacementScheduler:
         if not self._owners.forming() and not held_are_due:
             self._agents.forget_all_but(())
             return
-        self._gate.set_aside &= {owner_of(stored.record).id for stored in self._owners.forming()}
+        self._gate.forget_all_but({owner_of(stored.record).id for stored in self._owners.forming()})
         await self._gate.end_overdue()
         read = await self._read_members(woken)
 
@@ -144,7 +144,9 @@ class PlacementScheduler:
             owner = owners[owner_of(stored.record).id]
             placement, stays = self._without_refused(owner, agents, hosts), self._stays(stored)
             owners[owner.id] = replace(owner, placement=placement, stays=stays)
-        waiting = {owner_of(stored.record).id for stored in forming if self._is_due(stored)} - self._gate.set_aside
+        waiting = {
+            owner_of(stored.record).id for stored in forming if self._is_due(stored)
+        } - self._gate.set_aside.keys()
         self._since = {key: at for key, at in self._since.items() if key[0] in owners}
         divided = self._held.divided({o.id: o for o in owners.values() if not o.forming or o.id in waiting}, agents)
         found = await self._assigned(hosts, list(divided.values())) | dict.fromkeys(self._gate.set_aside, Assignment())
@@ -159,6 +161,8 @@ class PlacementScheduler:
             if given is not None and await self._write(stored, owners, given):
                 changed.append(stored)
                 self._plans.note_change(self._pools_of([stored], agents))
+            elif owner_of(stored.record).id in self._gate.set_aside:
+                self._hint_members_in(stored)  # of the record before: they free its room
 
         await self._owners.each_forming(write)
         held = await self._held.write(divided, found)

@@ -7,6 +7,7 @@ would take the room for which its parent, or another owner, waits.
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord
@@ -29,19 +30,27 @@ from fray_coordinator.store.records import Stored
 from fray_layouts.records import JobRecord
 
 
+class SetAside(NamedTuple):
+    """Until when, in seconds of `Clock.boottime`, an owner is not judged again, and the error for which it waits."""
+
+    until: float
+    problem: str
+
+
 @dataclass(slots=True)
 class StartGate:
     """Starts owners whose members have all voted, and stops gangs that must no longer start.
 
     Attributes:
-        set_aside: the ids of the owners that get no members for now.
+        set_aside: by id, the owners that get no members for now. A gang that waits for its parent is judged again in
+            each step; an owner with an unreadable record only on the repair interval, since a group reads all its jobs.
     """
 
     core: Core
     owners: OwnerTable
     agents: AgentTable
     held: HeldReservations
-    set_aside: set[str] = field(default_factory=set)
+    set_aside: dict[str, SetAside] = field(default_factory=dict)
     _lingering: dict[tuple[str, int], set[str]] = field(default_factory=dict)
 
     async def try_start(self, stored: Stored[OwnerRecord], just_read: Collection[str]) -> bool:
@@ -52,10 +61,8 @@ class StartGate:
             just_read: the agents that were read after the record.
         """
         owner = owner_of(stored.record)
-        if owner.id in self.set_aside:
-            await self.owners.read([stored.key])  # its parent may have adopted it
-            if (now := self.owners.known.get(stored.key)) is not None:
-                await self._judge(now)
+        if (waits := self.set_aside.get(owner.id)) is not None:
+            await self._judge_again(stored, waits)
             return False
         members = {member.agent for member in owner.placement.members}
         if not members or missing_votes(owner, self.agents.records(), self.agents.silent()):
@@ -73,6 +80,10 @@ class StartGate:
         self.owners.keep(stored.key, written.stored)
         return written.wrote
 
+    def forget_all_but(self, owners: Collection[str]) -> None:
+        """Keep only these owners set aside."""
+        self.set_aside = {owner: waits for owner, waits in self.set_aside.items() if owner in owners}
+
     async def end_overdue(self) -> None:
         """Stop the gangs that have waited longer than their `pending_timeout`."""
         now = self.core.now()
@@ -87,17 +98,25 @@ class StartGate:
 
     async def _judge(self, stored: Stored[OwnerRecord]) -> ChildVerdict:
         """Whether the owner may start now; if it is STOP, the owner was ended. Sets it aside while it has to wait."""
+        owner, now = owner_of(stored.record).id, self.core.clock.boottime()
+        self.set_aside.pop(owner, None)
         try:
             verdict = await self._verdict(stored)
         except BadRecord as error:
             self.owners.problems[stored.key] = str(error)
-            verdict = ChildVerdict.WAIT
-        owner = owner_of(stored.record).id
+            self.set_aside[owner] = SetAside(now + self.core.settings.repair_interval, str(error))
+            return ChildVerdict.WAIT
         if verdict is ChildVerdict.WAIT:
-            self.set_aside.add(owner)
-        else:
-            self.set_aside.discard(owner)
+            self.set_aside[owner] = SetAside(now, "")
         return verdict
+
+    async def _judge_again(self, stored: Stored[OwnerRecord], waits: SetAside) -> None:
+        if self.core.clock.boottime() < waits.until:
+            self.owners.problems[stored.key] = waits.problem
+            return
+        await self.owners.read([stored.key])  # its parent may have adopted it
+        if (now := self.owners.known.get(stored.key)) is not None:
+            await self._judge(now)
 
     async def _verdict(self, stored: Stored[OwnerRecord]) -> ChildVerdict:
         gang, reservation = as_gang(stored), as_reservation(stored)

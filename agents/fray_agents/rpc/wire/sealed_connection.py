@@ -147,7 +147,7 @@ class SealedConnection(HttpConnection):
         return parts
 
     def _contents(self, part: Buffer, size: int) -> Buffer:
-        """A copy of a part, or of the shared memory to which it refers."""
+        """A copy of a part, or the buffer in shared memory to which it refers."""
         if not size & _SHARED_FLAG:
             return bytearray(part)
         if self._segment_receiver is None:

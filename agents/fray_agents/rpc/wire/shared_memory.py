@@ -17,12 +17,14 @@ cannot be removed, and a receiver does not map a segment whose size is not seale
 from __future__ import annotations
 
 import fcntl
+import functools
 import itertools
 import mmap
 import os
 import select
 import struct
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import NamedTuple
 
 from fray_agents.rpc.errors import BadMessage
@@ -40,7 +42,7 @@ from fray_agents.rpc.wire.zero_copy import (
 )
 
 MIN_SHARED_BYTES = 128 * 1024
-"""Bytes from which a buffer goes through shared memory: those for which the receiver pools memory, see `buffers`."""
+"""Bytes from which a buffer goes through shared memory: those for which a receiver that copies pools memory."""
 
 MAX_SHARED_BYTES = 256 * 2**20
 """Most bytes that one side of a connection may have in segments; beyond that the socket is used."""
@@ -49,7 +51,7 @@ PIECE_BYTES = 2**20
 """Bytes of a piece, after which the receiver may copy it.
 
 From about this size on, glibc copies past the processor's caches. Copies of smaller pieces take longer, because the
-other core has to fetch each line from this core's cache. Larger pieces delay the receiver's first copy.
+other core has to fetch each line from this core's cache. With larger ones the receiver wakes up later.
 """
 
 MAX_DESCRIPTORS = 32
@@ -116,17 +118,16 @@ class SegmentSender:
         return new
 
     def _free(self, size: int) -> int | None:
-        """The smallest returned segment of at least `size` bytes."""
+        """The smallest returned segment that fits; not a much larger one, which an array that is kept would keep."""
         self._segments = {n: one for n, one in self._segments.items() if one.memory[0] != ABANDONED}
+        most = max(_SEGMENT_GRAIN, 2 * size)
         sizes = [(len(one.memory), n) for n, one in self._segments.items() if one.memory[0] == RETURNED]
-        return min(((has, number) for has, number in sizes if has >= size), default=(0, None))[1]
+        return min(((has, number) for has, number in sizes if size <= has <= most), default=(0, None))[1]
 
     def _make(self, size: int) -> int | None:
         size = -(-size // _SEGMENT_GRAIN) * _SEGMENT_GRAIN
-        mapped = sum(len(one.memory) for one in self._segments.values())
-        if len(self._new) >= MAX_DESCRIPTORS or mapped + size > MAX_SHARED_BYTES:
+        if len(self._new) >= MAX_DESCRIPTORS or not self._makes_room(size):
             return None
-        number = next(self._numbers)
         descriptors: list[int] = []
         try:
             descriptors.append(os.memfd_create("fray-rpc", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
@@ -134,13 +135,25 @@ class SegmentSender:
             fcntl.fcntl(descriptors[0], fcntl.F_ADD_SEALS, REQUIRED_SEALS)
             pieces = OwnedDescriptor(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
             descriptors.append(os.dup(pieces.number))
-            self._segments[number] = _SentSegment(_map(descriptors[0], size), pieces)
+            made = _SentSegment(_map(descriptors[0], size), pieces)
         except OSError:  # no memory or no descriptor is left
             for descriptor in descriptors:
                 os.close(descriptor)
             return None
         self._new += descriptors
+        number = next(self._numbers)  # only now: the receiver counts the segments that it gets
+        self._segments[number] = made
         return number
+
+    def _makes_room(self, size: int) -> bool:
+        """Abandon returned segments until another one of `size` bytes is within the bound; returns whether it is."""
+        for number, one in list(self._segments.items()):
+            if sum(len(other.memory) for other in self._segments.values()) + size <= MAX_SHARED_BYTES:
+                return True
+            if one.memory[0] == RETURNED:
+                one.memory[0] = ABANDONED
+                del self._segments[number]
+        return sum(len(other.memory) for other in self._segments.values()) + size <= MAX_SHARED_BYTES
 
 
 class SegmentReceiver:
@@ -233,9 +246,12 @@ class SegmentReceiver:
         raise BadMessage(f"a buffer in shared memory did not continue for {STALL_TIMEOUT:.0f} s")
 
 
+@functools.cache
 def is_available() -> bool:
     """Whether this system has unnamed memory whose size can be sealed, as Linux has."""
-    return hasattr(os, "memfd_create") and hasattr(os, "eventfd") and REQUIRED_SEALS != 0
+    if not (hasattr(os, "memfd_create") and hasattr(os, "eventfd") and REQUIRED_SEALS):
+        return False
+    return find_spec("_ctypes") is not None  # `zero_copy` needs it before a fork
 
 
 def _write(segment: _SentSegment, view: memoryview, begin: int) -> None:

@@ -6,12 +6,12 @@ writes to its own arrays.
 that was created from the view still uses the memory, and changes with the sender's next message. (2) A process that has
 received an array forks. The parent frees the array, and the segment is returned: the child's array changes. Or the
 child writes to its array, and the parent's array changes.
-**Why this cannot happen.** (1) Whatever uses memory through the buffer protocol keeps the object that exports it, here
-a `ctypes` array. The segment is returned when that object is freed. (2) Before a fork, all borrowed segments are
-abandoned: the kernel replaces them with private memory of the same content at the same address (mmap(2), MAP_PRIVATE),
-and their senders do not use them again. From then on the first write to a page copies it, in the parent and in the
-child. No segment is borrowed between this and the fork. Children that `subprocess` starts have no memory of their
-parent.
+**Why this cannot happen.** (1) A segment is returned only when its `mmap` can be resized, which `mmap` refuses while
+anything uses its memory. A finalizer would be no such test: the garbage collector calls it for a cycle of objects
+before their last methods run. (2) Before a fork, all borrowed segments are abandoned: the kernel replaces each with
+private memory of the same content at the same address (mmap(2), MAP_PRIVATE), and their senders do not use them again.
+From then on the first write to a page copies it, in the parent and in the child. Other threads borrow no segment
+between this and the fork. Children that `subprocess` starts have no memory of their parent.
 """
 
 from __future__ import annotations
@@ -19,14 +19,20 @@ from __future__ import annotations
 import mmap
 import os
 import threading
-import weakref
-from typing import NamedTuple
+from dataclasses import dataclass
 
 RETURNED, IN_USE, ABANDONED = 0, 1, 2
-"""States of a segment, in its first byte; new memory is RETURNED. The sender sets IN_USE, the receiver the others."""
+"""States of a segment, in its first byte; new memory is RETURNED.
+
+The sender sets IN_USE, the receiver RETURNED. Either may set ABANDONED, the sender if the segment is RETURNED: both
+then forget the segment.
+"""
 
 DATA_OFFSET = 64
 """Position of the data in a segment."""
+
+MIN_BORROWED_BYTES = 512 * 1024
+"""Smaller buffers are copied: a segment has at least 1 MiB, which an array that is kept would keep too."""
 
 MAX_BORROWED_BYTES = 128 * 2**20
 """Most bytes of segments that the buffers of this process use at once.
@@ -34,6 +40,9 @@ MAX_BORROWED_BYTES = 128 * 2**20
 It is half of what a sender may have in segments (`MAX_SHARED_BYTES`). So a receiver that keeps its arrays leaves room
 for further messages, which are then copied.
 """
+
+MAX_BORROWED_SEGMENTS = 32
+"""Most segments that they use. Each has three file descriptors, and a process often has no more than 1,024."""
 
 _MAP_FIXED = 0x10
 """MAP_FIXED of mmap(2) on Linux, which Python's module lacks."""
@@ -49,62 +58,76 @@ class OwnedDescriptor:
         os.close(self.number)
 
 
-class Segment(NamedTuple):
-    """A mapped segment and its file, on the receiver's side."""
+@dataclass(slots=True, eq=False)
+class Segment:
+    """A mapped segment on the receiver's side. file: None once the memory is private."""
 
     memory: mmap.mmap
-    file: OwnedDescriptor
+    file: OwnedDescriptor | None
 
 
-_borrowed: dict[int, Segment] = {}
-"""The segments that buffers use, by the identity of their memory.
+_borrowed: list[Segment] = []
+"""The segments that buffers used when this was last tested, private ones included."""
 
-Whoever removes an entry sets the state of its segment, so that only one thread does.
-"""
-
-_fork_lock = threading.RLock()
-"""Held while a segment is borrowed, and from before a fork until after it."""
+_lock = threading.RLock()
+"""Held while this list changes, and from before a fork until after it."""
 
 
 def borrow(segment: Segment, size: int) -> memoryview | None:
-    """The first `size` bytes of a segment's data; returns the segment to its sender once nothing uses them.
+    """The first `size` bytes of a segment's data; the segment is returned by a later call, once nothing uses them.
 
-    None: the buffers of this process use too many segments, copy the data.
+    None: copy the data, because it is small, or because the buffers of this process use many segments.
     """
-    import ctypes
-
-    with _fork_lock:
-        if sum(len(one.memory) for one in list(_borrowed.values())) + len(segment.memory) > MAX_BORROWED_BYTES:
+    with _lock:
+        _return_unused()
+        used = sum(len(one.memory) for one in _borrowed) + len(segment.memory)
+        if size < MIN_BORROWED_BYTES or used > MAX_BORROWED_BYTES or len(_borrowed) == MAX_BORROWED_SEGMENTS:
             return None
-        exporter = (ctypes.c_ubyte * (len(segment.memory) - DATA_OFFSET)).from_buffer(segment.memory, DATA_OFFSET)
-        _borrowed[id(segment.memory)] = segment
-        weakref.finalize(exporter, _return, segment).atexit = False
-    return memoryview(exporter).cast("B")[:size]
+        _borrowed.append(segment)
+        return memoryview(segment.memory)[DATA_OFFSET : DATA_OFFSET + size]
 
 
 def is_borrowed(segment: Segment) -> bool:
-    """Whether buffers use the segment."""
-    return id(segment.memory) in _borrowed
+    """Whether buffers may use the segment."""
+    return segment in _borrowed
 
 
-def _return(segment: Segment) -> None:
-    if _borrowed.pop(id(segment.memory), None) is not None:
-        segment.memory[0] = RETURNED
+def _return_unused() -> None:
+    for segment in [one for one in _borrowed if _is_unused(one)]:
+        _borrowed.remove(segment)
+        if segment.file is not None:
+            segment.memory[0] = RETURNED
+
+
+def _is_unused(segment: Segment) -> bool:
+    try:
+        segment.memory.resize(len(segment.memory))
+    except BufferError:
+        return False
+    return True
 
 
 def _before_fork() -> None:
-    _fork_lock.acquire()
-    abandoned = [segment for key in list(_borrowed) if (segment := _borrowed.pop(key, None)) is not None]
-    for segment in abandoned:
+    _lock.acquire()
+    _return_unused()
+    shared = [segment for segment in _borrowed if segment.file is not None]
+    for segment in shared:
         segment.memory[0] = ABANDONED
-    for segment in abandoned:
-        _make_private(segment)
+    failures: list[OSError] = []
+    for segment in shared:
+        try:
+            _make_private(segment)
+        except OSError as error:
+            failures.append(error)
+    if failures:  # Python prints it, and forks
+        raise failures[0]
 
 
 def _make_private(segment: Segment) -> None:
     """Replace the mapping of a segment with a private one, at once for all threads."""
     import ctypes
 
+    assert segment.file is not None
     map_memory = ctypes.PyDLL(None, use_errno=True).mmap
     map_memory.restype = ctypes.c_void_p
     map_memory.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
@@ -112,6 +135,7 @@ def _make_private(segment: Segment) -> None:
     access, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | _MAP_FIXED
     if map_memory(address, size, access, flags, segment.file.number, 0) != address:
         raise OSError(ctypes.get_errno(), "received arrays stay shared with the process that is forked now")
+    segment.file = None
 
 
-os.register_at_fork(before=_before_fork, after_in_parent=_fork_lock.release, after_in_child=_fork_lock.release)
+os.register_at_fork(before=_before_fork, after_in_parent=_lock.release, after_in_child=_lock.release)
