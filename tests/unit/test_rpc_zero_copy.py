@@ -148,6 +148,8 @@ def test_a_large_buffer_takes_the_place_of_returned_small_segments(pair: Pair) -
         assert {buffer[-1] for buffer in kept} == {value}
         del kept
         zero_copy._return_unused()
+        assert pair.sender.send(bytes(MAX_SHARED_BYTES)) is None
+        assert pair.segments() > 14, "a buffer that is too large takes nothing"
         large = pair.transfer(filled(9, MAX_SHARED_BYTES - size))
         assert large[0] == large[-1] == 9
         del large

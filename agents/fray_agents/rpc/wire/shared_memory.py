@@ -146,14 +146,17 @@ class SegmentSender:
         return number
 
     def _makes_room(self, size: int) -> bool:
-        """Abandon returned segments until another one of `size` bytes is within the bound; returns whether it is."""
-        for number, one in list(self._segments.items()):
-            if sum(len(other.memory) for other in self._segments.values()) + size <= MAX_SHARED_BYTES:
-                return True
-            if one.memory[0] == RETURNED:
-                one.memory[0] = ABANDONED
+        """Abandon returned segments until one more of `size` bytes is within the bound; False: they are too few."""
+        excess = sum(len(one.memory) for one in self._segments.values()) + size - MAX_SHARED_BYTES
+        spare = {n: one.memory for n, one in self._segments.items() if one.memory[0] == RETURNED}
+        if excess > sum(map(len, spare.values())):
+            return False
+        for number, memory in spare.items():
+            if excess > 0:
+                memory[0] = ABANDONED
+                excess -= len(memory)
                 del self._segments[number]
-        return sum(len(other.memory) for other in self._segments.values()) + size <= MAX_SHARED_BYTES
+        return True
 
 
 class SegmentReceiver:
