@@ -20,6 +20,7 @@ from fray_coordinator.fsck import Problem
 from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.protocol.transitions import Status
 from fray_layouts.records import (
+    AgentRecord,
     EndpointRecord,
     JobLease,
     JobRecord,
@@ -29,6 +30,7 @@ from fray_layouts.records import (
 from fray_layouts.spec_parsing import parse_spec
 from tests.simulation import calm
 from tests.simulation.actors import ActorWorld
+from tests.simulation.agent_invariants import the_dead_stay_dead
 from tests.simulation.effects import Run
 from tests.simulation.gang_breaches import BREACHES
 from tests.simulation.gang_rules import RULES
@@ -74,6 +76,11 @@ def a_deleted_job_is_back() -> None:
     world = World(0)
     world.watching.gone["jobs/quick-1.json"] = 1.0
     a_deleted_name_is_never_born_again(world.watching, Change(JOB.id, None, JOB, {}, {}, HERE))
+
+
+def a_dead_agent_is_back() -> None:
+    dead = AgentRecord(id="agent", host="h1", pool="default", state="dead")
+    the_dead_stay_dead(World(0).watching, Change(dead.id, dead, replace(dead, state="live"), {}, {}, HERE))
 
 
 def a_stop_is_never_heard() -> None:
@@ -232,6 +239,7 @@ SHOWN: dict[str, Callable[[], None]] = (
         "only transitions of the table": a_pending_job_succeeds,
         "nothing leaves a terminal state": a_job_that_ended_runs_again,
         "a deleted name is never born again": a_deleted_job_is_back,
+        "the dead stay dead": a_dead_agent_is_back,
         "no object ends an agent": an_agent_ends_by_what_it_read,
         "no refusal ends an agent": an_agent_ends_by_a_refusal,
         "every odd object is named": nobody_is_told_of_an_odd_object,

@@ -159,19 +159,19 @@ class ReplicaRunner:
         is_gone = False
 
         def on_failure() -> Callable[[StoreError], bool]:
-            """A function that decides whether to give up an upload: once stopped, at a refusal or the third failure.
+            """A function that decides whether to give up an upload: once stopped, at a refusal or the second failure.
 
-            The first one may belong to a request from before the stop, and the second may be a request that was lost.
+            The first failure may belong to a request that was sent long ago, before this agent was frozen.
             """
-            failures_since_stop = 0
+            failed_since_stop = False
 
             def gives_up(error: StoreError) -> bool:
-                nonlocal failures_since_stop
+                nonlocal failed_since_stop
                 held.idle |= is_gone  # other jobs may use its room
                 if held.stop is None or not task.exit.done() or not is_no_outage(error):
                     return False
-                failures_since_stop += 1
-                return failures_since_stop == 3 or isinstance(error, StoreRefused)
+                failed_before, failed_since_stop = failed_since_stop, True
+                return failed_before or isinstance(error, StoreRefused)
 
             return gives_up
 
