@@ -40,6 +40,16 @@ async def set_status(found: Gathering, job: str, status: str) -> None:
     await found.core.records.change(JobKeys.key(job), JobRecord, lambda now: replace(now, status=status))
 
 
+async def voted_child(found: Gathering, **spec: Any) -> tuple[JobRecord, JobRecord]:
+    """A running parent, and a gang that is its child and has all votes."""
+    parent = await launch(found.core, name="parent")
+    await set_status(found, parent.id, "running")
+    job = await gang(found, parent=parent.id, **spec)
+    await found.step()
+    await vote_all(found, job.id)
+    return parent, job
+
+
 async def lost(found: Gathering, stored: Stored[JobRecord], agent: str) -> JobRecord:
     ended = await gang_commit.end_without(found.core, stored, agent)
     assert ended is not None
@@ -190,11 +200,7 @@ async def test_a_gang_that_waits_too_long_is_stopped(cluster: Cluster) -> None:
 
 async def test_a_gang_whose_parent_ended_is_stopped_and_not_started(cluster: Cluster) -> None:
     found = await gathering(cluster, "a", "b")
-    parent = await launch(found.core, name="parent")
-    await set_status(found, parent.id, "running")
-    job = await gang(found, parent=parent.id)
-    await found.step()
-    await vote_all(found, job.id)
+    parent, job = await voted_child(found)
     await set_status(found, parent.id, "failed")
     await found.step()
     assert (await job_now(found.core, job.id)).status == "stopped"
@@ -202,11 +208,7 @@ async def test_a_gang_whose_parent_ended_is_stopped_and_not_started(cluster: Clu
 
 async def test_a_gang_whose_parent_is_to_adopt_it_waits_and_leaves_the_room_to_others(cluster: Cluster) -> None:
     found = await gathering(cluster, "a", "b")
-    parent = await launch(found.core, name="parent")
-    await set_status(found, parent.id, "running")
-    job = await gang(found, parent=parent.id, id="own")
-    await found.step()
-    await vote_all(found, job.id)
+    parent, job = await voted_child(found, id="own")
     await set_status(found, parent.id, "pending")
     await found.step()
     now = await job_now(found.core, job.id)
@@ -224,11 +226,7 @@ async def test_a_gang_whose_parent_is_to_adopt_it_waits_and_leaves_the_room_to_o
 
 async def test_a_gang_that_its_parent_has_adopted_is_started_without_a_listing(cluster: Cluster) -> None:
     found = await gathering(cluster, "a", "b")
-    parent = await launch(found.core, name="parent")
-    await set_status(found, parent.id, "running")
-    job = await gang(found, parent=parent.id, id="own")
-    await found.step()
-    await vote_all(found, job.id)
+    parent, job = await voted_child(found, id="own")
     await found.core.records.change(JobKeys.key(parent.id), JobRecord, lambda now: replace(now, attempt=2))
     await found.step()
     assert members_of(await job_now(found.core, job.id)) == {}
@@ -239,17 +237,19 @@ async def test_a_gang_that_its_parent_has_adopted_is_started_without_a_listing(c
     assert (await job_now(found.core, job.id)).status == "running"
 
 
-async def test_a_gang_whose_parent_s_record_cannot_be_read_leaves_the_room_to_others(cluster: Cluster) -> None:
+@pytest.mark.parametrize("how", ["damaged", "refused"])
+async def test_a_gang_whose_parent_s_record_cannot_be_read_leaves_the_room_to_others(
+    cluster: Cluster, how: str
+) -> None:
     found = await gathering(cluster, "a", "b")
-    parent = await launch(found.core, name="parent")
-    await set_status(found, parent.id, "running")
-    first = await gang(found, parent=parent.id)
-    await found.step()
-    await vote_all(found, first.id)
+    parent, first = await voted_child(found)
     other = await gang(found)
     written = await found.core.store.get(JobKeys.key(parent.id))
     assert written is not None
-    await found.core.store.put(JobKeys.key(parent.id), b"[]", ANY)
+    if how == "damaged":
+        await found.core.store.put(JobKeys.key(parent.id), b"[]", ANY)
+    else:
+        cluster.connections[-1].refused += [("get", JobKeys.key(parent.id)), ("get_if_changed", JobKeys.key(parent.id))]
     for _ in range(2):
         await found.step()
         assert JobKeys.key(first.id) in found.scheduler.problems
@@ -263,6 +263,7 @@ async def test_a_gang_whose_parent_s_record_cannot_be_read_leaves_the_room_to_ot
     for member in found.members:
         member.held.clear()
         await member.beat()
+    cluster.connections[-1].refused.clear()
     await found.core.store.put(JobKeys.key(parent.id), written.data, ANY)
     await cluster.clock.sleep(found.core.settings.repair_interval)
     await found.step()

@@ -15,9 +15,9 @@ from fray_agents.agent.index_search import PAGES_PER_POLL
 from fray_coordinator.placements import launching, reservations
 from fray_coordinator.placements.launching import GroupWish
 from fray_layouts.object_keys import ReservationKeys
-from fray_layouts.records import ReservationRecord, ReservedPart
+from fray_layouts.records import JobRecord, ReservationRecord, ReservedPart
 from fray_layouts.spec import GangSpec, ResourceSpec
-from tests.support.reservation_fleet import BOUND, fleet
+from tests.support.reservation_fleet import BOUND, Fleet, fleet
 from tests.support.scripted_agents import job_now
 from tests.support.virtual import Cluster
 
@@ -51,14 +51,20 @@ async def test_jobs_take_no_more_than_the_bundles_and_wait_in_the_reservation(cl
         await team.until(team.nothing_held)
 
 
+async def half_full(team: Fleet) -> JobRecord:
+    """A reservation of a bundle of two cores, in which a job uses one; returns the job."""
+    await team.is_held((await team.reserve(1, cpu=2.0)).id)
+    job = await team.submit("long")
+    await team.runs(job)
+    return job
+
+
 async def test_a_job_is_found_behind_more_unfit_jobs_than_one_listing_returns(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(private_pools, "ROWS_PER_REQUEST", 3)
     async with fleet(cluster, tmp_path, "a", "b") as team:
-        await team.is_held((await team.reserve(1, cpu=2.0)).id)
-        first = await team.submit("long")
-        await team.runs(first)
+        await half_full(team)
         too_large = [await team.submit("long", resources={"cpu": 2}) for _ in range(7)]
         fitting = await team.submit("long")
         assert {job.spec.pool for job in too_large} == {fitting.spec.pool}
@@ -71,8 +77,7 @@ async def test_a_job_behind_many_unfit_ones_is_found_while_more_are_submitted_at
 ) -> None:
     monkeypatch.setattr(private_pools, "ROWS_PER_REQUEST", 3)
     async with fleet(cluster, tmp_path, "a", "b") as team:
-        await team.is_held((await team.reserve(1, cpu=2.0)).id)
-        await team.runs(await team.submit("long"))
+        await half_full(team)
         for _ in range(4 * PAGES_PER_POLL):
             await team.submit("long", resources={"cpu": 2})
         fitting = await team.submit("long")
@@ -88,8 +93,7 @@ async def test_an_urgent_job_is_found_before_a_long_listing_has_come_to_its_end(
 ) -> None:
     monkeypatch.setattr(private_pools, "ROWS_PER_REQUEST", 3)
     async with fleet(cluster, tmp_path, "a") as team:
-        await team.is_held((await team.reserve(1, cpu=2.0)).id)
-        await team.runs(first := await team.submit("long"))
+        first = await half_full(team)
         for _ in range(8 * PAGES_PER_POLL):
             await team.submit("long", resources={"cpu": 2})
         urgent = await team.submit("long", priority=9)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import mmap
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -124,7 +125,7 @@ def test_who_keeps_arrays_gets_further_ones_as_copies(pair: Pair) -> None:
     assert all(buffer[0] == buffer[-1] == value for value, buffer in enumerate(kept))
 
 
-def test_small_arrays_are_copied_and_many_are(pair: Pair) -> None:
+def test_small_arrays_and_those_beyond_a_number_are_copied(pair: Pair) -> None:
     small = [pair.transfer(filled(value, zero_copy.MIN_BORROWED_BYTES - 1)) for value in range(100)]
     assert (len(zero_copy._borrowed), pair.segments()) == (0, 1)
     kept = [pair.transfer(filled(value)) for value in range(100)]
@@ -196,10 +197,10 @@ def test_one_segment_that_cannot_be_made_private_leaves_the_others_their_own(
 ) -> None:
     first, second, make_private = pair.array(1), pair.array(2), zero_copy._make_private
 
-    def fails_once(segment: zero_copy.Segment) -> None:
-        if segment is zero_copy._borrowed[0]:
+    def fails_once(memory: mmap.mmap, file: zero_copy.OwnedDescriptor) -> None:
+        if memory is zero_copy._borrowed[0].memory:
             raise OSError("no memory")
-        make_private(segment)
+        make_private(memory, file)
 
     def change() -> bool:
         second[:] = 9
@@ -208,8 +209,25 @@ def test_one_segment_that_cannot_be_made_private_leaves_the_others_their_own(
     with monkeypatch.context() as patched:
         patched.setattr(zero_copy, "_make_private", fails_once)
         assert in_a_child(change)()
-    assert (first == 1).all()
     assert (second == 2).all()
+    assert (first == 1).all()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_segment_that_cannot_be_made_private_is_not_returned_while_a_child_uses_it(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*given: object) -> None:
+        raise OSError("no memory")
+
+    arrays = [pair.array(1)]
+    with monkeypatch.context() as patched:
+        patched.setattr(zero_copy, "_make_private", fails)
+        child = in_a_child(lambda: bool((arrays[0] == 1).all()))
+    arrays.clear()
+    zero_copy._return_unused()
+    assert set(pair.transfer(filled(2))) == {2}
+    assert child()
 
 
 def test_a_connection_that_closes_leaves_the_arrays_that_it_brought() -> None:

@@ -144,9 +144,7 @@ class PlacementScheduler:
             owner = owners[owner_of(stored.record).id]
             placement, stays = self._without_refused(owner, agents, hosts), self._stays(stored)
             owners[owner.id] = replace(owner, placement=placement, stays=stays)
-        waiting = {
-            owner_of(stored.record).id for stored in forming if self._is_due(stored)
-        } - self._gate.set_aside.keys()
+        waiting = {owner_of(stored.record).id for stored in forming if self._is_due(stored)}
         self._since = {key: at for key, at in self._since.items() if key[0] in owners}
         divided = self._held.divided({o.id: o for o in owners.values() if not o.forming or o.id in waiting}, agents)
         found = await self._assigned(hosts, list(divided.values())) | dict.fromkeys(self._gate.set_aside, Assignment())
@@ -193,7 +191,9 @@ class PlacementScheduler:
         return {agent: view for agent, (_, _, view) in self._views.items()}
 
     def _is_due(self, stored: Stored[OwnerRecord]) -> bool:
-        """Whether the owner may be given members now; a gang that failed waits for its back-off."""
+        """Whether the owner may be given members now: it is not set aside, and no back-off after a failure goes on."""
+        if owner_of(stored.record).id in self._gate.set_aside:
+            return False
         gang = as_gang(stored)
         return gang is None or self.core.now() >= gang.record.not_before
 

@@ -1,8 +1,8 @@
 """Starts owners with a single write, which requires the votes of all members.
 
 A gang that waits for its parent to adopt it is set aside, and so is an owner whose start depends on a record that
-cannot be read (its parent's, or that of one of its jobs). It gets no members until that is over. Otherwise its bundles
-would take the room for which its parent, or another owner, waits.
+cannot be read, damaged or refused (its parent's, or that of one of its jobs). It gets no members until that is over.
+Otherwise its bundles would take the room for which its parent, or another owner, waits.
 """
 
 from collections.abc import Collection
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from fray_coordinator.core import Core
-from fray_coordinator.errors import BadRecord
+from fray_coordinator.errors import BadRecord, StoreError, is_outage
 from fray_coordinator.jobs import cascade, stopping
 from fray_coordinator.placements.agent_table import AgentTable
 from fray_coordinator.placements.held_reservations import HeldReservations
@@ -99,15 +99,18 @@ class StartGate:
     async def _judge(self, stored: Stored[OwnerRecord]) -> ChildVerdict:
         """Whether the owner may start now; if it is STOP, the owner was ended. Sets it aside while it has to wait."""
         owner, now = owner_of(stored.record).id, self.core.clock.boottime()
-        self.set_aside.pop(owner, None)
         try:
             verdict = await self._verdict(stored)
-        except BadRecord as error:
+        except (BadRecord, StoreError) as error:
+            if is_outage(error):
+                raise
             self.owners.problems[stored.key] = str(error)
             self.set_aside[owner] = SetAside(now + self.core.settings.repair_interval, str(error))
             return ChildVerdict.WAIT
         if verdict is ChildVerdict.WAIT:
             self.set_aside[owner] = SetAside(now, "")
+        else:
+            self.set_aside.pop(owner, None)
         return verdict
 
     async def _judge_again(self, stored: Stored[OwnerRecord], waits: SetAside) -> None:

@@ -1,12 +1,13 @@
 """Large buffers between processes of one host, through shared memory instead of the socket.
 
 The sender copies a buffer into a segment. The receiver uses the segment's memory, and returns the segment when nothing
-uses it any more (`zero_copy`). If its buffers use much already, it copies the buffer out and returns the segment at
-once. The sender copies a large buffer in pieces, the first one before its message is sent. Meanwhile the receiver wakes
-up, or copies the pieces that are there. Segments are reused, because the first touch of fresh memory costs more than
-the copy. Segments have no names: their descriptors are sent through the Unix socket, each with that of an eventfd(2),
-which counts the pieces. The kernel frees both when both processes are gone, however they ended. The content of a
-segment is not sealed with the connection's keys: only a process that was given the descriptor can reach it.
+uses it any more (`zero_copy`). If the buffer is small, or if its buffers use much already, it copies the buffer out and
+returns the segment at once. The sender copies a large buffer in pieces, the first one before its message is sent.
+Meanwhile the receiver wakes up, or copies the pieces that are there. Segments are reused, because the first touch of
+fresh memory costs more than the copy. Segments have no names: their descriptors are sent through the Unix socket, each
+with that of an eventfd(2), which counts the pieces. The kernel frees both when both processes are gone, however they
+ended. The content of a segment is not sealed with the connection's keys: only a process that was given the descriptor
+can reach it.
 
 **Invariant.** A mapped segment never shrinks.
 **Unsafe sequence.** Its sender truncates it while the receiver uses it, and the kernel kills the receiver with SIGBUS.

@@ -60,14 +60,14 @@ class OwnedDescriptor:
 
 @dataclass(slots=True, eq=False)
 class Segment:
-    """A mapped segment on the receiver's side. file: None once the memory is private."""
+    """A mapped segment on the receiver's side. file: None once the segment is abandoned."""
 
     memory: mmap.mmap
     file: OwnedDescriptor | None
 
 
 _borrowed: list[Segment] = []
-"""The segments that buffers used when this was last tested, private ones included."""
+"""The segments that buffers used when this was last tested, abandoned ones included."""
 
 _lock = threading.RLock()
 """Held while this list changes, and from before a fork until after it."""
@@ -110,32 +110,31 @@ def _is_unused(segment: Segment) -> bool:
 def _before_fork() -> None:
     _lock.acquire()
     _return_unused()
-    shared = [segment for segment in _borrowed if segment.file is not None]
-    for segment in shared:
-        segment.memory[0] = ABANDONED
+    shared = [(segment.memory, segment.file) for segment in _borrowed if segment.file is not None]
+    for segment in _borrowed:
+        if segment.file is not None:
+            segment.memory[0], segment.file = ABANDONED, None
     failures: list[OSError] = []
-    for segment in shared:
+    for memory, file in shared:
         try:
-            _make_private(segment)
+            _make_private(memory, file)
         except OSError as error:
             failures.append(error)
     if failures:  # Python prints it, and forks
         raise failures[0]
 
 
-def _make_private(segment: Segment) -> None:
-    """Replace the mapping of a segment with a private one, at once for all threads."""
+def _make_private(memory: mmap.mmap, file: OwnedDescriptor) -> None:
+    """Replace the mapping of a file with a private one, at once for all threads. Raises OSError: it stays shared."""
     import ctypes
 
-    assert segment.file is not None
     map_memory = ctypes.PyDLL(None, use_errno=True).mmap
     map_memory.restype = ctypes.c_void_p
     map_memory.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
-    address, size = ctypes.addressof(ctypes.c_ubyte.from_buffer(segment.memory)), len(segment.memory)
+    address, size = ctypes.addressof(ctypes.c_ubyte.from_buffer(memory)), len(memory)
     access, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | _MAP_FIXED
-    if map_memory(address, size, access, flags, segment.file.number, 0) != address:
+    if map_memory(address, size, access, flags, file.number, 0) != address:
         raise OSError(ctypes.get_errno(), "received arrays stay shared with the process that is forked now")
-    segment.file = None
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_lock.release, after_in_child=_lock.release)
