@@ -88,20 +88,18 @@ async def test_a_job_behind_many_unfit_ones_is_found_while_more_are_submitted_at
             await asyncio.sleep(team.core.settings.poll_interval / 2)
 
 
-async def test_an_urgent_job_is_found_before_a_long_listing_has_come_to_its_end(
+async def test_jobs_that_come_before_a_long_listing_has_come_to_its_end_are_found_by_their_order(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(private_pools, "ROWS_PER_REQUEST", 3)
+    monkeypatch.setattr(private_pools, "ROWS_PER_REQUEST", 1)
     async with fleet(cluster, tmp_path, "a") as team:
-        first = await half_full(team)
-        for _ in range(8 * PAGES_PER_POLL):
-            await team.submit("long", resources={"cpu": 2})
-        urgent = await team.submit("long", priority=9)
-        await team.runs(urgent)
-        assert await team.has_status(first, "running")
-        late = await team.submit("job")
-        await reservations.stopping.stop(team.core, urgent.id, "enough")
-        await team.until(lambda: team.has_status(late, "succeeded"))
+        await half_full(team)
+        for number in range(60):
+            await team.submit("long", resources={"cpu": 2}, priority=5 if number < 10 else 0)
+        behind_first_page, urgent = await team.submit(priority=3), await team.submit(priority=9)
+        await team.until(lambda: team.has_status(urgent, "running"), 5)
+        await team.until(lambda: team.has_status(urgent, "succeeded"), 40)
+        await team.until(lambda: team.has_status(behind_first_page, "running"), 10)
 
 
 async def test_a_reservation_grows_to_its_maximum_and_returns_idle_bundles_to_an_earlier_owner(
