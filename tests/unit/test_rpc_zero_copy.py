@@ -78,7 +78,7 @@ def in_a_child(check: Callable[[], bool]) -> Callable[[], bool]:
     return answer
 
 
-USES: dict[str, Callable[[memoryview], object]] = {
+USES: dict[str, Callable[[memoryview], memoryview | np.ndarray]] = {
     "the buffer": lambda buffer: buffer,
     "a slice": lambda buffer: buffer[10:20],
     "another type": lambda buffer: buffer.cast("I"),
