@@ -129,8 +129,7 @@ def a_failure_counts_as_a_preemption() -> None:
 
 def a_gang_is_stopped_while_it_runs() -> None:
     world = _world()
-    for agent in "ab":
-        world.watching.agents[agent] = AgentRecord(id=agent, host="h1", pool="default")
+    world.effects.begin(RUN)
     gi.a_stopped_gang_has_ended(world.gangs, _changed(RUNS, replace(RUNS, status=str(Status.STOPPED))))
 
 

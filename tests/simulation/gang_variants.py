@@ -292,6 +292,18 @@ def a_gang_is_marked_stopped_at_the_first_exit() -> list[Swap]:
     return everywhere(real, end)
 
 
+@rule(
+    22,
+    "tests/unit/test_neighbour_watch.py::test_a_gang_that_is_to_be_stopped_is_not_ended_while_a_silent_agent_may_run_its_replica",
+)
+def a_silent_member_ends_a_stopped_gang() -> list[Swap]:
+    """A gang that is to be stopped has ended once a member's agent does not answer, though its replicas may run."""
+    real = gang_end.gang_without
+    return everywhere(
+        real, lambda *given, **named: real(*given[:7], **{k: v for k, v in named.items() if k != "may_run"})
+    )
+
+
 @rule(23, "tests/unit/test_gang_repair.py::test_a_member_that_dies_after_its_part_ends_the_gang_if_all_others_have")
 def stored_exits_are_ignored_when_a_member_dies() -> list[Swap]:
     """A gang is requeued when a member dies, whatever exits its replicas have stored."""

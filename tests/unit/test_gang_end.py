@@ -188,6 +188,8 @@ def test_a_lost_member_ends_a_stopped_gang_at_once() -> None:
     assert done is not None
     assert done.status == "stopped"
     assert lost(stopping(), "a", exits(r0="stopped")) is None, "it has left all its exits: the others go on"
+    late = gang_without(stopping(), 2, "b", exits(r1="stopped"), NOW, SETTINGS, may_run=True)
+    assert late is None, "stopped means that nothing runs"
 
 
 @pytest.mark.parametrize(

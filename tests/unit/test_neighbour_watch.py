@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from fray_coordinator.jobs import gang_commit
+from fray_coordinator.jobs.stopping import stop
 from fray_layouts.states import AgentState
 from tests.support.gang_stage import stage_of
 from tests.support.virtual import Cluster
@@ -43,6 +45,21 @@ async def test_an_agent_that_falls_silent_is_noticed_within_ten_seconds_if_it_ow
     assert (job.status, job.attempt, job.failures, job.preemptions) == ("gathering", 2, 0, 1)
     assert job.history[-1].exit.message == "replica 1 on hb: its agent b does not answer any more"
     assert stage.notified_pass == ["a"]
+
+
+async def test_a_gang_that_is_to_be_stopped_is_not_ended_while_a_silent_agent_may_run_its_replica(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    stage = await stage_of(cluster, tmp_path, {"a": [0], "b": [1], "c": [2]})
+    await stage.run("a", "b", "c")
+    await asyncio.sleep(14)
+    stage.answering.remove("b")
+    await stop(stage.core, stage.gang.record.id, "enough")
+    await asyncio.sleep(60)
+    assert (await stage.now()).status == "running"
+    await stage.agent_is("b", state=AgentState.DEAD)
+    await gang_commit.end_without(stage.core, stage.gang, "b")
+    assert (await stage.now()).status == "stopped"
 
 
 async def test_one_question_without_an_answer_ends_no_gang_though_a_heartbeat_is_late(

@@ -224,7 +224,7 @@ def with_outputs(
         spec = parse_spec({"name": "j", "entrypoint": {"command": ["true"]}, "outputs": patterns})
         job = JobRecord(id="j-1", spec=spec, status="succeeded", attempt=2)
         task = mock.Mock(spec=TaskHandle, find_outputs=lambda patterns: find_outputs(folder / "work", patterns))
-        kept = await upload_outputs(core, job, 0, task, lambda error: True)
+        kept = await upload_outputs(core, job, 0, task, lambda request: request())
         return await scenario(core, msgspec.structs.replace(job, outputs=kept))
 
     with mock.patch("fray_agents.tasks.upload.OutputManifest", lambda **f: OutputManifest(part_bytes=part_bytes, **f)):

@@ -4,7 +4,8 @@ Each member of a running gang asks the agent of the member after it, without a r
 that makes no other replica fail is noticed only when the agent counts as dead, some five heartbeats later. An agent
 that has ended is noticed within two seconds. One that does not answer may be frozen or cut off, or its host may be
 dead: it counts as lost only once its heartbeat is overdue too. If it is alive after all, one attempt is lost, and the
-next attempt waits until its replica is gone.
+next attempt waits until its replica is gone. A gang that is to be stopped waits for the replica's exit, or until the
+agent counts as dead: its end says that nothing runs any more.
 """
 
 from contextlib import suppress
@@ -14,6 +15,7 @@ from fray_coordinator.errors import BadRecord, StoreError
 from fray_coordinator.jobs.gang_commit import end_without
 from fray_coordinator.jobs.gang_peers import AskPeer, PeerAnswer
 from fray_coordinator.protocol.heartbeat import is_fenced, with_bounded_interval
+from fray_coordinator.protocol.placements.gang_end import runs_gang
 from fray_coordinator.store.records import Stored, record_of
 from fray_layouts.object_keys import AgentKeys
 from fray_layouts.records import AgentRecord, HintEndpoint, JobRecord, PlacementMember
@@ -41,7 +43,7 @@ async def watch_neighbour(core: Core, job: Stored[JobRecord], own: AgentRecord, 
         own: the record of the agent that asks.
 
     Returns:
-        Whether anything was written; False if there is no agent to ask.
+        Whether the attempt has ended; False also if there is no agent to ask.
 
     Raises:
         StoreError, BadRecord: a record could not be read or written. The agent will still be declared dead.
@@ -59,8 +61,10 @@ async def watch_neighbour(core: Core, job: Stored[JobRecord], own: AgentRecord, 
         times = times + 1 if answer is before else 1
         has_answered |= answer is PeerAnswer.LIVES
         await core.clock.sleep(core.jittered(ASK_INTERVAL))
-    await end_without(core, job, peer.agent, "died" if answer is PeerAnswer.GONE else "does not answer any more")
-    return True
+    gone = answer is PeerAnswer.GONE
+    why = "died" if gone else "does not answer any more"
+    now = await end_without(core, job, peer.agent, why, may_run=not gone)
+    return now is None or not runs_gang(now.record, job.record.attempt, own.id)
 
 
 async def _is_lost(core: Core, peer: PlacementMember, answer: PeerAnswer, times: int) -> bool:

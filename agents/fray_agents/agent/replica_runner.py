@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from fray_agents.agent.chip_watch import ChipWatch
 from fray_agents.agent.gpu_watch import GpuWatch
 from fray_agents.agent.held import HeldTask
 from fray_agents.agent.membership import Membership
+from fray_agents.agent.upload_patience import UploadPatience
 from fray_agents.environments.errors import EnvironmentFailed, HostUnfit, PreparationFailed
 from fray_agents.environments.prepare import Preparer
 from fray_agents.host.directories import UntrustedDirectory
@@ -36,10 +37,10 @@ from fray_agents.tasks.environment import (
 from fray_agents.tasks.handle import StartFailed, StartTask, TaskExit, TaskHandle, TaskSpec
 from fray_agents.tasks.limits import limits_of
 from fray_agents.tasks.outputs import OutputsTooLarge
-from fray_agents.tasks.upload import file_chunks, upload_logs, upload_outputs, upload_result
+from fray_agents.tasks.upload import KeepTrying, file_chunks, upload_logs, upload_outputs, upload_result
 from fray_coordinator.actors.discovery import withdraw_all
 from fray_coordinator.core import Core
-from fray_coordinator.errors import StoreError, StoreRefused
+from fray_coordinator.errors import StoreError
 from fray_coordinator.jobs import cascade
 from fray_coordinator.persist import fails_alone, is_no_outage, persist
 from fray_coordinator.protocol.commit import AttemptEnd
@@ -126,7 +127,8 @@ class ReplicaRunner:
         """The end of an attempt whose task could not be started; output of the preparation becomes its log."""
         chunks = 0
         if isinstance(error, PreparationFailed) and error.log is not None:
-            chunks = await upload_logs(self._core, job, held.replica, file_chunks(error.log), is_no_outage)
+            keep_trying = partial(persist, self._core, gives_up=is_no_outage)
+            chunks = await upload_logs(self._core, job, held.replica, file_chunks(error.log), keep_trying)
         message = str(error) if kind == ExitKind.ENVIRONMENT_FAILED else f"the host could not start the task: {error}"
         return AttemptEnd(AttemptExit(kind=kind, message=shortened(message, MESSAGE_LIMIT), log_chunks=chunks))
 
@@ -156,33 +158,15 @@ class ReplicaRunner:
         return await self.start_task(spec, self.member.task_deadline(job), self.lock_fd)
 
     async def _watch_until_end(self, held: HeldTask, job: JobRecord, task: TaskHandle) -> AttemptEnd:
-        is_gone = False
-
-        def on_failure() -> Callable[[StoreError], bool]:
-            """A function that decides whether to give up an upload: once stopped, at a refusal or the second failure.
-
-            The first failure may belong to a request that was sent long ago, before this agent was frozen.
-            """
-            failed_since_stop = False
-
-            def gives_up(error: StoreError) -> bool:
-                nonlocal failed_since_stop
-                held.idle |= is_gone  # other jobs may use its room
-                if held.stop is None or not task.exit.done() or not is_no_outage(error):
-                    return False
-                failed_before, failed_since_stop = failed_since_stop, True
-                return failed_before or isinstance(error, StoreRefused)
-
-            return gives_up
-
-        logs = asyncio.create_task(upload_logs(self._core, job, held.replica, task.chunks(), on_failure()))
+        for_log, for_rest = UploadPatience(self._core, held, task), UploadPatience(self._core, held, task)
+        logs = asyncio.create_task(upload_logs(self._core, job, held.replica, task.chunks(), for_log.keep_trying))
         watch = asyncio.create_task(self._watch_health(held, job))
         try:
             end = await _task_exit(task, logs, watch)
             await task.wait()
-            is_gone = True
+            for_log.is_gone = for_rest.is_gone = True
             end.exit.log_chunks = await logs
-            return await self._attempt_end(held, job, task, end, on_failure())
+            return await self._attempt_end(held, job, task, end, for_rest.keep_trying)
         finally:
             logs.cancel()
             watch.cancel()
@@ -193,7 +177,7 @@ class ReplicaRunner:
         job: JobRecord,
         task: TaskHandle,
         end: TaskExit,
-        gives_up: Callable[[StoreError], bool],
+        keep_trying: KeepTrying,
     ) -> AttemptEnd:
         if held.unhealthy:
             end.exit.message = held.unhealthy
@@ -204,10 +188,10 @@ class ReplicaRunner:
         if end.exit.kind != ExitKind.SUCCESS:
             return ending
         if end.result is not None:
-            ending = replace(ending, result=await upload_result(self._core, job, held.replica, end.result, gives_up))
+            ending = replace(ending, result=await upload_result(self._core, job, held.replica, end.result, keep_trying))
         if job.spec.outputs:
             try:
-                ending = replace(ending, outputs=await upload_outputs(self._core, job, held.replica, task, gives_up))
+                ending = replace(ending, outputs=await upload_outputs(self._core, job, held.replica, task, keep_trying))
             except OutputsTooLarge as error:
                 too_large = msgspec.structs.replace(end.exit, kind=ExitKind.TOO_LARGE, message=str(error))
                 return AttemptEnd(too_large, None, end.complete_before_stop)

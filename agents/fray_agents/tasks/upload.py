@@ -6,7 +6,7 @@ import asyncio
 import base64
 import logging
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from itertools import islice
 from pathlib import Path
 
@@ -17,13 +17,15 @@ from fray_agents.tasks.handle import ResultFile, TaskFile, TaskHandle
 from fray_coordinator.concurrency import map_concurrently
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreError
-from fray_coordinator.persist import persist
 from fray_coordinator.store.interface import ABSENT
 from fray_layouts.records import JobRecord, JobResult, KeptOutputs, OutputManifest
 from fray_layouts.spec import MAX_INLINE_BYTES
 from fray_layouts.work_keys import WorkKeys
 
 log = logging.getLogger("fray")
+
+KeepTrying = Callable[[Callable[[], Awaitable[object]]], Awaitable[object]]
+"""Repeats a request until it succeeds; raises its last StoreError once it is given up."""
 
 PARTS_AT_ONCE = 4
 """Parts of outputs that are uploaded at a time: 64 MiB in memory, which use the full bandwidth to most buckets."""
@@ -34,20 +36,20 @@ async def upload_logs(
     job: JobRecord,
     replica: int,
     chunks: AsyncIterator[tuple[int, TaskFile]],
-    gives_up: Callable[[StoreError], bool],
+    keep_trying: KeepTrying,
 ) -> int:
     """Upload each sealed chunk under its number and remove the file; returns the last number, 0 if there was none.
 
     Args:
         chunks: as `TaskHandle.chunks` yields them.
-        gives_up: called after each failure; returns whether the rest of the log is given up.
+        keep_trying: repeats a request; if it raises, the rest of the log is given up.
     """
     last = 0
     async for number, path in chunks:
         data = path.read_bytes()  # at most a chunk: quicker than a thread
         key = WorkKeys.log(job.id, job.attempt, replica, number)
         try:
-            await _create(core, key, data, gives_up)
+            await _create(core, key, data, keep_trying)
         except StoreError as error:
             log.warning("the log of %s after chunk %d is lost: %s", job.id, last, error)
             break
@@ -57,12 +59,12 @@ async def upload_logs(
 
 
 async def upload_result(
-    core: Core, job: JobRecord, replica: int, file: ResultFile, gives_up: Callable[[StoreError], bool]
+    core: Core, job: JobRecord, replica: int, file: ResultFile, keep_trying: KeepTrying
 ) -> JobResult:
     """Return the result as the record stores it; a large one is first uploaded as an object of its own.
 
     Args:
-        gives_up: called after each failure; returns whether to raise it.
+        keep_trying: repeats a request until it succeeds or is given up.
 
     Raises:
         StoreError: the store did not take it, and it was given up.
@@ -70,7 +72,7 @@ async def upload_result(
     if file.size > MAX_INLINE_BYTES:
         data = await asyncio.to_thread(file.path.read_bytes)
         key = WorkKeys.result(job.id, job.attempt, replica)
-        await _create(core, key, data, gives_up)
+        await _create(core, key, data, keep_trying)
         return JobResult(encoding=file.encoding, key=key, size=file.size)
     data = file.path.read_bytes()
     if file.encoding == "json":
@@ -79,12 +81,12 @@ async def upload_result(
 
 
 async def upload_outputs(
-    core: Core, job: JobRecord, replica: int, task: TaskHandle, gives_up: Callable[[StoreError], bool]
+    core: Core, job: JobRecord, replica: int, task: TaskHandle, keep_trying: KeepTrying
 ) -> KeptOutputs:
     """Upload the task's files that match the job's `outputs`, under this attempt; the manifest is written last.
 
     Args:
-        gives_up: called after each failure; returns whether to raise it.
+        keep_trying: repeats a request until it succeeds or is given up.
 
     Raises:
         OutputsTooLarge: there are more than are kept.
@@ -97,13 +99,13 @@ async def upload_outputs(
     parts = enumerate(found.parts(listed), 1)
 
     async def create_part(part: tuple[int, bytes]) -> None:
-        await _create(core, WorkKeys.output_part(manifest, part[0]), part[1], gives_up)
+        await _create(core, WorkKeys.output_part(manifest, part[0]), part[1], keep_trying)
 
     last = 0
     while some := await asyncio.to_thread(lambda: list(islice(parts, PARTS_AT_ONCE))):
         await map_concurrently(some, create_part)
         last += len(some)
-    await _create(core, manifest, msgspec.json.encode(listed), gives_up)
+    await _create(core, manifest, msgspec.json.encode(listed), keep_trying)
     return KeptOutputs(key=manifest, parts=last, files=len(listed.files), size=sum(each.size for each in listed.files))
 
 
@@ -118,6 +120,5 @@ async def file_chunks(text: Path) -> AsyncIterator[tuple[int, TaskFile]]:
         yield number, TaskFile(folder / chunk_name(number), 2 * CHUNK_BYTES)
 
 
-async def _create(core: Core, key: str, data: bytes, gives_up: Callable[[StoreError], bool]) -> None:
-    """Create an object. A failed attempt is repeated unless `gives_up` is true of its error, which is then raised."""
-    await persist(core, lambda: core.store.put(key, data, ABSENT), gives_up)
+async def _create(core: Core, key: str, data: bytes, keep_trying: KeepTrying) -> None:
+    await keep_trying(lambda: core.store.put(key, data, ABSENT))

@@ -60,16 +60,19 @@ async def end_member(core: Core, held: Stored[JobRecord], agent: str, own: Itera
     return await _write_end(core, current, job.attempt, agent, decide) or held
 
 
-async def end_without(core: Core, known: Stored[JobRecord], agent: str, why: str = "died") -> Stored[JobRecord] | None:
+async def end_without(
+    core: Core, known: Stored[JobRecord], agent: str, why: str = "died", may_run: bool = False
+) -> Stored[JobRecord] | None:
     """End the attempt for a member that is not alive or has lost its replicas; returns the present record.
 
     Args:
         known: the record with that member in it.
         why: what happened to the agent, for people.
+        may_run: whether its replicas may still run; a gang that is to be stopped is not ended then.
     """
 
     def decide(now: JobRecord, exits: dict[int, ReplicaExit]) -> JobRecord | None:
-        return gang_without(now, known.record.attempt, agent, exits, core.now(), core.settings, why)
+        return gang_without(now, known.record.attempt, agent, exits, core.now(), core.settings, why, may_run)
 
     return await _write_end(core, known, known.record.attempt, agent, decide)
 

@@ -132,12 +132,15 @@ def gang_without(
     now: float,
     settings: ClusterSettings,
     why: str = "died",
+    may_run: bool = False,
 ) -> JobRecord | None:
     """The write for a member that is not alive, or has lost its replicas; None if there is nothing to write.
 
     Args:
         exits: as in `end_of_gang`.
         why: what the agent did, for people.
+        may_run: whether its replicas may still run. The next attempt waits for their end; a stopped gang has none, so
+            it is not ended.
     """
     member = member_of(job, agent)
     if member is None or not runs_gang(job, attempt, agent):
@@ -146,7 +149,7 @@ def gang_without(
     if wanted is not None or not missing:
         return wanted
     if job.stop is not None:
-        return stop_now(job, now, job.stop.reason, job.stop.by)
+        return None if may_run else stop_now(job, now, job.stop.reason, job.stop.by)
     lost = AttemptExit(kind=ExitKind.LOST, message=f"replica {missing[0]} on {member.host}: its agent {agent} {why}")
     return after_loss(job, lost, _holder(job, agent), now, settings)
 
