@@ -56,10 +56,20 @@ async def test_a_gang_that_is_to_be_stopped_is_not_ended_while_a_silent_agent_ma
     stage.answering.remove("b")
     await stop(stage.core, stage.gang.record.id, "enough")
     await asyncio.sleep(60)
-    assert (await stage.now()).status == "running"
+    assert ((await stage.now()).status, stage.notified_pass) == ("running", [])
     await stage.agent_is("b", state=AgentState.DEAD)
     await gang_commit.end_without(stage.core, stage.gang, "b")
     assert (await stage.now()).status == "stopped"
+
+
+async def test_an_agent_that_ends_is_the_end_of_a_gang_that_is_to_be_stopped(cluster: Cluster, tmp_path: Path) -> None:
+    stage = await stage_of(cluster, tmp_path, {"a": [0], "b": [1]})
+    await stage.run("a", "b")
+    await asyncio.sleep(14)
+    await stop(stage.core, stage.gang.record.id, "enough")
+    stage.gone.add("b")
+    await asyncio.sleep(2.5)
+    assert ((await stage.now()).status, stage.notified_pass) == ("stopped", ["a"])
 
 
 async def test_one_question_without_an_answer_ends_no_gang_though_a_heartbeat_is_late(

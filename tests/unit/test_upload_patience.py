@@ -23,14 +23,20 @@ LOST.others_answered = True
 REFUSED = StoreRefused("HTTP 403")
 
 
-async def requests_sent(core: Core, folder: Path, failures: Sequence[StoreError], stopped_during: int) -> int:
-    """Upload something for a task that has ended, and return how many requests were sent, negative if it was given up.
+async def requests_sent(
+    core: Core, folder: Path, failures: Sequence[StoreError], stopped_during: int, seconds: float = 0.0
+) -> int:
+    """Upload something, and return how many requests were sent, negative if it was given up.
 
-    failures: of the first requests. stopped_during: the attempt is stopped while this request is under way; 0: before.
+    Args:
+        failures: of the first requests.
+        stopped_during: the attempt is stopped while this request is under way; 0: before.
+        seconds: how long the task runs on after that.
     """
     held, sent = HeldBundle(number=0, wants=shape_of(parse_spec(SPEC))), 0
-    task = FakeTask(TaskSpec(folder, ["true"], None, {}, None, 1.0), folder, 0.0, b"", None)
-    task.kill()
+    task = FakeTask(TaskSpec(folder, ["true"], None, {}, None, 1.0), folder, seconds, b"", None)
+    if not seconds:
+        task.kill()
     if not stopped_during:
         held.stop = (0.0, ExitKind.PREEMPTED)
 
@@ -68,3 +74,7 @@ async def test_a_stopped_attempts_upload_ends_at_the_second_failure_of_requests_
     core: Core, tmp_path: Path, failures: list[StoreError], stopped_during: int, sent: int
 ) -> None:
     assert await requests_sent(core, tmp_path, failures, stopped_during) == sent
+
+
+async def test_the_log_of_a_task_that_still_ends_is_not_given_up(core: Core, tmp_path: Path) -> None:
+    assert await requests_sent(core, tmp_path, [REFUSED, LOST, LOST], 0, seconds=600.0) == 4
