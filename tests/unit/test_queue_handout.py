@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
+from fray_coordinator.errors import StoreRefused
 from fray_coordinator.queue.delivery import Delivery
 from fray_coordinator.queue.handout import ACKNOWLEDGE_WITHIN, RETURN_AFTER, Handout
 from fray_coordinator.queue.poison_isolation import PoisonIsolation
@@ -264,3 +266,23 @@ async def test_acknowledgements_that_the_storage_refuses_are_written_later(clust
     connection.refused.clear()
     await cluster.clock.sleep(20.0)
     assert one.consumer.held == {}
+
+
+async def test_consumers_whose_acknowledgements_are_refused_repeat_them_at_different_times(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: dict[Handout, list[float]] = {}
+
+    async def refused(handout: Handout) -> None:
+        tries.setdefault(handout, []).append(cluster.clock.boottime())
+        raise StoreRefused("HTTP 403")
+
+    monkeypatch.setattr(Handout, "flush", refused)
+    for _ in range(2):
+        one, handout, _ = await worker(cluster)
+        await one.push("a")
+        await work(cluster, one, handout, 1)
+    await cluster.clock.sleep(60.0)
+    pauses = [[b - a for a, b in pairwise(times)] for times in tries.values()]
+    assert min(map(len, pauses)) > 5
+    assert all(abs(a - b) > 1e-6 for a, b in zip(*pauses, strict=False))
