@@ -3,7 +3,7 @@
 A call leaves at once while fewer than `MAX_UNANSWERED` requests are unanswered; otherwise it waits, and travels with up
 to `MAX_BATCH` others. Only one thread at a time reads the socket, normally one that waits for a reply: so a lone
 synchronous caller sends and receives in its own thread. A thread that waits while another reads is woken once its reply
-has arrived. A pump thread reads when replies are due and no thread waits.
+has arrived. A thread of the channel's own reads when replies are due and no thread waits (`reply_pump`).
 
 If the connection breaks, it is opened again to the same server. All calls without replies are then sent again, in order
 and with their ids; the server knows which of them it has run. A server with another identity is never asked. When the
@@ -21,6 +21,8 @@ from collections.abc import Callable
 from fray_agents.rpc.client.channel import Channel, Kept
 from fray_agents.rpc.client.client_calls import PendingCall, ReplySource
 from fray_agents.rpc.client.connect import Target, open_connection
+from fray_agents.rpc.client.loss_report import LossReport
+from fray_agents.rpc.client.reply_pump import ReplyPump
 from fray_agents.rpc.errors import BadMessage, ConnectionLost, NotAuthentic, ServerGone
 from fray_agents.rpc.wire.messages import (
     MAX_BATCH,
@@ -41,12 +43,6 @@ MAX_UNANSWERED = 2
 
 POLL_EVERY = 64
 """Calls in a row after which the calling thread itself looks for replies; each look costs a system call."""
-
-PUMP_DELAY = 0.001
-"""Seconds that the pump waits for a thread that waits itself, or makes further calls."""
-
-LOSS_NEWS_TIMEOUT = 5.0
-"""Most seconds that a new call waits until all callers know which calls are lost."""
 
 RECONNECT_PAUSES = (0.0, 0.05, 0.2, 0.5, 1.0)
 """Seconds before each attempt to reconnect: a live server answers one of them, and a dead one is given up soon."""
@@ -86,12 +82,8 @@ class RemoteChannel(Channel):
         self._unanswered = 0  # requests without response
         self._sending = False
         self._reading = False
-        self._unwatched = 0  # calls whose caller did not wait at once
-        self._pump_woken = False  # the pump was woken
-        self._pump: threading.Event | None = None
-        self._hurry = threading.Event()  # the pump must read at once
-        self._announced = threading.Event()
-        self._announcing = 0  # id of the thread that reports lost calls
+        self._pump = ReplyPump(self._read_for_all, self._lock)
+        self._loss_report = LossReport()
 
     def close(self) -> None:
         """Close the connection; calls that wait for replies fail."""
@@ -103,7 +95,7 @@ class RemoteChannel(Channel):
         if not self._calls:
             self._poll()
         if self.closed:
-            self._wait_for_loss_report()
+            self._loss_report.wait()
         with self._lock:
             if self.closed:
                 raise ConnectionLost(f"the connection to {self.target.tcp} is closed", started=False)
@@ -118,8 +110,8 @@ class RemoteChannel(Channel):
         if sends:  # otherwise the thread that makes room for a request sends this one too
             self._send(alone)
         if not wait:
-            self._unwatched += 1
-            if self._unwatched % POLL_EVERY == 0:
+            self._pump.unwatched += 1
+            if self._pump.unwatched % POLL_EVERY == 0:
                 self._poll()
             self.ensure_reading()
         return pending
@@ -199,31 +191,18 @@ class RemoteChannel(Channel):
     def ensure_reading(self, at_once: bool = False) -> None:
         """Have replies read in the background. at_once: do not wait for a caller's thread that might read them."""
         if at_once and not self._reading:
-            self._hurry.set()
-        if self._reading or self._pump_woken or not self._calls:
-            return
-        with self._lock:
-            self._pump_woken = True
-            if self._pump is None:
-                self._pump = threading.Event()
-                threading.Thread(target=self._run_pump, args=(self._pump,), name="fray-pump", daemon=True).start()
-        self._pump.set()
+            self._pump.hurry()
+        if self._calls and not self._reading and not self._pump.woken:
+            self._pump.wake()
 
-    def _run_pump(self, wanted: threading.Event) -> None:
-        while wanted.wait() and not self.closed:
-            wanted.clear()
-            seen = -1
-            while seen != self._unwatched:  # a thread that makes calls without a pause looks for replies itself
-                seen = self._unwatched
-                if self._hurry.wait(PUMP_DELAY):
-                    break
-            self._hurry.clear()
-            with self._lock:
-                self._pump_woken = False
-                if self._reading or not self._calls:
-                    continue
-                self._reading = True
-            self._read(lambda: not self._calls, None)
+    def _read_for_all(self) -> None:
+        """Receive until no call waits for a reply, unless another thread reads."""
+        with self._lock:
+            self._pump.woken = False
+            if self._reading or not self._calls:
+                return
+            self._reading = True
+        self._read(lambda: not self._calls, None)
 
     def _read(self, enough: Callable[[], bool], deadline: float | None) -> None:
         """Receive until `enough()` or the deadline; this thread must have set `_reading`."""
@@ -340,20 +319,9 @@ class RemoteChannel(Channel):
                 pending.fail(ConnectionLost(reason, None if pending.sent else False, call))
         if connection is not None:
             connection.close()
-        if self._pump is not None:
-            self._pump.set()
+        self._pump.end()
         self._on_end(self)
-        self._announcing = threading.get_ident()
-        try:
-            for pending in failed:
-                pending.notify()
-        finally:
-            self._announced.set()
-
-    def _wait_for_loss_report(self) -> None:
-        """Wait until all callers know which calls are lost: a new call must not run elsewhere before those do."""
-        if self._announcing != threading.get_ident():  # a callback that gets this news may itself make a call
-            self._announced.wait(LOSS_NEWS_TIMEOUT)
+        self._loss_report.tell(failed)
 
     def forked(self, client: str) -> None:
         """In the child of a fork: leave the connection and its calls to the parent; the next call opens a new one."""
