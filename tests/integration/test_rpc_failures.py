@@ -23,6 +23,7 @@ from fray_agents.rpc import (
     Target,
     connect,
 )
+from fray_agents.rpc.client import loss_report
 from fray_agents.rpc.client.client_calls import STREAM_WINDOW
 from tests.support.rpc import (
     Keys,
@@ -366,3 +367,37 @@ def test_a_call_made_while_losses_are_being_told_comes_after_them(
     for thread in (closing, calling):
         thread.join()
     assert told == ["the lost call", "the new call"]
+
+
+def test_a_callback_that_is_told_of_a_loss_can_call_at_once(
+    proxied: tuple[Proxy, Channel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loss_report, "LOSS_NEWS_TIMEOUT", 600.0)
+    _, channel = proxied
+    told: list[str] = []
+
+    def call_again(_: object) -> None:
+        with pytest.raises(ConnectionLost):
+            channel.start("subject", "note", (2,), {})
+        told.append("closed")
+
+    channel.start("wide", "note_slowly", (1,), {}).add_done_callback(call_again)
+    closing = threading.Thread(target=channel.close, daemon=True)
+    closing.start()
+    closing.join(100)
+    assert told == ["closed"]
+
+
+def test_a_channel_that_was_closed_leaves_no_thread(proxied: tuple[Proxy, Channel]) -> None:
+    def pumps() -> set[threading.Thread]:
+        return {thread for thread in threading.enumerate() if thread.name == "fray-pump"}
+
+    before = pumps()
+    _, channel = proxied
+    assert channel.start("subject", "note", (1,), {}).exception() is None
+    started = pumps() - before
+    assert started
+    channel.close()
+    for thread in started:
+        thread.join(100)
+        assert not thread.is_alive()
