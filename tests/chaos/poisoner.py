@@ -96,8 +96,9 @@ class Poisoner:
     async def _leave_object(self) -> None:
         odd = odd_object(self.rng)
         try:
-            if await self.core.store.get(odd.key) is None:
-                await self.core.store.put(odd.key, odd.data, ANY)
+            if await self.core.store.get(odd.key) is not None:
+                return
+            await self.core.store.put(odd.key, odd.data, ANY)
         except (InvalidInput, StoreRefused, StoreUnavailable):
             return  # the storage does not accept the name, or does not answer now
         self.left[odd.key] = odd.data
