@@ -17,7 +17,7 @@ from fray_agents.agent.chip_watch import ChipWatch
 from fray_agents.agent.gpu_watch import GpuWatch
 from fray_agents.agent.held import HeldTask
 from fray_agents.agent.membership import Membership
-from fray_agents.agent.upload_patience import UploadPatience
+from fray_agents.agent.upload_retries import UploadRetries
 from fray_agents.environments.errors import EnvironmentFailed, HostUnfit, PreparationFailed
 from fray_agents.environments.prepare import Preparer
 from fray_agents.host.directories import UntrustedDirectory
@@ -158,7 +158,7 @@ class ReplicaRunner:
         return await self.start_task(spec, self.member.task_deadline(job), self.lock_fd)
 
     async def _watch_until_end(self, held: HeldTask, job: JobRecord, task: TaskHandle) -> AttemptEnd:
-        for_log, for_rest = UploadPatience(self._core, held, task), UploadPatience(self._core, held, task)
+        for_log, for_rest = UploadRetries(self._core, held, task), UploadRetries(self._core, held, task)
         logs = asyncio.create_task(upload_logs(self._core, job, held.replica, task.chunks(), for_log.keep_trying))
         watch = asyncio.create_task(self._watch_health(held, job))
         try:

@@ -1,4 +1,4 @@
-"""Tells callers that their calls are lost, before a new call is made.
+"""Notifies the callers of lost calls, and makes new calls wait until that is done.
 
 A new call must not run elsewhere before those that were made earlier and are lost, and their callers decide about
 these once they know.
@@ -16,7 +16,7 @@ LOSS_NEWS_TIMEOUT = 5.0
 
 
 class LossReport:
-    """What a channel that has ended still says to its callers; see the module."""
+    """The report of a closed channel about the calls that it has lost; see the module."""
 
     def __init__(self) -> None:
         self._told = threading.Event()

@@ -14,7 +14,7 @@ PUMP_DELAY = 0.001
 
 
 class ReplyPump:
-    """Calls `read` in its thread, soon after `wake`; see the module.
+    """A background thread that calls `read` soon after `wake`; see the module.
 
     Attributes:
         unwatched: calls so far whose callers did not wait at once.

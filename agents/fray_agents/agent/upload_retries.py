@@ -1,4 +1,4 @@
-"""How long an agent repeats the requests that upload what an attempt leaves."""
+"""Retries the uploads of an attempt, and gives them up after a stop."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class UploadPatience:
-    """Repeats the requests of one kind of upload of one attempt; once it is stopped, only few times.
+class UploadRetries:
+    """The retries of an attempt's log, or of its result and outputs; after a stop there are only a few.
 
     After the stop an upload is given up at a refusal, or at the second failure of requests that were sent since. The
     failure of an earlier request says little, because it may have been sent long ago, before this agent was frozen.
@@ -30,7 +30,11 @@ class UploadPatience:
     _has_failed: bool = False
 
     async def keep_trying(self, request: Callable[[], Awaitable[T]]) -> T:
-        """Repeat the request until it succeeds; raises StoreError once the upload is given up."""
+        """Repeat the request until it succeeds.
+
+        Raises:
+            StoreError: the last failure of an upload that was given up.
+        """
         since_stop = False
 
         async def send() -> T:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fray_agents.agent.held import HeldBundle
-from fray_agents.agent.upload_patience import UploadPatience
+from fray_agents.agent.upload_retries import UploadRetries
 from fray_agents.tasks.handle import TaskSpec
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreError, StoreRefused, StoreUnavailable
@@ -49,7 +49,7 @@ async def requests_sent(
             raise failures[sent - 1]
 
     try:
-        await UploadPatience(core, held, task).keep_trying(request)
+        await UploadRetries(core, held, task).keep_trying(request)
     except StoreError:
         return -sent
     return sent
