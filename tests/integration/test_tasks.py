@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import signal
-import socket
 import sys
 from pathlib import Path
 
 import pytest
 
+from fray_agents.host.agent_lock import try_lock
+from fray_agents.host.directories import host_dir
 from fray_agents.host.ports import held_ports
 from fray_agents.tasks.handle import StartFailed, TaskSpec
 from tests.support.tasks import (
@@ -44,15 +46,15 @@ def test_a_tasks_ports_are_held_until_its_last_process_ends_and_the_task_does_no
         with held_ports(["http"], random.Random()) as ports:
             held = ports.descriptors
             task = await started(sh(tmp_path, "ls -l /proc/self/fd > all; mv all fds; sleep 1000", held=held))
-        taken = f"\0fray-port-{ports.numbers['http']}"
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
-            with pytest.raises(OSError, match="in use"):
-                other.bind(taken)
-            await eventually(lambda: (tmp_path / "work/fds").exists())
-            assert "socket" not in (tmp_path / "work/fds").read_text()
-            task.kill()
-            await task.wait()
-            other.bind(taken)
+        lock = host_dir("ports") / str(ports.numbers["http"])
+        assert try_lock(lock) is None
+        await eventually(lambda: (tmp_path / "work/fds").exists())
+        assert str(lock) not in (tmp_path / "work/fds").read_text()
+        task.kill()
+        await task.wait()
+        free = try_lock(lock)
+        assert free is not None
+        os.close(free)
 
     asyncio.run(scenario())
 

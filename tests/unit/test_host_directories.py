@@ -112,6 +112,18 @@ def test_a_planted_folder_of_sockets_is_refused(tmp_path: Path) -> None:
         socket_dir(str(tmp_path))
 
 
+def test_what_is_shared_by_the_host_goes_elsewhere_if_another_user_has_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(directories, "HOST_TEMPORARY", tmp_path)
+    somebody_elses(tmp_path / f"fray-{os.geteuid()}")
+    assert directories.host_dir("ports") == user_dir("ports")
+    assert "is used instead" in caplog.text
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(UntrustedDirectory):
+        directories.host_dir("ports")
+
+
 def test_a_planted_work_directory_is_refused(tmp_path: Path) -> None:
     shared = tmp_path / "scratch"
     shared.mkdir(mode=0o777)

@@ -1,11 +1,14 @@
 """Ports that jobs hold: no two jobs have the same, whichever agents they have, and nobody else listens on them."""
 
+import contextlib
 import random
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -63,6 +66,25 @@ def test_agents_of_one_host_never_hold_the_same_port_and_death_frees_it() -> Non
         other.communicate()
         with held_ports(["a", "b", "c"], random.Random(1)) as held:
             assert first in held.numbers.values()
+
+
+def test_agents_with_another_temporary_directory_see_what_is_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with few() as first, held_ports(["a", "b"], random.Random(1)) as held:
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        with held_ports(["c"], random.Random(1)) as other:
+            assert {*held.numbers.values(), *other.numbers.values()} == set(range(first, first + 3))
+
+
+def test_nobody_else_can_take_all_ports_by_their_names() -> None:
+    """Everybody may bind abstract Unix sockets, so no lock of ours is one."""
+    with few() as first, contextlib.ExitStack() as stack:
+        for number in range(first, first + 3):
+            stranger = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+            stranger.bind(f"\0fray-port-{number}")
+        with held_ports(["a", "b", "c"], random.Random(1)) as held:
+            assert len(held.numbers) == 3
 
 
 @contextmanager

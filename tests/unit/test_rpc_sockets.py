@@ -6,7 +6,10 @@ import os
 import socket
 import tempfile
 import time
+import uuid
 from pathlib import Path
+
+import pytest
 
 from fray.rpc.sockets import remove_stale_sockets, socket_dir
 from fray_agents.rpc.wire.sockets import prepare_tcp
@@ -45,6 +48,22 @@ def test_a_socket_always_fits() -> None:
         own = socket_dir(str(Path(short, "x" * 90)))
         assert own == socket_dir(None)
         assert max(len(str(path)) for path in (longest / "rpc", own)) + len("/012345678901.sock") < 108
+
+
+@pytest.mark.parametrize("length", [60, 80, 105, 500])
+@pytest.mark.parametrize("letter", ["x", "ü"])
+def test_a_server_listens_however_long_the_temporary_directory_is(
+    length: int, letter: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path
+    while len(str(place)) < length:
+        place = place / (letter * min(100, length - len(str(place))))
+    place.mkdir(parents=True, exist_ok=True)
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    path = socket_dir(str(place)) / f"{uuid.uuid4().hex[:12]}.sock"
+    with listening(path):
+        assert path.is_socket()
+    path.unlink()
 
 
 def test_a_host_that_is_gone_is_noticed_within_a_minute_also_while_bytes_are_on_their_way() -> None:

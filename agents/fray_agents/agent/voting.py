@@ -13,6 +13,7 @@ from typing import TypeAlias, cast
 from fray_agents.agent.held import HeldBundle, HeldPlacement
 from fray_agents.agent.leases import Leases
 from fray_agents.agent.membership import Membership
+from fray_agents.host.directories import UntrustedDirectory
 from fray_agents.host.ports import held_ports
 from fray_coordinator.core import Core
 from fray_coordinator.jobs.placement_index import ring_bell
@@ -137,7 +138,7 @@ class Voting:
         names = gang_port_names(job.spec, [b.number for b in held.bundles]) if isinstance(job, JobRecord) else []
         try:
             held.ports = held.resources.enter_context(held_ports(names, self.member.core.rng)) if names else None
-        except OSError as error:
+        except (OSError, UntrustedDirectory) as error:
             log.warning("%s is refused: %s", held.owner.id, error)
             self._refuse(held)
             return

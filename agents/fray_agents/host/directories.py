@@ -37,9 +37,33 @@ class UntrustedDirectory(Permanent):
         super().__init__(f"{path} {why}; {remedy}")
 
 
+HOST_TEMPORARY = Path("/tmp")
+"""The directory in which all processes of a host find the same files, whatever their TMPDIR says."""
+
+
 def user_dir(*names: str) -> Path:
     """`fray-<uid>/<names>` under the temporary directory, created where it is absent. Raises `UntrustedDirectory`."""
-    path = private_dir(Path(tempfile.gettempdir(), f"fray-{os.geteuid()}"))
+    return _user_dir_below(Path(tempfile.gettempdir()), names)
+
+
+def host_dir(*names: str) -> Path:
+    """`fray-<uid>/<names>` under `/tmp`, created where it is absent, for what does not depend on TMPDIR.
+
+    That is what all processes of this user on the host have to share, and what needs a short path. Where `/tmp` cannot
+    be used, it is under the temporary directory, and a warning says so. Raises `UntrustedDirectory`.
+    """
+    try:
+        return _user_dir_below(HOST_TEMPORARY, names)
+    except UntrustedDirectory as error:
+        if Path(tempfile.gettempdir()) == HOST_TEMPORARY:
+            raise
+        directory = user_dir(*names)
+        log.warning("%s; %s is used instead, which processes with another TMPDIR do not share", error, directory)
+        return directory
+
+
+def _user_dir_below(parent: Path, names: tuple[str, ...]) -> Path:
+    path = private_dir(parent / f"fray-{os.geteuid()}")
     for name in names:
         path = private_dir(path / name)
     return path

@@ -1,16 +1,22 @@
 """Ports of this host that jobs have for themselves.
 
-A port is held by an abstract Unix socket whose name has its number. Such a name is unique in the whole network
-namespace, as a port is. So agents of one host never hold a port twice, whichever user runs them. The kernel releases it
-with the last process that has the socket: the agent, or the task's runner.
+A port is held by a lock on a file with its number, in a folder that only this user can enter. So agents of one user
+never hold a port twice on a host, and no other user can take all ports by taking their names. The kernel releases the
+lock with the last process that has the file open: the agent, or the task's runner. The files stay, because a file that
+is removed while somebody opens it could be locked twice. Agents of different users, and processes that are not Fray's,
+see only the ports on which somebody listens.
 """
 
 import errno
+import os
 import random
 import socket
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+
+from fray_agents.host.agent_lock import try_lock
+from fray_agents.host.directories import host_dir
 
 FIRST_PORT, LAST_PORT = 20_000, 29_999
 """Ports that are handed out. They are below those that Linux uses for outgoing connections (from 32,768) and those of
@@ -26,7 +32,7 @@ class HeldPorts:
 
     Attributes:
         numbers: by the names that the job gave them.
-        descriptors: the sockets that hold them; a process that inherits these holds the ports too.
+        descriptors: of the locked files; a process that inherits these holds the ports too.
     """
 
     numbers: dict[str, int]
@@ -35,30 +41,34 @@ class HeldPorts:
 
 @contextmanager
 def held_ports(names: Iterable[str], rng: random.Random) -> Iterator[HeldPorts]:
-    """Hold a port for each name: one that no job of this host holds and no other process listens on.
+    """Hold a port for each name: one that no job of this user holds here and no other process listens on.
 
     Raises:
-        OSError: no port is free.
+        OSError: no port is free, or the host lacks descriptors.
+        UntrustedDirectory: another user could remove the locks.
     """
+    numbers, descriptors = {}, []
     with ExitStack() as stack:
-        held = {name: _claim_port(rng) for name in names}
-        for _, claim in held.values():
-            stack.enter_context(claim)
-        numbers = {name: number for name, (number, _) in held.items()}
-        yield HeldPorts(numbers, tuple(claim.fileno() for _, claim in held.values()))
+        for name in names:
+            numbers[name], descriptor = _claim_port(rng)
+            stack.callback(os.close, descriptor)
+            descriptors.append(descriptor)
+        yield HeldPorts(numbers, tuple(descriptors))
 
 
-def _claim_port(rng: random.Random) -> tuple[int, socket.socket]:
+def _claim_port(rng: random.Random) -> tuple[int, int]:
+    folder = host_dir("ports")
     for _ in range(_DRAWS):
         number = rng.randint(FIRST_PORT, LAST_PORT)
-        claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        if (descriptor := try_lock(folder / str(number), flags=os.O_CREAT)) is None:
+            continue
         try:
-            if _try_bind(claim, f"\0fray-port-{number}") and not _is_port_in_use(number):
-                return number, claim
+            if not _is_port_in_use(number):
+                return number, descriptor
         except OSError:
-            claim.close()
+            os.close(descriptor)
             raise
-        claim.close()
+        os.close(descriptor)
     raise OSError(errno.EADDRINUSE, f"no port from {FIRST_PORT} to {LAST_PORT} is free on this host")
 
 
@@ -84,7 +94,7 @@ def _ignore_missing_ipv6() -> Iterator[None]:
             raise
 
 
-def _try_bind(taker: socket.socket, address: str | tuple[str, int]) -> bool:
+def _try_bind(taker: socket.socket, address: tuple[str, int]) -> bool:
     """Bind the socket; False if the address is in use."""
     try:
         taker.bind(address)
