@@ -28,7 +28,7 @@ def explored(rules: Rules, actor: bool, *faults: str, tick: float = 1.0, until: 
 def test_no_attempt_runs_beside_the_next_and_the_job_goes_on(actor: bool, faults: list[str]) -> None:
     found = explored(Rules(), actor, *faults)
     assert found.holes == {}
-    assert found.states > 3_000, "the model lost its interleavings"
+    assert found.states > 2_500, "the model lost its interleavings"
 
 
 @pytest.mark.slow
@@ -63,10 +63,8 @@ def test_in_an_outage_two_attempts_of_a_job_may_run_at_once_but_not_of_an_actor(
         ("dated_from_a_send", True, []),
         ("dated_from_the_first_send", True, []),
         ("observers_wait_longer", True, []),
-        ("a_shorter_promise_binds_when_sent", True, []),
         ("a_longer_promise_counts_when_applied", True, []),
         ("the_runner_has_the_deadline", True, ["freeze"]),
-        ("runners_get_the_shortest_trust", True, ["freeze"]),
         ("suspension_counts", True, ["suspension"]),
         ("a_passed_deadline_stands", False, ["suspension"]),
         ("started_only_with_trust", False, []),
@@ -78,5 +76,21 @@ def test_without_the_rule_two_attempts_run_at_once(rule: str, actor: bool, fault
     assert AT_ONCE in explored(Rules(**{rule: False}), actor, *faults, until=AT_ONCE).holes
 
 
+@pytest.mark.parametrize(
+    ("rule", "faults"), [("a_shorter_promise_binds_when_sent", []), ("runners_get_the_shortest_trust", ["freeze"])]
+)
+def test_nor_where_a_task_may_start_before_its_agent_knows_that_the_shorter_promise_is_applied(
+    rule: str, faults: list[str]
+) -> None:
+    """So it is with members of gangs: their votes are in their beats, and others start the gang."""
+    rules = Rules(**{rule: False}, claimed_under_the_shorter_promise=False)
+    assert AT_ONCE in explored(rules, True, *faults, until=AT_ONCE).holes
+
+
 def test_unless_the_grace_ends_a_task_that_is_cut_off_runs_for_ever() -> None:
     assert "a task outlives its outage grace" in explored(Rules(the_grace_ends=False), False).holes
+
+
+def test_a_job_claimed_under_the_long_promise_of_an_idle_agent_waits_for_its_death_as_long() -> None:
+    found = explored(Rules(claimed_under_the_shorter_promise=False), True)
+    assert "observers wait for a holder as long as for an idle agent" in found.holes

@@ -56,6 +56,7 @@ class Rules:
     suspension_counts: bool = True
     a_shorter_promise_binds_when_sent: bool = True
     a_longer_promise_counts_when_applied: bool = True
+    claimed_under_the_shorter_promise: bool = True
     runners_get_the_shortest_trust: bool = True
     started_only_with_trust: bool = True
     requeued_when_the_tree_is_gone: bool = True
@@ -79,8 +80,9 @@ class Trusting(NamedTuple):
     """A state.
 
     Of A: its mode (up, frozen, suspended with its host, fenced, killed); the `stray` promise of a beat that it gave up
-    and that may still land; whether it knows its record as it is (`fresh`); when its trust ends; whether it was told to
-    leave. Of its task: none, claimed, running or gone; when its runner kills it; `overtime`: its deadline was moved on
+    and that may still land; whether it knows its record as it is (`fresh`); the longest interval that its record may
+    promise, as far as it knows (`bound`); when its trust ends; whether it was told to leave.
+    Of its task: none, listed, claimed, running or gone; when its runner kills it; `overtime`: its deadline was moved on
     in an outage, by an agent that knew that its trust was over; `woken`: it passed while the host was suspended.
     Of A's record: `dead`, the interval that its last beat promises, and for how long the observer has seen that beat
     (`age`; None: not yet).
@@ -90,6 +92,7 @@ class Trusting(NamedTuple):
     sent: Sent | None = None
     stray: float = 0.0
     fresh: bool = True
+    bound: float = BUSY
     trusted: float = trusted_until(0.0, BUSY)
     leaving: bool = False
     task: str = "none"
@@ -124,6 +127,8 @@ class TrustWorld:
         return w.job.holder == C or (w.task == "running" and w.mode == "up" and not w.dead)
 
     def broken(self, w: Trusting) -> str:
+        if w.job.holder == A and w.task in ("claimed", "running") and w.promise > BUSY:
+            return "observers wait for a holder as long as for an idle agent"
         beside = w.job.holder == C and w.task == "running" and w.mode != "suspended"
         return "two attempts run at once" if beside and not w.overtime and not w.woken else ""
 
@@ -179,7 +184,8 @@ class TrustWorld:
             if not self.rules.a_longer_promise_counts_when_applied:
                 trusted = binds
             sent = Sent(promise, "flying") if w.fresh and not w.dead else REJECTED
-            yield Step(f"A sends a beat that promises {promise}", w._replace(sent=sent, trusted=trusted))
+            bound = max(w.bound, promise)
+            yield Step(f"A sends a beat that promises {promise}", w._replace(sent=sent, trusted=trusted, bound=bound))
             return
         if not self.rules.dated_from_the_first_send:
             yield Step("A sends the same beat again", w._replace(sent=w.sent._replace(ago=0.0)))
@@ -188,13 +194,19 @@ class TrustWorld:
             case "applied":
                 ago = w.sent.ago if self.rules.dated_from_a_send else 0.0
                 trusted = max(trusted_until(-ago, w.sent.promise), self.least)
-                yield Step("A hears that its beat is applied", rest._replace(trusted=trusted))
+                bound = w.sent.promise
+                yield Step("A hears that its beat is applied", rest._replace(trusted=trusted, bound=bound))
             case "rejected":
                 yield Step("A hears that its beat is rejected", rest._replace(fresh=True, mode=_fenced(w)))
 
     def _task(self, w: Trusting) -> Iterator[Step[Trusting]]:
         if w.task == "none" and w.job.status == "pending" and w.trusted > 0 and not w.leaving:
+            yield Step("A lists the job", w._replace(task="listed"))
+        may_claim = w.bound <= BUSY or not self.rules.claimed_under_the_shorter_promise
+        if w.task == "listed" and w.job.status == "pending" and w.trusted > 0 and may_claim:
             yield Step("A claims the job", w._replace(job=_claimed(w.job, A), task="claimed"))
+        if w.task == "listed" and w.job.status != "pending":
+            yield Step("A lists the job no longer", w._replace(task="none"))
         if w.task == "claimed":
             ends = self._deadline(w)
             worth = ends > 0 and (w.trusted > 0 or not self.rules.started_only_with_trust)

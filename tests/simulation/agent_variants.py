@@ -87,6 +87,16 @@ def a_long_promise_is_trusted_until_a_shorter_one_is_known_to_be_applied() -> li
 
 
 @variant
+def idle_agents_claim_before_they_beat() -> list[Swap]:
+    """An idle agent sends its claim while its record promises a beat a minute."""
+
+    async def claims_at_once(self: Membership) -> None:
+        return
+
+    return [(Membership, "promise_for_leases", claims_at_once)]
+
+
+@variant
 def deadlines_never_pass() -> list[Swap]:
     """The tasks of a frozen agent keep running."""
     return [(Membership, "task_deadline", lambda self, job: 1e9)]

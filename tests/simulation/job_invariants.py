@@ -191,6 +191,16 @@ def a_claim_is_listed_by_its_holder(w: Watching, c: Change) -> None:
     reachable(w, job.id, "it was claimed")
 
 
+def a_holder_promises_to_beat_often(w: Watching, c: Change) -> None:
+    job = c.after
+    if job is None or job.status != Status.RUNNING or (c.before is not None and c.before.status == Status.RUNNING):
+        return
+    holder = w.agents.get(job.lease.agent)
+    if holder is not None and holder.state == "live" and holder.interval >= ClusterSettings().idle_beat_interval:
+        message = f"{job.id} was claimed by {holder.id}, whose record promises a beat every {holder.interval:.0f} s"
+        raise Broken("a holder promises to beat often", message, job.id, holder.id)
+
+
 def a_child_is_indexed_before_it_exists(w: Watching, c: Change) -> None:
     job = c.after
     if job is None or job.parent is None or job.parent.detached or job.status in TERMINAL:
@@ -271,6 +281,7 @@ OF_JOBS = [
     a_complete_result_is_never_thrown_away,
     preemption_never_spends_the_failure_budget,
     a_claim_is_listed_by_its_holder,
+    a_holder_promises_to_beat_often,
     a_child_is_indexed_before_it_exists,
     a_record_outlives_what_belongs_to_it,
     a_drop_becomes_one_job,
@@ -284,6 +295,7 @@ OF_SINGLES = [
     a_complete_result_is_never_thrown_away,
     preemption_never_spends_the_failure_budget,
     a_claim_is_listed_by_its_holder,
+    a_holder_promises_to_beat_often,
 ]
 """Invariants of jobs with a lease; gangs have no lease and have their own (`gang_invariants`)."""
 

@@ -14,4 +14,6 @@ def trusted_member(core: Core, capacity: Resources, live_agents: int = 1, pool_s
     """An agent that may always claim."""
     record = AgentRecord(id="agent", host="host", pool="default", capacity=capacity, free=capacity)
     leases = Leases(capacity)
-    return Membership(core, record, leases, trusted_until=math.inf, live_agents=live_agents, pool_slots=pool_slots)
+    return Membership(
+        core, record, leases, trusted_until=math.inf, promised=0.0, live_agents=live_agents, pool_slots=pool_slots
+    )

@@ -184,7 +184,7 @@ class Agent:
             id=self.id,
             host=socket.gethostname(),
             pool=options.pool,
-            interval=core.settings.idle_beat_interval,
+            interval=core.settings.beat_interval,  # it may claim at once
             capacity=capacity,
             free=capacity,
             started_at=core.now(),

@@ -134,6 +134,7 @@ class Claimer:
 
     async def _resolve(self, lease: HeldLease, ends_before: float | None) -> bool:
         entry = lease.entry
+        await self.member.promise_for_leases()
         answer = await self._claim_until_known(entry, ends_before)
         self.counts.rejected += answer.rejections
         if isinstance(answer, Claimed):

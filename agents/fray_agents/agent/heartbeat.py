@@ -2,7 +2,8 @@
 
 Trust in all leases is dated from the first send of the beat that was found applied. A longer interval counts once the
 beat that promises it was found applied. A shorter one counts from the send on, because others may see it before this
-agent knows. `fray_coordinator.protocol.heartbeat` decides what a beat says and what a rejected one means.
+agent knows. No claim is sent before the record promises the interval of an agent with leases: a new agent's does, and
+an idle one beats first. `fray_coordinator.protocol.heartbeat` decides what a beat says and what a rejected one means.
 """
 
 import math
@@ -130,6 +131,7 @@ class Heartbeat:
         wanted = heartbeat.next_beat(stored.record, beat_input)
         sent = self._last_send = member.core.clock.boottime()
         member.trusted_until = min(member.trusted_until, heartbeat.trusted_until(sent, interval))
+        member.promised = max(member.promised, interval)
         try:
             written = await member.core.records.write(stored.key, AgentRecord, wanted, stored)
         except BadRecord:  # somebody overwrote the record: no observer knows this id any more
@@ -152,3 +154,5 @@ class Heartbeat:
     def _on_applied(self, first_send: float, interval: float) -> None:
         self._last_send = first_send
         self.member.trusted_until = heartbeat.trusted_until(first_send, interval)
+        self.member.promised = interval
+        self.member.promise_kept.set()

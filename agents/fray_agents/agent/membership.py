@@ -28,6 +28,9 @@ class Membership:
         leases: everything that the agent holds.
         stored: the record as last written or read; None until it is known to exist.
         trusted_until: boot time until which the leases may be relied on.
+        promised: the longest interval in seconds that its record may promise, whatever became of the beats that were
+            sent since the last one that is known to be applied.
+        promise_kept: set whenever a beat is known to be applied.
         fenced: set once this id must never act again. If an agent's record was overwritten with something else, the
             agent is fenced when its trust has run out and everything that it held has ended.
         leaving: it takes no more work, and its next beat without holdings is the last.
@@ -42,6 +45,8 @@ class Membership:
     leases: Leases
     stored: Stored[AgentRecord] | None = None
     trusted_until: float = 0.0
+    promised: float = math.inf
+    promise_kept: asyncio.Event = field(default_factory=asyncio.Event)
     fenced: asyncio.Event = field(default_factory=asyncio.Event)
     leaving: bool = False
     beat_by: float = math.inf
@@ -119,6 +124,17 @@ class Membership:
         """Ask for a beat within so many seconds, as far as the store's limits allow."""
         self.beat_by = min(self.beat_by, self.core.clock.boottime() + within)
         self.leases.changed.set()
+
+    async def promise_for_leases(self) -> None:
+        """Beat until its record promises no longer an interval than that of an agent with leases.
+
+        Call it when the lease is listed and before its claim is sent. If this agent died with the claim, observers
+        would go by what its record promises, and an idle agent's promise is long.
+        """
+        while self.promised > heartbeat.beat_interval(True, self.live_agents, self.core.settings):
+            self.promise_kept.clear()
+            self.request_beat()
+            await self.promise_kept.wait()
 
     def count_start(self, worked: bool) -> None:
         """Record whether a task could be started; after too many failures in a row the host takes no more work."""

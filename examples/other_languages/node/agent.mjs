@@ -153,7 +153,11 @@ export class Agent {
     const parent = seen.parent && (await this.records.read(jobKey(seen.parent.job)))?.record;
     const held = { attempt, phase: "claiming", amounts: needs.amounts, entry: key };
     this.#held.set(id, held); // before the claim is sent, because an agent lists every job that it may hold
-    this.heartbeat.hurry();
+    while (!this.heartbeat.promisesForJobs) {
+      this.heartbeat.hurry();
+      await sleep(this.settings.poll_interval / 10);
+    }
+    if (this.#held.get(id) !== held) return; // the agent was given up meanwhile
     const agent = this.heartbeat.id;
     const found = await waitOut(() => this.records.change(jobKey(id), (job) => this.#decide(job, held, parent, agent)));
     const { status, lease, attempt: current = 1 } = found?.record ?? {};

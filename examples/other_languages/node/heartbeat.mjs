@@ -23,7 +23,7 @@ export class Heartbeat {
   #sentAt = 0; // the last heartbeat that was applied
   #trustedUntil = 0;
   #dueAt = 0;
-  #interval = 0;
+  #promised = Infinity; // the longest interval that the record may promise now
   #liveAgents = 1;
 
   /** `about`: what the record says for as long as the process lives. */
@@ -36,7 +36,7 @@ export class Heartbeat {
     const now = this.store.now();
     this.id = agentId(this.about.host, now);
     const sent = monotonic();
-    const interval = this.#next(false);
+    const interval = this.#next(true); // it may claim at once
     await this.records.create(agentKey(this.id), { ...this.about, id: this.id, started_at: now, interval, free });
     this.#applied(sent, interval);
   }
@@ -55,9 +55,14 @@ export class Heartbeat {
     return Math.max(mayRunUntil(now, this.#trustedUntil, this.settings) - now, 0);
   }
 
-  /** The first job is held: the next heartbeat promises the shorter interval, and is due as if the last one had. */
+  /** Whether a claim may be sent: if this process died with the job, others would wait only as long as for a busy one. */
+  get promisesForJobs() {
+    return this.#promised <= this.#next(true);
+  }
+
+  /** The first job is held: a heartbeat that promises the shorter interval is due now. */
   hurry() {
-    this.#dueAt = Math.min(this.#dueAt, this.#sentAt + this.settings.beat_interval);
+    this.#dueAt = 0;
   }
 
   /** Says what is held. Whether it was applied: if not, the agent is nobody any more. `hadMail`: somebody had asked. */
@@ -65,6 +70,7 @@ export class Heartbeat {
     const sent = monotonic();
     const interval = this.#next(Object.keys(holdings).length > 0);
     this.#trustedUntil = Math.min(this.#trustedUntil, this.#sentAt + TRUST * interval);
+    this.#promised = Math.max(this.#promised, interval);
     let hadMail = false;
     const found = await this.records.change(agentKey(this.id), (agent) => {
       if (["dead", "left"].includes(agent.state)) return null;
@@ -89,6 +95,7 @@ export class Heartbeat {
   #applied(sent, interval) {
     this.#sentAt = sent;
     this.#trustedUntil = sent + TRUST * interval;
+    this.#promised = interval;
     this.#dueAt = sent + interval;
   }
 }
