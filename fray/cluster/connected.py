@@ -169,6 +169,11 @@ class ConnectedCluster(Cluster):
     async def _own_job(self) -> str:
         return await (await self._driver.get()).job()
 
+    async def _own_job_now(self) -> str:
+        """The job that stands for this program; "" if it has none yet."""
+        driver = self._driver.opened()
+        return driver.present_job if driver is not None else ""
+
     async def _host(self, hosted: HostedService) -> None:
         await (await self._driver.get()).host(hosted)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fray_agents.tasks.current_task import task_environ
 from fray_coordinator.clock import system_random
 from fray_layouts.object_keys import JobIds
+from fray_layouts.records import ancestors_of_child
 from fray_layouts.spec_checks import check_user
 
 
@@ -18,6 +19,7 @@ class CurrentJob:
         cluster: root URL of the cluster that runs it.
         attempt: number of the attempt, from 1.
         task_dir: the attempt's directory on this host.
+        ancestors: the ids of the jobs above it, the topmost first.
     """
 
     cluster: str
@@ -25,6 +27,12 @@ class CurrentJob:
     attempt: int
     namespace: str
     task_dir: str
+    ancestors: tuple[str, ...] = ()
+
+    @property
+    def family(self) -> list[str]:
+        """The ancestors of the jobs and reservations that it makes."""
+        return ancestors_of_child(self.ancestors, self.job_id)
 
 
 def current_job() -> CurrentJob | None:
@@ -38,6 +46,7 @@ def current_job() -> CurrentJob | None:
         attempt=int(environ["FRAY_ATTEMPT"]),
         namespace=environ["FRAY_NAMESPACE"],
         task_dir=environ["FRAY_TASK_DIR"],
+        ancestors=tuple(environ.get("FRAY_ANCESTORS", "").split()),
     )
 
 

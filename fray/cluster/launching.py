@@ -68,7 +68,7 @@ class LaunchingCluster(ConnectedCluster):
         mine = current_job_on(self.root)
         specs = self.specs(wanted, mine)
         wish = GroupWish(group.name, group.same_region, group.same_zone, inside)
-        return self._launched(lambda core: submit_group(core, specs, wish, mine))
+        return self._launched(lambda core: self._submitted_together(core, specs, wish, mine))
 
     def create_reservation(self, config: ReservationConfig) -> ReservationId:
         checked = checked_config(config)
@@ -101,14 +101,19 @@ class LaunchingCluster(ConnectedCluster):
     async def _reserve(
         self, core: Core, config: ReservationConfig, namespace: str, mine: CurrentJob | None, private: bool
     ) -> ReservationId:
-        made = await create_reservation(core, config, namespace, mine, private)
+        made = await create_reservation(core, config, namespace, mine, private, await self._own_job_now())
         self._hints.gathered(core)
         return made
 
     async def _submitted(self, core: Core, specs: list[JobSpec], mine: CurrentJob | None) -> list[Submitted]:
         route = _around_reservations if self._is_private else self._router.route
         routed = await route(core, specs)
-        return await submit_prepared(core, routed, mine)
+        return await submit_prepared(core, routed, mine, await self._own_job_now())
+
+    async def _submitted_together(
+        self, core: Core, specs: list[JobSpec], wish: GroupWish, mine: CurrentJob | None
+    ) -> list[Submitted]:
+        return await submit_group(core, specs, wish, mine, await self._own_job_now())
 
     async def _follow_submitted(self, core: Core, work: Callable[[Core], Awaitable[list[Submitted]]]) -> list[JobId]:
         submitted = await work(core)

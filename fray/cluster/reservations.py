@@ -88,9 +88,11 @@ def _gang(spec: JobSpec, count: int, slices: int) -> GangSpec:
 
 
 async def create_reservation(
-    core: Core, config: ReservationConfig, namespace: str, mine: CurrentJob | None, private: bool
+    core: Core, config: ReservationConfig, namespace: str, mine: CurrentJob | None, private: bool, driver: str = ""
 ) -> ReservationId:
     """Create a reservation for a namespace. Inside a job it ends with the attempt that creates it.
+
+    driver: the job that stands for this program; "" if there is none yet.
 
     Raises InvalidInput as `parts_of`.
     """
@@ -109,6 +111,7 @@ async def create_reservation(
         parent_attempt=mine.attempt if mine is not None else 0,
         ttl=config.ttl_seconds,
         expires_at=now + config.ttl_seconds,
+        ancestors=mine.family if mine is not None else [driver] if driver else [],
     )
     return ReservationId((await reservations.create(core, record)).id)
 

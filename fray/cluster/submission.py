@@ -73,26 +73,35 @@ async def submit_from_command(
     )
 
 
-async def submit_prepared(core: Core, specs: Sequence[JobSpec], mine: CurrentJob | None) -> list[Submitted]:
+async def submit_prepared(
+    core: Core, specs: Sequence[JobSpec], mine: CurrentJob | None, driver: str = ""
+) -> list[Submitted]:
     """Submit specs made by `as_children`. Returns the jobs in the same order.
 
-    Children of `mine` are submitted for the attempt that runs this code.
+    Children of `mine` are submitted for the attempt that runs this code. driver: the job that stands for this program;
+    "" if there is none yet.
     """
     own = [mine is not None and spec.parent == mine.job_id for spec in specs]
     done: dict[int, Submitted] = {}
-    for is_own, attempt in ((True, mine.attempt if mine else None), (False, None)):
+    above = [driver] if driver else []
+    for is_own, attempt, ancestors in (
+        (True, mine.attempt if mine else None, mine.ancestors if mine else ()),
+        (False, None, above),
+    ):
         chosen = [number for number, kind in enumerate(own) if kind is is_own]
-        submitted = await submit(core, [specs[number] for number in chosen], attempt)
+        submitted = await submit(core, [specs[number] for number in chosen], attempt, ancestors=ancestors)
         done.update(zip(chosen, submitted, strict=True))
     return [done[number] for number in range(len(specs))]
 
 
 async def submit_group(
-    core: Core, specs: Sequence[JobSpec], wish: GroupWish, mine: CurrentJob | None
+    core: Core, specs: Sequence[JobSpec], wish: GroupWish, mine: CurrentJob | None, driver: str = ""
 ) -> list[Submitted]:
     """Submit specs made by `as_children` as one group, whose jobs start together or not at all."""
     is_own = mine is not None and all(spec.parent == mine.job_id for spec in specs)
-    return await launch(core, specs, wish, mine.attempt if mine is not None and is_own else None)
+    if mine is not None and is_own:
+        return await launch(core, specs, wish, mine.attempt, mine.ancestors)
+    return await launch(core, specs, wish, ancestors=[driver] if driver else [])
 
 
 def as_group(requests: Sequence[JobRequest], group: JobGroupConfig) -> list[JobRequest]:

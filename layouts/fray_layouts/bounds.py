@@ -52,6 +52,8 @@ MAYBE_PYTHON_PATTERN = r"^(?!.*\n)(3\.[0-9]{1,3})?$"
 
 SAME_PATTERN = "^(zone|region)?$"
 
+FAMILY_PATTERN = "^[0-9a-f]{6}$"
+
 USER_PATTERN = r"^(?!.*\n)[^\x00-\x1f\x7f]*$"
 """As permissive as login names are: those of directory services have '@', '\\' and letters of any script."""
 _WORDS = "use letters, digits, '-', '_' and '.', with a letter or digit at both ends and without '..'"
@@ -65,6 +67,7 @@ REMEDIES = {
     KEY_PATTERN: "give the key of an object, without empty segments, '.', '..' and control characters",
     MAYBE_PYTHON_PATTERN: "give a minor version such as 3.11",
     SAME_PATTERN: "give zone, region, or nothing",
+    FAMILY_PATTERN: "give the first six hexadecimal digits of the SHA-256 of a job's id",
     USER_PATTERN: "give a login name, without control characters",
     "^/": "it begins with '/'",
 }
@@ -87,6 +90,7 @@ MaybeJobId = Annotated[str, Meta(pattern=MAYBE_NAME_PATTERN, max_length=MAX_JOB_
 """Also the type of a namespace, which is a job's id if nobody chose one."""
 Id = Annotated[str, Meta(pattern=ID_PATTERN, max_length=MAX_JOB_ID)]
 MaybeId = Annotated[str, Meta(pattern=MAYBE_ID_PATTERN, max_length=MAX_JOB_ID)]
+FamilyDigits = Annotated[str, Meta(pattern=FAMILY_PATTERN)]
 User = Annotated[str, Meta(pattern=USER_PATTERN, max_length=MAX_NAME)]
 Base64 = Annotated[str, Meta(pattern=r"^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$")]
 Key = Annotated[str, Meta(pattern=KEY_PATTERN, max_length=MAX_KEY_BYTES)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass
 from typing import ClassVar
@@ -49,7 +50,7 @@ _SHAPE_PART = (
     rf"(?:g(?:{NUMBER_PATTERN}|(0\.[0-9]{{0,2}}[1-9]))([A-Za-z][A-Za-z0-9._-]*))?"
 )
 _PENDING_KEY = re.compile(
-    rf"pending/([^/]+)/([0-9]{{3}})([{BASE32_DIGITS}]{{9}})-([^/~]+)~{ATTEMPT_PATTERN}~{_SHAPE_PART}"
+    rf"pending/([^/]+)/([0-9]{{3}})([{BASE32_DIGITS}]{{9}})-([^/~]+)~{ATTEMPT_PATTERN}~{_SHAPE_PART}(?:~([0-9a-f]{{6}}))?"
 )
 _FLAGS = ("on_demand", "actor", "packages", "image")
 """The parts of a shape that are one letter each, in their order in the key."""
@@ -62,12 +63,23 @@ def _order(priority: int, time: float) -> str:
     return f"{MAX_PRIORITY - priority:03d}{encode_time(time)}"
 
 
+FAMILY_DIGITS = 6
+"""Hexadecimal digits that stand for a family: two of 16 million families have the same ones. Then both go before an
+owner that waits for one of them, which delays the owner."""
+
+
+def family_digits(root: str) -> str:
+    """The digits that stand for the family of a job: for everything that was launched below it. root: the job's id."""
+    return hashlib.sha256(root.encode()).hexdigest()[:FAMILY_DIGITS]
+
+
 @dataclass(frozen=True, slots=True)
 class PendingKey:
-    """`pending/<pool>/<order>-<job_id>~<attempt>~<shape>`: the listing order is the schedule.
+    """`pending/<pool>/<order>-<job_id>~<attempt>~<shape>[~<family>]`: the listing order is the schedule.
 
     `order` is the inverted priority and the submission time. It depends only on the record and is the same for every
-    attempt. Memory and disk in the shape are MiB, rounded down, so that two jobs of 2 GB fit into 4 GB.
+    attempt. Memory and disk in the shape are MiB, rounded down, so that two jobs of 2 GB fit into 4 GB. The entry of a
+    job with ancestors ends in the digits of its family.
     """
 
     pool: str
@@ -76,8 +88,19 @@ class PendingKey:
     job: str
     attempt: int
     shape: Shape
+    below: str = ""
 
     area: ClassVar[str] = "pending/"
+
+    @property
+    def family(self) -> str:
+        """The digits of the job's family. A job without ancestors is the root of its own."""
+        return self.below or family_digits(self.job)
+
+    @property
+    def order(self) -> tuple[int, float, str]:
+        """Its place in the total order in which jobs and owners of placements get room."""
+        return -self.priority, self.time, self.job
 
     def key(self) -> str:
         s = self.shape
@@ -85,7 +108,8 @@ class PendingKey:
         shape += "o" * s.on_demand + "a" * s.actor + "e" * s.packages + "i" * s.image
         if s.device:
             shape += f"g{s.device_count or f'{s.device_share / 1000:g}'}{s.device}"
-        return f"{PendingKey.before(self.pool, self.priority, self.time)}-{self.job}~{self.attempt}~{shape}"
+        below = f"~{self.below}" if self.below else ""
+        return f"{PendingKey.before(self.pool, self.priority, self.time)}-{self.job}~{self.attempt}~{shape}{below}"
 
     @staticmethod
     def before(pool: str, priority: int, time: float) -> str:
@@ -105,7 +129,7 @@ class PendingKey:
     @staticmethod
     def shape_text(key: str) -> str:
         """The shape in a key, as text; two keys of one shape have equal text."""
-        return key.rpartition("~")[2]
+        return key.rpartition("/")[2].split("~")[2]
 
     @staticmethod
     def parse(key: str) -> PendingKey | None:
@@ -113,7 +137,7 @@ class PendingKey:
         found = _PENDING_KEY.fullmatch(key)
         if found is None:
             return None
-        pool, order, time, job, attempt, cpu, memory, disk, *flags, count, part, device = found.groups()
+        pool, order, time, job, attempt, cpu, memory, disk, *flags, count, part, device, below = found.groups()
         if not is_pool(pool) or not is_id(job) or len(key) - key.rindex("/") > MAX_KEY_PART_BYTES + 1:
             return None
         return PendingKey(
@@ -131,6 +155,7 @@ class PendingKey:
                 device_share=round(float(part or 0) * 1000),
                 **dict(zip(_FLAGS, map(bool, flags), strict=True)),
             ),
+            below=below or "",
         )
 
 

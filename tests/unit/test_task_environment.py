@@ -126,3 +126,9 @@ def test_several_slices_have_the_variables_that_connect_them() -> None:
     }
     assert (env["FRAY_SLICE"], env["FRAY_SLICES"]) == ("1", "2")
     assert env["JAX_PROCESS_ID"] == "3", "worker + slice * workers of a slice, as JAX counts on TPUs"
+
+
+def test_a_task_knows_the_jobs_above_its_own() -> None:
+    spec = parse_spec({"name": "j", "entrypoint": {"command": ["true"]}})
+    job = JobRecord(id="j-1", spec=spec, status="running", ancestors=["top-1", "middle-1"])
+    assert of_replica(job, 0)["FRAY_ANCESTORS"] == "top-1 middle-1"

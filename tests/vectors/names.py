@@ -6,6 +6,8 @@ import hashlib
 import zlib
 from typing import Any
 
+from msgspec.structs import replace
+
 from fray_coordinator.protocol.admission import record_of_drop
 from fray_coordinator.protocol.queue_segments import dead_letter_name
 from fray_coordinator.protocol.scheduling import entry_of
@@ -90,6 +92,9 @@ def _pending() -> File:
         record = JobRecord(id=job_id, spec=parse_spec(spec), status="pending", submitted_at=NOW, attempt=number)
         given = {"id": job_id, "attempt": number, "submitted_at": NOW, "spec": spec}
         cases[case] = given, entry_of(record).key()
+        if case == "by default":
+            above = ["driver-0-1", "train-0-2"]
+            cases["a grandchild"] = {**given, "ancestors": above}, entry_of(replace(record, ancestors=above)).key()
     return File("input: a pending job's record. expected: the key of its entry in the index", cases)
 
 
@@ -103,6 +108,9 @@ def _shapes() -> File:
         "pending/default/49919fbtbc00-a-1~0~c1000m0d0",
         "pending/default/49919fbtbl00-a-1~1~c1000m0d0",
         "pending/default/49919fbtbc00-a-1~1~c1000m0d0ao",
+        "pending/default/49919fbtbc00-a-1~1~c1000m0d0~0f9c2a",
+        "pending/default/49919fbtbc00-a-1~1~c1000m0d0~0F9C2A",
+        "pending/default/49919fbtbc00-a-1~1~c1000m0d0~0f9c2a~0f9c2a",
         "pending/default/",
         "pending/default/.keep",
     ]

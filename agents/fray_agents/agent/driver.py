@@ -132,6 +132,11 @@ class Driver:
         self._changing = asyncio.Lock()
         self._hosted: WeakSet[HostedService] = WeakSet()
 
+    @property
+    def present_job(self) -> str:
+        """Id of the job that stands for this program now; "" if it owns nothing yet."""
+        return self._lease.job if self._lease is not None else ""
+
     async def job(self) -> str:
         """Id of the job whose children end with this program; a new job's if the program was declared dead meanwhile.
 

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from fray_agents.host.ports import HeldPorts
 from fray_agents.tasks.handle import TaskHandle
 from fray_coordinator.protocol.placements.owners import Owner
+from fray_coordinator.protocol.scheduling import resources_of
 from fray_coordinator.store.records import Stored
 from fray_layouts.index_keys import PendingKey, Shape
-from fray_layouts.records import Holding, JobRecord, ReservationRecord, total_usage
-from fray_layouts.states import ExitKind, HoldingPhase
+from fray_layouts.records import Holding, JobRecord, ReservationRecord, root_of, total_usage
+from fray_layouts.states import ExitKind, HoldingPhase, ReservationState
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -124,6 +125,7 @@ class HeldLease(HeldTask):
 
     def holding(self) -> Holding:
         """The entry for the heartbeat."""
+        lease = self.job.record.lease if self.job is not None else None
         return Holding(
             attempt=self.attempt,
             phase=self.phase,
@@ -132,6 +134,10 @@ class HeldLease(HeldTask):
             ports=dict(self.ports),
             gpus=list(self.gpus),
             ends_by=self.ends_by,
+            family=_family_of(self.job.record) if self.job is not None else "",
+            since=lease.since if lease is not None else None,
+            takes=resources_of(self.shape) if self.takes_room else None,
+            within=self.room.owner.id if self.room is not None else "",
         )
 
 
@@ -242,13 +248,29 @@ class HeldPlacement:
             round=self.round,
             bundles=[bundle.number for bundle in self.bundles if bundle.taken],
             ends_by=self.ends_by,
+            family=_family_of(self.record.record),
+            since=self.since,
+            within=self.bundles[0].room.owner.id if self.bundles and self.bundles[0].room is not None else "",
         )
+
+    @property
+    def since(self) -> float | None:
+        """The storage's time since which a gang runs, or a held reservation exists; None while it is only voted for."""
+        record = self.record.record
+        if isinstance(record, ReservationRecord):
+            return record.submitted_at if record.state != ReservationState.FORMING else None
+        return record.started_at if self.at_work else None
 
     @property
     def ends_by(self) -> float | None:
         """The storage time at which a gang's timeout ends it at the latest; None: it does not run, or has none."""
         job = self.record.record
         return _ends_by(job) if isinstance(job, JobRecord) and self.at_work else None
+
+
+def _family_of(record: JobRecord | ReservationRecord) -> str:
+    """The topmost job above a job or a reservation, as a heartbeat names it; "" if there is none."""
+    return root_of("", record.ancestors)
 
 
 def _ends_by(job: JobRecord) -> float | None:

@@ -100,6 +100,7 @@ def task_environment(
         "FRAY_CLUSTER_ADDRESS": root,
         "FRAY_CLUSTER_SPEC": root,
         "FRAY_ATTEMPT": str(job.attempt),
+        "FRAY_ANCESTORS": " ".join(job.ancestors),
         **place_variables(job, replica, network.advertise),
         "FRAY_AGENT_ID": agent,
         "FRAY_RESULT": str(directory / "result"),

@@ -26,7 +26,7 @@ from fray_coordinator.store.records import Stored
 from fray_layouts.errors import InvalidInput
 from fray_layouts.index_keys import ChildKey
 from fray_layouts.object_keys import BlobKeys, JobIds, JobKeys
-from fray_layouts.records import ChildEntry, JobRecord, ParentLink
+from fray_layouts.records import ChildEntry, JobRecord, ParentLink, ancestors_of_child
 from fray_layouts.spec import MAX_INLINE_BYTES, JobSpec, is_gang
 
 
@@ -39,7 +39,11 @@ class Submitted:
 
 
 async def submit(
-    core: Core, specs: Sequence[JobSpec], attempt_of_parent: int | None = None, ids: Sequence[str] = ()
+    core: Core,
+    specs: Sequence[JobSpec],
+    attempt_of_parent: int | None = None,
+    ids: Sequence[str] = (),
+    ancestors: Sequence[str] = (),
 ) -> list[Submitted]:
     """Submit jobs, with one read of each parent and one ring of each pool's doorbell.
 
@@ -49,6 +53,8 @@ async def submit(
         attempt_of_parent: the parent's attempt that submits, from FRAY_ATTEMPT; None: its current one.
         ids: job ids that `JobIds.fresh` made a moment ago for these specs, if they must be known in advance; then no
             spec has an `id`.
+        ancestors: with `attempt_of_parent`, those of the parent, from FRAY_ANCESTORS; otherwise, of jobs without a
+            parent: the driver that submits them, if there is one.
 
     Raises:
         ParentNotRunning: a spec names a parent that has ended or never existed.
@@ -63,7 +69,12 @@ async def submit(
         parent = parents.get(spec.parent)
         attempt = parent.attempt if parent else attempt_of_parent if spec.parent else None
         complete = await _with_blob(core, spec)
-        return await _submit_one(core, _record(core, complete, parent, attempt, ids[number] if ids else ""))
+        job = _record(core, complete, parent, attempt, ids[number] if ids else "")
+        if attempt is None:
+            job.ancestors = list(ancestors)
+        else:
+            job.ancestors = ancestors_of_child(parent.ancestors if parent else ancestors, spec.parent)
+        return await _submit_one(core, job)
 
     done = await map_concurrently(enumerate(specs), one, MAX_CONCURRENT_FOR_PEOPLE)
     await _ring(core, [submitted.job for submitted in done])

@@ -34,13 +34,17 @@ class GroupWish:
 
 
 async def launch(
-    core: Core, specs: Sequence[JobSpec], wish: GroupWish, attempt_of_parent: int | None = None
+    core: Core,
+    specs: Sequence[JobSpec],
+    wish: GroupWish,
+    attempt_of_parent: int | None = None,
+    ancestors: Sequence[str] = (),
 ) -> list[Submitted]:
     """Submit jobs that start all at once or not at all. Writes the index entry, then the jobs, then the group's record.
 
     Args:
         specs: checked specs of one pool and one namespace.
-        attempt_of_parent: as for `submit`.
+        attempt_of_parent, ancestors: as for `submit`.
 
     Raises:
         InvalidInput: they can never start together; the message says which one and what is short. Nothing was
@@ -65,7 +69,8 @@ async def launch(
     record.same = await _checked_place(core, record, wish, around.pool if around is not None else pool)
     await placement_index.enter(core, record)
     inside = [launching.in_private_pool(spec, record.id) for spec in specs]
-    submitted = await submit(core, inside, attempt_of_parent, ids)
+    submitted = await submit(core, inside, attempt_of_parent, ids, ancestors)
+    record.ancestors = submitted[0].job.ancestors
     await reservations.publish(core, record)
     return submitted
 

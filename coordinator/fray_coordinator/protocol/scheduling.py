@@ -17,9 +17,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from fray_layouts.bounds import MAX_TIME
-from fray_layouts.index_keys import PendingKey, Shape
-from fray_layouts.records import AgentRecord, JobRecord, Resources
+from fray_layouts.index_keys import PendingKey, Shape, family_digits
+from fray_layouts.records import AgentRecord, JobRecord, Resources, root_of
 from fray_layouts.spec import JobSpec, ResourceSpec, needs_environment
 from fray_layouts.wording import counted
 
@@ -51,7 +53,14 @@ def shape_of_resources(wants: ResourceSpec, actor: bool, packages: bool, image: 
 def entry_of(job: JobRecord) -> PendingKey:
     """The index entry of the job's current attempt."""
     spec = job.spec
-    return PendingKey(spec.pool, spec.priority, job.submitted_at, job.id, job.attempt, shape_of(spec))
+    below = family_digits(root_of(job.id, job.ancestors)) if job.ancestors else ""
+    return PendingKey(spec.pool, spec.priority, job.submitted_at, job.id, job.attempt, shape_of(spec), below)
+
+
+def resources_of(shape: Shape) -> Resources:
+    """The resources that a task of this shape uses, as heartbeats list them."""
+    shares = [shape.device_share] if shape.device_share else []
+    return replace(shape.resources(), device_shares=shares)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from fray_layouts.errors import InvalidInput, Malformed
 from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.object_keys import JobKeys
 from fray_layouts.parsing import parse_json
-from fray_layouts.records import JobRecord, ParentLink, Rejection
+from fray_layouts.records import JobRecord, ParentLink, Rejection, ancestors_of_child
 from fray_layouts.spec import JobSpec
 from fray_layouts.spec_checks import check_whole_slices
 from fray_layouts.spec_parsing import parse_spec
@@ -157,6 +157,7 @@ class Admission:
         (job.spec,) = await self._router.route(self.core, [job.spec])
         if parent is not None:
             job.parent = ParentLink(job=parent.id, attempt=parent.attempt, detached=spec.detached)
+            job.ancestors = ancestors_of_child(parent.ancestors, parent.id)
             await create_child_entry(self.core, job)
         written = await self.core.records.write(JobKeys.key(job.id), JobRecord, job, None, one_of_many=True)
         if written.stored is None:

@@ -10,7 +10,7 @@ import { readFileSync } from "node:fs";
 import { isDeepStrictEqual } from "node:util";
 
 import { isProgram, openCluster } from "./cluster.mjs";
-import { agentKey, childKey, doorbellKey, jobId, jobKey, logKey, pendingKey } from "./names.mjs";
+import { agentKey, ancestorsOfChild, childKey, doorbellKey, jobId, jobKey, logKey, pendingKey } from "./names.mjs";
 import { stamped } from "./records.mjs";
 import { ABSENT, ANYTHING, insist, sleep } from "./store.mjs";
 import { hasEnded, stopRequested } from "./transitions.mjs";
@@ -24,6 +24,7 @@ export async function submit({ store, records, settings }, given) {
   const spec = { ...given, namespace: namespace || id };
   const job = { id, spec, status: "pending", submitted_at: at };
   if (parent) {
+    job.ancestors = ancestorsOfChild(parent);
     job.parent = { job: parent.id, attempt: parent.attempt ?? 1, detached: spec.detached ?? false };
     if (!spec.detached) await records.create(childKey(parent.id, job.parent.attempt, job.id), { child: job.id });
   }

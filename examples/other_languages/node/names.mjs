@@ -61,7 +61,18 @@ export const nameKey = (namespace, kind, name) => `names/${namespace}/${kind}/${
 export function pendingKey(job) {
   const spec = job.spec;
   const order = String(499 - (spec.priority ?? 0)).padStart(3, "0") + timeInName(job.submitted_at ?? 0);
-  return `${pendingFolder(spec.pool ?? "default")}${order}-${job.id}~${job.attempt ?? 1}~${shape(spec)}`;
+  return `${pendingFolder(spec.pool ?? "default")}${order}-${job.id}~${job.attempt ?? 1}~${shape(spec)}${below(job)}`;
+}
+
+/** What says in a pending entry to which family the job belongs; nothing if no job is above it. */
+function below({ ancestors: [root] = [] }) {
+  return root ? `~${createHash("sha256").update(root).digest("hex").slice(0, 6)}` : "";
+}
+
+/** The ids of the jobs above a child of this job, the topmost first; 16 at most. */
+export function ancestorsOfChild({ id, ancestors = [] }) {
+  const above = [...ancestors, id];
+  return above.length > 16 ? [above[0], ...above.slice(-15)] : above;
 }
 
 /** What a job needs, as it stands in its pending entry. */
@@ -81,7 +92,7 @@ function deviceShape(device) {
   return kind === "cpu" ? "" : `g${count}${kind}${variant && `-${variant}`}`.toLowerCase();
 }
 
-const ENTRY = /^(\d{3}[0-9a-hjkmnp-tv-z]{9})-([A-Za-z0-9][\w.-]*)~([1-9]\d*)~(c.+)$/;
+const ENTRY = /^(\d{3}[0-9a-hjkmnp-tv-z]{9})-([A-Za-z0-9][\w.-]*)~([1-9]\d*)~(c[^~]+)(?:~[0-9a-f]{6})?$/;
 const SHAPE = /^c(\d+)m(\d+)d(\d+)(o?)(a?)(e?i?)(?:g([1-9]\d*|0\.\d{0,2}[1-9])([a-z][a-z0-9._-]*))?$/;
 
 /** What the name of a pending entry says: {key, job, attempt, needs}; null if it is none. */

@@ -118,6 +118,7 @@ function environment(job, { folder, root, agent }) {
     FRAY_NAMESPACE: job.spec.namespace,
     FRAY_USER: job.spec.user ?? "",
     FRAY_ATTEMPT: String(job.attempt ?? 1),
+    FRAY_ANCESTORS: (job.ancestors ?? []).join(" "),
     FRAY_REPLICA: "0",
     FRAY_AGENT_ID: agent,
     FRAY_CLUSTER_ADDRESS: root,

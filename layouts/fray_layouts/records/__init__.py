@@ -16,7 +16,9 @@ from fray_layouts.records.actor import (
     NameRecord as NameRecord,
 )
 from fray_layouts.records.agent import (
+    MAX_ASKS as MAX_ASKS,
     AgentRecord as AgentRecord,
+    Ask as Ask,
     HintEndpoint as HintEndpoint,
     Holding as Holding,
     Resources as Resources,
@@ -67,6 +69,9 @@ from fray_layouts.records.outputs import (
     OutputManifest as OutputManifest,
 )
 from fray_layouts.records.placement import (
+    MAX_ANCESTORS as MAX_ANCESTORS,
+    MAX_FAMILIES_FIRST as MAX_FAMILIES_FIRST,
+    FamilyFirst as FamilyFirst,
     Placement as Placement,
     PlacementEntry as PlacementEntry,
     PlacementMember as PlacementMember,
@@ -74,6 +79,8 @@ from fray_layouts.records.placement import (
     ReservationRecord as ReservationRecord,
     ReservedPart as ReservedPart,
     SliceMember as SliceMember,
+    ancestors_of_child as ancestors_of_child,
+    root_of as root_of,
 )
 from fray_layouts.records.reconciler import (
     PoolSummary as PoolSummary,

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
-from fray_layouts.bounds import Amount, AttemptNumber, Count, Interval, MaybeId, MaybeName, Name, Time
+from fray_layouts.bounds import Amount, AttemptNumber, Count, Id, Interval, Key, MaybeId, MaybeName, Name, Time
 from fray_layouts.records.base import Record
 from fray_layouts.records.job import ResourceUsage
 from fray_layouts.records.placement import SliceMember
 from fray_layouts.states import AgentState, HoldingPhase
+
+MAX_ASKS = 32
+"""Asks in a heartbeat. Each names a family, and if there are more, others are drawn the next time."""
 
 
 class Holding(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -25,6 +30,11 @@ class Holding(msgspec.Struct, kw_only=True, omit_defaults=True):
         round: for a gang or a reservation, the round of the record that the agent has read.
         bundles: numbers of the bundles, or replicas, that the agent has.
         ends_by: time on the storage's clock by which it will have ended; None if nobody knows.
+        family: the topmost job above it; "" if there is none.
+        since: time on the storage's clock since which it uses its room; None for claims that are not known to be
+            applied, for votes and for refusals.
+        takes: of a single job, the resources that it uses; None for bundles, whose owners' records tell.
+        within: the reservation in whose bundles it runs; "" for the host's own room.
     """
 
     attempt: AttemptNumber
@@ -36,6 +46,24 @@ class Holding(msgspec.Struct, kw_only=True, omit_defaults=True):
     round: Count = 0
     bundles: list[Count] = []
     ends_by: Time | None = None
+    family: MaybeId = ""
+    since: Time | None = None
+    takes: Resources | None = None
+    within: MaybeId = ""
+
+
+class Ask(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A pending job that would fit on an agent's host but for room that is kept for an owner of a placement.
+
+    Attributes:
+        entry: the job's entry in the pending index.
+        owner: id of the gang or reservation for which the room is kept.
+        since: time on the storage's clock since which the entry is kept out.
+    """
+
+    entry: Key
+    owner: Id
+    since: Time
 
 
 class Resources(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -107,6 +135,8 @@ class AgentRecord(Record, kw_only=True):
         supports_placements: the agent knows the rules of placements, so gangs and reservations may choose it.
         machine: name of the pool's machine that the agent runs on; "" if people started the agent.
         driver: the agent is a program outside of jobs. It runs no jobs, and holds only the job that stands for it.
+        asks: jobs that it kept out, for owners' sake only, for a `repair_interval`; the pass lets some of them go
+            first.
     """
 
     id: str
@@ -139,3 +169,4 @@ class AgentRecord(Record, kw_only=True):
     supports_placements: bool = False
     machine: MaybeId = ""
     driver: bool = False
+    asks: Annotated[list[Ask], msgspec.Meta(max_length=MAX_ASKS)] = msgspec.field(default_factory=list)

@@ -10,7 +10,7 @@ import msgspec
 from fray_layouts.bounds import Amount, AttemptNumber, Count, Id, Key, MaybeId, Number, Seconds, Time
 from fray_layouts.records.base import Record
 from fray_layouts.records.outputs import KeptOutputs
-from fray_layouts.records.placement import Placement
+from fray_layouts.records.placement import Ancestors, Placement
 from fray_layouts.spec import JobSpec
 from fray_layouts.states import StopOrigin
 
@@ -182,6 +182,8 @@ class JobRecord(Record, kw_only=True):
         placement: of a gang, the agents that run its replicas or are to run them; a gang has no lease. None for others.
         driver: the job stands for a program outside of jobs, which holds it. It was created running and has one
             attempt.
+        ancestors: the job's parent, the parent's parent and so on, the topmost first, detached or not. Of more than
+            `MAX_ANCESTORS`, the topmost and the nearest.
     """
 
     id: str
@@ -210,6 +212,7 @@ class JobRecord(Record, kw_only=True):
     retry_of: MaybeId = ""
     placement: Placement | None = None
     driver: bool = False
+    ancestors: Ancestors = msgspec.field(default_factory=list)
 
 
 class Rejection(msgspec.Struct, kw_only=True):

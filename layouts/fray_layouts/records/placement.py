@@ -2,12 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Annotated
+
 import msgspec
 
-from fray_layouts.bounds import Count, Id, Interval, Key, MaybeId, MaybeJobId, MaybeName, Name, Pool, Priority, Time
+from fray_layouts.bounds import (
+    Count,
+    FamilyDigits,
+    Id,
+    Interval,
+    Key,
+    MaybeId,
+    MaybeJobId,
+    MaybeName,
+    Name,
+    Pool,
+    Priority,
+    Time,
+)
 from fray_layouts.records.base import Record
 from fray_layouts.spec import GangSpec
 from fray_layouts.states import ReservationState
+
+MAX_ANCESTORS = 16
+"""Ancestors in a record. The topmost stands for the family; an owner of a placement gets no room that one of the others
+uses. Nobody has met jobs that nest more deeply."""
+
+Ancestors = Annotated[list[Id], msgspec.Meta(max_length=MAX_ANCESTORS)]
+"""Ids of the jobs above a job or a reservation, the topmost first."""
+
+
+def ancestors_of_child(ancestors: Sequence[str], parent: str) -> list[str]:
+    """The ancestors of a child of `parent`, which has these ancestors."""
+    above = [*ancestors, parent]
+    return above if len(above) <= MAX_ANCESTORS else [above[0], *above[1 - MAX_ANCESTORS :]]
+
+
+def root_of(own: str, ancestors: Sequence[str]) -> str:
+    """The id of the topmost job above a job or a reservation, which stands for its family; `own` if there is none."""
+    return ancestors[0] if ancestors else own
 
 
 class SliceMember(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -46,6 +80,26 @@ class PlacementMember(msgspec.Struct, kw_only=True, omit_defaults=True):
     ports: dict[str, Count] = {}
 
 
+MAX_FAMILIES_FIRST = 256
+"""Families in a placement, those that go first and those that did. Each costs its owner some minutes."""
+
+
+class FamilyFirst(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A family that goes before an owner of a placement, because the owner waits for the end of one of its jobs.
+
+    Attributes:
+        family: its digits, as in the pending index.
+        at: when it was let in, on the storage's clock.
+        again: None while it goes first; afterwards, the time from which it may be let in again.
+        by_limit: it was let in because the owner had waited for longer than the pool's `hold_limit`.
+    """
+
+    family: FamilyDigits
+    at: Time
+    again: Time | None = None
+    by_limit: bool = False
+
+
 class Placement(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The members to which an owner's bundles are assigned.
 
@@ -55,6 +109,9 @@ class Placement(msgspec.Struct, kw_only=True, omit_defaults=True):
         until: time on the storage's clock until which later single jobs may use the members' room; None: they may not.
         moves: how often in this attempt the members were changed for a better set.
         refused: agents that this attempt leaves out.
+        place: time on the storage's clock when this attempt was first given members; None: it was not yet.
+        first: families of jobs that go before the owner, or did so in this attempt. No member votes, and the owner does
+            not start, while one goes first.
     """
 
     round: Count = 0
@@ -62,6 +119,8 @@ class Placement(msgspec.Struct, kw_only=True, omit_defaults=True):
     until: Time | None = None
     moves: Count = 0
     refused: list[Id] = []
+    place: Time | None = None
+    first: Annotated[list[FamilyFirst], msgspec.Meta(max_length=MAX_FAMILIES_FIRST)] = []
 
 
 class ReservedPart(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -90,6 +149,7 @@ class ReservationRecord(Record, kw_only=True):
         ttl: seconds by which a renewal extends it.
         expires_at: when it ends unless it is renewed.
         ended_at, reason: when and why it ended.
+        ancestors: of a job that made it, with that job: as in a job's record.
     """
 
     id: str
@@ -110,6 +170,7 @@ class ReservationRecord(Record, kw_only=True):
     expires_at: Time | None = None
     ended_at: Time | None = None
     reason: str = ""
+    ancestors: Ancestors = msgspec.field(default_factory=list)
 
 
 class PlacementEntry(Record, kw_only=True):
