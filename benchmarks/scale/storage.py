@@ -169,7 +169,7 @@ class StoreConnection:
     local = False
 
     def __init__(self, storage: Storage) -> None:
-        self.root = storage.memory.root
+        self.root = self.address = storage.memory.root
         self.silent = False
         self.own = ""
         self._storage = storage

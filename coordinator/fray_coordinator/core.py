@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from fray_coordinator.backoff import JITTER
 from fray_coordinator.clock import Clock, RandomSource, SystemClock, system_random
 from fray_coordinator.errors import BadRecord, RootMismatch
+from fray_coordinator.protocol.cluster_identity import identity_of, why_not_here
 from fray_coordinator.store.opening import open_backend
 from fray_coordinator.store.records import Records
 from fray_coordinator.store.store import Store
@@ -31,6 +32,11 @@ class Core:
     def root(self) -> str:
         return self.store.root
 
+    @property
+    def identity(self) -> str:
+        """The cluster's identity, from which names and keys outside the root derive."""
+        return identity_of(self.settings)
+
     def now(self) -> float:
         """The storage's clock, seconds since the epoch."""
         return self.store.now()
@@ -44,28 +50,35 @@ async def open_core(
     root: str,
     wanted: ClusterSettings | None = None,
     create: bool = True,
+    anywhere: bool = False,
 ) -> Core:
     """Open a cluster by its root URL: one read, of `cluster.json`.
 
     Args:
         wanted: settings for a root that has none yet.
         create: whether a root without `cluster.json` becomes a cluster; otherwise it is refused.
+        anywhere: also open the copy of a cluster, to adopt it.
 
     Raises:
-        RootMismatch: the root has another layout version, a `cluster.json` that is not ours, or none.
+        RootMismatch: the root has another layout version, a `cluster.json` that is not ours, or none; or it is a copy.
         StoreRefused, StoreUnavailable: the store refuses requests, or does not answer.
     """
     clock, rng = SystemClock(), system_random()
     store = Store(open_backend(root, clock), clock, rng)
     try:
-        return await core_on(store, wanted, clock, rng, create)
+        return await core_on(store, wanted, clock, rng, create, anywhere)
     except BaseException:
         await store.close()
         raise
 
 
 async def core_on(
-    store: Store, wanted: ClusterSettings | None, clock: Clock, rng: RandomSource, create: bool = True
+    store: Store,
+    wanted: ClusterSettings | None,
+    clock: Clock,
+    rng: RandomSource,
+    create: bool = True,
+    anywhere: bool = False,
 ) -> Core:
     """Make a core on a store that is already open; its first answer tells the storage's clock."""
     records = Records(store, clock, rng)
@@ -75,7 +88,7 @@ async def core_on(
         if found is not None or not create:
             return None
         template = wanted or (LOCAL_SETTINGS if store.local else ClusterSettings())
-        return replace(template, cluster_id=cluster_id, created_at=store.now())
+        return replace(template, cluster_id=cluster_id, addresses=[store.address], created_at=store.now())
 
     try:
         settings = (await records.update(CLUSTER_KEY, ClusterSettings, fresh)).stored
@@ -90,5 +103,7 @@ async def core_on(
             f"{store.root} has layout version {layout}, this Fray writes {LAYOUT_VERSION}; "
             "use a Fray of that version, or another root"
         )
+    if not anywhere and (why := why_not_here(settings.record, store.address, store.root)):
+        raise RootMismatch(why)
     await store.learn_clock()
     return Core(store, records, clock, rng, settings.record)

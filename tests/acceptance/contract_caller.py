@@ -50,9 +50,11 @@ def endpoint_of(root: Path, namespace: str, name: str) -> dict[str, Any]:
 
 
 def key_of(root: Path) -> tuple[str, bytes]:
-    """The id and the secret of the key for new connections."""
+    """The id and the bytes of the key for new connections."""
     key = json.loads((root / "secrets/rpc.json").read_bytes())["keys"][0]
-    return key["id"], base64.b64decode(key["secret"])
+    cluster = json.loads((root / "cluster.json").read_bytes())
+    identity = f"fray-cluster {cluster['cluster_id']} {cluster['addresses'][0]}"
+    return key["id"], mac(base64.b64decode(key["secret"]), identity.encode())
 
 
 def mac(key: bytes, data: bytes) -> bytes:

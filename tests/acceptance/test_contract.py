@@ -50,7 +50,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def settle(root: Path) -> None:
     (root / "inbox").mkdir()
-    (root / "cluster.json").write_text(json.dumps(SETTINGS))
+    (root / "cluster.json").write_text(json.dumps({**SETTINGS, "addresses": [f"file://{root.resolve()}"]}))
 
 
 def shell(script: str, **fields: Any) -> dict[str, Any]:

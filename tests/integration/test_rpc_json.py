@@ -274,7 +274,8 @@ class Greeter:
 
 @pytest.mark.parametrize("encrypt", [False, True])
 def test_an_actor_of_a_cluster_is_called_by_a_program_of_the_standard_library(tmp_path: Path, encrypt: bool) -> None:
-    (tmp_path / "cluster.json").write_bytes(json.dumps({"layout": 1, "encrypt": encrypt}).encode())
+    settings = {"layout": 1, "cluster_id": "x", "addresses": [f"file://{tmp_path.resolve()}"], "encrypt": encrypt}
+    (tmp_path / "cluster.json").write_bytes(json.dumps(settings).encode())
     with StorageCluster(str(tmp_path), namespace="space") as cluster:
         server = ActorServer(cluster)
         server.register("greeter", Greeter())

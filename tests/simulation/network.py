@@ -155,7 +155,7 @@ class StoreConnection:
     def __init__(
         self, storage: Storage, owner: Participant, clock: HostClock, rates: Rates | None, newer: bool = False
     ) -> None:
-        self.root = storage.backend.root
+        self.root = self.address = storage.backend.root
         self.cut_until = 0.0
         self.newer = newer
         self.fate: Callable[[str], None] = lambda kind: None

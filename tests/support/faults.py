@@ -85,6 +85,7 @@ class FaultyBackend:
 
     def __init__(self, backend: StoreBackend, plan: Plan, clock: Clock) -> None:
         self.root, self.scheme, self.local = backend.root, backend.scheme, backend.local
+        self.address = backend.address
         self.server_offset, self.close = backend.server_offset, backend.close
         self._backend = backend
         self._plan = plan

@@ -105,6 +105,7 @@ class StoreConnection:
 
     def __init__(self, contents: MemoryContents, clock: VirtualClock) -> None:
         self.root = f"memory://virtual-{os.getpid()}"  # tests in other processes have agents with the same names
+        self.address = self.root
         self.asked: list[tuple[str, str]] = []
         self.cut = False
         self.read_only = False

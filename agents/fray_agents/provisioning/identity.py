@@ -1,7 +1,8 @@
 """The names and labels under which a provider knows the machines of a pool.
 
-They consist of the cluster's id, the pool and the machine's name only. So a repeated call finds the machine that the
-first call created, and two clusters in one project do not see each other's machines.
+They consist of the cluster's identity (`Core.identity`: its id and its first address), the pool and the machine's name
+only. So a repeated call finds the machine that the first call created, and two clusters in one project do not see each
+other's machines, even if one is a copy of the other.
 """
 
 import hashlib
@@ -28,36 +29,36 @@ _PLAIN = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 _OTHER = re.compile(r"[^a-z0-9]+")
 
 
-def provider_name(cluster_id: str, pool: str, machine: str) -> str:
+def provider_name(cluster: str, pool: str, machine: str) -> str:
     """The provider's name for a machine: a lower-case letter, then such letters, digits and hyphens, at most 49."""
-    return name_prefix(cluster_id, pool) + _part(machine, _NAME_PART)
+    return name_prefix(cluster, pool) + _part(machine, _NAME_PART)
 
 
-def name_prefix(cluster_id: str, pool: str) -> str:
+def name_prefix(cluster: str, pool: str) -> str:
     """The common prefix of the provider's names for a pool's machines; no other names have it."""
-    return f"fray-{_part(pool, _POOL_PART)}-{_digest(f'{cluster_id}/{pool}')}-"
+    return f"fray-{_part(pool, _POOL_PART)}-{_digest(f'{cluster}/{pool}')}-"
 
 
-def machine_of(name: str, cluster_id: str, pool: str) -> str | None:
+def machine_of(name: str, cluster: str, pool: str) -> str | None:
     """The machine in a provider's name, as `MachineKeys.fresh` named it; None if the name is not of this pool."""
-    prefix = name_prefix(cluster_id, pool)
+    prefix = name_prefix(cluster, pool)
     machine = name.removeprefix(prefix)
     return machine if name.startswith(prefix) and _PLAIN.fullmatch(machine) and len(machine) <= _NAME_PART else None
 
 
-def pool_labels(cluster_id: str, pool: str) -> dict[str, str]:
+def pool_labels(cluster: str, pool: str) -> dict[str, str]:
     """The labels of all machines of a pool, by which a provider lists them."""
-    return {CLUSTER_LABEL: _part(cluster_id, MAX_LABEL), POOL_LABEL: _part(pool, MAX_LABEL)}
+    return {CLUSTER_LABEL: _part(cluster, MAX_LABEL), POOL_LABEL: _part(pool, MAX_LABEL)}
 
 
-def machine_labels(cluster_id: str, pool: str, machine: str, batch: str) -> dict[str, str]:
+def machine_labels(cluster: str, pool: str, machine: str, batch: str) -> dict[str, str]:
     """The labels of one machine, including those of its pool."""
-    return {**pool_labels(cluster_id, pool), MACHINE_LABEL: machine, BATCH_LABEL: batch}
+    return {**pool_labels(cluster, pool), MACHINE_LABEL: machine, BATCH_LABEL: batch}
 
 
-def is_of_pool(labels: Mapping[str, str], cluster_id: str, pool: str) -> bool:
+def is_of_pool(labels: Mapping[str, str], cluster: str, pool: str) -> bool:
     """Whether a resource that a provider lists is a machine of this pool of this cluster."""
-    return pool_labels(cluster_id, pool).items() <= labels.items() and MACHINE_LABEL in labels
+    return pool_labels(cluster, pool).items() <= labels.items() and MACHINE_LABEL in labels
 
 
 def _part(text: str, longest: int) -> str:

@@ -11,7 +11,7 @@ async def open_provider(core: Core, pool: str, spec: ProvisioningSpec) -> Provid
     Raises:
         ProviderError: there is no such provider, its library is not installed, or it does not accept our credentials.
     """
-    cluster = core.settings.cluster_id
+    cluster = core.identity
     try:
         match spec.provider:
             case "local":

@@ -2,9 +2,13 @@
 
 A new secret may be used at once, because a process that meets an unknown id reads the secrets again. The previous
 secret stays accepted for a while, for callers that have not read the new one yet.
+
+The key of a call derives from the secret and the cluster's identity. So nobody who has only a copy of the root reaches
+the actors and agents of the original.
 """
 
 import base64
+import hmac
 import secrets
 
 from msgspec.structs import replace
@@ -24,7 +28,7 @@ _MIN_SECRET_BYTES = 16
 
 
 async def rpc_keys(core: Core) -> list[tuple[str, bytes]]:
-    """(id, secret) of the accepted secrets, newest first; creates the first one if there is none."""
+    """(id, key of calls) of the accepted secrets, newest first; creates the first one if there is none."""
     update = await core.records.update(
         SecretKeys.rpc,
         RpcSecrets,
@@ -33,7 +37,12 @@ async def rpc_keys(core: Core) -> list[tuple[str, bytes]]:
     assert update.stored is not None, "it was found or made"
     latest = core.now() - RETIRED_KEY_SECONDS
     accepted = [key for key in update.stored.record.keys if key.retired_at is None or key.retired_at > latest]
-    return [(key.id, _secret(key)) for key in accepted]
+    return [(key.id, key_of_calls(_secret(key), core.identity)) for key in accepted]
+
+
+def key_of_calls(secret: bytes, identity: str) -> bytes:
+    """The key with which this cluster's processes authenticate one another."""
+    return hmac.digest(secret, f"fray-cluster {identity}".encode(), "sha256")
 
 
 def _secret(key: RpcSecret) -> bytes:

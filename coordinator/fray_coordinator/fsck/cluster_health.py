@@ -5,9 +5,11 @@ from collections.abc import AsyncIterator, Iterator
 from fray_coordinator.clock import SystemClock, system_random
 from fray_coordinator.errors import REMOVE_HINT, BadRecord, StoreRefused
 from fray_coordinator.fsck.areas import CONSEQUENCES
+from fray_coordinator.protocol.cluster_identity import why_not_here
 from fray_coordinator.store.opening import open_store
 from fray_coordinator.store.probe import Finding
 from fray_coordinator.store.records import Records, record_of
+from fray_coordinator.store.store import Store
 from fray_layouts.object_keys import CLUSTER_KEY, CoordinatorKeys, SecretKeys
 from fray_layouts.records import ClusterSettings, ReconcilerRecord, Record, RpcSecrets
 
@@ -27,12 +29,12 @@ async def check_cluster(root: str) -> list[Finding]:
     clock, rng = SystemClock(), system_random()
     store = await open_store(root, clock, rng)
     try:
-        return [finding async for finding in _findings(Records(store, clock, rng))]
+        return [finding async for finding in _findings(store, Records(store, clock, rng))]
     finally:
         await store.close()
 
 
-async def _findings(records: Records) -> AsyncIterator[Finding]:
+async def _findings(store: Store, records: Records) -> AsyncIterator[Finding]:
     for key, kind in CLUSTER_RECORDS:
         try:
             found = record_of(await records.read(key, kind))
@@ -50,6 +52,8 @@ async def _findings(records: Records) -> AsyncIterator[Finding]:
                 "if the record is needed, ask the bucket's owner for the right",
             )
         else:
+            if isinstance(found, ClusterSettings) and (why := why_not_here(found, store.address, store.root)):
+                yield Finding("error", why, "")
             for what in _skipped_objects(found) if isinstance(found, ReconcilerRecord) else ():
                 yield Finding("warning", what, "see `fray fsck`")
 

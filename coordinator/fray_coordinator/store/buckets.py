@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from email.utils import mktime_tz, parsedate_tz
 from typing import Protocol, runtime_checkable
+from urllib.parse import urlsplit
 
 from fray_coordinator.clock import Clock
 from fray_coordinator.store.interface import AttemptFailed, NoBucket, NotApplied, PreconditionFailed, Refused, Unknown
@@ -57,6 +58,23 @@ class Location:
 
     def key(self, name: str) -> str:
         return name.removeprefix(self._before)
+
+
+def bucket_address(root: str, url: str, own_domains: tuple[str, ...]) -> str:
+    """The canonical form of a bucket's root.
+
+    All buckets of the provider itself have different names. At another endpoint there may be a copy with the same name,
+    so there the endpoint is part of the address. All loopback addresses are one.
+
+    Args:
+        url: the address of any object, or of the bucket.
+        own_domains: the provider's domains, with a dot before each.
+    """
+    parts = urlsplit(url)
+    host, port = (parts.hostname or "").lower(), f":{parts.port}" if parts.port else ""
+    if f".{host}".endswith(own_domains):
+        return root
+    return f"{root}?endpoint={'localhost' if host in ('127.0.0.1', '::1') else host}{port}"
 
 
 class ServerClock:

@@ -19,6 +19,7 @@ from fray_coordinator.store.buckets import (
     BucketSettings,
     Location,
     ServerClock,
+    bucket_address,
     checked_version,
     classify_status,
     no_such_bucket,
@@ -70,6 +71,10 @@ class GcsBackend:
         self._clock = clock
         self._client = PerLoop(open_client)
         self._token = PerLoop(self._access_token)
+
+    @property
+    def address(self) -> str:
+        return bucket_address(self.root, _endpoint(), (".googleapis.com",))
 
     async def get(self, key: str) -> Object | None:
         answer = await self._object("GET", key, "download/", {"alt": "media"})

@@ -165,6 +165,10 @@ class StoreBackend(Protocol):
     local: bool
     """Whether requests are free and fast (files, memory), so that callers may poll often."""
 
+    @property
+    def address(self) -> str:
+        """See `Store.address`."""
+
     async def get(self, key: str) -> Object | None: ...
 
     async def get_if_changed(self, key: str, version: Version | None) -> Object | NotModified | None:

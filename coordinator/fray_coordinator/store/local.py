@@ -14,6 +14,7 @@ followed below the root: a person who may drop a file into the inbox must not ch
 
 import asyncio
 import errno
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -58,6 +59,7 @@ class LocalBackend:
     def __init__(self, folder: Path, clock: Clock) -> None:
         self.root = folder.as_uri()
         self.folder = folder
+        self.address = f"file://{os.fsencode(os.path.realpath(folder)).decode(errors='backslashreplace')}"
         self._tree = FileTree(folder)
         self._files = FileObjects(self._tree)
         self._locks = FileLocks(self._tree, clock)

@@ -68,7 +68,7 @@ class MemoryBackend:
     local = True
 
     def __init__(self, root: str, contents: MemoryContents, clock: Clock) -> None:
-        self.root = root
+        self.root = self.address = root
         self._contents = contents
         self._clock = clock
 

@@ -74,6 +74,10 @@ class MeteredBackend:
         self._usage = usage
 
     @property
+    def address(self) -> str:
+        return self._backend.address
+
+    @property
     def batches(self) -> Batches | None:
         """The verbs on many objects at once; None if the backend has none."""
         return getattr(self._backend, "batches", None)

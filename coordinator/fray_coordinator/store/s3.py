@@ -20,6 +20,7 @@ from fray_coordinator.store.buckets import (
     BucketSettings,
     Location,
     ServerClock,
+    bucket_address,
     checked_version,
     classify_status,
     no_such_bucket,
@@ -75,8 +76,13 @@ class S3Backend:
         self.root = self._location.root
         self._server_clock = ServerClock(clock)
         self._region: str | None = None
+        self._url = ""
         self._client = PerLoop(open_client)
         self._access = PerLoop(self._find_access)
+
+    @property
+    def address(self) -> str:
+        return bucket_address(self.root, self._url, (".amazonaws.com", ".amazonaws.com.cn"))
 
     async def get(self, key: str) -> Object | None:
         answer = await self._object("GET", key)
@@ -226,7 +232,9 @@ class S3Backend:
         return answer
 
     async def _find_access(self) -> S3Access:
-        return await asyncio.to_thread(find_access, self._location.bucket, self._region)
+        access = await asyncio.to_thread(find_access, self._location.bucket, self._region)
+        self._url = access.url
+        return access
 
     def _row(self, row: S3Row, versions: bool) -> Listed:
         key = self._location.key(row.name)

@@ -90,6 +90,11 @@ class Store:
         return self._backend.root
 
     @property
+    def address(self) -> str:
+        """The root's one canonical form, however it was spelled; known once the storage has answered a request."""
+        return self._backend.address
+
+    @property
     def local(self) -> bool:
         """Whether requests are free and fast, so that frequent polling costs nothing."""
         return self._backend.local

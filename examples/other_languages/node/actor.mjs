@@ -4,7 +4,7 @@
 //   node actor.mjs ROOT NAMESPACE NAME METHOD [ARGS [KWARGS]]   prints the result; ARGS and KWARGS are JSON
 
 import { isProgram, openCluster } from "./cluster.mjs";
-import { Broken, Session } from "./session.mjs";
+import { Broken, Session, keyOfCalls } from "./session.mjs";
 import { randomDigits } from "./names.mjs";
 import { sleep } from "./store.mjs";
 
@@ -78,7 +78,8 @@ export class Actor {
   async #connected() {
     const endpoint = await this.#endpoint();
     const { record } = (await this.records.read("secrets/rpc.json")) ?? { record: { keys: [] } };
-    for (const key of record.keys) {
+    for (const { id, secret } of record.keys) {
+      const key = { id, secret: keyOfCalls(secret, this.settings) };
       const session = await Session.open(endpoint, key, this.settings.encrypt);
       if (session) return session;
     }

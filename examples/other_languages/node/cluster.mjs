@@ -20,10 +20,12 @@ export async function openCluster(root) {
   const store = await openStore(root);
   const records = new Records(store);
   const { record } = (await records.read(CLUSTER)) ??
-    (await records.create(CLUSTER, { cluster_id: randomDigits(16), created_at: store.now() }));
+    (await records.create(CLUSTER, { cluster_id: randomDigits(16), addresses: [store.address()], created_at: store.now() }));
   const settings = { ...SETTINGS, ...record };
   const { layout } = settings;
   if (layout !== LAYOUT) throw new Error(`${root} has layout ${layout}; this program knows ${LAYOUT}`);
+  if (!settings.addresses?.includes(store.address()))
+    throw new Error(`${root} is not where its cluster is: see fray init --adopt-copy and --add-address`);
   return { root, store, records, settings };
 }
 

@@ -13,6 +13,11 @@ export class Broken extends Error {}
 /** Who answers does not hold the cluster's key. */
 export class NotAuthentic extends Error {}
 
+/** The key of a cluster's calls, in base64: it derives from a secret of the root and from the cluster's identity. */
+export function keyOfCalls(secret, { cluster_id, addresses }) {
+  return hmac(Buffer.from(secret, "base64"), `fray-cluster ${cluster_id} ${addresses[0]}`).digest("base64");
+}
+
 const hmac = (key, ...parts) => parts.reduce((mac, part) => mac.update(part), createHmac("sha256", key));
 
 /** Parts, each behind its length. */

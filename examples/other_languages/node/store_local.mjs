@@ -1,7 +1,7 @@
 // A store in a folder: `link` creates a name, and `rename` under a lock changes it.
 
 import { spawn } from "node:child_process";
-import { constants, promises as fs } from "node:fs";
+import { constants, existsSync, promises as fs, realpathSync } from "node:fs";
 import path from "node:path";
 
 import { blake2b, crc32 } from "./digests.mjs";
@@ -10,11 +10,21 @@ import { ABSENT } from "./store.mjs";
 
 const { O_RDONLY, O_WRONLY, O_CREAT, O_EXCL, O_NOFOLLOW, O_NONBLOCK } = constants;
 
+/** The path without links; folders that are not there yet keep their names. */
+function resolved(folder) {
+  return existsSync(folder) ? realpathSync(folder) : path.join(resolved(path.dirname(folder)), path.basename(folder));
+}
+
 export class LocalStore {
   isLocal = true;
 
   constructor(root) {
     this.root = path.resolve(root);
+  }
+
+  /** The root's canonical form, in which no link is left. */
+  address() {
+    return `file://${resolved(this.root)}`;
   }
 
   now() {

@@ -20,7 +20,17 @@ export class S3Store {
     };
     const endpoint = environment.AWS_ENDPOINT_URL_S3 ?? environment.AWS_ENDPOINT_URL;
     this.bucket = `${endpoint ?? `https://s3.${this.region}.amazonaws.com`}/${bucket}`;
+    this.name = bucket;
     this.prefix = prefix.map((segment) => `${segment}/`).join("");
+  }
+
+  /** The root's canonical form: buckets of Amazon have unique names, others only with their endpoint. */
+  address() {
+    const root = `s3://${[this.name, this.prefix].join("/").replace(/\/+$/, "")}`;
+    const { hostname, port } = new URL(this.bucket);
+    if (/(^|\.)amazonaws\.com(\.cn)?$/.test(hostname)) return root;
+    const host = ["127.0.0.1", "[::1]"].includes(hostname) ? "localhost" : hostname.replace(/^\[|\]$/g, "");
+    return `${root}?endpoint=${host}${port && `:${port}`}`;
   }
 
   now() {

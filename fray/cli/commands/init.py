@@ -1,4 +1,4 @@
-"""`fray init`: create a cluster with chosen settings."""
+"""`fray init`: create a cluster with chosen settings, adopt a copy of one, or give one another address."""
 
 import asyncio
 from typing import Any
@@ -30,6 +30,7 @@ _HELP = {
 _FIELDS_WITHOUT_OPTION = {field.name for field in msgspec.structs.fields(Record)} | {
     "layout",
     "cluster_id",
+    "addresses",
     "created_at",
 }
 _OPTION_TYPES = {
@@ -51,17 +52,55 @@ def _options(function: Any) -> Any:
 @as_command
 @_options
 @click.option("--group", metavar="NAME", help="On local files: let all users of this group use the cluster.")
+@click.option("--adopt-copy", is_flag=True, help="Make the copy of a cluster at ROOT a cluster of its own.")
+@click.option("--add-address", is_flag=True, help="The cluster at ROOT was moved there, or has that address as well.")
 @click.argument("at", required=False, metavar="[ROOT]")
-def command(app: App, at: str | None, group: str | None, **chosen: Any) -> None:
+def command(app: App, at: str | None, group: str | None, adopt_copy: bool, add_address: bool, **chosen: Any) -> None:
     """Create the cluster under ROOT and print its settings, which cannot be changed later.
 
     You need not run this: the first agent or the first job creates the cluster too, with default settings. On local
     files only its owner can use the cluster, unless --group names a group.
+
+    \b
+    A cluster is at the addresses that its cluster.json names, and is used nowhere else:
+    --adopt-copy   a copy gets a new id and a new key. Its agents, actors and machines are those of the original, and
+                   are dropped from the copy; jobs that ran there run here once an agent joins. Nothing else happens
+                   to the original.
+    --add-address  the same cluster, moved or mounted elsewhere. Give it only if no copy is left at the old address.
     """
+    if adopt_copy or add_address:
+        others = [name for name, value in {**chosen, "group": group}.items() if value is not None]
+        if others or (adopt_copy and add_address):
+            raise click.UsageError("--adopt-copy and --add-address take no other option")
+        _settle(App(at or app.given_root, app.json), adopt_copy)
+        return
     wanted = {name: value for name, value in chosen.items() if value is not None}
     settings = asyncio.run(_create(App(at or app.given_root, app.json).root, wanted, group))
-    data = {name: getattr(settings, name) for name in ("cluster_id", "layout", *_OPTION_TYPES)}
-    app.show(data, lambda: output.print_pairs([(name, f"{value}") for name, value in data.items()]))
+    _show(app, settings)
+
+
+def _show(app: App, settings: ClusterSettings) -> None:
+    data = {name: getattr(settings, name) for name in ("cluster_id", "addresses", "layout", *_OPTION_TYPES)}
+    shown = data | {"addresses": ", ".join(settings.addresses)}
+    app.show(data, lambda: output.print_pairs([(name, f"{value}") for name, value in shown.items()]))
+
+
+def _settle(app: App, is_copy: bool) -> None:
+    from fray_coordinator.adoption import add_address, adopt_copy
+    from fray_coordinator.core import open_core
+
+    async def settle() -> ClusterSettings:
+        core = await open_core(app.root, create=False, anywhere=True)
+        try:
+            if not is_copy:
+                return await add_address(core)
+            settings, dropped = await adopt_copy(core)
+            output.echo(f"fray: dropped {dropped} records of the original's agents, actors and machines", err=True)
+            return settings
+        finally:
+            await core.store.close()
+
+    _show(app, asyncio.run(settle()))
 
 
 async def _create(root: str, wanted: dict[str, Any], group: str | None) -> ClusterSettings:

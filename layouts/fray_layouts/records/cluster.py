@@ -15,6 +15,9 @@ class ClusterSettings(Record, kw_only=True):
     """`cluster.json`: the settings that all participants must share. Durations in seconds.
 
     Attributes:
+        cluster_id: random; a copy of a root that is adopted gets another.
+        addresses: where the root is, each in its canonical form (`Store.address`). With the id, the first one is
+            the cluster's identity, from which the names of machines and the keys of calls derive.
         beat_interval: between heartbeats of an agent that holds leases.
         idle_beat_interval: between heartbeats of an agent that holds none.
         poll_interval: between polls of a doorbell, of a followed job and of the agent's own mailbox.
@@ -33,6 +36,7 @@ class ClusterSettings(Record, kw_only=True):
 
     layout: int = LAYOUT_VERSION
     cluster_id: str = ""
+    addresses: list[str] = msgspec.field(default_factory=list)
     created_at: Time = 0.0
     beat_interval: Interval = 5.0
     idle_beat_interval: Interval = 60.0

@@ -61,18 +61,18 @@ PERMISSIONS = (
 """Permissions that the scaler's account needs besides listing, which `check` tries out."""
 
 
-async def open_cloud_run(cluster_id: str, pool: str, spec: ProvisioningSpec) -> CloudRunProvider:
+async def open_cloud_run(cluster: str, pool: str, spec: ProvisioningSpec) -> CloudRunProvider:
     """The provider of a pool. Raises ProviderError: there are no credentials, or no project."""
     project = spec.cloud_run.project if spec.cloud_run else ""
-    return CloudRunProvider(await find_access(project, EMULATOR_VARIABLE), cluster_id, pool, spec)
+    return CloudRunProvider(await find_access(project, EMULATOR_VARIABLE), cluster, pool, spec)
 
 
 class CloudRunProvider:
     """Creates and removes containers that run agents, over one gRPC channel."""
 
-    def __init__(self, access: GoogleAccess, cluster_id: str, pool: str, spec: ProvisioningSpec) -> None:
+    def __init__(self, access: GoogleAccess, cluster: str, pool: str, spec: ProvisioningSpec) -> None:
         self._calls = GoogleCalls(access)
-        self._cluster_id = cluster_id
+        self._cluster = cluster
         self._pool = pool
         self._spec = spec
         self._channel = channel = _channel(access)
@@ -121,7 +121,7 @@ class CloudRunProvider:
         """Why nothing can be created in a region; None if Cloud Run would accept the pool's job there."""
         request = MachineRequest(self._pool, ("check",), region, self._spec, "gs://check", labels=self._spec.labels)
         try:
-            job = job_of_pool(self._job(region), self._cluster_id, request)
+            job = job_of_pool(self._job(region), self._cluster, request)
             call = run_v2.UpdateJobRequest(job=job, allow_missing=True, validate_only=True)
             await self._list_region(region)
             await self._calls.repeat(lambda: self._jobs.update_job(call, **_ONCE))
@@ -137,7 +137,7 @@ class CloudRunProvider:
             self._list_all(lambda: self._executions.list_executions(of_job, **_ONCE)),
             self._list_all(lambda: self._worker_pools.list_worker_pools(of_region, **_ONCE)),
         )
-        mine = [made for made in worker_pools if identity.is_of_pool(made.labels, self._cluster_id, self._pool)]
+        mine = [made for made in worker_pools if identity.is_of_pool(made.labels, self._cluster, self._pool)]
         return [
             *listed_worker_pools(self._pool, region, mine),
             *listed_executions(self._pool, region, executions),
@@ -160,7 +160,7 @@ class CloudRunProvider:
         call = run_v2.CreateWorkerPoolRequest(
             parent=self._location(request.zone),
             worker_pool_id=self._id(name),
-            worker_pool=worker_pool_of_machine(self._cluster_id, name, request),
+            worker_pool=worker_pool_of_machine(self._cluster, name, request),
         )
         operation = await self._calls.repeat_unless(
             AlreadyExists, lambda: self._worker_pools.create_worker_pool(call, **_ONCE)
@@ -169,7 +169,7 @@ class CloudRunProvider:
 
     async def _write_job(self, request: MachineRequest) -> None:
         """Write the pool's job, unless it already has the pool's current settings."""
-        wanted = job_of_pool(self._job(request.zone), self._cluster_id, request)
+        wanted = job_of_pool(self._job(request.zone), self._cluster, request)
         find = run_v2.GetJobRequest(name=wanted.name)
         found = await self._calls.repeat_unless(NotFound, lambda: self._jobs.get_job(find, **_ONCE))
         if found and found.labels.get(TEMPLATE_LABEL) == wanted.labels[TEMPLATE_LABEL]:
@@ -200,7 +200,7 @@ class CloudRunProvider:
         return f"{self._location(region)}/jobs/{self._id(JOB)}"
 
     def _id(self, machine: str) -> str:
-        return identity.provider_name(self._cluster_id, self._pool, machine)
+        return identity.provider_name(self._cluster, self._pool, machine)
 
 
 _ONCE: dict[str, Any] = {"retry": None, "timeout": ATTEMPT_TIMEOUT}

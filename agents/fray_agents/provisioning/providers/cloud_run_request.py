@@ -26,7 +26,7 @@ def settings_of(request: MachineRequest) -> CloudRunSettings:
     return request.spec.cloud_run
 
 
-def job_of_pool(name: str, cluster_id: str, request: MachineRequest) -> run_v2.Job:
+def job_of_pool(name: str, cluster: str, request: MachineRequest) -> run_v2.Job:
     """The job whose executions are the pool's machines."""
     template = run_v2.TaskTemplate(
         containers=[_container(request)],
@@ -38,7 +38,7 @@ def job_of_pool(name: str, cluster_id: str, request: MachineRequest) -> run_v2.J
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     return run_v2.Job(
         name=name,
-        labels={**pool_labels(cluster_id, request.pool), TEMPLATE_LABEL: digest},
+        labels={**pool_labels(cluster, request.pool), TEMPLATE_LABEL: digest},
         template=run_v2.ExecutionTemplate(task_count=1, template=template),
     )
 
@@ -53,12 +53,12 @@ def run_of_machine(job: str, machine: str, request: MachineRequest) -> run_v2.Ru
     return run_v2.RunJobRequest(name=job, overrides=overrides)
 
 
-def worker_pool_of_machine(cluster_id: str, machine: str, request: MachineRequest) -> run_v2.WorkerPool:
+def worker_pool_of_machine(cluster: str, machine: str, request: MachineRequest) -> run_v2.WorkerPool:
     """A machine that stays: Cloud Run starts its agent again whenever it ends."""
     container = _container(request)
     container.args = [*_arguments(request), MACHINE_OPTION, machine]
     return run_v2.WorkerPool(
-        labels={**pool_labels(cluster_id, request.pool), MACHINE_LABEL: machine},
+        labels={**pool_labels(cluster, request.pool), MACHINE_LABEL: machine},
         template=run_v2.WorkerPoolRevisionTemplate(
             containers=[container], service_account=settings_of(request).service_account
         ),

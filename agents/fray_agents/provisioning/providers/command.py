@@ -61,10 +61,10 @@ class _Printed(msgspec.Struct):
 class CommandProvider:
     """Machines of one pool, created by programs."""
 
-    def __init__(self, cluster_id: str, pool: str, spec: ProvisioningSpec) -> None:
+    def __init__(self, cluster: str, pool: str, spec: ProvisioningSpec) -> None:
         if spec.command is None:
             raise ProviderError("invalid", f"pool {pool}: the provider command needs command: list, create and delete")
-        self._cluster_id = cluster_id
+        self._cluster = cluster
         self._pool = pool
         self._settings = spec.command
 
@@ -72,7 +72,7 @@ class CommandProvider:
         printed = await self._run("list", self._settings.list, {})
         found: dict[str, ListedMachine] = {}
         for line in self._parsed(printed):
-            name = machine_of(line.name, self._cluster_id, self._pool)
+            name = machine_of(line.name, self._cluster, self._pool)
             if name is None:
                 continue  # another pool's or somebody else's
             known = found.get(name)
@@ -116,7 +116,7 @@ class CommandProvider:
         pass
 
     def _name_variables(self, machine: str) -> dict[str, str]:
-        name = provider_name(self._cluster_id, self._pool, machine)
+        name = provider_name(self._cluster, self._pool, machine)
         return {"FRAY_NAME": name, "FRAY_MACHINE": machine}
 
     def _parsed(self, printed: bytes) -> Iterable[_Printed]:
@@ -135,11 +135,11 @@ class CommandProvider:
 
     async def _run(self, action: str, command: Sequence[str], variables: Mapping[str, str]) -> bytes:
         """The program's output. Raises ProviderError: it failed, or did not end in time."""
-        labels = pool_labels(self._cluster_id, self._pool)
+        labels = pool_labels(self._cluster, self._pool)
         own = {
             "FRAY_CLUSTER": labels[CLUSTER_LABEL],
             "FRAY_POOL": labels[POOL_LABEL],
-            "FRAY_PREFIX": name_prefix(self._cluster_id, self._pool),
+            "FRAY_PREFIX": name_prefix(self._cluster, self._pool),
         }
         called = _described(action, command)
         process = await _start_program(called, command, {**os.environ, **own, **variables})

@@ -53,8 +53,8 @@ class _LocalMachine(msgspec.Struct, kw_only=True):
 class LocalProvider:
     """Machines of one pool as processes of this host."""
 
-    def __init__(self, cluster_id: str, pool: str, spec: ProvisioningSpec) -> None:
-        self._cluster_id = cluster_id
+    def __init__(self, cluster: str, pool: str, spec: ProvisioningSpec) -> None:
+        self._cluster = cluster
         self._pool = pool
         self._zones = spec.zones
 
@@ -82,7 +82,7 @@ class LocalProvider:
     def _look_at(self, folder: Path) -> ListedMachine | None:
         """The machine in a folder; None if it is another pool's, or has ended after its removal."""
         about = _read_about(folder)
-        if about is None or not is_of_pool(about.labels, self._cluster_id, self._pool):
+        if about is None or not is_of_pool(about.labels, self._cluster, self._pool):
             return None
         if (folder / _ENDING).exists():
             return None if _end(folder, about.hosts) else self._listed(about, ListedState.ENDING)
@@ -104,7 +104,7 @@ class LocalProvider:
             with _exclusive_use(folder):
                 if (folder / _ENDING).exists():
                     raise ProviderError("unavailable", f"the machine {name} is being removed; ask for another one")
-                _start(folder, request, name, machine_labels(self._cluster_id, self._pool, name, request.names[0]))
+                _start(folder, request, name, machine_labels(self._cluster, self._pool, name, request.names[0]))
 
     def _delete(self, name: str) -> None:
         folder = self._folder(name)
@@ -116,7 +116,7 @@ class LocalProvider:
             _signal(folder, about.hosts, signal.SIGTERM)
 
     def _folder(self, name: str) -> Path:
-        return self._machines() / provider_name(self._cluster_id, self._pool, name)
+        return self._machines() / provider_name(self._cluster, self._pool, name)
 
     def _machines(self) -> Path:
         """The folder of this host's machines. Raises ProviderError: they are on another host, or it cannot be used."""

@@ -42,18 +42,18 @@ PERMISSIONS = ("tpu.nodes.create", "tpu.nodes.delete", "tpu.nodes.list")
 """Permissions that the scaler's account needs."""
 
 
-async def open_tpu(cluster_id: str, pool: str, spec: ProvisioningSpec) -> TpuProvider:
+async def open_tpu(cluster: str, pool: str, spec: ProvisioningSpec) -> TpuProvider:
     """The provider of a pool. Raises ProviderError: there are no credentials, or no project."""
     settings = spec.tpu or TpuSettings()
-    return TpuProvider(await find_access(settings.project, EMULATOR_VARIABLE), cluster_id, pool, spec)
+    return TpuProvider(await find_access(settings.project, EMULATOR_VARIABLE), cluster, pool, spec)
 
 
 class TpuProvider:
     """Creates and removes slices, over one gRPC channel."""
 
-    def __init__(self, access: GoogleAccess, cluster_id: str, pool: str, spec: ProvisioningSpec) -> None:
+    def __init__(self, access: GoogleAccess, cluster: str, pool: str, spec: ProvisioningSpec) -> None:
         self._calls = GoogleCalls(access)
-        self._cluster_id = cluster_id
+        self._cluster = cluster
         self._pool = pool
         self._spec = spec
         self._transport = _transport(access)
@@ -70,7 +70,7 @@ class TpuProvider:
         call = tpu_v2.CreateQueuedResourceRequest(
             parent=parent,
             queued_resource_id=request_id,
-            queued_resource=queued_resource(parent, request_id, self._cluster_id, request),
+            queued_resource=queued_resource(parent, request_id, self._cluster, request),
         )
         try:
             await self._calls.repeat_unless(
@@ -156,7 +156,7 @@ class TpuProvider:
         return bool(node_spec) and self._is_of_pool(node_spec[0].node)
 
     def _is_of_pool(self, node: tpu_v2.Node) -> bool:
-        return identity.is_of_pool(node.labels, self._cluster_id, self._pool)
+        return identity.is_of_pool(node.labels, self._cluster, self._pool)
 
     async def _delete_request(self, path: str) -> None:
         find = tpu_v2.GetQueuedResourceRequest(name=path)
@@ -194,7 +194,7 @@ class TpuProvider:
         return f"projects/{self._calls.access.project}/locations/{zone}"
 
     def _id(self, machine: str) -> str:
-        return identity.provider_name(self._cluster_id, self._pool, machine)
+        return identity.provider_name(self._cluster, self._pool, machine)
 
 
 def _transport(access: GoogleAccess) -> TpuGrpcAsyncIOTransport:

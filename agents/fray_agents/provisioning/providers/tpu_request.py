@@ -37,14 +37,14 @@ def quotas_for(spec: ProvisioningSpec) -> list[str]:
     return [f"{begin}PerProjectPer{place}ForTPUAPI" for place in ("Zone", "Region")]
 
 
-def queued_resource(parent: str, request_id: str, cluster_id: str, request: MachineRequest) -> tpu_v2.QueuedResource:
+def queued_resource(parent: str, request_id: str, cluster: str, request: MachineRequest) -> tpu_v2.QueuedResource:
     """The queued resource of a request: one node, or as many as the request has machines, all or none.
 
     Args:
         parent: the zone.
         request_id: id of the queued resource, from which the nodes get their names.
     """
-    spec = tpu_v2.QueuedResource.Tpu.NodeSpec(parent=parent, node=_node(cluster_id, request))
+    spec = tpu_v2.QueuedResource.Tpu.NodeSpec(parent=parent, node=_node(cluster, request))
     if len(request.names) == 1:
         spec.node_id = request_id
     else:
@@ -62,7 +62,7 @@ def queued_resource(parent: str, request_id: str, cluster_id: str, request: Mach
     return asked
 
 
-def _node(cluster_id: str, request: MachineRequest) -> tpu_v2.Node:
+def _node(cluster: str, request: MachineRequest) -> tpu_v2.Node:
     settings = request.spec.tpu or TpuSettings()
     return tpu_v2.Node(
         accelerator_type=request.spec.machine_type,
@@ -73,7 +73,7 @@ def _node(cluster_id: str, request: MachineRequest) -> tpu_v2.Node:
         ),
         service_account=tpu_v2.ServiceAccount(email=settings.service_account, scope=[SCOPE]),
         scheduling_config=tpu_v2.SchedulingConfig(spot=request.spec.spot),
-        labels=machine_labels(cluster_id, request.pool, request.names[0], request.names[0]),
+        labels=machine_labels(cluster, request.pool, request.names[0], request.names[0]),
         metadata=_metadata(settings, request),
     )
 

@@ -1,0 +1,80 @@
+"""A cluster's identity: where it may be used, and that all spellings of a root are one address."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from msgspec.structs import replace
+
+from fray_coordinator.core import open_core
+from fray_coordinator.protocol.cluster_identity import why_lost, why_not_here
+from fray_coordinator.store.buckets import bucket_address
+from fray_layouts.records import ClusterSettings
+from tests.support.servers import Server, gcs_emulator, moto
+
+KNOWN = ClusterSettings(cluster_id="one", addresses=["s3://bucket/fray", "s3://other/fray"])
+
+
+def test_a_cluster_is_used_only_at_its_addresses() -> None:
+    assert [why_not_here(KNOWN, address, "root") for address in KNOWN.addresses] == ["", ""]
+    told = why_not_here(KNOWN, "s3://bucket/copy", "s3://bucket/copy/")
+    assert "holds the cluster of s3://bucket/fray: it is a copy" in told
+    assert "fray init --adopt-copy s3://bucket/copy/" in told
+    assert "fray init --add-address s3://bucket/copy/" in told
+    assert "names no address" in why_not_here(ClusterSettings(cluster_id="one"), "s3://bucket/fray", "root")
+
+
+def test_a_process_knows_its_cluster_by_id_and_first_address() -> None:
+    assert why_lost(KNOWN, replace(KNOWN, addresses=[*KNOWN.addresses, "file:///x"]), "root") == ""
+    assert "no cluster at root any more" in why_lost(KNOWN, None, "root")
+    assert "another cluster, two, is at root now" in why_lost(KNOWN, replace(KNOWN, cluster_id="two"), "root")
+    assert why_lost(KNOWN, replace(KNOWN, addresses=["s3://other/fray"]), "root")
+
+
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [
+        ("https://bucket.s3.eu-west-1.amazonaws.com", "s3://bucket/x"),
+        ("https://s3.cn-north-1.amazonaws.com.cn/bucket", "s3://bucket/x"),
+        ("http://127.0.0.1:9000/bucket", "s3://bucket/x?endpoint=localhost:9000"),
+        ("http://[::1]:9000/bucket", "s3://bucket/x?endpoint=localhost:9000"),
+        ("https://Store.Example/bucket", "s3://bucket/x?endpoint=store.example"),
+        ("https://notamazonaws.com/bucket", "s3://bucket/x?endpoint=notamazonaws.com"),
+    ],
+)
+def test_only_endpoints_of_others_are_part_of_a_buckets_address(url: str, address: str) -> None:
+    assert bucket_address("s3://bucket/x", url, (".amazonaws.com", ".amazonaws.com.cn")) == address
+
+
+async def settings_at(root: str) -> ClusterSettings:
+    core = await open_core(root)
+    await core.store.close()
+    return core.settings
+
+
+def test_all_spellings_of_a_local_root_are_one_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "real folder").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real folder")
+    monkeypatch.chdir(tmp_path)
+    made = asyncio.run(settings_at(str(tmp_path / "link" / "root")))
+    assert made.addresses == [f"file://{tmp_path.resolve()}/real folder/root"]
+    url = f"file://{tmp_path}/real%20folder/root"
+    for spelling in ("real folder/root/", f"{tmp_path}/real folder/../link/root", url):
+        assert asyncio.run(settings_at(spelling)) == made
+
+
+@pytest.mark.parametrize("server", [moto, gcs_emulator])
+def test_all_spellings_of_a_bucket_are_one_address(
+    server: Callable[[], AbstractContextManager[Server]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with server() as at:
+        for name, value in at.environment.items():
+            monkeypatch.setenv(name, value)
+        made = asyncio.run(settings_at(f"{at.root}/fray"))
+        assert made.addresses == [f"{at.root}/fray?endpoint=localhost:{urlsplit(at.url).port}"]
+        assert asyncio.run(settings_at(f"{at.root}/fray/")) == made
