@@ -163,8 +163,11 @@ class JobRequest:
         pool: name of the pool of agents that may run it.
         id: makes the launch idempotent: a second launch with the same name and id finds the first job.
         health_check: an HTTP check of the running job.
-        actor: whether the job serves calls. Then two attempts of it never overlap, and after a crash it is restarted on
-            its host.
+        actor: whether the job serves calls. After a crash it is restarted on its host.
+        outage: what its processes do while the storage does not answer. "run": they go on for `outage_grace` (900 s);
+            if only their host is cut off, the next attempt may run beside them for that time. "stop": they are killed
+            once no heartbeat was written for 15 s, so that two attempts never run at once. "": "stop" for actors and
+            for gangs, which cannot choose, and otherwise "run".
         ports: names of ports that are reserved for it on its host; the number of "http" is in FRAY_PORT_HTTP.
         outputs: patterns of files that are kept when the job succeeds, relative to the directory in which it starts,
             such as "checkpoints/**". `Cluster.pull` downloads them.
@@ -193,6 +196,7 @@ class JobRequest:
     outputs: Sequence[str] = ()
     spread: bool = False
     same: str = ""
+    outage: str = ""
     max_task_failures: int = 0
     processes_per_task: int = 1
 
@@ -234,6 +238,10 @@ class ActorConfig:
         priority: priority of its job, as in `JobRequest`.
         checkpoint: when its state is stored, which makes the actor durable; None keeps the state in memory only.
         detached: whether the actor outlives the job or the program that creates it.
+        outage: what it does while the storage does not answer. "stop": it is killed once its host's agent has written
+            no heartbeat for 15 s, so that callers never find two of it. "run": it serves on for `outage_grace` (900 s);
+            if only its host is cut off, a second one is started meanwhile. Callers that are connected to the first one
+            call that until it ends; what they did there is then lost, as in a crash.
     """
 
     max_concurrency: int = 1
@@ -242,6 +250,7 @@ class ActorConfig:
     priority: int = 0
     checkpoint: CheckpointConfig | None = None
     detached: bool = False
+    outage: str = "stop"
 
 
 @dataclass(frozen=True)

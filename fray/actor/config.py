@@ -19,6 +19,8 @@ def validated(config: ActorConfig) -> ActorConfig:
         raise InvalidInput("actor_config.max_concurrency", config.max_concurrency, "give at least 1")
     if config.max_restarts is not None and not (isinstance(config.max_restarts, int) and config.max_restarts >= 0):
         raise InvalidInput("actor_config.max_restarts", config.max_restarts, "give 0 or more, or None for no limit")
+    if config.outage not in ("run", "stop"):
+        raise InvalidInput("actor_config.outage", config.outage, "give run or stop")
     if config.checkpoint is not None:
         _check_checkpointing(config, config.checkpoint)
     return config

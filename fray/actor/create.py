@@ -146,4 +146,5 @@ def actor_request(
         priority=config.priority,
         detached=config.detached,
         actor=True,
+        outage="run" if config.outage == "run" else "",
     )

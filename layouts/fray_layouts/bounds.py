@@ -51,6 +51,7 @@ POOL_PATTERN = rf"^(?!.*(\.\.|\n))~?{_NAME}$"
 MAYBE_PYTHON_PATTERN = r"^(?!.*\n)(3\.[0-9]{1,3})?$"
 
 SAME_PATTERN = "^(zone|region)?$"
+OUTAGE_PATTERN = "^(run|stop)?$"
 
 FAMILY_PATTERN = "^[0-9a-f]{6}$"
 
@@ -68,6 +69,7 @@ REMEDIES = {
     MAYBE_PYTHON_PATTERN: "give a minor version such as 3.11",
     SAME_PATTERN: "give zone, region, or nothing",
     FAMILY_PATTERN: "give the first six hexadecimal digits of the SHA-256 of a job's id",
+    OUTAGE_PATTERN: "give run, stop, or nothing",
     USER_PATTERN: "give a login name, without control characters",
     "^/": "it begins with '/'",
 }

@@ -19,6 +19,7 @@ from fray_layouts.bounds import (
     MAYBE_NAME_PATTERN,
     MAYBE_PYTHON_PATTERN,
     NAME_PATTERN,
+    OUTAGE_PATTERN,
     SAME_PATTERN,
     Attempts,
     Count,
@@ -242,8 +243,12 @@ class JobSpec(SpecPart, kw_only=True):
         parent: id of the job that ends this one when it ends.
         detached: the job outlives its parent.
         pool: name of the pool of agents that may run it.
-        actor: the job serves calls: only agents that accept connections run it. It is killed as soon as its agent's
-            leases may no longer be relied on, and restarted on its host if it fails and has retries left.
+        actor: the job serves calls: only agents that accept connections run it. It is restarted on its host if it
+            fails and has retries left.
+        outage: "stop": its tasks are killed as soon as their agent's leases may no longer be relied on, so that two
+            attempts never run at once. "run": while the storage does not answer, they run on for `outage_grace`; if
+            only their agent is cut off, the next attempt may run beside them. "": "stop" for actors and gangs, else
+            "run".
         ports: names of ports that are reserved for it on its host; it finds their numbers as FRAY_PORT_<NAME>.
         outputs: patterns of the files to keep when it succeeds, by path relative to the directory where it starts.
     """
@@ -269,6 +274,7 @@ class JobSpec(SpecPart, kw_only=True):
     detached: bool = False
     pool: Pool = "default"
     actor: bool = False
+    outage: Annotated[str, Meta(pattern=OUTAGE_PATTERN)] = ""
     health_check: HealthCheckSpec | None = None
     ports: list[Name] = []
     outputs: list[str] = []
@@ -277,6 +283,11 @@ class JobSpec(SpecPart, kw_only=True):
 def port_variable(name: str) -> str:
     """The environment variable in which a task finds the number of this port."""
     return f"FRAY_PORT_{re.sub('[^A-Z0-9]', '_', name.upper())}"
+
+
+def ends_with_trust(spec: JobSpec) -> bool:
+    """Whether its tasks are killed as soon as their agent's leases may no longer be relied on; see `JobSpec.outage`."""
+    return is_gang(spec) or (spec.outage or ("stop" if spec.actor else "run")) == "stop"
 
 
 def is_gang(spec: JobSpec) -> bool:

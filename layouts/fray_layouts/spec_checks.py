@@ -16,7 +16,7 @@ from fray_layouts.bounds import (
 from fray_layouts.errors import InvalidInput
 from fray_layouts.key_encoding import ID_DIGEST_DIGITS
 from fray_layouts.path_patterns import check_patterns
-from fray_layouts.spec import EntrypointSpec, EnvironmentSpec, JobSpec, port_variable
+from fray_layouts.spec import EntrypointSpec, EnvironmentSpec, JobSpec, is_gang, port_variable
 from fray_layouts.struct_reading import REDACTED
 from fray_layouts.topology import get_tpu_topology
 from fray_layouts.wording import counted
@@ -113,6 +113,9 @@ def _check_gang(spec: JobSpec) -> None:
         raise InvalidInput("replicas", spec.replicas, "an actor is one process; create a group of actors instead")
     others = spec.resources.device_alternatives
     device = spec.resources.device
+    if spec.outage == "run" and is_gang(spec):
+        remedy = "a gang ends with the trust of each of its agents, or its next attempt could run beside a part of it"
+        raise InvalidInput("outage", spec.outage, f"{remedy}; leave it out")
     if others and spec.actor:
         raise InvalidInput("resources.device_alternatives", others, "an actor is for one device; leave them out")
     if others and device is None:

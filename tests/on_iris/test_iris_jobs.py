@@ -153,6 +153,7 @@ def test_a_client_and_a_handle_can_be_pickled(client: FrayIrisClient) -> None:
     [
         (JobRequest("x", print, parent="other"), "parent"),
         (JobRequest("x", print, outputs=["a"]), "outputs"),
+        (JobRequest("x", print, outage="stop"), "outage"),
         (JobRequest("x", print, replicas=0), "replicas"),
         (JobRequest("x", print, ResourceConfig(labels={"a": "b"})), "resources.labels"),
         (JobRequest("x/y", print), "name"),

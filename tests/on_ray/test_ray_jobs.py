@@ -294,6 +294,7 @@ def test_the_root_names_this_ray(client: RayClient, monkeypatch: pytest.MonkeyPa
         ("same", {"same": "zone", "replicas": 2}, "does not know the zones"),
         ("ports", {"ports": ["http"]}, "cluster in storage"),
         ("outputs", {"outputs": ["checkpoints/**"]}, "return their paths"),
+        ("outage", {"outage": "stop"}, "cluster in storage"),
     ],
 )
 def test_options_that_ray_does_not_have_are_refused_with_a_remedy(

@@ -140,6 +140,6 @@ def actors_live_through_outages() -> list[Swap]:
     real = Membership.task_deadline
 
     def deadline(self: Membership, job: Any) -> float:
-        return real(self, replace(job, spec=replace(job.spec, actor=False)))
+        return real(self, replace(job, spec=replace(job.spec, outage="run")))
 
     return [(Membership, "task_deadline", deadline)]

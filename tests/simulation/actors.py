@@ -20,6 +20,7 @@ from fray_coordinator.protocol.naming import Rank, rank
 from fray_coordinator.protocol.transitions import TERMINAL, Status
 from fray_layouts.object_keys import EndpointKey
 from fray_layouts.records import EndpointRecord, NameRecord
+from fray_layouts.spec import ends_with_trust
 from tests.simulation.actor_variants import VARIANTS
 from tests.simulation.actortasks import DURABLE, ActorTask, CallId, Request, Server
 from tests.simulation.callers import Caller
@@ -179,10 +180,10 @@ class ActorWorld(World):
     # --- checks
 
     def task_began(self, run: Run) -> None:
-        """An actor is gone before the next copy starts, outage or not."""
+        """An actor is gone before the next copy starts, outage or not, unless it was created to run on."""
         others = [other for other in self.effects.running.get(run.job, ()) if other.end is None]
         super().task_began(run)
-        if others:
+        if others and ends_with_trust(self.watching.jobs[run.job].spec):
             message = f"attempt {run.attempt} of {run.job} starts while {others[0].attempt} serves on {others[0].host}"
             self.is_broken(Broken("actors end with the trust in their lease", message, run.job))
 

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 NAMESPACE = "ns"
 DURABLE, FORGETFUL = ("a", "b"), ("c",)
 """Names of actors with checkpoints, and of those whose state is in memory only."""
+RUN_ON = ("b",)
+"""Names of actors that run on in an outage."""
 CallId = str
 
 

@@ -17,7 +17,7 @@ from fray_coordinator.protocol.naming import Rank, rank
 from fray_layouts.object_keys import JobIds
 from fray_layouts.records import EndpointRecord, JobRecord
 from fray_layouts.spec_parsing import parse_spec
-from tests.simulation.actortasks import DURABLE, FORGETFUL, NAMESPACE, CallId, Request
+from tests.simulation.actortasks import DURABLE, FORGETFUL, NAMESPACE, RUN_ON, CallId, Request
 
 if TYPE_CHECKING:
     from tests.simulation.actors import ActorWorld
@@ -114,6 +114,7 @@ class Caller:
             "environment": {"env_vars": {"ACTOR": name, "INCARNATION": str(taken.incarnation)}},
             "resources": {"cpu": 0.5},
             "grace": self.draw.choice([0.0, 2.0]),
+            "outage": "run" if name in RUN_ON else "",
         }
         gives_up = self.core.clock.boottime() + self.world.scenario.gives_up
         while self.core.clock.boottime() < gives_up:

@@ -323,4 +323,4 @@ def preemptions_of_gangs_count_as_failures() -> list[Swap]:
 @rule(24, "tests/unit/test_agent_placements.py::test_a_replica_ends_with_the_trust_of_its_agent")
 def replicas_outlive_the_trust_of_their_agent() -> list[Swap]:
     """A replica has the outage grace of single jobs."""
-    return [(membership, "is_gang", lambda spec: False)]
+    return [(membership, "ends_with_trust", lambda spec: spec.actor)]

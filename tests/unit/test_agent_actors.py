@@ -209,22 +209,39 @@ async def test_a_draining_agent_leaves_the_restart_to_others(cluster: Cluster, t
         assert (now.status, now.attempt) == ("pending", 2)
 
 
-async def test_an_actor_ends_with_the_trust_in_its_lease_and_other_tasks_go_on(
+async def test_in_an_outage_actors_end_with_the_trust_in_their_leases_and_other_tasks_go_on_unless_they_chose_otherwise(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     async with staged(cluster, tmp_path, local=False) as stage:
-        await actor(stage.core)
-        await stage.started(1)
-        await launch(stage.core)
-        await stage.started(2)
+        for number, spec in enumerate([{"actor": True}, {"actor": True, "outage": "run"}, {}, {"outage": "stop"}]):
+            await launch(stage.core, resources={"cpu": 0.5}, **spec)
+            await stage.started(number + 1)
         await asyncio.sleep(30)
         cluster.cut()
         cut_at = cluster.clock.boottime()
         await asyncio.sleep(100)
-        serving, working = stage.tasks
-        assert serving.deadline <= cut_at + 15
-        assert working.deadline > cut_at + 100
+        goes_on = [task.deadline > cut_at + 100 for task in stage.tasks]
+        ends = [task.deadline <= cut_at + 15 for task in stage.tasks]
+        assert goes_on == [False, True, True, False] == [not it for it in ends]
         cluster.cut(False)
+
+
+async def test_an_actor_that_ended_in_an_outage_says_why_and_what_it_could_have_chosen(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    async with staged(cluster, tmp_path, local=False) as stage:
+        job = await actor(stage.core)
+        task = await stage.started(1)
+        await asyncio.sleep(30)
+        cluster.cut()
+        await asyncio.sleep(20)
+        task._end("preempted")
+        cluster.cut(False)
+        await stage.started(2)
+        (ended,) = (await job_now(stage.core, job.id)).history
+        assert ended.exit.kind == "preempted"
+        assert "no outage grace" in ended.exit.message
+        assert "outage='run'" in ended.exit.message
 
 
 async def test_a_tasks_endpoint_is_removed_when_it_ends_and_its_next_attempts_stays(

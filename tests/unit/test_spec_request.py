@@ -223,6 +223,8 @@ def test_a_function_of_a_script_may_not_use_unpicklable_objects(monkeypatch: pyt
         ({"replicas": "2", "resources": ResourceConfig.with_tpu("v5litepod-4")}, "replicas: '2' "),
         ({"replicas": 2, "actor": True}, "replicas: 2 .*group of actors"),
         ({"replicas": 2, "same": "rack"}, "same: 'rack' .*zone"),
+        ({"outage": "wait"}, "outage: 'wait' .*run, stop"),
+        ({"replicas": 2, "outage": "run"}, "outage: 'run' .*a gang ends with the trust of each of its agents"),
         (
             {"replicas": 6, "resources": ResourceConfig(device=TpuConfig("v5litepod-16"))},
             "replicas: 6 .*a slice of v5litepod-16 has 4 virtual machines.*multiple of 4",

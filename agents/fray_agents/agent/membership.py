@@ -11,7 +11,7 @@ from fray_coordinator.protocol import heartbeat
 from fray_coordinator.protocol.scheduling import HostKind, kind_of_host
 from fray_coordinator.store.records import Stored
 from fray_layouts.records import AgentRecord, JobRecord
-from fray_layouts.spec import is_gang
+from fray_layouts.spec import ends_with_trust
 
 RENEWALS_PER_BEAT, LONGEST_RENEWAL_PAUSE = 5, 1.0
 """Renewals of the tasks' deadlines in a beat interval, and the most seconds between two. While the agent trusts its
@@ -108,12 +108,12 @@ class Membership:
     def task_deadline(self, job: JobRecord) -> float:
         """Boot time until which the job's task may run if the deadline is not moved again.
 
-        An actor ends with the trust in its lease, so that callers never find two of it. So does a gang's replica, so
-        that no two attempts run at once.
+        An actor ends with the trust in its lease, unless it was created otherwise, so that callers never find two of
+        it. So does a gang's replica, so that no two attempts run at once.
         """
-        ends_with_trust = job.spec.actor or is_gang(job.spec) or self.fenced.is_set()
+        has_no_grace = ends_with_trust(job.spec) or self.fenced.is_set()
         now, settings = self.core.clock.boottime(), self.core.settings
-        return heartbeat.task_deadline(now, self.trusted_until, settings, ends_with_trust)
+        return heartbeat.task_deadline(now, self.trusted_until, settings, has_no_grace)
 
     @property
     def renewal_pause(self) -> float:

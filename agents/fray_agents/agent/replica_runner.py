@@ -46,10 +46,16 @@ from fray_coordinator.persist import fails_alone, is_no_outage, persist
 from fray_coordinator.protocol.commit import AttemptEnd
 from fray_layouts.errors import InvalidInput
 from fray_layouts.records import AttemptExit, JobRecord
-from fray_layouts.spec import is_gang
+from fray_layouts.spec import ends_with_trust, is_gang
 from fray_layouts.states import ExitKind
 
 log = logging.getLogger("fray")
+
+
+_WHY_AT_ONCE = (
+    "actors and gangs have no outage grace, unless the actor has outage='run': another agent may start the next "
+    "attempt as soon as this one's leases may not be relied on"
+)
 
 
 class EntrypointUnavailable(Exception):
@@ -184,6 +190,8 @@ class ReplicaRunner:
         if end.exit.kind == ExitKind.LOST and (held.stop is None or held.stop[1] != ExitKind.LOST):
             # Something killed its runner, or the agent was frozen and now trusts its leases again.
             end.exit.kind = ExitKind.SIGNALLED if self.member.trusts() else ExitKind.PREEMPTED
+        if end.exit.kind == ExitKind.PREEMPTED and held.stop is None and ends_with_trust(job.spec):
+            end.exit.message = f"{end.exit.message}; {_WHY_AT_ONCE}".removeprefix("; ")
         ending = AttemptEnd(end.exit, None, end.complete_before_stop)
         if end.exit.kind != ExitKind.SUCCESS:
             return ending

@@ -255,7 +255,8 @@ export function fits({ amounts, actor, onDemand, software, device, count }, agen
 
 /** What this agent knows how to run. */
 const canRun = (spec) =>
-  spec.entrypoint.command?.length > 0 && !spec.entrypoint.stdin && !spec.health_check && !spec.environment?.workspace && (spec.replicas ?? 1) === 1;
+  spec.entrypoint.command?.length > 0 && !spec.entrypoint.stdin && !spec.health_check && !spec.environment?.workspace &&
+  spec.outage !== "stop" && (spec.replicas ?? 1) === 1;
 
 async function main(words) {
   const options = { pool: { type: "string" }, cores: { type: "string" }, memory: { type: "string" },

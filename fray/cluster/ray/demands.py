@@ -44,6 +44,7 @@ _JOB = {
     "health_check": ONLY_IN_STORAGE,
     "ports": ONLY_IN_STORAGE,
     "outputs": "write them to storage, and return their paths",
+    "outage": ONLY_IN_STORAGE,
     "actor": "create_actor creates Ray's own actors; use it",
 }
 """The fields of a spec that Ray does not support, and what to do instead."""
