@@ -50,7 +50,7 @@ class FileQueue(Queue[T]):
         max_deliveries: failures after which an item becomes a dead letter; 0 for never. The value of the program that
             creates the queue counts.
         durable: True takes each item only when it is asked for, and `done` returns when its acknowledgement is stored.
-            By default a quick process takes items in advance, and acknowledgements of leases from `pop` are stored
+            By default a quick process takes items in advance, and acknowledgements of single leases are stored
             together: within 20 ms (on a bucket one second), at the next `pop` that finds nothing, and at `close`. If
             the process dies before that, those items are delivered again.
         incarnation: opens only this incarnation of the name, counted from 1, or raises QueueNotFound. By default it is
@@ -177,8 +177,8 @@ class FileEngine:
         return rest
 
     async def take(self, count: int, timeout: float, wait: float, process: str = "") -> list[Delivery]:
-        if count == 1 and not process:
-            return await self._handout.refill(timeout, wait)
+        if not process:
+            return await self._handout.refill(count, timeout, wait)
         await self._handout.settle()
         return await self._consumer.take(count, timeout, isolation_of(process), wait)
 
@@ -227,7 +227,7 @@ class FileEngine:
         await self._consumer.clear()
         purged = await admin.purge_items(self.queue)
         self._consumer.forget(purged)
-        self._handout.forget()
+        self._handout.purged()
         return sum(purged.values())
 
     async def redrive(self, limit: int | None) -> int:

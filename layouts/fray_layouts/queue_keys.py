@@ -26,6 +26,9 @@ _OUTCOME = re.compile(
     rf"([{BASE32_DIGITS}]{{5}})/([{BASE32_DIGITS}]{{2}})/(\1\2[{BASE32_DIGITS}]{{2}})[{BASE32_DIGITS}]{{6}}"
 )
 _TIMED = re.compile(rf"[{BASE32_DIGITS}]{{{TIME_DIGITS + RANDOM_DIGITS}}}", re.ASCII)
+CONSUMER_DIGITS = 8
+"""Base-32 digits of a consumer, with which the owners of all its claims begin."""
+_CONSUMER = re.compile(rf"[{BASE32_DIGITS}]{{{CONSUMER_DIGITS}}}", re.ASCII)
 _LEASE = "~lease"
 _IN_FOLDERS = re.compile(
     rf"([{BASE32_DIGITS}]{{5}})/([{BASE32_DIGITS}]{{2}})/(\1\2[{BASE32_DIGITS}]{{11}}-[1-9][0-9]{{0,5}})({_LEASE})?",
@@ -177,13 +180,22 @@ class QueueKeys:
         """When an object under `finished` was written; None for any other key."""
         return _written_at(key.removeprefix(self.finished))
 
-    def receipt_at(self, time: float, token: str) -> str:
-        """The key of a receipt written at `time` (storage's clock); text order is time order."""
-        return f"{self.receipts}{encode_time(time)}{token[:RANDOM_DIGITS]}"
+    def receipts_of(self, owner: str) -> str | None:
+        """The prefix of the receipts of the consumer that made this claim; None if no consumer's claim looks like that.
+
+        So whoever looks for a receipt reads only those of one consumer, however many others there are.
+        """
+        consumer = owner[:CONSUMER_DIGITS]
+        return f"{self.receipts}{consumer}/" if _CONSUMER.fullmatch(consumer) else None
+
+    def receipt_at(self, consumer: str, time: float, token: str) -> str:
+        """The key of a receipt that a consumer writes at `time` (storage's clock); text order is time order."""
+        return f"{self.receipts}{consumer}/{encode_time(time)}{token[:RANDOM_DIGITS]}"
 
     def receipt_time(self, key: str) -> float | None:
         """When a receipt was written; None for any other key."""
-        return _written_at(key.removeprefix(self.receipts))
+        consumer, _, name = key.removeprefix(self.receipts).partition("/")
+        return _written_at(name) if key.startswith(self.receipts) and _CONSUMER.fullmatch(consumer) else None
 
     def parse(self, key: str) -> tuple[str, bool] | None:
         """(segment, whether this is its lease) of a key under `segments`; None for any other key."""

@@ -40,7 +40,7 @@ class QueueLease(Record, kw_only=True):
     """`<segment>~lease`: the owner of a segment, who may hand out its items, and the items that are done.
 
     Attributes:
-        owner: nonce of the claim, never used again; "" when released.
+        owner: eight base-32 digits of the consumer, then a nonce of the claim, never used again; "" when released.
         holder: host and process, for people.
         timeout: seconds after which an observer that saw no change may take the segment over.
         claims: how often the segment was claimed.
@@ -74,7 +74,7 @@ class FinishedSegments(msgspec.Struct, kw_only=True):
 
 
 class Receipt(msgspec.Struct, kw_only=True):
-    """`receipts/<time><token>`: segments whose items are all done, although their leases do not say so.
+    """`receipts/<consumer>/<time><token>`: segments whose items are all done, although their leases do not say so.
 
     Attributes:
         done: by claim (the `owner` of the leases), the segments that were finished under it.

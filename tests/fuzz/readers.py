@@ -280,11 +280,11 @@ READERS = [
     Reader(
         "receipt",
         _cluster_with(
-            _QUEUE.receipt_at(1.8e9, "0" * 16),
-            lambda core: ReceiptLog(core.store, core.records, core.rng, _QUEUE).names("4991mcc5rxrg", "o"),
+            _QUEUE.receipt_at("k7w2m9p4", 1.8e9, "0" * 16),
+            lambda core: ReceiptLog(core.store, core.records, core.rng, _QUEUE).names("4991mcc5rxrg", "k7w2m9p40"),
         ),
         (),
-        msgspec.json.encode({"done": {"o": ["4991mcc5rxrg"]}}),
+        msgspec.json.encode({"done": {"k7w2m9p40": ["4991mcc5rxrg"]}}),
     ),
     _record(
         "pool", TaskKeys.of("lab", "work", 1).pool, pool_records.PoolRecord, {"created_at": 1.8e9, "jobs": ["train-1"]}

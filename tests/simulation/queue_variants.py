@@ -89,7 +89,7 @@ def leases_are_written_unconditionally() -> list[Swap]:
 @variant
 def the_owner_is_the_process() -> list[Swap]:
     """A lease names the consumer instead of the claim, so that a former claim of it passes for the present one."""
-    return [(claiming, "_nonce", lambda queue: f"process-{id(queue.core)}"), (HeldSegment, "lose", lambda self: None)]
+    return [(claiming, "_owner", lambda queue: queue.consumer), (HeldSegment, "lose", lambda self: None)]
 
 
 # --- acknowledgements

@@ -272,7 +272,7 @@ class QueueWorld(QueueWatch):
         """
         for _ in range(draw.choice([1, 3, 6])):
             ready = handout.pop(TIMEOUT)
-            for delivery in [ready] if ready else await handout.refill(TIMEOUT, 0.0 if self.stormy else 60.0):
+            for delivery in [ready] if ready else await handout.refill(1, TIMEOUT, 0.0 if self.stormy else 60.0):
                 if not await self._work(owner, queue, consumer, delivery, draw):
                     handout.forget([delivery.id])
                 elif handout.done(delivery.id):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -18,6 +19,7 @@ from fray_coordinator.queue.delivery import EncodedItem
 from fray_coordinator.queue.errors import LeaseLost, UnknownLease
 from fray_coordinator.queue.held_segment import HeldSegment
 from fray_coordinator.queue.open_queue import standalone_core
+from fray_coordinator.store.interface import Listed
 from fray_coordinator.store.store import Store
 from fray_layouts.queue_keys import SegmentName
 from tests.support.queue_processes import NAMES, queue_process
@@ -128,6 +130,71 @@ async def test_finished_segments_are_removed_with_their_leases(cluster: Cluster)
     assert len(cluster.keys(NAMES.finished)) == 1
     await cluster.clock.sleep(2 * 3600.0)
     assert cluster.keys(NAMES.finished) == []
+
+
+async def test_the_names_of_finished_segments_are_written_before_their_leases_are_deleted(cluster: Cluster) -> None:
+    one = await queue_process(cluster)
+    await one.push("a")
+    [delivery] = await one.take()
+    segment = delivery.id.partition("/")[0]
+    noted: list[bool] = []
+
+    async def deleted() -> None:
+        noted.append(await one.queue.finished.holds(segment))
+
+    cluster.connections[0].before["delete", NAMES.lease(segment)] = deleted
+    await one.consumer.done([delivery.id])
+    await cluster.clock.sleep(100.0)
+    assert noted == [True]
+
+
+async def test_items_stay_in_order_when_the_storages_clock_goes_back(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = await queue_process(cluster)
+    await one.push("a")
+    now = one.queue.core.store.now
+    monkeypatch.setattr(one.queue.core.store, "now", lambda: now() - 5.0)
+    await one.push("b")
+    await one.push("c")
+    monkeypatch.undo()
+    assert await one.bodies(3) == ["a", "b", "c"]
+
+
+async def test_a_push_whose_ring_is_heard_beside_a_listing_without_it_is_found_soon(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bell is read before the listing: a ring that is heard after it may be for items that it does not show."""
+    one, other = await queue_process(cluster), await queue_process(cluster)
+    assert await one.bodies() == []
+    await cluster.clock.sleep(5.0)
+    await other.push("a")
+    await cluster.clock.sleep(0.1)
+    store, real = one.queue.core.store, one.queue.core.store.list
+
+    async def listed(*given: Any, **named: Any) -> list[Listed]:
+        rows = await real(*given, **named)
+        monkeypatch.undo()
+        await other.push("b")
+        await cluster.clock.sleep(2.0)  # so long that it has rung
+        return rows
+
+    monkeypatch.setattr(store, "list", listed)
+    found = [*await one.bodies(2), *await one.bodies(2, wait=5.0)]
+    assert found == ["a", "b"]
+
+
+async def test_a_ring_is_not_forgotten_if_the_listing_after_it_fails(cluster: Cluster) -> None:
+    one, other = await queue_process(cluster), await queue_process(cluster)
+    assert await one.bodies() == []
+    await cluster.clock.sleep(5.0)
+    await other.push("a")
+    await cluster.clock.sleep(0.1)
+    cluster.connections[0].refused.append(("list", NAMES.segments))
+    with pytest.raises(StoreRefused):
+        await one.bodies()
+    cluster.connections[0].refused.clear()
+    assert await one.bodies(wait=1.0) == ["a"]
 
 
 async def test_two_concurrent_cleanups_forget_no_item_that_is_finished_meanwhile(

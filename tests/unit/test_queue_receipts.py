@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from fray_coordinator.errors import StoreUnavailable
+from fray_coordinator.queue import object_memory, receipts
 from fray_coordinator.queue.errors import LeaseLost
 from tests.support.queue_processes import NAMES, QueueProcess, queue_process
 from tests.support.virtual import Cluster
@@ -84,6 +85,67 @@ async def test_the_content_of_old_receipts_is_carried_over_before_they_are_delet
     await other.queue.receipts.sweep(other.queue.settings.quarantine)
     assert await other.queue.core.store.list(NAMES.receipts) == []
     assert await other.bodies(2) == []
+
+
+async def test_a_receipt_stays_until_the_last_lease_that_it_speaks_for_is_gone(cluster: Cluster) -> None:
+    dead, other = await queue_process(cluster), await queue_process(cluster)
+    await dead.push("a")
+    await cluster.clock.sleep(40.0)
+    await dead.push("b")
+    leases = await taken(dead, 2)
+    cluster.connections[0].unanswered.append(("delete", NAMES.segment(leases[1].partition("/")[0])))
+    await dead.consumer.done(leases)
+    while len([key for key in cluster.keys(NAMES.segments) if key.endswith("~lease")]) == 2:
+        await cluster.clock.sleep(1.0)
+    await cluster.clock.sleep(2.0)
+    cluster.connections[0].cut = True
+    await cluster.clock.sleep(70.0)
+    assert await other.bodies(2) == [], "b is done"
+
+
+async def test_who_takes_over_reads_the_receipts_of_that_consumer_only(cluster: Cluster) -> None:
+    """Once it read, and kept, those of all consumers: a gigabyte in a large fleet."""
+    dead, busy, other = [await queue_process(cluster) for _ in range(3)]
+    await dead.push(*"abcde", batch=1)
+    leases = await taken(dead, 5)
+    await dead.consumer.done(leases[:2])
+    for _ in range(30):
+        await busy.push("x", "y", batch=1)
+        await busy.consumer.done(await taken(busy, 2))
+        await cluster.clock.sleep(1.0)
+    cluster.connections[0].cut = True
+    await cluster.clock.sleep(31.0)
+    before = len(cluster.connections[2].asked)
+    assert await other.bodies(wait=30.0) == ["c"]
+    read = [key for verb, key in cluster.connections[2].asked[before:] if (verb, key[:11]) == ("get", NAMES.receipts)]
+    assert len(read) == 1, "of its two items; the others it had not done"
+
+
+async def test_a_process_remembers_a_bounded_part_of_what_it_reads(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(object_memory, "MAX_REMEMBERED_NAMES", 10)
+    one, other = await queue_process(cluster), await queue_process(cluster)
+    claims: list[list[str]] = []
+    for _ in range(9):
+        await one.push("a", "b", batch=1)
+        leases = await taken(one, 2)
+        claims += [lease.split("/") for lease in leases]
+        await one.consumer.done(leases)
+    assert all([await other.queue.receipts.names(segment, owner) for segment, _, owner, _ in claims])
+    assert len(other.queue.receipts._memory._known) <= 3, "of two claims each"
+    assert not await other.queue.receipts.names(claims[0][0], claims[1][2])
+
+
+async def test_sweeps_go_on_where_the_last_one_ended(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receipts, "SWEEP_PAGE", 2)
+    dead, other = await queue_process(cluster), await queue_process(cluster)
+    for number in range(5):
+        await dead.queue.receipts.write({f"{dead.queue.consumer}{number}": ["0" * 18 + "-1"]})
+    await cluster.clock.sleep(4000.0)
+    for _ in range(3):
+        await other.queue.receipts.sweep(other.queue.settings.quarantine)
+    assert await other.queue.core.store.list(NAMES.receipts) == []
 
 
 async def test_beside_a_write_that_may_still_land_there_is_no_receipt(cluster: Cluster) -> None:

@@ -163,8 +163,8 @@ def _keys() -> File:
             queue.finished_at(NOW, "0k7abc"),
         ),
         "receipt": (
-            {"receipt": True, "time": NOW, "six": "0k7abc", "below": queue.prefix},
-            queue.receipt_at(NOW, "0k7abc"),
+            {"receipt": "k7w2m9p4", "time": NOW, "six": "0k7abc", "below": queue.prefix},
+            queue.receipt_at("k7w2m9p4", NOW, "0k7abc"),
         ),
         "outcomes of a pool": ({"time": NOW, "six": "0k7abc", "below": tasks.prefix}, tasks.outcome(NOW, "0k7abc")),
     }

@@ -57,10 +57,11 @@ class Peeked:
 async def count_items(queue: OpenQueue, mine: Mapping[str, HeldSegment]) -> Counts:
     """Count the items, by one listing and one read of each lease.
 
-    mine: the segments that this process holds, whose items it knows exactly.
+    mine: the segments that this process holds. It knows their items exactly, unless it is just writing the lease.
     """
     free, leased = await _list_segments(queue)
-    mine = {segment: held for segment, held in mine.items() if not held.lease.expired}
+    settled = {segment: held for segment, held in mine.items() if not held.lease.is_being_written}
+    mine = {segment: held for segment, held in settled.items() if not held.lease.expired}
     counts = Counts(sum(map(SegmentName.items_of, free)), 0, len(free) + len(leased))
     waiting = list(free)
     for segment in [segment for segment in leased if segment in mine]:

@@ -33,7 +33,7 @@ async def claim(queue: OpenQueue, segment: str, timeout: float) -> HeldSegment |
         BadRecord: the segment or its lease cannot be read; such a segment is set aside.
         StoreUnavailable: the claim may have been applied.
     """
-    return await _write_claim(queue, segment, rules.claimed(_nonce(queue), queue.holder, timeout), None)
+    return await _write_claim(queue, segment, rules.claimed(_owner(queue), queue.holder, timeout), None)
 
 
 async def take_over(
@@ -48,7 +48,7 @@ async def take_over(
     if lease.record.owner and await queue.receipts.names(segment, lease.record.owner):
         await queue.receipts.close_lease(lease, segment)
         return None
-    wanted = rules.taken_over(lease.record, _nonce(queue), queue.holder, timeout, own_idle_claim)
+    wanted = rules.taken_over(lease.record, _owner(queue), queue.holder, timeout, own_idle_claim)
     return await _write_claim(queue, segment, wanted, lease)
 
 
@@ -61,7 +61,7 @@ def claim_batch(
     without a result is left to `claim`, which finds out what happened to it.
     """
     keys, store, sent = queue.keys, queue.core.store, queue.core.clock.boottime()
-    lease = codec.successor(rules.claimed(_nonce(queue), queue.holder, timeout), _nonce(queue), None)
+    lease = codec.successor(rules.claimed(_owner(queue), queue.holder, timeout), queue.core.rng.unique_id(), None)
     leases = {segment: keys.lease(segment) for segment in segments}
     created = store.create_batch(list(leases.values()), codec.encode(lease))
     places = {segment: keys.segment(segment) for segment in segments if leases[segment] in created}
@@ -142,5 +142,6 @@ async def discard_lease(queue: OpenQueue, lease: Stored[QueueLease]) -> None:
     await queue.core.store.delete(lease.key, lease.version)
 
 
-def _nonce(queue: OpenQueue) -> str:
-    return queue.core.rng.unique_id()
+def _owner(queue: OpenQueue) -> str:
+    """The owner of a new claim."""
+    return queue.consumer + queue.core.rng.unique_id()

@@ -236,9 +236,9 @@ class Collector:
 
     async def _delete_lease(self, segment: str) -> None:
         """Delete the lease, and first the segment again: it may have been created once more without looking late."""
-        lease = self._leases.pop(segment)
-        await self._queue.core.store.delete(self._queue.keys.segment(segment))
-        await discard_lease(self._queue, lease)
+        if (lease := self._leases.pop(segment, None)) is not None:
+            await self._queue.core.store.delete(self._queue.keys.segment(segment))
+            await discard_lease(self._queue, lease)
 
     def _applies(self, rule: Callable[[float, float, float], bool], named: float) -> bool:
         """Whether a rule of `queue_segments` holds now for a segment with this time in its name."""

@@ -14,7 +14,6 @@ from fray_coordinator.backoff import backoff
 from fray_coordinator.concurrency import map_concurrently
 from fray_coordinator.errors import StoreUnavailable
 from fray_coordinator.protocol import queue_lease as rules, queue_scan as scan
-from fray_coordinator.queue.claiming import ClaimLost, take_over
 from fray_coordinator.queue.collector import Collector
 from fray_coordinator.queue.dead_letters import DeadLetterWriter
 from fray_coordinator.queue.delivery import Delivery, take_or_return
@@ -181,15 +180,17 @@ class Consumer:
         self._scanner.finished(held.name)
 
     async def _take_back_expired(self, timeout: float) -> None:
-        """Claim again the segments whose leases this process itself let expire, since anybody may take them now."""
-        for held in [held for held in self.held.values() if held.lease.expired and not held.is_complete]:
+        """Claim again the segments whose leases this process itself let expire, since anybody may take them now.
+
+        One whose lease is being written is left to that write, which renews the lease.
+        """
+        for held in list(self.held.values()):
+            if self.held.get(held.name) is not held or not held.lease.expired or held.lease.is_being_written:
+                continue  # also if another call has taken it back meanwhile
             idle = not held.out
             self._segments.lose(held)
-            result = await take_over(self._queue, held.name, held.lease.stored, timeout, own_idle_claim=idle)
-            if isinstance(result, HeldSegment):
-                self._segments.add(result)
-            elif isinstance(result, ClaimLost) and result.lease is not None:
-                self._scanner.released(held.name, result.lease)
+            if (taken := await self._scanner.take_back(held, timeout, idle)) is not None:
+                self._segments.add(taken)
 
     def put_back(self, leases: Sequence[str]) -> None:
         """Make items that nobody has seen the next ones to hand out, in their former order."""
@@ -205,8 +206,12 @@ class Consumer:
 
     async def give_back_unused(self) -> None:
         """Give back segments of one item for which nobody asked."""
-        unused = [held for held in self.held.values() if held.is_idle and list(held.ready) == [0]]
-        await map_concurrently(unused, self._segments.give_back)
+
+        async def give_back(held: HeldSegment) -> None:
+            if held.is_idle and list(held.ready) == [0] and not held.lease.lost:
+                await self._segments.give_back(held)
+
+        await map_concurrently(list(self.held.values()), give_back)
 
     def pushed(self) -> None:
         """Note that this process itself pushed items."""

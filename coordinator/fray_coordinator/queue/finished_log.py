@@ -9,6 +9,7 @@ from collections.abc import Collection
 from fray_coordinator.concurrency import map_concurrently
 from fray_coordinator.core import Core
 from fray_coordinator.protocol.queue_segments import all_creates_landed
+from fray_coordinator.queue.object_memory import Names, ObjectMemory
 from fray_coordinator.store.interface import ABSENT
 from fray_layouts import codec
 from fray_layouts.errors import Malformed
@@ -18,13 +19,13 @@ from fray_layouts.queue_records import FinishedSegments
 
 
 class FinishedLog:
-    """One participant's view of the log. It remembers the objects that it has read, as long as they exist."""
+    """One participant's view of the log."""
 
     def __init__(self, core: Core, keys: QueueKeys, quarantine: float) -> None:
         self._core = core
         self._keys = keys
         self._quarantine = quarantine
-        self._read: dict[str, frozenset[str]] = {}
+        self._memory = ObjectMemory(self._load)
 
     async def note(self, segments: Collection[str]) -> None:
         """Write down that these segments are finished. This is done before their leases are deleted."""
@@ -36,22 +37,21 @@ class FinishedLog:
         since = self._keys.finished + encode_time(SegmentName.time_of(segment))
         rows = await self._core.store.list(self._keys.finished, since)
         keys = [row.key for row in rows if self._keys.finished_time(row.key) is not None]
-        await map_concurrently([key for key in keys if key not in self._read], self._load)
-        return any(segment in self._read[key] for key in keys)
+        return await self._memory.holds(segment, keys)
 
     async def sweep(self) -> None:
         """Delete the objects that are so old that nobody needs them."""
         rows = await self._core.store.list(self._keys.finished)
-        self._read = {row.key: self._read[row.key] for row in rows if row.key in self._read}
         times = [(row.key, self._keys.finished_time(row.key)) for row in rows]
         now, quarantine = self._core.now(), self._quarantine
         old = [key for key, time in times if time is not None and all_creates_landed(time, now, quarantine)]
+        self._memory.forget(old)
         await map_concurrently(old, self._core.store.delete)
 
-    async def _load(self, key: str) -> None:
+    async def _load(self, key: str) -> Names:
         try:
             found = await self._core.store.get(key)
             names = codec.decode(found.data, FinishedSegments).record.segments if found else []
         except Malformed:
             names = []  # without it an item may be delivered twice, but none is lost
-        self._read[key] = frozenset(names)
+        return frozenset(names)

@@ -13,6 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
+from typing import NamedTuple
 
 from fray_coordinator.backoff import STORE_PAUSES, backoff
 from fray_coordinator.clock import Clock
@@ -41,6 +42,14 @@ RETURN_AFTER = 1.0
 log = logging.getLogger("fray")
 
 
+class _Ahead(NamedTuple):
+    """An item taken ahead. timeout: that for which it was taken. until: when it may be handed out at the latest."""
+
+    delivery: Delivery
+    timeout: float
+    until: float
+
+
 class Handout:
     """The next items of one queue for one process.
 
@@ -60,8 +69,7 @@ class Handout:
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
         self._flushing = asyncio.Lock()
-        self._ready: deque[tuple[Delivery, float]] = deque()  # items taken ahead, and until when each may be handed out
-        self._timeout = 0.0  # the time-out for which they were taken
+        self._ready: deque[_Ahead] = deque()
         self._out: dict[str, float] = {}  # by lease, until when its acknowledgement may be noted
         self._done: list[str] = []
         self._popped = 0
@@ -75,11 +83,10 @@ class Handout:
     def pop(self, timeout: float) -> Delivery | None:
         """The next item that was taken ahead for this time-out; None if there is none, then call `refill`."""
         with self._lock:
-            if not self._ready or timeout != self._timeout or self._clock.boottime() > self._ready[0][1]:
+            if not self._ready or timeout != self._ready[0].timeout or self._clock.boottime() > self._ready[0].until:
                 return None
-            delivery, _ = self._ready.popleft()
             self._popped += 1
-            return delivery
+            return self._ready.popleft().delivery
 
     def done(self, lease: str) -> bool:
         """Note that this item is done; False if it cannot be noted, and then the consumer must be asked."""
@@ -95,15 +102,16 @@ class Handout:
 
     # --- in the loop
 
-    async def refill(self, timeout: float, wait: float) -> list[Delivery]:
-        """The next item, as `Consumer.take` gives it; more may be taken ahead.
+    async def refill(self, count: int, timeout: float, wait: float) -> list[Delivery]:
+        """Up to `count` items, as `Consumer.take` gives them; more may be taken ahead.
 
         If there is no item, the noted acknowledgements are written.
         """
-        if (delivery := self.pop(timeout)) is not None:
+        if count == 1 and (delivery := self.pop(timeout)) is not None:
             return [delivery]  # another thread has refilled it meanwhile
         self._put_back()
-        take = partial(self._consumer.take, 1, timeout, self._isolation, ahead=self._wanted() - 1)
+        ahead = max(0, self._wanted(count) - count)
+        take = partial(self._consumer.take, count, timeout, self._isolation, ahead=ahead)
         has_noted = bool(self._done)  # another task may write them during the first take, and the wait must go on then
         taken = await take(wait=0.0 if has_noted else wait)
         if not taken and has_noted:
@@ -114,18 +122,15 @@ class Handout:
             return []
         shortest = rules.shortest_remaining(timeout)
         with self._lock:
-            self._timeout = timeout
-            self._popped += 1
+            given, more = taken[:count], taken[count:]
+            self._popped += len(given)
             self._filled_at, self._popped_at_fill = self._clock.boottime(), self._popped
             shift = self._filled_at - self._now()  # from the storage's clock to this process's
-            for delivery in taken:
-                end = delivery.deadline + shift
-                self._out[delivery.id] = end - WRITE_MARGIN
-                self._ready.append((delivery, end - shortest))
-            first, _ = self._ready.popleft()
-        if self._ready and (self._returning is None or self._returning.done()):
+            self._out.update((delivery.id, delivery.deadline + shift - WRITE_MARGIN) for delivery in taken)
+            self._ready.extend(_Ahead(delivery, timeout, delivery.deadline + shift - shortest) for delivery in more)
+        if more and (self._returning is None or self._returning.done()):
             self._returning = asyncio.ensure_future(self._return_unused())
-        return [first]
+        return given
 
     async def settle(self) -> None:
         """Write the noted acknowledgements and put back the items taken ahead, before any other use of the consumer."""
@@ -147,11 +152,17 @@ class Handout:
                     self._done = [lease for lease in noted if self._consumer.has_out(lease)] + self._done
                 raise
 
-    def forget(self, leases: Sequence[str] | None = None) -> None:
-        """Note that these leases, or all, have ended in another way."""
+    def forget(self, leases: Sequence[str]) -> None:
+        """Note that these leases have ended in another way."""
         with self._lock:
-            for lease in list(self._out) if leases is None else leases:
+            for lease in leases:
                 self._out.pop(lease, None)
+
+    def purged(self) -> None:
+        """Note that all items may have been purged: hand out none of those taken ahead, and note no acknowledgement."""
+        self._put_back()
+        with self._lock:
+            self._out.clear()
 
     async def close(self) -> None:
         """Settle. Items whose acknowledgements cannot be written now are delivered again when their leases run out."""
@@ -165,10 +176,13 @@ class Handout:
 
     # --- inside
 
-    def _wanted(self) -> int:
-        """The number of items to take: as many as were finished in `AHEAD_SECONDS`, grown by `AHEAD_GROWTH` at most."""
+    def _wanted(self, count: int) -> int:
+        """The number of items to take: as many as were finished in `AHEAD_SECONDS`, grown by `AHEAD_GROWTH` at most.
+
+        count: how many the caller wants.
+        """
         worked = self._clock.boottime() - self._filled_at
-        handed_out = self._popped - self._popped_at_fill + 1
+        handed_out = self._popped - self._popped_at_fill + count
         pace = AHEAD_SECONDS * handed_out / worked if worked > 0 else MAX_AHEAD
         most = 1 if self._durable or not self._popped else MAX_AHEAD
         self._ahead = max(1, min(AHEAD_GROWTH * self._ahead, int(pace), most))
@@ -177,9 +191,10 @@ class Handout:
     def _put_back(self) -> None:
         with self._lock:
             ready, self._ready = self._ready, deque()
-            for delivery, _ in ready:
-                self._out.pop(delivery.id, None)
-        self._consumer.put_back([delivery.id for delivery, _ in ready])
+            leases = [each.delivery.id for each in ready]
+            for lease in leases:
+                self._out.pop(lease, None)
+        self._consumer.put_back(leases)
 
     def _schedule_write(self) -> None:
         try:

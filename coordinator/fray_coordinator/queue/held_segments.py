@@ -1,6 +1,7 @@
 """The segments that a consumer holds. The oldest is handed out first, and one receipt completes many."""
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -74,7 +75,8 @@ class HeldSegments:
 
     def skip(self, held: HeldSegment) -> None:
         """Hand out no more items of this segment until one of its items is released."""
-        self._stocked.pop(held.name, None)
+        if self._stocked.get(held.name) is held:
+            del self._stocked[held.name]
 
     def put_back(self, item: OutItem) -> None:
         """Make an item that was handed out the next one to hand out."""
@@ -82,7 +84,7 @@ class HeldSegments:
         self._stock(item.segment)
 
     def lose(self, held: HeldSegment) -> None:
-        """Drop a segment whose claim is lost."""
+        """Drop a segment whose claim has ended."""
         self._forget(held)
         held.lose()
 
@@ -101,13 +103,9 @@ class HeldSegments:
     async def complete(self, leases: Iterable[str]) -> None:
         """Complete the items of these leases. Raises as `Consumer.done` does."""
         groups, unknown = self._grouped(leases)
-        now = self._queue.core.clock.boottime()
-        whole = [(held, items) for held, items in groups.items() if held.allows_receipt(len(items), now)]
-        if len(whole) >= MIN_RECEIPT_SEGMENTS:
-            for begin in range(0, len(whole), MAX_RECEIPT_SEGMENTS):
-                batch = whole[begin : begin + MAX_RECEIPT_SEGMENTS]
-                await asyncio.shield(asyncio.ensure_future(self._write_receipt(batch)))
-            groups = {held: items for held, items in groups.items() if held.name in self.by_name}
+        while len(whole := self._allowing_receipt(groups)) >= MIN_RECEIPT_SEGMENTS:
+            for held in await asyncio.shield(asyncio.ensure_future(self._write_receipt(whole))):
+                del groups[held]
         await self._act_on(groups, unknown, self._complete)
 
     async def release(self, leases: Iterable[str], failed: bool) -> None:
@@ -118,8 +116,10 @@ class HeldSegments:
         """Release as much of a segment as possible. The rest comes back when its lease runs out."""
         try:
             await self._release(held, held.delivered, failed=False)
+        except LeaseLost:
+            self.lose(held)
         except FrayError:
-            return  # an outage, a refusal or a lost claim: the lease still runs out
+            return  # an outage or a refusal: the lease still runs out
         except Exception:
             log.exception("%s was not given back; others get it when its lease runs out", held.name)
 
@@ -129,11 +129,22 @@ class HeldSegments:
             self._forget(held)
             self._on_complete([held], "")
 
-    async def _write_receipt(self, groups: Sequence[tuple[HeldSegment, list[OutItem]]]) -> None:
-        """Complete whole segments by one receipt. If the receipt comes too late, their items are out again."""
+    def _allowing_receipt(self, groups: Mapping[HeldSegment, list[OutItem]]) -> dict[HeldSegment, list[OutItem]]:
+        """Those of the segments that one receipt can complete now."""
+        now = self._queue.core.clock.boottime()
+        out = ((held, [item for item in items if item.id in held.out]) for held, items in groups.items())
+        whole = ((held, items) for held, items in out if held.allows_receipt(len(items), now))
+        return dict(itertools.islice(whole, MAX_RECEIPT_SEGMENTS))
+
+    async def _write_receipt(self, groups: Mapping[HeldSegment, list[OutItem]]) -> list[HeldSegment]:
+        """Complete whole segments by one receipt; returns those for which it counts. The items of others are out again.
+
+        Meanwhile the claims of some may be lost, and the segments claimed anew, so only the object says which claim it
+        is.
+        """
         done: dict[str, list[str]] = {}
         written = asyncio.get_running_loop().create_future()
-        for held, items in groups:
+        for held, items in groups.items():
             done.setdefault(held.lease.owner, []).append(held.name)
             held.lease.hold_back(written)
             for item in items:
@@ -143,7 +154,7 @@ class HeldSegments:
             receipt = await self._queue.receipts.write(done)
         finally:
             now = self._queue.core.clock.boottime()
-            for held, items in groups:
+            for held, items in groups.items():
                 held.lease.hold_back(None)
                 if receipt and held.ended_in_time(now):
                     self._forget(held)
@@ -152,6 +163,7 @@ class HeldSegments:
                     held.enter(items)
             written.set_result(None)
             self._on_complete(finished, receipt)
+        return finished
 
     def _grouped(self, leases: Iterable[str]) -> tuple[dict[HeldSegment, list[OutItem]], list[str]]:
         """The items of these leases by segment, and the leases that have no item."""
@@ -190,34 +202,34 @@ class HeldSegments:
             raise (UnknownLease if unknown else LeaseLost)(*unknown, *lost)
 
     async def _complete(self, held: HeldSegment, items: Sequence[OutItem]) -> None:
-        await self._written(held, held.complete(items))
+        await held.complete(items)
         self.settle(held)
 
     async def _release(self, held: HeldSegment, items: Sequence[OutItem], failed: bool) -> None:
+        """Release items. A segment that is released as a whole is held until that is written, so nothing claims it."""
         whole = len(items) == len(held.out)
         if whole:
-            self._forget(held)
-        await self._written(held, held.release(items, failed))
+            self.skip(held)
+        try:
+            await held.release(items, failed)
+        except Exception:
+            self._stock(held)
+            raise
         if whole:
+            self.lose(held)
             self._on_release(held)
         else:
             self._stock(held)
 
-    async def _written(self, held: HeldSegment, end: Awaitable[None]) -> None:
-        """Wait until the end of items is written. If a release may have failed, the segment is still held."""
-        try:
-            await end
-        except Exception:
-            if not held.lease.lost:
-                self.by_name[held.name] = held
-            raise
-
     def _stock(self, held: HeldSegment) -> None:
+        """Have the items of a segment handed out, if its claim is still held."""
+        if self.by_name.get(held.name) is not held:
+            return
         if held.name not in self._stocked:
             heappush(self._order, held.name)
         self._stocked[held.name] = held
 
     def _forget(self, held: HeldSegment) -> None:
-        self._stocked.pop(held.name, None)
+        self.skip(held)
         if self.by_name.get(held.name) is held:
             del self.by_name[held.name]

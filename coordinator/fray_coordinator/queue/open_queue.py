@@ -16,7 +16,7 @@ from fray_coordinator.store.opening import open_store
 from fray_coordinator.store.records import Records
 from fray_coordinator.store.store import Store
 from fray_layouts.object_keys import CLUSTER_KEY
-from fray_layouts.queue_keys import QueueKeys
+from fray_layouts.queue_keys import CONSUMER_DIGITS, QueueKeys
 from fray_layouts.queue_records import QUEUE_LAYOUT, QueueRecord
 from fray_layouts.records import ClusterSettings
 
@@ -27,12 +27,14 @@ class OpenQueue:
 
     Attributes:
         holder: the participant's name in leases, for people.
+        consumer: digits with which the owners of all its claims begin.
     """
 
     core: Core
     keys: QueueKeys
     settings: QueueRecord
     holder: str
+    consumer: str
     finished: FinishedLog
     receipts: ReceiptLog
 
@@ -78,7 +80,8 @@ def _checked(core: Core, keys: QueueKeys, found: QueueRecord) -> OpenQueue:
         )
     holder = f"{_host()}, pid {os.getpid()}, {core.rng.token(4)}"
     receipts = ReceiptLog(core.store, core.records, core.rng, keys)
-    return OpenQueue(core, keys, found, holder, FinishedLog(core, keys, found.quarantine), receipts)
+    consumer = core.rng.token(CONSUMER_DIGITS)
+    return OpenQueue(core, keys, found, holder, consumer, FinishedLog(core, keys, found.quarantine), receipts)
 
 
 @cache

@@ -300,6 +300,27 @@ class SegmentScanner:
             return None
         return result
 
+    async def take_back(self, held: HeldSegment, timeout: float, idle: bool) -> HeldSegment | None:
+        """Claim a segment again whose lease this process let expire; None if that fails, and then it is watched.
+
+        idle: none of its items was out.
+        """
+        segment = held.name
+        self._claiming.add(segment)
+        try:
+            result = await self._outcome_of(
+                segment, take_over(self._queue, segment, held.lease.stored, timeout, own_idle_claim=idle)
+            )
+        finally:
+            self._claiming.discard(segment)
+        if isinstance(result, StoreUnavailable):
+            raise result
+        if isinstance(result, ClaimLost):
+            if result.lease is not None:
+                self.released(segment, result.lease)
+            return None
+        return result
+
     # --- listing
 
     async def _begin_again_if_due(self) -> None:

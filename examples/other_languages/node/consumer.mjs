@@ -28,6 +28,7 @@ export class Consumer {
   constructor(queue, timeout = leases.TIMEOUT) {
     Object.assign(this, { queue, timeout, store: queue.store, records: queue.records, keys: queue.keys });
     this.holder = `${os.hostname()} ${process.pid}`;
+    this.digits = randomDigits(8); // the owners of all its claims begin with them
   }
 
   /** Ends `run` after the item that is out. */
@@ -92,7 +93,7 @@ export class Consumer {
   }
 
   #fresh() {
-    return { owner: randomDigits(16), holder: this.holder, timeout: this.timeout };
+    return { owner: this.digits + randomDigits(16), holder: this.holder, timeout: this.timeout };
   }
 
   async #claim(name) {
@@ -123,7 +124,7 @@ export class Consumer {
 
   /** Whether a receipt says that this claim has done the segment. Asked once its lease has run out. */
   async #hasReceipt(name, owner) {
-    for await (const key of this.store.list(this.keys.receipts)) {
+    for await (const key of this.store.list(this.keys.receiptsOf(owner))) {
       const receipt = await this.records.read(key);
       if (receipt?.record.done?.[owner]?.includes(name)) return true;
     }

@@ -38,7 +38,8 @@ export class QueueKeys {
   segment = (name) => `${this.segments}${name.slice(0, 5)}/${name.slice(5, 7)}/${name}`;
   lease = (name) => `${this.segment(name)}~lease`;
   large = (name, item) => `${this.folder}large/${name.slice(0, 5)}/${name}~${item}`;
-  receiptAt = (seconds, six) => `${this.receipts}${timeInName(seconds)}${six}`;
+  receiptsOf = (owner) => `${this.receipts}${owner.slice(0, 8)}/`;
+  receiptAt = (owner, seconds, six) => `${this.receiptsOf(owner)}${timeInName(seconds)}${six}`;
   finishedAt = (seconds, six = randomDigits(6)) => `${this.finished}${timeInName(seconds)}${six}`;
 
   /** {name, isLease} of a key below `segments/`; null if it is none that a queue builds. */

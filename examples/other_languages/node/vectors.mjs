@@ -87,7 +87,7 @@ function keyOf(input) {
   if (input.incarnation) return queue.queue;
   if (input.token) return queue.segment(segmentName(time, input.order, input.token, input.items));
   if (input.segment) return "item" in input ? queue.large(input.segment, input.item) : queue.lease(input.segment);
-  return input.receipt ? queue.receiptAt(time, six) : queue.finishedAt(time, six);
+  return input.receipt ? queue.receiptAt(input.receipt, time, six) : queue.finishedAt(time, six);
 }
 
 function beatOf({ busy, live_agents }) {
