@@ -16,6 +16,7 @@ from fray_agents.agent.job_watch import JobWatch
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreRefused
 from fray_coordinator.reconcile.reconciler import Reconciler
+from fray_layouts.object_keys import AgentKeys
 from fray_layouts.records import Resources
 from tests.support.fake_tasks import fake
 from tests.support.scripted_agents import agent_now, job_now, launch
@@ -286,3 +287,21 @@ async def test_an_agent_that_has_joined_before_waits_until_it_may_join_again(clu
     assert (await agent_now(core, agent.id)).state == "live"
     agent.terminate()
     assert await running is ExitReason.LEFT
+
+
+async def test_what_the_store_refuses_an_idle_agent_is_in_its_record_within_seconds(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    agent = Agent(await cluster.core(), AgentOptions(capacity=HOST, work_dir=tmp_path))
+    running, connection = asyncio.create_task(agent.run()), cluster.connections[0]
+    user = await cluster.core()
+    await asyncio.sleep(100)
+    connection.refused = [("list", "inbox/")]
+    connection.asked.clear()
+    await asyncio.sleep(20)
+    problem = (await agent_now(user, agent.id)).problem
+    await asyncio.sleep(300)
+    beats = connection.asked.count(("put", AgentKeys.key(agent.id)))
+    running.cancel()
+    assert "inbox/" in problem
+    assert beats <= 8, "one more for the problem, and then one a minute"

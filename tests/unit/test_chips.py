@@ -137,7 +137,7 @@ def test_a_host_is_unfit_while_somebody_holds_a_chip() -> None:
         assert core.clock.boottime() - before >= IDLE_PATIENCE, "it may only be slow to get free"
         assert (member.unfit, member.may_claim()) == (True, False)
         assert member.beat_by <= core.clock.boottime(), "others hear of it now"
-        assert member.problems.summary() == "claims nothing: process 47 holds one"
+        assert member.problems.summary(member.problems.now()) == "claims nothing: process 47 holds one"
         looks = asyncio.create_task(watch.run())
         await core.clock.sleep(CHECK_INTERVAL + IDLE_PATIENCE + 1)
         assert member.unfit

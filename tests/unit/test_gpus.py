@@ -140,7 +140,7 @@ def test_a_gpu_that_stays_in_use_is_taken_out_told_and_offered_again(
         assert core.clock.boottime() - before >= 10, "it may only be slow to get free"
         member.leases.remove(second)
         assert (member.leases.free().device_count, member.leases.free().device_shares) == (2, [500])
-        assert "GPU 1 is taken out" in member.problems.summary()
+        assert "GPU 1 is taken out" in member.problems.summary(member.problems.now())
         assert member.leases.add(entry(2, 3)).gpus == (2, 3)
         users["0"] = "the first sharer's own process"
         await watch.check(member.leases.add(entry(0.5, 4)))
@@ -149,7 +149,7 @@ def test_a_gpu_that_stays_in_use_is_taken_out_told_and_offered_again(
         await core.clock.sleep(61)
         rechecks.cancel()
         assert member.leases.free().device_count == 1
-        assert member.problems.summary() == ""
+        assert member.problems.summary(member.problems.now()) == ""
 
     monkeypatch.setattr("fray_agents.agent.gpu_watch.gpus_in_trouble", trouble)
     run(scenario)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from email.utils import formatdate
 
 import pytest
@@ -182,8 +183,19 @@ def test_a_clock_that_was_set_is_learnt_anew() -> None:
     server = ServerClock(clock)
     server.learn(_date(int(clock.wall())), clock.wall())
     clock.time += 3600
-    server.learn(_date(int(clock.wall()) - 3600), clock.wall())
+    for _ in range(2):
+        server.learn(_date(int(clock.wall()) - 3600), clock.wall())
     assert server.offset() == pytest.approx(-3600, abs=1)
+
+
+def test_answers_of_a_server_whose_clock_is_wrong_by_an_hour_change_nothing() -> None:
+    clock = FakeClock()
+    server, draw = ServerClock(clock), random.Random(0)
+    for _ in range(1000):
+        server.learn(_date(int(clock.wall()) + draw.choice([-3600, 0, 0, 0, 3600])), clock.wall())
+        clock.time += 0.3
+        if len(server._last) > 10:
+            assert server.offset() == pytest.approx(0, abs=1)
 
 
 def _date(seconds: int) -> str:

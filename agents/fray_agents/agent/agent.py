@@ -361,7 +361,9 @@ class Agent:
             self.member.problems.unkilled = "; ".join(
                 f"SIGKILL does not end processes {task.unkilled} of {job.id}" for job, task in running if task.unkilled
             )
-            self.member.problems.summary()  # logs a new problem at once, even if no heartbeat can be written
+            problems = self.member.problems.now()  # logs a new one at once, even if no heartbeat can be written
+            if problems.keys() - self.member.problems.told:
+                self.member.request_beat(self._core.settings.beat_interval)
             await self._core.clock.sleep(self.member.renewal_pause)
 
     def _on_listed(self, holdings: dict[str, Holding]) -> None:

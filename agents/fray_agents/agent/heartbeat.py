@@ -51,7 +51,8 @@ class Heartbeat:
         """Create the agent's record; before that it may claim nothing. Raises StoreError: call again."""
         member = self.member
         sent = member.core.clock.boottime()
-        record = replace(member.record, problem=member.problems.summary(), unfit=member.unfit)
+        problem = member.problems.summary(member.problems.now())
+        record = replace(member.record, problem=problem, unfit=member.unfit)
         try:
             written = await member.core.records.write(AgentKeys.key(record.id), AgentRecord, record, None)
         except BadRecord:  # somebody overwrote the record before this agent knew that it was there
@@ -124,7 +125,8 @@ class Heartbeat:
         member.beat_by = math.inf
         self._mail_taken |= stored.record.mail
         listed, interval = member.leases.holdings(), self._interval()
-        problem, requests = member.problems.summary(), asdict(member.core.store.usage)
+        problems, requests = member.problems.now(), asdict(member.core.store.usage)
+        problem = member.problems.summary(problems)
         beat_input = HeartbeatInput(
             listed, interval, member.leases.free(), problem, member.unfit, member.leaving, requests
         )
@@ -146,6 +148,7 @@ class Heartbeat:
             member.request_beat()
             return
         self._on_applied(sent, interval)
+        member.problems.told = frozenset(problems)
         self.on_listed(listed)
         if self._mail_taken:
             self._mail_taken = False

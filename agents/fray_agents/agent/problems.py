@@ -6,7 +6,7 @@ affects only itself. The store keeps track of its own failures; the loops record
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -32,6 +32,7 @@ class AgentProblems:
         environments: the pool's environments that it builds now or could not build; "" if all are built.
         chips: why the TPU chips of its host cannot be used now; "" if they can.
         starts: why it must take no more work after tasks that could not be started; "" if it may.
+        told: what the problems are about that the agent's record names.
         warnings: its log of problems that last.
     """
 
@@ -42,6 +43,7 @@ class AgentProblems:
     environments: str = ""
     chips: str = ""
     starts: str = ""
+    told: frozenset[str] = frozenset()
     warnings: LogThrottle = field(init=False)
     _failures: dict[str, str] = field(default_factory=dict)
     _had_problems: bool = False
@@ -69,8 +71,8 @@ class AgentProblems:
         else:
             self._failures.pop(action, None)
 
-    def summary(self) -> str:
-        """All that is wrong now, as text for people; "" if nothing is. New problems are logged."""
+    def now(self) -> dict[str, str]:
+        """All that is wrong now, as text for people, by what it is about. New problems are logged."""
         own = {
             "starts": self.starts,
             "chips": self.chips,
@@ -87,4 +89,9 @@ class AgentProblems:
             self._had_problems = has_problems
             if not has_problems:
                 log.info("nothing is wrong any more")
+        return problems
+
+    @staticmethod
+    def summary(problems: Mapping[str, str]) -> str:
+        """The problems as one text for the agent's record; "" if there are none."""
         return "; ".join(problems.values())[:MAX_LENGTH]

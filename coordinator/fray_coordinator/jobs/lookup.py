@@ -24,6 +24,9 @@ from fray_layouts.spec import is_gang
 from fray_layouts.states import AgentState
 from fray_layouts.wording import first_names
 
+READS_OF_SILENT_AGENTS = 3
+"""Reads of a record before its agent is called silent."""
+
 _MAX_SHOWN = 5
 """Ids that an error lists if a text matches many jobs."""
 
@@ -103,14 +106,25 @@ async def jobs_by_id(core: Core, ids: Iterable[str], problems: dict[str, str]) -
 
 
 async def read_agents(core: Core, problems: dict[str, str]) -> list[Stored[AgentRecord]]:
-    """Every agent's record, with its interval bounded; those that cannot be read are noted in `problems`."""
+    """Every agent's record, with its interval bounded; those that cannot be read are noted in `problems`.
+
+    An agent that seems silent is read again: storage may give wrong times now and then, and its latest time counts.
+    """
+
+    async def read(key: str) -> Stored[AgentRecord] | None:
+        latest = None
+        for _ in range(READS_OF_SILENT_AGENTS):
+            agent = await core.records.read(key, AgentRecord)
+            if agent is None:
+                return None
+            agent = replace(agent, record=with_bounded_interval(agent.record, core.settings))
+            latest = agent if latest is None or agent.updated > latest.updated else latest
+            if agent.record.state != AgentState.LIVE or not is_silent(latest, core.now()):
+                break
+        return latest
+
     keys = [row.key for row in await core.store.list(AgentKeys.area) if AgentKeys.parse(row.key)]
-    found = await map_noting_problems(keys, lambda key: core.records.read(key, AgentRecord), problems)
-    return [
-        replace(agent, record=with_bounded_interval(agent.record, core.settings))
-        for agent in found
-        if agent is not None
-    ]
+    return [agent for agent in await map_noting_problems(keys, read, problems) if agent is not None]
 
 
 def is_silent(agent: Stored[AgentRecord], now: float) -> bool:

@@ -5,6 +5,7 @@ says nothing about the attempt: it may have been applied.
 """
 
 import re
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -77,28 +78,45 @@ def bucket_address(root: str, url: str, own_domains: tuple[str, ...]) -> str:
     return f"{root}?endpoint={'localhost' if host in ('127.0.0.1', '::1') else host}{port}"
 
 
+CLOCK_ANSWERS = 31
+"""Last answers whose `Date` is remembered. If a third of the answers is wrong, hardly ever most of so many are."""
+
+
 class ServerClock:
     """The offset of the server's clock from this host's, narrowed down by the `Date` of every answer.
 
     `Date` has whole seconds, so one answer bounds the offset: between `Date - received` and `Date + 1 - sent`. Many
-    answers together give a narrower range. If they contradict each other, one of the clocks was set, and only the
-    newest counts.
+    answers together give a narrower range. An answer that contradicts it counts only if the middle one of the last
+    answers does so too: then a clock was set. Otherwise one of the servers behind the address has a wrong clock, and
+    each of its answers would make all agents look silent.
     """
 
     def __init__(self, clock: Clock) -> None:
         self.wall = clock.wall
         self._low = float("-inf")
         self._high = float("inf")
+        self._last: deque[tuple[float, float]] = deque(maxlen=CLOCK_ANSWERS)
 
     def learn(self, date: str | None, sent: float) -> None:
         """Learn from an answer that has just arrived. date: its header; sent: this host's wall time of the request."""
         server = _parse_date(date)
         if server is None:
             return
-        low, high = server - self.wall(), server + 1 - sent
-        self._low, self._high = max(low, self._low), min(high, self._high)
-        if self._low > self._high:
-            self._low, self._high = low, high
+        told = server - self.wall(), server + 1 - sent
+        self._last.append(told)
+        if self._agrees(told):
+            self._narrow(told)
+        elif not self._agrees(middle := sorted(self._last)[(len(self._last) - 1) // 2]):
+            self._low, self._high = middle
+            for other in self._last:
+                if self._agrees(other):
+                    self._narrow(other)
+
+    def _agrees(self, told: tuple[float, float]) -> bool:
+        return told[0] <= self._high and self._low <= told[1]
+
+    def _narrow(self, told: tuple[float, float]) -> None:
+        self._low, self._high = max(told[0], self._low), min(told[1], self._high)
 
     def offset(self) -> float | None:
         """Seconds to add to this host's wall clock; None before the first answer."""
