@@ -51,7 +51,7 @@ _SEVERAL_TASKS = {
 
 _SAME_FIELDS = (
     *("name", "max_retries_failure", "max_retries_preemption", "timeout", "pending_timeout", "grace", "priority"),
-    *("namespace", "parent", "detached", "pool", "id", "actor", "spread", "same", "outage"),
+    *("namespace", "parent", "detached", "pool", "id", "actor", "spread", "same", "outage", "log_limit"),
 )
 
 

@@ -171,6 +171,8 @@ class JobRequest:
         ports: names of ports that are reserved for it on its host; the number of "http" is in FRAY_PORT_HTTP.
         outputs: patterns of files that are kept when the job succeeds, relative to the directory in which it starts,
             such as "checkpoints/**". `Cluster.pull` downloads them.
+        log_limit: bytes, or text such as "10GB", of output that are kept of one attempt of each replica; of more, the
+            first and the last half of this are kept.
         max_task_failures, processes_per_task: not supported in this release; leave them at their defaults.
     """
 
@@ -194,6 +196,7 @@ class JobRequest:
     actor: bool = False
     ports: Sequence[str] = ()
     outputs: Sequence[str] = ()
+    log_limit: int | str = 10**9
     spread: bool = False
     same: str = ""
     outage: str = ""

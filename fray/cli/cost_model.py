@@ -8,6 +8,7 @@ from fray_coordinator.protocol.scaling.costs import billed_now, cost_so_far
 from fray_coordinator.store.metering import GCS_PRICES, RequestCounts
 from fray_layouts.records import AgentRecord, ClusterSettings, MachineRecord
 from fray_layouts.states import MachineState
+from fray_layouts.units import format_bytes
 
 SECONDS_PER_MONTH = 30 * 86400.0
 
@@ -26,17 +27,17 @@ to 1,000 rows each)."""
 class CostLine:
     """A line of `fray cost`: requests of both price classes, writes and lists (A) and reads (B), or machines.
 
-    machines: the dollars that the machines cost.
+    other: the dollars that machines or stored bytes cost.
     """
 
     what: str
     class_a: float = 0.0
     class_b: float = 0.0
-    machines: float = 0.0
+    other: float = 0.0
 
     @property
     def dollars(self) -> float:
-        return (self.class_a * GCS_PRICES.class_a + self.class_b * GCS_PRICES.class_b) / 1000 + self.machines
+        return (self.class_a * GCS_PRICES.class_a + self.class_b * GCS_PRICES.class_b) / 1000 + self.other
 
 
 def estimates(settings: ClusterSettings) -> list[CostLine]:
@@ -67,7 +68,13 @@ def spent(agents: Iterable[AgentRecord]) -> list[CostLine]:
     for agent in known:
         total += RequestCounts(**{kind: agent.requests.get(kind, 0) for kind in asdict(total)})
     kept = f"these {len(known)} agents so far" if len(known) != 1 else "this agent so far"
-    return [CostLine(kept, total.class_a, total.class_b)] if known else []
+    if not known:
+        return []
+    lines = [CostLine(kept, total.class_a, total.class_b)]
+    if total.log_bytes:
+        stored = f"the {format_bytes(total.log_bytes)} of logs that they stored, a month"
+        lines.append(CostLine(stored, other=total.log_bytes / 10**9 * GCS_PRICES.gigabyte_month))
+    return lines
 
 
 def machine_lines(machines: Iterable[MachineRecord], now: float) -> list[CostLine]:
@@ -80,8 +87,8 @@ def machine_lines(machines: Iterable[MachineRecord], now: float) -> list[CostLin
         there = [machine for machine in found if machine.state != MachineState.GONE]
         spent_so_far = sum(cost_so_far(machine, now) or 0.0 for machine in found)
         lines += [
-            CostLine(f"machines of pool {pool}, an hour now{_unknown(there)}", machines=billed_now(there)),
-            CostLine(f"machines of pool {pool} so far{_unknown(found)}", machines=spent_so_far),
+            CostLine(f"machines of pool {pool}, an hour now{_unknown(there)}", other=billed_now(there)),
+            CostLine(f"machines of pool {pool} so far{_unknown(found)}", other=spent_so_far),
         ]
     return lines
 

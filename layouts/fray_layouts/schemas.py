@@ -52,11 +52,15 @@ SCHEMAS: dict[str, type[msgspec.Struct]] = {
 """By name of the schema's file, without `.json`: the struct that it describes."""
 CLOSED_SCHEMAS = frozenset({"fray-file", "spec"})
 
-_WITH_SIZES: dict[str, dict[str, str]] = {
-    spec.ResourceSpec.__name__: spec_parsing.ALIASES["resources"],
-    pool_file.HostCapacity.__name__: {},
+_SIZES = {
+    spec.ResourceSpec.__name__: struct_reading.SIZE_FIELDS,
+    pool_file.HostCapacity.__name__: struct_reading.SIZE_FIELDS,
+    spec.JobSpec.__name__: ("log_limit",),
 }
-"""Structs in which people may write sizes with a unit, with the other names of fields that are accepted there."""
+"""The fields in which people may write a size with a unit, by struct."""
+
+_OTHER_NAMES = {spec.ResourceSpec.__name__: spec_parsing.ALIASES["resources"]}
+"""The other names of fields that are accepted, by struct."""
 
 _STRUCTS = {
     name: kind
@@ -108,12 +112,11 @@ def _close(parts: dict[str, Any]) -> None:
     for title, part in parts.items():
         part["additionalProperties"] = False
         properties = part["properties"]
-        if title in _WITH_SIZES:
-            for size in struct_reading.SIZE_FIELDS:
-                number = properties[size]
-                about = {key: number.pop(key) for key in ("description", "default")}
-                properties[size] = {**about, "anyOf": [number, {"type": "string"}]}
-            properties |= {other: properties[usual] for other, usual in _WITH_SIZES[title].items()}
+        for size in _SIZES.get(title, ()):
+            number = properties[size]
+            about = {key: number.pop(key) for key in ("description", "default")}
+            properties[size] = {**about, "anyOf": [number, {"type": "string"}]}
+        properties |= {other: properties[usual] for other, usual in _OTHER_NAMES.get(title, {}).items()}
 
 
 def main(directory: Path) -> None:

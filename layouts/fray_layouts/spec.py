@@ -39,6 +39,10 @@ MAX_INLINE_BYTES = 64 * 1024
 often."""
 
 
+SMALLEST_LOG, LARGEST_LOG = 10**7, 10**13
+"""Bounds of `JobSpec.log_limit` in bytes: of some dozen chunks, and of as many as chunk numbers have digits for."""
+
+
 class SpecPart(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Base of the parts of a spec."""
 
@@ -251,6 +255,7 @@ class JobSpec(SpecPart, kw_only=True):
             "run".
         ports: names of ports that are reserved for it on its host; it finds their numbers as FRAY_PORT_<NAME>.
         outputs: patterns of the files to keep when it succeeds, by path relative to the directory where it starts.
+        log_limit: bytes of output that are kept of one replica's attempt: of more, the first and the last half of this.
     """
 
     name: Name
@@ -278,6 +283,7 @@ class JobSpec(SpecPart, kw_only=True):
     health_check: HealthCheckSpec | None = None
     ports: list[Name] = []
     outputs: list[str] = []
+    log_limit: Annotated[int, Meta(ge=SMALLEST_LOG, le=LARGEST_LOG)] = 10**9
 
 
 def port_variable(name: str) -> str:

@@ -14,6 +14,7 @@ from fray_layouts.parsing import parse_json
 from fray_layouts.spec import JobSpec
 from fray_layouts.spec_checks import checked
 from fray_layouts.struct_reading import REDACTED, read_struct, refuse_unknown, with_sizes
+from fray_layouts.units import parse_bytes
 
 ALIASES = {"resources": {"ram": "memory"}}
 """Accepted other names of fields: by part of the spec, the other name and Fray's own name."""
@@ -80,6 +81,8 @@ def _normalized(raw: dict[str, Any]) -> dict[str, Any]:
     if isinstance(environment, Mapping) and isinstance(folder := environment.get("workspace"), str):
         remedy = "a folder is packed where the job is submitted: by `fray submit`, `fray run` or the Python interface"
         raise InvalidInput("environment.workspace", folder, remedy)
+    if isinstance(out.get("log_limit"), str):
+        out["log_limit"] = parse_bytes("log_limit", out["log_limit"])
     if isinstance(out.get("resources"), dict):
         out["resources"] = with_sizes("resources", out["resources"])
     return out

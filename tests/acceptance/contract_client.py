@@ -40,8 +40,12 @@ def log_of(root: Path, job: dict[str, Any], stream: str = "stdout") -> bytes:
     out = b""
     for number in range(1, job["exit"].get("log_chunks", 0) + 1):
         chunk = root / f"work/{job['id']}/{job.get('attempt', 1)}/0/log-{number:08d}"
-        for line in chunk.read_bytes().split(b"\n")[:-1]:
+        left = chunk.read_bytes()
+        while left:
+            line, _, left = left.partition(b"\n")
             _stamp, source, tag, content = line.split(b" ", 3)
+            if tag == b"L":
+                content, left = left[: int(content)], left[int(content) :]
             if source.decode() == stream:
                 out += content + (b"\n" if tag == b"F" else b"")
     return out

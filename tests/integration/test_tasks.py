@@ -18,6 +18,7 @@ from fray_agents.tasks.handle import StartFailed, TaskSpec
 from tests.support.tasks import (
     end_of,
     ended,
+    lines_of,
     run,
     sh,
     spec,
@@ -137,7 +138,7 @@ def test_a_runner_that_cannot_go_on_ends_the_task_and_blames_the_host(tmp_path: 
 def test_the_environment_has_exactly_the_given_variables(tmp_path: Path) -> None:
     only = TaskSpec(tmp_path, ["/usr/bin/env"], None, {"A": "1"}, None, 1.0)
     _, log = asyncio.run(run(only))
-    assert sorted(line.split(b" ")[3] for line in log.splitlines()) == [
+    assert sorted(lines_of(log)) == [
         b"A=1",
         b"FRAY_RESULT=" + bytes(tmp_path / "result"),
         b"FRAY_TASK_DIR=" + bytes(tmp_path),

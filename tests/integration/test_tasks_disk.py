@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from fray_agents.runner.limits import Limits
 from tests.chaos.disks import may_mount, small_disk
-from tests.support.tasks import run, sh
+from tests.support.tasks import end_of, lines_of, run, sh
 
 FILL = "echo begins; head -c 100000000 /dev/zero > {}; yes out | head -c 300000; echo more; sleep 600"
 
@@ -39,6 +40,27 @@ def test_the_output_is_kept_and_the_end_names_the_process_that_filled_the_disk(
     end, log = asyncio.run(run(sh(disk / "task", FILL.format(file))))
     assert end.exit.kind == kind
     assert message in end.exit.message
-    assert log.splitlines()[0].endswith(b"stdout F begins")
+    assert lines_of(log)[0] == b"begins"
     assert log.endswith(b"\n")
     assert end.exit.log_chunks
+
+
+@pytest.mark.parametrize(
+    ("file", "kind"),
+    [("big", "limit-exceeded"), ("../../big", "host-failed")],
+)
+def test_a_task_that_fills_the_disk_and_ends_at_once_has_not_succeeded_without_its_output(
+    disk: Path, file: str, kind: str
+) -> None:
+    if not may_mount():
+        return
+    end, log = asyncio.run(run(sh(disk / "task", f"head -c 100000000 /dev/zero > {file}; echo KEEP; exit 0")))
+    assert end.exit.kind == kind
+    assert b"KEEP" in lines_of(log) or "bytes of its output are lost" in end.exit.message
+
+
+def test_a_limit_that_is_exceeded_just_before_the_end_counts(tmp_path: Path) -> None:
+    limits = Limits(disk=10**6)
+    end = end_of(sh(tmp_path, "head -c 5000000 /dev/urandom > big; exit 0", limits=limits))
+    assert end.exit.kind == "limit-exceeded"
+    assert "more disk than its limit of 1 MB: 5 MB" in end.exit.message

@@ -22,7 +22,7 @@ from fray_agents.tasks.process_task import ProcessTask
 from fray_agents.tasks.runner_process import start_runner
 from fray_layouts.records import JobRecord
 from tests.support.processes import is_alive
-from tests.support.tasks import FAR, boottime, end_of, pids_now, sh, spec
+from tests.support.tasks import FAR, boottime, end_of, lines_of, pids_now, sh, spec
 from tests.support.waiting import eventually
 
 MB = 10**6
@@ -112,8 +112,7 @@ async def test_the_kernels_limits_are_written_before_the_task_starts(tmp_path: P
     names = "memory.max memory.swap.max memory.oom.group pids.max cpu.weight cpu.max"
     task = await in_fake_cgroup(tmp_path, f"for name in {names}; do cat $name; echo; done", limits)
     log = b"".join([path.read_bytes() async for _, path in task.chunks()])
-    written = [line.split(b" F ")[1] for line in log.splitlines()]
-    assert written == [b"100000000", b"0", b"1", b"20", b"150", b"150000 100000"]
+    assert lines_of(log) == [b"100000000", b"0", b"1", b"20", b"150", b"150000 100000"]
 
 
 async def test_the_kernels_own_kill_says_limit_peak_and_largest_process(tmp_path: Path) -> None:

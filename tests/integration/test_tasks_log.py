@@ -14,6 +14,7 @@ import pytest
 from fray_agents.runner.task_log import CHUNK_BYTES
 from fray_agents.tasks.handle import TaskSpec
 from fray_agents.tasks.process_task import ProcessTask
+from fray_coordinator.jobs.logs import parse_chunk
 from tests.support.tasks import (
     FAR,
     boottime,
@@ -23,12 +24,10 @@ from tests.support.tasks import (
 )
 from tests.support.waiting import eventually
 
-LINE = re.compile(rb"[^ \n]{27} (stdout|stderr) ([FP]) ([^\n]*)\n")
-
 
 def content(log: bytes, stream: bytes) -> bytes:
-    assert LINE.sub(b"", log) == b""
-    return b"".join(text + b"\n" * (kind == b"F") for name, kind, text in LINE.findall(log) if name == stream)
+    lines = parse_chunk("log", log, 1, 0) if log else []
+    return b"".join(line.data + b"\n" * line.complete for line in lines if line.stream == stream.decode())
 
 
 def peak_memory(pid: int) -> int:
@@ -96,8 +95,9 @@ async def test_a_hundred_megabytes_grow_neither_agent_nor_runner(tmp_path: Path)
     async for _, path in task.chunks():
         log = path.read_bytes()
         assert len(log) <= CHUNK_BYTES
-        assert content(log, b"stdout") == (b"x" * 99 + b"\n") * log.count(b"\n")
-        seen += log.count(b"\n")
+        lines = content(log, b"stdout")
+        assert lines == (b"x" * 99 + b"\n") * lines.count(b"\n")
+        seen += lines.count(b"\n")
         path.unlink()
         with contextlib.suppress(ProcessLookupError, FileNotFoundError):  # it may be gone at the last chunks
             runner_peak = max(runner_peak, peak_memory(task.runner_pid))
@@ -115,9 +115,25 @@ async def test_a_task_waits_when_nobody_ships_its_log(tmp_path: Path) -> None:
     assert cpu_seconds(task.runner_pid) < 0.5  # it waits, too
     lines = 0
     async for _, path in task.chunks():
-        lines += path.read_bytes().count(b"\n")
+        lines += content(path.read_bytes(), b"stdout").count(b"\n")
         path.unlink()
     assert (lines, (await task.exit).exit.kind) == (100_000, "success")
+
+
+SLOW = """
+import os
+for number in range(3000):
+    os.write(1, b"%d\\n" % (number % 10))
+    os.sched_yield()
+"""
+"""Prints short lines one by one."""
+
+
+async def test_short_lines_that_are_printed_one_by_one_share_their_headers(tmp_path: Path) -> None:
+    end, log = await run(spec(tmp_path, [sys.executable, "-c", SLOW]))
+    assert end.exit.kind == "success"
+    assert content(log, b"stdout") == b"".join(b"%d\n" % (number % 10) for number in range(3000))
+    assert log.count(b" stdout ") < 300
 
 
 async def test_a_full_spool_does_not_keep_a_task_from_being_stopped(tmp_path: Path) -> None:

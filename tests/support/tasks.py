@@ -14,6 +14,7 @@ from fray_agents.host.container_engine import ContainerEngine, ContainerSpec
 from fray_agents.pickling import pickled_by_value
 from fray_agents.tasks.handle import TaskExit, TaskSpec
 from fray_agents.tasks.process_task import ProcessTask
+from fray_coordinator.jobs.logs import parse_chunk
 from tests.support.waiting import eventually
 
 FAR = 600.0
@@ -54,6 +55,11 @@ async def run(what: TaskSpec) -> tuple[TaskExit, bytes]:
     log = b"".join([path.read_bytes() async for _, path in task.chunks()])
     await task.wait()
     return await task.exit, log
+
+
+def lines_of(log: bytes, stream: str = "stdout") -> list[bytes]:
+    """The lines, and pieces of lines, of one stream in a task's log."""
+    return [line.data for line in parse_chunk("log", log, 1, 0) if line.stream == stream]
 
 
 def end_of(what: TaskSpec) -> TaskExit:

@@ -11,31 +11,41 @@ import pytest
 
 from fray_agents.runner.task_log import (
     CHUNK_BYTES,
-    LINE_BYTES,
+    PIECE_BYTES,
     LogChunks,
     OutputStream,
 )
 
-LINE = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z (stdout|stderr) ([FP]) ([^\n]*)\n")
+HEADER = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z (stdout|stderr) ([FPL]) ([^\n]*)\n")
 
 
-def content(formatted: bytes, stream: bytes = b"stdout") -> bytes:
-    """The bytes that the task printed, joined as the format says; fails if a line is not of the format."""
-    assert LINE.sub(b"", formatted) == b""
-    return b"".join(
-        text + (b"\n" if kind == b"F" else b"") for name, kind, text in LINE.findall(formatted) if name == stream
-    )
+def content(pieces: list[bytes], stream: bytes = b"stdout") -> bytes:
+    """The bytes that the task printed, joined as the format says; fails if a piece is not of the format."""
+    out = b""
+    for piece in pieces:
+        header = HEADER.match(piece)
+        assert header is not None
+        name, kind, text = header.groups()
+        block = piece[header.end() :]
+        if kind == b"L":
+            assert (len(block), block[-1:]) == (int(text), b"\n")
+            text = block
+        else:
+            assert block == b""
+        if name == stream:
+            out += text + (b"\n" if kind == b"F" else b"")
+    return out
 
 
-def printed(*pieces: bytes) -> tuple[bytes, OutputStream]:
-    """The log lines of a stream that reads `pieces` one by one."""
+def printed(*pieces: bytes) -> tuple[list[bytes], OutputStream]:
+    """The pieces of the log of a stream that reads `pieces` one by one."""
     read, write = os.pipe()
     os.set_blocking(read, False)
     stream = OutputStream("stdout", read)
-    out = b""
+    out: list[bytes] = []
     for piece in pieces:
         os.write(write, piece)
-        out += stream.read() or b""
+        out += stream.read() or []
     os.close(write)
     return out, stream
 
@@ -48,8 +58,8 @@ def printed(*pieces: bytes) -> tuple[bytes, OutputStream]:
         (b"half", b" and half\n"),
         (b"\n\n\n",),
         (b"\x00\xff\r\x1b[0m\n\x80",),
-        (b"x" * (3 * LINE_BYTES + 7) + b"\ny",),
-        (b"x" * LINE_BYTES + b"\n",),
+        (b"x" * (3 * PIECE_BYTES + 7) + b"\ny",),
+        (b"x" * PIECE_BYTES + b"\n",),
         tuple(bytes([i]) for i in range(256)),
     ],
 )
@@ -58,9 +68,34 @@ def test_the_exact_bytes_come_back(pieces: tuple[bytes, ...]) -> None:
     assert content(out + stream.flush()) == b"".join(pieces)
 
 
-def test_no_line_is_longer_than_its_bound() -> None:
-    out, stream = printed(b"x" * 60_000)
-    assert all(len(text) <= LINE_BYTES for _, _, text in LINE.findall(out + stream.flush()))
+def test_no_piece_is_longer_than_its_bound() -> None:
+    out, stream = printed(b"x" * 40_000 + b"\n" + b"y\n" * 10_000)
+    assert all(len(piece) <= PIECE_BYTES + 50 for piece in out + stream.flush())
+
+
+@pytest.mark.parametrize("width", [2, 10, 79, 1000])
+def test_stored_lines_cost_at_most_twice_their_bytes(width: int) -> None:
+    text = (b"x" * (width - 1) + b"\n") * (60_000 // width)
+    out, _ = printed(text)
+    assert content(out) == text
+    assert sum(map(len, out)) <= 2 * len(text)
+
+
+@pytest.mark.parametrize("character", ["ä", "€", "😀"])
+@pytest.mark.parametrize("before", range(4))
+def test_no_piece_ends_inside_a_character(character: str, before: int) -> None:
+    text = ("a" * before + character * 12_000).encode()
+    out, stream = printed(text[:20_001])
+    pieces = [*out, *stream.flush(is_last=False)]
+    pieces += stream.format(text[20_001:] + b"\n")
+    assert content(pieces) == text + b"\n"
+    assert all(HEADER.match(piece)[3].decode() for piece in pieces)  # type: ignore[index]
+
+
+def test_bytes_that_are_no_character_are_kept_at_the_end() -> None:
+    out, stream = printed(b"half \xf0\x9f")
+    assert content([*out, *stream.flush(is_last=False)]) == b"half "
+    assert content(stream.flush()) == b"\xf0\x9f"
 
 
 def test_an_unfinished_line_is_a_piece_and_its_newline_comes_later() -> None:
@@ -68,12 +103,20 @@ def test_an_unfinished_line_is_a_piece_and_its_newline_comes_later() -> None:
     os.set_blocking(read, False)
     stream = OutputStream("stderr", read)
     os.write(write, b"10%")
-    assert stream.read() == b""
+    assert stream.read() == []
     first = stream.flush()
     os.write(write, b"\n")
-    second = stream.read() or b""
+    second = stream.read() or []
     os.close(write)
-    assert [match[1:] for match in LINE.findall(first + second)] == [(b"P", b"10%"), (b"F", b"")]
+    assert [HEADER.fullmatch(piece).groups()[1:] for piece in first + second] == [  # type: ignore[union-attr]
+        (b"P", b"10%"),
+        (b"F", b""),
+    ]
+
+
+def test_lines_of_one_read_share_a_header_and_a_single_line_is_in_the_cri_format() -> None:
+    out, _ = printed(b"a\nb\n", b"c\n")
+    assert [re.sub(rb"^[^ ]* ", b"", piece) for piece in out] == [b"stdout L 4\na\nb\n", b"stdout F c\n"]
 
 
 def test_the_end_of_a_pipe_closes_the_stream() -> None:
@@ -86,25 +129,24 @@ def chunk_files(directory: Path) -> list[Path]:
     return sorted(directory.iterdir())
 
 
-def test_chunks_are_bounded_and_cut_between_lines(tmp_path: Path) -> None:
+def test_chunks_are_bounded_and_cut_between_pieces(tmp_path: Path) -> None:
     sealed: list[int] = []
     chunks = LogChunks(str(tmp_path), 1 << 30, sealed.append)
-    lines = b"".join(b"2026-01-01T00:00:00.000000Z stdout F %07d %s\n" % (i, b"x" * (i % 900)) for i in range(3000))
-    for start in range(0, 3000, 3):
-        block = lines.splitlines(keepends=True)[start : start + 3] if start < 9 else []
-        chunks.append(b"".join(block))
-    chunks.append(b"".join(lines.splitlines(keepends=True)[9:]))
+    pieces = [b"2026-01-01T00:00:00.000000Z stdout F %07d %s\n" % (i, b"x" * (i % 900)) for i in range(3000)]
+    chunks.append(pieces[:3])
+    chunks.append([])
+    chunks.append(pieces[3:])
     chunks.seal()
     files = chunk_files(tmp_path)
     assert [file.name for file in files] == [f"{number:08d}" for number in sealed]
     assert sealed == list(range(1, len(files) + 1))
     assert all(file.stat().st_size <= CHUNK_BYTES and file.read_bytes().endswith(b"\n") for file in files)
-    assert b"".join(file.read_bytes() for file in files) == lines
+    assert b"".join(file.read_bytes() for file in files) == b"".join(pieces)
 
 
 def test_a_chunk_is_visible_under_its_name_only_when_complete(tmp_path: Path) -> None:
     chunks = LogChunks(str(tmp_path), 1 << 30, lambda number: None)
-    chunks.append(b"line\n")
+    chunks.append([b"line\n"])
     assert [file.name for file in chunk_files(tmp_path)] == ["00000001.part"]
     chunks.seal()
     assert [file.name for file in chunk_files(tmp_path)] == ["00000001"]
@@ -112,7 +154,7 @@ def test_a_chunk_is_visible_under_its_name_only_when_complete(tmp_path: Path) ->
 
 def test_silence_makes_no_chunk(tmp_path: Path) -> None:
     chunks = LogChunks(str(tmp_path), 1 << 30, lambda number: None)
-    chunks.append(b"")
+    chunks.append([])
     chunks.seal()
     assert chunk_files(tmp_path) == []
     assert chunks.due() is None
@@ -122,42 +164,63 @@ def test_the_spool_is_full_until_the_agent_removes_chunks(tmp_path: Path) -> Non
     chunks = LogChunks(str(tmp_path), 3 * CHUNK_BYTES, lambda number: None)
     for _ in range(4):
         assert not chunks.full()
-        chunks.append(b"x" * (CHUNK_BYTES - 1) + b"\n")
+        chunks.append([b"x" * (CHUNK_BYTES - 1) + b"\n"])
         chunks.seal()
     assert chunks.full()
     chunk_files(tmp_path)[0].unlink()
     assert not chunks.full()
 
 
-def test_writes_that_a_full_disk_refused_are_made_when_there_is_room(
+class SmallDisk:
+    """A disk on which `room` bytes are left."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
+        self.room = room
+        self._write = os.write
+        monkeypatch.setattr(os, "write", self.write)
+
+    def write(self, fd: int, data: bytes) -> int:
+        if not self.room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written = self._write(fd, data[: self.room])
+        self.room -= written
+        return written
+
+
+LINES = [b"2026-01-01T00:00:00.000000Z stderr F %05d\n" % number for number in range(20_000)]
+
+
+def test_pieces_that_a_full_disk_refused_are_written_when_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chunks = LogChunks(str(tmp_path), 1 << 30, lambda number: None)
-    room = 40
-
-    def write(fd: int, data: bytes) -> int:
-        nonlocal room
-        if not room:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        written = os_write(fd, data[:room])
-        room -= written
-        return written
-
-    os_write = os.write
-    monkeypatch.setattr(os, "write", write)
-    lines = [b"2026-01-01T00:00:00.000000Z stderr F %03d\n" % number for number in range(20_000)]
-    for number in range(0, len(lines), 100):
-        chunks.append(b"".join(lines[number : number + 100]))
+    disk = SmallDisk(monkeypatch, room=3 * len(LINES[0]) // 2)
+    chunks.append(LINES[:5000])
     chunks.seal()
     assert chunks.lacks_room
     assert [file.name for file in chunk_files(tmp_path)] == ["00000001.part"]
-    room = 1 << 30
-    chunks.find_room()
+    assert not chunks.recover()
+    disk.room = 1 << 30
+    assert chunks.recover()
+    chunks.seal()
+    assert b"".join(file.read_bytes() for file in chunk_files(tmp_path)) == b"".join(LINES[:5000])
+
+
+def test_what_a_full_disk_has_cost_is_said_in_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chunks = LogChunks(str(tmp_path), 1 << 30, lambda number: None)
+    disk = SmallDisk(monkeypatch, room=0)
+    for number in range(0, len(LINES), 100):
+        chunks.append(LINES[number : number + 100])
+    disk.room = 1 << 30
+    assert not chunks.recover()
+    lost = chunks.give_up()
     chunks.seal()
     text = b"".join(file.read_bytes() for file in chunk_files(tmp_path))
-    assert b"".join(lines).startswith(text)
-    assert CHUNK_BYTES - 100 < len(text) <= CHUNK_BYTES + 40
-    assert text.endswith(b"\n")
+    *kept, mark = text.splitlines(keepends=True)
+    assert kept == LINES[: len(kept)]
+    assert CHUNK_BYTES - 100 < sum(map(len, kept)) <= CHUNK_BYTES
+    assert lost == sum(map(len, LINES[len(kept) :]))
+    assert mark.endswith(b"stderr F fray: %d bytes of the output are lost here, because the disk was full\n" % lost)
 
 
 @pytest.mark.parametrize("call", ["open", "write"])
@@ -170,7 +233,7 @@ def test_a_disk_that_stays_full_costs_the_rest_of_the_log_and_nothing_else(
     chunks = LogChunks(str(tmp_path), 1 << 30, lambda number: None)
     monkeypatch.setattr(os, call, full)
     chunks.begin()
-    chunks.append(b"line\n")
-    chunks.find_room()
+    chunks.append([b"line\n"])
+    assert chunks.give_up() == 5
     chunks.seal()
     assert (chunks.count, chunks.lacks_room, chunk_files(tmp_path)) == (0, False, [])

@@ -53,6 +53,7 @@ EVERYTHING: dict[str, Any] = {
     "health_check": {"path": "/live", "port": 8080},
     "ports": ["http"],
     "outputs": ["checkpoints/**"],
+    "log_limit": 2 * 10**9,
 }
 PLACES = {
     "cluster.json": "cluster",

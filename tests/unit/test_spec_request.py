@@ -64,6 +64,7 @@ def test_every_field_reaches_the_spec() -> None:
             health_check=HealthCheck(port=80, path="/up"),
             ports=("http",),
             outputs=("checkpoints/**",),
+            log_limit="20MB",
         )
     )
     assert spec.entrypoint.command == ["python", "train.py", "--fast"]
@@ -84,7 +85,7 @@ def test_every_field_reaches_the_spec() -> None:
     assert [getattr(spec, name) for name in named] == ["train", "space", "parent-1", True, "fast", "mine"]
     assert spec.health_check is not None
     assert (spec.health_check.port, spec.health_check.path) == (80, "/up")
-    assert (spec.ports, spec.outputs) == (["http"], ["checkpoints/**"])
+    assert (spec.ports, spec.outputs, spec.log_limit) == (["http"], ["checkpoints/**"], 20 * 10**6)
 
 
 def test_an_omitted_field_has_the_specs_own_default() -> None:

@@ -212,16 +212,19 @@ def _logs() -> File:
         "a line": [b"hello\n"],
         "a line in two pieces": [b"hel", b"lo\nwor"],
         "no text": [b"\xff\x00\n"],
+        "lines together": [b"one\ntwo\n\nthr", b"ee\n"],
+        "a character in two pieces": [b"x" * (16 * 1024 - 1) + "€".encode()],
     }
     cases = {}
     for case, pieces in printed.items():
         lines = task_log.LineFormatter("stdout")
-        text = b"".join(lines.format(piece) for piece in pieces) + lines.flush()
-        shipped = [line.split(b" ", 1)[1] for line in text.split(b"\n")[:-1]]
+        shipped = [part.split(b" ", 1)[1] for piece in pieces for part in lines.format(piece)]
+        shipped += [part.split(b" ", 1)[1] for part in lines.flush()]
         joined = base64_of(b"".join(pieces))
         cases[case] = [base64_of(line) for line in shipped], joined
     return File(
-        "input: lines of one stream without their times, in base64. expected: the bytes that were printed, in base64",
+        "input: pieces of one stream, each without its time and with its last LF, in base64. expected: the bytes that "
+        "were printed, in base64",
         cases,
     )
 

@@ -14,8 +14,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-_FINAL_CAUSES = (exit_kinds.TIMEOUT, exit_kinds.UNHEALTHY, exit_kinds.LOST)
-"""Causes that stand whatever exit code the task returned after its SIGTERM."""
+_FINAL_CAUSES = frozenset(
+    {exit_kinds.TIMEOUT, exit_kinds.UNHEALTHY, exit_kinds.LOST, exit_kinds.LIMIT_EXCEEDED, exit_kinds.HOST_FAILED}
+)
+"""Causes that stand whatever exit code the task returned."""
 
 _SHELL_SIGNALLED = 128
 """The number that a shell adds to that of the signal that ended its command."""
@@ -54,7 +56,7 @@ def exit_fields(
 
     Args:
         status: wait status of the task's main process.
-        cause: kind of exit for which the runner signalled the task while it ran; "" if it did not.
+        cause: kind of exit for which the runner signalled the task, or fails it at its end; "" if there is none.
         cause_message: the cause as text for people.
         out_of_memory: message for a death by SIGKILL; "" unless the kernel's counter of out-of-memory kills rose.
         killed_unasked: text about who may have sent a SIGKILL that is not otherwise explained.

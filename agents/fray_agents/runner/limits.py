@@ -74,6 +74,13 @@ class LimitWatch:
             self.interval = max(_CHECK_INTERVAL, (time.monotonic() - began) / _LARGEST_SHARE)
         return found
 
+    def exceeded_at_end(self) -> tuple[str, str] | None:
+        """Kind and message of the exit if a task that has ended had exceeded a limit since its last check."""
+        if self._limits.disk:
+            self._meter.whole_disk()  # ends the walk under way, which may have passed what was written since
+            self._meter.whole_disk()
+        return self._disk_exceeded()
+
     def _memory_exceeded(self) -> tuple[str, str] | None:
         limit = self._limits.memory
         if not self._watches_memory or self._meter.memory <= limit:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import signal
@@ -160,9 +161,8 @@ class Supervisor:
             self._measure()
         while self._read_output():
             pass
-        if self._chunks.lacks_room:
-            self._make_room()
-        self._seal()
+        self._check_at_end()
+        self._seal(is_last=True)
         return self._outcome()
 
     @property
@@ -178,9 +178,9 @@ class Supervisor:
             poll.register(self._agent.inlet, select.POLLIN)
         if self._agent.congested:
             poll.register(self._agent.outlet, select.POLLOUT)
-        full = self._chunks.full()
+        full, now = self._chunks.full(), time.monotonic()
         for stream in self._streams:
-            if stream.open and not full:
+            if stream.open and not full and now >= stream.read_at:
                 poll.register(stream.fd, select.POLLIN)
         poll.poll(1000 * self._patience(full))
         _drain(self._wakeup)
@@ -196,6 +196,7 @@ class Supervisor:
             self._kill_at,
             self._chunks.due(),
             now + _SPOOL_INTERVAL if full else None,
+            *(stream.read_at for stream in self._streams if stream.open and stream.read_at > now),
         ]
         waits = [self._deadline - _boottime(), *(at - now for at in due if at is not None)]
         return max(0.0, min(waits))
@@ -254,8 +255,7 @@ class Supervisor:
         self._reap()
         if self._status is not None:
             return
-        if not self._cause:
-            self._cause, self._cause_message = cause, message
+        self._blame(cause, message)
         if grace > 0 and not self._terminated:
             self._terminated = True
             if self._container is None:
@@ -271,30 +271,40 @@ class Supervisor:
 
     def _copy_output(self) -> None:
         if not self._chunks.full():
-            self._read_output()
+            self._read_output(time.monotonic())
         due = self._chunks.due()
         if due is not None and time.monotonic() >= due:
             self._seal()
 
-    def _read_output(self) -> bool:
-        """Move output from the pipes to the log; whether there was any."""
-        read = [lines for stream in self._streams if stream.open and (lines := stream.read()) is not None]
-        for lines in read:
+    def _read_output(self, now: float = math.inf) -> bool:
+        """Move output from the pipes that are to be read by now to the log; whether there was any."""
+        to_read = [stream for stream in self._streams if stream.open and now >= stream.read_at]
+        read = [pieces for stream in to_read if (pieces := stream.read()) is not None]
+        for pieces in read:
             self._chunks.begin()
-            self._chunks.append(lines)
+            self._chunks.append(pieces)
         return bool(read)
 
-    def _make_room(self) -> None:
-        """Write the rest of the log; for a failed attempt, after deleting its work directory, which nobody needs."""
-        if self._status:
+    def _check_at_end(self) -> None:
+        """Fail a task that filled its disk after the last check; a failed attempt needs no work directory."""
+        if self._chunks.lacks_room and not self._chunks.recover():
+            self._blame(*self._limits.on_full_disk(self._request.directory))
             import shutil  # only here: this import takes as long as the runner's whole start
 
             shutil.rmtree(self._request.path("work"), ignore_errors=True)
-        self._chunks.find_room()
+            if lost := self._chunks.give_up():
+                self._cause_message += f"; {lost:,} bytes of its output are lost"
+        elif exceeded := self._limits.exceeded_at_end():
+            self._blame(*exceeded)
 
-    def _seal(self) -> None:
+    def _blame(self, cause: str, message: str) -> None:
+        """Note why the attempt ends; the first cause counts."""
+        if not self._cause:
+            self._cause, self._cause_message = cause, message
+
+    def _seal(self, *, is_last: bool = False) -> None:
         for stream in self._streams:
-            self._chunks.append(stream.flush())
+            self._chunks.append(stream.flush(is_last=is_last))
         self._chunks.seal()
 
     def _measure(self) -> None:

@@ -1,11 +1,15 @@
-"""The task's log: numbered chunk files of lines in the CRI log format.
+"""The task's log: numbered chunk files of its output.
 
-A line is `<RFC3339 UTC> <stdout|stderr> <F|P> <bytes>`. P says that the piece ended without a newline: it was too long,
-or the chunk was sealed before the rest came. Joining the pieces, with a newline after each F, restores the exact bytes.
+A chunk is a sequence of pieces, each with a header `<RFC3339 UTC> <stdout|stderr> <F|P|L> `. F and P are the CRI log
+format of Kubernetes: a line follows. P says that it ended without a newline, because it was too long or the chunk was
+sealed before the rest came. L is followed by a number of bytes, a newline, and that many bytes of complete lines, so
+that short lines do not cost a header each. Joining the contents, with a newline after each F, restores the exact bytes.
+No piece ends inside a UTF-8 character.
+
 A chunk is written under a name with `.part` and sealed by renaming; the agent uploads it and then removes it. Memory is
 bounded by one read and one unfinished line per stream. Disk is bounded by the spool limit: beyond it the runner reads
-nothing, and the task blocks in its writes. Lines that do not fit on a full disk are kept in memory, up to a chunk,
-until there is room.
+nothing, and the task blocks in its writes. Pieces that do not fit on a full disk are kept in memory, up to a chunk,
+until there is room; what is lost beyond that is counted, and the log says so.
 """
 
 from __future__ import annotations
@@ -21,11 +25,15 @@ if TYPE_CHECKING:
 CHUNK_BYTES = 256 * 1024
 """Bytes of a full chunk, which is one object, and the part of a task's log that an agent holds in memory."""
 
-LINE_BYTES = 16 * 1024
-"""Most bytes of a line, as in Kubernetes; a longer line becomes several pieces."""
+PIECE_BYTES = 16 * 1024
+"""Most bytes of a piece, as of a line in Kubernetes; a longer line becomes several pieces."""
 
 READ_BYTES = 64 * 1024
 """Bytes of one read: the capacity of a pipe."""
+
+PAUSE, SMALL_READ_BYTES = 0.01, 4096
+"""Seconds after a read that gave fewer bytes than this: what is printed meanwhile is read, and stored, together. So the
+headers of a task that prints one short line after the other cost at most 4 KB a second."""
 
 SEAL_INTERVAL, LOCAL_SEAL_INTERVAL = 5.0, 1.0
 """Least seconds between two seals of chunks that are not full; each seal is a write to the store, or to local files."""
@@ -46,49 +54,57 @@ def chunk_name(number: int) -> str:
 
 
 class LineFormatter:
-    """Formats the bytes of one stream as lines of the log, and keeps the unfinished line."""
+    """Formats the bytes of one stream as pieces of the log, and keeps the unfinished line."""
 
     def __init__(self, name: str) -> None:
         self._name = name.encode()
         self._rest = b""
 
-    def format(self, data: bytes) -> bytes:
-        """The lines that `data` completes; b"" if it completes none."""
+    def format(self, data: bytes) -> list[bytes]:
+        """The pieces that `data` completes."""
+        text, newline, rest = (self._rest + data).rpartition(b"\n")
         head = b"%s %s " % (_stamp(), self._name)
-        *lines, rest = (self._rest + data).split(b"\n")
-        out: list[bytes] = []
-        for line in lines:
-            out.append(head + b"F " + _cut(line, head, out))
-        self._rest = _cut(rest, head, out)
-        return b"\n".join([*out, b""])
+        pieces = _pieces_of_lines(text + newline, head)
+        self._rest = _cut(rest, head, pieces)
+        return pieces
 
-    def flush(self) -> bytes:
-        """The unfinished line, formatted as a piece."""
-        rest, self._rest = self._rest, b""
-        return b"%s %s P %s\n" % (_stamp(), self._name, rest) if rest else b""
+    def flush(self, *, is_last: bool = True) -> list[bytes]:
+        """The unfinished line as a piece, if there is one.
+
+        Args:
+            is_last: nothing follows; if something does, a character that is not complete waits for it.
+        """
+        end = len(self._rest) if is_last else _end_of_characters(self._rest)
+        text, self._rest = self._rest[:end], self._rest[end:]
+        return [b"%s %s P %s\n" % (_stamp(), self._name, text)] if text else []
 
 
 class OutputStream(LineFormatter):
-    """One of the task's output pipes, as lines of the log.
+    """One of the task's output pipes, as pieces of the log.
 
     Args:
         kept: bytes at the end of the output to keep in `last`.
+
+    Attributes:
+        read_at: monotonic time of the next read: soon after one that gave little.
     """
 
     def __init__(self, name: str, fd: int, kept: int = 0) -> None:
         super().__init__(name)
         self.fd = fd
         self.open = True
+        self.read_at = 0.0
         self.last = b""
         self._kept = kept
 
-    def read(self) -> bytes | None:
-        """Formatted lines of the bytes in the pipe, b"" if they complete none; None if the pipe is empty."""
+    def read(self) -> list[bytes] | None:
+        """The pieces that the bytes in the pipe complete; None if the pipe is empty."""
         try:
             data = os.read(self.fd, READ_BYTES)
         except BlockingIOError:
             return None
         if data:
+            self.read_at = time.monotonic() + (PAUSE if len(data) < SMALL_READ_BYTES else 0.0)
             self.last = (self.last + data)[-self._kept :] if self._kept else b""
             return self.format(data)
         self.open = False
@@ -96,12 +112,39 @@ class OutputStream(LineFormatter):
         return None
 
 
-def _cut(line: bytes, head: bytes, out: list[bytes]) -> bytes:
-    """Move full pieces of a long line to `out`; returns the rest, which fits one line."""
-    while len(line) > LINE_BYTES:
-        out.append(head + b"P " + line[:LINE_BYTES])
-        line = line[LINE_BYTES:]
+def _pieces_of_lines(text: bytes, head: bytes) -> list[bytes]:
+    """The pieces of complete lines: as many lines together as fit, a single line in the CRI format."""
+    pieces: list[bytes] = []
+    start = 0
+    while start < len(text):
+        first = text.index(b"\n", start) + 1
+        end = max(first, text.rfind(b"\n", start, start + PIECE_BYTES) + 1)
+        if end == first:
+            pieces.append(head + b"F " + _cut(text[start : end - 1], head, pieces) + b"\n")
+        else:
+            pieces.append(head + b"L %d\n" % (end - start) + text[start:end])
+        start = end
+    return pieces
+
+
+def _cut(line: bytes, head: bytes, pieces: list[bytes]) -> bytes:
+    """Move full pieces of a long line to `pieces`; returns the rest, which fits into one."""
+    while len(line) > PIECE_BYTES:
+        end = _end_of_characters(line[:PIECE_BYTES])
+        pieces.append(head + b"P " + line[:end] + b"\n")
+        line = line[end:]
     return line
+
+
+def _end_of_characters(text: bytes) -> int:
+    """Length of `text` without a UTF-8 character at its end of which bytes are missing."""
+    for back, byte in enumerate(reversed(text[-3:]), 1):
+        if byte >= 0xC0:  # the first byte of a character of two bytes or more
+            length = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            return len(text) - back if length > back else len(text)
+        if byte < 0x80:
+            break
+    return len(text)
 
 
 def _stamp() -> bytes:
@@ -121,7 +164,7 @@ class LogChunks:
 
     Attributes:
         count: number of sealed chunks.
-        lacks_room: the disk is full, and later lines are kept in memory; see `find_room`.
+        lacks_room: the disk is full, and later pieces are kept in memory; see `recover`.
     """
 
     def __init__(
@@ -133,13 +176,14 @@ class LogChunks:
     ) -> None:
         self.count = 0
         self.lacks_room = False
-        self._unwritten = b""
+        self._unwritten: list[bytes] = []
+        self._unwritten_bytes = self._lost = 0
         self._directory = directory
         self._spool_limit = spool_limit
         self._sealed = sealed
         self._spooled = 0
         self._fd: int | None = None
-        self._size = self._complete_bytes = 0  # bytes of the current chunk, and of its lines that are complete
+        self._size = 0  # bytes of the current chunk
         self._since = 0.0
         self._seal_interval = seal_interval
         self._sealed_at = -seal_interval
@@ -155,29 +199,33 @@ class LogChunks:
         except OSError as error:
             self._note_full_disk(error)
 
-    def append(self, lines: bytes) -> None:
-        """Write formatted lines, sealing every chunk that is filled."""
-        start = 0
-        while start < len(lines) and not self.lacks_room:
-            end = start + CHUNK_BYTES - self._size
-            if end < len(lines):
-                end = lines.rfind(b"\n", start, end) + 1
-            if end > start:
-                self._write(lines[start:end])
-                start = end
-            if start < len(lines) and not self.lacks_room:
+    def append(self, pieces: list[bytes]) -> None:
+        """Write pieces, sealing every chunk that is filled."""
+        for piece in pieces:
+            if self._size and self._size + len(piece) > CHUNK_BYTES:
                 self.seal()
-        kept = self._unwritten + lines[start:]
-        self._unwritten = kept if len(kept) <= CHUNK_BYTES else kept[: kept.rfind(b"\n", 0, CHUNK_BYTES) + 1]
+            if not self.lacks_room:
+                self._write(piece)
+            if self.lacks_room:
+                self._keep(piece)
 
-    def find_room(self) -> None:
-        """Write the lines that are kept in memory; lines for which the disk still has no room are lost."""
-        kept, self._unwritten, self.lacks_room = self._unwritten, b"", False
+    def recover(self) -> bool:
+        """Write the pieces that are kept in memory; False if the disk still lacks room, or something is lost."""
+        kept = self._unwritten
+        self._forget_kept()
         self.append(kept)
-        if self.lacks_room and self._fd is not None:
-            os.ftruncate(self._fd, self._complete_bytes)  # removes an incomplete line
-            self._size = self._complete_bytes
-        self._unwritten, self.lacks_room = b"", False
+        return not self.lacks_room and not self._lost
+
+    def give_up(self) -> int:
+        """Write what there is room for, and how much is lost; returns the bytes that are lost."""
+        self.recover()
+        lost = self._lost + self._unwritten_bytes
+        self._forget_kept()
+        if lost:
+            said = b"fray: %d bytes of the output are lost here, because the disk was full\n" % lost
+            self.append(LineFormatter("stderr").format(said))
+            self._forget_kept()
+        return lost
 
     def append_file(self, path: str) -> None:
         """Append a text file as lines of stderr."""
@@ -188,7 +236,7 @@ class LogChunks:
         self.append(lines.flush())
 
     def seal(self) -> None:
-        """Complete the current chunk, unless lines of it are still in memory; an empty chunk is removed."""
+        """Complete the current chunk, unless pieces of it are still in memory; an empty chunk is removed."""
         if self._fd is None or self.lacks_room:
             return
         os.close(self._fd)
@@ -200,7 +248,7 @@ class LogChunks:
         self.count += 1
         os.rename(path + PART, path)
         self._spooled += self._size
-        self._size = self._complete_bytes = 0
+        self._size = 0
         self._sealed_at = time.monotonic()
         self._sealed(self.count)
 
@@ -219,17 +267,32 @@ class LogChunks:
             self._spooled = sum(_size(os.path.join(self._directory, name)) for name in os.listdir(self._directory))
         return self._spooled > self._spool_limit
 
-    def _write(self, lines: bytes) -> None:
+    def _write(self, piece: bytes) -> None:
+        """Write the whole piece, or nothing of it if the disk is full."""
         self.begin()
+        if self._fd is None:
+            return
+        left = piece
         try:
-            while lines and self._fd is not None:
-                written = os.write(self._fd, lines)
-                self._size += written
-                lines = lines[written:]
-            self._complete_bytes = self._size
+            while left:
+                left = left[os.write(self._fd, left) :]
         except OSError as error:
             self._note_full_disk(error)
-        self._unwritten += lines
+            os.ftruncate(self._fd, self._size)
+            os.lseek(self._fd, self._size, os.SEEK_SET)
+        else:
+            self._size += len(piece)
+
+    def _keep(self, piece: bytes) -> None:
+        """Keep a piece in memory until there is room; what is too much is lost, and counted."""
+        if self._lost or self._unwritten_bytes + len(piece) > CHUNK_BYTES:
+            self._lost += len(piece)
+        else:
+            self._unwritten.append(piece)
+            self._unwritten_bytes += len(piece)
+
+    def _forget_kept(self) -> None:
+        self._unwritten, self._unwritten_bytes, self.lacks_room = [], 0, False
 
     def _note_full_disk(self, error: OSError) -> None:
         """Note that the disk is full; raise any other `error`."""

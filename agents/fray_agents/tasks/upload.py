@@ -6,7 +6,9 @@ import asyncio
 import base64
 import logging
 import sys
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -17,7 +19,8 @@ from fray_agents.tasks.handle import ResultFile, TaskFile, TaskHandle
 from fray_coordinator.concurrency import map_concurrently
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreError
-from fray_coordinator.store.interface import ABSENT
+from fray_coordinator.jobs.logs import first_part
+from fray_coordinator.store.interface import ABSENT, ANY
 from fray_layouts.records import JobRecord, JobResult, KeptOutputs, OutputManifest
 from fray_layouts.spec import MAX_INLINE_BYTES
 from fray_layouts.work_keys import WorkKeys
@@ -40,22 +43,53 @@ async def upload_logs(
 ) -> int:
     """Upload each sealed chunk under its number and remove the file; returns the last number, 0 if there was none.
 
+    Beyond the job's `log_limit`, chunks of the middle are deleted again, so that followers see the newest output and
+    the root keeps the first and the last part.
+
     Args:
         chunks: as `TaskHandle.chunks` yields them.
         keep_trying: repeats a request; if it raises, the rest of the log is given up.
     """
     last = 0
+    window = _LogWindow(job.spec.log_limit)
     async for number, path in chunks:
         data = path.read_bytes()  # at most a chunk: quicker than a thread
         key = WorkKeys.log(job.id, job.attempt, replica, number)
         try:
             await _create(core, key, data, keep_trying)
+            core.store.usage.log_bytes += len(data)
+            for dropped in window.dropped_by(number, len(data)):
+                dropped_key = WorkKeys.log(job.id, job.attempt, replica, dropped)
+                await keep_trying(partial(core.store.delete, dropped_key, ANY))
         except StoreError as error:
             log.warning("the log of %s after chunk %d is lost: %s", job.id, last, error)
             break
         path.unlink()
         last = number
     return last
+
+
+class _LogWindow:
+    """The chunks of a log that are kept: the first half of the limit, and the newest ones."""
+
+    def __init__(self, limit: int) -> None:
+        self._first_left = first_part(limit)
+        self._last_left = limit - first_part(limit)
+        self._last: deque[tuple[int, int]] = deque()
+
+    def dropped_by(self, number: int, size: int) -> list[int]:
+        """Numbers of the chunks that are no longer kept now that chunk `number` of `size` bytes is stored."""
+        if not self._last and size <= self._first_left:
+            self._first_left -= size
+            return []
+        self._last.append((number, size))
+        self._last_left -= size
+        dropped: list[int] = []
+        while self._last_left < 0:
+            oldest, freed = self._last.popleft()
+            self._last_left += freed
+            dropped.append(oldest)
+        return dropped
 
 
 async def upload_result(

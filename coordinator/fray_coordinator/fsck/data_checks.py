@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from fray_coordinator.fsck.index_checks import removal_of
 from fray_coordinator.fsck.report import BY_HAND, BY_REPAIR, BY_SWEEP, Problem, SuspectedProblem
 from fray_coordinator.fsck.snapshot import Snapshot
+from fray_coordinator.jobs.logs import may_lack_middle
 from fray_coordinator.protocol.naming import is_stale
 from fray_coordinator.protocol.pool_environments import blobs_named
 from fray_coordinator.protocol.retention import oldest_used_month, unneeded_blobs
@@ -28,13 +29,18 @@ def ownerless_work(seen: Snapshot) -> Iterator[SuspectedProblem]:
 
 
 def missing_log_chunks(seen: Snapshot) -> Iterator[SuspectedProblem]:
-    """Find missing log chunks. Chunks are stored before the record counts them, and deleted after it is marked."""
+    """Find missing log chunks. Chunks are stored before the record counts them, and deleted after it is marked.
+
+    Those behind the first part of a log are missing if it was above its limit.
+    """
     existing = set(seen.keys[WorkKeys.area])
     for job in seen.jobs.values():
         ends = {past.attempt: past.exit for past in job.history} | {job.attempt: job.exit}
         for attempt, end in ends.items() if not job.expiring else ():
             count = (end.log_chunks or 0) if end is not None else 0
             chunks = (WorkKeys.log(job.id, attempt, 0, number + 1) for number in range(count))
+            if may_lack_middle(job.spec.log_limit, count) and WorkKeys.log(job.id, attempt, 0, count) in existing:
+                continue
             if (gone := next((key for key in chunks if key not in existing), None)) is not None:
                 what = f"of the {count} parts of the log of attempt {attempt}, {gone} is gone: the log ends before it"
                 remedy = "nothing brings it back; run the job again if its log is needed"

@@ -1,6 +1,8 @@
 """Reads and follows the logs of jobs. Followers ask for the next chunk by number and never list.
 
-Each replica of a gang has its own log; when they are read together, their lines are merged by time.
+Each replica of a gang has its own log; when they are read together, their lines are merged by time. Of a log above the
+job's `log_limit`, the agent deletes chunks of the middle. A reader that misses a chunk behind the first part lists the
+later ones and goes on there, with a line that says what is left out.
 """
 
 import heapq
@@ -8,7 +10,7 @@ import math
 import re
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fray_coordinator.concurrency import MAX_CONCURRENT_FOR_PEOPLE, map_concurrently
 from fray_coordinator.core import Core
@@ -20,6 +22,7 @@ from fray_coordinator.jobs.waiting_reasons import ActivityReports, WaitingReason
 from fray_coordinator.protocol.transitions import is_terminal, is_waiting
 from fray_layouts.records import JobRecord
 from fray_layouts.spec import is_gang
+from fray_layouts.units import format_bytes
 from fray_layouts.work_keys import WorkKeys
 
 
@@ -57,7 +60,7 @@ class LogCursor:
     """
 
     def __init__(self, core: Core, job: JobRecord, attempt: int = 1, replica: int | None = None) -> None:
-        self._replicas = [_ReplicaCursor(core, each, attempt) for each in _chosen(job, replica)]
+        self._replicas = [_ReplicaCursor(core, job.id, each, attempt) for each in _chosen(job, replica)]
 
     @property
     def has_read(self) -> bool:
@@ -89,28 +92,78 @@ class _ReplicaCursor:
 
     Attributes:
         attempt, number: of the chunk to read next.
+        size: bytes of the attempt's chunks that were read.
     """
 
     core: Core
+    job_id: str
     replica: int
     attempt: int
     number: int = 1
+    size: int = 0
 
     async def next_chunk(self, job: JobRecord) -> list[LogLine] | None:
-        while (chunk := await _chunk(self.core, job, self.attempt, self.replica, self.number)) is None:
+        while True:
+            if (found := await self.next_of_attempt(job)) is not None:
+                return found
             if self.attempt >= job.attempt:
                 return None
-            self.attempt, self.number = self.attempt + 1, 1
+            self.attempt, self.number, self.size = self.attempt + 1, 1, 0
+
+    async def next_of_attempt(self, job: JobRecord) -> list[LogLine] | None:
+        """The attempt's next chunk, behind a line about the chunks before it that were deleted; None: there is none."""
+        if self.number > _chunks_written(job, self.attempt):
+            return None
+        data = await self._stored()
+        missing = 0
+        if data is None and self.size >= first_part(job.spec.log_limit) - LARGEST_CHUNK:
+            later = await self._later_numbers(limit=1)
+            missing, self.number = (later[0] - self.number, later[0]) if later else (0, self.number)
+            data = await self._stored() if later else None
+        if data is None:
+            return None
+        lines = parse_chunk(self._key(), data, self.attempt, self.replica)
         self.number += 1
-        return chunk
+        self.size += len(data)
+        return [_left_out(missing, job.spec.log_limit, lines[0]), *lines] if missing and lines else lines
 
     async def skip_to_last(self, job: JobRecord) -> bool:
-        prefix = WorkKeys.log_prefix(job.id, self.attempt, self.replica)
-        after = WorkKeys.log(job.id, self.attempt, self.replica, self.number)
-        rows = await self.core.store.list(prefix, after=after)
-        numbers = [number for row in rows if (number := WorkKeys.parse_log(row.key)) is not None]
+        numbers = await self._later_numbers()
         self.number = max([self.number, *numbers])
         return bool(numbers)
+
+    async def _stored(self) -> bytes | None:
+        found = await self.core.store.get(self._key())
+        return found.data if found is not None else None
+
+    async def _later_numbers(self, limit: int | None = None) -> list[int]:
+        prefix = WorkKeys.log_prefix(self.job_id, self.attempt, self.replica)
+        rows = await self.core.store.list(prefix, after=self._key(), limit=limit)
+        return [number for row in rows if (number := WorkKeys.parse_log(row.key)) is not None]
+
+    def _key(self) -> str:
+        return WorkKeys.log(self.job_id, self.attempt, self.replica, self.number)
+
+
+LARGEST_CHUNK = 512 * 1024
+"""Bytes of the largest chunk that agents store. The first part of a log is short of its bound by less than that."""
+
+
+def first_part(log_limit: int) -> int:
+    """Bytes from the begin of a log that are kept, however large it becomes."""
+    return log_limit // 2
+
+
+def may_lack_middle(log_limit: int, count: int) -> bool:
+    """Whether a log of `count` chunks may be above its limit, so that chunks of its middle were deleted."""
+    return count * LARGEST_CHUNK > log_limit
+
+
+def _left_out(count: int, limit: int, following: LogLine) -> LogLine:
+    """The line that stands for the `count` chunks which were deleted before the line `following`."""
+    why = f"the log has more than the {format_bytes(limit)} that log_limit keeps"
+    text = f"fray: {count:,} chunks of output are left out here: {why}"
+    return replace(following, stream="stderr", data=text.encode(), complete=True)
 
 
 def _chosen(job: JobRecord, replica: int | None) -> Iterable[int]:
@@ -202,10 +255,9 @@ async def _read_replica(core: Core, job: JobRecord, attempt: int, replica: int, 
     if max_lines is not None and count != math.inf:
         return await _read_tail(core, job, attempt, int(count), max_lines)
     lines: deque[LogLine] = deque(maxlen=max_lines)
-    number = 1
-    while (chunk := await _chunk(core, job, attempt, replica, number)) is not None:
+    cursor = _ReplicaCursor(core, job.id, replica, attempt)
+    while (chunk := await cursor.next_of_attempt(job)) is not None:
         lines.extend(chunk)
-        number += 1
     return list(lines)
 
 
@@ -214,37 +266,42 @@ async def _read_tail(core: Core, job: JobRecord, attempt: int, count: int, max_l
     for number in range(count, 0, -1):
         if len(lines) >= max_lines:
             break
-        if (chunk := await _chunk(core, job, attempt, 0, number)) is None:
+        chunk = await _ReplicaCursor(core, job.id, 0, attempt, number).next_of_attempt(job)
+        if chunk is None:
             break  # it was deleted, and the chunks before it too
         lines = [*chunk, *lines]
     return lines
 
 
-async def _chunk(core: Core, job: JobRecord, attempt: int, replica: int, number: int) -> list[LogLine] | None:
-    """One chunk of an attempt; None if it is not stored, or if by `job` it cannot exist."""
-    if number > _chunks_written(job, attempt):
-        return None
-    key = WorkKeys.log(job.id, attempt, replica, number)
-    found = await core.store.get(key)
-    if found is None:
-        return None
-    return parse_chunk(key, found.data, attempt, replica)
+_HEADER = re.compile(rb"([0-9TZ:.-]+) (stdout|stderr) ([FPL]) ")
 
 
 def parse_chunk(key: str, data: bytes, attempt: int, replica: int) -> list[LogLine]:
     """Parse a chunk of a replica's output into lines. Raises BadRecord, which names `key`: it is not in the format."""
-    return [_parse(key, line, attempt, replica) for line in data.removesuffix(b"\n").split(b"\n")]
+    lines: list[LogLine] = []
+    start = 0
+    while start < len(data):
+        header = _HEADER.match(data, start)
+        end = data.find(b"\n", start) % (len(data) + 1)  # the last line's newline may be missing
+        if header is None or end < header.end():
+            raise BadRecord(f"{key} holds a line that is not in the log format: {data[start : start + 80]!r}")
+        time, stream, tag = (part.decode() for part in header.groups())
+        content = data[header.end() : end]
+        start = end + 1
+        if tag != "L":
+            lines.append(LogLine(attempt, replica, time, stream, content, tag == "F"))
+            continue
+        block = data[start : start + _block_length(content)]
+        if not block.endswith(b"\n") or len(block) != _block_length(content):
+            raise BadRecord(f"{key} holds lines that are not in the log format: {data[header.start() :][:80]!r}")
+        lines += [LogLine(attempt, replica, time, stream, line, True) for line in block[:-1].split(b"\n")]
+        start += len(block)
+    return lines
 
 
-_LINE = re.compile(rb"([0-9TZ:.-]+) (stdout|stderr) ([FP]) (.*)", re.DOTALL)
-
-
-def _parse(key: str, line: bytes, attempt: int, replica: int) -> LogLine:
-    found = _LINE.fullmatch(line)
-    if found is None:
-        raise BadRecord(f"{key} holds a line that is not in the log format: {line[:80]!r}")
-    time, stream, tag, data = found.groups()
-    return LogLine(attempt, replica, time.decode(), stream.decode(), data, tag == b"F")
+def _block_length(text: bytes) -> int:
+    """Bytes of a block of lines, by its header; 0 if that is not in the format."""
+    return int(text) if text.isdigit() and len(text) < 10 else 0
 
 
 def _chunks_written(job: JobRecord, attempt: int) -> float:

@@ -23,25 +23,30 @@ from fray_coordinator.store.interface import (
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Dollars for 1,000 requests of each class."""
+    """Dollars for 1,000 requests of each class, and for a gigabyte that is stored for a month."""
 
     class_a: float
     class_b: float
+    gigabyte_month: float
 
 
-GCS_PRICES = Prices(class_a=0.005, class_b=0.0004)
-S3_PRICES = Prices(class_a=0.005, class_b=0.0004)
+GCS_PRICES = Prices(class_a=0.005, class_b=0.0004, gigabyte_month=0.020)
+S3_PRICES = Prices(class_a=0.005, class_b=0.0004, gigabyte_month=0.023)
 """List prices of standard storage in one region of the United States."""
 
 
 @dataclass(slots=True)
 class RequestCounts:
-    """Numbers of requests sent, including every retry; the difference of two snapshots counts those between them."""
+    """Numbers of requests sent, including every retry; the difference of two snapshots counts those between them.
+
+    log_bytes: bytes of the log chunks that were stored.
+    """
 
     writes: int = 0
     lists: int = 0
     reads: int = 0
     deletes: int = 0
+    log_bytes: int = 0
 
     @property
     def class_a(self) -> int:

@@ -82,7 +82,14 @@ export async function follow({ store, records, settings }, id, print = () => {})
 /** Prints the chunks of log that are there and not printed yet; gives the place of the next. */
 async function printNew(store, job, { attempt, number }, print) {
   for (;;) {
-    const chunk = await insist(() => store.read(logKey(job.id, attempt, number)));
+    const key = logKey(job.id, attempt, number);
+    const chunk = await insist(() => store.read(key));
+    if (!chunk && number <= lastChunk(job, attempt)) {
+      // The log is above the job's log_limit: chunks of its middle are not kept.
+      print("stderr", Buffer.from("(a part of the log is left out here: it is above its limit)\n"));
+      number = await insist(() => nextChunk(store, key));
+      continue;
+    }
     if (chunk) {
       for (const [stream, bytes] of printed(chunk.data)) print(stream, bytes);
       number += 1;
@@ -94,15 +101,32 @@ async function printNew(store, job, { attempt, number }, print) {
   }
 }
 
+/** The number of the first chunk after the one with this key. */
+async function nextChunk(store, key) {
+  for await (const later of store.list(key.replace(/\d+$/, ""), key)) return Number(later.match(/\d+$/)[0]);
+  return Infinity;
+}
+
 /** The pieces of output in a chunk: [stream, bytes], in order. */
 export function* printed(chunk) {
   for (let at = 0, end; (end = chunk.indexOf("\n", at)) >= 0; at = end + 1) {
     const line = chunk.subarray(at, end);
     const [, stream, tag] = line.subarray(0, 64).toString("latin1").split(" ");
-    yield [stream, line.subarray(line.indexOf(` ${tag} `) + 3)];
+    const content = line.subarray(line.indexOf(` ${tag} `) + 3);
+    if (tag === "L") {
+      const start = end + 1;
+      end += Number(content.toString());
+      yield [stream, chunk.subarray(start, end + 1)];
+      continue;
+    }
+    yield [stream, content];
     if (tag === "F") yield [stream, Buffer.from("\n")];
   }
 }
+
+/** The number of an attempt's last chunk, once it has ended; before that 0. */
+const lastChunk = (job, attempt) =>
+  [...(job.history ?? []), job].find((one) => one.attempt === attempt)?.exit?.log_chunks ?? 0;
 
 /** What a job that succeeded left: a value if it is JSON, else its bytes. Whole numbers above 2^53 are rounded. */
 export async function resultOf({ store }, job) {

@@ -38,7 +38,7 @@ const MADE = {
   "local-files": ({ base64, key }) => (key ? lockOf(key) : versionOf(Buffer.from(base64, "base64"))),
   "successors": ({ previous, op, changes }) => plain(stamped({ ...previous, ...changes }, previous, op), "name"),
   "outcomes": outcomeOf,
-  "logs": (lines) => Buffer.concat([...printed(chunkOf(lines))].map(([, bytes]) => bytes)).toString("base64"),
+  "logs": (pieces) => Buffer.concat([...printed(chunkOf(pieces))].map(([, bytes]) => bytes)).toString("base64"),
   "claims": ({ job, attempt, parent, lease }) => plain(claim(job, attempt, parent, lease, SETTINGS), "job"),
   "stops": ({ job, reason, now }) => plain(stopRequested(job, reason, now), "job"),
   "ends": endOf,
@@ -64,8 +64,7 @@ const WORDS = {
 
 const conditionOf = (text) => ({ absent: ABSENT, any: ANYTHING })[text] ?? { version: text };
 const TIME = Buffer.from("2026-01-01T00:00:00.000000Z ");
-const lineOf = (text) => [TIME, Buffer.from(text, "base64"), Buffer.from("\n")];
-const chunkOf = (lines) => Buffer.concat(lines.flatMap(lineOf));
+const chunkOf = (pieces) => Buffer.concat(pieces.flatMap((text) => [TIME, Buffer.from(text, "base64")]));
 
 function outcomeOf({ op, condition, found, version }) {
   return WORDS[outcome(op, conditionOf(condition), found && { record: found, version })];

@@ -22,9 +22,10 @@ _OWNERS = ("job", "user", "namespace", "pool")
 def command(app: App, by: str | None) -> None:
     """Estimate the cost of the cluster's requests, count those that its agents have made, and sum up its machines.
 
-    Requests are at the list prices of GCS and S3 in a single region; storage and traffic are not included. Requests to
-    local files cost nothing, so for such a root the estimate is for a bucket with default settings. With --by, each job
-    pays for the part of its hosts that it asked for, while it runs there; the cost of idle machines is left out.
+    Requests are at the list prices of GCS and S3 in a single region; of storage only logs are included, and traffic is
+    not. Requests to local files cost nothing, so for such a root the estimate is for a bucket with default settings.
+    With --by, each job pays for the part of its hosts that it asked for, while it runs there; the cost of idle machines
+    is left out.
     """
     problems: dict[str, str] = {}
     if by is not None:

@@ -13,7 +13,9 @@ from fray_layouts.errors import InvalidInput
 from fray_layouts.spec import EnvironmentSpec, JobSpec, ResourceSpec
 
 _UNSUPPORTED = {
-    **dict.fromkeys(("pool", "priority", "same", "spread", "health_check", "outputs", "outage"), ONLY_IN_STORAGE),
+    **dict.fromkeys(
+        ("pool", "priority", "same", "spread", "health_check", "outputs", "outage", "log_limit"), ONLY_IN_STORAGE
+    ),
     "namespace": "on Iris each user and each tree of jobs has its own namespace; leave it out",
     "parent": "on Iris the job that submits it is the parent; submit it from that job, and leave this out",
     "id": "jobs are found by their names: FrayIrisClient.submit adopts the unfinished one; leave it out",

@@ -43,6 +43,7 @@ _JOB = {
     "same": _PLACE.format("zones"),
     "health_check": ONLY_IN_STORAGE,
     "ports": ONLY_IN_STORAGE,
+    "log_limit": "Ray has settings of its own for logs; leave it out",
     "outputs": "write them to storage, and return their paths",
     "outage": ONLY_IN_STORAGE,
     "actor": "create_actor creates Ray's own actors; use it",

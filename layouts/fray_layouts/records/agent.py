@@ -123,7 +123,7 @@ class AgentRecord(Record, kw_only=True):
         unfit: because of the problem, the agent takes no work and is given none.
         preemptible: the host may be taken away at any time.
         requests: requests that the process had sent to the storage before this heartbeat, by kind: "writes", "lists",
-            "reads", "deletes".
+            "reads", "deletes"; and "log_bytes", the bytes of the logs that it had stored.
         network: name of the network that its address belongs to; agents of one network can reach one another.
         bind: address that servers on this host listen on.
         advertise: host name or address under which others reach these servers.
