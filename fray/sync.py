@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import CancelledError, Future, wait
 from typing import Any, Generic, Protocol, TypeVar
 
+from fray_agents.threads import nobody_waits, run_event_loop, start_loop, start_thread
 from fray_coordinator.backoff import JITTER, STORE_PAUSES, backoff
 from fray_coordinator.errors import StoreError
 from fray_coordinator.per_process import PerProcess
@@ -103,8 +104,7 @@ class LoopThread:
         with self._lock:
             if self._loop is None:
                 loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=loop.run_forever, name="fray", daemon=True)
-                self._thread.start()
+                self._thread = start_loop(lambda: run_event_loop(loop), "fray")
                 self._loop = loop
             return self._loop
 
@@ -172,11 +172,13 @@ def start_in_thread(wait: Callable[[], T]) -> Future[T]:
 
     def call() -> None:
         try:
-            outcome.set_result(context.run(wait))
+            value = context.run(wait)
         except BaseException as error:
             outcome.set_exception(error)
+        else:
+            outcome.set_result(value)
 
-    threading.Thread(target=call, name="fray-wait", daemon=True).start()
+    start_thread(call, "fray-wait", nobody_waits)  # the outcome is set, and a callback of it has failed
     return outcome
 
 

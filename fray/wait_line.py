@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Self
 
+from fray_coordinator.background import start_task
 from fray_coordinator.backoff import WARN_AFTER, backoff
 from fray_coordinator.per_process import PerProcess
 from fray_layouts.escaping import one_line
@@ -145,7 +146,7 @@ def progress_shown(progress: Callable[[], str]) -> Iterator[None]:
     Coroutines of one event loop that wait with the same `progress` share one line.
     """
     loop = asyncio.get_running_loop()
-    count, updater = _updaters.get((loop, progress)) or (0, loop.create_task(_keep_showing(progress)))
+    count, updater = _updaters.get((loop, progress)) or (0, start_task(_keep_showing(progress)))
     _updaters[loop, progress] = count + 1, updater
     try:
         yield

@@ -22,8 +22,8 @@ from fray.sync import persist_in_thread
 from fray.types import CheckpointConfig
 from fray_agents.pickling import pickled_by_value
 from fray_agents.rpc import CallId
+from fray_agents.threads import start_thread
 from fray_coordinator.actors.checkpoints import CheckpointLog, open_log
-from fray_coordinator.errors import Fenced
 
 if TYPE_CHECKING:
     from fray.cluster.current_job import CurrentJob
@@ -61,7 +61,7 @@ class CheckpointJournal:
         self._calls = 0
         self._written_at = time.monotonic()
         if policy.seconds is not None:
-            threading.Thread(target=self._write_when_quiet, args=(policy.seconds,), daemon=True).start()
+            start_thread(self._write_when_quiet, "fray-checkpoint", actor.fail)
 
     def known(self, call: CallId) -> bytes | None:
         """The outcome of a call that the restored state already includes. None if the call has to run now."""
@@ -97,18 +97,18 @@ class CheckpointJournal:
         late = policy.seconds is not None and time.monotonic() - self._written_at >= policy.seconds
         return policy.replies or late or (policy.calls is not None and self._calls >= policy.calls)
 
-    def _write_when_quiet(self, seconds: float) -> None:
+    def _write_when_quiet(self) -> None:
         """Write checkpoints that become due while no call arrives."""
-        while not self._actor.shutdown_event.wait(seconds):
+        while not self._actor.shutdown_event.wait(self._policy.seconds):
             with self._lock:
                 if self._calls and not self._running and self._is_due():
                     self._write()
 
     def _write(self) -> None:
-        state = pickled_by_value((self._outcomes, _state_of(self._instance)))
         try:
+            state = pickled_by_value((self._outcomes, _state_of(self._instance)))
             persist_in_thread(lambda: self._cluster.run(lambda core: self._checkpoints.write(state)), "the checkpoint")
-        except Fenced as error:
+        except BaseException as error:  # Fenced, or the state cannot be pickled: no call would be answered any more
             self._actor.fail(error)
             raise
         self._calls, self._written_at = 0, time.monotonic()

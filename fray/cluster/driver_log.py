@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager, suppress
 
 from fray.cluster.log_printer import JobPrefix
 from fray_agents.runner.task_log import CHUNK_BYTES, FIRST_SEAL_PART, SEAL_INTERVAL
+from fray_coordinator.background import start_task
 from fray_coordinator.backoff import backoff
 from fray_coordinator.clock import Clock
 from fray_coordinator.concurrency import MAX_CONCURRENT
@@ -25,7 +26,6 @@ from fray_coordinator.jobs.logs import LogCursor, LogLine
 from fray_coordinator.jobs.lookup import read_job
 from fray_coordinator.jobs.submission import Submitted
 from fray_coordinator.protocol.transitions import Status, is_terminal, is_waiting
-from fray_layouts.errors import FrayError
 from fray_layouts.escaping import escaped_bytes
 from fray_layouts.records import JobRecord
 from fray_layouts.spec import is_gang
@@ -154,7 +154,7 @@ class FollowedJob:
         self._passes_over = found and job.status == Status.RUNNING  # an earlier driver has shown the output so far
         self._read_at = float("-inf")
         self._display = LineDisplay(job.id, driver_log.core.clock, is_gang(job.spec))
-        self.reader = asyncio.create_task(self._read())
+        self.reader = start_task(self._read())
 
     def note(self, job: JobRecord) -> None:
         started = (job.status, job.attempt) != (self.job.status, self.job.attempt)
@@ -176,7 +176,7 @@ class FollowedJob:
             except (JobNotFound, BadRecord) as error:
                 log.debug("the output of %s is not shown any more: %s", self.job.id, error)
                 return
-            except FrayError as error:
+            except Exception as error:
                 log.debug("the output of %s cannot be read now: %s", self.job.id, error)
             else:
                 if is_terminal(job) or (self._log.leaving and not _ends_with_driver(job)):

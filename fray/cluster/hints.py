@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any
 
+from fray_coordinator.background import start_task
 from fray_coordinator.core import Core
 from fray_layouts.errors import FrayError
 from fray_layouts.object_keys import AgentKeys, CoordinatorKeys
@@ -39,7 +40,6 @@ class HintSender:
         self._pools: dict[str, PoolSummary] = {}
         self._pass: HintEndpoint | None = None
         self._read_at = float("-inf")
-        self._running: set[asyncio.Task[None]] = set()
 
     def submitted(self, core: Core, pools: Iterable[str]) -> None:
         """Send a hint to a few agents of these pools that there is work; returns at once."""
@@ -54,9 +54,7 @@ class HintSender:
         self._begin(self._send_to_agent(core, agent))
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(self._quietly(work))
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
+        start_task(self._quietly(work))
 
     async def _quietly(self, work: Coroutine[Any, Any, None]) -> None:
         try:

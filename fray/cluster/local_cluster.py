@@ -32,6 +32,7 @@ from fray_agents.tasks.environment import PRIVATE_VAR
 from fray_agents.tasks.handle import TaskHandle, TaskSpec
 from fray_agents.tasks.prestart import Prestarter
 from fray_agents.tasks.thread_task import ThreadTask
+from fray_coordinator.background import keep_running, start_task
 from fray_coordinator.core import LOCAL_SETTINGS, Core, open_core
 from fray_coordinator.jobs.lookup import jobs_by_id
 from fray_coordinator.protocol.transitions import is_terminal
@@ -110,7 +111,7 @@ class LocalCluster(StorageCluster):
             overcommits=True,
         )
         self._agent: Agent | None = None
-        self._running: asyncio.Task[ExitReason] | None = None
+        self._running: asyncio.Task[None] | None = None
         sync.at_exit(self.close)
         sync.run(self._core.get())
 
@@ -155,9 +156,22 @@ class LocalCluster(StorageCluster):
         if self.here:
             local_clusters[self.root] = self
             self._agent = Agent(core, self._options)
-            self._running = asyncio.create_task(self._agent.run())
-            self._running.add_done_callback(_log_crash)
+            self._running = start_task(self._serve(core, self._agent))
         return core
+
+    async def _serve(self, core: Core, agent: Agent) -> None:
+        """Run the agent until the cluster is closed. One that fails, or was declared dead, is followed by another."""
+
+        async def another() -> Agent:
+            return Agent(core, replace(self._options, rejoins=True))
+
+        while True:
+            try:
+                if await agent.run() is ExitReason.LEFT:
+                    return
+            except Exception:
+                log.exception("the agent of the local cluster has failed; another one follows, and its jobs go on")
+            agent = self._agent = await keep_running(another)
 
     def _has_log_only(self, job: JobRecord) -> bool:
         """Whether a job's output goes only to its log. A thread's output is already on this process's streams."""
@@ -243,8 +257,3 @@ def _without_cores(request: JobRequest) -> JobRequest:
 def _unpickled(plain: StorageCluster, in_threads: bool) -> StorageCluster:
     known = local_clusters.get(plain.root, plain)
     return known.threads if in_threads else known
-
-
-def _log_crash(running: asyncio.Task[ExitReason]) -> None:
-    if not running.cancelled() and (error := running.exception()) is not None:
-        log.error("the local cluster's agent ended with an error; its jobs stay as they are", exc_info=error)

@@ -18,6 +18,7 @@ from typing import TextIO
 
 from fray.wait_line import WaitLine, above_line, notebook
 from fray_agents.runner.task_log import STREAMS
+from fray_agents.threads import start_loop
 from fray_coordinator.per_process import PerProcess
 
 log = logging.getLogger("fray")
@@ -142,8 +143,7 @@ class LogPrinter:
 
     def _wake(self) -> None:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="fray-output", daemon=True)
-            self._thread.start()
+            self._thread = start_loop(self._work, "fray-output")
         self._changed.notify_all()
 
     def _work(self) -> None:

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 
+from fray_coordinator.background import keep_running, start_task
 from fray_coordinator.core import Core
 
 _RESIGN_SECONDS = 5.0
@@ -40,7 +41,7 @@ class WaitingScaler:
         """Scale the pools until `end` is called for the same wait."""
         self._waiting.add(wait)
         if self._scaling is None:
-            self._scaling = asyncio.create_task(self._scale())
+            self._scaling = start_task(keep_running(self._scale))
 
     async def end(self, wait: object) -> None:
         """End a wait, whether `begin` was called for it or not."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -19,6 +18,7 @@ from fray.ray_backend.actor_handle import RayActorHandle
 from fray.ray_backend.outcomes import future_of, value_of
 from fray.ray_backend.pickling import pickle_registered_by_value
 from fray.types import JobRequest, ResourceConfig
+from fray_agents.threads import nobody_waits, start_thread
 from fray_layouts.units import parse_bytes
 
 T = TypeVar("T")
@@ -73,7 +73,7 @@ class RayContext(ProcessActorsContext):
         def values() -> Iterator[Any]:
             return (value_of(item, what) for item in items)
 
-        threading.Thread(target=run_into, args=(values, (), future), name="fray-items", daemon=True).start()
+        start_thread(lambda: run_into(values, (), future), "fray-items", nobody_waits)  # the future has the exception
         return future
 
     def _create_requested(self, request: JobRequest, get_if_exists: bool) -> RayActorHandle[Any]:

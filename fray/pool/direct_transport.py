@@ -12,6 +12,7 @@ from fray.pool.transport import TaskCall, pool_progress
 from fray.pool.worker_supervisor import WorkerSupervisor
 from fray.types import EnvironmentConfig, ResourceConfig
 from fray.wait_line import wait_with_progress
+from fray_agents.threads import start_thread
 
 MAX_DEATHS = 3
 """Workers that may die during one task before the task is given up. One may die of another cause, but hardly three."""
@@ -75,7 +76,7 @@ class DirectTransport:
     def _give_up(self, task: PoolTask, worker: str, why: str) -> None:
         """Give up the task once it is known how its last worker ended; the loss of a connection explains too little."""
         read_exit = self._supervisor.exit_reader(worker)
-        threading.Thread(target=lambda: give_up(task, read_exit() or why), name="fray-pool-exit", daemon=True).start()
+        start_thread(lambda: give_up(task, read_exit() or why), "fray-pool-exit", lambda error: give_up(task, why))
 
     def _lost(self, name: str) -> None:
         self._supervisor.lost(name)

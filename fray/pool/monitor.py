@@ -12,6 +12,7 @@ from fray.pool.dispatcher import PoolClosed
 from fray.pool.future_table import FutureTable
 from fray.pool.worker_jobs import WorkerJobs
 from fray.queue.file_queue import FileQueue
+from fray_agents.threads import start_loop
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreError
 from fray_coordinator.jobs.poll_backoff import PollBackoff
@@ -62,8 +63,7 @@ class PoolMonitor:
         self._hopeless: JobFailed | None = None
         self._ended = False
         self._work = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="fray-pool", daemon=True)
-        self._thread.start()
+        start_loop(self._run, "fray-pool")
 
     def wake(self) -> None:
         self._pace.expect_soon()

@@ -27,6 +27,7 @@ from fray.rpc.server import EXIT_TERMINATED
 from fray.sync import persist_in_thread
 from fray_agents.rpc.wire.serialization import pack_error
 from fray_agents.tasks.current_task import on_stop, task_environ
+from fray_agents.threads import start_loop
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreError
 from fray_coordinator.pool import task_outcomes, worker_pools
@@ -101,7 +102,7 @@ class QueueWorker:
         """Take and run tasks until the pool is shut down, the worker is idle for too long, or it is stopped."""
         on_stop(self._stop)
         for loop in (self._keep, self._flush_soon):
-            threading.Thread(target=loop, name="fray-worker", daemon=True).start()
+            start_loop(loop, "fray-worker")
         try:
             self._prepare()
             while (lease := self._next()) is not None and self._begin(lease):

@@ -27,6 +27,7 @@ from fray.pool.queue_transport import QueueTransport
 from fray.pool.transport import SPARE_SECONDS, PoolSize, TaskCall, Transport
 from fray.types import EnvironmentConfig, ResourceConfig
 from fray.wait_line import wait_with_progress
+from fray_agents.threads import start_thread
 from fray_coordinator.errors import StoreError
 from fray_layouts.queue_keys import QUEUE_NAME
 from fray_layouts.spec_checks import check_name
@@ -150,7 +151,7 @@ class WorkerPool(Shown, Block):
         self._ended = threading.Event()
         self._resize_now = threading.Event()
         self._adjust()
-        threading.Thread(target=self._keep_size, name="fray-pool-size", daemon=True).start()
+        start_thread(self._keep_size, "fray-pool-size", self._cannot_keep_size)
 
     @property
     def name(self) -> str:
@@ -343,10 +344,9 @@ class WorkerPool(Shown, Block):
                     spare_at = time.monotonic() + SPARE_SECONDS
             except StoreError as error:
                 log.warning("the pool's workers cannot be checked now, and are checked again soon: %s", error)
-            except Exception as error:
-                log.exception("the pool is closed, because its workers cannot be started")
-                self._transport.close(f"its workers cannot be started: {error}")
-                return
+
+    def _cannot_keep_size(self, error: BaseException) -> None:
+        self._transport.close(f"its workers cannot be started: {error}")
 
     def _end(self) -> bool:
         """Mark the pool as ended, so that it starts no more workers. Returns whether this is the first call."""

@@ -22,6 +22,7 @@ from fray.rpc.resolver import ClusterResolver
 from fray.types import ActorConfig, EnvironmentConfig, JobId, ResourceConfig
 from fray_agents.rpc import Channel, ClientCall
 from fray_agents.rpc.errors import LOST_ERRORS, is_lost
+from fray_agents.threads import start_thread
 from fray_coordinator.backoff import backoff
 from fray_coordinator.errors import ParentNotRunning, StoreError
 from fray_coordinator.jobs.lookup import jobs_by_id
@@ -113,7 +114,7 @@ class WorkerSupervisor:
         self._ended = False
         self.absence = AbsenceWatch(cluster, name)
         self._wake = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="fray-pool", daemon=True)
+        self._supervises = False
 
     @property
     def wanted(self) -> int:
@@ -124,9 +125,10 @@ class WorkerSupervisor:
         with self._lock:
             self._start(count)
             self._wanted += count
+            if not self._supervises:
+                start_thread(self._run, "fray-pool", self._give_up)
+                self._supervises = True
         self._wake.set()
-        if self._thread.ident is None:
-            self._thread.start()
 
     def shrink(self, count: int) -> None:
         """End up to `count` idle workers."""
@@ -190,8 +192,12 @@ class WorkerSupervisor:
                 log.warning("workers of %s cannot be looked for now: %s", self._name, error)
                 self._wake.wait(_LOOKUP_PAUSES[1])
             except ParentNotRunning as error:  # new workers would have no owner
-                self._ended = True
-                self._on_hopeless(str(error))
+                self._give_up(error)
+
+    def _give_up(self, error: BaseException) -> None:
+        """End the pool's tasks with the reason why there will be no more workers."""
+        self._ended = True
+        self._on_hopeless(str(error) or type(error).__name__)
 
     def _supervise(self) -> None:
         if len(self._workers) < self._wanted:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -15,6 +14,7 @@ from fray.ray_backend.actor_address import RayActorAddress
 from fray.ray_backend.actor_calls import RayCaller
 from fray.ray_backend.actor_states import ActorProbe, statuses
 from fray.types import JobStatus
+from fray_agents.threads import new_thread, nobody_waits
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ class RayActorHandle(ActorHandle[T]):
                 ray.wait([idle], timeout=GRACE)
                 ray.kill(actor)
 
-        threading.Thread(target=end, name="fray-stop", daemon=not self._address.detached).start()
+        new_thread(end, "fray-stop", nobody_waits, daemon=not self._address.detached).start()
 
     def _kill(self, why: str) -> None:
         """End the actor at once, even during calls. Its name is free."""

@@ -15,6 +15,7 @@ from fray.cluster.ray.connection import import_ray
 from fray.ray_backend.actor_address import RayActorAddress
 from fray.ray_backend.actor_handle import RayActorHandle
 from fray.sync import LoopThread
+from fray_agents.threads import end_process, start_thread
 
 _IDLE_GRACE = GRACE - 2.0
 """Seconds of the grace period for running calls. The rest is for their replies and the exit of the process."""
@@ -57,7 +58,7 @@ class ActorHost:
         self._running = 0
         set_current_actor(self._current, owns_process=True)
         self._instance = cls(*args, **kwargs)
-        threading.Thread(target=self._end_when_asked, name="fray-stop", daemon=True).start()
+        start_thread(self._end_when_asked, "fray-stop", end_process)
 
     def call(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run a call. Ray passes on to the caller what the method raises."""

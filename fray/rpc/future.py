@@ -20,6 +20,7 @@ from fray.futures import TaskFuture
 from fray.sync import running_future
 from fray.wait_line import Waiters
 from fray_agents.rpc.errors import LOST_ERRORS, is_lost
+from fray_agents.threads import start_loop
 
 T = TypeVar("T")
 
@@ -73,8 +74,7 @@ class RetryQueue:
         with _lock:
             self._todo.append(work)
             if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(target=self._work, name="fray-retry", daemon=True)
-                self._thread.start()
+                self._thread = start_loop(self._work, "fray-retry")
 
     def _work(self) -> None:
         while True:

@@ -15,7 +15,7 @@ from tests.support.rpc import (
     Keys,
     serving,
 )
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 
 @pytest.fixture(scope="module", params=["tcp", "unix", "tls"])
@@ -146,6 +146,19 @@ def test_coroutines_run_together_up_to_the_limit(channel: Channel) -> None:
     assert max(call.result() for call in calls) == 100
     calls = [channel.start("subject", "together", (1,), {}) for _ in range(3)]
     assert max(call.result() for call in calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("method", "args"),
+    [*(("raise_when_closed", (kind,)) for kind in ("error", "exit", "yield")), ("araise_when_closed", ())],
+)
+def test_a_stream_whose_cleanup_fails_keeps_no_other_call_waiting(
+    channel: Channel, method: str, args: tuple[str, ...]
+) -> None:
+    items = channel.stream("subject", method, args, {})
+    assert next(iter(items)) == 1
+    del items
+    assert channel.start("subject", "echo", (1,), {}).result(PATIENCE) == 1
 
 
 def test_streams(channel: Channel) -> None:

@@ -150,6 +150,23 @@ class Subject:
         yield from range(end)
         raise KeyError("at the end")
 
+    def raise_when_closed(self, kind: str) -> Iterator[int]:
+        """A stream whose cleanup fails: it raises, or yields again."""
+        try:
+            while True:
+                yield 1
+        finally:
+            if kind == "yield":
+                yield 2
+            raise {"exit": SystemExit(3), "error": OSError("cleanup failed"), "yield": OSError("late")}[kind]
+
+    async def araise_when_closed(self) -> AsyncIterator[int]:
+        try:
+            while True:
+                yield 1
+        finally:
+            raise OSError("cleanup failed")
+
     async def acount(self, end: int) -> AsyncIterator[int]:
         for number in range(end):
             await asyncio.sleep(0)

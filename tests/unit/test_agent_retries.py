@@ -31,7 +31,7 @@ async def test_a_job_requeued_while_its_agent_still_holds_it_is_claimed_as_soon_
         claimed.append(held)
 
     member = trusted_member(core, HOST)
-    claimer = Claimer(member, take, lambda: None)
+    claimer = Claimer(member, take, lambda: None, print)
     lease = member.leases.add(entry)
     await hand.end(await hand.claim(), kind="exited")  # attempt 2 waits, the bell has rung
     with contextlib.suppress(TimeoutError):

@@ -35,7 +35,7 @@ async def first_claim(core: Core, fleet: int = 1) -> HeldLease:
         member.leaving = True
 
     member = trusted_member(core, CAPACITY, live_agents=fleet, pool_slots=8)
-    search = asyncio.create_task(Claimer(member, take, lambda: None).run())
+    search = asyncio.create_task(Claimer(member, take, lambda: None, print).run())
     try:
         return await asyncio.wait_for(found, 60)
     finally:

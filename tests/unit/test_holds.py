@@ -45,7 +45,7 @@ async def claimed_by(member: Membership, seconds: float = 300.0) -> set[str]:
     async def take(held: Any) -> None:
         return
 
-    task = asyncio.create_task(Claimer(member, take, lambda: None).run())
+    task = asyncio.create_task(Claimer(member, take, lambda: None, print).run())
     await asyncio.sleep(seconds)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

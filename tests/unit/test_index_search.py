@@ -55,7 +55,7 @@ async def searching(cluster: Cluster, fleet: int = 1, slots: int = 4) -> AsyncIt
     core = await cluster.core(local=False)
     member = trusted_member(core, HOST, live_agents=fleet, pool_slots=slots)
     at_work = Searching(core, cluster.connections[-1].asked, member.leases)
-    task = asyncio.create_task(Claimer(member, at_work.claimed.put, lambda: None).run())
+    task = asyncio.create_task(Claimer(member, at_work.claimed.put, lambda: None, print).run())
     try:
         yield at_work
     finally:

@@ -42,6 +42,7 @@ from fray_agents.host.place import HostPlace
 from fray_agents.host.software import discover_software
 from fray_agents.tasks.handle import StartTask
 from fray_agents.tasks.process_task import RUNNER_TIMEOUT, ProcessTask
+from fray_coordinator.background import start_task
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreError, StoreRefused
 from fray_coordinator.jobs import pending_index
@@ -137,7 +138,9 @@ class Agent:
         self.member = self._new_member(network)
         self._fatal_errors: asyncio.Queue[BaseException] = asyncio.Queue()
         self._heartbeat = Heartbeat(self.member, self._on_listed, self.check_jobs)
-        self._claimer = Claimer(self.member, self._take_over, lambda: self._placements.plan_rang())
+        self._claimer = Claimer(
+            self.member, self._take_over, lambda: self._placements.plan_rang(), self._fatal_errors.put_nowait
+        )
         self._job_watch = JobWatch(self.member)
         self._reconciler_loop = ReconcilerLoop(self.member, options.send_hints)
         self._gpus = GpuWatch(self.member)
@@ -390,12 +393,6 @@ class Agent:
             lease.entry_deleted = False  # the next applied beat tries again; until then no agent can claim by the entry
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
+        task = start_task(work)
         self._background.add(task)
-        task.add_done_callback(self._on_background_end)
-
-    def _on_background_end(self, task: asyncio.Task[None]) -> None:
-        self._background.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            context = {"message": "an agent's task ended with an error", "exception": error, "task": task}
-            asyncio.get_running_loop().call_exception_handler(context)
+        task.add_done_callback(self._background.discard)

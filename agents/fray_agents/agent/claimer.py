@@ -9,6 +9,7 @@ from fray_agents.agent.index_search import IndexSearch
 from fray_agents.agent.loops import is_set_within
 from fray_agents.agent.membership import Membership
 from fray_agents.agent.pool_bell import PoolBell
+from fray_coordinator.background import start_task
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, StoreRefused
 from fray_coordinator.jobs.claiming import Claimed, NotClaimed, try_claim
@@ -50,6 +51,7 @@ class Claimer:
         member: the agent's membership.
         on_claimed: takes over a job once its claim is applied.
         on_ring: called when the pool's doorbell has rung.
+        on_fatal: called if an exception leaves a claim without anyone who resolves it: the agent must end.
         counts: the claims so far.
         wake: set it to poll now.
     """
@@ -57,6 +59,7 @@ class Claimer:
     member: Membership
     on_claimed: Callable[[HeldLease], Awaitable[None]]
     on_ring: Callable[[], None]
+    on_fatal: Callable[[BaseException], None]
     counts: ClaimCounts = field(default_factory=ClaimCounts)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     _bell: PoolBell = field(init=False)
@@ -123,7 +126,7 @@ class Claimer:
         room: the reservation in whose bundles it is to run; None: the host's own room. ends_before: as in `try_claim`.
         """
         lease = self.member.leases.add(entry, room)
-        claim = asyncio.create_task(self._resolve(lease, ends_before))
+        claim = start_task(self._resolve(lease, ends_before), self.on_fatal)  # the claim stays listed
         self._unresolved.add(claim)
         claim.add_done_callback(self._unresolved.discard)
         await asyncio.wait([claim], timeout=CLAIM_WAIT if len(self._unresolved) <= MAX_UNRESOLVED_CLAIMS else None)

@@ -14,6 +14,7 @@ from fray_agents.agent.placement_hints import PlacementHints
 from fray_agents.host import task_cgroups
 from fray_agents.host.directories import UntrustedDirectory, is_shortage
 from fray_agents.tasks.prestart import Prestarter
+from fray_coordinator.background import keep_running, start_task
 from fray_coordinator.core import Core, open_core
 
 log = logging.getLogger("fray")
@@ -79,7 +80,7 @@ async def run_agent(root: str, options: AgentOptions, on_join: Callable[[str], N
         options, start_task=prestarter.start, hint_endpoint=endpoint, send_hints=hints.send, ask_peer=hints.ask
     )
     departure = Departure()
-    notice = asyncio.create_task(departure.heed(options.end_of_host)) if options.end_of_host else None
+    notice = _start_heeding(departure, options.end_of_host) if options.end_of_host else None
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, departure.signalled)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
@@ -105,6 +106,10 @@ async def run_agent(root: str, options: AgentOptions, on_join: Callable[[str], N
         if listener is not None:
             listener.close()
         await core.store.close()
+
+
+def _start_heeding(departure: Departure, end_of_host: EndOfHost) -> asyncio.Task[None]:
+    return start_task(keep_running(lambda: departure.heed(end_of_host)))
 
 
 async def _created_agent(core: Core, options: AgentOptions, leaving: asyncio.Event) -> Agent | None:

@@ -12,6 +12,7 @@ from fray_agents.agent.held import HeldLease
 from fray_agents.agent.leases import Leases
 from fray_agents.agent.loops import is_set_within, run_until_first_ends
 from fray_agents.agent.membership import Membership
+from fray_coordinator.background import start_task
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, ParentNotRunning, StaleAttempt, StoreError
 from fray_coordinator.jobs import cascade
@@ -190,7 +191,7 @@ class Driver:
                 lost.job,
                 lease.job,
             )
-        self._lease, self._holding = lease, asyncio.create_task(self._hold(lease, is_first=lost is None))
+        self._lease, self._holding = lease, start_task(self._hold(lease, is_first=lost is None))
 
     async def _hold(self, lease: DriverLease, is_first: bool) -> None:
         holding = asyncio.create_task(lease.hold())
@@ -198,6 +199,8 @@ class Driver:
             if not is_first:
                 await persist(self._core, lambda: self._announce(lease.job))
             await holding
+        except Exception:
+            log.exception("driver %s has lost its lease by an error", lease.job)
         finally:
             holding.cancel()
         if lease is self._lease and not lease.stopped and self._hosted:

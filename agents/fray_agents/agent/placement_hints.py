@@ -13,6 +13,7 @@ from fray_agents.rpc.client.connect import Target
 from fray_agents.rpc.errors import ServerGone
 from fray_agents.rpc.hints import send_hint
 from fray_agents.rpc.wire.session import Keyring
+from fray_coordinator.background import start_task
 from fray_coordinator.jobs.gang_peers import PeerAnswer
 from fray_layouts.errors import FrayError
 from fray_layouts.records import HintEndpoint
@@ -40,7 +41,7 @@ class PlacementHints:
         for endpoint in endpoints:
             running = self._running.get(endpoint.nonce)
             if running is None or running.done():
-                self._running[endpoint.nonce] = asyncio.create_task(self._send(endpoint))
+                self._running[endpoint.nonce] = start_task(self._send(endpoint))
             else:
                 self._resend.add(endpoint.nonce)
         self._running = {nonce: task for nonce, task in self._running.items() if not task.done()}

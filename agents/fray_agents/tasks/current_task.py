@@ -10,6 +10,8 @@ from contextvars import ContextVar
 from queue import SimpleQueue
 from typing import Protocol
 
+from fray_agents.threads import end_process, start_thread
+
 
 class ThreadedTask(Protocol):
     """A task in a thread, as seen by its own code."""
@@ -43,4 +45,4 @@ def on_stop(call: Callable[[], None]) -> None:
     signals: SimpleQueue[int] = SimpleQueue()  # a signal handler may call its `put` at any point
     signal.signal(signal.SIGTERM, lambda number, frame: signals.put(number))
     os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
-    threading.Thread(target=lambda: call() if signals.get() else None, name="fray-stop", daemon=True).start()
+    start_thread(lambda: call() if signals.get() else None, "fray-stop", end_process)

@@ -16,6 +16,7 @@ from fray_agents.tasks.environment import inherited_environment
 from fray_agents.tasks.handle import TaskHandle, TaskSpec
 from fray_agents.tasks.process_task import CALLABLE_OPTIONS, RUNNER_TIMEOUT, ProcessTask
 from fray_agents.tasks.runner_process import start_runner
+from fray_coordinator.background import start_task
 
 log = logging.getLogger("fray")
 
@@ -68,7 +69,7 @@ class Prestarter:
         if self._timer is not None:
             self._timer.cancel()
         if self._making is not None:
-            await self._making
+            await asyncio.wait([self._making])
         if (waiting := self._drop()) is not None:
             try:
                 await asyncio.wait_for(waiting.runner.wait(), RUNNER_TIMEOUT)
@@ -87,7 +88,7 @@ class Prestarter:
 
     def _make(self, variables: Mapping[str, str], lock_fd: int | None) -> None:
         if self._prestarted is None and (self._making is None or self._making.done()):
-            self._making = asyncio.create_task(self._start(variables, lock_fd))
+            self._making = start_task(self._start(variables, lock_fd))
 
     async def _start(self, variables: Mapping[str, str], lock_fd: int | None) -> None:
         try:

@@ -32,6 +32,7 @@ from fray_agents.tasks.handle import ResultFile, StartFailed, TaskExit, TaskFile
 from fray_agents.tasks.leftovers import end_leftovers
 from fray_agents.tasks.outputs import FoundOutputs, find_outputs
 from fray_agents.tasks.runner_process import EVENT_LIMIT, start_runner
+from fray_coordinator.background import start_task
 from fray_layouts.errors import Malformed
 from fray_layouts.parsing import MAX_RESULT_DEPTH, parse_json
 from fray_layouts.records import AttemptExit, ResourceUsage
@@ -86,7 +87,7 @@ class ProcessTask:
         self._cause = self._message = ""
         self._watches: list[asyncio.TimerHandle] = []
         self._killing: asyncio.Task[None] | None = None
-        self._listener = asyncio.create_task(self._listen())
+        self._listener = start_task(self._listen(), self._listening_failed)
 
     @classmethod
     async def start(
@@ -234,6 +235,14 @@ class ProcessTask:
         self._chunks.put_nowait(None)
         self._has_begun.set()
 
+    def _listening_failed(self, error: BaseException) -> None:
+        """End the attempt, because nobody hears any more how the task ends; its runner ends it at its deadline."""
+        if not self.exit.done():
+            message = f"the agent could not watch the task's end: {error!r}"
+            self.exit.set_result(TaskExit(AttemptExit(kind=ExitKind.HOST_FAILED, message=message), None, False))
+        self._chunks.put_nowait(None)
+        self._has_begun.set()
+
     async def _handle_events(self) -> None:
         assert self._process.stdout is not None
         async for line in self._process.stdout:
@@ -255,7 +264,7 @@ class ProcessTask:
         """End the task without its runner; the first cause stands."""
         if self._killing is None:
             self._cause, self._message = cause, message
-            self._killing = asyncio.create_task(kill_tree(self._process, self._note_unkilled))
+            self._killing = start_task(kill_tree(self._process, self._note_unkilled))
 
     def _note_unkilled(self, pids: list[int]) -> None:
         self.unkilled = pids

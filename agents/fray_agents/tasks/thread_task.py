@@ -16,6 +16,7 @@ import pickle
 import threading
 import traceback
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 
 from fray_agents.host.directories import remove_tree
 from fray_agents.runner.exit_report import MESSAGE_LIMIT, shortened
@@ -24,6 +25,7 @@ from fray_agents.tasks.callable_main import encode_result, exception_fields, fai
 from fray_agents.tasks.handle import ResultFile, StartFailed, TaskExit, TaskFile, TaskHandle, TaskSpec, read_task_file
 from fray_agents.tasks.outputs import FoundOutputs, find_outputs
 from fray_agents.tasks.process_task import ProcessTask
+from fray_agents.threads import new_thread
 from fray_layouts.records import AttemptExit, ResourceUsage
 from fray_layouts.states import ExitKind
 
@@ -46,7 +48,7 @@ class ThreadTask:
         self._on_stop: Callable[[], None] = self._interrupt
         self._stopping = threading.Lock()
         self._log = thread_output.ThreadLog(spec.directory / "log", echo)
-        self._thread = threading.Thread(target=self._work, name=spec.env["FRAY_JOB_ID"], daemon=True)
+        self._thread = new_thread(self._work, spec.env["FRAY_JOB_ID"], self._failed)
         if spec.timeout is not None:
             self._loop.call_later(spec.timeout, self.stop, spec.grace, ExitKind.TIMEOUT)
 
@@ -139,7 +141,14 @@ class ThreadTask:
         thread_output.current_log.set(None)
         if self._log.echo is not None:
             self._log.echo.end()
-        self._loop.call_soon_threadsafe(self._end, end)
+        self._end_soon(end)
+
+    def _failed(self, error: BaseException) -> None:
+        self._end_soon(self._exit_of(error) if isinstance(error, SystemExit) else _host_failed(error))
+
+    def _end_soon(self, end: TaskExit) -> None:
+        with suppress(RuntimeError):  # the loop is closed: the agent has left, and other agents end the attempt
+            self._loop.call_soon_threadsafe(self._end, end)
 
     def _call(self) -> TaskExit:
         try:

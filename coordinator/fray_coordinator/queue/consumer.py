@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 
+from fray_coordinator.background import start_task
 from fray_coordinator.backoff import backoff
 from fray_coordinator.concurrency import map_concurrently
 from fray_coordinator.errors import StoreUnavailable
@@ -289,7 +290,7 @@ class Consumer:
 
     def _maintain(self) -> None:
         if self._maintenance is None or self._maintenance.done():
-            self._maintenance = asyncio.ensure_future(self._maintain_for_ever())
+            self._maintenance = start_task(self._maintain_for_ever())
 
     async def _maintain_for_ever(self) -> None:
         while True:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from fray_coordinator.background import start_task
 from fray_layouts.errors import FrayError
 
 
@@ -45,9 +46,7 @@ async def take_or_return(
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        returning = asyncio.ensure_future(_give_back(task, give_back))
-        _background.add(returning)
-        returning.add_done_callback(_background.discard)
+        start_task(_give_back(task, give_back))
         raise
 
 
@@ -55,7 +54,3 @@ async def _give_back(task: asyncio.Future[list[T]], give_back: Callable[[list[T]
     with suppress(FrayError):  # nobody waits for the error; the item comes back when its lease runs out
         if taken := await task:
             await give_back(taken)
-
-
-_background: set[asyncio.Future[None]] = set()
-"""The running tasks, kept alive here because an event loop has only weak references to them."""

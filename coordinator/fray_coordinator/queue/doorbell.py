@@ -7,6 +7,7 @@ found at most one repair interval later.
 import asyncio
 import logging
 
+from fray_coordinator.background import start_task
 from fray_coordinator.errors import BadRecord, StoreError
 from fray_coordinator.queue.open_queue import OpenQueue
 from fray_coordinator.store.interface import ANY, NAME_WRITE_INTERVAL, NotModified
@@ -44,7 +45,7 @@ class QueueDoorbell:
         if released:
             self._released_at = self._queue.core.now()
         if self._ringing is None or self._ringing.done():
-            self._ringing = asyncio.ensure_future(self._ring())
+            self._ringing = start_task(self._ring())
 
     async def changed(self) -> bool:
         """Whether somebody rang since the last call; True the first time."""

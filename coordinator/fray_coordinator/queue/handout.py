@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
+from fray_coordinator.background import start_task
 from fray_coordinator.backoff import STORE_PAUSES, backoff
 from fray_coordinator.clock import Clock
 from fray_coordinator.protocol import queue_lease as rules
@@ -129,7 +130,7 @@ class Handout:
             self._out.update((delivery.id, delivery.deadline + shift - WRITE_MARGIN) for delivery in taken)
             self._ready.extend(_Ahead(delivery, timeout, delivery.deadline + shift - shortest) for delivery in more)
         if more and (self._returning is None or self._returning.done()):
-            self._returning = asyncio.ensure_future(self._return_unused())
+            self._returning = start_task(self._return_unused())
         return given
 
     async def settle(self) -> None:
@@ -208,7 +209,7 @@ class Handout:
 
     def _begin_writing(self) -> None:
         if self._writing is None or self._writing.done():
-            self._writing = asyncio.ensure_future(self._write_acknowledgements())
+            self._writing = start_task(self._write_acknowledgements())
 
     async def _write_acknowledgements(self) -> None:
         pauses = backoff(*STORE_PAUSES)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from fray.cluster.ray import attempts
 from fray.cluster.ray.attempt_run import EnvironmentUnavailable, JobAttempt, error_text
 from fray.cluster.ray.connection import NAMESPACE, import_ray
 from fray.workspace.choice import inherited
+from fray_coordinator.background import start_task
 from fray_coordinator.clock import system_random
 from fray_coordinator.errors import ParentNotRunning
 from fray_coordinator.jobs.logs import LogLine, parse_chunk
@@ -46,6 +48,8 @@ _LOG_BYTES = 1024**2
 
 _CONCURRENT_CALLS = 10_000
 """Calls that run at once. Most of them wait for jobs to end, so they cost little."""
+
+log = logging.getLogger("fray")
 
 
 @dataclass(frozen=True)
@@ -114,7 +118,7 @@ class JobController:
         if parent is not None:
             spec = replace(spec, environment=inherited(spec.environment, parent.spec.environment))
         known = self._jobs[job_id] = KnownJob(attempts.admitted(spec, job_id, parent, time.time()), call)
-        known.task = asyncio.create_task(self._run(known))
+        known.task = start_task(self._run(known))
         return job_id, False
 
     async def records(self, job_ids: Sequence[str] | None = None) -> dict[str, JobRecord]:
@@ -178,6 +182,9 @@ class JobController:
             known.attempt = JobAttempt(before, known.call, controller)
             try:
                 known.record = await self._attempt(known, known.attempt)
+            except Exception as error:
+                log.exception("attempt %d of %s failed in the controller", before.attempt, before.id)
+                known.record = self._not_run(known.record, ExitKind.HOST_FAILED, error)
             finally:
                 known.results = known.attempt.results
                 known.attempt.close()
@@ -195,17 +202,17 @@ class JobController:
             waited = f"not started within its pending_timeout of {known.record.spec.pending_timeout:g} s"
             return stop_now(known.record, time.time(), waited, StopOrigin.EXPIRED)
         except (EnvironmentUnavailable, import_ray().exceptions.RayError) as error:
-            return self._not_placed(known.record, error)
+            failed = isinstance(error, EnvironmentUnavailable)
+            return self._not_run(known.record, ExitKind.ENVIRONMENT_FAILED if failed else ExitKind.LOST, error)
         known.record = attempts.started(known.record, members, time.time())
         self._notify()
         exits = await attempt.run(known.record)
         return attempts.ended(known.record, exits, time.time())
 
-    def _not_placed(self, job: JobRecord, error: Exception) -> JobRecord:
-        failed = isinstance(error, EnvironmentUnavailable)
-        kind = ExitKind.ENVIRONMENT_FAILED if failed else ExitKind.LOST
+    def _not_run(self, job: JobRecord, kind: str, error: Exception) -> JobRecord:
         end = AttemptExit(kind=kind, message=error_text(error))
-        begun = attempts.started(job, attempts.nowhere(job.spec), time.time())
+        has_begun = job.status == Status.RUNNING
+        begun = job if has_begun else attempts.started(job, attempts.nowhere(job.spec), time.time())
         left = ReplicaExit(agent="", host="", exit=end, ended_at=time.time())
         return attempts.ended(begun, dict.fromkeys(range(job.spec.replicas), left), time.time())
 

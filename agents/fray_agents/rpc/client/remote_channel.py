@@ -37,6 +37,7 @@ from fray_agents.rpc.wire.messages import (
 )
 from fray_agents.rpc.wire.sealed_connection import SealedConnection
 from fray_agents.rpc.wire.session import Keyring
+from fray_agents.threads import start_thread
 
 MAX_UNANSWERED = 2
 """Most requests under way: one that the server holds until a reply is ready, and one with new calls."""
@@ -211,8 +212,8 @@ class RemoteChannel(Channel):
             while not enough():
                 connection = self._connection
                 if connection is None:  # a thread without a deadline reconnects, and takes over the reading
+                    start_thread(self._reconnect, "fray-reconnect", self._reconnect_failed)
                     reconnecting = True
-                    threading.Thread(target=self._reconnect, name="fray-reconnect", daemon=True).start()
                     return
                 if deadline is not None and not connection.readable(deadline - time.monotonic()):
                     return
@@ -290,6 +291,11 @@ class RemoteChannel(Channel):
             connection.close()
         self._send()
         self._read(lambda: not self._calls, None)
+
+    def _reconnect_failed(self, error: BaseException) -> None:
+        """Fail all calls: the thread that read their replies, or was to reconnect, has failed."""
+        self._fail(f"the connection cannot be used: {type(error).__name__}: {error}")
+        self._stop_reading()
 
     def _open_again(self) -> SealedConnection | None:
         problem: Exception | None = None

@@ -9,6 +9,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from fray_agents.threads import start_loop
+
 PUMP_DELAY = 0.001
 """Seconds that the pump waits for a thread that waits itself, or makes further calls."""
 
@@ -34,10 +36,11 @@ class ReplyPump:
     def wake(self) -> None:
         """Have the replies read soon, unless a caller's thread begins to read them before."""
         with self._lock:
-            self.woken = True
             if self._wanted is None:
-                self._wanted = threading.Event()
-                threading.Thread(target=self._run, args=(self._wanted,), name="fray-pump", daemon=True).start()
+                wanted = threading.Event()
+                start_loop(lambda: self._run(wanted), "fray-pump")
+                self._wanted = wanted
+            self.woken = True
         self._wanted.set()
 
     def hurry(self) -> None:

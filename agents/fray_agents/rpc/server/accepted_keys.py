@@ -7,12 +7,12 @@ with a key that is gone. While the keys cannot be read, the known ones stay vali
 """
 
 import logging
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
 from fray_agents.rpc.wire.session import KEY_READ_INTERVAL, KEY_RECHECK_INTERVAL, Keyring, RpcKey
+from fray_agents.threads import start_thread
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class AcceptedKeys:
 
     def read(self) -> None:
         """Start to read the keys. Raises RuntimeError: no thread can be started."""
-        threading.Thread(target=self._read, name="fray-keys", daemon=True).start()
+        start_thread(self._read, "fray-keys", lambda error: self._have_read(None))
         self.reading = True
 
     def news(self) -> Iterator[bool]:
@@ -63,5 +63,8 @@ class AcceptedKeys:
             keys = self._keyring.keys(fresh=True)
         except Exception as error:
             _log.warning("the keys of callers cannot be read: %s", error)
+        self._have_read(keys)
+
+    def _have_read(self, keys: Sequence[RpcKey] | None) -> None:
         self._results.append(keys)
         self._wake()

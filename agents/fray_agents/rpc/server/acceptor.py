@@ -16,7 +16,6 @@ import errno
 import logging
 import selectors
 import socket
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,8 +27,11 @@ from fray_agents.rpc.wire.framing import MAX_HEAD, HttpMessage, MessageParser
 from fray_agents.rpc.wire.handshake import ServerHandshake, http_response
 from fray_agents.rpc.wire.session import Keyring, RpcKey, Session
 from fray_agents.rpc.wire.sockets import prepare_tcp
+from fray_agents.threads import start_loop
 
 if TYPE_CHECKING:
+    import threading
+
     from fray_agents.rpc.wire.tls import ServerCertificate
 
 
@@ -106,16 +108,21 @@ class Acceptor:
         self._selector = selectors.DefaultSelector()
         self._closing = False
         self._wake_writer, self._wake_reader = socket.socketpair()
-        self._thread = threading.Thread(target=self._run, name="fray-acceptor", daemon=True)
+        self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        self._thread.start()
+        """Accept from now on, in a thread. Raises RuntimeError: no thread can be started."""
+        self._selector.register(self._wake_reader, selectors.EVENT_READ)
+        for listener in self._listeners:
+            listener.setblocking(False)
+            self._selector.register(listener, selectors.EVENT_READ)
+        self._thread = start_loop(self._run, "fray-acceptor")
 
     def close(self) -> None:
         """Stop accepting, and drop the callers that wait."""
         self._closing = True
         self._wake()
-        if self._thread.ident is None:
+        if self._thread is None:
             self._close_all()
         else:
             self._thread.join()
@@ -126,10 +133,6 @@ class Acceptor:
             sock.close()
 
     def _run(self) -> None:
-        self._selector.register(self._wake_reader, selectors.EVENT_READ)
-        for listener in self._listeners:
-            listener.setblocking(False)
-            self._selector.register(listener, selectors.EVENT_READ)
         while not self._closing:
             try:
                 self._run_once()

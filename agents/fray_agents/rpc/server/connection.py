@@ -25,6 +25,7 @@ from fray_agents.rpc.server.watchdog import Watchdog
 from fray_agents.rpc.wire.framing import LARGE_BODY
 from fray_agents.rpc.wire.messages import MAX_BATCH, MAX_BATCH_BYTES, CallBatch, Reply, ReplyKind
 from fray_agents.rpc.wire.session import RpcKey
+from fray_agents.threads import new_thread, start_thread
 
 _log = logging.getLogger(__name__)
 
@@ -97,7 +98,7 @@ class ServerConnection:
 
     def start(self) -> None:
         """Begin to read. Raises RuntimeError: no thread can be started."""
-        reader = threading.Thread(target=self._read, name="fray-connection", daemon=True)
+        reader = new_thread(self._read, "fray-connection", lambda error: self._end())
         before, self._reader = self._reader, reader
         try:
             reader.start()
@@ -210,10 +211,18 @@ class ServerConnection:
         """Answer requests that can be answered; another thread sends a large response, unless this one may wait."""
         while (batch := self._next_batch()) is not None:
             reading = threading.current_thread() is self._reader  # it may wait, as its client waits for this response
-            if not reading and sum(reply.size for reply in batch) > LARGE_BODY // 2:
-                threading.Thread(target=self._send_and_flush, args=(batch,), name="fray-flush", daemon=True).start()
+            if reading or sum(reply.size for reply in batch) <= LARGE_BODY // 2 or not self._send_elsewhere(batch):
+                self._send(batch)
+            else:
                 return
-            self._send(batch)
+
+    def _send_elsewhere(self, batch: list[Reply]) -> bool:
+        """Have another thread send; whether one could be started."""
+        try:
+            start_thread(lambda: self._send_and_flush(batch), "fray-flush", lambda error: self._protocol.close())
+        except RuntimeError:
+            return False
+        return True
 
     def _send_and_flush(self, batch: list[Reply]) -> None:
         self._send(batch)

@@ -4,10 +4,10 @@ It is a separate module because asyncio is large: a server without such methods 
 """
 
 import asyncio
-import contextlib
-import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
+
+from fray_agents.threads import run_event_loop, start_loop
 
 OnEnd = Callable[[Any, BaseException | None], None]
 """Receives the value, or the exception that was raised instead."""
@@ -20,7 +20,7 @@ class EventLoopThread:
         self._loop = asyncio.new_event_loop()
         self._tasks: set[asyncio.Task[Any]] = set()  # the loop itself holds only weak references
         self._closed = False
-        threading.Thread(target=self._run, name="fray-actor-loop", daemon=True).start()
+        start_loop(lambda: run_event_loop(self._loop, lambda: self._closed), "fray-actor-loop")
 
     def start(self, coroutine: Coroutine[Any, Any, Any], ended: OnEnd) -> None:
         """Run `coroutine`; `ended` is called in the loop's thread."""
@@ -43,11 +43,6 @@ class EventLoopThread:
             close = getattr(items, "aclose", None)
             if close is not None:
                 asyncio.run_coroutine_threadsafe(close(), self._loop).result()
-
-    def _run(self) -> None:
-        while not self._closed:
-            with contextlib.suppress(SystemExit, KeyboardInterrupt):  # they end a loop, but their tasks have them too
-                self._loop.run_forever()
 
     def _begin(self, coroutine: Coroutine[Any, Any, Any], ended: OnEnd) -> None:
         task = self._loop.create_task(coroutine)

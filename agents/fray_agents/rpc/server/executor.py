@@ -20,6 +20,7 @@ from fray_agents.rpc.server.call_table import CallTable, Journal, ServedCall
 from fray_agents.rpc.server.server_stream import ConsumerGone
 from fray_agents.rpc.wire.messages import Reply, ReplyKind
 from fray_agents.rpc.wire.serialization import BY_REFERENCE, PICKLE, Payload, pack
+from fray_agents.threads import start_thread
 
 if TYPE_CHECKING:
     from fray_agents.rpc.server.event_loop import EventLoopThread
@@ -133,7 +134,7 @@ class ActorExecutor:
         self._state.notify(min(wanted, self._idle))
         for _ in range(min(wanted - self._idle, self.limit - self._threads)):
             try:
-                threading.Thread(target=self._work, name="fray-actor", daemon=True).start()
+                start_thread(self._work, "fray-actor", self._thread_failed)
             except RuntimeError as error:
                 _log.warning("no thread can be started; calls wait for running ones, or fail: %s", error)
                 break
@@ -152,6 +153,12 @@ class ActorExecutor:
         ended = 0
         while (served := self._next(ended)) is not None:
             ended = int(self._run(served))
+
+    def _thread_failed(self, error: BaseException) -> None:
+        """Go on without a thread that failed in a call: others run the calls that wait."""
+        with self._state:
+            self._threads -= 1
+        self._ended()
 
     def _next(self, ended: int) -> ServedCall | None:
         """The next call for this thread, which has ended `ended` calls; None: the thread must end."""
@@ -181,6 +188,25 @@ class ActorExecutor:
 
     def _run(self, served: ServedCall) -> bool:
         """Run one call; False: a coroutine continues it."""
+        try:
+            return self._begin(served)
+        except BaseException as error:
+            if self._is_interrupt(error):
+                raise  # Ctrl-C is meant for the program that owns this thread, not for the actor
+            self._answer_failed(served, error)
+            return True
+
+    def _answer_failed(self, served: ServedCall, error: BaseException) -> None:
+        """Answer a call that raised outside its method, unless it is answered; its thread goes on to serve others."""
+        _log.error("a call failed outside its method", exc_info=error)
+        if served.reply is None:
+            request = served.request
+            self._table.complete(served, Reply(request.id, ReplyKind.ERROR, request.codec.error(error)))
+
+    def _is_interrupt(self, error: BaseException) -> bool:
+        return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
+
+    def _begin(self, served: ServedCall) -> bool:
         request = served.request
         try:
             if self._journal is not None and (known := self._journal.known(request.id)) is not None:
@@ -190,8 +216,8 @@ class ActorExecutor:
             value = self._methods(request.method)(*args, **kwargs)
         except BaseException as error:
             self._complete(served, ReplyKind.ERROR, request.codec.error(_without_own_frame(error)))
-            if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
-                raise  # Ctrl-C is meant for the program that owns this thread, not for the actor
+            if self._is_interrupt(error):
+                raise
             return True
         if type(value) is CoroutineType:
             self._loop().start(value, lambda *end: self._coroutine_ended(served, *end))
@@ -242,24 +268,39 @@ class ActorExecutor:
             self._complete(served, ReplyKind.ERROR, request.codec.error(_without_own_frame(error)))
             return
         finally:
-            close = getattr(items, "close", None)
-            if close is not None:
-                close()
+            _close(items, request.method)
         self._complete(served, ReplyKind.END, pack(stream.count))
 
     def _coroutine_ended(self, served: ServedCall, value: Any, error: BaseException | None) -> None:
-        if error is not None:
-            self._complete(served, ReplyKind.ERROR, served.request.codec.error(error))
-        elif served.request.limit:  # the stream waits for its consumer, which would block the loop
-            threading.Thread(target=self._stream_and_end, args=(served, value), name="fray-stream", daemon=True).start()
-            return
-        else:
-            self._finish(served, value)
+        def stream_failed(error: BaseException) -> None:
+            self._answer_failed(served, error)
+            self._ended()
+
+        try:
+            if error is not None:
+                self._complete(served, ReplyKind.ERROR, served.request.codec.error(error))
+            elif served.request.limit:  # the stream waits for its consumer, which would block the loop
+                start_thread(lambda: self._stream_and_end(served, value), "fray-stream", stream_failed)
+                return
+            else:
+                self._finish(served, value)
+        except BaseException as problem:
+            self._answer_failed(served, problem)
         self._ended()
 
     def _stream_and_end(self, served: ServedCall, value: Any) -> None:
         self._stream(served, value)
         self._ended()
+
+
+def _close(items: Iterator[Any] | None, method: str) -> None:
+    """Close a generator. What its cleanup raises is logged: its caller has left, or has its end already."""
+    close = getattr(items, "close", None)
+    try:
+        if close is not None:
+            close()
+    except BaseException:
+        _log.exception("the stream of %r raised while it was closed", method)
 
 
 def _without_own_frame(error: BaseException) -> BaseException:

@@ -8,6 +8,8 @@ import threading
 import time
 from typing import Protocol
 
+from fray_agents.threads import start_loop
+
 INLINE_LIMIT = 0.002
 """Seconds that a call may occupy its connection's reading thread: ten times the duration of most calls."""
 
@@ -46,7 +48,7 @@ class Watchdog:
     def _start(self) -> None:
         self._started = True
         try:
-            threading.Thread(target=self._watch, name="fray-watchdog", daemon=True).start()
+            start_loop(self._watch, "fray-watchdog")
         except RuntimeError:
             self._started = False
             raise

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable
 from weakref import WeakSet
 
 from fray_agents.rpc.wire.session import KEY_READ_INTERVAL, KEY_RECHECK_INTERVAL, RpcKey
+from fray_agents.threads import nobody_waits, start_thread
 
 REFRESH_WAIT = 2.0
 """Most seconds that a caller waits for that read; a store that is reachable takes a tenth of this."""
@@ -49,9 +50,7 @@ class KeyCache:
         now = time.monotonic()
         if now - max(self._read_at, self._tried_at) >= KEY_RECHECK_INTERVAL:
             self._tried_at = now
-            trying = threading.Thread(target=self._try_refresh, name="fray-keys", daemon=True)
-            trying.start()
-            trying.join(REFRESH_WAIT)
+            start_thread(self._try_refresh, "fray-keys", nobody_waits).join(REFRESH_WAIT)
         return self._known
 
     def _fresh(self) -> list[RpcKey]:
